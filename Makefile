@@ -1,0 +1,72 @@
+# Everything a person does in this repository. `make` alone explains itself.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.stamp
+
+DATA_DIR ?= ./data
+SEEDS    ?= 1000
+ARGS     ?=
+
+# The core is small, pure and everything else stands on it: every branch of it is tested. The gate is here and not in
+# pyproject.toml so that running one test file by hand does not fail for want of coverage.
+COVERAGE := --cov=holdfast.core --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
+
+.DEFAULT_GOAL := help
+.PHONY: help setup serve test check fmt bench simulate docs lock clean
+
+help:  ## Show this help
+	@awk 'BEGIN {FS = ":.*## "; print "Targets (make TARGET):\n"} /^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@printf '\nVariables: DATA_DIR=./data (serve), SEEDS=1000 (simulate), ARGS=... (serve, test, bench), PYTHON=python3 (setup)\n'
+
+setup: $(STAMP)  ## Make .venv and install everything, exactly as locked (the other targets do it when needed)
+
+$(STAMP): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo 'Holdfast needs Python 3.11 or newer; $(PYTHON) is older. Try: make $(MAKECMDGOALS) PYTHON=python3.11' >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo '$(PYTHON) cannot make virtual environments: its venv module is not installed.' >&2; \
+	  echo 'On Debian and Ubuntu: apt install python3-venv. Elsewhere: install the full Python, or set PYTHON=...' >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+serve: $(STAMP)  ## Run the broker on embedded storage in ./data
+	$(BIN)/holdfast serve --data-dir $(DATA_DIR) $(ARGS)
+
+test: check  ## Lint, types, import rules, then every test with the core's coverage gate
+	$(BIN)/python -m pytest $(COVERAGE) $(ARGS)
+
+check: $(STAMP)  ## Lint, format, types and import rules, without the tests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+fmt: $(STAMP)  ## Format the code and fix what ruff can fix
+	$(BIN)/ruff check --fix-only --exit-zero .
+	$(BIN)/ruff format .
+
+bench: $(STAMP)  ## Run the benchmarks
+	$(BIN)/python -m benchmarks $(ARGS)
+
+simulate: $(STAMP)  ## Run the seeded simulation: make simulate SEEDS=1000
+	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
+
+docs: $(STAMP)  ## Write the reference pages that are made from the code
+	$(BIN)/python -m docs.generate
+
+# uv resolves for every platform at once and writes hashes without naming a package host; it is needed for nothing
+# else, so it lives in an environment of its own.
+lock:  ## Renew requirements.lock from pyproject.toml
+	@test -x .lock-venv/bin/uv || { $(PYTHON) -m venv .lock-venv && .lock-venv/bin/pip install --quiet uv; }
+	.lock-venv/bin/uv pip compile --quiet pyproject.toml --extra dev --universal --python-version 3.11 --upgrade \
+	  --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' \
+	  --output-file requirements.lock
+
+clean:  ## Remove what the targets made (the data directory stays)
+	rm -rf $(VENV) .lock-venv build dist .coverage htmlcov
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .benchmarks
+	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +

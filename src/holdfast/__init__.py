@@ -1,0 +1,3 @@
+"""Holdfast: a durable message queue broker."""
+
+__version__ = "0.1.0"

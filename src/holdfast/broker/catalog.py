@@ -1,0 +1,84 @@
+"""The queues of a node in memory: their records, their open shards, and how messages find their shard."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from holdfast.core.commands import Draft
+from holdfast.core.ids import fnv1a32, route_of
+from holdfast.core.journal import ShardName
+from holdfast.core.queue import QueueConfig, QueueRecord
+from holdfast.core.records import NO_EXTRA
+from holdfast.core.shard import Shard
+
+QueueName = tuple[str, str]
+"""(namespace, name)"""
+
+
+class Queue:
+    """A queue of this node with its shards, in the order of their partitions."""
+
+    __slots__ = ("_turn", "names", "record", "shards")
+
+    def __init__(self, record: QueueRecord, shards: list[Shard]) -> None:
+        self.shards = shards
+        self._turn = 0
+        self.names: dict[int, ShardName] = {}
+        self.change(record)
+
+    def change(self, record: QueueRecord) -> None:
+        """Take over a new record: its configuration reaches the shards at once."""
+        self.record = record
+        for shard in self.shards:
+            shard.config = record.config
+            self.names[shard.number] = ShardName(
+                record.namespace, record.name, shard.partition, record.config.journal
+            )
+
+    @property
+    def name(self) -> QueueName:
+        return (self.record.namespace, self.record.name)
+
+    @property
+    def config(self) -> QueueConfig:
+        return self.record.config
+
+    @property
+    def depth(self) -> int:
+        """Messages that some group may still need."""
+        return sum(shard.head.ready + shard.head.scheduled for shard in self.shards)
+
+    def room(self) -> int:
+        """How many more messages it may hold; -1: no limit."""
+        limit = self.config.max_depth
+        return max(limit - self.depth, 0) if limit else -1
+
+    def route(self, drafts: list[Draft]) -> list[tuple[Shard, list[int]]]:
+        """Which shard takes which drafts, by index, in order.
+
+        A key decides; else a producer's message id, so that its repetition meets the first; else the source of a dead
+        letter or import. What has none of these goes together to the partition whose turn it is.
+        """
+        shards = self.shards
+        self._turn = (self._turn + 1) % len(shards)
+        spread = shards[self._turn]
+        if len(shards) == 1 or all(draft.extra is NO_EXTRA for draft in drafts):
+            return [(spread, list(range(len(drafts))))]
+        parts: dict[int, list[int]] = {}
+        for index, draft in enumerate(drafts):
+            parts.setdefault(self._partition(draft), []).append(index)
+        return [(shards[partition], indexes) for partition, indexes in parts.items()]
+
+    def _partition(self, draft: Draft) -> int:
+        extra = draft.extra
+        if extra.origin is not None:
+            return fnv1a32(extra.origin.source_id.to_bytes(8, "big")) % len(self.shards)
+        if extra.key is not None:
+            return route_of(extra.key) % len(self.shards)
+        if extra.message_id is not None:
+            return route_of(extra.message_id) % len(self.shards)
+        return self._turn
+
+    def chosen(self, partitions: Iterable[int] | None) -> list[Shard]:
+        """The shards of these partitions, or all."""
+        return self.shards if partitions is None else [self.shards[p] for p in partitions if p < len(self.shards)]

@@ -1,0 +1,540 @@
+"""The node without its event loop: queues, shards and the batch that the current turn has gathered.
+
+Everything here is synchronous and takes `now`; it neither waits nor knows who asked. The asyncio shell (node.py) and the
+simulation drive it the same way: call operations, then `write()` what they gathered, then have it synced, then answer.
+
+A read of a shard that has changes in the batch writes the batch first, so that the shard always reads what it wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from heapq import heappop, heappush, merge
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.broker.catalog import Queue, QueueName
+from holdfast.core.commands import (
+    AddGroup,
+    Buried,
+    Command,
+    Draft,
+    Enqueue,
+    Enqueued,
+    Lease,
+    Leased,
+    Settle,
+    Settled,
+    Settlement,
+    Tick,
+)
+from holdfast.core.deadletter import dead_letter
+from holdfast.core.effects import Doomed, Effects, Op, Read
+from holdfast.core.groups import NEVER
+from holdfast.core.ids import Snowflakes
+from holdfast.core.journal import ShardName, write_block
+from holdfast.core.queue import (
+    DEAD_QUEUE_CONFIG,
+    GroupKind,
+    GroupRecord,
+    QueueConfig,
+    QueueRecord,
+    check_name,
+    dead_queue_of,
+)
+from holdfast.core.records import Table, journal_key, queue_key
+from holdfast.core.shard import HotBodies, Rows, Shard
+from holdfast.errors import (
+    GroupNotFound,
+    HoldfastError,
+    LeaseLost,
+    LimitExceeded,
+    QueueNotFound,
+    WrongGroupKind,
+)
+from holdfast.store.contract import Store
+
+NODE_KEY = b"node"
+# Ids are reserved this far ahead, so that after a crash none is given twice. Renewed when half of it is used: a
+# restart within a second makes ids run up to a second ahead of the clock, which harms nothing.
+RESERVE_MS = 1_000
+BURIAL_ROUNDS = 1_000  # chunks of one Tick loop; more waits for the next turn
+
+
+class NodeRecord(msgspec.Struct, array_like=True):
+    """What a node must remember of itself."""
+
+    node: int
+    ids_reserved: int = 0
+    next_lsn: int = 1
+    next_block: int = 1
+    next_shard: int = 1
+    exported_block: int = 0
+    exported_lsn: int = 0
+
+
+class Alert(msgspec.Struct, frozen=True):
+    """A dead letter that somebody wants to hear of."""
+
+    url: str
+    namespace: str
+    queue: str
+    group: str
+    message_id: int
+    dead_queue: str
+    dead_letter_id: int
+    reason: str
+    error: str
+    attempts: int
+    at: int
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """Bounds that the engine itself keeps."""
+
+    auto_create: bool = True
+    max_queues: int = 10_000
+    max_groups: int = 64
+    hot_bytes: int = 64 << 20
+
+
+class Engine:
+    """See the module."""
+
+    def __init__(self, store: Store, node: int, limits: Limits | None = None) -> None:
+        self.store = store
+        self.limits = limits or Limits()
+        self.record = NodeRecord(node)
+        self.epoch = 0
+        self.queues: dict[QueueName, Queue] = {}
+        self.ids = Snowflakes(node)
+        self.hot = HotBodies(self.limits.hot_bytes)
+        self.by_shard: dict[int, Queue] = {}
+        self.alerts: list[Alert] = []
+        self.dropped: list[Doomed] = []
+        self.stirred: set[QueueName] = set()  # queues in which something may have become ready
+        self._ops: list[Op] = []
+        self._entries: list[tuple[object, ...]] = []
+        self._rows = 0
+        self._touched: dict[int, Shard] = {}
+        self._wakes: list[tuple[int, int]] = []
+        self._wake_of: dict[int, int] = {}
+        self._must_sync = False
+        self._at = 0
+
+    # --- opening ----------------------------------------------------------------------------------------------------
+
+    def open(self, now: int) -> None:
+        """Take the store over and read what stands in it: heads and what is out, not the backlog."""
+        self.epoch = self.store.acquire()
+        value = self.store.get(Table.META, NODE_KEY)
+        if value is not None:
+            stored = msgspec.msgpack.decode(value, type=NodeRecord)
+            stored.node = self.record.node
+            self.record = stored
+        self.ids = Snowflakes(self.record.node, after=self.record.ids_reserved)
+        for _, raw in self.store.scan(Table.QUEUES, b"", b"\xff" * 8, 1 << 30):
+            record = msgspec.msgpack.decode(raw, type=QueueRecord)
+            self._adopt(record, now)
+
+    def _adopt(self, record: QueueRecord, now: int) -> Queue:
+        shards = [self._open_shard(record, partition, number, now) for partition, number in enumerate(record.shards)]
+        queue = Queue(record, shards)
+        self.queues[queue.name] = queue
+        for shard in shards:
+            self.by_shard[shard.number] = queue
+            self._note_wake(shard)
+        return queue
+
+    def _open_shard(self, record: QueueRecord, partition: int, number: int, now: int) -> Shard:
+        shard = Shard(number, partition, record.name, record.config, self.ids, self.hot)
+        reads = Shard.open_reads(number)
+        shard.open(record.groups, self._fetch(reads), now)
+        return shard
+
+    # --- the turn ---------------------------------------------------------------------------------------------------
+
+    @property
+    def pending(self) -> bool:
+        return bool(self._ops or self._entries or self._touched)
+
+    def write(self) -> bool:
+        """Write what has been gathered as one atomic batch. True: it must be synced before anything is answered."""
+        if not self.pending:
+            return False
+        effects = Effects()
+        effects.ops = self._ops
+        for shard in self._touched.values():
+            shard.flush(effects)
+        record = self.record
+        must_sync = self._must_sync
+        if self._entries:
+            names: dict[int, ShardName] = {}
+            for entry in self._entries:
+                number = entry[1]
+                assert isinstance(number, int)
+                names[number] = self.by_shard[number].names[number]
+            block = write_block(record.next_lsn, self._rows, self._at, names, self._entries)
+            effects.ops.append((Table.JOURNAL, journal_key(record.next_block), block))
+            record.next_block += 1
+            record.next_lsn += self._rows
+        if self.ids.ahead(RESERVE_MS // 2) > record.ids_reserved:
+            record.ids_reserved = self.ids.ahead(RESERVE_MS)
+            must_sync = True
+        effects.ops.append((Table.META, NODE_KEY, msgspec.msgpack.encode(record)))
+        touched = self._touched
+        self._ops, self._entries, self._rows, self._touched, self._must_sync = [], [], 0, {}, False
+        self.store.write(self.epoch, effects.ops)
+        for shard in touched.values():
+            self._note_wake(shard)
+        return must_sync
+
+    def _step(self, queue: Queue, shard: Shard, command: Command, now: int) -> object:
+        """Step a shard until it has all it needs, and take its effects into the batch."""
+        effects = shard.step(command, now)
+        while effects.reads:
+            if shard.number in self._touched:
+                self.write()
+            shard.supply(effects.reads, self._fetch(effects.reads))
+            effects = shard.step(command, now)
+        self._at = now
+        if effects.ops or effects.entries or type(command) is AddGroup:
+            self._ops += effects.ops
+            self._entries += effects.entries
+            self._rows += effects.rows
+            self._touched[shard.number] = shard
+        if effects.doomed:
+            self._bury(queue, shard, effects.doomed, now)
+        return effects.reply
+
+    def _fetch(self, reads: list[Read]) -> list[bytes | None | Rows]:
+        store = self.store
+        results: list[bytes | None | Rows] = []
+        for read in reads:
+            if read.end is None:
+                results.append(store.get(read.table, read.key))
+            else:
+                results.append(store.scan(read.table, read.key, read.end, read.limit))
+        return results
+
+    # --- messages ---------------------------------------------------------------------------------------------------
+
+    def enqueue(self, name: QueueName, drafts: list[Draft], protocol: str, now: int) -> Enqueued:
+        """Store messages. The reply is good once the batch is durable."""
+        queue = self.queue(name, now, create=True)
+        room = queue.room()
+        routes = queue.route(drafts)
+        self.stirred.add(name)
+        if len(routes) == 1:
+            shard, _ = routes[0]
+            reply = self._step(queue, shard, Enqueue(drafts, room, protocol), now)
+            assert isinstance(reply, Enqueued)
+            return reply
+        total = Enqueued([0] * len(drafts))
+        for shard, indexes in routes:
+            reply = self._step(queue, shard, Enqueue([drafts[i] for i in indexes], room, protocol), now)
+            assert isinstance(reply, Enqueued)
+            stored = 0
+            for at, index in enumerate(indexes):
+                total.ids[index] = reply.ids[at]
+                if at in reply.duplicates:
+                    total.duplicates[index] = reply.duplicates[at]
+                elif at in reply.errors:
+                    total.errors[index] = reply.errors[at]
+                else:
+                    stored += 1
+            if room >= 0:
+                room = max(room - stored, 0)
+        return total
+
+    def lease(
+        self,
+        name: QueueName,
+        group: str,
+        limit: int,
+        timeout: int,
+        consumer: str,
+        protocol: str,
+        now: int,
+        partitions: Iterable[int] | None = None,
+        max_bytes: int = 0,
+    ) -> list[Leased]:
+        """Lease the next deliveries over all chosen partitions, in their order. The group appears if it is new."""
+        queue = self.queue(name, now, create=True)
+        self.ensure_group(queue, group, GroupKind.LEASE, now)
+        shards = queue.chosen(partitions)
+        for shard in shards:
+            if self._wake_of.get(shard.number, NEVER) <= now:
+                self._tick_shard(queue, shard, now)
+        timeout = timeout if timeout >= 0 else queue.config.delivery_timeout
+        found: list[Leased] = []
+        while len(found) < limit:
+            shares = self._shares(shards, group, limit - len(found))
+            before = len(found)
+            for shard, share in shares:
+                left = max_bytes - sum(len(leased.message.payload) for leased in found) if max_bytes else 0
+                if max_bytes and left <= 0 and found:
+                    break
+                command = Lease(group, share, timeout, consumer, protocol, max(left, 1) if max_bytes else 0)
+                reply = self._step(queue, shard, command, now)
+                assert isinstance(reply, list)
+                found += reply
+            if len(found) == before:
+                break
+        if len(shards) > 1 and len(found) > 1:
+            found.sort(key=_place)
+        return found
+
+    def _shares(self, shards: list[Shard], group: str, limit: int) -> list[tuple[Shard, int]]:
+        """How many of the next `limit` deliveries each shard has, going by their places."""
+        heads: list[list[tuple[int, int, int]]] = []
+        for index, shard in enumerate(shards):
+            if not shard.live:
+                continue
+            places, reads = shard.heads(group, limit)
+            while reads:
+                if shard.number in self._touched:
+                    self.write()
+                shard.supply(reads, self._fetch(reads))
+                places, reads = shard.heads(group, limit)
+            if places:
+                heads.append([(priority, stamp, index) for priority, stamp in places])
+        if len(heads) == 1:
+            return [(shards[heads[0][0][2]], len(heads[0]))]
+        counts: dict[int, int] = {}
+        for taken, (_, _, index) in enumerate(merge(*heads)):
+            if taken == limit:
+                break
+            counts[index] = counts.get(index, 0) + 1
+        return [(shards[index], count) for index, count in counts.items()]
+
+    def settle(
+        self, name: QueueName, group: str, settlements: list[Settlement], now: int
+    ) -> list[int | HoldfastError | None]:
+        """Settle deliveries; a result for each, in order."""
+        queue = self.queue(name, now)
+        results: list[int | HoldfastError | None] = [None] * len(settlements)
+        parts: dict[int, list[int]] = {}
+        for index, settlement in enumerate(settlements):
+            partition = settlement.partition
+            if not 0 <= partition < len(queue.shards):
+                partition = self._holder(queue, group, settlement.id)
+            if partition < 0:
+                results[index] = LeaseLost(message_id=settlement.id)
+            else:
+                parts.setdefault(partition, []).append(index)
+        for partition, indexes in parts.items():
+            shard = queue.shards[partition]
+            batch = settlements if len(indexes) == len(settlements) else [settlements[i] for i in indexes]
+            reply = self._step(queue, shard, Settle(group, batch), now)
+            assert isinstance(reply, Settled)
+            for index, result in zip(indexes, reply.results, strict=True):
+                results[index] = result
+        self.stirred.add(name)
+        return results
+
+    def _holder(self, queue: Queue, group: str, message_id: int) -> int:
+        """The partition that has a delivery or remembers it, -1 if none does."""
+        for shard in queue.shards:
+            here = shard.groups.get(group)
+            if here is not None and message_id in here.deliveries:
+                return shard.partition
+        for shard in queue.shards:
+            here = shard.groups.get(group)
+            if here is not None and any(known == message_id for _, known in here.remembered.values()):
+                return shard.partition
+        return -1
+
+    # --- time -------------------------------------------------------------------------------------------------------
+
+    def tick(self, now: int) -> None:
+        """Act on everything that is due by now."""
+        while self._wakes and self._wakes[0][0] <= now:
+            at, number = heappop(self._wakes)
+            if self._wake_of.get(number) != at:
+                continue
+            del self._wake_of[number]
+            queue = self.by_shard.get(number)
+            if queue is not None:
+                shard = next(shard for shard in queue.shards if shard.number == number)
+                self._tick_shard(queue, shard, now)
+
+    def _tick_shard(self, queue: Queue, shard: Shard, now: int) -> None:
+        rounds = 0
+        while self._step(queue, shard, Tick(), now):
+            self.stirred.add(queue.name)
+            rounds += 1
+            if rounds == BURIAL_ROUNDS:
+                break
+        self._note_wake(shard)
+
+    def wake_at(self) -> int:
+        """When the next thing is due; NEVER if nothing is."""
+        while self._wakes and self._wake_of.get(self._wakes[0][1]) != self._wakes[0][0]:
+            heappop(self._wakes)
+        return self._wakes[0][0] if self._wakes else NEVER
+
+    def _note_wake(self, shard: Shard) -> None:
+        at = shard.wake_at()
+        known = self._wake_of.get(shard.number, NEVER)
+        if at != known:
+            if at == NEVER:
+                self._wake_of.pop(shard.number, None)
+            else:
+                self._wake_of[shard.number] = at
+                heappush(self._wakes, (at, shard.number))
+
+    # --- dead letters -----------------------------------------------------------------------------------------------
+
+    def _bury(self, queue: Queue, shard: Shard, doomed: list[Doomed], now: int) -> None:
+        """Move doomed deliveries to the dead queue, in the same batch: the source goes with the letter, not before."""
+        target_name = dead_queue_of(queue.record.name, queue.config)
+        outcomes: dict[str, dict[int, int]] = {}
+        if target_name is None:
+            self.dropped += doomed
+            for item in doomed:
+                outcomes.setdefault(item.group, {})[item.delivery.id] = 0
+        else:
+            letters = self._deliver_letters(queue, target_name, doomed, now)
+            for item, letter in zip(doomed, letters, strict=True):
+                outcomes.setdefault(item.group, {})[item.delivery.id] = letter
+                if letter > 0 and queue.config.dlq.alert_webhook:
+                    self._alert(queue, target_name, item, letter, now)
+        for group, by_id in outcomes.items():
+            self._step(queue, shard, Buried(group, by_id), now)
+
+    def _deliver_letters(self, queue: Queue, target_name: str, doomed: list[Doomed], now: int) -> list[int]:
+        """Ids of the dead letters, -1 where the dead queue could not take one."""
+        target = self._dead_queue(queue, target_name, now)
+        if target is None:
+            return [-1] * len(doomed)
+        drafts = [dead_letter(queue.record.name, item) for item in doomed]
+        letters = [-1] * len(doomed)
+        for shard, indexes in target.route(drafts):
+            reply = self._step(target, shard, Enqueue([drafts[i] for i in indexes], -1, "broker"), now)
+            assert isinstance(reply, Enqueued)
+            for at, index in enumerate(indexes):
+                letters[index] = reply.ids[at] or -1
+        self.stirred.add(target.name)
+        return letters
+
+    def _dead_queue(self, queue: Queue, name: str, now: int) -> Queue | None:
+        """The dead queue of a queue. An automatic one appears; one named by hand that is gone takes nothing."""
+        namespace = queue.record.namespace
+        target = self.queues.get((namespace, name))
+        if target is None and not queue.config.dlq.queue:
+            target = self.add_queue(namespace, name, DEAD_QUEUE_CONFIG, now, automatic=True)
+        if target is None or target.record.closing:
+            return None
+        return target
+
+    def _alert(self, queue: Queue, target: str, item: Doomed, letter: int, now: int) -> None:
+        self.alerts.append(
+            Alert(
+                queue.config.dlq.alert_webhook,
+                queue.record.namespace,
+                queue.record.name,
+                item.group,
+                item.delivery.id,
+                target,
+                letter,
+                item.reason,
+                item.delivery.error,
+                item.delivery.failures + (1 if item.delivery.token else 0),
+                now,
+            )
+        )
+
+    # --- queues and groups ------------------------------------------------------------------------------------------
+
+    def queue(self, name: QueueName, now: int, create: bool = False) -> Queue:
+        """A queue by name. With `create` it appears if the node allows that."""
+        queue = self.queues.get(name)
+        if queue is not None and not queue.record.closing:
+            return queue
+        if queue is None and create and self.limits.auto_create:
+            check_name(name[1])
+            return self.add_queue(name[0], name[1], QueueConfig(), now)
+        raise QueueNotFound(queue=name[1], namespace=name[0])
+
+    def add_queue(
+        self, namespace: str, name: str, config: QueueConfig, now: int, automatic: bool = False
+    ) -> Queue:
+        if len(self.queues) >= self.limits.max_queues:
+            raise LimitExceeded(
+                what="The number of queues", limit=self.limits.max_queues, advice="Delete some, or raise queues.max_queues"
+            )
+        numbers = self._new_shards(config.partitions)
+        record = QueueRecord(namespace, name, config, numbers, now, automatic=automatic)
+        queue = self._adopt(record, now)
+        self.save_queue(queue)
+        return queue
+
+    def _new_shards(self, count: int) -> tuple[int, ...]:
+        first = self.record.next_shard
+        self.record.next_shard += count
+        return tuple(range(first, first + count))
+
+    def save_queue(self, queue: Queue) -> None:
+        record = queue.record
+        key = queue_key(record.namespace, record.name)
+        self._ops.append((Table.QUEUES, key, msgspec.msgpack.encode(record)))
+        self._must_sync = True
+
+    def ensure_group(self, queue: Queue, name: str, kind: GroupKind, now: int) -> GroupRecord:
+        """A group by name, made on first use: the first one of a queue starts with all that is stored."""
+        group = queue.record.group(name)
+        if group is None:
+            return self.add_group(queue, name, kind, now, earliest=not queue.record.groups)
+        if group.kind is not kind:
+            action = "lease" if kind is GroupKind.LEASE else "be read as a log"
+            raise WrongGroupKind(group=name, kind=group.kind.value, action=action)
+        return group
+
+    def add_group(
+        self,
+        queue: Queue,
+        name: str,
+        kind: GroupKind,
+        now: int,
+        earliest: bool,
+        max_lag_messages: int = 0,
+        max_lag_age: int = 0,
+    ) -> GroupRecord:
+        check_name(name, "group")
+        record = queue.record
+        if len(record.groups) >= self.limits.max_groups:
+            raise LimitExceeded(
+                what="The number of groups of a queue",
+                limit=self.limits.max_groups,
+                advice="Delete some, or raise queues.max_groups_per_queue",
+            )
+        group = GroupRecord(record.groups_made, name, kind, now, max_lag_messages, max_lag_age)
+        queue.change(replace(record, groups=(*record.groups, group), groups_made=record.groups_made + 1))
+        self.save_queue(queue)
+        for shard in queue.shards:
+            self._start_group(queue, shard, group, earliest, now)
+        self.stirred.add(queue.name)
+        return group
+
+    def _start_group(self, queue: Queue, shard: Shard, group: GroupRecord, earliest: bool, now: int) -> None:
+        command = AddGroup(
+            group.number,
+            group.name,
+            group.kind is GroupKind.CURSOR,
+            earliest,
+            group.max_lag_messages,
+            group.max_lag_age,
+        )
+        self._step(queue, shard, command, now)
+
+    def group(self, queue: Queue, name: str) -> GroupRecord:
+        group = queue.record.group(name)
+        if group is None:
+            raise GroupNotFound(group=name, queue=queue.record.name)
+        return group
+
+
+def _place(leased: Leased) -> tuple[int, int]:
+    return (leased.message.priority, leased.stamp)

@@ -1,0 +1,74 @@
+"""`holdfast config`: look at and check the configuration of a server."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from holdfast.cli.options import config_file, given, setting_flags
+from holdfast.cli.output import show_json, show_note, show_table
+from holdfast.config import Config, Field, all_fields, load
+from holdfast.config.kinds import Duration, Size
+
+
+@click.group()
+def config() -> None:
+    """Look at and check a server's configuration."""
+
+
+@config.command()
+@click.option("--origin", is_flag=True, help="Also tell where each value comes from.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="For people or for programs.",
+)
+@setting_flags
+@config_file
+def show(origin: bool, output: str, config_path: Path | None, **flags: object) -> None:
+    """Show every setting as `holdfast serve` would see it with the same file, environment and flags."""
+    loaded = load(config_path, os.environ, given(flags))
+    if output == "json":
+        show_json(_as_json(loaded, origin))
+        return
+    rows = [
+        [field.dotted, field.kind.show(_value(loaded, field)), loaded.origins[field.dotted]] for field in all_fields()
+    ]
+    columns = ["setting", "value", "origin"]
+    kept = slice(None) if origin else slice(2)
+    show_table(columns[kept], [row[kept] for row in rows])
+
+
+@config.command()
+@click.argument("file", required=False, type=click.Path(path_type=Path, dir_okay=False))
+def check(file: Path | None) -> None:
+    """Check FILE by itself, or without FILE the configuration as `holdfast serve` would find it now.
+
+    Says what is wrong and ends with exit code 2, or says how many settings differ from their defaults.
+    """
+    loaded = load(file, {} if file else os.environ)
+    changed = sum(origin != "default" for origin in loaded.origins.values())
+    show_note(
+        f"The configuration is good: {changed} settings given, {len(loaded.origins) - changed} at their defaults."
+    )
+
+
+def _value(loaded: Config, field: Field) -> object:
+    value: object = getattr(getattr(loaded, field.section), field.name)
+    return value
+
+
+def _as_json(loaded: Config, origin: bool) -> dict[str, dict[str, object]]:
+    """By section. Durations and sizes are text, as in a file, so that nobody has to guess a unit."""
+    document: dict[str, dict[str, object]] = {}
+    for field in all_fields():
+        value = _value(loaded, field)
+        plain = field.kind.show(value) if isinstance(field.kind, Duration | Size) else value
+        shown = {"value": plain, "origin": loaded.origins[field.dotted]} if origin else plain
+        document.setdefault(field.section, {})[field.name] = shown
+    return document

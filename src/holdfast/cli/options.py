@@ -1,0 +1,60 @@
+"""Flags made from the settings: a setting whose kind names a flag can be given on the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import click
+
+from holdfast.config import Field, all_fields
+from holdfast.config.kinds import Choice, Count, Kind, Location
+
+Command = TypeVar("Command", bound=Callable[..., object])
+
+config_file = click.option(
+    "--config",
+    "config_path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Read settings from this TOML file. [default: the file HOLDFAST_CONFIG names, if any]",
+)
+
+
+def setting_flags(command: Command) -> Command:
+    """Add a flag for each setting that has one. The command gets them by name; `given` sorts them out."""
+    for field in reversed(all_fields()):
+        if field.kind.flag:
+            command = _option(field, field.kind.flag)(command)
+    return command
+
+
+def given(flags: dict[str, object]) -> dict[str, object]:
+    """What click collected, by dotted name, as `holdfast.config.load` wants it."""
+    return {field.dotted: flags[_parameter(field)] for field in all_fields() if field.kind.flag}
+
+
+def _parameter(field: Field) -> str:
+    return field.dotted.replace(".", "__")
+
+
+def _option(field: Field, flag: str) -> Callable[[Command], Command]:
+    text = " ".join(field.doc.split()).partition(". ")[0].rstrip(".")
+    return click.option(
+        flag,
+        _parameter(field),
+        type=_type(field.kind),
+        help=f"{text}. [default: {field.kind.show(field.default)}]",
+    )
+
+
+def _type(kind: Kind) -> click.ParamType[object]:
+    match kind:
+        case Choice(words=words):
+            return click.Choice(words)
+        case Count(low=low, high=high):
+            return click.IntRange(low, high)
+        case Location():
+            return click.Path(path_type=Path)
+        case _:
+            return click.STRING

@@ -1,0 +1,201 @@
+"""What a setting can be. A kind reads a raw value, checks it, says what is allowed, and writes it back as text.
+
+A kind stands in the annotation of a field in `settings.py`, so that the type, the range and the default of a setting
+are one line. A raw value is whatever TOML, the environment (always text) or a flag gave. `read` raises ValueError
+whose text completes "Setting x cannot be y: ...".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import ClassVar, Protocol
+
+from holdfast.units import format_duration, format_size, parse_duration, parse_size
+
+
+class Kind(Protocol):
+    """One kind of setting."""
+
+    @property
+    def flag(self) -> str | None:
+        """The command-line flag that sets it, for the few that have one."""
+
+    def read(self, raw: object) -> object:
+        """The checked value, or ValueError."""
+
+    def allowed(self) -> str:
+        """What may be written, for messages and documentation."""
+
+    def show(self, value: object) -> str:
+        """The value as one would write it."""
+
+
+@dataclass(frozen=True)
+class Count:
+    """A whole number in a range."""
+
+    low: int
+    high: int
+    flag: str | None = None
+
+    def read(self, raw: object) -> int:
+        """Digits, with `_` between them where that helps the eye."""
+        if isinstance(raw, str):
+            try:
+                raw = int(raw)
+            except ValueError:
+                raise ValueError(self._problem()) from None
+        if isinstance(raw, bool) or not isinstance(raw, int) or not self.low <= raw <= self.high:
+            raise ValueError(self._problem())
+        return raw
+
+    def _problem(self) -> str:
+        return f"must be a whole number {self.allowed()}"
+
+    def allowed(self) -> str:
+        return f"from {self.low} to {self.high}"
+
+    def show(self, value: object) -> str:
+        return str(value)
+
+
+@dataclass(frozen=True)
+class Duration:
+    """Microseconds inside; `250ms`, `5s`, `2m`, `1h`, `7d` or a number of seconds outside."""
+
+    low: int
+    high: int
+    flag: str | None = None
+
+    def read(self, raw: object) -> int:
+        value = parse_duration(raw)
+        if not self.low <= value <= self.high:
+            raise ValueError(f"must be a duration {self.allowed()}")
+        return value
+
+    def allowed(self) -> str:
+        return f"from {format_duration(self.low)} to {format_duration(self.high)}"
+
+    def show(self, value: object) -> str:
+        return format_duration(value) if isinstance(value, int) else str(value)
+
+
+@dataclass(frozen=True)
+class Size:
+    """Bytes inside; a number or `64MiB` outside."""
+
+    low: int
+    high: int
+    flag: str | None = None
+
+    def read(self, raw: object) -> int:
+        value = parse_size(raw)
+        if not self.low <= value <= self.high:
+            raise ValueError(f"must be a size {self.allowed()}")
+        return value
+
+    def allowed(self) -> str:
+        return f"from {format_size(self.low)} to {format_size(self.high)}"
+
+    def show(self, value: object) -> str:
+        return format_size(value) if isinstance(value, int) else str(value)
+
+
+@dataclass(frozen=True)
+class Switch:
+    """True or false."""
+
+    WORDS: ClassVar = dict.fromkeys(("true", "yes", "on", "1"), True) | dict.fromkeys(
+        ("false", "no", "off", "0"), False
+    )
+    flag: str | None = None
+
+    def read(self, raw: object) -> bool:
+        """A TOML boolean, or one of the usual words where everything is text."""
+        words = {
+            "true": True,
+            "yes": True,
+            "on": True,
+            "1": True,
+            "false": False,
+            "no": False,
+            "off": False,
+            "0": False,
+        }
+        value = words.get(raw.lower()) if isinstance(raw, str) else raw
+        if not isinstance(value, bool):
+            raise ValueError(f"must be {self.allowed()}")
+        return value
+
+    def allowed(self) -> str:
+        return "true or false"
+
+    def show(self, value: object) -> str:
+        return "true" if value else "false"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One word of a few."""
+
+    words: tuple[str, ...]
+    flag: str | None = None
+
+    def read(self, raw: object) -> str:
+        if not isinstance(raw, str) or raw not in self.words:
+            close = closest(raw, self.words)
+            raise ValueError(f"must be {self.allowed()}" + (f"; did you mean {close}?" if close else ""))
+        return raw
+
+    def allowed(self) -> str:
+        return " or ".join([", ".join(self.words[:-1]), self.words[-1]])
+
+    def show(self, value: object) -> str:
+        return str(value)
+
+
+@dataclass(frozen=True)
+class Location:
+    """A path. A relative one starts at the directory the server was started in; `~` is the user's home."""
+
+    flag: str | None = None
+
+    def read(self, raw: object) -> Path:
+        """The path, not looked at: whether it can be used is found out by who uses it."""
+        if isinstance(raw, Path):
+            return raw.expanduser()
+        if not isinstance(raw, str) or not raw.strip() or "\0" in raw:
+            raise ValueError("must be a path")
+        return Path(raw).expanduser()
+
+    def allowed(self) -> str:
+        return "a path"
+
+    def show(self, value: object) -> str:
+        return str(value)
+
+
+@dataclass(frozen=True)
+class Name:
+    """A name of a namespace: 1 to 255 bytes, one level."""
+
+    flag: str | None = None
+
+    def read(self, raw: object) -> str:
+        if isinstance(raw, str) and 1 <= len(raw.encode()) <= 255 and raw[0] != "$" and not set(raw) & set("/+#\0"):
+            return raw
+        raise ValueError(f"must be {self.allowed()}")
+
+    def allowed(self) -> str:
+        return "1 to 255 bytes without '/', '+', '#' or NUL, not starting with '$'"
+
+    def show(self, value: object) -> str:
+        return str(value)
+
+
+def closest(wrong: object, known: Sequence[str]) -> str | None:
+    """What was probably meant, for "did you mean"."""
+    return next(iter(get_close_matches(str(wrong), known, n=1, cutoff=0.6)), None)

@@ -1,0 +1,9 @@
+"""The state machine: values in, values out. No clock, no randomness, no I/O, no logging, no asyncio.
+
+Importing the package registers all commands with the shard.
+"""
+
+from holdfast.core import admin, enqueue, leasing, reading, sweeps
+from holdfast.core.shard import HotBodies, Shard
+
+__all__ = ["HotBodies", "Shard", "admin", "enqueue", "leasing", "reading", "sweeps"]

@@ -1,0 +1,327 @@
+"""What people and tools do to a shard: groups come and go, messages are purged, edited and deleted."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from holdfast.core.commands import AddGroup, Delete, Edit, Progress, Purge, Purged, RemoveGroup
+from holdfast.core.effects import Effects, Until
+from holdfast.core.enqueue import appear, place_of
+from holdfast.core.groups import LeaseGroup
+from holdfast.core.journal import Entry
+from holdfast.core.leasing import free_key, leave_lane, next_of_keys
+from holdfast.core.queue import PRIORITY_MAX, JournalMode
+from holdfast.core.reading import CHUNK, GONE, Live, liveness, locate, unschedule
+from holdfast.core.records import (
+    LAST,
+    Message,
+    Place,
+    Table,
+    delivery_key,
+    group_key,
+    message_key,
+    read_message,
+    read_ready,
+    read_scheduled,
+    ready_key,
+    scheduled_key,
+    scheduled_value,
+    seq_of,
+    settled_key,
+    write_message,
+)
+from holdfast.core.shard import Shard, handles, new_cursor_head, new_group_head
+from holdfast.core.states import Event, State, journal_names
+from holdfast.errors import InvalidArgument, MessageNotWaiting
+
+_EDITED = journal_names(Event.EDIT)
+_PURGED = journal_names(Event.REMOVE)
+
+
+# --- groups ---------------------------------------------------------------------------------------------------------
+
+
+@handles(AddGroup)
+def add_group(shard: Shard, command: AddGroup, now: int, effects: Effects) -> None:
+    """A group starts here. Adding one that is here already (again after a crash) changes nothing."""
+    if command.name in shard.groups or command.name in shard.cursors:
+        return
+    if command.cursor:
+        shard.add_cursor(command, new_cursor_head(shard, command.earliest))
+        shard.cursors[command.name].dirty = True
+    else:
+        head = new_group_head(shard, command.earliest)
+        group = LeaseGroup(command.number, command.name, head, shard.config.strict)
+        group.dirty = True
+        shard.groups[command.name] = group
+
+
+@handles(RemoveGroup)
+def remove_group(shard: Shard, command: RemoveGroup, now: int, effects: Effects) -> None:
+    """The group's records go at once; then, chunk by chunk, the messages that were kept for it alone."""
+    group = shard.groups.get(command.name)
+    cursor = shard.cursors.get(command.name)
+    number = shard.number
+    if group is not None or cursor is not None:
+        leaving = group or cursor
+        assert leaving is not None
+        shard.groups.pop(command.name, None)
+        shard.cursors.pop(command.name, None)
+        effects.ops.append((Table.GROUPS, group_key(number, leaving.number), None))
+        low, high = delivery_key(number, leaving.number, 0), delivery_key(number, leaving.number + 1, 0)
+        effects.ops.append((Table.DELIVERIES, low, Until(high)))
+        shard.leaving[command.name] = 0
+    effects.reply = _remove_unneeded(shard, command.name, effects)
+
+
+def _remove_unneeded(shard: Shard, name: str, effects: Effects) -> Progress:
+    """A chunk of the messages that all remaining groups have settled."""
+    number = shard.number
+    after = shard.leaving.get(name)
+    if after is None:
+        return Progress(0, done=True)
+    rows = shard.scan(Table.SETTLED, settled_key(number, after + 1), settled_key(number, LAST), CHUNK)
+    masks = {seq_of(key): int.from_bytes(value, "big") for key, value in rows}
+    free = [seq for seq, mask in masks.items() if _free(shard, seq, mask)]
+    shard.want_bodies(free)
+    bodies = {seq: shard.body(seq) for seq in free}
+    messages = {seq: read_message(seq, value) for seq, value in bodies.items() if value is not None}
+    live = liveness(shard, list(messages.values()))
+    count = 0
+    for seq in free:
+        shard.masks.pop(seq, None)
+        effects.ops.append((Table.SETTLED, settled_key(number, seq), None))
+        if seq not in messages:
+            continue
+        if live[seq] is Live.READY:
+            shard.unlist(place_of(shard, messages[seq]), effects)
+        if masks[seq] != GONE:
+            shard.gone.append(seq)
+            count += 1
+    done = len(rows) < CHUNK
+    if done:
+        del shard.leaving[name]
+    else:
+        shard.leaving[name] = seq_of(rows[-1][0])
+    return Progress(count, done)
+
+
+def _free(shard: Shard, seq: int, mask: int) -> bool:
+    """Whether nobody needs a message any more that some group has settled."""
+    needed = shard.needed(seq)
+    return (mask == GONE or mask & needed == needed) and not shard.kept_by_cursor(seq)
+
+
+# --- removing messages ----------------------------------------------------------------------------------------------
+
+
+@handles(Purge)
+def purge(shard: Shard, command: Purge, now: int, effects: Effects) -> None:
+    """Remove waiting messages, a chunk at a time: those that are ready in the order of delivery, then the delayed."""
+    number = shard.number
+    priority, stamp = command.after
+    start = ready_key(number, priority, stamp)
+    rows = shard.scan(Table.READY, start, ready_key(number, PRIORITY_MAX, LAST), CHUNK)
+    if rows:
+        places = [read_ready(*row) for row in rows]
+        count = _purge_places(shard, [p for p in places if p.seq < command.below], command.everything, now, effects)
+        last = places[-1]
+        effects.reply = Purged(count, done=False, after=(last.priority, last.stamp + 1))
+        return
+    delayed = shard.scan(Table.SCHEDULED, scheduled_key(number, 0, 0), scheduled_key(number, LAST, LAST), CHUNK)
+    entries = [entry for entry in (read_scheduled(*row) for row in delayed) if entry[2].seq < command.below]
+    ids: list[int] = []
+    for due_at, message_id, place in entries:
+        effects.ops.append((Table.SCHEDULED, scheduled_key(number, due_at, place.seq), None))
+        shard.head.scheduled -= 1
+        shard.head.size_bytes -= place.size_bytes
+        _gone(shard, place.seq, effects)
+        ids.append(message_id)
+    for name in shard.groups or [""]:
+        journal_purged(shard, name, ids, effects)
+    effects.reply = Purged(len(ids), done=not entries, after=(PRIORITY_MAX, LAST))
+
+
+def _purge_places(shard: Shard, places: list[Place], everything: bool, now: int, effects: Effects) -> int:
+    shard.want_to_remove(places)
+    shard.want_bodies(place.seq for place in places)  # for their ids
+    messages = [(place, shard.message(place.seq)) for place in places]
+    if not everything:
+        messages = [(p, m) for p, m in messages if not _leased_in(shard, m.id)]
+    ending = {message.id for _, message in messages}
+    keys = sorted({place.key for place, _ in messages if place.key})
+    nexts = {name: next_of_keys(shard, group, keys, ending) for name, group in shard.groups.items()}
+    purged: dict[str, list[int]] = {}
+    for place, message in messages:
+        for name in _remove_everywhere(shard, place, message, effects):
+            purged.setdefault(name, []).append(message.id)
+    for name, group in shard.groups.items():
+        for key in keys:
+            if key in group.keys:
+                free_key(shard, group, key, nexts[name], now, effects)
+    for name, ids in purged.items():
+        journal_purged(shard, name, ids, effects)
+    return len(messages)
+
+
+def _leased_in(shard: Shard, message_id: int) -> str:
+    """The name of a group in which a message is leased, or an empty one."""
+    for group in shard.groups.values():
+        delivery = group.deliveries.get(message_id)
+        if delivery is not None and delivery.token:
+            return group.name
+    return ""
+
+
+def _remove_everywhere(shard: Shard, place: Place, message: Message, effects: Effects) -> list[str]:
+    """Remove a message that stands in the order of delivery. Returns the groups that had not settled it."""
+    mask = shard.mask(place.seq) if shard.shared() else 0
+    names: list[str] = []
+    for group in shard.groups.values():
+        if group.head.start > place.seq or mask & group.bit:
+            continue
+        names.append(group.name)
+        delivery = group.deliveries.get(message.id)
+        if delivery is None:
+            leave_lane(group, place)
+        else:
+            group.take_out(delivery)
+            shard.forget_delivery(group, message.id, effects)
+    shard.unlist(place, effects)
+    _gone(shard, place.seq, effects)
+    return names or [""]
+
+
+def _gone(shard: Shard, seq: int, effects: Effects) -> None:
+    """The record may go with the journal; cursor groups that have not come to it must not see it."""
+    shard.gone.append(seq)
+    if shard.shared():
+        shard.masks.pop(seq, None)
+        mark = GONE.to_bytes(8, "big") if shard.kept_by_cursor(seq) else None
+        effects.ops.append((Table.SETTLED, settled_key(shard.number, seq), mark))
+    elif shard.kept_by_cursor(seq):
+        effects.ops.append((Table.SETTLED, settled_key(shard.number, seq), GONE.to_bytes(8, "big")))
+
+
+def journal_purged(shard: Shard, group: str, ids: list[int], effects: Effects) -> None:
+    if group:
+        shard.groups[group].count("purged", len(ids))
+    if ids and shard.config.journal is not JournalMode.OFF:
+        effects.entries.append((Entry.MANY, shard.number, group, _PURGED, "", ids))
+        effects.rows += len(ids)
+
+
+@handles(Delete)
+def delete(shard: Shard, command: Delete, now: int, effects: Effects) -> None:
+    """Remove one waiting message, for all groups."""
+    message, live = locate(shard, command.id)
+    place = place_of(shard, message)
+    _check_waiting(shard, message.id)
+    shard.want_to_remove([place])
+    shard.want_bodies([place.seq])
+    if live is Live.SCHEDULED:
+        unschedule(shard, message, effects)
+        _gone(shard, message.seq, effects)
+        for name in shard.groups or [""]:
+            journal_purged(shard, name, [message.id], effects)
+        return
+    _purge_places(shard, [place], False, now, effects)
+
+
+def _check_waiting(shard: Shard, message_id: int) -> None:
+    holder = _leased_in(shard, message_id)
+    if holder:
+        raise MessageNotWaiting(message_id=message_id, state=State.LEASED, group=holder)
+
+
+# --- editing --------------------------------------------------------------------------------------------------------
+
+
+@handles(Edit)
+def edit(shard: Shard, command: Edit, now: int, effects: Effects) -> None:
+    """Change priority or delivery time of a message that no group has begun with."""
+    message, live = locate(shard, command.id)
+    _check_editable(shard, command, message)
+    old = place_of(shard, message)
+    priority = message.priority if command.priority is None or shard.config.strict else command.priority
+    deliver_at = message.deliver_at if command.deliver_at is None else command.deliver_at
+    if command.deliver_at is not None and deliver_at <= now:
+        deliver_at = 0 if not message.deliver_at else now
+    edited = replace(message, priority=priority, deliver_at=deliver_at)
+    place = place_of(shard, edited)
+    shard.want_to_remove([old])
+    shard.want_bodies([message.seq])
+    keys = [old.key] if old.key else []
+    nexts = {name: next_of_keys(shard, group, keys, (message.id,)) for name, group in shard.groups.items()}
+    if live is Live.SCHEDULED:
+        unschedule(shard, message, effects)
+    else:
+        _take_from_order(shard, old, message.id, effects)
+    value = write_message(
+        message.id, message.enqueued_at, deliver_at, message.expires_at, priority, message.extra, message.payload
+    )
+    effects.ops.append((Table.MESSAGES, message_key(shard.number, message.seq), value))
+    shard.supply_body(message.seq, value)
+    shard.head.size_bytes += place.size_bytes
+    if deliver_at > now:
+        _schedule(shard, edited, place, effects)
+    else:
+        appear(shard, message.id, place, now, effects)
+    if place.flags:
+        shard.restore_extras(edited, place, effects)
+    for name, group in shard.groups.items():
+        for key in keys:
+            if key in group.keys:
+                free_key(shard, group, key, nexts[name], now, effects)
+    _journal_edit(shard, edited, effects)
+    effects.reply = edited
+
+
+def _check_editable(shard: Shard, command: Edit, message: Message) -> None:
+    if command.priority is not None and not 0 <= command.priority <= PRIORITY_MAX:
+        raise InvalidArgument(field="priority", problem=f"is 0 to {PRIORITY_MAX}, not {command.priority}")
+    shard.want_masks([message.seq])
+    mask = shard.mask(message.seq) if shard.shared() else 0
+    for group in shard.groups.values():
+        if mask & group.bit:
+            raise MessageNotWaiting(message_id=message.id, state="settled", group=group.name)
+        delivery = group.deliveries.get(message.id)
+        if delivery is not None and (delivery.token or delivery.failures):
+            state = State.LEASED if delivery.token else "being retried"
+            raise MessageNotWaiting(message_id=message.id, state=state, group=group.name)
+
+
+def _take_from_order(shard: Shard, place: Place, message_id: int, effects: Effects) -> None:
+    """Out of the order of delivery in every group, to be put in again elsewhere."""
+    for group in shard.groups.values():
+        if group.head.start > place.seq:
+            continue
+        delivery = group.deliveries.get(message_id)
+        if delivery is None:
+            leave_lane(group, place)
+            group.skips.discard(place.seq)
+        else:
+            group.take_out(delivery)
+            shard.forget_delivery(group, message_id, effects)
+    shard.unlist(place, effects)
+
+
+def _schedule(shard: Shard, message: Message, place: Place, effects: Effects) -> None:
+    effects.ops.append(
+        (
+            Table.SCHEDULED,
+            scheduled_key(shard.number, message.deliver_at, message.seq),
+            scheduled_value(message.id, place.priority, place.key, place.flags, place.size_bytes),
+        )
+    )
+    shard.head.scheduled += 1
+    if not shard.head.next_due or message.deliver_at < shard.head.next_due:
+        shard.head.next_due = message.deliver_at
+
+
+def _journal_edit(shard: Shard, message: Message, effects: Effects) -> None:
+    if shard.config.journal is JournalMode.OFF:
+        return
+    details: dict[str, object] = {"priority": message.priority, "deliver_at": message.deliver_at or None}
+    effects.entries.append((Entry.ONE, shard.number, "", _EDITED, message.id, 0, "", "", "", "", details))
+    effects.rows += 1

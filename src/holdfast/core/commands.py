@@ -1,0 +1,239 @@
+"""What a shard can be asked, always for a batch; and what it answers.
+
+Commands are values. Everything a decision depends on besides the shard's own state is in them or in `now`.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from holdfast.core.queue import PRIORITY_DEFAULT
+from holdfast.core.records import NO_EXTRA, Extra, Message
+from holdfast.errors import HoldfastError
+
+
+class Draft(msgspec.Struct, gc=False):
+    """A message as a producer gives it. `ttl` and `deliver_at` are microseconds; -1 means the queue's own setting."""
+
+    payload: bytes
+    priority: int = PRIORITY_DEFAULT
+    deliver_at: int = 0
+    ttl: int = -1
+    extra: Extra = NO_EXTRA
+
+
+class Enqueue(msgspec.Struct, frozen=True):
+    """Store these. `room` is how many more the queue may hold; the rest is refused. -1: no limit (dead letters)."""
+
+    drafts: list[Draft]
+    room: int = -1
+    protocol: str = ""
+
+
+class Enqueued(msgspec.Struct):
+    """An id for every draft, in order (0 where it was refused), with what was unusual by index."""
+
+    ids: list[int]
+    duplicates: dict[int, int] = {}
+    errors: dict[int, HoldfastError] = {}
+    first_seq: int = 0
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """Lease up to `limit` deliveries to `consumer`, each for `timeout` microseconds."""
+
+    group: str
+    limit: int
+    timeout: int
+    consumer: str = ""
+    protocol: str = ""
+    max_bytes: int = 0
+
+
+class Leased(msgspec.Struct, frozen=True, gc=False):
+    """A delivery in a consumer's hands."""
+
+    message: Message
+    token: int
+    attempt: int
+    deadline: int
+    partition: int
+    group: str
+    stamp: int = 0
+
+
+class Verb(StrEnum):
+    ACK = "ack"
+    NACK = "nack"
+    REJECT = "reject"
+    RELEASE = "release"
+    EXTEND = "extend"
+    VANISH = "vanish"  # the consumer is gone: a failure, journalled as such
+
+
+class Settlement(msgspec.Struct, frozen=True, gc=False):
+    """What a consumer says of one delivery. Without a token it must be the consumer that holds the lease."""
+
+    id: int
+    token: int = 0
+    verb: Verb = Verb.ACK
+    delay: int = -1  # nack: before it is ready again; -1: the retry policy says
+    error: str = ""
+    timeout: int = -1  # extend: from now; -1: the queue's delivery_timeout
+    consumer: str = ""
+    partition: int = -1  # -1: not known; the broker looks for the one that has it
+
+
+class Settle(msgspec.Struct, frozen=True):
+    group: str
+    settlements: list[Settlement]
+
+
+class Settled(msgspec.Struct):
+    """For every settlement None, the new deadline of an extended lease, or the error that refused it."""
+
+    results: list[int | HoldfastError | None]
+
+
+class Tick(msgspec.Struct, frozen=True):
+    """Act on what is due by now: leases past their deadline, backoffs and delays that ended, expiry, forgetting."""
+
+
+class Buried(msgspec.Struct, frozen=True):
+    """What became of deliveries that a step declared doomed: by id, the dead letter's id, 0 if there is no dead queue,
+    or -1 if the dead queue could not take it now."""
+
+    group: str
+    outcomes: dict[int, int]
+
+
+class CursorRead(msgspec.Struct, frozen=True):
+    """Messages of a cursor group from sequence `first`, at most `limit` and about `max_bytes`; nothing changes."""
+
+    group: str
+    first: int
+    limit: int
+    max_bytes: int
+
+
+class CursorRange(msgspec.Struct):
+    """What a read found. Go on at `next_seq`. `lost_from..lost_to` were given up for max_lag since the last commit."""
+
+    messages: list[Message]
+    next_seq: int
+    committed: int
+    high: int
+    lost_from: int = 0
+    lost_to: int = 0
+
+
+class CursorCommit(msgspec.Struct, frozen=True):
+    """The cursor group needs nothing up to and including `seq`. Works in chunks: step until `done`."""
+
+    group: str
+    seq: int
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """How far a long command has come: not `done` means step it again after a commit."""
+
+    count: int
+    done: bool
+    at: int = 0
+    """Where to go on, for commands that carry a position."""
+
+
+class AddGroup(msgspec.Struct, frozen=True):
+    number: int
+    name: str
+    cursor: bool = False
+    earliest: bool = False
+    max_lag_messages: int = 0
+    max_lag_age: int = 0
+
+
+class RemoveGroup(msgspec.Struct, frozen=True):
+    """Forget a group; messages that only it still needed go. In chunks: step until `done`."""
+
+    name: str
+
+
+class Purge(msgspec.Struct, frozen=True):
+    """Remove every waiting message with a sequence below `below`. In chunks: step until `done`."""
+
+    below: int
+    after: tuple[int, int] = (0, 0)
+    everything: bool = False  # the queue is being deleted: leased ones too
+
+
+class Purged(msgspec.Struct, frozen=True):
+    count: int
+    done: bool
+    after: tuple[int, int] = (0, 0)
+
+
+class Edit(msgspec.Struct, frozen=True):
+    """Change a waiting message. None leaves a field as it is."""
+
+    id: int
+    priority: int | None = None
+    deliver_at: int | None = None
+
+
+class Delete(msgspec.Struct, frozen=True):
+    """Remove one waiting message, for all groups."""
+
+    id: int
+
+
+class Browse(msgspec.Struct, frozen=True):
+    """Look at live messages in the order of their sequence, from `first`; nothing is leased."""
+
+    first: int
+    limit: int
+    max_bytes: int
+
+
+class Standing(msgspec.Struct, frozen=True, gc=False):
+    """How a message stands in one group."""
+
+    group: str
+    state: str
+    attempt: int
+    consumer: str = ""
+    deadline: int = 0
+    ready_at: int = 0
+    error: str = ""
+
+
+class Browsed(msgspec.Struct, frozen=True):
+    """Live messages with how they stand. Go on at `next_seq`; 0: there are no more."""
+
+    messages: list[tuple[Message, list[Standing]]]
+    next_seq: int
+
+
+class Find(msgspec.Struct, frozen=True):
+    """One live message by its id."""
+
+    id: int
+
+
+Command = (
+    Enqueue
+    | Lease
+    | Settle
+    | Tick
+    | Buried
+    | CursorRead
+    | CursorCommit
+    | AddGroup
+    | RemoveGroup
+    | Purge
+    | Edit
+    | Delete
+    | Browse
+    | Find
+)

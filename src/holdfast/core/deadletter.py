@@ -1,0 +1,70 @@
+"""Dead letters: the new message made of a dead delivery, and which queue may be whose dead queue."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from holdfast.core.commands import Draft
+from holdfast.core.effects import Doomed
+from holdfast.core.queue import DEAD_PREFIX, QueueConfig, QueueRecord, dead_queue_of
+from holdfast.core.records import Origin
+from holdfast.errors import DeadQueueInvalid, QueueInUse
+
+
+def dead_letter(source_queue: str, doomed: Doomed) -> Draft:
+    """A new message that carries where it comes from and why it died. Its producer's id stays with the source."""
+    delivery, message = doomed.delivery, doomed.message
+    origin = Origin(
+        message.id,
+        source_queue,
+        doomed.group,
+        str(doomed.reason),
+        delivery.error,
+        delivery.failures + (1 if delivery.token else 0),
+        delivery.first_at,
+        delivery.leased_at,
+    )
+    extra = replace(message.extra, message_id=None, origin=origin, flags=0)
+    return Draft(message.payload, message.priority, 0, -1, extra)
+
+
+def check_dead_queue(name: str, config: QueueConfig, queues: Mapping[str, QueueRecord]) -> None:
+    """Whether `name` may have the dead queue that `config` names, among the queues of its namespace."""
+    chosen = config.dlq.queue
+    users = dead_queue_users(name, queues)
+    if config.dlq.enabled and (users or name.startswith(DEAD_PREFIX)):
+        whose = users[0] if users else name.removeprefix(DEAD_PREFIX)
+        raise DeadQueueInvalid(
+            value=chosen or DEAD_PREFIX + name,
+            problem=f"{name!r} is itself the dead queue of {whose!r} and can have none (set dlq.enabled to false)",
+        )
+    if not config.dlq.enabled or not chosen:
+        return
+    if chosen == name:
+        raise DeadQueueInvalid(value=chosen, problem="a queue cannot be its own dead queue")
+    target = queues.get(chosen)
+    if target is None or target.closing:
+        raise DeadQueueInvalid(value=chosen, problem="that queue does not exist; create it first")
+    if target.config.dlq.enabled:
+        raise DeadQueueInvalid(
+            value=chosen,
+            problem="that queue has a dead queue of its own; create it with dlq.enabled = false",
+        )
+
+
+def dead_queue_users(name: str, queues: Mapping[str, QueueRecord]) -> list[str]:
+    """The queues whose dead letters go to `name`, by hand or automatically once it has appeared."""
+    return sorted(
+        record.name
+        for record in queues.values()
+        if record.name != name and not record.closing and dead_queue_of(record.name, record.config) == name
+    )
+
+
+def check_unused(name: str, queues: Mapping[str, QueueRecord]) -> None:
+    """A dead queue can't be deleted while other queues point to it."""
+    users = dead_queue_users(name, queues)
+    if users:
+        raise QueueInUse(queue=name, users=", ".join(repr(user) for user in users))

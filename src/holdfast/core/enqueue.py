@@ -1,0 +1,335 @@
+"""Enqueue: limits, dedup, delay, sequence; the records of a batch of new messages."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from holdfast.core.commands import Draft, Enqueue, Enqueued
+from holdfast.core.effects import Effects, Op, Read
+from holdfast.core.groups import LeaseGroup
+from holdfast.core.ids import UNKEYED, due_stamp, key_hash
+from holdfast.core.journal import Entry
+from holdfast.core.queue import PRIORITY_DEFAULT, PRIORITY_MAX, JournalMode
+from holdfast.core.records import (
+    FLAG_EARLY,
+    FLAG_SOURCED,
+    NO_EXTRA,
+    Message,
+    Place,
+    Table,
+    dedup_end_key,
+    dedup_key,
+    dedup_value,
+    delivery_key,
+    expiry_key,
+    keyed_key,
+    keyed_value,
+    message_key,
+    read_dedup,
+    ready_key,
+    ready_value,
+    scheduled_key,
+    scheduled_value,
+    source_key,
+    write_delivery,
+    write_message,
+)
+from holdfast.core.records import Delivery as DeliveryRecord
+from holdfast.core.shard import Shard, handles
+from holdfast.core.states import Event, journal_names
+from holdfast.errors import HoldfastError, InvalidArgument, MessageTooLarge, QueueFull
+
+ENQUEUED = journal_names(Event.ENQUEUE)
+DUPLICATE = "duplicate"
+
+
+@handles(Enqueue)
+def enqueue(shard: Shard, command: Enqueue, now: int, effects: Effects) -> None:
+    drafts = command.drafts
+    ids_given = [draft for draft in drafts if draft.extra is not NO_EXTRA]
+    if ids_given:
+        _want_known(shard, ids_given)
+    reply = Enqueued([], {}, {}, shard.head.next_seq)
+    accepted = _accept(shard, command, now, reply, effects) if ids_given else _accept_plain(shard, command, reply)
+    fresh = shard.ids.take(now, len(accepted))
+    if len(accepted) == len(drafts):
+        reply.ids = fresh
+    else:
+        reply.ids = [0] * len(drafts)
+        for index, message_id in zip(accepted, fresh, strict=True):
+            reply.ids[index] = message_id
+        for index, original in reply.duplicates.items():
+            # A negative number names an earlier draft of this very batch.
+            reply.ids[index] = reply.duplicates[index] = reply.ids[-1 - original] if original < 0 else original
+    if accepted:
+        _store(shard, [drafts[index] for index in accepted], fresh, now, effects)
+        if shard.config.journal is not JournalMode.OFF:
+            entry = (Entry.ENQUEUED, shard.number, reply.first_seq, len(accepted), command.protocol)
+            effects.entries.append(entry)
+            effects.rows += len(accepted)
+    _journal_duplicates(shard, command, reply, effects)
+    effects.reply = reply
+
+
+def _journal_duplicates(shard: Shard, command: Enqueue, reply: Enqueued, effects: Effects) -> None:
+    shard.head.duplicates += len(reply.duplicates)
+    shard.head.refused += len(reply.errors)
+    if shard.config.journal is JournalMode.OFF:
+        return
+    for index, original in reply.duplicates.items():
+        extra = command.drafts[index].extra
+        details = {"client_message_id": extra.message_id}
+        effects.entries.append(
+            (Entry.ONE, shard.number, "", DUPLICATE, original, 0, "", "", "", command.protocol, details)
+        )
+        effects.rows += 1
+
+
+def _want_known(shard: Shard, drafts: list[Draft]) -> None:
+    """Ask who has been here before: producers' ids and the sources of dead letters."""
+    reads: list[Read] = []
+    for draft in drafts:
+        extra = draft.extra
+        if extra.message_id is not None and shard.config.dedup_window:
+            reads.append(Read(Table.DEDUP, dedup_key(shard.number, extra.message_id)))
+        if extra.origin is not None:
+            origin = extra.origin
+            reads.append(Read(Table.SOURCES, source_key(shard.number, origin.source_id, origin.source_group)))
+    if reads:
+        shard.want(reads)
+
+
+def _accept_plain(shard: Shard, command: Enqueue, reply: Enqueued) -> list[int]:
+    """The common case: no message brings an id of its own."""
+    limit = shard.config.max_message_size
+    room = command.room if command.room >= 0 else len(command.drafts)
+    accepted: list[int] = []
+    for index, draft in enumerate(command.drafts):
+        if len(draft.payload) > limit or not 0 <= draft.priority <= PRIORITY_MAX or len(accepted) >= room:
+            reply.errors[index] = _refusal(shard, draft)
+        else:
+            accepted.append(index)
+    return accepted
+
+
+def _accept(shard: Shard, command: Enqueue, now: int, reply: Enqueued, effects: Effects) -> list[int]:
+    """Indexes of the drafts to store; the others are in `reply` as duplicates or errors."""
+    limit = shard.config.max_message_size
+    room = command.room if command.room >= 0 else len(command.drafts)
+    accepted: list[int] = []
+    seen: dict[bytes, int] = {}
+    for index, draft in enumerate(command.drafts):
+        known = _known(shard, draft, now, seen, index)
+        if known:
+            reply.duplicates[index] = known
+        elif len(draft.payload) > limit or not 0 <= draft.priority <= PRIORITY_MAX or len(accepted) >= room:
+            reply.errors[index] = _refusal(shard, draft)
+            for name in [name for name, at in seen.items() if at == index]:
+                del seen[name]
+        else:
+            accepted.append(index)
+    return accepted
+
+
+def _refusal(shard: Shard, draft: Draft) -> HoldfastError:
+    if len(draft.payload) > shard.config.max_message_size:
+        return MessageTooLarge(
+            size_bytes=len(draft.payload), limit_bytes=shard.config.max_message_size, queue=shard.queue
+        )
+    if not 0 <= draft.priority <= PRIORITY_MAX:
+        return InvalidArgument(field="priority", problem=f"is 0 to {PRIORITY_MAX}, not {draft.priority}")
+    return QueueFull(queue=shard.queue, depth=shard.config.max_depth)
+
+
+def _known(shard: Shard, draft: Draft, now: int, seen: dict[bytes, int], index: int) -> int:
+    """The id under which a message is stored already, a negative index if earlier in this batch, 0 if it is new."""
+    extra = draft.extra
+    names: list[tuple[Table, bytes]] = []
+    if extra.message_id is not None and shard.config.dedup_window:
+        names.append((Table.DEDUP, dedup_key(shard.number, extra.message_id)))
+    if extra.origin is not None:
+        origin = extra.origin
+        names.append((Table.SOURCES, source_key(shard.number, origin.source_id, origin.source_group)))
+    for table, key in names:
+        earlier = seen.setdefault(bytes([table]) + key, index)
+        if earlier != index:
+            return -1 - earlier
+        value = shard.get(table, key)
+        if value is not None:
+            original, end = read_dedup(value)
+            if table is Table.SOURCES or end > now:
+                return int(original)
+    return 0
+
+
+def _store(shard: Shard, drafts: list[Draft], ids: list[int], now: int, effects: Effects) -> None:
+    """The records of new messages, and their way into the windows of the groups."""
+    ops, number, head, config = effects.ops, shard.number, shard.head, shard.config
+    ttl_default = config.message_ttl
+    strict, keyed = config.strict, config.keyed
+    hot = shard.hot
+    places: list[Place] = []
+    seq = head.next_seq
+    size_total = 0
+    for draft, message_id in zip(drafts, ids, strict=True):
+        extra = draft.extra
+        payload = draft.payload
+        priority = PRIORITY_DEFAULT if strict else draft.priority
+        ttl = ttl_default if draft.ttl < 0 else draft.ttl
+        expires_at = now + ttl if ttl else 0
+        deliver_at = draft.deliver_at if draft.deliver_at > now else 0
+        flags = 0
+        key = UNKEYED
+        if extra is not NO_EXTRA:
+            if keyed and extra.key is not None:
+                key = key_hash(extra.key)
+            if extra.message_id is not None and config.dedup_window:
+                _remember(shard, extra.message_id, message_id, now, ops)
+            if extra.origin is not None:
+                flags = FLAG_SOURCED
+                source = source_key(number, extra.origin.source_id, extra.origin.source_group)
+                ops.append((Table.SOURCES, source, dedup_value(message_id, 0)))
+        if expires_at:
+            if expires_at >= head.expiry_high:
+                head.expiry_high = expires_at
+                if not head.next_expiry:
+                    head.next_expiry = expires_at
+            else:
+                flags |= FLAG_EARLY
+                extra = replace(extra, flags=FLAG_EARLY)
+                ops.append((Table.EXPIRIES, expiry_key(number, expires_at, seq), b""))
+                if not head.next_early or expires_at < head.next_early:
+                    head.next_early = expires_at
+        value = write_message(message_id, now, deliver_at, expires_at, priority, extra, payload)
+        ops.append((Table.MESSAGES, message_key(number, seq), value))
+        size = len(payload)
+        size_total += size
+        if deliver_at:
+            ops.append(
+                (
+                    Table.SCHEDULED,
+                    scheduled_key(number, deliver_at, seq),
+                    scheduled_value(message_id, priority, key, flags, size),
+                )
+            )
+            head.scheduled += 1
+            if not head.next_due or deliver_at < head.next_due:
+                head.next_due = deliver_at
+        else:
+            place = Place(message_id, seq, key, flags, priority, size)
+            ops.append((Table.READY, ready_key(number, priority, message_id), ready_value(seq, key, flags, size)))
+            if key:
+                ops.append((Table.KEYED, keyed_key(number, key, priority, message_id), keyed_value(seq, message_id)))
+            places.append(place)
+            if hot.used_bytes < hot.limit_bytes:
+                shard.bodies[seq] = value
+                hot.used_bytes += len(value)
+        seq += 1
+    head.next_seq = seq
+    head.enqueued += len(drafts)
+    head.size_bytes += size_total
+    if places:
+        arrive(shard, places)
+
+
+def _remember(shard: Shard, name: str, message_id: int, now: int, ops: list[Op]) -> None:
+    end = now + shard.config.dedup_window
+    ops.append((Table.DEDUP, dedup_key(shard.number, name), dedup_value(message_id, end)))
+    ops.append((Table.DEDUP_ENDS, dedup_end_key(shard.number, end, name), b""))
+    if not shard.head.dedup_end or end < shard.head.dedup_end:
+        shard.head.dedup_end = end
+
+
+def arrive(shard: Shard, places: list[Place]) -> None:
+    """Fresh messages enter the windows of all leasing groups, and are counted."""
+    head = shard.head
+    priorities = head.priorities
+    by_priority: dict[int, list[Place]] = {}
+    first = places[0].priority
+    if all(place.priority == first for place in places):
+        by_priority[first] = places
+    else:
+        for place in places:
+            by_priority.setdefault(place.priority, []).append(place)
+    for group in shard.groups.values():
+        group.head.fresh += len(places)
+        group.dirty = True
+        for priority, arrived in by_priority.items():
+            group.lane(priority, empty=priority not in priorities).arrive(arrived)
+    for priority, arrived in by_priority.items():
+        priorities[priority] = priorities.get(priority, 0) + len(arrived)
+    head.ready += len(places)
+
+
+def overtaken(shard: Shard, place: Place) -> bool:
+    """Whether a group has come further already than a place that a message is about to take."""
+    return any(place.stamp <= group.frontier(place.priority) for group in shard.groups.values())
+
+
+def appear(shard: Shard, message_id: int, place: Place, now: int, effects: Effects) -> None:
+    """A message takes its place among the ready ones later than it was enqueued: it fell due, or was edited.
+
+    Where a group has come further than that place already, the message is made a delivery that is ready again; its
+    record must then be at hand (`overtaken`).
+    """
+    ops, number, head = effects.ops, shard.number, shard.head
+    ops.append(
+        (
+            Table.READY,
+            ready_key(number, place.priority, place.stamp),
+            ready_value(place.seq, place.key, place.flags, place.size_bytes),
+        )
+    )
+    if place.key:
+        ops.append(
+            (
+                Table.KEYED,
+                keyed_key(number, place.key, place.priority, place.stamp),
+                keyed_value(place.seq, message_id),
+            )
+        )
+    empty = place.priority not in head.priorities
+    head.priorities[place.priority] = head.priorities.get(place.priority, 0) + 1
+    head.ready += 1
+    for group in shard.groups.values():
+        if place.seq < group.head.start:
+            continue
+        group.dirty = True
+        lane = group.lane(place.priority, empty=empty)
+        if place.stamp > lane.frontier:
+            group.head.fresh += 1
+            lane.insert(place)
+        else:
+            promote(shard, group, shard.message(place.seq), place, now, effects)
+
+
+def promote(shard: Shard, group: LeaseGroup, message: Message, place: Place, now: int, effects: Effects) -> None:
+    """A message that the group has passed becomes a delivery of its own that is ready."""
+    delivery = DeliveryRecord(
+        message.id,
+        place.seq,
+        place.priority,
+        place.stamp,
+        place.stamp,
+        place.key,
+        place.flags,
+        0,
+        message.enqueued_at,
+        message.expires_at,
+        size_bytes=place.size_bytes,
+    )
+    group.deliveries[message.id] = delivery
+    group.put_back(delivery, now)
+    effects.ops.append(
+        (Table.DELIVERIES, delivery_key(shard.number, group.number, message.id), write_delivery(delivery))
+    )
+    group.dirty = True
+
+
+def place_of(shard: Shard, message: Message) -> Place:
+    """The place a message has, or takes when it falls due."""
+    extra = message.extra
+    key = key_hash(extra.key) if shard.config.keyed and extra.key is not None else UNKEYED
+    flags = extra.flags | (FLAG_SOURCED if extra.origin is not None else 0)
+    stamp = due_stamp(message.id, message.deliver_at) if message.deliver_at else message.id
+    return Place(stamp, message.seq, key, flags, message.priority, len(message.payload))

@@ -1,0 +1,391 @@
+"""A leasing group in one shard: which message goes out next, and what keeps it from going.
+
+Two sources feed a group, both in the order (priority, stamp): messages it has not touched (`lanes`), and deliveries that
+are ready again after a failure, a release or a wait behind their key (`ready`). Deliveries it has touched and not
+settled are all in memory (`deliveries`), bounded by MAX_LEASED and MAX_RETRYING.
+
+Key order. Of the messages of one key at most one is out. When the group comes across another one of a key that is
+leased, backing off or about to be tried again, it passes it by (`deferred`); when the key is free again, the first one
+passed by is found through the KEYED index and made ready. A key that has nothing out has no state here.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from heapq import heapify, heappop, heappush
+
+from holdfast.core.lanes import WINDOW, WINDOW_MAX, Lane
+from holdfast.core.records import Delivery, GroupHead, Place
+
+# Leased deliveries of a group in one shard: each is ~0.5 KiB in memory and a record to read on opening.
+MAX_LEASED = 20_000
+# Deliveries of a group in one shard that wait for another attempt. Past it the group gets only those, and no fresh
+# messages, until some are settled: a consumer that fails everything can't turn the backlog into memory.
+MAX_RETRYING = 10_000
+# Tokens of finished leases that are remembered, so that settling twice is answered as the first time.
+MAX_REMEMBERED = 4_096
+HISTOGRAM_BUCKETS = 32
+
+NEVER = (1 << 63) - 1
+
+
+class KeyState:
+    """Why messages of a key must wait in this group."""
+
+    __slots__ = ("deferred", "held", "waiting")
+
+    def __init__(self) -> None:
+        self.held: list[int] = []  # ids of deliveries that are leased or backing off
+        self.waiting: list[int] = []  # ids of deliveries that are ready again
+        self.deferred = False  # messages behind the frontier may be waiting for this key
+
+
+class LeaseGroup:
+    """The state of one leasing group in one shard."""
+
+    __slots__ = (
+        "backoffs",
+        "bit",
+        "condemned",
+        "deadlines",
+        "deliveries",
+        "dirty",
+        "dying",
+        "expiring",
+        "head",
+        "keys",
+        "lanes",
+        "leased",
+        "name",
+        "number",
+        "ready",
+        "remembered",
+        "skips",
+        "strict",
+    )
+
+    def __init__(self, number: int, name: str, head: GroupHead, strict: bool) -> None:
+        self.number = number
+        self.bit = 1 << number
+        self.name = name
+        self.head = head
+        self.strict = strict
+        self.lanes: dict[int, Lane] = {}
+        self.deliveries: dict[int, Delivery] = {}
+        self.leased = 0
+        self.ready: list[tuple[int, int, int]] = []  # (priority, stamp, id), sorted
+        self.backoffs: list[tuple[int, int]] = []  # heap of (ready_at, id)
+        self.deadlines: list[tuple[int, int, int]] = []  # heap of (deadline, id, token)
+        self.keys: dict[bytes, KeyState] = {}
+        self.remembered: dict[int, tuple[str, int]] = {}
+        self.skips: set[int] = set(head.skips)  # sequences beyond the lanes that it has settled without a lease
+        self.expiring: list[Delivery] = []
+        self.condemned: list[Delivery] = []
+        self.dying: dict[int, tuple[Delivery, str]] = {}  # doomed, waiting to hear of the dead queue
+        self.dirty = False
+        head.delivery_ms = head.delivery_ms or [0] * HISTOGRAM_BUCKETS
+        head.processing_ms = head.processing_ms or [0] * HISTOGRAM_BUCKETS
+
+    # --- where it stands --------------------------------------------------------------------------------------------
+
+    def frontier(self, priority: int) -> int:
+        lane = self.lanes.get(priority)
+        return lane.frontier if lane is not None else self.head.frontiers.get(priority, self.head.base)
+
+    def lane(self, priority: int, empty: bool = False) -> Lane:
+        """The lane of a priority, made when first needed. `empty`: the shard holds no message of it."""
+        lane = self.lanes.get(priority)
+        if lane is None:
+            lane = self.lanes[priority] = Lane(self.head.frontiers.get(priority, self.head.base), empty)
+        return lane
+
+    @property
+    def retrying(self) -> int:
+        return len(self.deliveries) - self.leased
+
+    def count(self, name: str, by: int = 1) -> None:
+        counters = self.head.counters
+        counters[name] = counters.get(name, 0) + by
+        self.dirty = True
+
+    def snapshot(self) -> GroupHead:
+        """The head to store, with the frontiers as they are now."""
+        for priority, lane in self.lanes.items():
+            if lane.frontier != self.head.base:
+                self.head.frontiers[priority] = lane.frontier
+        self.head.skips = sorted(self.skips)
+        return self.head
+
+    # --- deliveries -------------------------------------------------------------------------------------------------
+
+    def restore(self, delivery: Delivery, now: int) -> None:
+        """Take in a stored delivery when the shard is opened."""
+        self.deliveries[delivery.id] = delivery
+        if delivery.token:
+            self.leased += 1
+            heappush(self.deadlines, (delivery.deadline, delivery.id, delivery.token))
+            self.hold(delivery)
+        else:
+            self.put_back(delivery, now)
+        if delivery.key:
+            # What was passed by before the restart is not known: look when the key is free.
+            self.keys[delivery.key].deferred = True
+
+    def hold(self, delivery: Delivery) -> None:
+        """Its key has something out."""
+        if delivery.key:
+            state = self.keys.get(delivery.key)
+            if state is None:
+                state = self.keys[delivery.key] = KeyState()
+            if delivery.id not in state.held:
+                state.held.append(delivery.id)
+            if delivery.id in state.waiting:
+                state.waiting.remove(delivery.id)
+
+    def put_back(self, delivery: Delivery, now: int) -> None:
+        """A delivery waits for another attempt: until `ready_at`, or for the next consumer."""
+        if delivery.ready_at > now:
+            heappush(self.backoffs, (delivery.ready_at, delivery.id))
+            self.hold(delivery)
+            return
+        delivery.ready_at = 0
+        if delivery.key:
+            state = self.keys.get(delivery.key)
+            if state is None:
+                state = self.keys[delivery.key] = KeyState()
+            if delivery.id in state.held:
+                state.held.remove(delivery.id)
+            state.waiting.append(delivery.id)
+        insort(self.ready, (delivery.priority, delivery.stamp, delivery.id))
+
+    def take_out(self, delivery: Delivery) -> None:
+        """Remove a delivery that waits from whatever it waits in."""
+        entry = (delivery.priority, delivery.stamp, delivery.id)
+        index = bisect_left(self.ready, entry)
+        if index < len(self.ready) and self.ready[index] == entry:
+            del self.ready[index]
+        self.let_go(delivery)
+
+    def let_go(self, delivery: Delivery) -> None:
+        """Its key is no longer kept by it. The key's state stays until `forget_key`."""
+        if delivery.key:
+            state = self.keys[delivery.key]
+            if delivery.id in state.waiting:
+                state.waiting.remove(delivery.id)
+            if delivery.id in state.held:
+                state.held.remove(delivery.id)
+
+    def forget_key(self, key: bytes) -> None:
+        state = self.keys[key]
+        if not state.held and not state.waiting and not state.deferred:
+            del self.keys[key]
+
+    def fall_due(self, now: int) -> None:
+        """Backoffs that ended make their deliveries ready, or `condemned` where the dead queue is to be asked again."""
+        while self.backoffs and self.backoffs[0][0] <= now:
+            ready_at, message_id = heappop(self.backoffs)
+            delivery = self.deliveries.get(message_id)
+            if delivery is not None and not delivery.token and delivery.ready_at == ready_at:
+                if delivery.doom:
+                    self.condemned.append(delivery)
+                else:
+                    self.put_back(delivery, now)
+
+    def overdue(self, now: int, limit: int) -> list[Delivery]:
+        """Leases past their deadline, at most `limit`: those to act on, kept in `expiring` until they are."""
+        heap = self.deadlines
+        while heap and heap[0][0] <= now and len(self.expiring) < limit:
+            entry = heappop(heap)
+            if self._current(entry):
+                self.expiring.append(self.deliveries[entry[1]])
+        return self.expiring
+
+    def tidy_deadlines(self) -> None:
+        """Drop entries of leases that ended or were extended, when they are the next or have become the most."""
+        heap = self.deadlines
+        if len(heap) > 2 * self.leased + 1_000:
+            self.deadlines = heap = [entry for entry in heap if self._current(entry)]
+            heapify(heap)
+        while heap and not self._current(heap[0]):
+            heappop(heap)
+
+    def _current(self, entry: tuple[int, int, int]) -> bool:
+        deadline, message_id, token = entry
+        delivery = self.deliveries.get(message_id)
+        return delivery is not None and delivery.token == token and delivery.deadline == deadline
+
+    def wake_at(self) -> int:
+        """When something happens here by itself."""
+        self.tidy_deadlines()
+        wake = self.deadlines[0][0] if self.deadlines else NEVER
+        return min(wake, self.backoffs[0][0]) if self.backoffs else wake
+
+    def remember(self, token: int, verb: str, message_id: int) -> None:
+        self.remembered[token] = (verb, message_id)
+        if len(self.remembered) > MAX_REMEMBERED:
+            del self.remembered[next(iter(self.remembered))]
+
+    # --- who is next ------------------------------------------------------------------------------------------------
+
+    def may_go(self, place: Place) -> bool:
+        """Whether an untouched message may go out, as far as its key is concerned."""
+        state = self.keys.get(place.key)
+        if state is None:
+            return True
+        if state.held:
+            return False
+        for message_id in state.waiting:
+            rival = self.deliveries[message_id]
+            if (rival.priority, rival.order) < (place.priority, place.stamp):
+                return False
+        return True
+
+    def pass_by(self, place: Place) -> None:
+        """The group goes on beyond a message that must wait for its key."""
+        self.keys[place.key].deferred = True
+
+    def prune(self, lane: Lane) -> None:
+        """Pass by what stands at the front of a lane and may not go."""
+        loaded = lane.loaded
+        start = self.head.start
+        while loaded:
+            place = loaded[0]
+            if place.seq >= start:
+                if not place.key or self.may_go(place):
+                    return
+                self.pass_by(place)
+            lane.frontier = place.stamp
+            loaded.popleft()
+
+    def unfilled(self, priorities: dict[int, int], limit: int) -> tuple[int, Lane] | None:
+        """The first lane that must be read before the next `limit` messages are known, if any."""
+        if self.strict and (self.deliveries or self.leased):
+            return None
+        known = 0
+        for priority in sorted(priorities):
+            lane = self.lane(priority)
+            self.prune(lane)
+            if not lane.loaded and not lane.complete:
+                return priority, lane
+            known += len(lane.loaded)
+            if known >= limit:
+                return None
+            if not lane.complete:
+                return (priority, lane) if len(lane.loaded) <= WINDOW_MAX - WINDOW else None
+        return None
+
+    def fresh(self, priorities: dict[int, int]) -> Iterator[Place]:
+        """Untouched messages in the order they go out, as far as they are loaded, keys not considered."""
+        if len(self.deliveries) - self.leased >= MAX_RETRYING:
+            return
+        start = self.head.start
+        for priority in sorted(priorities):
+            lane = self.lane(priority)
+            for place in lane.loaded:
+                if place.seq >= start:
+                    yield place
+            if not lane.complete:
+                return
+
+    def heads(self, priorities: dict[int, int], limit: int) -> list[tuple[int, int]]:
+        """Places of up to `limit` deliveries that might go out next, in order. Some may turn out to wait for a key."""
+        if self.leased >= MAX_LEASED:
+            return []
+        if self.strict:
+            return self._strict_heads(priorities)
+        found = [(priority, stamp) for priority, stamp, _ in self.ready[:limit]]
+        for place in self.fresh(priorities):
+            if len(found) >= 2 * limit:
+                break
+            found.append((place.priority, place.stamp))
+        found.sort()
+        return found[:limit]
+
+    def _strict_heads(self, priorities: dict[int, int]) -> list[tuple[int, int]]:
+        if self.leased or self.backoffs_held():
+            return []
+        if self.ready:
+            return [self.ready[0][:2]]
+        place = next(self.fresh(priorities), None)
+        return [] if place is None else [(place.priority, place.stamp)]
+
+    def backoffs_held(self) -> bool:
+        """Whether something that failed still waits for its time."""
+        return len(self.deliveries) - self.leased > len(self.ready)
+
+    def choose(self, priorities: dict[int, int], limit: int) -> list[Place | Delivery]:
+        """The next deliveries to go out, in order, without taking them."""
+        limit = min(limit, MAX_LEASED - self.leased)
+        if limit <= 0:
+            return []
+        if self.strict:
+            return self._choose_strict(priorities)
+        if not self.ready and not self.keys:
+            return self._choose_fresh(priorities, limit)
+        return self._choose_merged(priorities, limit)
+
+    def _choose_strict(self, priorities: dict[int, int]) -> list[Place | Delivery]:
+        if self.leased or self.backoffs_held():
+            return []
+        if self.ready:
+            return [self.deliveries[self.ready[0][2]]]
+        place = next(self.fresh(priorities), None)
+        return [] if place is None else [place]
+
+    def _choose_fresh(self, priorities: dict[int, int], limit: int) -> list[Place | Delivery]:
+        """The common case: nothing is ready again, no key has anything out."""
+        chosen: list[Place | Delivery] = []
+        keys: set[bytes] = set()
+        for place in self.fresh(priorities):
+            if place.key:
+                if place.key in keys:
+                    continue
+                keys.add(place.key)
+            chosen.append(place)
+            if len(chosen) == limit:
+                break
+        return chosen
+
+    def _choose_merged(self, priorities: dict[int, int], limit: int) -> list[Place | Delivery]:
+        chosen: list[Place | Delivery] = []
+        keys: set[bytes] = set()
+        fresh = self.fresh(priorities)
+        place = next(fresh, None)
+        index = 0
+        while len(chosen) < limit and (place is not None or index < len(self.ready)):
+            if index < len(self.ready) and (place is None or self.ready[index][:2] < (place.priority, place.stamp)):
+                delivery = self.deliveries[self.ready[index][2]]
+                index += 1
+                if delivery.key:
+                    if delivery.key in keys or self.keys[delivery.key].held:
+                        continue
+                    keys.add(delivery.key)
+                chosen.append(delivery)
+                continue
+            assert place is not None
+            if place.key:
+                if place.key not in keys and self.may_go(place):
+                    keys.add(place.key)
+                    chosen.append(place)
+            else:
+                chosen.append(place)
+            place = next(fresh, None)
+        return chosen
+
+    def advance(self, chosen: list[Place | Delivery]) -> None:
+        """Take what was chosen out of the lanes, passing by what stood before it and must wait."""
+        last: dict[int, int] = {}
+        taken: set[int] = set()
+        for item in chosen:
+            if isinstance(item, Place):
+                last[item.priority] = item.stamp
+                taken.add(item.seq)
+        for priority, stamp in last.items():
+            lane = self.lanes[priority]
+            loaded = lane.loaded
+            while loaded and loaded[0].stamp <= stamp:
+                place = loaded.popleft()
+                if place.seq not in taken and place.seq >= self.head.start:
+                    self.pass_by(place)
+            lane.frontier = stamp

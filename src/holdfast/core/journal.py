@@ -1,0 +1,205 @@
+"""Journal entries and blocks: what is written of every change, in the same batch as the change itself.
+
+A *row* is one event of one message, the unit the outside sees; it has an lsn, gapless per node. An *entry* may stand for
+many rows (a batch that was enqueued, leased or acked together), because writing one record a message would cost as much
+as the change. A *block* is all entries of one commit, one record in the store. `rows` turns a block back into rows.
+
+An `enqueued` entry holds no payload: it refers to the MESSAGES records, which therefore stay until the block is exported.
+The GONE entry names those that may go with it. Blocks are numbered, because a block of only GONE entries has no rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from enum import IntEnum
+
+import msgspec
+
+from holdfast.core.queue import JournalMode
+from holdfast.core.records import Message
+from holdfast.core.states import Journalled
+
+BLOCK_VERSION = 1
+
+
+class Entry(IntEnum):
+    ENQUEUED = 1  # shard, first seq, count, protocol
+    LEASED = 2  # shard, group, consumer, protocol, ids, attempts
+    ACKED = 3  # shard, group, consumer, protocol, ids, attempts
+    ONE = 4  # shard, group, event, id, attempt, reason, error, consumer, protocol, details
+    MANY = 5  # shard, group, event, reason, ids
+    GONE = 6  # shard, sequences
+
+
+class ShardName(msgspec.Struct, frozen=True, array_like=True):
+    """Which partition a shard number stands for, kept in the block so that it can be read after the queue is gone."""
+
+    namespace: str
+    queue: str
+    partition: int
+    mode: JournalMode
+
+
+class Block(msgspec.Struct, frozen=True, array_like=True):
+    version: int
+    first_lsn: int
+    rows: int
+    at: int
+    names: dict[int, ShardName]
+    entries: list[msgspec.Raw]
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One event, as the journal's readers see it (SPEC: the columns of a segment)."""
+
+    lsn: int
+    at: int
+    node: int
+    namespace: str
+    queue: str
+    partition: int
+    group: str | None = None
+    message_id: int
+    client_message_id: str | None = None
+    event: Journalled
+    attempt: int | None = None
+    reason: str | None = None
+    error: str | None = None
+    consumer: str | None = None
+    protocol: str | None = None
+    priority: int | None = None
+    key: str | None = None
+    deliver_at: int | None = None
+    size_bytes: int | None = None
+    source_id: int | None = None
+    source_queue: str | None = None
+    correlation_id: str | None = None
+    properties: tuple[tuple[str, str], ...] | None = None
+    payload: bytes | None = None
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_block = msgspec.msgpack.Decoder(Block).decode
+_decode_entry = msgspec.msgpack.Decoder().decode
+
+Fetch = Callable[[int, int, int], list[Message]]
+"""(shard, first seq, count) -> the messages, in order. They are there: their deletion waits for this very export."""
+
+
+def write_block(
+    first_lsn: int, rows: int, at: int, names: dict[int, ShardName], entries: list[tuple[object, ...]]
+) -> bytes:
+    return _encode((BLOCK_VERSION, first_lsn, rows, at, names, entries))
+
+
+def read_block(value: bytes) -> Block:
+    block = _decode_block(value)
+    if block.version != BLOCK_VERSION:
+        raise ValueError(f"journal block of unknown version {block.version}")
+    return block
+
+
+def gone(block: Block) -> Iterator[tuple[int, list[int]]]:
+    """The message records that may be removed once the block is exported: shard, sequences."""
+    for raw in block.entries:
+        entry = _decode_entry(raw)
+        if entry[0] == Entry.GONE:
+            yield entry[1], entry[2]
+
+
+def rows(block: Block, node: int, fetch: Fetch) -> Iterator[Row]:
+    """The rows of a block, in the order of their lsn."""
+    lsn = block.first_lsn
+    for raw in block.entries:
+        entry = _decode_entry(raw)
+        kind = entry[0]
+        if kind == Entry.GONE:
+            continue
+        name = block.names[entry[1]]
+        for fields in _EXPAND[kind](entry, name, fetch):
+            yield Row(
+                lsn=lsn,
+                at=block.at,
+                node=node,
+                namespace=name.namespace,
+                queue=name.queue,
+                partition=name.partition,
+                **fields,
+            )
+            lsn += 1
+
+
+def _enqueued(entry: list[object], name: ShardName, fetch: Fetch) -> Iterator[dict[str, object]]:
+    _, shard, first, count, protocol = entry
+    for message in fetch(shard, first, count):  # type: ignore[arg-type]
+        yield {"event": Journalled.ENQUEUED, "protocol": protocol or None, **describe(message, name.mode)}
+
+
+def describe(message: Message, mode: JournalMode) -> dict[str, object]:
+    """The columns that say what a message is."""
+    extra = message.extra
+    origin = extra.origin
+    return {
+        "message_id": message.id,
+        "client_message_id": extra.message_id,
+        "priority": message.priority,
+        "key": extra.key,
+        "deliver_at": message.deliver_at or None,
+        "size_bytes": len(message.payload),
+        "source_id": origin.source_id if origin else None,
+        "source_queue": origin.source_queue if origin else None,
+        "correlation_id": extra.correlation_id,
+        "properties": extra.properties or None,
+        "payload": message.payload if mode is JournalMode.PAYLOAD else None,
+    }
+
+
+def _batch(event: Journalled) -> Callable[[list[object], ShardName, Fetch], Iterator[dict[str, object]]]:
+    def expand(entry: list[object], name: ShardName, fetch: Fetch) -> Iterator[dict[str, object]]:
+        _, _, group, consumer, protocol, ids, attempts = entry
+        for message_id, attempt in zip(ids, attempts, strict=True):  # type: ignore[call-overload]
+            yield {
+                "event": event,
+                "group": group,
+                "consumer": consumer or None,
+                "protocol": protocol or None,
+                "message_id": message_id,
+                "attempt": attempt,
+            }
+
+    return expand
+
+
+def _one(entry: list[object], name: ShardName, fetch: Fetch) -> Iterator[dict[str, object]]:
+    _, _, group, event, message_id, attempt, reason, error, consumer, protocol, details = entry
+    yield {
+        "event": Journalled(event),
+        "group": group or None,
+        "message_id": message_id,
+        "attempt": attempt or None,
+        "reason": reason or None,
+        "error": error or None,
+        "consumer": consumer or None,
+        "protocol": protocol or None,
+        **(details or {}),  # type: ignore[dict-item]
+    }
+
+
+def _many(entry: list[object], name: ShardName, fetch: Fetch) -> Iterator[dict[str, object]]:
+    _, _, group, event, reason, ids = entry
+    for message_id in ids:  # type: ignore[attr-defined]
+        yield {
+            "event": Journalled(event),
+            "group": group or None,
+            "message_id": message_id,
+            "reason": reason or None,
+        }
+
+
+_EXPAND: dict[int, Callable[[list[object], ShardName, Fetch], Iterator[dict[str, object]]]] = {
+    Entry.ENQUEUED: _enqueued,
+    Entry.LEASED: _batch(Journalled.LEASED),
+    Entry.ACKED: _batch(Journalled.ACKED),
+    Entry.ONE: _one,
+    Entry.MANY: _many,
+}

@@ -1,0 +1,557 @@
+"""Lease and settle: what consumers do with deliveries."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from heapq import heappush
+
+from holdfast.core.commands import Buried, Lease, Leased, Settle, Settled, Settlement, Verb
+from holdfast.core.effects import Doomed, Effects, Read
+from holdfast.core.enqueue import place_of, promote
+from holdfast.core.groups import HISTOGRAM_BUCKETS, LeaseGroup
+from holdfast.core.ids import due_stamp
+from holdfast.core.journal import Entry
+from holdfast.core.queue import JournalMode
+from holdfast.core.records import (
+    LAST,
+    Delivery,
+    Message,
+    Place,
+    Table,
+    delivery_key,
+    keyed_key,
+    read_keyed,
+    read_message,
+    write_delivery,
+)
+from holdfast.core.retry import backoff
+from holdfast.core.shard import Shard, handles
+from holdfast.core.states import Event, Journalled, Reason, journal_names
+from holdfast.errors import HoldfastError, LeaseLost
+
+KEYED_LOOK = 4  # messages of a key looked at to find the next one
+BURIAL_BACKOFF = 5_000_000  # before a dead queue that could not take a letter is asked again
+
+_EXTENDED = journal_names(Event.EXTEND)
+_FAILED = journal_names(Event.NACK)
+_RELEASED = journal_names(Event.RELEASE)
+
+
+# --- lease ----------------------------------------------------------------------------------------------------------
+
+
+@handles(Lease)
+def lease(shard: Shard, command: Lease, now: int, effects: Effects) -> None:
+    group = shard.lease_group(command.group, "lease")
+    reply: list[Leased] = []
+    effects.reply = reply
+    if shard.config.paused:
+        return
+    priorities = shard.head.priorities
+    shard.fill_lanes(group, command.limit)
+    chosen = group.choose(priorities, command.limit)
+    if not chosen:
+        return
+    shard.want_bodies(item.seq for item in chosen)
+    chosen = _unexpired(shard, chosen, now)
+    if command.max_bytes:
+        chosen = _within(chosen, command.max_bytes)
+    if not chosen:
+        return
+    tokens = shard.ids.take(now, len(chosen))
+    number, group_number, bodies = shard.number, group.number, shard.bodies
+    deadline = now + command.timeout
+    consumer, protocol, partition, name = command.consumer, command.protocol, shard.partition, group.name
+    ops, deliveries, deadlines = effects.ops, group.deliveries, group.deadlines
+    waits = group.head.delivery_ms
+    ids: list[int] = []
+    attempts: list[int] = []
+    single = len(shard.groups) == 1
+    fresh = 0
+    for item, token in zip(chosen, tokens, strict=True):
+        value = bodies.get(item.seq)
+        if value is None:
+            value = shard.body(item.seq)
+        elif single:
+            del bodies[item.seq]
+            shard.hot.used_bytes -= len(value)
+        assert value is not None
+        message = read_message(item.seq, value)
+        if isinstance(item, Place):
+            fresh += 1
+            delivery = Delivery(
+                message.id,
+                item.seq,
+                item.priority,
+                item.stamp,
+                item.stamp,
+                item.key,
+                item.flags,
+                0,
+                message.enqueued_at,
+                message.expires_at,
+                now,
+                now,
+                deadline,
+                token,
+                0,
+                item.size_bytes,
+                consumer,
+                protocol,
+            )
+            deliveries[message.id] = delivery
+            waits[min(((now - message.enqueued_at) // 1000).bit_length(), HISTOGRAM_BUCKETS - 1)] += 1
+        else:
+            delivery = item
+            group.take_out(delivery)
+            delivery.first_at = delivery.first_at or now
+            delivery.leased_at = now
+            delivery.deadline = deadline
+            delivery.token = token
+            delivery.ready_at = 0
+            delivery.consumer = consumer
+            delivery.protocol = protocol
+        if delivery.key:
+            group.hold(delivery)
+        heappush(deadlines, (deadline, message.id, token))
+        ops.append((Table.DELIVERIES, delivery_key(number, group_number, message.id), write_delivery(delivery)))
+        attempt = delivery.failures + 1
+        ids.append(message.id)
+        attempts.append(attempt)
+        reply.append(Leased(message, token, attempt, deadline, partition, name, delivery.stamp))
+    group.advance(chosen)
+    group.leased += len(chosen)
+    group.head.fresh -= fresh
+    group.count("leased", len(chosen))
+    if fresh != len(chosen):
+        group.count("redelivered", sum(1 for attempt in attempts if attempt > 1))
+    if shard.config.journal is not JournalMode.OFF:
+        effects.entries.append((Entry.LEASED, number, name, consumer, protocol, ids, attempts))
+        effects.rows += len(ids)
+
+
+def _unexpired(shard: Shard, chosen: list[Place | Delivery], now: int) -> list[Place | Delivery]:
+    """Without messages whose time to live has passed: the sweep that is due takes them to the dead queue."""
+    if not (shard.head.next_expiry and shard.head.next_expiry <= now) and not (
+        shard.head.next_early and shard.head.next_early <= now
+    ):
+        return chosen
+    kept: list[Place | Delivery] = []
+    for item in chosen:
+        expires_at = shard.message(item.seq).expires_at
+        if expires_at and expires_at <= now:
+            break  # what comes after would overtake it; the sweep removes it first
+        kept.append(item)
+    return kept
+
+
+def _within(chosen: list[Place | Delivery], max_bytes: int) -> list[Place | Delivery]:
+    """As many as fit, and at least one."""
+    total = 0
+    for index, item in enumerate(chosen):
+        total += item.size_bytes
+        if total > max_bytes and index:
+            return chosen[:index]
+    return chosen
+
+
+# --- settle ---------------------------------------------------------------------------------------------------------
+
+
+@handles(Settle)
+def settle(shard: Shard, command: Settle, now: int, effects: Effects) -> None:
+    group = shard.lease_group(command.group, "settle")
+    results: list[int | HoldfastError | None] = []
+    work: list[tuple[Settlement, Delivery]] = []
+    seen: set[int] = set()
+    for settlement in command.settlements:
+        delivery = group.deliveries.get(settlement.id)
+        if delivery is not None and settlement.id not in seen and _holds(settlement, delivery):
+            work.append((settlement, delivery))
+            if settlement.verb is not Verb.EXTEND:
+                seen.add(settlement.id)
+            results.append(None)
+        else:
+            results.append(_again(group, settlement, work))
+    nexts = _want_to_settle(shard, group, work, now)
+    acked: dict[tuple[str, str], tuple[list[int], list[int]]] = {}
+    for settlement, delivery in work:
+        verb = settlement.verb
+        if verb is Verb.EXTEND:
+            extend(shard, group, delivery, settlement.timeout, now, effects)
+            continue
+        group.remember(delivery.token, verb, delivery.id)
+        if verb is Verb.ACK:
+            _ack(shard, group, delivery, now, acked, effects)
+            if delivery.key:
+                free_key(shard, group, delivery.key, nexts, now, effects)
+        elif verb is Verb.RELEASE:
+            release(shard, group, delivery, now, effects)
+        elif verb is Verb.REJECT:
+            doom(shard, group, delivery, Reason.REJECTED, settlement.error, effects)
+        else:
+            reason = Reason.NACK if verb is Verb.NACK else Reason.DISCONNECT
+            fail(shard, group, delivery, reason, settlement.delay, settlement.error, now, effects)
+    for index, settlement in enumerate(command.settlements):
+        if settlement.verb is Verb.EXTEND and results[index] is None:
+            results[index] = group.deliveries[settlement.id].deadline
+    _journal_acked(shard, group, acked, effects)
+    effects.reply = Settled(results)
+
+
+def _holds(settlement: Settlement, delivery: Delivery) -> bool:
+    """Whether who settles has the lease: by its token, or by being the consumer it was given to."""
+    if not delivery.token:
+        return False
+    if settlement.token:
+        return settlement.token == delivery.token
+    return bool(settlement.consumer) and settlement.consumer == delivery.consumer
+
+
+def _again(group: LeaseGroup, settlement: Settlement, work: list[tuple[Settlement, Delivery]]) -> HoldfastError | None:
+    """Settling twice with the same token is answered as the first time."""
+    if settlement.token:
+        if group.remembered.get(settlement.token) == (settlement.verb, settlement.id):
+            return None
+        for earlier, delivery in work:
+            if delivery.token == settlement.token and earlier.verb is settlement.verb:
+                return None
+    return LeaseLost(message_id=settlement.id)
+
+
+def _want_to_settle(
+    shard: Shard, group: LeaseGroup, work: list[tuple[Settlement, Delivery]], now: int
+) -> dict[bytes, Message | None]:
+    """Ask for all that settling these will need; returns the next message of each key that becomes free."""
+    ending: list[Delivery] = []
+    bodies: list[int] = []
+    keys: list[bytes] = []
+    for settlement, delivery in work:
+        if settlement.verb is Verb.ACK:
+            ending.append(delivery)
+            if delivery.key:
+                keys.append(delivery.key)
+        elif settlement.verb is not Verb.EXTEND:
+            reason = verdict(shard, delivery, settlement.verb, now)
+            if reason:
+                bodies.append(delivery.seq)
+    if bodies:
+        shard.want_bodies(bodies)
+    if shard.shared() or any(delivery.flags for delivery in ending):
+        shard.want_to_remove(delivery.place for delivery in ending)
+    return next_of_keys(shard, group, keys)
+
+
+def verdict(shard: Shard, delivery: Delivery, verb: Verb, now: int) -> str:
+    """Why a delivery dies if it is settled this way now; empty if it lives on."""
+    if verb is Verb.REJECT:
+        return Reason.REJECTED
+    if verb is not Verb.RELEASE:
+        retry = shard.config.retry
+        if delivery.failures + 1 > retry.max_retries:
+            return Reason.MAX_RETRIES
+        if retry.total_timeout and now - delivery.enqueued_at > retry.total_timeout:
+            return Reason.TOTAL_TIMEOUT
+    if delivery.expires_at and delivery.expires_at <= now:
+        return Reason.EXPIRED
+    return ""
+
+
+def _ack(
+    shard: Shard,
+    group: LeaseGroup,
+    delivery: Delivery,
+    now: int,
+    acked: dict[tuple[str, str], tuple[list[int], list[int]]],
+    effects: Effects,
+) -> None:
+    times = group.head.processing_ms
+    times[min(((now - delivery.leased_at) // 1000).bit_length(), HISTOGRAM_BUCKETS - 1)] += 1
+    who = (delivery.consumer, delivery.protocol)
+    lists = acked.get(who)
+    if lists is None:
+        lists = acked[who] = ([], [])
+    lists[0].append(delivery.id)
+    lists[1].append(delivery.failures + 1)
+    if delivery.key:
+        group.let_go(delivery)
+    shard.forget_delivery(group, delivery.id, effects)
+    shard.done_with(group, delivery.place, effects)
+
+
+def _journal_acked(
+    shard: Shard,
+    group: LeaseGroup,
+    acked: dict[tuple[str, str], tuple[list[int], list[int]]],
+    effects: Effects,
+) -> None:
+    for (consumer, protocol), (ids, attempts) in acked.items():
+        group.count("acked", len(ids))
+        if shard.config.journal is not JournalMode.OFF:
+            effects.entries.append((Entry.ACKED, shard.number, group.name, consumer, protocol, ids, attempts))
+            effects.rows += len(ids)
+
+
+def extend(shard: Shard, group: LeaseGroup, delivery: Delivery, timeout: int, now: int, effects: Effects) -> None:
+    delivery.deadline = now + (timeout if timeout >= 0 else shard.config.delivery_timeout)
+    heappush(group.deadlines, (delivery.deadline, delivery.id, delivery.token))
+    _write(shard, group, delivery, effects)
+    group.count("extended")
+    journal_one(shard, group, delivery, _EXTENDED, "", "", {"deliver_at": delivery.deadline}, effects)
+
+
+def release(shard: Shard, group: LeaseGroup, delivery: Delivery, now: int, effects: Effects) -> None:
+    """Back to its old place, with no attempt spent."""
+    if verdict(shard, delivery, Verb.RELEASE, now):
+        doom(shard, group, delivery, Reason.EXPIRED, "", effects)
+        return
+    journal_one(shard, group, delivery, _RELEASED, "", "", None, effects)
+    group.count("released")
+    _end_lease(group, delivery)
+    delivery.stamp = delivery.order
+    delivery.ready_at = 0
+    group.put_back(delivery, now)
+    _write(shard, group, delivery, effects)
+
+
+def fail(
+    shard: Shard,
+    group: LeaseGroup,
+    delivery: Delivery,
+    reason: Reason,
+    delay: int,
+    error: str,
+    now: int,
+    effects: Effects,
+) -> None:
+    """A lease ended badly: the attempt is spent, and the delivery backs off or dies."""
+    end = verdict(shard, delivery, Verb.NACK, now)
+    delivery.error = error or ("" if reason is Reason.NACK else str(reason))
+    group.count(f"failed:{reason}")
+    if end:
+        doom(shard, group, delivery, end, delivery.error, effects)
+        return
+    wait = delay if delay >= 0 else backoff(shard.config.retry, delivery.failures + 1, delivery.id)
+    journal_one(shard, group, delivery, _FAILED, reason, delivery.error, {"deliver_at": now + wait}, effects)
+    delivery.failures += 1
+    _end_lease(group, delivery)
+    delivery.ready_at = now + wait
+    # It goes behind those that are ready before it: its place is that of a message enqueued when it is ready again.
+    delivery.stamp = max(due_stamp(delivery.id, delivery.ready_at), delivery.order)
+    group.put_back(delivery, now)
+    _write(shard, group, delivery, effects)
+
+
+def _end_lease(group: LeaseGroup, delivery: Delivery) -> None:
+    if delivery.token:
+        group.leased -= 1
+    delivery.token = 0
+    delivery.deadline = 0
+    group.dirty = True
+
+
+def _write(shard: Shard, group: LeaseGroup, delivery: Delivery, effects: Effects) -> None:
+    effects.ops.append(
+        (Table.DELIVERIES, delivery_key(shard.number, group.number, delivery.id), write_delivery(delivery))
+    )
+
+
+def attempts_of(delivery: Delivery) -> int:
+    """Attempts made so far, the one under way included."""
+    return delivery.failures + (1 if delivery.token else 0)
+
+
+def journal_one(
+    shard: Shard,
+    group: LeaseGroup,
+    delivery: Delivery,
+    event: Journalled | None,
+    reason: str,
+    error: str,
+    details: dict[str, object] | None,
+    effects: Effects,
+) -> None:
+    if shard.config.journal is JournalMode.OFF:
+        return
+    effects.entries.append(
+        (
+            Entry.ONE,
+            shard.number,
+            group.name,
+            event,
+            delivery.id,
+            attempts_of(delivery),
+            reason,
+            error,
+            delivery.consumer,
+            delivery.protocol,
+            details,
+        )
+    )
+    effects.rows += 1
+
+
+# --- keys -----------------------------------------------------------------------------------------------------------
+
+
+def next_of_keys(
+    shard: Shard, group: LeaseGroup, keys: list[bytes], ending: Container[int] = ()
+) -> dict[bytes, Message | None]:
+    """For each key that has messages passed by, the first of them that is not `ending`, its id that is.
+
+    Asks for all keys at once, in rounds.
+    """
+    waiting = [key for key in keys if (state := group.keys.get(key)) is not None and state.deferred]
+    found: dict[bytes, Message | None] = {}
+    starts = {key: keyed_key(shard.number, key, 0, 0) for key in waiting}
+    while waiting:
+        shard.want(_look(shard, key, starts[key]) for key in waiting)
+        rows = {key: shard.scan(*_look(shard, key, starts[key])) for key in waiting}  # type: ignore[arg-type]
+        entries = {key: [read_keyed(*row) for row in rows[key]] for key in waiting}
+        shard.want_masks(seq for key in waiting for _, _, seq, _ in entries[key])
+        again: list[bytes] = []
+        picked: dict[bytes, int] = {}
+        for key in waiting:
+            seq = _first_passed(shard, group, entries[key], ending)
+            if seq:
+                picked[key] = seq
+            elif len(rows[key]) == KEYED_LOOK:
+                starts[key] = rows[key][-1][0] + b"\0"
+                again.append(key)
+            else:
+                found[key] = None
+        shard.want_bodies(picked.values())
+        found.update((key, shard.message(seq)) for key, seq in picked.items())
+        waiting = again
+    return found
+
+
+def _look(shard: Shard, key: bytes, start: bytes) -> Read:
+    return Read(Table.KEYED, start, keyed_key(shard.number, key, 255, LAST), KEYED_LOOK)
+
+
+def _first_passed(
+    shard: Shard, group: LeaseGroup, entries: list[tuple[int, int, int, int]], ending: Container[int]
+) -> int:
+    """The sequence of the first message of a key that the group has passed by and not settled; 0 if there is none."""
+    for priority, stamp, seq, message_id in entries:
+        if seq < group.head.start or stamp > group.frontier(priority):
+            continue
+        if message_id in group.deliveries or message_id in ending:
+            continue
+        if shard.shared() and shard.mask(seq) & group.bit:
+            continue
+        return seq
+    return 0
+
+
+def free_key(
+    shard: Shard, group: LeaseGroup, key: bytes, nexts: dict[bytes, Message | None], now: int, effects: Effects
+) -> None:
+    """A key has nothing out any more: the first message that was passed by is ready."""
+    state = group.keys[key]
+    if state.deferred and not state.held:
+        message = nexts[key]
+        if message is None:
+            state.deferred = False
+        elif message.id not in group.deliveries and group.may_go(place := place_of(shard, message)):
+            group.head.fresh -= 1
+            promote(shard, group, message, place, now, effects)
+    group.forget_key(key)
+
+
+# --- dying ----------------------------------------------------------------------------------------------------------
+
+
+def doom(shard: Shard, group: LeaseGroup, delivery: Delivery, reason: str, error: str, effects: Effects) -> None:
+    """A delivery must go to the dead queue. It stays as it is until the broker says what became of it (`Buried`)."""
+    if error:
+        delivery.error = error
+    group.dying[delivery.id] = (delivery, reason)
+    effects.doomed.append(Doomed(group.name, delivery, shard.message(delivery.seq), reason))
+
+
+@handles(Buried)
+def buried(shard: Shard, command: Buried, now: int, effects: Effects) -> None:
+    if not command.group:
+        _orphans_buried(shard, command, now, effects)
+        return
+    group = shard.lease_group(command.group, "bury")
+    doomed = [group.dying[message_id] for message_id in command.outcomes]
+    shard.want_to_remove(delivery.place for delivery, _ in doomed)
+    keys = [delivery.key for delivery, _ in doomed if delivery.key]
+    nexts = next_of_keys(shard, group, keys, ending=command.outcomes)
+    for delivery, reason in doomed:
+        del group.dying[delivery.id]
+        letter = command.outcomes[delivery.id]
+        if letter < 0:
+            _wait_for_dead_queue(shard, group, delivery, reason, now, effects)
+            continue
+        event, details = _end_of(reason, letter)
+        journal_one(shard, group, delivery, event, reason, delivery.error, details, effects)
+        group.count(f"{event}:{reason}")
+        if delivery.id in group.deliveries:
+            if not delivery.token:
+                group.take_out(delivery)
+            group.let_go(delivery)
+            shard.forget_delivery(group, delivery.id, effects)
+        else:
+            leave_lane(group, delivery.place)
+        shard.done_with(group, delivery.place, effects)
+        if delivery.key and delivery.key in group.keys:
+            free_key(shard, group, delivery.key, nexts, now, effects)
+
+
+def _orphans_buried(shard: Shard, command: Buried, now: int, effects: Effects) -> None:
+    """Messages that expired before any group was there to need them."""
+    orphans = {message_id: shard.orphans[message_id] for message_id in command.outcomes}
+    shard.want_to_remove(delivery.place for delivery in orphans.values())
+    for message_id, delivery in orphans.items():
+        del shard.orphans[message_id]
+        letter = command.outcomes[message_id]
+        if letter < 0:
+            shard.head.expiry_seq = min(shard.head.expiry_seq, delivery.seq)
+            shard.head.next_expiry = now + BURIAL_BACKOFF
+            continue
+        event, details = _end_of(Reason.EXPIRED, letter)
+        if shard.config.journal is not JournalMode.OFF:
+            effects.entries.append(
+                (Entry.ONE, shard.number, "", event, message_id, 0, Reason.EXPIRED, "", "", "", details)
+            )
+            effects.rows += 1
+        shard.remove(delivery.place, effects)
+
+
+def _end_of(reason: str, letter: int) -> tuple[Journalled, dict[str, object] | None]:
+    """How the journal names the end of a delivery."""
+    if letter:
+        return Journalled.DEAD, {"source_id": letter}
+    return (Journalled.EXPIRED if reason == Reason.EXPIRED else Journalled.DROPPED), None
+
+
+def leave_lane(group: LeaseGroup, place: Place) -> None:
+    """A message that the group had not touched goes. Others may need it still: the group must not come upon it."""
+    group.head.fresh -= 1
+    group.dirty = True
+    lane = group.lane(place.priority)
+    lane.drop(place.stamp)
+    if place.stamp > lane.reached:
+        group.skips.add(place.seq)
+
+
+def _wait_for_dead_queue(
+    shard: Shard, group: LeaseGroup, delivery: Delivery, reason: str, now: int, effects: Effects
+) -> None:
+    """The dead queue could not take it: it stays here, out of consumers' sight, and is tried again."""
+    if delivery.id not in group.deliveries:
+        leave_lane(group, delivery.place)
+        group.deliveries[delivery.id] = delivery
+    elif not delivery.token:
+        group.take_out(delivery)
+    delivery.failures = attempts_of(delivery)
+    _end_lease(group, delivery)
+    delivery.doom = reason
+    delivery.ready_at = now + BURIAL_BACKOFF
+    group.put_back(delivery, now)
+    _write(shard, group, delivery, effects)
+    group.count("burial_refused")

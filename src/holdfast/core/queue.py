@@ -1,0 +1,314 @@
+"""What a queue is set to: its configuration with defaults, ranges and checks, and the record that describes it.
+
+Durations are microseconds inside; `from_fields` takes them as people write them (`5s`, `2m`). An unknown field or a
+value out of range is refused by name, with what is allowed.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import TypeVar
+
+import msgspec
+
+from holdfast.errors import InvalidConfig, InvalidName
+from holdfast.units import format_duration, parse_duration, parse_size
+
+SECOND = 1_000_000
+MINUTE = 60 * SECOND
+HOUR = 60 * MINUTE
+DAY = 24 * HOUR
+MIB = 1 << 20
+
+NAME_BYTES_MAX = 255  # an MQTT topic is at most 65,535 bytes; 255 leaves room for prefixes and stays readable
+NAMESPACE_DEFAULT = "default"
+GROUP_DEFAULT = "default"
+DEAD_PREFIX = "dlq/"
+PARTITIONS_MAX = 1024  # each costs a head record and its place in every merge of a lease
+PRIORITY_DEFAULT = 128
+PRIORITY_MAX = 255
+
+
+_Struct = TypeVar("_Struct", bound=msgspec.Struct)
+
+
+class Ordering(StrEnum):
+    NONE = "none"
+    PARTITION = "partition"
+    STRICT = "strict"
+
+
+class JournalMode(StrEnum):
+    PAYLOAD = "payload"
+    METADATA = "metadata"
+    OFF = "off"
+
+
+class Durability(StrEnum):
+    FSYNC = "fsync"
+    BUFFERED = "buffered"
+
+
+class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    max_retries: int = 10
+    initial_backoff: int = 5 * SECOND
+    max_backoff: int = 5 * MINUTE
+    multiplier: float = 2.0
+    jitter: float = 0.0
+    total_timeout: int = 3 * HOUR  # 0: no limit
+
+
+class DeadLetterPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    enabled: bool = True
+    queue: str = ""  # empty: dlq/<name>, created on first use
+    alert_webhook: str = ""
+
+
+class QueueConfig(msgspec.Struct, frozen=True, kw_only=True):
+    partitions: int = 10
+    ordering: Ordering = Ordering.PARTITION
+    max_message_size: int = MIB
+    max_depth: int = 100_000
+    message_ttl: int = 7 * DAY  # 0: never
+    delivery_timeout: int = 30 * SECOND
+    batch_size: int = 1
+    dedup_window: int = 5 * MINUTE  # 0: off
+    journal: JournalMode = JournalMode.PAYLOAD
+    durability: Durability = Durability.FSYNC
+    topics: tuple[str, ...] = ()
+    paused: bool = False
+    retry: RetryPolicy = RetryPolicy()
+    dlq: DeadLetterPolicy = DeadLetterPolicy()
+
+    @property
+    def keyed(self) -> bool:
+        """Whether messages of one key wait for each other."""
+        return self.ordering is Ordering.PARTITION
+
+    @property
+    def strict(self) -> bool:
+        return self.ordering is Ordering.STRICT
+
+
+def dead_queue_of(name: str, config: QueueConfig) -> str | None:
+    """The queue that takes the dead letters of `name`, or None if they are dropped."""
+    if not config.dlq.enabled:
+        return None
+    return config.dlq.queue or DEAD_PREFIX + name
+
+
+# An automatic dead queue keeps what it is given until a person or a job deals with it: nothing expires, nothing is dropped
+# for having failed too often, and nothing is refused for depth.
+DEAD_QUEUE_CONFIG = QueueConfig(
+    message_ttl=0,
+    max_depth=0,
+    max_message_size=256 * MIB,
+    retry=RetryPolicy(max_retries=1_000_000, total_timeout=0),
+    dlq=DeadLetterPolicy(enabled=False),
+)
+
+
+class _Range(msgspec.Struct, frozen=True):
+    low: float
+    high: float
+    kind: str  # "count", "duration", "size", "number"
+
+    def describe(self) -> str:
+        if self.kind == "duration":
+            return f"{format_duration(int(self.low))} to {format_duration(int(self.high))}"
+        return f"{self.low:g} to {self.high:g}" if self.kind == "number" else f"{int(self.low)} to {int(self.high)}"
+
+
+_RANGES = {
+    "partitions": _Range(1, PARTITIONS_MAX, "count"),
+    "max_message_size": _Range(1, 256 * MIB, "size"),
+    "max_depth": _Range(0, 1 << 40, "count"),  # 0: no limit
+    "message_ttl": _Range(0, 3650 * DAY, "duration"),
+    "delivery_timeout": _Range(1000, 7 * DAY, "duration"),
+    "batch_size": _Range(1, 1000, "count"),
+    "dedup_window": _Range(0, 7 * DAY, "duration"),
+    "retry.max_retries": _Range(0, 1_000_000, "count"),
+    "retry.initial_backoff": _Range(0, 30 * DAY, "duration"),
+    "retry.max_backoff": _Range(0, 30 * DAY, "duration"),
+    "retry.multiplier": _Range(1, 100, "number"),
+    "retry.jitter": _Range(0, 1, "number"),
+    "retry.total_timeout": _Range(0, 3650 * DAY, "duration"),
+}
+_CHOICES: dict[str, type[StrEnum]] = {"ordering": Ordering, "journal": JournalMode, "durability": Durability}
+_FLAGS = ("paused", "dlq.enabled")
+_TEXTS = ("dlq.queue", "dlq.alert_webhook")
+FIELDS = (*_RANGES, *_CHOICES, *_FLAGS, *_TEXTS, "topics")
+
+
+def from_fields(fields: Mapping[str, object], base: QueueConfig | None = None) -> QueueConfig:
+    """A configuration from what a user wrote, on top of `base`. Nested fields as `retry.jitter` or as a mapping."""
+    flat = _flatten(fields)
+    for name in flat:
+        if name not in FIELDS:
+            close = difflib.get_close_matches(name, FIELDS, 1)
+            hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(sorted(FIELDS))}"
+            raise InvalidConfig(field=name, value=flat[name], problem=f"there is no such setting; {hint}")
+    values = {name: _checked(name, value) for name, value in flat.items()}
+    if values.get("ordering") is Ordering.STRICT:
+        values.setdefault("partitions", 1)
+    start = base or QueueConfig()
+    retry = _replaced(start.retry, "retry.", values)
+    dlq = _replaced(start.dlq, "dlq.", values)
+    config = msgspec.structs.replace(_replaced(start, "", values), retry=retry, dlq=dlq)
+    _check_together(config, base)
+    return config
+
+
+def _flatten(fields: Mapping[str, object], prefix: str = "") -> dict[str, object]:
+    flat: dict[str, object] = {}
+    for name, value in fields.items():
+        if isinstance(value, Mapping):
+            flat.update(_flatten(value, f"{prefix}{name}."))
+        else:
+            flat[prefix + name] = value
+    return flat
+
+
+def _replaced(struct: _Struct, prefix: str, values: Mapping[str, object]) -> _Struct:
+    """A copy of `struct` with the values whose names are `prefix` and one of its fields."""
+    changes = {name: values[prefix + name] for name in struct.__struct_fields__ if prefix + name in values}
+    return msgspec.structs.replace(struct, **changes)
+
+
+def _checked(name: str, value: object) -> object:
+    """The value of one setting in the form we keep, or `InvalidConfig`."""
+    if name in _RANGES:
+        return _in_range(name, value, _RANGES[name])
+    if name in _CHOICES:
+        try:
+            return _CHOICES[name](str(value))
+        except ValueError:
+            allowed = ", ".join(choice.value for choice in _CHOICES[name])
+            raise InvalidConfig(field=name, value=value, problem=f"it is one of {allowed}") from None
+    if name in _FLAGS:
+        if not isinstance(value, bool):
+            raise InvalidConfig(field=name, value=value, problem="it is true or false")
+        return value
+    if name == "topics":
+        if not isinstance(value, (list, tuple)) or not all(isinstance(topic, str) and topic for topic in value):
+            raise InvalidConfig(field=name, value=value, problem="it is a list of topic filters")
+        return tuple(value)
+    if not isinstance(value, str):
+        raise InvalidConfig(field=name, value=value, problem="it is a text")
+    return value
+
+
+def _in_range(name: str, value: object, allowed: _Range) -> int | float:
+    try:
+        number = _number(value, allowed.kind)
+    except (TypeError, ValueError) as error:
+        raise InvalidConfig(field=name, value=value, problem=f"{error}; allowed is {allowed.describe()}") from None
+    if not allowed.low <= number <= allowed.high:
+        raise InvalidConfig(field=name, value=value, problem=f"allowed is {allowed.describe()}")
+    return number
+
+
+def _number(value: object, kind: str) -> int | float:
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise TypeError("it is a number")
+    if kind == "duration":
+        return parse_duration(value)
+    if kind == "size" and isinstance(value, str):
+        return parse_size(value)
+    if kind == "number":
+        return float(value)
+    if isinstance(value, float) and not value.is_integer():
+        raise ValueError("it is a whole number")
+    return int(value)
+
+
+def _check_together(config: QueueConfig, base: QueueConfig | None) -> None:
+    """Rules over several settings."""
+    if config.strict and config.partitions != 1:
+        raise InvalidConfig(
+            field="partitions", value=config.partitions, problem="ordering strict has exactly one partition"
+        )
+    if base is not None and config.partitions < base.partitions:
+        raise InvalidConfig(
+            field="partitions", value=config.partitions, problem=f"it can grow, not shrink, from {base.partitions}"
+        )
+    if base is not None and config.ordering is not base.ordering:
+        raise InvalidConfig(
+            field="ordering", value=config.ordering.value, problem="it is fixed when the queue is created"
+        )
+    if config.retry.max_backoff < config.retry.initial_backoff:
+        raise InvalidConfig(
+            field="retry.max_backoff",
+            value=format_duration(config.retry.max_backoff),
+            problem=f"it is at least retry.initial_backoff ({format_duration(config.retry.initial_backoff)})",
+        )
+
+
+def to_fields(config: QueueConfig) -> dict[str, object]:
+    """The configuration as people write it; `from_fields` takes it back."""
+    fields: dict[str, object] = {}
+    for name in FIELDS:
+        value: object = config
+        for part in name.split("."):
+            value = getattr(value, part)
+        if name in _RANGES and _RANGES[name].kind == "duration" and isinstance(value, int):
+            value = format_duration(value)
+        elif isinstance(value, StrEnum):
+            value = value.value
+        fields[name] = list(value) if isinstance(value, tuple) else value
+    return fields
+
+
+def check_name(name: str, what: str = "queue") -> str:
+    """`name`, or `InvalidName` with the rule it breaks."""
+    problem = ""
+    if not name:
+        problem = "it is empty"
+    elif len(name.encode(errors="surrogatepass")) > NAME_BYTES_MAX:
+        problem = f"it is longer than {NAME_BYTES_MAX} bytes"
+    elif any(char in name for char in "+#\0"):
+        problem = "it contains '+', '#' or NUL"
+    elif any(not level for level in name.split("/")):
+        problem = "a level between '/' is empty"
+    elif any(level.startswith("$") for level in name.split("/")):
+        problem = "a level starts with '$'"
+    elif any("\ud800" <= char <= "\udfff" for char in name):
+        problem = "it is not valid UTF-8"
+    if problem:
+        raise InvalidName(what=what, name=name, problem=problem)
+    return name
+
+
+class GroupKind(StrEnum):
+    LEASE = "lease"
+    CURSOR = "cursor"
+
+
+class GroupRecord(msgspec.Struct, frozen=True, array_like=True):
+    """A group of a queue, as kept in the queue's record."""
+
+    number: int
+    name: str
+    kind: GroupKind
+    created_at: int
+    max_lag_messages: int = 0  # cursor groups: 0 is no bound
+    max_lag_age: int = 0
+
+
+class QueueRecord(msgspec.Struct, frozen=True, array_like=True):
+    """A queue, as kept in the store. `shards` are the numbers of its partitions, in order."""
+
+    namespace: str
+    name: str
+    config: QueueConfig
+    shards: tuple[int, ...]
+    created_at: int
+    groups: tuple[GroupRecord, ...] = ()
+    groups_made: int = 0  # numbers are never reused: they are bits in the records of who has settled what
+    automatic: bool = False  # a dead queue that appeared by itself
+    closing: bool = False  # being deleted: takes nothing, its messages are purged in steps
+
+    def group(self, name: str) -> GroupRecord | None:
+        return next((group for group in self.groups if group.name == name), None)

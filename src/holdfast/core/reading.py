@@ -1,0 +1,279 @@
+"""Reading without leasing: browse, find by id, and cursor groups that read the shard as a log."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+from holdfast.core.commands import (
+    Browse,
+    Browsed,
+    CursorCommit,
+    CursorRange,
+    CursorRead,
+    Find,
+    Progress,
+    Standing,
+)
+from holdfast.core.cursors import CursorGroup
+from holdfast.core.effects import Effects, Read
+from holdfast.core.enqueue import place_of
+from holdfast.core.journal import Entry
+from holdfast.core.queue import JournalMode
+from holdfast.core.records import (
+    Message,
+    Table,
+    message_key,
+    read_message,
+    ready_key,
+    scheduled_key,
+    seq_of,
+    settled_key,
+)
+from holdfast.core.shard import Shard, handles
+from holdfast.core.states import Event, Journalled, State, journal_names
+from holdfast.errors import CursorOutOfRange, MessageNotFound
+
+CHUNK = 256  # messages a step of a long command handles
+GONE = (1 << 64) - 1  # the mask of a message that was removed while a cursor group had not come to it
+
+
+class Live(Enum):
+    """How a message record stands: it may lie about for the journal's sake only."""
+
+    READY = auto()
+    SCHEDULED = auto()
+    GONE = auto()
+
+
+def liveness(shard: Shard, messages: list[Message]) -> dict[int, Live]:
+    """By sequence, whether messages are live."""
+    number = shard.number
+    ready = {m.seq: Read(Table.READY, ready_key(number, m.priority, m.stamp)) for m in messages}
+    delayed = {
+        m.seq: Read(Table.SCHEDULED, scheduled_key(number, m.deliver_at, m.seq)) for m in messages if m.deliver_at
+    }
+    shard.want([*ready.values(), *delayed.values()])
+    found: dict[int, Live] = {}
+    for message in messages:
+        seq = message.seq
+        if shard.get(ready[seq].table, ready[seq].key) is not None:
+            found[seq] = Live.READY
+        elif seq in delayed and shard.get(delayed[seq].table, delayed[seq].key) is not None:
+            found[seq] = Live.SCHEDULED
+        else:
+            found[seq] = Live.GONE
+    return found
+
+
+def log(shard: Shard, first: int, last: int, limit: int) -> list[Message]:
+    """Message records by sequence, whether live or not."""
+    rows = shard.scan(Table.MESSAGES, message_key(shard.number, first), message_key(shard.number, last + 1), limit)
+    return [read_message(seq_of(key), value) for key, value in rows]
+
+
+def masks(shard: Shard, first: int, last: int) -> dict[int, int]:
+    """Who has settled what, for a range of sequences."""
+    rows = shard.scan(
+        Table.SETTLED,
+        settled_key(shard.number, first),
+        settled_key(shard.number, last + 1),
+        last - first + 1,
+    )
+    return {seq_of(key): int.from_bytes(value, "big") for key, value in rows}
+
+
+def chunk_for(shard: Shard, limit: int, max_bytes: int) -> int:
+    """How many records to read at a time so that about `max_bytes` are read."""
+    average = shard.head.size_bytes // max(shard.live, 1) + 1
+    return max(1, min(limit, CHUNK, max_bytes // average + 1))
+
+
+# --- cursor groups --------------------------------------------------------------------------------------------------
+
+
+@handles(CursorRead)
+def cursor_read(shard: Shard, command: CursorRead, now: int, effects: Effects) -> None:
+    cursor = shard.cursor_group(command.group, "be read as a log")
+    head = cursor.head
+    high = shard.head.next_seq
+    if not head.committed < command.first <= high:
+        raise CursorOutOfRange(
+            sequence=command.first,
+            group=command.group,
+            action="read",
+            partition=shard.partition,
+            low=head.committed + 1,
+            high=high,
+        )
+    found: list[Message] = []
+    size = 0
+    at = command.first
+    while at < high and len(found) < command.limit and size < command.max_bytes:
+        chunk = chunk_for(shard, command.limit - len(found), command.max_bytes - size)
+        messages = log(shard, at, high - 1, chunk)
+        if not messages:
+            at = high
+            break
+        for message in _visible(shard, cursor, messages):
+            if found and size + len(message.payload) > command.max_bytes:
+                at = message.seq
+                break
+            found.append(message)
+            size += len(message.payload)
+            at = message.seq + 1
+        else:
+            at = messages[-1].seq + 1 if len(messages) == chunk else high
+            continue
+        break
+    effects.reply = CursorRange(found, at, head.committed, high, head.lost_from, head.lost_to)
+
+
+def _visible(shard: Shard, cursor: CursorGroup, messages: list[Message]) -> list[Message]:
+    """Those a cursor group may see: not removed, and, from before it was made, only what was live then."""
+    settled = masks(shard, messages[0].seq, messages[-1].seq)
+    seen = [message for message in messages if settled.get(message.seq) != GONE]
+    old = [message for message in seen if message.seq < cursor.head.made_at and message.seq not in settled]
+    if old:
+        live = liveness(shard, old)
+        seen = [message for message in seen if live.get(message.seq) is not Live.GONE]
+    return seen
+
+
+@handles(CursorCommit)
+def cursor_commit(shard: Shard, command: CursorCommit, now: int, effects: Effects) -> None:
+    cursor = shard.cursor_group(command.group, "commit")
+    head = cursor.head
+    if command.seq >= shard.head.next_seq:
+        raise CursorOutOfRange(
+            sequence=command.seq,
+            group=command.group,
+            action="commit",
+            partition=shard.partition,
+            low=head.committed,
+            high=shard.head.next_seq - 1,
+        )
+    count = 0
+    if command.seq > head.committed:
+        count = move_on(shard, cursor, command.seq, journal_names(Event.COMMIT), "", effects)
+        head.lost_from = head.lost_to = 0
+    effects.reply = Progress(count, done=head.committed >= command.seq, at=head.committed)
+
+
+def move_on(
+    shard: Shard, cursor: CursorGroup, target: int, event: Journalled | None, reason: str, effects: Effects
+) -> int:
+    """Move a cursor towards `target` by at most a chunk of sequences; what nobody needs any more goes."""
+    first = cursor.head.committed + 1
+    last = min(target, cursor.head.committed + CHUNK)
+    messages = log(shard, first, last, CHUNK)
+    settled = masks(shard, first, last)
+    passed = _visible(shard, cursor, messages) if messages else []
+    live = liveness(shard, passed)
+    shard.want_bodies(message.seq for message in passed if place_of(shard, message).flags)
+    cursor.head.committed = last
+    cursor.dirty = True
+    for message in passed:
+        seq = message.seq
+        needed = shard.needed(seq)
+        if settled.get(seq, 0) & needed != needed or shard.kept_by_cursor(seq):
+            continue
+        if live[seq] is Live.SCHEDULED:
+            unschedule(shard, message, effects)
+        elif live[seq] is Live.READY:
+            shard.unlist(place_of(shard, message), effects)
+        shard.gone.append(seq)
+    if not any(other.needs(last) for other in shard.cursors.values()):
+        for seq, mask in settled.items():
+            if mask == GONE or mask & shard.needed(seq) == shard.needed(seq):
+                shard.masks.pop(seq, None)
+                effects.ops.append((Table.SETTLED, settled_key(shard.number, seq), None))
+    ids = [message.id for message in passed]
+    if ids:
+        cursor.count(str(event), len(ids))
+        if shard.config.journal is not JournalMode.OFF:
+            effects.entries.append((Entry.MANY, shard.number, cursor.name, event, reason, ids))
+            effects.rows += len(ids)
+    return len(ids)
+
+
+def unschedule(shard: Shard, message: Message, effects: Effects) -> None:
+    """A delayed message leaves the schedule."""
+    effects.ops.append((Table.SCHEDULED, scheduled_key(shard.number, message.deliver_at, message.seq), None))
+    shard.head.scheduled -= 1
+    shard.head.size_bytes -= len(message.payload)
+
+
+# --- looking --------------------------------------------------------------------------------------------------------
+
+
+@handles(Browse)
+def browse(shard: Shard, command: Browse, now: int, effects: Effects) -> None:
+    last = shard.head.next_seq - 1
+    found: list[tuple[Message, list[Standing]]] = []
+    size = 0
+    at = max(command.first, 1)
+    while at <= last and len(found) < command.limit and size < command.max_bytes:
+        chunk = chunk_for(shard, command.limit - len(found), command.max_bytes - size)
+        messages = log(shard, at, last, chunk)
+        live = liveness(shard, messages)
+        shard.want_masks(message.seq for message in messages)
+        for message in messages:
+            if live[message.seq] is not Live.GONE:
+                found.append((message, standings(shard, message, live[message.seq])))
+                size += len(message.payload)
+        at = messages[-1].seq + 1 if len(messages) == chunk else last + 1
+    effects.reply = Browsed(found, at if at <= last else 0)
+
+
+def standings(shard: Shard, message: Message, live: Live) -> list[Standing]:
+    """How a live message stands in each leasing group it is for."""
+    waits = State.SCHEDULED if live is Live.SCHEDULED else State.READY
+    mask = shard.mask(message.seq) if shard.shared() else 0
+    found: list[Standing] = []
+    for group in shard.groups.values():
+        if group.head.start > message.seq:
+            continue
+        delivery = group.deliveries.get(message.id)
+        if mask & group.bit:
+            found.append(Standing(group.name, "settled", 0))
+        elif delivery is None:
+            found.append(Standing(group.name, waits, 1, ready_at=message.deliver_at))
+        else:
+            state = State.LEASED if delivery.token else State.SCHEDULED if delivery.ready_at else State.READY
+            found.append(
+                Standing(
+                    group.name,
+                    state,
+                    delivery.failures + 1,
+                    delivery.consumer,
+                    delivery.deadline,
+                    delivery.ready_at,
+                    delivery.error,
+                )
+            )
+    return found
+
+
+@handles(Find)
+def find(shard: Shard, command: Find, now: int, effects: Effects) -> None:
+    message, live = locate(shard, command.id)
+    shard.want_masks([message.seq])
+    effects.reply = (message, standings(shard, message, live))
+
+
+def locate(shard: Shard, message_id: int) -> tuple[Message, Live]:
+    """A live message by its id. Ids grow with sequences, so a binary search over the records finds it."""
+    low, high = 1, shard.head.next_seq
+    while low < high:
+        middle = (low + high) // 2
+        messages = log(shard, middle, high - 1, 1)
+        if not messages or messages[0].id > message_id:
+            high = middle
+        elif messages[0].id < message_id:
+            low = messages[0].seq + 1
+        else:
+            live = liveness(shard, messages)[messages[0].seq]
+            if live is Live.GONE:
+                break
+            return messages[0], live
+    raise MessageNotFound(message_id=message_id, queue=shard.queue)

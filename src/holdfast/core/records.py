@@ -1,0 +1,408 @@
+"""The whole data model on one page: every record kind, its key and its value.
+
+Keys are big-endian, so that bytes sort as numbers do. `shard` is four bytes, a number of a partition of a queue, never
+reused. Instants are epoch microseconds, durations microseconds. `stamp` is a message's place within its priority.
+
+    table      key                              value
+    META       name                             by name
+    QUEUES     namespace NUL name               QueueRecord                       core/queue.py
+    SHARDS     shard                            ShardHead
+    GROUPS     shard group                      GroupHead or CursorHead
+    MESSAGES   shard seq                        message: head, extra, payload
+    READY      shard priority stamp             seq, key hash, flags, size: a live message that is not delayed
+    SCHEDULED  shard due seq                    id, priority, key hash, flags, size: one delayed by its producer
+    KEYED      shard key-hash priority stamp    seq, id: live messages of one key
+    DELIVERIES shard group id                   delivery: leased, or waiting for another attempt
+    SETTLED    shard seq                        bits of the groups that need the message no more
+    EXPIRIES   shard expires seq                (empty) messages that expire before an older one does
+    DEDUP      shard message-id                 id, end
+    DEDUP_ENDS shard end message-id             (empty)
+    SOURCES    shard source-id source-group     id of the message that carries it
+    JOURNAL    first lsn                        block of journal entries              core/journal.py
+
+A message is live while it has a READY or a SCHEDULED record. Its MESSAGES record may outlive that until the journal that
+refers to its payload has been exported. A group that has not touched a message has no record of it: the group's
+frontier says how far it has come in each priority. That is why a backlog costs a group nothing.
+
+Changing a record
+  1. Never change the meaning of a version that has been released. Give the new layout the next version number.
+  2. Write only the newest; keep reading every older one (`_READERS`, one function a version).
+  3. Add a data directory written by the old version to tests/formats/ (`python -m tests.formats.write NAME` with the old
+     code) and see tests/formats/test_formats.py open it.
+  4. msgpack records (heads, queues) may gain fields at the end with a default; that needs no new version.
+  5. Say it in CHANGELOG.md. A change that older code would misread also raises FORMAT in store/rocks.py.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from struct import Struct as Layout
+
+import msgspec
+
+from holdfast.core.ids import UNKEYED, due_stamp
+
+
+class Table(IntEnum):
+    """The kinds of records. The numbers are on disk: never reuse one."""
+
+    META = 0
+    QUEUES = 1
+    SHARDS = 2
+    GROUPS = 3
+    MESSAGES = 4
+    READY = 5
+    SCHEDULED = 6
+    KEYED = 7
+    DELIVERIES = 8
+    SETTLED = 9
+    EXPIRIES = 10
+    DEDUP = 11
+    DEDUP_ENDS = 12
+    SOURCES = 13
+    JOURNAL = 14
+    TRANSACTIONS = 15
+    STAGED = 16
+
+
+# --- keys -----------------------------------------------------------------------------------------------------------
+
+LAST = (1 << 64) - 1
+_SHARD = Layout(">I")
+_SHARD_GROUP = Layout(">II")
+_SHARD_U64 = Layout(">IQ")
+_SHARD_U64_U64 = Layout(">IQQ")
+_PLACE = Layout(">IBQ")
+_KEYED = Layout(">I8sBQ")
+_DELIVERY_KEY = Layout(">IIQ")
+_U64 = Layout(">Q")
+
+shard_key = _SHARD.pack
+group_key = _SHARD_GROUP.pack
+message_key = _SHARD_U64.pack
+settled_key = _SHARD_U64.pack
+ready_key = _PLACE.pack
+scheduled_key = _SHARD_U64_U64.pack
+expiry_key = _SHARD_U64_U64.pack
+keyed_key = _KEYED.pack
+delivery_key = _DELIVERY_KEY.pack
+journal_key = _U64.pack
+
+
+def queue_key(namespace: str, name: str) -> bytes:
+    return namespace.encode() + b"\0" + name.encode()
+
+
+def dedup_key(shard: int, message_id: str) -> bytes:
+    return _SHARD.pack(shard) + message_id.encode()
+
+
+def dedup_end_key(shard: int, end: int, message_id: str) -> bytes:
+    return _SHARD_U64.pack(shard, end) + message_id.encode()
+
+
+def source_key(shard: int, source_id: int, source_group: str) -> bytes:
+    return _SHARD_U64.pack(shard, source_id) + source_group.encode()
+
+
+def seq_of(key: bytes) -> int:
+    """The sequence in a key of MESSAGES or SETTLED."""
+    return int.from_bytes(key[4:12], "big")
+
+
+# --- small values ---------------------------------------------------------------------------------------------------
+
+FLAG_SOURCED = 1  # has a SOURCES record to remove with it
+FLAG_EARLY = 2  # has an EXPIRIES record
+
+_NO_KEY = bytes(8)
+_READY_VALUE = Layout(">Q8sBI")
+_SCHEDULED_VALUE = Layout(">QB8sBI")
+_TWO_U64 = Layout(">QQ")
+
+dedup_value = _TWO_U64.pack
+read_dedup = _TWO_U64.unpack
+keyed_value = _TWO_U64.pack
+read_keyed_value = _TWO_U64.unpack
+
+
+def ready_value(seq: int, key: bytes, flags: int, size_bytes: int) -> bytes:
+    return _READY_VALUE.pack(seq, key or _NO_KEY, flags, size_bytes)
+
+
+def read_keyed(key: bytes, value: bytes) -> tuple[int, int, int, int]:
+    """Priority, stamp, sequence and id."""
+    _, _, priority, stamp = _KEYED.unpack(key)
+    seq, message_id = _TWO_U64.unpack(value)
+    return priority, stamp, seq, message_id
+
+
+class Place(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Where a live message stands: all that is needed to deliver or remove it, without its payload."""
+
+    stamp: int
+    seq: int
+    key: bytes
+    flags: int
+    priority: int
+    size_bytes: int
+
+
+def read_ready(key: bytes, value: bytes) -> Place:
+    _, priority, stamp = _PLACE.unpack(key)
+    seq, hashed, flags, size_bytes = _READY_VALUE.unpack(value)
+    return Place(stamp, seq, UNKEYED if hashed == _NO_KEY else hashed, flags, priority, size_bytes)
+
+
+def scheduled_value(message_id: int, priority: int, key: bytes, flags: int, size_bytes: int) -> bytes:
+    return _SCHEDULED_VALUE.pack(message_id, priority, key or _NO_KEY, flags, size_bytes)
+
+
+def read_scheduled(key: bytes, value: bytes) -> tuple[int, int, Place]:
+    """Due time, id, and the place the message takes when it falls due."""
+    _, due, seq = _SHARD_U64_U64.unpack(key)
+    message_id, priority, hashed, flags, size_bytes = _SCHEDULED_VALUE.unpack(value)
+    key_hash = UNKEYED if hashed == _NO_KEY else hashed
+    return due, message_id, Place(due_stamp(message_id, due), seq, key_hash, flags, priority, size_bytes)
+
+
+# --- messages -------------------------------------------------------------------------------------------------------
+
+
+class Origin(msgspec.Struct, frozen=True, array_like=True):
+    """Where a dead letter or an imported message comes from, and why."""
+
+    source_id: int
+    source_queue: str
+    source_group: str
+    reason: str = ""
+    error: str = ""
+    attempts: int = 0
+    first_attempt_at: int = 0
+    last_attempt_at: int = 0
+
+
+class Extra(msgspec.Struct, frozen=True, array_like=True):
+    """What most messages do not have."""
+
+    key: str | None = None
+    message_id: str | None = None
+    properties: tuple[tuple[str, str], ...] = ()
+    correlation_id: str | None = None
+    content_type: str | None = None
+    reply_to: str | None = None
+    correlation_data: bytes | None = None
+    origin: Origin | None = None
+    flags: int = 0
+
+
+class Message(msgspec.Struct, frozen=True, gc=False):
+    """A stored message. Immutable but for an edit of priority or delivery time while it waits."""
+
+    id: int
+    seq: int
+    priority: int
+    enqueued_at: int
+    deliver_at: int  # 0: at once
+    expires_at: int  # 0: never
+    extra: Extra
+    payload: bytes
+
+    @property
+    def stamp(self) -> int:
+        """Its place within its priority: by the time it became available."""
+        return due_stamp(self.id, self.deliver_at) if self.deliver_at else self.id
+
+
+NO_EXTRA = Extra()
+MESSAGE_VERSION = 1
+_MESSAGE = Layout(">BQQQQBI")
+_MESSAGE_SIZE = _MESSAGE.size
+_encoder = msgspec.msgpack.Encoder()
+_encode = _encoder.encode
+_decode_extra = msgspec.msgpack.Decoder(Extra).decode
+
+
+def write_message(
+    message_id: int, enqueued_at: int, deliver_at: int, expires_at: int, priority: int, extra: Extra, payload: bytes
+) -> bytes:
+    packed = b"" if extra is NO_EXTRA else _encode(extra)
+    head = _MESSAGE.pack(MESSAGE_VERSION, message_id, enqueued_at, deliver_at, expires_at, priority, len(packed))
+    return head + packed + payload if packed else head + payload
+
+
+def read_message(seq: int, value: bytes) -> Message:
+    version, message_id, enqueued_at, deliver_at, expires_at, priority, extra_size = _MESSAGE.unpack_from(value)
+    if version != MESSAGE_VERSION:
+        raise ValueError(f"message record of unknown version {version}")
+    payload_at = _MESSAGE_SIZE + extra_size
+    extra = _decode_extra(value[_MESSAGE_SIZE:payload_at]) if extra_size else NO_EXTRA
+    return Message(message_id, seq, priority, enqueued_at, deliver_at, expires_at, extra, value[payload_at:])
+
+
+# --- deliveries -----------------------------------------------------------------------------------------------------
+
+
+class Delivery(msgspec.Struct, gc=False):
+    """What became of a message in one group, from its first lease on. Leased while `token` is not 0, else waiting.
+
+    `stamp` is its place among the deliveries that are ready again, `order` the message's own place. `ready_at` is when it
+    may be leased again; the message's own attempt number is `failures + 1`.
+    """
+
+    id: int
+    seq: int
+    priority: int
+    order: int
+    stamp: int
+    key: bytes
+    flags: int
+    failures: int
+    enqueued_at: int
+    expires_at: int
+    first_at: int = 0
+    leased_at: int = 0
+    deadline: int = 0
+    token: int = 0
+    ready_at: int = 0
+    size_bytes: int = 0
+    consumer: str = ""
+    protocol: str = ""
+    error: str = ""
+    doom: str = ""  # why it must go to the dead queue, while that queue cannot take it
+
+    @property
+    def place(self) -> Place:
+        return Place(self.order, self.seq, self.key, self.flags, self.priority, self.size_bytes)
+
+
+DELIVERY_VERSION = 1
+_DELIVERY = Layout(">BQBQQ8sBIQQQQQQQI")
+_DELIVERY_SIZE = _DELIVERY.size
+_decode_texts = msgspec.msgpack.Decoder(tuple[str, str, str, str]).decode
+
+
+def write_delivery(d: Delivery) -> bytes:
+    return _DELIVERY.pack(
+        DELIVERY_VERSION,
+        d.seq,
+        d.priority,
+        d.order,
+        d.stamp,
+        d.key or _NO_KEY,
+        d.flags,
+        d.failures,
+        d.enqueued_at,
+        d.expires_at,
+        d.first_at,
+        d.leased_at,
+        d.deadline,
+        d.token,
+        d.ready_at,
+        d.size_bytes,
+    ) + _encode((d.consumer, d.protocol, d.error, d.doom))
+
+
+def read_delivery(key: bytes, value: bytes) -> Delivery:
+    _, _, message_id = _DELIVERY_KEY.unpack(key)
+    (
+        version,
+        seq,
+        priority,
+        order,
+        stamp,
+        hashed,
+        flags,
+        failures,
+        enqueued_at,
+        expires_at,
+        first_at,
+        leased_at,
+        deadline,
+        token,
+        ready_at,
+        size_bytes,
+    ) = _DELIVERY.unpack_from(value)
+    if version != DELIVERY_VERSION:
+        raise ValueError(f"delivery record of unknown version {version}")
+    consumer, protocol, error, doom = _decode_texts(value[_DELIVERY_SIZE:])
+    return Delivery(
+        message_id,
+        seq,
+        priority,
+        order,
+        stamp,
+        UNKEYED if hashed == _NO_KEY else hashed,
+        flags,
+        failures,
+        enqueued_at,
+        expires_at,
+        first_at,
+        leased_at,
+        deadline,
+        token,
+        ready_at,
+        size_bytes,
+        consumer,
+        protocol,
+        error,
+        doom,
+    )
+
+
+# --- heads: written once a commit for every shard and group it touched ------------------------------------------------
+
+
+class ShardHead(msgspec.Struct, array_like=True):
+    """Where a shard stands, and what has happened in it."""
+
+    next_seq: int = 1
+    ready: int = 0  # READY records
+    scheduled: int = 0  # SCHEDULED records
+    size_bytes: int = 0  # payloads of live messages
+    priorities: dict[int, int] = {}  # READY records by priority
+    expiry_high: int = 0  # a message that expires before this has an EXPIRIES record
+    next_expiry: int = 0  # no message expires before this; 0: none expires
+    next_early: int = 0  # the same for EXPIRIES
+    expiry_seq: int = 1  # where the search for expired messages goes on
+    next_due: int = 0  # no SCHEDULED record falls due before this; 0: there is none
+    dedup_end: int = 0  # no DEDUP record ends before this; 0: there is none
+    enqueued: int = 0
+    duplicates: int = 0
+    refused: int = 0
+
+
+class GroupHead(msgspec.Struct, array_like=True):
+    """Where a leasing group stands in a shard. It starts at sequence `start`; in a priority without a frontier of its
+    own it stands at `base`."""
+
+    start: int
+    base: int
+    frontiers: dict[int, int]
+    fresh: int = 0  # live messages it has not touched
+    counters: dict[str, int] = {}
+    delivery_ms: list[int] = []  # histograms: enqueue to first lease, lease to ack
+    processing_ms: list[int] = []
+    skips: list[int] = []  # sequences beyond its frontiers that it needs no more
+
+
+class CursorHead(msgspec.Struct, array_like=True):
+    """Where a cursor group stands in a shard: it needs no sequence up to `committed`.
+
+    It was made when the next sequence was `made_at`; before that, message records may lie about that nobody needs.
+    """
+
+    made_at: int
+    committed: int
+    lost_from: int = 0
+    lost_to: int = 0
+    counters: dict[str, int] = {}
+
+
+def write_head(head: ShardHead | GroupHead | CursorHead) -> bytes:
+    return _encode(head)
+
+
+read_shard_head = msgspec.msgpack.Decoder(ShardHead).decode
+read_group_head = msgspec.msgpack.Decoder(GroupHead).decode
+read_cursor_head = msgspec.msgpack.Decoder(CursorHead).decode

@@ -1,0 +1,436 @@
+"""One partition of one queue, as a state machine: `step(command, now)` returns what must be written and answered.
+
+The shard holds what is out, what is due and a window on what is next; everything else is in the store. It reads nothing by
+itself: a step that lacks a record returns `effects.reads` and has changed nothing but its window; the broker supplies the
+records and steps the same command again.
+
+This module has the state, the reading and the removing that all commands share. The commands themselves live in
+enqueue.py, leasing.py, sweeps.py, admin.py and reading.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from holdfast.core.commands import AddGroup, Command
+from holdfast.core.cursors import CursorGroup
+from holdfast.core.effects import Effects, Missing, Read
+from holdfast.core.groups import NEVER, LeaseGroup
+from holdfast.core.ids import Snowflakes
+from holdfast.core.journal import Entry
+from holdfast.core.lanes import WINDOW, Lane
+from holdfast.core.queue import GroupKind, GroupRecord, QueueConfig
+from holdfast.core.records import (
+    FLAG_EARLY,
+    FLAG_SOURCED,
+    LAST,
+    CursorHead,
+    Delivery,
+    GroupHead,
+    Message,
+    Place,
+    ShardHead,
+    Table,
+    dedup_value,
+    delivery_key,
+    expiry_key,
+    group_key,
+    keyed_key,
+    message_key,
+    read_cursor_head,
+    read_delivery,
+    read_group_head,
+    read_message,
+    read_ready,
+    read_shard_head,
+    ready_key,
+    settled_key,
+    shard_key,
+    source_key,
+    write_head,
+)
+from holdfast.errors import GroupNotFound, WrongGroupKind
+
+Rows = list[tuple[bytes, bytes]]
+
+# Who has settled what is remembered for this many messages, where several groups share a queue.
+MASKS_MAX = 20_000
+
+
+class HotBodies:
+    """A bound on message records kept in memory between enqueue and lease, shared by all shards of a node."""
+
+    __slots__ = ("limit_bytes", "used_bytes")
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.used_bytes = 0
+
+
+class Shard:
+    """See the module. One writer: steps of one shard never overlap."""
+
+    def __init__(
+        self,
+        number: int,
+        partition: int,
+        queue: str,
+        config: QueueConfig,
+        ids: Snowflakes,
+        hot: HotBodies,
+    ) -> None:
+        self.number = number
+        self.partition = partition
+        self.queue = queue
+        self.config = config
+        self.ids = ids
+        self.hot = hot
+        self.head = ShardHead(priorities={})
+        self.groups: dict[str, LeaseGroup] = {}
+        self.cursors: dict[str, CursorGroup] = {}
+        self.bodies: dict[int, bytes] = {}
+        self.masks: dict[int, int] = {}
+        self.gone: list[int] = []
+        self.orphans: dict[int, Delivery] = {}  # expired with no group to need them, waiting to hear of the dead queue
+        self.leaving: dict[str, int] = {}  # groups being removed: sequence up to which their messages were looked at
+        self.dirty = False
+        self._have: dict[Read, bytes | Rows | None] = {}
+
+    # --- opening ----------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def open_reads(number: int) -> list[Read]:
+        """What must be read to open a shard: its head, its groups, what they have out. Not the backlog."""
+        low, high = shard_key(number), shard_key(number + 1)
+        return [
+            Read(Table.SHARDS, low),
+            Read(Table.GROUPS, low, high, 1 << 30),
+            Read(Table.DELIVERIES, low, high, 1 << 30),
+        ]
+
+    def open(self, groups: Iterable[GroupRecord], results: list[bytes | Rows | None], now: int) -> None:
+        """Take in the records that `open_reads` named."""
+        head, group_rows, delivery_rows = results
+        if isinstance(head, bytes):
+            self.head = read_shard_head(head)
+        assert isinstance(group_rows, list)
+        assert isinstance(delivery_rows, list)
+        heads = {int.from_bytes(key[4:8], "big"): value for key, value in group_rows}
+        by_number: dict[int, LeaseGroup] = {}
+        for record in groups:
+            value = heads.get(record.number)
+            if value is None:
+                continue
+            if record.kind is GroupKind.CURSOR:
+                self.add_cursor(record, read_cursor_head(value))
+            else:
+                group = LeaseGroup(record.number, record.name, read_group_head(value), self.config.strict)
+                self.groups[record.name] = by_number[record.number] = group
+        for key, value in delivery_rows:
+            owner = by_number.get(int.from_bytes(key[4:8], "big"))
+            if owner is not None:  # else the group was deleted and its records wait to be removed
+                owner.restore(read_delivery(key, value), now)
+
+    def add_cursor(self, record: GroupRecord | AddGroup, head: CursorHead) -> None:
+        self.cursors[record.name] = CursorGroup(
+            record.number, record.name, head, record.max_lag_messages, record.max_lag_age
+        )
+
+    # --- stepping ---------------------------------------------------------------------------------------------------
+
+    def step(self, command: Command, now: int) -> Effects:
+        """Do `command` at `now`, or say what must be read first."""
+        effects = Effects()
+        try:
+            COMMANDS[type(command)](self, command, now, effects)
+        except Missing as missing:
+            effects.reads = missing.reads
+            return effects
+        if self.gone:
+            effects.entries.append((Entry.GONE, self.number, self.gone))
+            self.gone = []
+        if self._have:
+            self._have = {}
+        self.dirty = True
+        return effects
+
+    def supply(self, reads: list[Read], results: list[bytes | Rows | None]) -> None:
+        """The records that a step asked for."""
+        for read, result in zip(reads, results, strict=True):
+            self._have[read] = result
+
+    def heads(self, group: str, limit: int) -> tuple[list[tuple[int, int]], list[Read]]:
+        """Places of up to `limit` deliveries that might go out next in `group`, or what must be read to know."""
+        lease_group = self.groups.get(group)
+        if lease_group is None or self.config.paused:
+            return [], []
+        try:
+            self.fill_lanes(lease_group, limit)
+        except Missing as missing:
+            return [], missing.reads
+        return lease_group.heads(self.head.priorities, limit), []
+
+    def flush(self, effects: Effects) -> None:
+        """Write the heads of what has changed since the last time: once a commit, not once a step."""
+        if not self.dirty:
+            return
+        self.dirty = False
+        ops = effects.ops
+        ops.append((Table.SHARDS, shard_key(self.number), write_head(self.head)))
+        for group in self.groups.values():
+            if group.dirty:
+                group.dirty = False
+                ops.append((Table.GROUPS, group_key(self.number, group.number), write_head(group.snapshot())))
+        for cursor in self.cursors.values():
+            if cursor.dirty:
+                cursor.dirty = False
+                ops.append((Table.GROUPS, group_key(self.number, cursor.number), write_head(cursor.head)))
+
+    def wake_at(self) -> int:
+        """When something will happen here by itself; NEVER if nothing will."""
+        head = self.head
+        wake = NEVER
+        for group in self.groups.values():
+            wake = min(wake, group.wake_at())
+        for cursor in self.cursors.values():
+            wake = 0 if cursor.lags(head.next_seq) else min(wake, cursor.look_at)
+        for at in (head.next_due, head.next_expiry, head.next_early, head.dedup_end):
+            if at and at < wake:
+                wake = at
+        return wake
+
+    @property
+    def live(self) -> int:
+        """Messages that some group may still need."""
+        return self.head.ready + self.head.scheduled
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    def get(self, table: Table, key: bytes) -> bytes | None:
+        read = Read(table, key)
+        if read not in self._have:
+            raise Missing([read])
+        value = self._have[read]
+        assert not isinstance(value, list)
+        return value
+
+    def scan(self, table: Table, start: bytes, end: bytes, limit: int) -> Rows:
+        read = Read(table, start, end, limit)
+        if read not in self._have:
+            raise Missing([read])
+        rows = self._have[read]
+        assert isinstance(rows, list)
+        return rows
+
+    def want(self, reads: Iterable[Read]) -> None:
+        """Make sure that all of these are at hand, asking for all that are not at once."""
+        lacking = [read for read in dict.fromkeys(reads) if read not in self._have]
+        if lacking:
+            raise Missing(lacking)
+
+    def want_bodies(self, seqs: Iterable[int]) -> None:
+        """Make sure that the message records of these sequences are at hand."""
+        shard, bodies, have = self.number, self.bodies, self._have
+        lacking = [
+            read
+            for read in [Read(Table.MESSAGES, message_key(shard, seq)) for seq in seqs if seq not in bodies]
+            if read not in have
+        ]
+        if lacking:
+            raise Missing(lacking)
+
+    def body(self, seq: int) -> bytes | None:
+        value = self.bodies.get(seq)
+        return value if value is not None else self.get(Table.MESSAGES, message_key(self.number, seq))
+
+    def message(self, seq: int) -> Message:
+        """A live message; its record is there."""
+        value = self.body(seq)
+        assert value is not None, f"message record {seq} of shard {self.number} is missing"
+        return read_message(seq, value)
+
+    def lease_group(self, name: str, action: str) -> LeaseGroup:
+        group = self.groups.get(name)
+        if group is None:
+            if name in self.cursors:
+                raise WrongGroupKind(group=name, kind="cursor", action=action)
+            raise GroupNotFound(group=name, queue=self.queue)
+        return group
+
+    def cursor_group(self, name: str, action: str) -> CursorGroup:
+        group = self.cursors.get(name)
+        if group is None:
+            if name in self.groups:
+                raise WrongGroupKind(group=name, kind="lease", action=action)
+            raise GroupNotFound(group=name, queue=self.queue)
+        return group
+
+    def fill_lanes(self, group: LeaseGroup, limit: int) -> None:
+        """Read on where a lane has run out, until the next `limit` messages are known."""
+        while True:
+            empty = group.unfilled(self.head.priorities, limit)
+            if empty is None:
+                return
+            priority, lane = empty
+            self._fill(group, priority, lane)
+
+    def _fill(self, group: LeaseGroup, priority: int, lane: Lane) -> None:
+        number = self.number
+        rows = self.scan(
+            Table.READY, ready_key(number, priority, lane.reached + 1), ready_key(number, priority, LAST), WINDOW
+        )
+        places = [read_ready(key, value) for key, value in rows]
+        more = len(places) == WINDOW
+        reached = places[-1].stamp if places else lane.reached
+        if group.skips:
+            passed = {place.seq for place in places} & group.skips
+            places = [place for place in places if place.seq not in passed]
+            group.skips -= passed
+        lane.fill(places, reached, more)
+
+    # --- who still needs a message ----------------------------------------------------------------------------------
+
+    def needed(self, seq: int) -> int:
+        """Bits of the leasing groups that every message with this sequence is for."""
+        bits = 0
+        for group in self.groups.values():
+            if group.head.start <= seq:
+                bits |= group.bit
+        return bits
+
+    def shared(self) -> bool:
+        """Whether more than one group must be asked before a message goes."""
+        return len(self.groups) + len(self.cursors) > 1
+
+    def kept_by_cursor(self, seq: int) -> bool:
+        return any(cursor.needs(seq) for cursor in self.cursors.values())
+
+    def want_masks(self, seqs: Iterable[int]) -> None:
+        """Make sure that who has settled these messages is known. Nothing to ask where there is one group."""
+        if self.shared():
+            number, masks = self.number, self.masks
+            self.want(Read(Table.SETTLED, settled_key(number, seq)) for seq in seqs if seq not in masks)
+
+    def mask(self, seq: int) -> int:
+        """Bits of the groups that have settled a message."""
+        known = self.masks.get(seq)
+        if known is not None:
+            return known
+        value = self.get(Table.SETTLED, settled_key(self.number, seq))
+        return int.from_bytes(value, "big") if value else 0
+
+    def done_with(self, group: LeaseGroup, place: Place, effects: Effects) -> None:
+        """`group` has settled a message: it goes, unless another group needs it still."""
+        if not self.shared():
+            self.remove(place, effects)
+            return
+        seq = place.seq
+        mask = self.mask(seq) | group.bit
+        needed = self.needed(seq)
+        if mask & needed == needed:
+            if not self.kept_by_cursor(seq):
+                self.remove(place, effects)
+                return
+            self.unlist(place, effects)
+        self._set_mask(seq, mask, effects)
+
+    def _set_mask(self, seq: int, mask: int, effects: Effects) -> None:
+        if len(self.masks) >= MASKS_MAX:
+            self.masks.clear()
+        self.masks[seq] = mask
+        size = (mask.bit_length() + 7) // 8
+        effects.ops.append((Table.SETTLED, settled_key(self.number, seq), mask.to_bytes(size, "big")))
+
+    # --- removing ---------------------------------------------------------------------------------------------------
+
+    def want_to_remove(self, places: Iterable[Place]) -> None:
+        """What `done_with` and `remove` will need to know of these."""
+        places = list(places)
+        self.want_masks(place.seq for place in places)
+        self.want_bodies(place.seq for place in places if place.flags)
+
+    def unlist(self, place: Place, effects: Effects) -> None:
+        """No leasing group needs a message any more: it leaves the order of delivery."""
+        ops, number, head = effects.ops, self.number, self.head
+        ops.append((Table.READY, ready_key(number, place.priority, place.stamp), None))
+        if place.key:
+            ops.append((Table.KEYED, keyed_key(number, place.key, place.priority, place.stamp), None))
+        left = head.priorities[place.priority] - 1
+        if left:
+            head.priorities[place.priority] = left
+        else:
+            del head.priorities[place.priority]
+        head.ready -= 1
+        head.size_bytes -= place.size_bytes
+        if place.flags:
+            self._remove_extras(place, effects)
+        body = self.bodies.pop(place.seq, None)
+        if body is not None:
+            self.hot.used_bytes -= len(body)
+
+    def remove(self, place: Place, effects: Effects) -> None:
+        """Nobody needs a message any more. Its record goes when the journal that refers to it has been exported."""
+        self.unlist(place, effects)
+        if self.shared():
+            self.masks.pop(place.seq, None)
+            effects.ops.append((Table.SETTLED, settled_key(self.number, place.seq), None))
+        self.gone.append(place.seq)
+
+    def _remove_extras(self, place: Place, effects: Effects) -> None:
+        message = self.message(place.seq)
+        origin = message.extra.origin
+        if place.flags & FLAG_SOURCED and origin is not None:
+            key = source_key(self.number, origin.source_id, origin.source_group)
+            effects.ops.append((Table.SOURCES, key, None))
+        if place.flags & FLAG_EARLY:
+            effects.ops.append((Table.EXPIRIES, expiry_key(self.number, message.expires_at, place.seq), None))
+
+    def restore_extras(self, message: Message, place: Place, effects: Effects) -> None:
+        """Put back what `unlist` removed with a message that only moves."""
+        origin = message.extra.origin
+        if place.flags & FLAG_SOURCED and origin is not None:
+            key = source_key(self.number, origin.source_id, origin.source_group)
+            effects.ops.append((Table.SOURCES, key, dedup_value(message.id, 0)))
+        if place.flags & FLAG_EARLY:
+            effects.ops.append((Table.EXPIRIES, expiry_key(self.number, message.expires_at, message.seq), b""))
+
+    def supply_body(self, seq: int, value: bytes) -> None:
+        """A message record was rewritten in this step: what is read from now on in it is the new one."""
+        self._have[Read(Table.MESSAGES, message_key(self.number, seq))] = value
+        old = self.bodies.pop(seq, None)
+        if old is not None:
+            self.hot.used_bytes -= len(old)
+
+    def forget_delivery(self, group: LeaseGroup, message_id: int, effects: Effects) -> None:
+        """A delivery has ended: its record goes."""
+        delivery = group.deliveries.pop(message_id)
+        if delivery.token:
+            group.leased -= 1
+        effects.ops.append((Table.DELIVERIES, delivery_key(self.number, group.number, message_id), None))
+        group.dirty = True
+
+
+Handler = Callable[[Shard, Command, int, Effects], None]
+COMMANDS: dict[type, Handler] = {}
+
+
+def handles(kind: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Registers the function that does a command. The modules of commands are imported by core/__init__.py."""
+
+    def register(function: Callable[..., None]) -> Callable[..., None]:
+        COMMANDS[kind] = function
+        return function
+
+    return register
+
+
+def new_cursor_head(shard: Shard, earliest: bool) -> CursorHead:
+    made_at = shard.head.next_seq
+    return CursorHead(made_at=made_at, committed=0 if earliest else made_at - 1)
+
+
+def new_group_head(shard: Shard, earliest: bool) -> GroupHead:
+    """Where a new leasing group starts: with all that is stored, or after it."""
+    if earliest:
+        return GroupHead(start=1, base=0, frontiers={}, fresh=shard.head.ready)
+    return GroupHead(start=shard.head.next_seq, base=shard.ids.floor - 1, frontiers={}, fresh=0)

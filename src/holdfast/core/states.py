@@ -1,0 +1,139 @@
+"""The life of a delivery, as one table.
+
+A message is enqueued once; in every group it then has a life of its own, and that life is a delivery. It is *ready* when
+it may be handed out, *scheduled* when it must wait for a time (its producer delayed it, or it backs off after a failure),
+and *leased* while a consumer has the right to work on it. It ends *acked*, *dead* (moved to the dead queue), *dropped*
+(should have gone to a dead queue, but there is none), *expired* (its time to live passed, and there is no dead queue) or
+*purged* (a person removed it).
+
+A lease spends an attempt when it ends badly: a nack, a deadline that passed, a consumer that vanished. It spends none
+when it is released, which puts the delivery back in its old place. A failure is followed by a backoff, unless it was one
+too many: then the delivery is dead. Whether a failure is one too many is decided by the retry policy (core/retry.py) in
+`LeaseGroup.fail`; this table says only what may follow what.
+
+Each row is: in this state, on this event, go to that state and journal it under that name. There are no other
+transitions: the core looks its journal names up here, the simulation checks every journal against it, and the diagram in
+docs/explanation/life-of-a-delivery.md is drawn from it.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class State(StrEnum):
+    NEW = "new"
+    SCHEDULED = "scheduled"
+    READY = "ready"
+    LEASED = "leased"
+    ACKED = "acked"
+    DEAD = "dead"
+    DROPPED = "dropped"
+    EXPIRED = "expired"
+    PURGED = "purged"
+
+
+class Event(StrEnum):
+    ENQUEUE = "enqueue"
+    ENQUEUE_DELAYED = "enqueue with delay"
+    FALL_DUE = "fall due"
+    LEASE = "lease"
+    EXTEND = "extend"
+    ACK = "ack"
+    NACK = "nack"
+    TIME_OUT = "deadline passed"
+    VANISH = "consumer vanished"
+    RELEASE = "release"
+    REJECT = "reject"
+    EXHAUST = "retries or total time spent"
+    EXPIRE = "time to live passed"
+    FIND_NO_DEAD_QUEUE = "dead, but no dead queue"
+    EXPIRE_UNHEARD = "time to live passed, no dead queue"
+    EDIT = "edit"
+    EDIT_DELAY = "edit to a later time"
+    REMOVE = "purge or delete"
+    COMMIT = "cursor committed past it"
+    FALL_BEHIND = "cursor moved on by max_lag"
+
+
+class Journalled(StrEnum):
+    """The names of events in the journal (and in the lake): part of the public contract."""
+
+    ENQUEUED = "enqueued"
+    DUPLICATE = "duplicate"
+    LEASED = "leased"
+    EXTENDED = "extended"
+    ACKED = "acked"
+    FAILED = "failed"
+    RELEASED = "released"
+    DEAD = "dead"
+    DROPPED = "dropped"
+    EXPIRED = "expired"
+    PURGED = "purged"
+    EDITED = "edited"
+
+
+class Transition(NamedTuple):
+    state: State
+    event: Event
+    to: State
+    journal: Journalled | None
+
+
+TRANSITIONS = (
+    Transition(State.NEW, Event.ENQUEUE, State.READY, Journalled.ENQUEUED),
+    Transition(State.NEW, Event.ENQUEUE_DELAYED, State.SCHEDULED, Journalled.ENQUEUED),
+    Transition(State.SCHEDULED, Event.FALL_DUE, State.READY, None),
+    Transition(State.SCHEDULED, Event.EDIT, State.READY, Journalled.EDITED),
+    Transition(State.SCHEDULED, Event.EDIT_DELAY, State.SCHEDULED, Journalled.EDITED),
+    Transition(State.SCHEDULED, Event.EXPIRE, State.DEAD, Journalled.DEAD),
+    Transition(State.SCHEDULED, Event.EXPIRE_UNHEARD, State.EXPIRED, Journalled.EXPIRED),
+    Transition(State.SCHEDULED, Event.EXHAUST, State.DEAD, Journalled.DEAD),
+    Transition(State.SCHEDULED, Event.REJECT, State.DEAD, Journalled.DEAD),
+    Transition(State.SCHEDULED, Event.FIND_NO_DEAD_QUEUE, State.DROPPED, Journalled.DROPPED),
+    Transition(State.SCHEDULED, Event.REMOVE, State.PURGED, Journalled.PURGED),
+    Transition(State.SCHEDULED, Event.COMMIT, State.ACKED, Journalled.ACKED),
+    Transition(State.SCHEDULED, Event.FALL_BEHIND, State.DROPPED, Journalled.DROPPED),
+    Transition(State.READY, Event.LEASE, State.LEASED, Journalled.LEASED),
+    Transition(State.READY, Event.EDIT, State.READY, Journalled.EDITED),
+    Transition(State.READY, Event.EDIT_DELAY, State.SCHEDULED, Journalled.EDITED),
+    Transition(State.READY, Event.EXPIRE, State.DEAD, Journalled.DEAD),
+    Transition(State.READY, Event.EXPIRE_UNHEARD, State.EXPIRED, Journalled.EXPIRED),
+    Transition(State.READY, Event.REMOVE, State.PURGED, Journalled.PURGED),
+    Transition(State.READY, Event.COMMIT, State.ACKED, Journalled.ACKED),
+    Transition(State.READY, Event.FALL_BEHIND, State.DROPPED, Journalled.DROPPED),
+    Transition(State.LEASED, Event.EXTEND, State.LEASED, Journalled.EXTENDED),
+    Transition(State.LEASED, Event.ACK, State.ACKED, Journalled.ACKED),
+    Transition(State.LEASED, Event.NACK, State.SCHEDULED, Journalled.FAILED),
+    Transition(State.LEASED, Event.TIME_OUT, State.SCHEDULED, Journalled.FAILED),
+    Transition(State.LEASED, Event.VANISH, State.SCHEDULED, Journalled.FAILED),
+    Transition(State.LEASED, Event.RELEASE, State.READY, Journalled.RELEASED),
+    Transition(State.LEASED, Event.REJECT, State.DEAD, Journalled.DEAD),
+    Transition(State.LEASED, Event.EXHAUST, State.DEAD, Journalled.DEAD),
+    Transition(State.LEASED, Event.EXPIRE, State.DEAD, Journalled.DEAD),
+    Transition(State.LEASED, Event.EXPIRE_UNHEARD, State.EXPIRED, Journalled.EXPIRED),
+    Transition(State.LEASED, Event.FIND_NO_DEAD_QUEUE, State.DROPPED, Journalled.DROPPED),
+)
+
+ENDED = frozenset({State.ACKED, State.DEAD, State.DROPPED, State.EXPIRED, State.PURGED})
+
+NEXT: dict[tuple[State, Event], Transition] = {(row.state, row.event): row for row in TRANSITIONS}
+
+
+class Reason(StrEnum):
+    """Why a delivery failed or died, in the journal's `reason`."""
+
+    NACK = "nack"
+    TIMEOUT = "timeout"
+    DISCONNECT = "disconnect"
+    MAX_RETRIES = "max_retries"
+    TOTAL_TIMEOUT = "total_timeout"
+    REJECTED = "rejected"
+    EXPIRED = "expired"
+    MAX_LAG = "max_lag"
+
+
+def journal_names(event: Event) -> Journalled | None:
+    """What the journal calls `event`; it is the same in whatever state it happens."""
+    return next(row.journal for row in TRANSITIONS if row.event is event)

@@ -1,0 +1,231 @@
+"""What happens by itself when its time comes: deadlines, backoffs, delays, expiry, forgetting, cursors that lag.
+
+A `Tick` does a bounded chunk of the first thing that is due; its reply is True as long as there was something to do, and
+the broker ticks again.
+"""
+
+from __future__ import annotations
+
+from holdfast.core.commands import Tick, Verb
+from holdfast.core.effects import Doomed, Effects, Read
+from holdfast.core.enqueue import appear, overtaken, place_of
+from holdfast.core.groups import NEVER, LeaseGroup
+from holdfast.core.leasing import doom, fail, verdict
+from holdfast.core.reading import Live, liveness, log, move_on, unschedule
+from holdfast.core.records import (
+    FLAG_EARLY,
+    Delivery,
+    Message,
+    Table,
+    dedup_end_key,
+    dedup_key,
+    expiry_key,
+    read_dedup,
+    read_scheduled,
+    scheduled_key,
+)
+from holdfast.core.shard import Shard, handles
+from holdfast.core.states import Journalled, Reason
+
+DUE_CHUNK = 256
+EXPIRY_CHUNK = 16  # message records with their payloads are read: 16 of 1 MiB at the most
+DEDUP_CHUNK = 1_000
+DEDUP_PAUSE = 10_000_000  # ids past their window are removed together, at most this late; they no longer count anyway
+
+
+@handles(Tick)
+def tick(shard: Shard, command: Tick, now: int, effects: Effects) -> None:
+    effects.reply = False
+    for sweep in SWEEPS:
+        if sweep(shard, now, effects):
+            effects.reply = True
+            return
+
+
+def end_leases(shard: Shard, now: int, effects: Effects) -> bool:
+    """Leases past their deadline fail."""
+    for group in shard.groups.values():
+        overdue = group.overdue(now, DUE_CHUNK)
+        if overdue:
+            shard.want_bodies(d.seq for d in overdue if verdict(shard, d, Verb.NACK, now))
+            group.expiring = []
+            for delivery in overdue:
+                fail(shard, group, delivery, Reason.TIMEOUT, -1, "", now, effects)
+            return True
+    return False
+
+
+def end_backoffs(shard: Shard, now: int, effects: Effects) -> bool:
+    """Backoffs that ended make deliveries ready; those a dead queue refused are offered to it again."""
+    due = False
+    for group in shard.groups.values():
+        if group.backoffs and group.backoffs[0][0] <= now:
+            group.fall_due(now)
+            due = True
+        if group.condemned:
+            shard.want_bodies(delivery.seq for delivery in group.condemned)
+            for delivery in group.condemned:
+                doom(shard, group, delivery, delivery.doom, "", effects)
+            group.condemned = []
+            return True
+    return due
+
+
+def end_delays(shard: Shard, now: int, effects: Effects) -> bool:
+    """Messages that their producers delayed take their places."""
+    head = shard.head
+    if not head.next_due or head.next_due > now:
+        return False
+    rows = shard.scan(
+        Table.SCHEDULED, scheduled_key(shard.number, 0, 0), scheduled_key(shard.number, NEVER, 0), DUE_CHUNK + 1
+    )
+    entries = [read_scheduled(*row) for row in rows]
+    due = [entry for entry in entries[:DUE_CHUNK] if entry[0] <= now]
+    shard.want_bodies(place.seq for _, _, place in due if overtaken(shard, place))
+    for due_at, message_id, place in due:
+        effects.ops.append((Table.SCHEDULED, scheduled_key(shard.number, due_at, place.seq), None))
+        head.scheduled -= 1
+        appear(shard, message_id, place, now, effects)
+    head.next_due = entries[len(due)][0] if len(entries) > len(due) else 0
+    return True
+
+
+def expire_in_order(shard: Shard, now: int, effects: Effects) -> bool:
+    """Messages that expire in the order in which they were enqueued: most of them."""
+    head = shard.head
+    if not head.next_expiry or head.next_expiry > now:
+        return False
+    messages = log(shard, head.expiry_seq, head.next_seq - 1, EXPIRY_CHUNK + 1)
+    expired: list[Message] = []
+    head_seq, next_expiry = head.next_seq, 0
+    for index, message in enumerate(messages):
+        in_order = message.expires_at and not message.extra.flags & FLAG_EARLY
+        if index == EXPIRY_CHUNK or (in_order and message.expires_at > now):
+            head_seq = message.seq
+            next_expiry = head.next_expiry if index == EXPIRY_CHUNK else message.expires_at
+            break
+        if in_order:
+            expired.append(message)
+    expire(shard, expired, now, effects)
+    head.expiry_seq = head_seq
+    head.next_expiry = next_expiry
+    return True
+
+
+def expire_early(shard: Shard, now: int, effects: Effects) -> bool:
+    """Messages that expire before older ones do."""
+    head, number = shard.head, shard.number
+    if not head.next_early or head.next_early > now:
+        return False
+    rows = shard.scan(Table.EXPIRIES, expiry_key(number, 0, 0), expiry_key(number, NEVER, 0), EXPIRY_CHUNK + 1)
+    entries = [(int.from_bytes(key[4:12], "big"), int.from_bytes(key[12:20], "big")) for key, _ in rows]
+    due = [entry for entry in entries[:EXPIRY_CHUNK] if entry[0] <= now]
+    shard.want_bodies(seq for _, seq in due)
+    messages = [shard.message(seq) for _, seq in due]
+    expire(shard, messages, now, effects)
+    for expires_at, seq in due:
+        effects.ops.append((Table.EXPIRIES, expiry_key(number, expires_at, seq), None))
+    head.next_early = entries[len(due)][0] if len(entries) > len(due) else 0
+    return True
+
+
+def expire(shard: Shard, messages: list[Message], now: int, effects: Effects) -> None:
+    """The time to live of these has passed: wherever they are not leased, they die."""
+    if not messages:
+        return
+    live = liveness(shard, messages)
+    messages = [message for message in messages if live[message.seq] is not Live.GONE]
+    shard.want_masks(message.seq for message in messages)
+    shard.want_bodies(message.seq for message in messages)
+    for message in messages:
+        if not shard.groups and shard.cursors:
+            continue  # cursor groups read what is there, however old; max_lag bounds it
+        if live[message.seq] is Live.SCHEDULED:
+            unschedule(shard, message, effects)
+            shard.head.size_bytes += len(message.payload)
+            appear(shard, message.id, place_of(shard, message), now, effects)
+        mask = shard.mask(message.seq) if shard.shared() else 0
+        needing = [g for g in shard.groups.values() if g.head.start <= message.seq and not mask & g.bit]
+        for group in needing:
+            _expire_in(shard, group, message, effects)
+        if not needing and not shard.needed(message.seq):
+            orphan = _untouched(shard, message)
+            shard.orphans[message.id] = orphan
+            effects.doomed.append(Doomed("", orphan, message, Reason.EXPIRED))
+
+
+def _expire_in(shard: Shard, group: LeaseGroup, message: Message, effects: Effects) -> None:
+    delivery = group.deliveries.get(message.id)
+    if delivery is None:
+        doom(shard, group, _untouched(shard, message), Reason.EXPIRED, "", effects)
+    elif not delivery.token and not delivery.doom:
+        doom(shard, group, delivery, Reason.EXPIRED, "", effects)
+
+
+def _untouched(shard: Shard, message: Message) -> Delivery:
+    """A delivery for a message that its group has never leased."""
+    place = place_of(shard, message)
+    return Delivery(
+        message.id,
+        message.seq,
+        place.priority,
+        place.stamp,
+        place.stamp,
+        place.key,
+        place.flags,
+        0,
+        message.enqueued_at,
+        message.expires_at,
+        size_bytes=place.size_bytes,
+    )
+
+
+def forget_ids(shard: Shard, now: int, effects: Effects) -> bool:
+    """Producers' message ids past their window."""
+    head, number = shard.head, shard.number
+    if not head.dedup_end or head.dedup_end + DEDUP_PAUSE > now:
+        return False
+    low = dedup_end_key(number, 0, "")
+    rows = shard.scan(Table.DEDUP_ENDS, low, dedup_end_key(number, NEVER, ""), DEDUP_CHUNK + 1)
+    ended = [key for key, _ in rows[:DEDUP_CHUNK] if int.from_bytes(key[4:12], "big") <= now]
+    names = {key: dedup_key(number, key[12:].decode()) for key in ended}
+    shard.want(Read(Table.DEDUP, name) for name in names.values())
+    for key, name in names.items():
+        value = shard.get(Table.DEDUP, name)
+        # The id may have been used again since, after its window: then it ends later and has another end record.
+        if value is not None and read_dedup(value)[1] <= now:
+            effects.ops.append((Table.DEDUP, name, None))
+        effects.ops.append((Table.DEDUP_ENDS, key, None))
+    head.dedup_end = int.from_bytes(rows[len(ended)][0][4:12], "big") if len(rows) > len(ended) else 0
+    return True
+
+
+def hurry_cursors(shard: Shard, now: int, effects: Effects) -> bool:
+    """Cursor groups that hold back more than they may are moved on, and will be told what they lost."""
+    for cursor in shard.cursors.values():
+        target = cursor.lags(shard.head.next_seq)
+        if not target and cursor.max_lag_age and cursor.look_at <= now:
+            oldest = log(shard, cursor.head.committed + 1, shard.head.next_seq - 1, 1)
+            if oldest and oldest[0].enqueued_at + cursor.max_lag_age <= now:
+                target = oldest[0].seq
+            else:
+                cursor.look_at = oldest[0].enqueued_at + cursor.max_lag_age if oldest else NEVER
+        if target:
+            head = cursor.head
+            first = head.committed + 1
+            if move_on(shard, cursor, target, Journalled.DROPPED, Reason.MAX_LAG, effects):
+                head.lost_from = head.lost_from or first
+                head.lost_to = head.committed
+            return True
+    return False
+
+
+SWEEPS = (
+    end_leases,
+    end_backoffs,
+    end_delays,
+    expire_in_order,
+    expire_early,
+    hurry_cursors,
+    forget_ids,
+)

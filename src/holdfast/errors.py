@@ -1,0 +1,313 @@
+"""One tree of errors.
+
+Every error a caller can see is a class here. The docstring is the message: what is wrong and what to do next, with the
+details filled in from the keyword arguments. Each class also knows its stable `code`, whether the same call may
+succeed later (`retryable`), and its face on each wire: HTTP status, MQTT 5 reason code, gRPC status name.
+
+Fronts translate; they never invent an error of their own.
+"""
+
+from __future__ import annotations
+
+import inspect
+import string
+from typing import ClassVar
+
+
+class HoldfastError(Exception):
+    """Something went wrong inside Holdfast. Look at the server's log for the cause."""
+
+    code: ClassVar[str] = "internal"
+    retryable: ClassVar[bool] = False
+    http: ClassVar[int] = 500
+    mqtt: ClassVar[int] = 0x80
+    grpc: ClassVar[str] = "INTERNAL"
+
+    def __init__(self, **details: object) -> None:
+        self.details = details
+        super().__init__(_fill(inspect.getdoc(type(self)) or type(self).code, details))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (type(self), self.details))
+
+
+class _Blank(dict[str, object]):
+    """Keeps `{name}` visible where a detail was not given, instead of failing while reporting a failure."""
+
+    def __missing__(self, key: str) -> str:
+        return "{" + key + "}"
+
+
+def _fill(text: str, details: dict[str, object]) -> str:
+    return string.Formatter().vformat(" ".join(text.split()), (), _Blank(details))
+
+
+def _rebuild(kind: type[HoldfastError], details: dict[str, object]) -> HoldfastError:
+    return kind(**details)
+
+
+# --- the caller asked for something that cannot be ------------------------------------------------------------------
+
+
+class InvalidArgument(HoldfastError):
+    """{field} {problem}."""
+
+    code = "invalid_argument"
+    http = 400
+    mqtt = 0x83
+    grpc = "INVALID_ARGUMENT"
+
+
+class InvalidName(InvalidArgument):
+    """{what} name {name!r} is not allowed: {problem}. Names are 1 to 255 bytes, levels joined by '/', without '+', '#'
+    or NUL, and no level starts with '$'."""
+
+    code = "invalid_name"
+    mqtt = 0x90
+
+
+class InvalidConfig(InvalidArgument):
+    """Setting {field} cannot be {value!r}: {problem}."""
+
+    code = "invalid_config"
+
+
+class UnknownSetting(InvalidConfig):
+    """There is no setting {field} ({origin}). {advice}"""
+
+    code = "unknown_setting"
+
+
+class ConfigUnreadable(InvalidArgument):
+    """Configuration file {path} cannot be read: {problem}."""
+
+    code = "config_unreadable"
+
+
+class QueueNotFound(HoldfastError):
+    """Queue {queue!r} does not exist in namespace {namespace!r}. Create it first, or allow queues to appear on first
+    use (queues.auto_create)."""
+
+    code = "queue_not_found"
+    http = 404
+    mqtt = 0x8F
+    grpc = "NOT_FOUND"
+
+
+class QueueExists(HoldfastError):
+    """Queue {queue!r} exists already. Change it with an update of its configuration."""
+
+    code = "queue_exists"
+    http = 409
+    mqtt = 0x83
+    grpc = "ALREADY_EXISTS"
+
+
+class QueueInUse(HoldfastError):
+    """Queue {queue!r} cannot be deleted: it is the dead queue of {users}. Give those another dead queue first."""
+
+    code = "queue_in_use"
+    http = 409
+    mqtt = 0x83
+    grpc = "FAILED_PRECONDITION"
+
+
+class DeadQueueInvalid(InvalidConfig):
+    """dlq.queue cannot be {value!r}: {problem}."""
+
+    code = "dead_queue_invalid"
+
+
+class GroupNotFound(HoldfastError):
+    """Group {group!r} of queue {queue!r} does not exist. Create it, or consume with it once."""
+
+    code = "group_not_found"
+    http = 404
+    mqtt = 0x8F
+    grpc = "NOT_FOUND"
+
+
+class GroupExists(HoldfastError):
+    """Group {group!r} of queue {queue!r} exists already, as a {kind} group."""
+
+    code = "group_exists"
+    http = 409
+    mqtt = 0x83
+    grpc = "ALREADY_EXISTS"
+
+
+class WrongGroupKind(HoldfastError):
+    """Group {group!r} is a {kind} group and cannot {action}. Use another group name for the other way of reading."""
+
+    code = "wrong_group_kind"
+    http = 409
+    mqtt = 0x83
+    grpc = "FAILED_PRECONDITION"
+
+
+class MessageNotFound(HoldfastError):
+    """Message {message_id} is not in queue {queue!r}: it was settled, expired or purged, or never was there."""
+
+    code = "message_not_found"
+    http = 404
+    mqtt = 0x8F
+    grpc = "NOT_FOUND"
+
+
+class MessageNotWaiting(HoldfastError):
+    """Message {message_id} is {state} in group {group!r}. Only a waiting message can be edited or deleted: settle it
+    with its lease, or wait until the lease ends."""
+
+    code = "message_not_waiting"
+    http = 409
+    mqtt = 0x83
+    grpc = "FAILED_PRECONDITION"
+
+
+class LeaseLost(HoldfastError):
+    """The lease on message {message_id} is no longer yours: its deadline passed, or it was settled or released.
+    Nothing was changed. The message may be delivered again."""
+
+    code = "lease_lost"
+    http = 409
+    mqtt = 0x83
+    grpc = "FAILED_PRECONDITION"
+
+
+class CursorOutOfRange(HoldfastError):
+    """Sequence {sequence} is outside what cursor group {group!r} can {action} in partition {partition}: from {low} to
+    {high}."""
+
+    code = "cursor_out_of_range"
+    http = 416
+    mqtt = 0x83
+    grpc = "OUT_OF_RANGE"
+
+
+# --- limits ---------------------------------------------------------------------------------------------------------
+
+
+class MessageTooLarge(HoldfastError):
+    """The message has {size_bytes} bytes; queue {queue!r} takes at most {limit_bytes} (max_message_size)."""
+
+    code = "message_too_large"
+    http = 413
+    mqtt = 0x95
+    grpc = "RESOURCE_EXHAUSTED"
+
+
+class QueueFull(HoldfastError):
+    """Queue {queue!r} holds {depth} messages, its max_depth. Retry when consumers have caught up."""
+
+    code = "queue_full"
+    retryable = True
+    http = 429
+    mqtt = 0x97
+    grpc = "RESOURCE_EXHAUSTED"
+
+
+class LimitExceeded(HoldfastError):
+    """{what} is limited to {limit}. {advice}."""
+
+    code = "limit_exceeded"
+    http = 400
+    mqtt = 0x97
+    grpc = "RESOURCE_EXHAUSTED"
+
+
+class Overloaded(HoldfastError):
+    """The node has {waiting} requests waiting, its limit. Nothing was done; retry in a moment."""
+
+    code = "overloaded"
+    retryable = True
+    http = 503
+    mqtt = 0x89
+    grpc = "UNAVAILABLE"
+
+
+class QueuePaused(HoldfastError):
+    """Queue {queue!r} is paused. Resume it to go on."""
+
+    code = "queue_paused"
+    retryable = True
+    http = 409
+    mqtt = 0x83
+    grpc = "FAILED_PRECONDITION"
+
+
+# --- the node or its storage ----------------------------------------------------------------------------------------
+
+
+class ShuttingDown(HoldfastError):
+    """The node is shutting down. Retry at another node, or when it is back."""
+
+    code = "shutting_down"
+    retryable = True
+    http = 503
+    mqtt = 0x8B
+    grpc = "UNAVAILABLE"
+
+
+class StoreError(HoldfastError):
+    """The store failed: {problem}."""
+
+    code = "store_error"
+    http = 503
+    mqtt = 0x88
+    grpc = "UNAVAILABLE"
+
+
+class StoreUnavailable(StoreError):
+    """The store could not take the write: {problem}. It may or may not have been stored; nothing was confirmed. The
+    node refuses writes until the store works again. Retry with the same message_id so that nothing doubles."""
+
+    code = "store_unavailable"
+    retryable = True
+
+
+class DiskFull(StoreUnavailable):
+    """The disk holding {path} is full. Make room; the node takes writes again by itself once there is some."""
+
+    code = "disk_full"
+    http = 507
+
+
+class StoreReadOnly(StoreUnavailable):
+    """{path} cannot be written: {problem}. Give the server's user write permission, or choose another --data-dir."""
+
+    code = "store_read_only"
+
+
+class StoreLocked(StoreError):
+    """{path} is in use by another process{holder}. Stop that one first, or choose another --data-dir."""
+
+    code = "store_locked"
+
+
+class StoreCorrupt(StoreError):
+    """{path} is damaged: {problem}. Nothing was changed. Restore it from a backup, or move it aside to start empty."""
+
+    code = "store_corrupt"
+
+
+class FormatUnknown(StoreError):
+    """{path} was written in format {found}; this version reads formats up to {known}. Install a newer Holdfast."""
+
+    code = "format_unknown"
+
+
+class Fenced(StoreError):
+    """Another node has taken over (epoch {current}); writes under epoch {epoch} are refused. This node must stop."""
+
+    code = "fenced"
+
+
+def all_errors() -> list[type[HoldfastError]]:
+    """Every class of the tree, parents before children: the error reference in the docs is made from it."""
+    found: list[type[HoldfastError]] = []
+    todo: list[type[HoldfastError]] = [HoldfastError]
+    while todo:
+        kind = todo.pop(0)
+        found.append(kind)
+        todo.extend(kind.__subclasses__())
+    return found

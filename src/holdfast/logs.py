@@ -1,0 +1,57 @@
+"""How log lines look and where they go: standard error, for a person or for a machine.
+
+Everybody logs through `structlog.get_logger()`; only the server calls `configure`. Lines of libraries that use the
+standard logging take the same shape, so that a machine reading the log has one format to understand.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import msgspec
+import structlog
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+from holdfast.config import LogSettings
+
+_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+
+def configure(settings: LogSettings) -> None:
+    """Set up logging for the whole process."""
+    level = _LEVELS[settings.level]
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    rendering = _rendering(settings.format)
+
+    structlog.configure(
+        processors=[*shared, *rendering],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *rendering],
+        )
+    )
+    # Libraries tell their every step at `info`; that is ours only when somebody debugs.
+    logging.basicConfig(handlers=[handler], level=level if level == logging.DEBUG else logging.WARNING, force=True)
+
+
+def _rendering(shape: str) -> list[Processor]:
+    if shape == "console":
+        return [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=30)]
+    return [structlog.processors.format_exc_info, _json]
+
+
+def _json(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
+    ordered = {key: event.pop(key) for key in ("timestamp", "level", "event") if key in event}
+    return msgspec.json.encode(ordered | dict(event), enc_hook=str).decode()

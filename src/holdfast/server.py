@@ -1,0 +1,102 @@
+"""The composition root: the only place that wires configuration, store, node and (as they come) fronts together.
+
+    run(config)   opens the store, starts the node, waits for a signal, stops in order, returns the exit code
+
+The first SIGTERM or SIGINT stops gracefully: new work is refused, what is under way is finished, synced and closed. A
+second one ends the process at once; nothing confirmed is lost by that, since confirmed means synced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import structlog
+import uvloop
+
+from holdfast import __version__, logs
+from holdfast.broker.node import Node
+from holdfast.config import Config
+from holdfast.errors import StoreReadOnly
+from holdfast.store import open_store
+from holdfast.store.contract import Store
+from holdfast.units import SECOND, format_duration
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+EXIT_STOPPED = 0
+EXIT_FAILED = 1
+EXIT_SIGNAL = 128
+"""Added to the signal's number when a second signal ends the process: 130 for SIGINT, 143 for SIGTERM."""
+
+
+def run(config: Config) -> int:
+    """Run a node until it is told to stop. Errors at the start are raised, for the caller to show."""
+    logs.configure(config.log)
+    store = _open(config)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_serve(config, store))
+    finally:
+        store.close()
+
+
+def _open(config: Config) -> Store:
+    path = _make_directory(config.node.data_dir)
+    if config.store.kind == "memory":
+        log.warning("memory store: all messages are gone when this process ends")
+    return open_store(
+        config.store.kind,
+        path / "store",
+        cache_bytes=config.store.cache_bytes,
+        write_buffer_bytes=config.store.write_buffer_bytes,
+    )
+
+
+def _make_directory(path: Path) -> Path:
+    """Only the server's user may look inside: payloads are nobody else's business."""
+    try:
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise StoreReadOnly(path=path, problem=error.strerror or str(error)) from error
+    return path
+
+
+async def _serve(config: Config, store: Store) -> int:
+    stop = asyncio.Event()
+    _install_signals(stop)
+    node = Node(config, store)
+    await node.start()
+    log.info(
+        "holdfast is running",
+        version=__version__,
+        node=config.node.node_id,
+        data_dir=str(config.node.data_dir.absolute()),
+        store=config.store.kind,
+        pid=os.getpid(),
+    )
+    await stop.wait()
+
+    try:
+        async with asyncio.timeout(config.node.shutdown_timeout / SECOND):
+            await node.stop()
+    except TimeoutError:
+        log.error("not stopped in time, ending now", timeout=format_duration(config.node.shutdown_timeout))
+        return EXIT_FAILED
+    log.info("holdfast has stopped")
+    return EXIT_STOPPED
+
+
+def _install_signals(stop: asyncio.Event) -> None:
+    def on_signal(number: signal.Signals) -> None:
+        if stop.is_set():
+            log.warning("second signal, ending at once", signal=number.name)
+            os._exit(EXIT_SIGNAL + number)
+        log.info("stopping; a second signal ends at once", signal=number.name)
+        stop.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number)

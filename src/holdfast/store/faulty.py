@@ -1,0 +1,134 @@
+"""A store that fails when told to: for simulations and tests of what the broker does then.
+
+A plan is asked once a call and answers with a `Fault` or None. `scattered` makes one from a seeded generator, `queued`
+one from a list; any callable will do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from holdfast.core.effects import Op
+from holdfast.core.records import Table
+from holdfast.errors import DiskFull, StoreUnavailable
+from holdfast.store.contract import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Fail with `error`, before the call has done anything, or `after` it has done all: the caller can't tell which."""
+
+    error: StoreUnavailable
+    after: bool = False
+
+
+Plan = Callable[[], "Fault | None"]
+
+
+def never() -> Fault | None:
+    """The plan without a fault."""
+    return None
+
+
+def queued(faults: Iterable[Fault | None]) -> Plan:
+    """One answer a call, in this order; none after the last."""
+    rest = iter(faults)
+    return lambda: next(rest, None)
+
+
+def scattered(random: Random, rate: float) -> Plan:
+    """A fault at about `rate` of the calls: full disk or I/O error, before or after, as the generator has it."""
+
+    def plan() -> Fault | None:
+        if random.random() >= rate:
+            return None
+        error = random.choice((DiskFull(path="(simulated)"), StoreUnavailable(problem="simulated I/O error")))
+        return Fault(error, after=random.random() < 0.5)
+
+    return plan
+
+
+class FaultyStore:
+    """Passes everything to `inner`, except what a plan makes fail. After a failure it takes no write until `reopen`."""
+
+    def __init__(self, inner: Store, *, write: Plan = never, sync: Plan = never, reopen: Plan = never) -> None:
+        self.inner = inner
+        self._write = write
+        self._sync = sync
+        self._reopen = reopen
+        self._failure: StoreUnavailable | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the store inside."""
+        return self.inner.name
+
+    def _run(self, plan: Plan, call: Callable[[], None]) -> None:
+        if self._failure is not None:
+            raise type(self._failure)(**self._failure.details)
+        fault = plan()
+        if fault is None:
+            call()
+            return
+        if fault.after:
+            call()
+        self._failure = fault.error
+        raise type(fault.error)(**fault.error.details)
+
+    def acquire(self) -> int:
+        """Take over, unless the store has failed."""
+        self._run(never, _nothing)
+        return self.inner.acquire()
+
+    def write(self, epoch: int, ops: Sequence[Op]) -> None:
+        """Write, or fail as planned."""
+        self._run(self._write, lambda: self.inner.write(epoch, ops))
+
+    def sync(self) -> None:
+        """Sync, or fail as planned."""
+        self._run(self._sync, self.inner.sync)
+
+    def reopen(self) -> None:
+        """Work again, unless this fails as planned."""
+        fault = self._reopen()
+        if fault is not None:
+            self._failure = fault.error
+            raise type(fault.error)(**fault.error.details)
+        self.inner.reopen()
+        self._failure = None
+
+    def get(self, table: Table, key: bytes) -> bytes | None:
+        """As the store inside."""
+        return self.inner.get(table, key)
+
+    def get_many(self, table: Table, keys: Sequence[bytes]) -> list[bytes | None]:
+        """As the store inside."""
+        return self.inner.get_many(table, keys)
+
+    def scan(
+        self, table: Table, start: bytes, end: bytes, limit: int, reverse: bool = False
+    ) -> list[tuple[bytes, bytes]]:
+        """As the store inside."""
+        return self.inner.scan(table, start, end, limit, reverse)
+
+    def reclaim(self, wait: bool = False) -> None:
+        """As the store inside."""
+        self.inner.reclaim(wait)
+
+    def disk_bytes(self) -> int:
+        """As the store inside."""
+        return self.inner.disk_bytes()
+
+    def room(self) -> int | None:
+        """As the store inside."""
+        return self.inner.room()
+
+    def close(self) -> None:
+        """As the store inside."""
+        self.inner.close()
+
+
+def _nothing() -> None:
+    return None

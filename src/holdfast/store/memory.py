@@ -1,0 +1,189 @@
+"""The memory store: the reference for the contract, and the double that tests and simulations run on.
+
+`MemoryDisk` is what would be on a disk; it outlives the stores opened on it. It tells synced writes from others, so
+that `crash` can lose what a power cut could lose. Several stores may be open on one disk: the last to acquire it may
+write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+
+from holdfast.core.effects import Op
+from holdfast.core.records import Table
+from holdfast.errors import Fenced, StoreError
+from holdfast.store.sorted_keys import SortedKeys
+
+# What undoes one operation: the table, the key, and the value that was under it (None: nothing was).
+_Undo = tuple[Table, bytes, bytes | None]
+
+
+class _Records:
+    """One table: values by key, and the keys in order."""
+
+    __slots__ = ("keys", "values")
+
+    def __init__(self) -> None:
+        self.values: dict[bytes, bytes] = {}
+        self.keys = SortedKeys()
+
+    def put(self, key: bytes, value: bytes) -> None:
+        if key not in self.values:
+            self.keys.add(key)
+        self.values[key] = value
+
+    def delete(self, key: bytes) -> None:
+        if self.values.pop(key, None) is not None:
+            self.keys.remove(key)
+
+
+class MemoryDisk:
+    """Records of all tables, the epoch, and how to undo each write since the last sync.
+
+    A disk that is not `crashable` keeps no undo, which is faster and does not grow while nobody syncs.
+    """
+
+    def __init__(self, *, crashable: bool = True) -> None:
+        self._tables = [_Records() for _ in range(max(Table) + 1)]
+        self._crashable = crashable
+        self._unsynced: list[list[_Undo]] = []
+        self.epoch = 0
+        self.holder: MemoryStore | None = None
+
+    @property
+    def unsynced(self) -> int:
+        """How many writes a crash could lose."""
+        return len(self._unsynced)
+
+    def table(self, table: Table) -> _Records:
+        """The records of `table`."""
+        return self._tables[table]
+
+    def apply(self, ops: Sequence[Op]) -> None:
+        """Do `ops`, and remember how to undo them."""
+        undo: list[_Undo] = []
+        try:
+            self._apply(ops, undo)
+        except BaseException:
+            self._undo(undo)  # an operation that is none: all or nothing holds even then
+            raise
+        if self._crashable:
+            self._unsynced.append(undo)
+
+    def _apply(self, ops: Sequence[Op], undo: list[_Undo]) -> None:
+        for table, key, value in ops:
+            records = self._tables[table]
+            if value is None:
+                undo.append((table, key, records.values.get(key)))
+                records.delete(key)
+            elif isinstance(value, bytes):
+                undo.append((table, key, records.values.get(key)))
+                records.put(key, value)
+            else:
+                for each in list(records.keys.ascending(key, value.end)):
+                    undo.append((table, each, records.values[each]))
+                    records.delete(each)
+
+    def _undo(self, undo: list[_Undo]) -> None:
+        for table, key, value in reversed(undo):
+            if value is None:
+                self._tables[table].delete(key)
+            else:
+                self._tables[table].put(key, value)
+
+    def sync(self) -> None:
+        """Everything written before this call is safe from a crash."""
+        # By count: a write on another thread may be added while this one runs, and is not part of it.
+        del self._unsynced[: len(self._unsynced)]
+
+    def crash(self, keep: int = 0) -> None:
+        """Lose power: what was synced stays, of the other writes only the first `keep`, and nobody holds the disk."""
+        assert self._crashable, "this disk was made with crashable=False"
+        for undo in reversed(self._unsynced[keep:]):
+            self._undo(undo)
+        self._unsynced.clear()
+        self.holder = None
+
+
+class MemoryStore:
+    """A store on a `MemoryDisk`; on one of its own when none is given."""
+
+    name = "memory"
+
+    def __init__(self, disk: MemoryDisk | None = None) -> None:
+        self.disk = disk if disk is not None else MemoryDisk()
+        self._closed = False
+
+    def acquire(self) -> int:
+        """Take the disk over from whoever held it."""
+        disk = self._opened()
+        disk.epoch += 1
+        disk.holder = self
+        return disk.epoch
+
+    def write(self, epoch: int, ops: Sequence[Op]) -> None:
+        """Apply `ops` in order, all or none."""
+        disk = self._opened()
+        if disk.holder is not self or epoch != disk.epoch:
+            raise Fenced(epoch=epoch, current=disk.epoch)
+        disk.apply(ops)
+
+    def sync(self) -> None:
+        """Make everything written so far safe from `crash`."""
+        self._opened().sync()
+
+    def crash(self, keep: int = 0) -> None:
+        """Die as by a power cut: see MemoryDisk.crash. This store must be reopened or replaced by a new one."""
+        self._opened().crash(keep)
+
+    def get(self, table: Table, key: bytes) -> bytes | None:
+        """The value under `key`, or None."""
+        return self._opened().table(table).values.get(key)
+
+    def get_many(self, table: Table, keys: Sequence[bytes]) -> list[bytes | None]:
+        """The values of `keys`, in their order."""
+        values = self._opened().table(table).values
+        return [values.get(key) for key in keys]
+
+    def scan(
+        self, table: Table, start: bytes, end: bytes, limit: int, reverse: bool = False
+    ) -> list[tuple[bytes, bytes]]:
+        """At most `limit` records with start <= key < end, in order."""
+        records = self._opened().table(table)
+        keys = records.keys.descending(start, end) if reverse else records.keys.ascending(start, end)
+        return [(key, records.values[key]) for key in islice(keys, max(limit, 0))]
+
+    def reclaim(self, wait: bool = False) -> None:  # noqa: ARG002 - memory is free at once
+        """Nothing to do: a deleted record takes no space."""
+        self._opened()
+
+    def disk_bytes(self) -> int:
+        """Nothing is on disk."""
+        self._opened()
+        return 0
+
+    def room(self) -> int | None:
+        """No bound is known."""
+        self._opened()
+        return None
+
+    def reopen(self) -> None:
+        """Let go of the disk. What was written stays: only `crash` loses it."""
+        disk = self._opened()
+        if disk.holder is self:
+            disk.holder = None
+
+    def close(self) -> None:
+        """Sync and let go of the disk."""
+        if self._closed:
+            return
+        if self.disk.holder is self:
+            self.disk.sync()
+            self.disk.holder = None
+        self._closed = True
+
+    def _opened(self) -> MemoryDisk:
+        if self._closed:
+            raise StoreError(problem="it was closed")
+        return self.disk

@@ -1,0 +1,318 @@
+"""The embedded store: RocksDB in one directory, for one process.
+
+How it maps to the contract: `write` is one RocksDB write batch, in its log when the call returns; `sync` flushes that
+log to the disk, without the GIL. The directory's lock keeps other processes out, so the epoch needs no look at the disk
+at each write; it is stored under a key that no table has.
+
+Tuning stands in store/rocks_tuning.py, the open database in store/rocks_handles.py, removal of garbage in
+store/rocks_sweep.py, the meaning of errors in store/rocks_errors.py, the directory in store/directory.py.
+
+Errors are raised outside of the `except` that met them: a chained error keeps the frames it came through, those keep
+iterators and handles, and those keep RocksDB open, so that it could not be opened again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from rocksdict import Rdict, WriteBatch
+
+from holdfast.core.effects import Op
+from holdfast.core.records import Table
+from holdfast.errors import DiskFull, Fenced, FormatUnknown, StoreCorrupt, StoreError
+from holdfast.store.directory import Directory
+from holdfast.store.rocks_errors import too_many_skipped, translate
+from holdfast.store.rocks_handles import Handles
+from holdfast.store.rocks_sweep import Span
+from holdfast.store.rocks_tuning import (
+    CACHE_BYTES,
+    FAMILY_OF,
+    SKIPPED_MAX,
+    WRITE_BUFFER_BYTES,
+    range_options,
+)
+
+# The layout of a data directory: families, key prefixes, what a key without a table means. Raise it when code of the
+# old number would misread the new layout, and add the step from the old number to MIGRATIONS.
+FORMAT: Final = 1
+
+# A step gets the RocksDB directory (closed, locked by us), opens it in the shape of its own version and leaves it in
+# that of the next. It may be run again after a crash in the middle.
+Migration = Callable[[Path], None]
+MIGRATIONS: Final[Mapping[int, Migration]] = {}
+
+
+class RocksStore:
+    """A store on RocksDB in the directory `path`, which is created if need be."""
+
+    name = "rocks"
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        cache_bytes: int = CACHE_BYTES,
+        write_buffer_bytes: int = WRITE_BUFFER_BYTES,
+        format_number: int = FORMAT,
+        migrations: Mapping[int, Migration] = MIGRATIONS,
+    ) -> None:
+        self._cache_bytes = cache_bytes
+        self._write_buffer_bytes = write_buffer_bytes
+        self._handles: Handles | None = None
+        self._failure: StoreError | None = None
+        self._epoch = 0  # the newest given out
+        self._held = 0  # the one that may write; none until it is acquired
+        self._syncing = threading.Lock()  # the database is not torn down under a sync on its worker thread
+        self._directory = Directory(Path(path))
+        try:
+            fresh = self._check_format(format_number, migrations)
+            self._open(create=fresh)
+            if fresh:
+                self._complete(format_number)
+        except BaseException:
+            self._tear_down()
+            self._directory.release()
+            raise
+
+    # --- opening and closing ----------------------------------------------------------------------------------------
+
+    def _check_format(self, known: int, migrations: Mapping[int, Migration]) -> bool:
+        """Bring the directory to the known format. True when there is no store in it yet."""
+        found = self._directory.format()
+        if found is None:
+            return True
+        if found > known:
+            raise FormatUnknown(path=self._directory.path, found=found, known=known)
+        while found < known:
+            migrations[found](self._directory.data)
+            found += 1
+            self._directory.set_format(found)
+        return False
+
+    def _open(self, *, create: bool) -> None:
+        try:
+            self._handles = Handles(
+                self._directory.data, self._cache_bytes, self._write_buffer_bytes, create, self._fail
+            )
+            self._epoch = self._handles.stored_epoch()
+        except Exception as error:  # noqa: BLE001 - the binding raises nothing more specific
+            failure = translate(error, self._directory.path, opening=True)
+        else:
+            return
+        raise failure
+
+    def _complete(self, format_number: int) -> None:
+        """Finish the creation of a store, unless it holds records: then FORMAT was lost, and we would guess."""
+        if self._opened().db.latest_sequence_number() > 0:
+            raise StoreCorrupt(path=self._directory.path, problem="its FORMAT file is missing")
+        self._directory.set_format(format_number)
+
+    def reopen(self) -> None:
+        """Drop everything in memory and read what is stored. RocksDB takes no write after a failed one until then.
+
+        What it reads back from the log it first writes to new, synced tables: so also what a failed fsync left in the
+        page cache alone is durable, or reported as failed, before anyone relies on it.
+        """
+        if self._handles is None and self._failure is None:
+            raise StoreError(problem="it was closed")
+        if isinstance(self._failure, DiskFull) and self._handles is not None and self.room() < self._write_buffer_bytes:
+            raise _again(self._failure)  # it would not open again: leave it as it is, open for reading
+        self._tear_down()
+        try:
+            self._open(create=False)
+        except StoreError as error:
+            self._fail(error)
+            raise
+        self._failure = None
+
+    def close(self) -> None:
+        """Sync, flush the memtables so that the next opening has no log to read, and release the directory."""
+        if self._handles is None and self._failure is None:
+            return
+        failure = self._failure
+        problem = self._tear_down()
+        self._failure = None
+        self._directory.release()
+        if problem is not None and failure is None:
+            raise translate(problem, self._directory.path)
+
+    def _tear_down(self) -> Exception | None:
+        with self._syncing:
+            handles, self._handles = self._handles, None
+            self._held = 0
+            return handles.close() if handles is not None else None
+
+    def _opened(self) -> Handles:
+        if self._handles is not None:
+            return self._handles
+        if self._failure is not None:
+            raise _again(self._failure)
+        raise StoreError(problem="it was closed")
+
+    def _fail(self, error: Exception) -> StoreError:
+        """Remember that the last write may be lost or half known: nothing is written until `reopen` succeeded."""
+        self._failure = error if isinstance(error, StoreError) else translate(error, self._directory.path)
+        return self._failure
+
+    # --- writing ----------------------------------------------------------------------------------------------------
+
+    def acquire(self) -> int:
+        """Take over: a new epoch, stored and synced."""
+        epoch = self._epoch + 1
+        self._commit(self._opened().epoch_batch(epoch))
+        self.sync()
+        self._epoch = self._held = epoch
+        return epoch
+
+    def write(self, epoch: int, ops: Sequence[Op]) -> None:
+        """Apply `ops` in order, all or none."""
+        if epoch != self._held:
+            self._opened()
+            raise Fenced(epoch=epoch, current=self._epoch)
+        self._commit(self._batch(ops))
+
+    def _batch(self, ops: Sequence[Op]) -> WriteBatch:
+        """The hot path: one loop, one call into RocksDB an operation."""
+        handles = self._opened()
+        homes = handles.homes
+        batch = WriteBatch(raw_mode=True)
+        put = batch.put
+        delete = batch.delete
+        for table, key, value in ops:
+            prefix, home = homes[table]
+            if value is None:
+                delete(prefix + key, home)
+            elif isinstance(value, bytes):
+                put(prefix + key, value, home)
+            elif key < value.end:
+                batch.delete_range(prefix + key, prefix + value.end, home)
+                handles.sweeper.emptied(Span(FAMILY_OF[table], prefix + key, prefix + value.end))
+        return batch
+
+    def _commit(self, batch: WriteBatch) -> None:
+        if self._failure is not None:
+            raise _again(self._failure)
+        try:
+            self._opened().db.write(batch)
+        except Exception as error:  # noqa: BLE001 - the binding raises nothing more specific
+            failure = self._fail(error)
+        else:
+            return
+        raise failure
+
+    def sync(self) -> None:
+        """Flush RocksDB's log to the disk. The GIL is free meanwhile."""
+        with self._syncing:
+            if self._failure is not None:
+                raise _again(self._failure)
+            try:
+                self._opened().db.flush_wal(True)
+            except Exception as error:  # noqa: BLE001 - the binding raises nothing more specific
+                failure = self._fail(error)
+            else:
+                return
+        raise failure
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    def get(self, table: Table, key: bytes) -> bytes | None:
+        """The record under `key`, or None."""
+        prefix, family = self._opened().families[table]
+        try:
+            value: bytes | None = family.get(prefix + key)
+        except Exception as error:  # noqa: BLE001 - the binding raises nothing more specific
+            failure = translate(error, self._directory.path)
+        else:
+            return value
+        raise failure
+
+    def get_many(self, table: Table, keys: Sequence[bytes]) -> list[bytes | None]:
+        """The records under `keys`, in their order; neighbours share the work of finding their block."""
+        prefix, family = self._opened().families[table]
+        try:
+            values: list[bytes | None] | None = family.get([prefix + key for key in keys])
+        except Exception as error:  # noqa: BLE001 - the binding raises nothing more specific
+            failure = translate(error, self._directory.path)
+        else:
+            return values or []
+        raise failure
+
+    def scan(
+        self, table: Table, start: bytes, end: bytes, limit: int, reverse: bool = False
+    ) -> list[tuple[bytes, bytes]]:
+        """At most `limit` records with start <= key < end, in order."""
+        handles = self._opened()
+        if limit <= 0 or start >= end:
+            return []
+        prefix, family = handles.families[table]
+        lower, upper = prefix + start, prefix + end
+        sweeper = handles.sweeper
+        try:
+            return _rows(family, lower, upper, limit, reverse, 0 if sweeper.running else SKIPPED_MAX)
+        except Exception as error:  # noqa: BLE001 - the binding raises nothing more specific
+            failure = None if too_many_skipped(error) else translate(error, self._directory.path)
+        if failure is not None:
+            raise failure
+        # The range is crowded with tombstones: step over all of them, and have those that were in the way removed.
+        try:
+            rows = _rows(family, lower, upper, limit, reverse, 0)
+        except Exception as error:  # noqa: BLE001 - the binding raises nothing more specific
+            failure = translate(error, self._directory.path)
+        else:
+            seen = prefix + rows[-1][0] if rows else lower if reverse else upper
+            span = Span(FAMILY_OF[table], seen, upper) if reverse else Span(FAMILY_OF[table], lower, seen)
+            sweeper.emptied(span)
+            sweeper.start(everything=False)
+            return rows
+        raise failure
+
+    # --- space ------------------------------------------------------------------------------------------------------
+
+    def reclaim(self, wait: bool = False) -> None:
+        """Compact what holds many deleted records, on a thread of its own; `wait` for all of it."""
+        sweeper = self._opened().sweeper
+        if wait:
+            sweeper.wait()
+        sweeper.start(everything=True)
+        if wait:
+            sweeper.wait()
+
+    def room(self) -> int:
+        """Bytes free on the file system."""
+        return self._directory.room()
+
+    def disk_bytes(self) -> int:
+        """Bytes that the database's files occupy."""
+        return self._directory.occupied()
+
+
+def _again(failure: StoreError) -> StoreError:
+    return type(failure)(**failure.details)
+
+
+def _rows(
+    family: Rdict, lower: bytes, upper: bytes, limit: int, reverse: bool, skipped_max: int
+) -> list[tuple[bytes, bytes]]:
+    options = range_options(upper, skipped_max)
+    if reverse:
+        options.set_iterate_lower_bound(lower)
+    iterator = family.iter(options)
+    if reverse:
+        iterator.seek_to_last()
+    else:
+        iterator.seek(lower)
+    step = iterator.prev if reverse else iterator.next
+    take_key = iterator.key
+    take_value = iterator.value
+    rows: list[tuple[bytes, bytes]] = []
+    for _ in range(limit):
+        key: bytes | None = take_key()
+        if key is None:
+            iterator.status()  # the end, or damage: the binding's simpler `items()` would not tell one from the other
+            break
+        rows.append((key[1:], take_value()))
+        step()
+    return rows

@@ -1,0 +1,75 @@
+"""An open RocksDB and everything that refers to it, in one place, so that dropping it closes the database."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from rocksdict import Cache, ColumnFamily, Rdict, WriteBatch
+
+from holdfast.store.rocks_sweep import Sweeper
+from holdfast.store.rocks_tuning import FAMILIES, FAMILY_OF, database_options, family_options
+
+_EPOCH_FAMILY = "state"
+_EPOCH_KEY = b"\xffepoch"  # no table has the number 255
+
+
+class Handles:
+    """The open database. `failed` hears of an error on a background thread."""
+
+    def __init__(
+        self,
+        path: Path,
+        cache_bytes: int,
+        write_buffer_bytes: int,
+        create: bool,
+        failed: Callable[[Exception], object],
+    ) -> None:
+        # The directory's FORMAT is written last, so where it is missing there can be no tables. If there are, RocksDB
+        # must complain of what else is missing instead of starting afresh beside them.
+        create = create and not any(path.glob("*.sst"))
+        cache = Cache(cache_bytes)
+        options = {name: family_options(name, write_buffer_bytes, cache) for name in FAMILIES}
+        self.db = Rdict(str(path), database_options(write_buffer_bytes, create=create), options)
+        named = {name: self.db.get_column_family(name) for name in FAMILIES}
+        handles = {name: self.db.get_column_family_handle(name) for name in FAMILIES}
+        # Lists by table number: looking one up costs a third of hashing a member of an enum.
+        numbers = range(max(FAMILY_OF) + 1)
+        self.families: list[tuple[bytes, Rdict]] = [(bytes([n]), named[FAMILY_OF[n]]) for n in numbers]
+        self.homes: list[tuple[bytes, ColumnFamily]] = [(bytes([n]), handles[FAMILY_OF[n]]) for n in numbers]
+        self.sweeper = Sweeper(self.db, named, failed)
+        self._named = named
+        self._epoch_home: ColumnFamily | None = handles[_EPOCH_FAMILY]
+
+    def stored_epoch(self) -> int:
+        """The newest epoch that was given out, 0 when none was."""
+        stored: bytes | None = self._named[_EPOCH_FAMILY].get(_EPOCH_KEY)
+        return int.from_bytes(stored, "big") if stored else 0
+
+    def epoch_batch(self, epoch: int) -> WriteBatch:
+        """The write that stores an epoch."""
+        batch = WriteBatch(raw_mode=True)
+        batch.put(_EPOCH_KEY, epoch.to_bytes(8, "big"), self._epoch_home)
+        return batch
+
+    def close(self) -> Exception | None:
+        """Sync, flush and close. The first problem is returned, not raised: everything is released all the same.
+
+        A sweep under way is cut short; RocksDB then refuses the flush, which is no loss, since the log is synced.
+        """
+        problem: Exception | None = None
+        try:
+            self.db.flush_wal(True)
+        except Exception as error:  # noqa: BLE001 - the binding raises nothing more specific
+            problem = error.with_traceback(None)
+        cut_short = self.sweeper.stop()
+        self.homes.clear()
+        self.families.clear()
+        self._epoch_home = None
+        for database in (*self._named.values(), self.db):
+            try:
+                database.close()
+            except Exception as error:  # noqa: BLE001 - the binding raises nothing more specific
+                if problem is None and not cut_short:
+                    problem = error.with_traceback(None)
+        return problem

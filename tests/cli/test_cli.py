@@ -1,0 +1,137 @@
+"""The `holdfast` command, as a person at a terminal meets it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from holdfast import __version__
+from holdfast.cli.main import main
+from holdfast.config import all_fields
+
+HOLDFAST = Path(sys.executable).parent / "holdfast"
+
+
+def run(*arguments: str, **environ: str) -> Result:
+    clean = {name: None for name in os.environ if name.startswith("HOLDFAST_")}
+    return CliRunner().invoke(main, arguments, env={**clean, **environ})
+
+
+def run_for_real(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+    return subprocess.run(
+        [HOLDFAST, *arguments], env=clean | environ, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_version() -> None:
+    done = run_for_real("--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"holdfast {__version__}\n", "")
+
+
+def test_config_show_origin_tells_where_each_value_comes_from(tmp_path: Path) -> None:
+    file = tmp_path / "holdfast.toml"
+    file.write_text('[limits]\nmax_wait = "1m"\n')
+    done = run_for_real(
+        "config", "show", "--origin", "--config", str(file), "--data-dir", "/srv", HOLDFAST_NODE_NODE_ID="5"
+    )
+    lines = [line.strip().split(maxsplit=2) for line in done.stdout.splitlines()]
+    assert done.returncode == 0
+    assert [field for field, *_ in lines] == ["setting", *(field.dotted for field in all_fields())]
+    assert ["limits.max_wait", "1m", f"file {file}"] in lines
+    assert ["node.node_id", "5", "environment HOLDFAST_NODE_NODE_ID"] in lines
+    assert ["node.data_dir", "/srv", "flag --data-dir"] in lines
+
+
+def test_config_show_without_origin_is_two_columns() -> None:
+    lines = run("config", "show").stdout.splitlines()
+    assert lines[0].split() == ["setting", "value"]
+    assert ["limits.inbox_bytes", "64MiB"] in [line.split() for line in lines]
+
+
+def test_config_show_as_json_is_for_programs() -> None:
+    plain = json.loads(run("config", "show", "-o", "json").stdout)
+    assert plain["limits"]["max_wait"] == "15m"
+    assert plain["limits"]["lease_max"] == 1000
+    assert plain["queues"]["auto_create"] is True
+    assert plain["node"]["data_dir"] == "data"
+    told = json.loads(run("config", "show", "--origin", "-o", "json", HOLDFAST_LIMITS_LEASE_MAX="9").stdout)
+    assert told["limits"]["lease_max"] == {"value": 9, "origin": "environment HOLDFAST_LIMITS_LEASE_MAX"}
+
+
+def test_config_check_of_a_good_file(tmp_path: Path) -> None:
+    file = tmp_path / "good.toml"
+    file.write_text("[node]\nnode_id = 3\n")
+    done = run("config", "check", str(file))
+    assert done.exit_code == 0
+    assert "The configuration is good: 1 settings given" in done.stderr
+
+
+def test_config_check_of_a_file_does_not_look_at_the_environment_but_without_a_file_it_does(tmp_path: Path) -> None:
+    file = tmp_path / "good.toml"
+    file.write_text("[node]\nnode_id = 3\n")
+    assert run("config", "check", str(file), HOLDFAST_NODE_NODE_ID="bad").exit_code == 0
+    assert run("config", "check", HOLDFAST_NODE_NODE_ID="bad").exit_code == 2
+
+
+def test_config_check_of_a_bad_file_names_the_setting_the_range_and_the_error_code(tmp_path: Path) -> None:
+    file = tmp_path / "bad.toml"
+    file.write_text("[node]\nnode_id = 5000\n")
+    done = run_for_real("config", "check", str(file))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        f"error: Setting node.node_id cannot be 5000: it must be a whole number from 0 to 1023 (file {file}). "
+        "[invalid_config]\n"
+    )
+
+
+def test_a_missing_configuration_file_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    done = run("serve", "--config", str(tmp_path / "none.toml"))
+    assert done.exit_code == 2
+    assert "No such file or directory. [config_unreadable]" in done.stderr
+
+
+def test_a_flag_out_of_range_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    done = run("serve", "--data-dir", str(tmp_path / "data"), "--node-id", "1024")
+    assert done.exit_code == 2
+    assert "1024 is not in the range 0<=x<=1023" in done.stderr
+    assert not (tmp_path / "data").exists()
+
+
+def test_help_lists_only_what_exists() -> None:
+    text = run("serve", "--help").stdout
+    for flag in ("--data-dir", "--store", "--config", "--log-level", "--log-format", "--node-id"):
+        assert flag in text
+    for missing in ("--mqtt", "--http", "--grpc"):
+        assert missing not in text
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts_are_for_this_command(shell: str) -> None:
+    done = run("completion", shell)
+    assert done.exit_code == 0
+    assert "_HOLDFAST_COMPLETE" in done.stdout
+
+
+def test_completion_completes() -> None:
+    done = run_for_real(_HOLDFAST_COMPLETE="bash_complete", COMP_WORDS="holdfast serve --st", COMP_CWORD="2")
+    assert "--store" in done.stdout
+
+
+def test_every_command_and_option_explains_itself() -> None:
+    todo: list[click.Command] = [main]
+    silent: list[str] = []
+    while todo:
+        command = todo.pop()
+        todo.extend(command.commands.values() if isinstance(command, click.Group) else [])
+        silent += [] if command.help else [str(command.name)]
+        options = [option for option in command.params if isinstance(option, click.Option)]
+        silent += [f"{command.name} {option.name}" for option in options if not option.help]
+    assert silent == []

@@ -1,0 +1,66 @@
+"""The documentation keeps up with the code: pages made from it are fresh, and nothing a user meets is missing."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+import pytest
+
+from docs import generate
+from holdfast.cli.main import main
+from holdfast.config import all_fields
+from holdfast.errors import all_errors
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+
+def page(name: str) -> str:
+    return (ROOT / "docs" / "reference" / name).read_text()
+
+
+def test_pages_made_from_the_code_are_fresh() -> None:
+    assert generate.stale() == [], "run `make docs`"
+
+
+def test_a_page_that_differs_from_the_code_is_called_stale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generate, "DOCS", tmp_path)
+    assert generate.stale() == list(generate.PAGES)
+
+
+def test_every_setting_is_documented() -> None:
+    text = page("configuration.md")
+    assert [f.dotted for f in all_fields() if f"### `{f.dotted}`" not in text or f"`{f.variable}`" not in text] == []
+
+
+def test_every_command_is_documented() -> None:
+    text = page("cli.md")
+
+    def paths(prefix: str, command: click.Command) -> list[str]:
+        children = command.commands.items() if isinstance(command, click.Group) else []
+        return [prefix, *(path for name, child in children for path in paths(f"{prefix} {name}", child))]
+
+    assert [path for path in paths("holdfast", main) if f"## `{path}`" not in text] == []
+
+
+def test_every_error_is_documented_and_codes_are_unique() -> None:
+    text = page("errors.md")
+    codes = [kind.code for kind in all_errors()]
+    assert len(set(codes)) == len(codes)
+    assert [code for code in codes if f"| `{code}` |" not in text] == []
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_between_pages_lead_somewhere(path: Path) -> None:
+    prose = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
+    targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", prose)
+    broken = [target for target in targets if "://" not in target and not (path.parent / target).exists()]
+    assert broken == []
+
+
+def test_every_page_can_be_found_from_the_index() -> None:
+    index = (ROOT / "docs" / "README.md").read_text()
+    pages = [str(p.relative_to(ROOT / "docs")) for p in (ROOT / "docs").rglob("*.md") if p.name != "README.md"]
+    assert [name for name in pages if f"({name})" not in index] == []

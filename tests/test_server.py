@@ -1,0 +1,152 @@
+"""The server process: starting, refusing to start, stopping, and stopping at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+HOLDFAST = Path(sys.executable).parent / "holdfast"
+
+# A real node stops in milliseconds. To see what the server does about one that hangs, this one never ends stopping.
+HANGING = """
+import asyncio, sys
+from holdfast import server
+from holdfast.cli.main import main
+
+class Hanging:
+    def __init__(self, config, store): pass
+    async def start(self): pass
+    async def stop(self): await asyncio.Event().wait()
+
+server.Node = Hanging
+main(["serve", *sys.argv[1:]])
+"""
+
+
+class Server:
+    """A child process that says on standard error what it does, one JSON object a line."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+
+    def wait_for(self, event: str) -> dict[str, object]:
+        assert self.process.stderr is not None
+        seen: list[str] = []
+        for line in self.process.stderr:
+            seen.append(line)
+            entry = json.loads(line) if line.startswith("{") else {}
+            if event in str(entry.get("event", "")):
+                assert isinstance(entry, dict)
+                return entry
+        raise AssertionError(f"the server ended without saying {event!r}:\n{''.join(seen)}")
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def exit_code(self) -> int:
+        return self.process.wait(timeout=30)
+
+
+@contextmanager
+def serving(data: Path, *arguments: str, hanging: bool = False, **environ: str) -> Iterator[Server]:
+    command = [sys.executable, "-c", HANGING] if hanging else [str(HOLDFAST), "serve"]
+    process = subprocess.Popen(
+        [*command, "--data-dir", str(data), "--log-format", "json", *arguments],
+        env={**os.environ, **environ},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield Server(process)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def refused(data: Path) -> tuple[int, str]:
+    done = subprocess.run(
+        [HOLDFAST, "serve", "--data-dir", data], capture_output=True, text=True, timeout=30, check=False
+    )
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("store", ["rocks", "memory"])
+def test_a_signal_stops_the_server_gracefully(tmp_path: Path, store: str, number: signal.Signals) -> None:
+    with serving(tmp_path / "data", "--store", store) as server:
+        running = server.wait_for("holdfast is running")
+        assert running["store"] == store
+        assert running["pid"] == server.process.pid
+        server.signal(number)
+        assert server.wait_for("stopping")["signal"] == number.name
+        server.wait_for("holdfast has stopped")
+        assert server.exit_code() == 0
+
+
+def test_a_stopped_server_can_be_started_again_on_its_data(tmp_path: Path) -> None:
+    for _ in range(2):
+        with serving(tmp_path / "data") as server:
+            server.wait_for("holdfast is running")
+            server.signal(signal.SIGTERM)
+            assert server.exit_code() == 0
+
+
+def test_a_second_server_on_the_same_data_is_refused(tmp_path: Path) -> None:
+    with serving(tmp_path / "data") as server:
+        server.wait_for("holdfast is running")
+        code, said = refused(tmp_path / "data")
+        assert code == 1
+        assert "is in use by another process" in said
+        assert said.rstrip().endswith("[store_locked]")
+
+
+def test_a_data_directory_that_cannot_be_made_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    code, said = refused(tmp_path / "file" / "data")
+    assert code == 1
+    assert said.startswith(f"error: {tmp_path}/file/data cannot be written: Not a directory.")
+    assert said.count("\n") == 1
+
+
+def test_the_data_directory_is_for_the_servers_user_only(tmp_path: Path) -> None:
+    with serving(tmp_path / "data") as server:
+        server.wait_for("holdfast is running")
+        assert (tmp_path / "data").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_second_signal_ends_at_once(tmp_path: Path, number: signal.Signals, code: int) -> None:
+    with serving(tmp_path / "data", hanging=True) as server:
+        server.wait_for("holdfast is running")
+        server.signal(signal.SIGTERM)
+        server.wait_for("stopping")
+        server.signal(number)
+        server.wait_for("second signal")
+        assert server.exit_code() == code
+
+
+def test_a_stop_that_takes_too_long_is_cut_short(tmp_path: Path) -> None:
+    with serving(tmp_path / "data", hanging=True, HOLDFAST_NODE_SHUTDOWN_TIMEOUT="50ms") as server:
+        server.wait_for("holdfast is running")
+        server.signal(signal.SIGTERM)
+        assert server.wait_for("not stopped in time")["timeout"] == "50ms"
+        assert server.exit_code() == 1
+
+
+def test_the_log_is_readable_for_people_by_default(tmp_path: Path) -> None:
+    process = subprocess.Popen([HOLDFAST, "serve", "--data-dir", tmp_path / "data"], stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    line = process.stderr.readline()
+    process.terminate()
+    process.communicate(timeout=30)
+    assert "[info" in line
+    assert "holdfast is running" in line
+    assert "\x1b" not in line, "colours are for terminals"
