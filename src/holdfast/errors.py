@@ -296,6 +296,21 @@ class FormatUnknown(StoreError):
     code = "format_unknown"
 
 
+class LakeUnavailable(StoreError):
+    """The journal cannot be written to {path}: {problem}. It stays in the store, which grows until this works again:
+    make room, or give the server's user the right to write there."""
+
+    code = "lake_unavailable"
+    retryable = True
+
+
+class LakeDamaged(StoreError):
+    """The journal's lake is damaged at {path}: {problem}. Nothing was changed, and the journal stays in the store.
+    Restore the lake from a backup, or move it aside to start a new one."""
+
+    code = "lake_damaged"
+
+
 class Fenced(StoreError):
     """Another node has taken over (epoch {current}); writes under epoch {epoch} are refused. This node must stop."""
 

@@ -8,8 +8,10 @@ A read of a shard that has changes in the batch writes the batch first, so that 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from heapq import heappop, heappush, merge
+from itertools import islice
 
 import msgspec
 from msgspec.structs import replace
@@ -30,7 +32,7 @@ from holdfast.core.commands import (
     Tick,
 )
 from holdfast.core.deadletter import dead_letter
-from holdfast.core.effects import Doomed, Effects, Op, Read
+from holdfast.core.effects import Doomed, Effects, Op, Read, Until
 from holdfast.core.groups import NEVER
 from holdfast.core.ids import Snowflakes
 from holdfast.core.journal import ShardName, write_block
@@ -43,7 +45,7 @@ from holdfast.core.queue import (
     check_name,
     dead_queue_of,
 )
-from holdfast.core.records import Table, journal_key, queue_key
+from holdfast.core.records import Table, journal_key, queue_key, shard_key
 from holdfast.core.shard import HotBodies, Rows, Shard
 from holdfast.errors import (
     GroupNotFound,
@@ -60,6 +62,17 @@ NODE_KEY = b"node"
 # restart within a second makes ids run up to a second ahead of the clock, which harms nothing.
 RESERVE_MS = 1_000
 BURIAL_ROUNDS = 1_000  # chunks of one Tick loop; more waits for the next turn
+
+
+# What a shard leaves behind when its queue is deleted. MESSAGES are not among it: the journal refers to them.
+_OF_SHARDS = frozenset(Table) - {
+    Table.META,
+    Table.QUEUES,
+    Table.MESSAGES,
+    Table.JOURNAL,
+    Table.TRANSACTIONS,
+    Table.STAGED,
+}
 
 
 class NodeRecord(msgspec.Struct, array_like=True):
@@ -121,6 +134,7 @@ class Engine:
         self._wakes: list[tuple[int, int]] = []
         self._wake_of: dict[int, int] = {}
         self._must_sync = False
+        self._forgotten: list[int] = []  # shards of a deleted queue; the batch's journal still names them
         self._at = 0
 
     # --- opening ----------------------------------------------------------------------------------------------------
@@ -162,7 +176,8 @@ class Engine:
     def write(self) -> bool:
         """Write what has been gathered as one atomic batch. True: it must be synced before anything is answered."""
         if not self.pending:
-            return False
+            must_sync, self._must_sync = self._must_sync, False
+            return must_sync
         effects = Effects()
         effects.ops = self._ops
         for shard in self._touched.values():
@@ -188,14 +203,22 @@ class Engine:
         self.store.write(self.epoch, effects.ops)
         for shard in touched.values():
             self._note_wake(shard)
+        for number in self._forgotten:
+            del self.by_shard[number]
+        self._forgotten = []
         return must_sync
 
-    def _step(self, queue: Queue, shard: Shard, command: Command, now: int) -> object:
+    def _write_early(self) -> None:
+        """Write what has been gathered, because it must be read. Whether it must be synced is for the turn's end."""
+        must_sync = self.write()
+        self._must_sync = self._must_sync or must_sync
+
+    def step(self, queue: Queue, shard: Shard, command: Command, now: int) -> object:
         """Step a shard until it has all it needs, and take its effects into the batch."""
         effects = shard.step(command, now)
         while effects.reads:
             if shard.number in self._touched:
-                self.write()
+                self._write_early()
             shard.supply(effects.reads, self._fetch(effects.reads))
             effects = shard.step(command, now)
         self._at = now
@@ -208,9 +231,9 @@ class Engine:
             self._bury(queue, shard, effects.doomed, now)
         return effects.reply
 
-    def _fetch(self, reads: list[Read]) -> list[bytes | None | Rows]:
+    def _fetch(self, reads: list[Read]) -> list[bytes | Rows | None]:
         store = self.store
-        results: list[bytes | None | Rows] = []
+        results: list[bytes | Rows | None] = []
         for read in reads:
             if read.end is None:
                 results.append(store.get(read.table, read.key))
@@ -228,12 +251,12 @@ class Engine:
         self.stirred.add(name)
         if len(routes) == 1:
             shard, _ = routes[0]
-            reply = self._step(queue, shard, Enqueue(drafts, room, protocol), now)
+            reply = self.step(queue, shard, Enqueue(drafts, room, protocol), now)
             assert isinstance(reply, Enqueued)
             return reply
         total = Enqueued([0] * len(drafts))
         for shard, indexes in routes:
-            reply = self._step(queue, shard, Enqueue([drafts[i] for i in indexes], room, protocol), now)
+            reply = self.step(queue, shard, Enqueue([drafts[i] for i in indexes], room, protocol), now)
             assert isinstance(reply, Enqueued)
             stored = 0
             for at, index in enumerate(indexes):
@@ -277,7 +300,7 @@ class Engine:
                 if max_bytes and left <= 0 and found:
                     break
                 command = Lease(group, share, timeout, consumer, protocol, max(left, 1) if max_bytes else 0)
-                reply = self._step(queue, shard, command, now)
+                reply = self.step(queue, shard, command, now)
                 assert isinstance(reply, list)
                 found += reply
             if len(found) == before:
@@ -288,26 +311,39 @@ class Engine:
 
     def _shares(self, shards: list[Shard], group: str, limit: int) -> list[tuple[Shard, int]]:
         """How many of the next `limit` deliveries each shard has, going by their places."""
-        heads: list[list[tuple[int, int, int]]] = []
+        fronts: list[tuple[tuple[int, int], int]] = []
         for index, shard in enumerate(shards):
-            if not shard.live:
-                continue
-            places, reads = shard.heads(group, limit)
-            while reads:
-                if shard.number in self._touched:
-                    self.write()
-                shard.supply(reads, self._fetch(reads))
-                places, reads = shard.heads(group, limit)
-            if places:
-                heads.append([(priority, stamp, index) for priority, stamp in places])
-        if len(heads) == 1:
-            return [(shards[heads[0][0][2]], len(heads[0]))]
+            if shard.head.ready:
+                front = self.heads(shard, group)
+                if front:
+                    fronts.append((front[0], index))
+        if not fronts:
+            return []
+        fronts.sort()
+        # What arrived together lies together, so the first shard often has all of it: look there before merging.
+        best = shards[fronts[0][1]]
+        places = self.heads(best, group, limit)
+        if len(fronts) == 1:
+            return [(best, len(places))]
+        ahead = bisect_left(places, fronts[1][0])
+        if ahead == limit:
+            return [(best, limit)]
+        lists = [[(place, fronts[0][1]) for place in places]]
+        lists += [[(place, index) for place in self.heads(shards[index], group, limit)] for _, index in fronts[1:]]
         counts: dict[int, int] = {}
-        for taken, (_, _, index) in enumerate(merge(*heads)):
-            if taken == limit:
-                break
+        for _, index in islice(merge(*lists), limit):
             counts[index] = counts.get(index, 0) + 1
         return [(shards[index], count) for index, count in counts.items()]
+
+    def heads(self, shard: Shard, group: str, limit: int = 1) -> list[tuple[int, int]]:
+        """Places of the next deliveries of a group in one shard."""
+        places, reads = shard.heads(group, limit)
+        while reads:
+            if shard.number in self._touched:
+                self._write_early()
+            shard.supply(reads, self._fetch(reads))
+            places, reads = shard.heads(group, limit)
+        return places
 
     def settle(
         self, name: QueueName, group: str, settlements: list[Settlement], now: int
@@ -327,7 +363,7 @@ class Engine:
         for partition, indexes in parts.items():
             shard = queue.shards[partition]
             batch = settlements if len(indexes) == len(settlements) else [settlements[i] for i in indexes]
-            reply = self._step(queue, shard, Settle(group, batch), now)
+            reply = self.step(queue, shard, Settle(group, batch), now)
             assert isinstance(reply, Settled)
             for index, result in zip(indexes, reply.results, strict=True):
                 results[index] = result
@@ -362,7 +398,7 @@ class Engine:
 
     def _tick_shard(self, queue: Queue, shard: Shard, now: int) -> None:
         rounds = 0
-        while self._step(queue, shard, Tick(), now):
+        while self.step(queue, shard, Tick(), now):
             self.stirred.add(queue.name)
             rounds += 1
             if rounds == BURIAL_ROUNDS:
@@ -402,7 +438,7 @@ class Engine:
                 if letter > 0 and queue.config.dlq.alert_webhook:
                     self._alert(queue, target_name, item, letter, now)
         for group, by_id in outcomes.items():
-            self._step(queue, shard, Buried(group, by_id), now)
+            self.step(queue, shard, Buried(group, by_id), now)
 
     def _deliver_letters(self, queue: Queue, target_name: str, doomed: list[Doomed], now: int) -> list[int]:
         """Ids of the dead letters, -1 where the dead queue could not take one."""
@@ -412,7 +448,7 @@ class Engine:
         drafts = [dead_letter(queue.record.name, item) for item in doomed]
         letters = [-1] * len(doomed)
         for shard, indexes in target.route(drafts):
-            reply = self._step(target, shard, Enqueue([drafts[i] for i in indexes], -1, "broker"), now)
+            reply = self.step(target, shard, Enqueue([drafts[i] for i in indexes], -1, "broker"), now)
             assert isinstance(reply, Enqueued)
             for at, index in enumerate(indexes):
                 letters[index] = reply.ids[at] or -1
@@ -420,10 +456,11 @@ class Engine:
         return letters
 
     def _dead_queue(self, queue: Queue, name: str, now: int) -> Queue | None:
-        """The dead queue of a queue. An automatic one appears; one named by hand that is gone takes nothing."""
+        """The dead queue of a queue. An automatic one appears; one named by hand that is gone takes nothing, nor does
+        one for which there is no room."""
         namespace = queue.record.namespace
         target = self.queues.get((namespace, name))
-        if target is None and not queue.config.dlq.queue:
+        if target is None and not queue.config.dlq.queue and len(self.queues) < self.limits.max_queues:
             target = self.add_queue(namespace, name, DEAD_QUEUE_CONFIG, now, automatic=True)
         if target is None or target.record.closing:
             return None
@@ -445,6 +482,14 @@ class Engine:
                 now,
             )
         )
+
+    # --- the journal's export ---------------------------------------------------------------------------------------
+
+    def exported(self, last_block: int, last_lsn: int, removal: list[Op]) -> None:
+        """Blocks up to `last_block` are in the lake: they leave the store, with the messages that waited for it."""
+        self.record.exported_block = last_block
+        self.record.exported_lsn = last_lsn
+        self._ops += removal
 
     # --- queues and groups ------------------------------------------------------------------------------------------
 
@@ -470,6 +515,35 @@ class Engine:
         queue = self._adopt(record, now)
         self.save_queue(queue)
         return queue
+
+    def reconfigure(self, queue: Queue, config: QueueConfig, now: int) -> None:
+        """Give a queue another configuration. Partitions may only have grown."""
+        record = queue.record
+        added = self._new_shards(config.partitions - len(record.shards))
+        record = replace(record, config=config, shards=record.shards + added, automatic=False)
+        for partition, number in enumerate(added, len(queue.shards)):
+            shard = self._open_shard(record, partition, number, now)
+            queue.shards.append(shard)
+            self.by_shard[number] = queue
+        queue.change(record)
+        self.save_queue(queue)
+        for shard in queue.shards[len(record.shards) - len(added) :]:
+            for group in record.groups:
+                self._start_group(queue, shard, group, True, now)
+        self.stirred.add(queue.name)
+
+    def forget_queue(self, queue: Queue) -> None:
+        """Remove a queue whose messages have all been purged. Message records go with the journal's export."""
+        record = queue.record
+        for shard in queue.shards:
+            low, high = shard_key(shard.number), shard_key(shard.number + 1)
+            self._ops += [(table, low, Until(high)) for table in sorted(_OF_SHARDS)]
+            self._touched.pop(shard.number, None)
+            self._wake_of.pop(shard.number, None)
+        self._ops.append((Table.QUEUES, queue_key(record.namespace, record.name), None))
+        self._forgotten += [shard.number for shard in queue.shards]
+        del self.queues[queue.name]
+        self._must_sync = True
 
     def _new_shards(self, count: int) -> tuple[int, ...]:
         first = self.record.next_shard
@@ -527,7 +601,7 @@ class Engine:
             group.max_lag_messages,
             group.max_lag_age,
         )
-        self._step(queue, shard, command, now)
+        self.step(queue, shard, command, now)
 
     def group(self, queue: Queue, name: str) -> GroupRecord:
         group = queue.record.group(name)

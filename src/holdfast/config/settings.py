@@ -49,6 +49,10 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     MiB hold about 16,000 blocks, enough for the heads of thousands of shards. More helps only when many consumers
     browse."""
 
+    min_free_bytes: Annotated[int, Size(0, TIB)] = 256 * MIB
+    """Enqueues are refused (`disk_full`) while the file system has less than this left. Acks need room too, for the log
+    and for compaction: 256 MiB are four write buffers. Refusing early keeps the node able to drain."""
+
     write_buffer_bytes: Annotated[int, Size(MIB, 16 * GIB)] = 64 * MIB
     """Memory for writes that are in the log but not yet in sorted files, over all tables. A message that is acked
     before its buffer is flushed never reaches a sorted file, so a larger buffer saves disk writes for short-lived
@@ -68,10 +72,6 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     its configuration and, with the default 10 partitions, ten shard heads: about 10 KiB, so 10,000 queues are 100
     MiB."""
 
-    max_partitions: Annotated[int, Count(1, 4096)] = 256
-    """The most partitions one queue may have. Partitions cannot shrink and each costs a shard head in memory, so the
-    limit catches a slip of the hand. One node needs few: they spread a queue over nodes and keys over members."""
-
     max_groups_per_queue: Annotated[int, Count(1, 1024)] = 64
     """How many groups may subscribe to one queue. Every message is settled once for each group, and a message that some
     groups have settled carries one bit for each: 64 groups are one machine word."""
@@ -87,10 +87,6 @@ class LimitSettings(msgspec.Struct, frozen=True, kw_only=True):
     inbox_bytes: Annotated[int, Size(MIB, 64 * GIB)] = 64 * MIB
     """Payload bytes that wait for their turn, over all callers: the same limit for large messages. 100,000 messages of
     1 MiB would be 100 GiB; 64 MiB are 64 of the largest or 65,536 of 1 KiB."""
-
-    batch_messages: Annotated[int, Count(1, 1_000_000)] = 10_000
-    """Messages and settlements one turn takes out of the inbox into one commit. A turn cannot be interrupted: at 10 µs
-    each, 10,000 hold the loop for 100 ms at worst. Never less than one request, however large."""
 
     enqueue_max: Annotated[int, Count(1, 100_000)] = 10_000
     """Messages in one enqueue request. At 256 bytes 10,000 are 2.5 MiB; a larger request gains nothing, since the cost
@@ -114,11 +110,6 @@ class LimitSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_waiters: Annotated[int, Count(1, 1_000_000)] = 100_000
     """Lease requests that wait at the same time, over all queues. At about 1 KiB each 100,000 are 100 MiB."""
 
-    max_leases_per_group: Annotated[int, Count(1, 1_000_000)] = 100_000
-    """Leased deliveries of one group of one queue. Leases are what a shard must keep in memory, about 500 bytes each:
-    100,000 are 50 MiB. A group that holds so many is one whose consumers take and never settle; it gets no more until
-    some are settled or run out."""
-
     max_lease_timeout: Annotated[int, Duration(SECOND, 30 * DAY)] = 12 * HOUR
     """The longest lease that can be asked for or extended to. Until it ends nobody else can work on the message, so it
     bounds how long a vanished consumer can hold one back."""
@@ -126,11 +117,6 @@ class LimitSettings(msgspec.Struct, frozen=True, kw_only=True):
     hot_cache_bytes: Annotated[int, Size(0, 64 * GIB)] = 64 * MIB
     """Payloads kept in memory after they were stored, so that a consumer who keeps up is served without a read from
     the store. Over all queues; the oldest go first."""
-
-    ready_window: Annotated[int, Count(16, 1_000_000)] = 1_000
-    """The best ready messages, without payload, that a shard keeps in memory for each group; the rest stays in the
-    store. About 200 bytes each, so 1,000 are 200 KiB for a busy shard. Refilled in one scan when half is used: a larger
-    window means fewer scans, each longer."""
 
 
 class MemberSettings(msgspec.Struct, frozen=True, kw_only=True):

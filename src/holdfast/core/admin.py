@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from holdfast.core.commands import AddGroup, Delete, Edit, Progress, Purge, Purged, RemoveGroup
+from holdfast.core.commands import AddGroup, Delete, Edit, Purge, Purged, RemoveGroup
 from holdfast.core.effects import Effects, Until
 from holdfast.core.enqueue import appear, place_of
 from holdfast.core.groups import LeaseGroup
 from holdfast.core.journal import Entry
 from holdfast.core.leasing import free_key, leave_lane, next_of_keys
 from holdfast.core.queue import PRIORITY_MAX, JournalMode
-from holdfast.core.reading import CHUNK, GONE, Live, liveness, locate, unschedule
+from holdfast.core.reading import CHUNK, GONE, Live, locate, unschedule
 from holdfast.core.records import (
     LAST,
     Message,
@@ -20,13 +20,11 @@ from holdfast.core.records import (
     delivery_key,
     group_key,
     message_key,
-    read_message,
     read_ready,
     read_scheduled,
     ready_key,
     scheduled_key,
     scheduled_value,
-    seq_of,
     settled_key,
     write_message,
 )
@@ -58,58 +56,18 @@ def add_group(shard: Shard, command: AddGroup, now: int, effects: Effects) -> No
 
 @handles(RemoveGroup)
 def remove_group(shard: Shard, command: RemoveGroup, now: int, effects: Effects) -> None:
-    """The group's records go at once; then, chunk by chunk, the messages that were kept for it alone."""
+    """The group's records go at once; the messages that were kept for it alone follow (`sweeps.drop_unneeded`)."""
     group = shard.groups.get(command.name)
     cursor = shard.cursors.get(command.name)
     number = shard.number
-    if group is not None or cursor is not None:
-        leaving = group or cursor
-        assert leaving is not None
+    leaving = group or cursor
+    if leaving is not None:
         shard.groups.pop(command.name, None)
         shard.cursors.pop(command.name, None)
         effects.ops.append((Table.GROUPS, group_key(number, leaving.number), None))
         low, high = delivery_key(number, leaving.number, 0), delivery_key(number, leaving.number + 1, 0)
         effects.ops.append((Table.DELIVERIES, low, Until(high)))
-        shard.leaving[command.name] = 0
-    effects.reply = _remove_unneeded(shard, command.name, effects)
-
-
-def _remove_unneeded(shard: Shard, name: str, effects: Effects) -> Progress:
-    """A chunk of the messages that all remaining groups have settled."""
-    number = shard.number
-    after = shard.leaving.get(name)
-    if after is None:
-        return Progress(0, done=True)
-    rows = shard.scan(Table.SETTLED, settled_key(number, after + 1), settled_key(number, LAST), CHUNK)
-    masks = {seq_of(key): int.from_bytes(value, "big") for key, value in rows}
-    free = [seq for seq, mask in masks.items() if _free(shard, seq, mask)]
-    shard.want_bodies(free)
-    bodies = {seq: shard.body(seq) for seq in free}
-    messages = {seq: read_message(seq, value) for seq, value in bodies.items() if value is not None}
-    live = liveness(shard, list(messages.values()))
-    count = 0
-    for seq in free:
-        shard.masks.pop(seq, None)
-        effects.ops.append((Table.SETTLED, settled_key(number, seq), None))
-        if seq not in messages:
-            continue
-        if live[seq] is Live.READY:
-            shard.unlist(place_of(shard, messages[seq]), effects)
-        if masks[seq] != GONE:
-            shard.gone.append(seq)
-            count += 1
-    done = len(rows) < CHUNK
-    if done:
-        del shard.leaving[name]
-    else:
-        shard.leaving[name] = seq_of(rows[-1][0])
-    return Progress(count, done)
-
-
-def _free(shard: Shard, seq: int, mask: int) -> bool:
-    """Whether nobody needs a message any more that some group has settled."""
-    needed = shard.needed(seq)
-    return (mask == GONE or mask & needed == needed) and not shard.kept_by_cursor(seq)
+        shard.head.unneeded_seq = 1
 
 
 # --- removing messages ----------------------------------------------------------------------------------------------
@@ -119,27 +77,38 @@ def _free(shard: Shard, seq: int, mask: int) -> bool:
 def purge(shard: Shard, command: Purge, now: int, effects: Effects) -> None:
     """Remove waiting messages, a chunk at a time: those that are ready in the order of delivery, then the delayed."""
     number = shard.number
-    priority, stamp = command.after
-    start = ready_key(number, priority, stamp)
-    rows = shard.scan(Table.READY, start, ready_key(number, PRIORITY_MAX, LAST), CHUNK)
-    if rows:
+    table, start = command.after
+    if table is Table.READY:
+        end = ready_key(number, PRIORITY_MAX, LAST)
+        rows = shard.scan(Table.READY, start or ready_key(number, 0, 0), end, CHUNK)
         places = [read_ready(*row) for row in rows]
         count = _purge_places(shard, [p for p in places if p.seq < command.below], command.everything, now, effects)
-        last = places[-1]
-        effects.reply = Purged(count, done=False, after=(last.priority, last.stamp + 1))
+        after = (Table.READY, rows[-1][0] + b"\0") if rows else (Table.SCHEDULED, b"")
+        effects.reply = Purged(count, done=False, after=after)
         return
-    delayed = shard.scan(Table.SCHEDULED, scheduled_key(number, 0, 0), scheduled_key(number, LAST, LAST), CHUNK)
-    entries = [entry for entry in (read_scheduled(*row) for row in delayed) if entry[2].seq < command.below]
-    ids: list[int] = []
+    end = scheduled_key(number, LAST, LAST)
+    rows = shard.scan(Table.SCHEDULED, start or scheduled_key(number, 0, 0), end, CHUNK)
+    entries = [entry for entry in (read_scheduled(*row) for row in rows) if entry[2].seq < command.below]
+    _purge_delayed(shard, entries, effects)
+    done = len(rows) < CHUNK
+    effects.reply = Purged(len(entries), done, after=(Table.SCHEDULED, b"" if done else rows[-1][0] + b"\0"))
+
+
+def _purge_delayed(shard: Shard, entries: list[tuple[int, int, Place]], effects: Effects) -> None:
+    """Remove messages that are delayed: due time, id, place."""
+    shard.want_to_remove(place for _, _, place in entries)
+    purged: dict[str, list[int]] = {}
     for due_at, message_id, place in entries:
-        effects.ops.append((Table.SCHEDULED, scheduled_key(number, due_at, place.seq), None))
+        effects.ops.append((Table.SCHEDULED, scheduled_key(shard.number, due_at, place.seq), None))
         shard.head.scheduled -= 1
         shard.head.size_bytes -= place.size_bytes
+        shard.remove_extras(place, effects)
         _gone(shard, place.seq, effects)
-        ids.append(message_id)
-    for name in shard.groups or [""]:
+        names = [group.name for group in shard.groups.values() if group.head.start <= place.seq]
+        for name in names or [""]:
+            purged.setdefault(name, []).append(message_id)
+    for name, ids in purged.items():
         journal_purged(shard, name, ids, effects)
-    effects.reply = Purged(len(ids), done=not entries, after=(PRIORITY_MAX, LAST))
 
 
 def _purge_places(shard: Shard, places: list[Place], everything: bool, now: int, effects: Effects) -> int:
@@ -214,18 +183,13 @@ def journal_purged(shard: Shard, group: str, ids: list[int], effects: Effects) -
 @handles(Delete)
 def delete(shard: Shard, command: Delete, now: int, effects: Effects) -> None:
     """Remove one waiting message, for all groups."""
-    message, live = locate(shard, command.id)
-    place = place_of(shard, message)
+    message, spot = locate(shard, command.id)
+    place = place_of(shard, message, spot.stamp)
     _check_waiting(shard, message.id)
-    shard.want_to_remove([place])
-    shard.want_bodies([place.seq])
-    if live is Live.SCHEDULED:
-        unschedule(shard, message, effects)
-        _gone(shard, message.seq, effects)
-        for name in shard.groups or [""]:
-            journal_purged(shard, name, [message.id], effects)
-        return
-    _purge_places(shard, [place], False, now, effects)
+    if spot.live is Live.SCHEDULED:
+        _purge_delayed(shard, [(message.deliver_at, message.id, place)], effects)
+    else:
+        _purge_places(shard, [place], False, now, effects)
 
 
 def _check_waiting(shard: Shard, message_id: int) -> None:
@@ -240,23 +204,24 @@ def _check_waiting(shard: Shard, message_id: int) -> None:
 @handles(Edit)
 def edit(shard: Shard, command: Edit, now: int, effects: Effects) -> None:
     """Change priority or delivery time of a message that no group has begun with."""
-    message, live = locate(shard, command.id)
+    message, spot = locate(shard, command.id)
     _check_editable(shard, command, message)
-    old = place_of(shard, message)
+    old = place_of(shard, message, spot.stamp)
     priority = message.priority if command.priority is None or shard.config.strict else command.priority
     deliver_at = message.deliver_at if command.deliver_at is None else command.deliver_at
-    if command.deliver_at is not None and deliver_at <= now:
-        deliver_at = 0 if not message.deliver_at else now
+    if deliver_at <= now:  # it is available at once: with the place it has, or with one of now
+        deliver_at = now if spot.live is Live.SCHEDULED else message.deliver_at
     edited = replace(message, priority=priority, deliver_at=deliver_at)
-    place = place_of(shard, edited)
     shard.want_to_remove([old])
     shard.want_bodies([message.seq])
     keys = [old.key] if old.key else []
     nexts = {name: next_of_keys(shard, group, keys, (message.id,)) for name, group in shard.groups.items()}
-    if live is Live.SCHEDULED:
+    if spot.live is Live.SCHEDULED:
         unschedule(shard, message, effects)
     else:
         _take_from_order(shard, old, message.id, effects)
+    stamp = 0 if deliver_at > now else spot.stamp or shard.ids.take(now)[0]
+    place = place_of(shard, edited, stamp)
     value = write_message(
         message.id, message.enqueued_at, deliver_at, message.expires_at, priority, message.extra, message.payload
     )
@@ -299,7 +264,6 @@ def _take_from_order(shard: Shard, place: Place, message_id: int, effects: Effec
         delivery = group.deliveries.get(message_id)
         if delivery is None:
             leave_lane(group, place)
-            group.skips.discard(place.seq)
         else:
             group.take_out(delivery)
             shard.forget_delivery(group, message_id, effects)

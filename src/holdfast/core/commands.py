@@ -10,7 +10,7 @@ from enum import StrEnum
 import msgspec
 
 from holdfast.core.queue import PRIORITY_DEFAULT
-from holdfast.core.records import NO_EXTRA, Extra, Message
+from holdfast.core.records import NO_EXTRA, Extra, Message, Table
 from holdfast.errors import HoldfastError
 
 
@@ -155,23 +155,24 @@ class AddGroup(msgspec.Struct, frozen=True):
 
 
 class RemoveGroup(msgspec.Struct, frozen=True):
-    """Forget a group; messages that only it still needed go. In chunks: step until `done`."""
+    """Forget a group; messages that only it still needed go in the following ticks."""
 
     name: str
 
 
 class Purge(msgspec.Struct, frozen=True):
-    """Remove every waiting message with a sequence below `below`. In chunks: step until `done`."""
+    """Remove every waiting message with a sequence below `below`. In chunks: step until `done`, each time with the
+    `after` of the last reply."""
 
     below: int
-    after: tuple[int, int] = (0, 0)
+    after: tuple[Table, bytes] = (Table.READY, b"")
     everything: bool = False  # the queue is being deleted: leased ones too
 
 
 class Purged(msgspec.Struct, frozen=True):
     count: int
     done: bool
-    after: tuple[int, int] = (0, 0)
+    after: tuple[Table, bytes] = (Table.SCHEDULED, b"")
 
 
 class Edit(msgspec.Struct, frozen=True):

@@ -20,6 +20,11 @@ class CursorGroup:
         self.look_at = 0 if max_lag_age else NEVER  # when the age of its oldest message is to be looked at
         self.dirty = False
 
+    def arrive(self, now: int) -> None:
+        """Messages were enqueued: their age is to be looked at in time."""
+        if self.max_lag_age:
+            self.look_at = min(self.look_at, now + self.max_lag_age)
+
     def needs(self, seq: int) -> bool:
         return seq > self.head.committed
 

@@ -7,10 +7,11 @@ from msgspec.structs import replace
 from holdfast.core.commands import Draft, Enqueue, Enqueued
 from holdfast.core.effects import Effects, Op, Read
 from holdfast.core.groups import LeaseGroup
-from holdfast.core.ids import UNKEYED, due_stamp, key_hash
+from holdfast.core.ids import UNKEYED, key_hash
 from holdfast.core.journal import Entry
 from holdfast.core.queue import PRIORITY_DEFAULT, PRIORITY_MAX, JournalMode
 from holdfast.core.records import (
+    FLAG_DUE,
     FLAG_EARLY,
     FLAG_SOURCED,
     NO_EXTRA,
@@ -21,6 +22,8 @@ from holdfast.core.records import (
     dedup_key,
     dedup_value,
     delivery_key,
+    due_key,
+    due_value,
     expiry_key,
     keyed_key,
     keyed_value,
@@ -62,9 +65,9 @@ def enqueue(shard: Shard, command: Enqueue, now: int, effects: Effects) -> None:
             # A negative number names an earlier draft of this very batch.
             reply.ids[index] = reply.duplicates[index] = reply.ids[-1 - original] if original < 0 else original
     if accepted:
-        _store(shard, [drafts[index] for index in accepted], fresh, now, effects)
+        size_bytes = _store(shard, [drafts[index] for index in accepted], fresh, now, effects)
         if shard.config.journal is not JournalMode.OFF:
-            entry = (Entry.ENQUEUED, shard.number, reply.first_seq, len(accepted), command.protocol)
+            entry = (Entry.ENQUEUED, shard.number, reply.first_seq, len(accepted), command.protocol, size_bytes)
             effects.entries.append(entry)
             effects.rows += len(accepted)
     _journal_duplicates(shard, command, reply, effects)
@@ -162,8 +165,8 @@ def _known(shard: Shard, draft: Draft, now: int, seen: dict[bytes, int], index: 
     return 0
 
 
-def _store(shard: Shard, drafts: list[Draft], ids: list[int], now: int, effects: Effects) -> None:
-    """The records of new messages, and their way into the windows of the groups."""
+def _store(shard: Shard, drafts: list[Draft], ids: list[int], now: int, effects: Effects) -> int:
+    """The records of new messages, and their way into the windows of the groups. Returns the bytes of their payloads."""
     ops, number, head, config = effects.ops, shard.number, shard.head, shard.config
     ttl_default = config.message_ttl
     strict, keyed = config.strict, config.keyed
@@ -225,11 +228,14 @@ def _store(shard: Shard, drafts: list[Draft], ids: list[int], now: int, effects:
                 shard.bodies[seq] = value
                 hot.used_bytes += len(value)
         seq += 1
+    for cursor in shard.cursors.values():
+        cursor.arrive(now)
     head.next_seq = seq
     head.enqueued += len(drafts)
     head.size_bytes += size_total
     if places:
         arrive(shard, places)
+    return size_total
 
 
 def _remember(shard: Shard, name: str, message_id: int, now: int, ops: list[Op]) -> None:
@@ -261,16 +267,11 @@ def arrive(shard: Shard, places: list[Place]) -> None:
     head.ready += len(places)
 
 
-def overtaken(shard: Shard, place: Place) -> bool:
-    """Whether a group has come further already than a place that a message is about to take."""
-    return any(place.stamp <= group.frontier(place.priority) for group in shard.groups.values())
-
-
 def appear(shard: Shard, message_id: int, place: Place, now: int, effects: Effects) -> None:
     """A message takes its place among the ready ones later than it was enqueued: it fell due, or was edited.
 
-    Where a group has come further than that place already, the message is made a delivery that is ready again; its
-    record must then be at hand (`overtaken`).
+    Where a group has come further than that place already (only an edit can do that), the message is made a delivery
+    that is ready; its record must then be at hand.
     """
     ops, number, head = effects.ops, shard.number, shard.head
     ops.append(
@@ -288,6 +289,8 @@ def appear(shard: Shard, message_id: int, place: Place, now: int, effects: Effec
                 keyed_value(place.seq, message_id),
             )
         )
+    if place.flags & FLAG_DUE:
+        ops.append((Table.DUE, due_key(number, place.seq), due_value(place.stamp)))
     empty = place.priority not in head.priorities
     head.priorities[place.priority] = head.priorities.get(place.priority, 0) + 1
     head.ready += 1
@@ -326,10 +329,11 @@ def promote(shard: Shard, group: LeaseGroup, message: Message, place: Place, now
     group.dirty = True
 
 
-def place_of(shard: Shard, message: Message) -> Place:
-    """The place a message has, or takes when it falls due."""
+def place_of(shard: Shard, message: Message, stamp: int) -> Place:
+    """The place of a message that stands at `stamp`; 0: it is delayed and has none yet."""
     extra = message.extra
     key = key_hash(extra.key) if shard.config.keyed and extra.key is not None else UNKEYED
     flags = extra.flags | (FLAG_SOURCED if extra.origin is not None else 0)
-    stamp = due_stamp(message.id, message.deliver_at) if message.deliver_at else message.id
+    if stamp and message.deliver_at:
+        flags |= FLAG_DUE
     return Place(stamp, message.seq, key, flags, message.priority, len(message.payload))

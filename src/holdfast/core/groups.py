@@ -14,6 +14,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
+from itertools import islice
 
 from holdfast.core.lanes import WINDOW, WINDOW_MAX, Lane
 from holdfast.core.records import Delivery, GroupHead, Place
@@ -126,6 +127,9 @@ class LeaseGroup:
             self.leased += 1
             heappush(self.deadlines, (delivery.deadline, delivery.id, delivery.token))
             self.hold(delivery)
+        elif delivery.doom:  # not for consumers, however late it is: the dead queue is asked again
+            heappush(self.backoffs, (delivery.ready_at, delivery.id))
+            self.hold(delivery)
         else:
             self.put_back(delivery, now)
         if delivery.key:
@@ -229,7 +233,7 @@ class LeaseGroup:
     # --- who is next ------------------------------------------------------------------------------------------------
 
     def may_go(self, place: Place) -> bool:
-        """Whether an untouched message may go out, as far as its key is concerned."""
+        """Whether a message may go out, as far as its key is concerned: nothing is out, nothing before it waits."""
         state = self.keys.get(place.key)
         if state is None:
             return True
@@ -282,33 +286,18 @@ class LeaseGroup:
         start = self.head.start
         for priority in sorted(priorities):
             lane = self.lane(priority)
-            for place in lane.loaded:
-                if place.seq >= start:
-                    yield place
+            if start == 1:
+                yield from lane.loaded
+            else:
+                for place in lane.loaded:
+                    if place.seq >= start:
+                        yield place
             if not lane.complete:
                 return
 
     def heads(self, priorities: dict[int, int], limit: int) -> list[tuple[int, int]]:
-        """Places of up to `limit` deliveries that might go out next, in order. Some may turn out to wait for a key."""
-        if self.leased >= MAX_LEASED:
-            return []
-        if self.strict:
-            return self._strict_heads(priorities)
-        found = [(priority, stamp) for priority, stamp, _ in self.ready[:limit]]
-        for place in self.fresh(priorities):
-            if len(found) >= 2 * limit:
-                break
-            found.append((place.priority, place.stamp))
-        found.sort()
-        return found[:limit]
-
-    def _strict_heads(self, priorities: dict[int, int]) -> list[tuple[int, int]]:
-        if self.leased or self.backoffs_held():
-            return []
-        if self.ready:
-            return [self.ready[0][:2]]
-        place = next(self.fresh(priorities), None)
-        return [] if place is None else [(place.priority, place.stamp)]
+        """Places of the deliveries that `choose` would choose, in order."""
+        return [(item.priority, item.stamp) for item in self.choose(priorities, limit)]
 
     def backoffs_held(self) -> bool:
         """Whether something that failed still waits for its time."""
@@ -335,7 +324,10 @@ class LeaseGroup:
 
     def _choose_fresh(self, priorities: dict[int, int], limit: int) -> list[Place | Delivery]:
         """The common case: nothing is ready again, no key has anything out."""
-        chosen: list[Place | Delivery] = []
+        chosen: list[Place | Delivery] = list(islice(self.fresh(priorities), limit))
+        if not any(place.key for place in chosen):
+            return chosen
+        chosen = []
         keys: set[bytes] = set()
         for place in self.fresh(priorities):
             if place.key:
@@ -358,7 +350,7 @@ class LeaseGroup:
                 delivery = self.deliveries[self.ready[index][2]]
                 index += 1
                 if delivery.key:
-                    if delivery.key in keys or self.keys[delivery.key].held:
+                    if delivery.key in keys or not self.may_go(delivery.place):
                         continue
                     keys.add(delivery.key)
                 chosen.append(delivery)
@@ -375,6 +367,16 @@ class LeaseGroup:
 
     def advance(self, chosen: list[Place | Delivery]) -> None:
         """Take what was chosen out of the lanes, passing by what stood before it and must wait."""
+        first = chosen[0]
+        lane = self.lanes.get(first.priority)
+        if isinstance(first, Place) and lane is not None and len(lane.loaded) >= len(chosen):
+            last_place = chosen[-1]
+            if lane.loaded[len(chosen) - 1] is last_place:  # the front of one lane, as it stood: 0.1 instead of 0.9 us each
+                for _ in chosen:
+                    lane.loaded.popleft()
+                assert isinstance(last_place, Place)
+                lane.frontier = last_place.stamp
+                return
         last: dict[int, int] = {}
         taken: set[int] = set()
         for item in chosen:

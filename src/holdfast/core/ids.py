@@ -69,10 +69,7 @@ def born_at(message_id: int) -> int:
 
 
 def due_stamp(message_id: int, due_at: int) -> int:
-    """The place of a message that becomes available at `due_at`: as if it had been enqueued then.
-
-    A function of the message alone, so that the record of its place can be found again without an index.
-    """
+    """The place of a delivery that is ready again at `due_at`: about that of a message enqueued then."""
     ms = max(due_at // 1000 - EPOCH_MS, 0)
     return (ms << TIME_SHIFT) | (message_id & LOW_MASK)
 

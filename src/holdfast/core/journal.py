@@ -1,17 +1,20 @@
 """Journal entries and blocks: what is written of every change, in the same batch as the change itself.
 
-A *row* is one event of one message, the unit the outside sees; it has an lsn, gapless per node. An *entry* may stand for
-many rows (a batch that was enqueued, leased or acked together), because writing one record a message would cost as much
-as the change. A *block* is all entries of one commit, one record in the store. `rows` turns a block back into rows.
+A *row* is one event of one message, the unit the outside sees; it has an lsn, gapless per node. An *entry* may stand
+for many rows (a batch that was enqueued, leased or acked together), because writing one record a message would cost as
+much as the change. A *block* is all entries of one commit, one record in the store. `rows` turns a block back into
+rows; core/columns.py does the same for the exporter, by columns.
 
-An `enqueued` entry holds no payload: it refers to the MESSAGES records, which therefore stay until the block is exported.
-The GONE entry names those that may go with it. Blocks are numbered, because a block of only GONE entries has no rows.
+An `enqueued` entry holds no payload: it refers to the MESSAGES records, which therefore stay until the block is
+exported. The GONE entry names those that may go with it. Blocks are numbered, because a block of only GONE entries has
+no rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from enum import IntEnum
+from typing import Any
 
 import msgspec
 
@@ -23,7 +26,7 @@ BLOCK_VERSION = 1
 
 
 class Entry(IntEnum):
-    ENQUEUED = 1  # shard, first seq, count, protocol
+    ENQUEUED = 1  # shard, first seq, count, protocol, bytes of payload
     LEASED = 2  # shard, group, consumer, protocol, ids, attempts
     ACKED = 3  # shard, group, consumer, protocol, ids, attempts
     ONE = 4  # shard, group, event, id, attempt, reason, error, consumer, protocol, details
@@ -47,6 +50,7 @@ class Block(msgspec.Struct, frozen=True, array_like=True):
     at: int
     names: dict[int, ShardName]
     entries: list[msgspec.Raw]
+    size_bytes: int = 0  # payloads of the messages that its `enqueued` entries refer to
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,11 +89,18 @@ _decode_entry = msgspec.msgpack.Decoder().decode
 Fetch = Callable[[int, int, int], list[Message]]
 """(shard, first seq, count) -> the messages, in order. They are there: their deletion waits for this very export."""
 
+Decoded = list[Any]
+"""An entry as it was read; what stands at which place is said at `Entry`."""
+
 
 def write_block(
     first_lsn: int, rows: int, at: int, names: dict[int, ShardName], entries: list[tuple[object, ...]]
 ) -> bytes:
-    return _encode((BLOCK_VERSION, first_lsn, rows, at, names, entries))
+    size_bytes = 0
+    for entry in entries:
+        if entry[0] == Entry.ENQUEUED:
+            size_bytes += entry[5]  # type: ignore[operator]
+    return _encode((BLOCK_VERSION, first_lsn, rows, at, names, entries, size_bytes))
 
 
 def read_block(value: bytes) -> Block:
@@ -101,17 +112,20 @@ def read_block(value: bytes) -> Block:
 
 def gone(block: Block) -> Iterator[tuple[int, list[int]]]:
     """The message records that may be removed once the block is exported: shard, sequences."""
-    for raw in block.entries:
-        entry = _decode_entry(raw)
+    for entry in decoded(block):
         if entry[0] == Entry.GONE:
             yield entry[1], entry[2]
+
+
+def decoded(block: Block) -> Iterator[Decoded]:
+    """The entries of a block, in order."""
+    return map(_decode_entry, block.entries)
 
 
 def rows(block: Block, node: int, fetch: Fetch) -> Iterator[Row]:
     """The rows of a block, in the order of their lsn."""
     lsn = block.first_lsn
-    for raw in block.entries:
-        entry = _decode_entry(raw)
+    for entry in decoded(block):
         kind = entry[0]
         if kind == Entry.GONE:
             continue
@@ -129,13 +143,13 @@ def rows(block: Block, node: int, fetch: Fetch) -> Iterator[Row]:
             lsn += 1
 
 
-def _enqueued(entry: list[object], name: ShardName, fetch: Fetch) -> Iterator[dict[str, object]]:
-    _, shard, first, count, protocol = entry
-    for message in fetch(shard, first, count):  # type: ignore[arg-type]
+def _enqueued(entry: Decoded, name: ShardName, fetch: Fetch) -> Iterator[dict[str, Any]]:
+    _, shard, first, count, protocol, _ = entry
+    for message in fetch(shard, first, count):
         yield {"event": Journalled.ENQUEUED, "protocol": protocol or None, **describe(message, name.mode)}
 
 
-def describe(message: Message, mode: JournalMode) -> dict[str, object]:
+def describe(message: Message, mode: JournalMode) -> dict[str, Any]:
     """The columns that say what a message is."""
     extra = message.extra
     origin = extra.origin
@@ -154,10 +168,10 @@ def describe(message: Message, mode: JournalMode) -> dict[str, object]:
     }
 
 
-def _batch(event: Journalled) -> Callable[[list[object], ShardName, Fetch], Iterator[dict[str, object]]]:
-    def expand(entry: list[object], name: ShardName, fetch: Fetch) -> Iterator[dict[str, object]]:
+def _batch(event: Journalled) -> Callable[[Decoded, ShardName, Fetch], Iterator[dict[str, Any]]]:
+    def expand(entry: Decoded, _name: ShardName, _fetch: Fetch) -> Iterator[dict[str, Any]]:
         _, _, group, consumer, protocol, ids, attempts = entry
-        for message_id, attempt in zip(ids, attempts, strict=True):  # type: ignore[call-overload]
+        for message_id, attempt in zip(ids, attempts, strict=True):
             yield {
                 "event": event,
                 "group": group,
@@ -170,7 +184,7 @@ def _batch(event: Journalled) -> Callable[[list[object], ShardName, Fetch], Iter
     return expand
 
 
-def _one(entry: list[object], name: ShardName, fetch: Fetch) -> Iterator[dict[str, object]]:
+def _one(entry: Decoded, _name: ShardName, _fetch: Fetch) -> Iterator[dict[str, Any]]:
     _, _, group, event, message_id, attempt, reason, error, consumer, protocol, details = entry
     yield {
         "event": Journalled(event),
@@ -181,13 +195,13 @@ def _one(entry: list[object], name: ShardName, fetch: Fetch) -> Iterator[dict[st
         "error": error or None,
         "consumer": consumer or None,
         "protocol": protocol or None,
-        **(details or {}),  # type: ignore[dict-item]
+        **(details or {}),
     }
 
 
-def _many(entry: list[object], name: ShardName, fetch: Fetch) -> Iterator[dict[str, object]]:
+def _many(entry: Decoded, _name: ShardName, _fetch: Fetch) -> Iterator[dict[str, Any]]:
     _, _, group, event, reason, ids = entry
-    for message_id in ids:  # type: ignore[attr-defined]
+    for message_id in ids:
         yield {
             "event": Journalled(event),
             "group": group or None,
@@ -196,7 +210,7 @@ def _many(entry: list[object], name: ShardName, fetch: Fetch) -> Iterator[dict[s
         }
 
 
-_EXPAND: dict[int, Callable[[list[object], ShardName, Fetch], Iterator[dict[str, object]]]] = {
+_EXPAND: dict[int, Callable[[Decoded, ShardName, Fetch], Iterator[dict[str, Any]]]] = {
     Entry.ENQUEUED: _enqueued,
     Entry.LEASED: _batch(Journalled.LEASED),
     Entry.ACKED: _batch(Journalled.ACKED),

@@ -7,12 +7,17 @@ reached the end of the store, so that a consumer that keeps up never causes a re
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
+from operator import attrgetter
 
 from holdfast.core.records import Place
 
 WINDOW = 512  # places read at a time: 512 * ~150 bytes, 0.5 ms to read
 WINDOW_MAX = 4 * WINDOW  # places a lane holds: bounds memory where many messages of one key lie between others
+
+
+_stamp = attrgetter("stamp")
 
 
 class Lane:
@@ -45,18 +50,14 @@ class Lane:
         self.complete = not more
 
     def drop(self, stamp: int) -> None:
-        """A message that was removed. It may not be here: beyond `reached`, or passed already."""
-        if self.frontier < stamp <= self.reached:
-            for place in self.loaded:
-                if place.stamp == stamp:
-                    self.loaded.remove(place)
-                    break
+        """A message that was removed. It may not be here: it is not, if it lies beyond `reached`."""
+        if stamp <= self.reached:
+            index = bisect_left(self.loaded, stamp, key=_stamp)
+            if index < len(self.loaded) and self.loaded[index].stamp == stamp:
+                del self.loaded[index]
 
     def insert(self, place: Place) -> None:
         """A message that came here by an edit or fell due, between others perhaps."""
         if place.stamp <= self.reached or self.complete:
-            index = len(self.loaded)
-            while index and self.loaded[index - 1].stamp > place.stamp:
-                index -= 1
-            self.loaded.insert(index, place)
+            self.loaded.insert(bisect_left(self.loaded, place.stamp, key=_stamp), place)
             self.reached = max(self.reached, place.stamp)

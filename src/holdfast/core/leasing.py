@@ -19,9 +19,11 @@ from holdfast.core.records import (
     Place,
     Table,
     delivery_key,
+    delivery_texts,
     keyed_key,
     read_keyed,
     read_message,
+    ready_key,
     write_delivery,
 )
 from holdfast.core.retry import backoff
@@ -67,6 +69,7 @@ def lease(shard: Shard, command: Lease, now: int, effects: Effects) -> None:
     ids: list[int] = []
     attempts: list[int] = []
     single = len(shard.groups) == 1
+    texts = delivery_texts(consumer, protocol)
     fresh = 0
     for item, token in zip(chosen, tokens, strict=True):
         value = bodies.get(item.seq)
@@ -101,20 +104,24 @@ def lease(shard: Shard, command: Lease, now: int, effects: Effects) -> None:
             )
             deliveries[message.id] = delivery
             waits[min(((now - message.enqueued_at) // 1000).bit_length(), HISTOGRAM_BUCKETS - 1)] += 1
+            record = write_delivery(delivery, texts)
         else:
             delivery = item
             group.take_out(delivery)
-            delivery.first_at = delivery.first_at or now
+            if not delivery.first_at:  # it was passed by for its key before
+                delivery.first_at = now
+                waits[min(((now - message.enqueued_at) // 1000).bit_length(), HISTOGRAM_BUCKETS - 1)] += 1
             delivery.leased_at = now
             delivery.deadline = deadline
             delivery.token = token
             delivery.ready_at = 0
             delivery.consumer = consumer
             delivery.protocol = protocol
+            record = write_delivery(delivery)
         if delivery.key:
             group.hold(delivery)
         heappush(deadlines, (deadline, message.id, token))
-        ops.append((Table.DELIVERIES, delivery_key(number, group_number, message.id), write_delivery(delivery)))
+        ops.append((Table.DELIVERIES, delivery_key(number, group_number, message.id), record))
         attempt = delivery.failures + 1
         ids.append(message.id)
         attempts.append(attempt)
@@ -175,10 +182,15 @@ def settle(shard: Shard, command: Settle, now: int, effects: Effects) -> None:
             results.append(_again(group, settlement, work))
     nexts = _want_to_settle(shard, group, work, now)
     acked: dict[tuple[str, str], tuple[list[int], list[int]]] = {}
+    deadlines: dict[int, int] = {}
+    plain = not shard.shared()
     for settlement, delivery in work:
         verb = settlement.verb
+        if plain and verb is Verb.ACK and not delivery.key and not delivery.flags:
+            _ack_plainly(shard, group, delivery, now, acked, effects)
+            continue
         if verb is Verb.EXTEND:
-            extend(shard, group, delivery, settlement.timeout, now, effects)
+            deadlines[settlement.id] = extend(shard, group, delivery, settlement.timeout, now, effects)
             continue
         group.remember(delivery.token, verb, delivery.id)
         if verb is Verb.ACK:
@@ -194,7 +206,7 @@ def settle(shard: Shard, command: Settle, now: int, effects: Effects) -> None:
             fail(shard, group, delivery, reason, settlement.delay, settlement.error, now, effects)
     for index, settlement in enumerate(command.settlements):
         if settlement.verb is Verb.EXTEND and results[index] is None:
-            results[index] = group.deliveries[settlement.id].deadline
+            results[index] = deadlines[settlement.id]
     _journal_acked(shard, group, acked, effects)
     effects.reply = Settled(results)
 
@@ -221,7 +233,7 @@ def _again(group: LeaseGroup, settlement: Settlement, work: list[tuple[Settlemen
 
 def _want_to_settle(
     shard: Shard, group: LeaseGroup, work: list[tuple[Settlement, Delivery]], now: int
-) -> dict[bytes, Message | None]:
+) -> Nexts:
     """Ask for all that settling these will need; returns the next message of each key that becomes free."""
     ending: list[Delivery] = []
     bodies: list[int] = []
@@ -279,6 +291,43 @@ def _ack(
     shard.done_with(group, delivery.place, effects)
 
 
+def _ack_plainly(
+    shard: Shard,
+    group: LeaseGroup,
+    delivery: Delivery,
+    now: int,
+    acked: dict[tuple[str, str], tuple[list[int], list[int]]],
+    effects: Effects,
+) -> None:
+    """`_ack` where nothing else hangs on the message: one group, no key, no flags. The same in 2.5 instead of 7 us."""
+    message_id, priority, number, head = delivery.id, delivery.priority, shard.number, shard.head
+    times = group.head.processing_ms
+    times[min(((now - delivery.leased_at) // 1000).bit_length(), HISTOGRAM_BUCKETS - 1)] += 1
+    who = (delivery.consumer, delivery.protocol)
+    lists = acked.get(who)
+    if lists is None:
+        lists = acked[who] = ([], [])
+    lists[0].append(message_id)
+    lists[1].append(delivery.failures + 1)
+    group.remember(delivery.token, Verb.ACK, message_id)
+    del group.deliveries[message_id]
+    group.leased -= 1
+    ops = effects.ops
+    ops.append((Table.DELIVERIES, delivery_key(number, group.number, message_id), None))
+    ops.append((Table.READY, ready_key(number, priority, delivery.order), None))
+    left = head.priorities[priority] - 1
+    if left:
+        head.priorities[priority] = left
+    else:
+        del head.priorities[priority]
+    head.ready -= 1
+    head.size_bytes -= delivery.size_bytes
+    body = shard.bodies.pop(delivery.seq, None)
+    if body is not None:
+        shard.hot.used_bytes -= len(body)
+    shard.gone.append(delivery.seq)
+
+
 def _journal_acked(
     shard: Shard,
     group: LeaseGroup,
@@ -292,12 +341,14 @@ def _journal_acked(
             effects.rows += len(ids)
 
 
-def extend(shard: Shard, group: LeaseGroup, delivery: Delivery, timeout: int, now: int, effects: Effects) -> None:
+def extend(shard: Shard, group: LeaseGroup, delivery: Delivery, timeout: int, now: int, effects: Effects) -> int:
+    """Move the deadline; returns the new one."""
     delivery.deadline = now + (timeout if timeout >= 0 else shard.config.delivery_timeout)
     heappush(group.deadlines, (delivery.deadline, delivery.id, delivery.token))
     _write(shard, group, delivery, effects)
     group.count("extended")
     journal_one(shard, group, delivery, _EXTENDED, "", "", {"deliver_at": delivery.deadline}, effects)
+    return delivery.deadline
 
 
 def release(shard: Shard, group: LeaseGroup, delivery: Delivery, now: int, effects: Effects) -> None:
@@ -336,8 +387,9 @@ def fail(
     delivery.failures += 1
     _end_lease(group, delivery)
     delivery.ready_at = now + wait
-    # It goes behind those that are ready before it: its place is that of a message enqueued when it is ready again.
-    delivery.stamp = max(due_stamp(delivery.id, delivery.ready_at), delivery.order)
+    # It goes behind those that are ready before it: its place is that of a message enqueued when it is ready again, and
+    # behind all there are now, though the clock may have gone back since they came.
+    delivery.stamp = max(due_stamp(delivery.id, delivery.ready_at), shard.ids.floor - 1)
     group.put_back(delivery, now)
     _write(shard, group, delivery, effects)
 
@@ -393,16 +445,17 @@ def journal_one(
 
 # --- keys -----------------------------------------------------------------------------------------------------------
 
+Nexts = dict[bytes, tuple[Message, Place] | None]
+"""By key, the first message that a group has passed by."""
 
-def next_of_keys(
-    shard: Shard, group: LeaseGroup, keys: list[bytes], ending: Container[int] = ()
-) -> dict[bytes, Message | None]:
+
+def next_of_keys(shard: Shard, group: LeaseGroup, keys: list[bytes], ending: Container[int] = ()) -> Nexts:
     """For each key that has messages passed by, the first of them that is not `ending`, its id that is.
 
     Asks for all keys at once, in rounds.
     """
     waiting = [key for key in keys if (state := group.keys.get(key)) is not None and state.deferred]
-    found: dict[bytes, Message | None] = {}
+    found: Nexts = {}
     starts = {key: keyed_key(shard.number, key, 0, 0) for key in waiting}
     while waiting:
         shard.want(_look(shard, key, starts[key]) for key in waiting)
@@ -410,18 +463,20 @@ def next_of_keys(
         entries = {key: [read_keyed(*row) for row in rows[key]] for key in waiting}
         shard.want_masks(seq for key in waiting for _, _, seq, _ in entries[key])
         again: list[bytes] = []
-        picked: dict[bytes, int] = {}
+        picked: dict[bytes, tuple[int, int]] = {}
         for key in waiting:
-            seq = _first_passed(shard, group, entries[key], ending)
-            if seq:
-                picked[key] = seq
+            first = _first_passed(shard, group, entries[key], ending)
+            if first is not None:
+                picked[key] = first
             elif len(rows[key]) == KEYED_LOOK:
                 starts[key] = rows[key][-1][0] + b"\0"
                 again.append(key)
             else:
                 found[key] = None
-        shard.want_bodies(picked.values())
-        found.update((key, shard.message(seq)) for key, seq in picked.items())
+        shard.want_bodies(seq for seq, _ in picked.values())
+        for key, (seq, stamp) in picked.items():
+            message = shard.message(seq)
+            found[key] = (message, place_of(shard, message, stamp))
         waiting = again
     return found
 
@@ -432,8 +487,8 @@ def _look(shard: Shard, key: bytes, start: bytes) -> Read:
 
 def _first_passed(
     shard: Shard, group: LeaseGroup, entries: list[tuple[int, int, int, int]], ending: Container[int]
-) -> int:
-    """The sequence of the first message of a key that the group has passed by and not settled; 0 if there is none."""
+) -> tuple[int, int] | None:
+    """Sequence and stamp of the first message of a key that the group has passed by and not settled, if any."""
     for priority, stamp, seq, message_id in entries:
         if seq < group.head.start or stamp > group.frontier(priority):
             continue
@@ -441,22 +496,20 @@ def _first_passed(
             continue
         if shard.shared() and shard.mask(seq) & group.bit:
             continue
-        return seq
-    return 0
+        return seq, stamp
+    return None
 
 
-def free_key(
-    shard: Shard, group: LeaseGroup, key: bytes, nexts: dict[bytes, Message | None], now: int, effects: Effects
-) -> None:
+def free_key(shard: Shard, group: LeaseGroup, key: bytes, nexts: Nexts, now: int, effects: Effects) -> None:
     """A key has nothing out any more: the first message that was passed by is ready."""
     state = group.keys[key]
     if state.deferred and not state.held:
-        message = nexts[key]
-        if message is None:
+        first = nexts[key]
+        if first is None:
             state.deferred = False
-        elif message.id not in group.deliveries and group.may_go(place := place_of(shard, message)):
+        elif first[0].id not in group.deliveries and group.may_go(first[1]):
             group.head.fresh -= 1
-            promote(shard, group, message, place, now, effects)
+            promote(shard, group, *first, now, effects)
     group.forget_key(key)
 
 
@@ -530,12 +583,12 @@ def _end_of(reason: str, letter: int) -> tuple[Journalled, dict[str, object] | N
 
 
 def leave_lane(group: LeaseGroup, place: Place) -> None:
-    """A message that the group had not touched goes. Others may need it still: the group must not come upon it."""
+    """A message that the group had not touched goes. While others need it, the group must not come upon it."""
     group.head.fresh -= 1
     group.dirty = True
     lane = group.lane(place.priority)
-    lane.drop(place.stamp)
-    if place.stamp > lane.reached:
+    if place.stamp > lane.frontier:
+        lane.drop(place.stamp)
         group.skips.add(place.seq)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum, auto
+from typing import NamedTuple
 
 from holdfast.core.commands import (
     Browse,
@@ -22,6 +23,7 @@ from holdfast.core.queue import JournalMode
 from holdfast.core.records import (
     Message,
     Table,
+    due_key,
     message_key,
     read_message,
     ready_key,
@@ -45,23 +47,36 @@ class Live(Enum):
     GONE = auto()
 
 
-def liveness(shard: Shard, messages: list[Message]) -> dict[int, Live]:
+class Spot(NamedTuple):
+    """Whether a message is live, and its stamp if it is ready."""
+
+    live: Live
+    stamp: int = 0
+
+
+def liveness(shard: Shard, messages: list[Message]) -> dict[int, Spot]:
     """By sequence, whether messages are live."""
     number = shard.number
-    ready = {m.seq: Read(Table.READY, ready_key(number, m.priority, m.stamp)) for m in messages}
-    delayed = {
-        m.seq: Read(Table.SCHEDULED, scheduled_key(number, m.deliver_at, m.seq)) for m in messages if m.deliver_at
-    }
-    shard.want([*ready.values(), *delayed.values()])
-    found: dict[int, Live] = {}
+    reads: dict[int, Read] = {}
+    delayed: dict[int, Read] = {}
     for message in messages:
         seq = message.seq
-        if shard.get(ready[seq].table, ready[seq].key) is not None:
-            found[seq] = Live.READY
-        elif seq in delayed and shard.get(delayed[seq].table, delayed[seq].key) is not None:
-            found[seq] = Live.SCHEDULED
+        if message.deliver_at:
+            reads[seq] = Read(Table.DUE, due_key(number, seq))
+            delayed[seq] = Read(Table.SCHEDULED, scheduled_key(number, message.deliver_at, seq))
         else:
-            found[seq] = Live.GONE
+            reads[seq] = Read(Table.READY, ready_key(number, message.priority, message.id))
+    shard.want([*reads.values(), *delayed.values()])
+    found: dict[int, Spot] = {}
+    for message in messages:
+        seq = message.seq
+        value = shard.get(reads[seq].table, reads[seq].key)
+        if value is not None:
+            found[seq] = Spot(Live.READY, int.from_bytes(value, "big") if seq in delayed else message.id)
+        elif seq in delayed and shard.get(delayed[seq].table, delayed[seq].key) is not None:
+            found[seq] = Spot(Live.SCHEDULED)
+        else:
+            found[seq] = Spot(Live.GONE)
     return found
 
 
@@ -135,7 +150,7 @@ def _visible(shard: Shard, cursor: CursorGroup, messages: list[Message]) -> list
     old = [message for message in seen if message.seq < cursor.head.made_at and message.seq not in settled]
     if old:
         live = liveness(shard, old)
-        seen = [message for message in seen if live.get(message.seq) is not Live.GONE]
+        seen = [message for message in seen if message.seq not in live or live[message.seq].live is not Live.GONE]
     return seen
 
 
@@ -169,7 +184,8 @@ def move_on(
     settled = masks(shard, first, last)
     passed = _visible(shard, cursor, messages) if messages else []
     live = liveness(shard, passed)
-    shard.want_bodies(message.seq for message in passed if place_of(shard, message).flags)
+    places = {message.seq: place_of(shard, message, live[message.seq].stamp) for message in passed}
+    shard.want_to_remove(places.values())
     cursor.head.committed = last
     cursor.dirty = True
     for message in passed:
@@ -177,16 +193,16 @@ def move_on(
         needed = shard.needed(seq)
         if settled.get(seq, 0) & needed != needed or shard.kept_by_cursor(seq):
             continue
-        if live[seq] is Live.SCHEDULED:
+        if live[seq].live is Live.SCHEDULED:
             unschedule(shard, message, effects)
-        elif live[seq] is Live.READY:
-            shard.unlist(place_of(shard, message), effects)
+            shard.remove_extras(places[seq], effects)
+        elif live[seq].live is Live.READY:
+            shard.unlist(places[seq], effects)
         shard.gone.append(seq)
-    if not any(other.needs(last) for other in shard.cursors.values()):
-        for seq, mask in settled.items():
-            if mask == GONE or mask & shard.needed(seq) == shard.needed(seq):
-                shard.masks.pop(seq, None)
-                effects.ops.append((Table.SETTLED, settled_key(shard.number, seq), None))
+    for seq, mask in settled.items():
+        if unneeded(shard, seq, mask):
+            shard.masks.pop(seq, None)
+            effects.ops.append((Table.SETTLED, settled_key(shard.number, seq), None))
     ids = [message.id for message in passed]
     if ids:
         cursor.count(str(event), len(ids))
@@ -194,6 +210,12 @@ def move_on(
             effects.entries.append((Entry.MANY, shard.number, cursor.name, event, reason, ids))
             effects.rows += len(ids)
     return len(ids)
+
+
+def unneeded(shard: Shard, seq: int, mask: int) -> bool:
+    """Whether nobody needs a message any more that the groups of `mask` have settled."""
+    needed = shard.needed(seq)
+    return (mask == GONE or mask & needed == needed) and not shard.kept_by_cursor(seq)
 
 
 def unschedule(shard: Shard, message: Message, effects: Effects) -> None:
@@ -215,11 +237,12 @@ def browse(shard: Shard, command: Browse, now: int, effects: Effects) -> None:
     while at <= last and len(found) < command.limit and size < command.max_bytes:
         chunk = chunk_for(shard, command.limit - len(found), command.max_bytes - size)
         messages = log(shard, at, last, chunk)
-        live = liveness(shard, messages)
+        spots = liveness(shard, messages)
         shard.want_masks(message.seq for message in messages)
         for message in messages:
-            if live[message.seq] is not Live.GONE:
-                found.append((message, standings(shard, message, live[message.seq])))
+            live = spots[message.seq].live
+            if live is not Live.GONE:
+                found.append((message, standings(shard, message, live)))
                 size += len(message.payload)
         at = messages[-1].seq + 1 if len(messages) == chunk else last + 1
     effects.reply = Browsed(found, at if at <= last else 0)
@@ -256,12 +279,12 @@ def standings(shard: Shard, message: Message, live: Live) -> list[Standing]:
 
 @handles(Find)
 def find(shard: Shard, command: Find, now: int, effects: Effects) -> None:
-    message, live = locate(shard, command.id)
+    message, spot = locate(shard, command.id)
     shard.want_masks([message.seq])
-    effects.reply = (message, standings(shard, message, live))
+    effects.reply = (message, standings(shard, message, spot.live))
 
 
-def locate(shard: Shard, message_id: int) -> tuple[Message, Live]:
+def locate(shard: Shard, message_id: int) -> tuple[Message, Spot]:
     """A live message by its id. Ids grow with sequences, so a binary search over the records finds it."""
     low, high = 1, shard.head.next_seq
     while low < high:
@@ -272,8 +295,8 @@ def locate(shard: Shard, message_id: int) -> tuple[Message, Live]:
         elif messages[0].id < message_id:
             low = messages[0].seq + 1
         else:
-            live = liveness(shard, messages)[messages[0].seq]
-            if live is Live.GONE:
+            spot = liveness(shard, messages)[messages[0].seq]
+            if spot.live is Live.GONE:
                 break
-            return messages[0], live
+            return messages[0], spot
     raise MessageNotFound(message_id=message_id, queue=shard.queue)

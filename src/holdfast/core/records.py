@@ -1,7 +1,8 @@
 """The whole data model on one page: every record kind, its key and its value.
 
 Keys are big-endian, so that bytes sort as numbers do. `shard` is four bytes, a number of a partition of a queue, never
-reused. Instants are epoch microseconds, durations microseconds. `stamp` is a message's place within its priority.
+reused. Instants are epoch microseconds, durations microseconds. `stamp` is a message's place within its priority: its id,
+or, if it was delayed, a number that was taken like an id when it fell due. No two messages have the same.
 
     table      key                              value
     META       name                             by name
@@ -11,6 +12,7 @@ reused. Instants are epoch microseconds, durations microseconds. `stamp` is a me
     MESSAGES   shard seq                        message: head, extra, payload
     READY      shard priority stamp             seq, key hash, flags, size: a live message that is not delayed
     SCHEDULED  shard due seq                    id, priority, key hash, flags, size: one delayed by its producer
+    DUE        shard seq                        stamp: where a message stands that was delayed, since it fell due
     KEYED      shard key-hash priority stamp    seq, id: live messages of one key
     DELIVERIES shard group id                   delivery: leased, or waiting for another attempt
     SETTLED    shard seq                        bits of the groups that need the message no more
@@ -18,7 +20,7 @@ reused. Instants are epoch microseconds, durations microseconds. `stamp` is a me
     DEDUP      shard message-id                 id, end
     DEDUP_ENDS shard end message-id             (empty)
     SOURCES    shard source-id source-group     id of the message that carries it
-    JOURNAL    first lsn                        block of journal entries              core/journal.py
+    JOURNAL    block number                     block of journal entries              core/journal.py
 
 A message is live while it has a READY or a SCHEDULED record. Its MESSAGES record may outlive that until the journal that
 refers to its payload has been exported. A group that has not touched a message has no record of it: the group's
@@ -40,7 +42,7 @@ from struct import Struct as Layout
 
 import msgspec
 
-from holdfast.core.ids import UNKEYED, due_stamp
+from holdfast.core.ids import UNKEYED
 
 
 class Table(IntEnum):
@@ -63,6 +65,7 @@ class Table(IntEnum):
     JOURNAL = 14
     TRANSACTIONS = 15
     STAGED = 16
+    DUE = 17
 
 
 # --- keys -----------------------------------------------------------------------------------------------------------
@@ -81,6 +84,7 @@ shard_key = _SHARD.pack
 group_key = _SHARD_GROUP.pack
 message_key = _SHARD_U64.pack
 settled_key = _SHARD_U64.pack
+due_key = _SHARD_U64.pack
 ready_key = _PLACE.pack
 scheduled_key = _SHARD_U64_U64.pack
 expiry_key = _SHARD_U64_U64.pack
@@ -114,6 +118,7 @@ def seq_of(key: bytes) -> int:
 
 FLAG_SOURCED = 1  # has a SOURCES record to remove with it
 FLAG_EARLY = 2  # has an EXPIRIES record
+FLAG_DUE = 4  # was delayed and fell due: has a DUE record
 
 _NO_KEY = bytes(8)
 _READY_VALUE = Layout(">Q8sBI")
@@ -123,7 +128,7 @@ _TWO_U64 = Layout(">QQ")
 dedup_value = _TWO_U64.pack
 read_dedup = _TWO_U64.unpack
 keyed_value = _TWO_U64.pack
-read_keyed_value = _TWO_U64.unpack
+due_value = _U64.pack
 
 
 def ready_value(seq: int, key: bytes, flags: int, size_bytes: int) -> bytes:
@@ -159,11 +164,11 @@ def scheduled_value(message_id: int, priority: int, key: bytes, flags: int, size
 
 
 def read_scheduled(key: bytes, value: bytes) -> tuple[int, int, Place]:
-    """Due time, id, and the place the message takes when it falls due."""
+    """Due time, id, and the place of the message, which has no stamp before it falls due."""
     _, due, seq = _SHARD_U64_U64.unpack(key)
     message_id, priority, hashed, flags, size_bytes = _SCHEDULED_VALUE.unpack(value)
     key_hash = UNKEYED if hashed == _NO_KEY else hashed
-    return due, message_id, Place(due_stamp(message_id, due), seq, key_hash, flags, priority, size_bytes)
+    return due, message_id, Place(0, seq, key_hash, flags, priority, size_bytes)
 
 
 # --- messages -------------------------------------------------------------------------------------------------------
@@ -207,11 +212,6 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     expires_at: int  # 0: never
     extra: Extra
     payload: bytes
-
-    @property
-    def stamp(self) -> int:
-        """Its place within its priority: by the time it became available."""
-        return due_stamp(self.id, self.deliver_at) if self.deliver_at else self.id
 
 
 NO_EXTRA = Extra()
@@ -282,7 +282,12 @@ _DELIVERY_SIZE = _DELIVERY.size
 _decode_texts = msgspec.msgpack.Decoder(tuple[str, str, str, str]).decode
 
 
-def write_delivery(d: Delivery) -> bytes:
+def delivery_texts(consumer: str, protocol: str, error: str = "", doom: str = "") -> bytes:
+    """The end of a delivery's record, which is the same for all that one consumer leases at a time."""
+    return _encode((consumer, protocol, error, doom))
+
+
+def write_delivery(d: Delivery, texts: bytes = b"") -> bytes:
     return _DELIVERY.pack(
         DELIVERY_VERSION,
         d.seq,
@@ -300,7 +305,7 @@ def write_delivery(d: Delivery) -> bytes:
         d.token,
         d.ready_at,
         d.size_bytes,
-    ) + _encode((d.consumer, d.protocol, d.error, d.doom))
+    ) + (texts or _encode((d.consumer, d.protocol, d.error, d.doom)))
 
 
 def read_delivery(key: bytes, value: bytes) -> Delivery:
@@ -370,6 +375,7 @@ class ShardHead(msgspec.Struct, array_like=True):
     enqueued: int = 0
     duplicates: int = 0
     refused: int = 0
+    unneeded_seq: int = 0  # where the search for messages goes on that a removed group was the last to need; 0: none is on
 
 
 class GroupHead(msgspec.Struct, array_like=True):

@@ -21,6 +21,7 @@ from holdfast.core.journal import Entry
 from holdfast.core.lanes import WINDOW, Lane
 from holdfast.core.queue import GroupKind, GroupRecord, QueueConfig
 from holdfast.core.records import (
+    FLAG_DUE,
     FLAG_EARLY,
     FLAG_SOURCED,
     LAST,
@@ -33,6 +34,7 @@ from holdfast.core.records import (
     Table,
     dedup_value,
     delivery_key,
+    due_key,
     expiry_key,
     group_key,
     keyed_key,
@@ -49,12 +51,14 @@ from holdfast.core.records import (
     source_key,
     write_head,
 )
-from holdfast.errors import GroupNotFound, WrongGroupKind
+from holdfast.errors import GroupNotFound, HoldfastError, WrongGroupKind
 
 Rows = list[tuple[bytes, bytes]]
 
 # Who has settled what is remembered for this many messages, where several groups share a queue.
 MASKS_MAX = 20_000
+# Producers' ids past their window are removed together, at most this late; they no longer count anyway.
+DEDUP_PAUSE = 10_000_000
 
 
 class HotBodies:
@@ -92,7 +96,6 @@ class Shard:
         self.masks: dict[int, int] = {}
         self.gone: list[int] = []
         self.orphans: dict[int, Delivery] = {}  # expired with no group to need them, waiting to hear of the dead queue
-        self.leaving: dict[str, int] = {}  # groups being removed: sequence up to which their messages were looked at
         self.dirty = False
         self._have: dict[Read, bytes | Rows | None] = {}
 
@@ -146,6 +149,9 @@ class Shard:
         except Missing as missing:
             effects.reads = missing.reads
             return effects
+        except HoldfastError:
+            self._have = {}  # what was read for a command that is refused is old by the next one
+            raise
         if self.gone:
             effects.entries.append((Entry.GONE, self.number, self.gone))
             self.gone = []
@@ -168,6 +174,7 @@ class Shard:
             self.fill_lanes(lease_group, limit)
         except Missing as missing:
             return [], missing.reads
+        self._have = {}
         return lease_group.heads(self.head.priorities, limit), []
 
     def flush(self, effects: Effects) -> None:
@@ -189,15 +196,17 @@ class Shard:
     def wake_at(self) -> int:
         """When something will happen here by itself; NEVER if nothing will."""
         head = self.head
+        if head.unneeded_seq:
+            return 0
         wake = NEVER
         for group in self.groups.values():
             wake = min(wake, group.wake_at())
         for cursor in self.cursors.values():
             wake = 0 if cursor.lags(head.next_seq) else min(wake, cursor.look_at)
-        for at in (head.next_due, head.next_expiry, head.next_early, head.dedup_end):
+        for at in (head.next_due, head.next_expiry, head.next_early):
             if at and at < wake:
                 wake = at
-        return wake
+        return min(wake, head.dedup_end + DEDUP_PAUSE) if head.dedup_end else wake
 
     @property
     def live(self) -> int:
@@ -283,9 +292,7 @@ class Shard:
         more = len(places) == WINDOW
         reached = places[-1].stamp if places else lane.reached
         if group.skips:
-            passed = {place.seq for place in places} & group.skips
-            places = [place for place in places if place.seq not in passed]
-            group.skips -= passed
+            places = [place for place in places if place.seq not in group.skips]
         lane.fill(places, reached, more)
 
     # --- who still needs a message ----------------------------------------------------------------------------------
@@ -347,7 +354,7 @@ class Shard:
         """What `done_with` and `remove` will need to know of these."""
         places = list(places)
         self.want_masks(place.seq for place in places)
-        self.want_bodies(place.seq for place in places if place.flags)
+        self.want_bodies(place.seq for place in places if place.flags & (FLAG_SOURCED | FLAG_EARLY))
 
     def unlist(self, place: Place, effects: Effects) -> None:
         """No leasing group needs a message any more: it leaves the order of delivery."""
@@ -363,7 +370,9 @@ class Shard:
         head.ready -= 1
         head.size_bytes -= place.size_bytes
         if place.flags:
-            self._remove_extras(place, effects)
+            self.remove_extras(place, effects)
+        for group in self.groups.values():
+            group.skips.discard(place.seq)
         body = self.bodies.pop(place.seq, None)
         if body is not None:
             self.hot.used_bytes -= len(body)
@@ -376,7 +385,12 @@ class Shard:
             effects.ops.append((Table.SETTLED, settled_key(self.number, place.seq), None))
         self.gone.append(place.seq)
 
-    def _remove_extras(self, place: Place, effects: Effects) -> None:
+    def remove_extras(self, place: Place, effects: Effects) -> None:
+        """Remove the records that only some messages have, by the flags."""
+        if place.flags & FLAG_DUE:
+            effects.ops.append((Table.DUE, due_key(self.number, place.seq), None))
+        if not place.flags & (FLAG_SOURCED | FLAG_EARLY):
+            return
         message = self.message(place.seq)
         origin = message.extra.origin
         if place.flags & FLAG_SOURCED and origin is not None:

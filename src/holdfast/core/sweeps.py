@@ -6,31 +6,38 @@ the broker ticks again.
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from holdfast.core.commands import Tick, Verb
 from holdfast.core.effects import Doomed, Effects, Read
-from holdfast.core.enqueue import appear, overtaken, place_of
+from holdfast.core.enqueue import appear, place_of
 from holdfast.core.groups import NEVER, LeaseGroup
 from holdfast.core.leasing import doom, fail, verdict
-from holdfast.core.reading import Live, liveness, log, move_on, unschedule
+from holdfast.core.reading import CHUNK, GONE, Live, liveness, log, move_on, unneeded, unschedule
 from holdfast.core.records import (
+    FLAG_DUE,
     FLAG_EARLY,
+    LAST,
     Delivery,
     Message,
+    Place,
     Table,
     dedup_end_key,
     dedup_key,
     expiry_key,
     read_dedup,
+    read_message,
     read_scheduled,
     scheduled_key,
+    seq_of,
+    settled_key,
 )
-from holdfast.core.shard import Shard, handles
+from holdfast.core.shard import DEDUP_PAUSE, Shard, handles
 from holdfast.core.states import Journalled, Reason
 
 DUE_CHUNK = 256
 EXPIRY_CHUNK = 16  # message records with their payloads are read: 16 of 1 MiB at the most
 DEDUP_CHUNK = 1_000
-DEDUP_PAUSE = 10_000_000  # ids past their window are removed together, at most this late; they no longer count anyway
 
 
 @handles(Tick)
@@ -81,11 +88,11 @@ def end_delays(shard: Shard, now: int, effects: Effects) -> bool:
     )
     entries = [read_scheduled(*row) for row in rows]
     due = [entry for entry in entries[:DUE_CHUNK] if entry[0] <= now]
-    shard.want_bodies(place.seq for _, _, place in due if overtaken(shard, place))
-    for due_at, message_id, place in due:
+    stamps = shard.ids.take(now, len(due))
+    for (due_at, message_id, place), stamp in zip(due, stamps, strict=True):
         effects.ops.append((Table.SCHEDULED, scheduled_key(shard.number, due_at, place.seq), None))
         head.scheduled -= 1
-        appear(shard, message_id, place, now, effects)
+        appear(shard, message_id, replace(place, stamp=stamp, flags=place.flags | FLAG_DUE), now, effects)
     head.next_due = entries[len(due)][0] if len(entries) > len(due) else 0
     return True
 
@@ -133,38 +140,42 @@ def expire(shard: Shard, messages: list[Message], now: int, effects: Effects) ->
     """The time to live of these has passed: wherever they are not leased, they die."""
     if not messages:
         return
-    live = liveness(shard, messages)
-    messages = [message for message in messages if live[message.seq] is not Live.GONE]
+    spots = liveness(shard, messages)
+    messages = [message for message in messages if spots[message.seq].live is not Live.GONE]
     shard.want_masks(message.seq for message in messages)
     shard.want_bodies(message.seq for message in messages)
     for message in messages:
-        if not shard.groups and shard.cursors:
+        seq = message.seq
+        if not shard.needed(seq) and shard.kept_by_cursor(seq):
             continue  # cursor groups read what is there, however old; max_lag bounds it
-        if live[message.seq] is Live.SCHEDULED:
+        stamp = spots[seq].stamp
+        if spots[seq].live is Live.SCHEDULED:
+            # It takes a place like any other first, so that there is but one way to die.
+            (stamp,) = shard.ids.take(now)
             unschedule(shard, message, effects)
             shard.head.size_bytes += len(message.payload)
-            appear(shard, message.id, place_of(shard, message), now, effects)
-        mask = shard.mask(message.seq) if shard.shared() else 0
-        needing = [g for g in shard.groups.values() if g.head.start <= message.seq and not mask & g.bit]
+            appear(shard, message.id, place_of(shard, message, stamp), now, effects)
+        place = place_of(shard, message, stamp)
+        mask = shard.mask(seq) if shard.shared() else 0
+        needing = [g for g in shard.groups.values() if g.head.start <= seq and not mask & g.bit]
         for group in needing:
-            _expire_in(shard, group, message, effects)
-        if not needing and not shard.needed(message.seq):
-            orphan = _untouched(shard, message)
+            _expire_in(shard, group, message, place, effects)
+        if not shard.needed(seq):
+            orphan = _untouched(message, place)
             shard.orphans[message.id] = orphan
             effects.doomed.append(Doomed("", orphan, message, Reason.EXPIRED))
 
 
-def _expire_in(shard: Shard, group: LeaseGroup, message: Message, effects: Effects) -> None:
+def _expire_in(shard: Shard, group: LeaseGroup, message: Message, place: Place, effects: Effects) -> None:
     delivery = group.deliveries.get(message.id)
     if delivery is None:
-        doom(shard, group, _untouched(shard, message), Reason.EXPIRED, "", effects)
+        doom(shard, group, _untouched(message, place), Reason.EXPIRED, "", effects)
     elif not delivery.token and not delivery.doom:
         doom(shard, group, delivery, Reason.EXPIRED, "", effects)
 
 
-def _untouched(shard: Shard, message: Message) -> Delivery:
+def _untouched(message: Message, place: Place) -> Delivery:
     """A delivery for a message that its group has never leased."""
-    place = place_of(shard, message)
     return Delivery(
         message.id,
         message.seq,
@@ -183,7 +194,7 @@ def _untouched(shard: Shard, message: Message) -> Delivery:
 def forget_ids(shard: Shard, now: int, effects: Effects) -> bool:
     """Producers' message ids past their window."""
     head, number = shard.head, shard.number
-    if not head.dedup_end or head.dedup_end + DEDUP_PAUSE > now:
+    if not head.dedup_end or head.dedup_end + DEDUP_PAUSE > now:  # as in Shard.wake_at
         return False
     low = dedup_end_key(number, 0, "")
     rows = shard.scan(Table.DEDUP_ENDS, low, dedup_end_key(number, NEVER, ""), DEDUP_CHUNK + 1)
@@ -220,6 +231,29 @@ def hurry_cursors(shard: Shard, now: int, effects: Effects) -> bool:
     return False
 
 
+def drop_unneeded(shard: Shard, now: int, effects: Effects) -> bool:
+    """Messages that only a group needed which was removed. Those that no group has settled wait for the others."""
+    head, number = shard.head, shard.number
+    if not head.unneeded_seq:
+        return False
+    rows = shard.scan(Table.SETTLED, settled_key(number, head.unneeded_seq), settled_key(number, LAST), CHUNK)
+    masks = {seq_of(key): int.from_bytes(value, "big") for key, value in rows}
+    free = [seq for seq, mask in masks.items() if unneeded(shard, seq, mask)]
+    shard.want_bodies(free)
+    bodies = {seq: shard.body(seq) for seq in free}
+    messages = {seq: read_message(seq, value) for seq, value in bodies.items() if value is not None}
+    spots = liveness(shard, list(messages.values()))
+    for seq in free:
+        shard.masks.pop(seq, None)
+        effects.ops.append((Table.SETTLED, settled_key(number, seq), None))
+        if seq in messages and spots[seq].live is Live.READY:
+            shard.unlist(place_of(shard, messages[seq], spots[seq].stamp), effects)
+        if seq in messages and masks[seq] != GONE:
+            shard.gone.append(seq)
+    head.unneeded_seq = seq_of(rows[-1][0]) + 1 if len(rows) == CHUNK else 0
+    return True
+
+
 SWEEPS = (
     end_leases,
     end_backoffs,
@@ -227,5 +261,6 @@ SWEEPS = (
     expire_in_order,
     expire_early,
     hurry_cursors,
+    drop_unneeded,
     forget_ids,
 )

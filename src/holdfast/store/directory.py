@@ -2,6 +2,7 @@
 
     holder   locked while the store is open; names the process, so that a second one can be told whom to stop
     FORMAT   the number of the layout of everything below; written last when a store is created
+    files    the inventory of a store that was closed in order (store/inventory.py)
     db/      the files of the engine
 
 What stands inside `db/` is the engine's business (store/rocks.py), not this file's.
@@ -28,7 +29,6 @@ class Directory:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.data = path / "db"
-        self._format = path / "FORMAT"
         try:
             path.mkdir(parents=True, exist_ok=True)
             self._holder = os.open(path / "holder", os.O_RDWR | os.O_CREAT, 0o644)
@@ -64,7 +64,7 @@ class Directory:
         return StoreReadOnly(path=self.path, problem=error.strerror or str(error))
 
     def release(self) -> None:
-        """Let others have it. The holder file stays: were it removed, two processes could each lock one of their own."""
+        """Let others have it. The holder file stays: were it removed, two processes could lock one each."""
         try:
             os.ftruncate(self._holder, 0)
         finally:
@@ -72,27 +72,45 @@ class Directory:
 
     def format(self) -> int | None:
         """The format number, or None when no store has been completed here yet."""
-        try:
-            text = self._format.read_text()
-        except FileNotFoundError:
+        text = self.read("FORMAT")
+        if text is None:
             return None
-        except (OSError, UnicodeDecodeError) as error:
-            raise StoreCorrupt(path=self._format, problem=str(error)) from error
         if not text.strip().isdecimal():
-            raise StoreCorrupt(path=self._format, problem=f"it should hold a number and holds {text[:40]!r}")
+            raise StoreCorrupt(path=self.path / "FORMAT", problem=f"it should hold a number and holds {text[:40]!r}")
         return int(text)
 
     def set_format(self, number: int) -> None:
-        """Write the format number so that a crash leaves the old one or the new one, never half of one."""
-        fresh = self.path / "FORMAT.new"
+        """Write the format number."""
+        self.put("FORMAT", f"{number}\n")
+
+    def put(self, name: str, text: str) -> None:
+        """Write a small file durably: after a crash there is the old one or the new one, whole."""
+        fresh = self.path / f"{name}.new"
         try:
             with fresh.open("w") as file:
-                file.write(f"{number}\n")
+                file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
-            fresh.replace(self._format)
+            fresh.replace(self.path / name)
             _sync_names(self.path)
             _sync_names(self.path.parent)
+        except OSError as error:
+            raise self._refused(error) from error
+
+    def read(self, name: str) -> str | None:
+        """The text of a small file, None if there is none."""
+        try:
+            return (self.path / name).read_text(errors="replace")
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StoreCorrupt(path=self.path / name, problem=error.strerror or str(error)) from error
+
+    def remove(self, name: str) -> None:
+        """Remove a small file, durably."""
+        try:
+            (self.path / name).unlink()
+            _sync_names(self.path)
         except OSError as error:
             raise self._refused(error) from error
 
@@ -108,12 +126,12 @@ class Directory:
         """Bytes allocated on disk to the files of the engine."""
         total = 0
         try:
-            names = os.listdir(self.data)
+            files = list(self.data.iterdir())
         except OSError as error:
             raise StoreUnavailable(problem=f"{self.data}: {error.strerror}") from error
-        for name in names:
+        for file in files:
             try:
-                total += (self.data / name).lstat().st_blocks * _BLOCK_BYTES
+                total += file.lstat().st_blocks * _BLOCK_BYTES
             except FileNotFoundError:
                 continue  # the engine deleted it while we looked: it occupies nothing
         return total

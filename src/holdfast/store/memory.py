@@ -7,6 +7,7 @@ write.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from itertools import islice
 
@@ -50,6 +51,7 @@ class MemoryDisk:
         self._unsynced: list[list[_Undo]] = []
         self.epoch = 0
         self.holder: MemoryStore | None = None
+        self.lock = threading.RLock()  # a scan on another thread sees a write whole or not at all
 
     @property
     def unsynced(self) -> int:
@@ -63,13 +65,14 @@ class MemoryDisk:
     def apply(self, ops: Sequence[Op]) -> None:
         """Do `ops`, and remember how to undo them."""
         undo: list[_Undo] = []
-        try:
-            self._apply(ops, undo)
-        except BaseException:
-            self._undo(undo)  # an operation that is none: all or nothing holds even then
-            raise
-        if self._crashable:
-            self._unsynced.append(undo)
+        with self.lock:
+            try:
+                self._apply(ops, undo)
+            except BaseException:
+                self._undo(undo)  # an operation that is none: all or nothing holds even then
+                raise
+            if self._crashable:
+                self._unsynced.append(undo)
 
     def _apply(self, ops: Sequence[Op], undo: list[_Undo]) -> None:
         for table, key, value in ops:
@@ -100,10 +103,11 @@ class MemoryDisk:
     def crash(self, keep: int = 0) -> None:
         """Lose power: what was synced stays, of the other writes only the first `keep`, and nobody holds the disk."""
         assert self._crashable, "this disk was made with crashable=False"
-        for undo in reversed(self._unsynced[keep:]):
-            self._undo(undo)
-        self._unsynced.clear()
-        self.holder = None
+        with self.lock:
+            for undo in reversed(self._unsynced[keep:]):
+                self._undo(undo)
+            self._unsynced.clear()
+            self.holder = None
 
 
 class MemoryStore:
@@ -150,9 +154,11 @@ class MemoryStore:
         self, table: Table, start: bytes, end: bytes, limit: int, reverse: bool = False
     ) -> list[tuple[bytes, bytes]]:
         """At most `limit` records with start <= key < end, in order."""
-        records = self._opened().table(table)
-        keys = records.keys.descending(start, end) if reverse else records.keys.ascending(start, end)
-        return [(key, records.values[key]) for key in islice(keys, max(limit, 0))]
+        disk = self._opened()
+        records = disk.table(table)
+        with disk.lock:
+            keys = records.keys.descending(start, end) if reverse else records.keys.ascending(start, end)
+            return [(key, records.values[key]) for key in islice(keys, max(limit, 0))]
 
     def reclaim(self, wait: bool = False) -> None:  # noqa: ARG002 - memory is free at once
         """Nothing to do: a deleted record takes no space."""

@@ -5,10 +5,11 @@ log to the disk, without the GIL. The directory's lock keeps other processes out
 at each write; it is stored under a key that no table has.
 
 Tuning stands in store/rocks_tuning.py, the open database in store/rocks_handles.py, removal of garbage in
-store/rocks_sweep.py, the meaning of errors in store/rocks_errors.py, the directory in store/directory.py.
+store/rocks_sweep.py, the meaning of errors in store/rocks_errors.py, the directory in store/directory.py, the check
+for lost files in store/inventory.py.
 
 Errors are raised outside of the `except` that met them: a chained error keeps the frames it came through, those keep
-iterators and handles, and those keep RocksDB open, so that it could not be opened again.
+iterators, and those keep RocksDB open, so that it could not be opened again.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from rocksdict import Rdict, WriteBatch
 from holdfast.core.effects import Op
 from holdfast.core.records import Table
 from holdfast.errors import DiskFull, Fenced, FormatUnknown, StoreCorrupt, StoreError
+from holdfast.store import inventory
 from holdfast.store.directory import Directory
 from holdfast.store.rocks_errors import too_many_skipped, translate
 from holdfast.store.rocks_handles import Handles
@@ -64,10 +66,11 @@ class RocksStore:
         self._handles: Handles | None = None
         self._failure: StoreError | None = None
         self._epoch = 0  # the newest given out
-        self._held = 0  # the one that may write; none until it is acquired
+        self._held: int | None = None  # the one that may write; none until it is acquired
         self._syncing = threading.Lock()  # the database is not torn down under a sync on its worker thread
         self._directory = Directory(Path(path))
         try:
+            inventory.check(self._directory)
             fresh = self._check_format(format_number, migrations)
             self._open(create=fresh)
             if fresh:
@@ -87,15 +90,28 @@ class RocksStore:
         if found > known:
             raise FormatUnknown(path=self._directory.path, found=found, known=known)
         while found < known:
-            migrations[found](self._directory.data)
+            self._migrate(found, migrations)
             found += 1
             self._directory.set_format(found)
         return False
 
+    def _migrate(self, found: int, migrations: Mapping[int, Migration]) -> None:
+        if found not in migrations:
+            raise StoreCorrupt(path=self._directory.path, problem=f"there is no format {found}")
+        try:
+            migrations[found](self._directory.data)
+        except StoreError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the binding raises nothing more specific
+            failure = translate(error, self._directory.path, opening=True)
+        else:
+            return
+        raise failure
+
     def _open(self, *, create: bool) -> None:
         try:
             self._handles = Handles(
-                self._directory.data, self._cache_bytes, self._write_buffer_bytes, create, self._fail
+                self._directory.data, self._cache_bytes, self._write_buffer_bytes, create=create, failed=self._fail
             )
             self._epoch = self._handles.stored_epoch()
         except Exception as error:  # noqa: BLE001 - the binding raises nothing more specific
@@ -116,8 +132,7 @@ class RocksStore:
         What it reads back from the log it first writes to new, synced tables: so also what a failed fsync left in the
         page cache alone is durable, or reported as failed, before anyone relies on it.
         """
-        if self._handles is None and self._failure is None:
-            raise StoreError(problem="it was closed")
+        self._not_closed()
         if isinstance(self._failure, DiskFull) and self._handles is not None and self.room() < self._write_buffer_bytes:
             raise _again(self._failure)  # it would not open again: leave it as it is, open for reading
         self._tear_down()
@@ -132,25 +147,38 @@ class RocksStore:
         """Sync, flush the memtables so that the next opening has no log to read, and release the directory."""
         if self._handles is None and self._failure is None:
             return
-        failure = self._failure
+        clean = self._failure is None
         problem = self._tear_down()
         self._failure = None
-        self._directory.release()
-        if problem is not None and failure is None:
-            raise translate(problem, self._directory.path)
+        try:
+            if clean and problem is not None:
+                raise translate(problem, self._directory.path)
+            if clean:
+                inventory.write(self._directory)
+        finally:
+            self._directory.release()
 
     def _tear_down(self) -> Exception | None:
         with self._syncing:
             handles, self._handles = self._handles, None
-            self._held = 0
+            self._held = None
             return handles.close() if handles is not None else None
+
+    def _not_closed(self) -> None:
+        if self._handles is None and self._failure is None:
+            raise StoreError(problem="it was closed")
 
     def _opened(self) -> Handles:
         if self._handles is not None:
             return self._handles
+        self._not_closed()
+        assert self._failure is not None
+        raise _again(self._failure)
+
+    def _writable(self) -> Rdict:
         if self._failure is not None:
             raise _again(self._failure)
-        raise StoreError(problem="it was closed")
+        return self._opened().db
 
     def _fail(self, error: Exception) -> StoreError:
         """Remember that the last write may be lost or half known: nothing is written until `reopen` succeeded."""
@@ -193,10 +221,9 @@ class RocksStore:
         return batch
 
     def _commit(self, batch: WriteBatch) -> None:
-        if self._failure is not None:
-            raise _again(self._failure)
+        db = self._writable()
         try:
-            self._opened().db.write(batch)
+            db.write(batch)
         except Exception as error:  # noqa: BLE001 - the binding raises nothing more specific
             failure = self._fail(error)
         else:
@@ -206,10 +233,9 @@ class RocksStore:
     def sync(self) -> None:
         """Flush RocksDB's log to the disk. The GIL is free meanwhile."""
         with self._syncing:
-            if self._failure is not None:
-                raise _again(self._failure)
+            db = self._writable()
             try:
-                self._opened().db.flush_wal(True)
+                db.flush_wal(True)
             except Exception as error:  # noqa: BLE001 - the binding raises nothing more specific
                 failure = self._fail(error)
             else:
@@ -282,10 +308,12 @@ class RocksStore:
 
     def room(self) -> int:
         """Bytes free on the file system."""
+        self._not_closed()
         return self._directory.room()
 
     def disk_bytes(self) -> int:
         """Bytes that the database's files occupy."""
+        self._not_closed()
         return self._directory.occupied()
 
 
@@ -297,8 +325,6 @@ def _rows(
     family: Rdict, lower: bytes, upper: bytes, limit: int, reverse: bool, skipped_max: int
 ) -> list[tuple[bytes, bytes]]:
     options = range_options(upper, skipped_max)
-    if reverse:
-        options.set_iterate_lower_bound(lower)
     iterator = family.iter(options)
     if reverse:
         iterator.seek_to_last()
@@ -313,6 +339,8 @@ def _rows(
         if key is None:
             iterator.status()  # the end, or damage: the binding's simpler `items()` would not tell one from the other
             break
+        if reverse and key < lower:
+            break  # checked here, because the binding (0.3.29) takes a lower bound for an upper one
         rows.append((key[1:], take_value()))
         step()
     return rows

@@ -22,6 +22,7 @@ class Handles:
         path: Path,
         cache_bytes: int,
         write_buffer_bytes: int,
+        *,
         create: bool,
         failed: Callable[[Exception], object],
     ) -> None:

@@ -4,7 +4,7 @@ A column family is a set of tables that behave alike, with memtables and files o
 
     state     few records, overwritten all the time
     messages  large values, written once, read once or twice, deleted in about the order they came
-    index     small records in delivery order; about as many deletes as puts
+    index     all the others: small records in some order, about as many deletes as puts
     lookup    small records asked for by exact key, mostly in vain
     journal   blocks in sequence, read once by the exporter, deleted from the front by ranges
 
@@ -32,21 +32,14 @@ from holdfast.core.records import Table
 KIB = 1024
 MIB = 1024 * KIB
 
-FAMILIES: Final[dict[str, tuple[Table, ...]]] = {
+_NAMED: dict[str, tuple[Table, ...]] = {
     "state": (Table.META, Table.QUEUES, Table.SHARDS, Table.GROUPS, Table.TRANSACTIONS),
     "messages": (Table.MESSAGES, Table.STAGED),
-    "index": (
-        Table.READY,
-        Table.SCHEDULED,
-        Table.KEYED,
-        Table.DELIVERIES,
-        Table.SETTLED,
-        Table.EXPIRIES,
-        Table.DEDUP_ENDS,
-    ),
     "lookup": (Table.DEDUP, Table.SOURCES),
     "journal": (Table.JOURNAL,),
 }
+_OTHERS = tuple(table for table in Table if all(table not in tables for tables in _NAMED.values()))
+FAMILIES: Final[dict[str, tuple[Table, ...]]] = {**_NAMED, "index": _OTHERS}
 FAMILY_OF: Final[dict[int, str]] = {int(table): name for name, tables in FAMILIES.items() for table in tables}
 
 CACHE_BYTES: Final = 32 * MIB

@@ -1,0 +1,270 @@
+"""Administration of queues, groups and single messages, on the engine.
+
+What may touch many messages (purge, deletion, the commit of a cursor) is a generator: each step is a bounded piece of
+work, and between two steps the caller commits and lets others have their turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.broker.catalog import Queue, QueueName
+from holdfast.broker.engine import Engine
+from holdfast.core.commands import (
+    Browse,
+    Browsed,
+    CursorCommit,
+    CursorRange,
+    CursorRead,
+    Delete,
+    Edit,
+    Find,
+    Progress,
+    Purge,
+    Purged,
+    RemoveGroup,
+    Standing,
+    Tick,
+)
+from holdfast.core.deadletter import check_dead_queue, check_unused
+from holdfast.core.queue import (
+    GroupKind,
+    GroupRecord,
+    QueueRecord,
+    check_name,
+    from_fields,
+)
+from holdfast.core.records import Message
+from holdfast.core.shard import Shard
+from holdfast.errors import (
+    GroupExists,
+    InvalidArgument,
+    MessageNotFound,
+    QueueExists,
+)
+
+BROWSE_BYTES = 8 << 20  # payloads looked at in one piece of browsing
+
+Clock = Callable[[], int]
+
+
+# --- queues ---------------------------------------------------------------------------------------------------------
+
+
+def namesakes(engine: Engine, namespace: str) -> dict[str, QueueRecord]:
+    """The queues of a namespace by name."""
+    return {name: queue.record for (space, name), queue in engine.queues.items() if space == namespace}
+
+
+def create_queue(engine: Engine, name: QueueName, fields: Mapping[str, object], now: int) -> QueueRecord:
+    check_name(name[0], "namespace")
+    check_name(name[1])
+    if name in engine.queues:
+        raise QueueExists(queue=name[1])
+    config = from_fields(fields)
+    check_dead_queue(name[1], config, namesakes(engine, name[0]))
+    return engine.add_queue(*name, config, now).record
+
+
+def update_queue(engine: Engine, name: QueueName, fields: Mapping[str, object], now: int) -> QueueRecord:
+    """Change the configuration. More partitions start empty, with every group from their beginning."""
+    queue = engine.queue(name, now)
+    config = from_fields(fields, queue.config)
+    check_dead_queue(name[1], config, namesakes(engine, name[0]))
+    engine.reconfigure(queue, config, now)
+    return queue.record
+
+
+def delete_queue(engine: Engine, name: QueueName, clock: Clock) -> Iterator[int]:
+    """Purge everything, leased or not, and forget the queue. Taken up again after a crash: it is marked first."""
+    queue = engine.queue(name, clock())
+    check_unused(name[1], namesakes(engine, name[0]))
+    queue.change(replace(queue.record, closing=True))
+    engine.save_queue(queue)
+    yield 0
+    yield from finish_deletion(engine, queue, clock)
+
+
+def finish_deletion(engine: Engine, queue: Queue, clock: Clock) -> Iterator[int]:
+    for piece in _purge(engine, queue, clock, everything=True):
+        yield piece
+    engine.forget_queue(queue)
+    yield 0
+
+
+def purge_queue(engine: Engine, name: QueueName, clock: Clock) -> Iterator[int]:
+    """Remove the messages that wait now; what is leased stays until it is settled."""
+    yield from _purge(engine, engine.queue(name, clock()), clock, everything=False)
+
+
+def _purge(engine: Engine, queue: Queue, clock: Clock, everything: bool) -> Iterator[int]:
+    for shard in queue.shards:
+        command = Purge(shard.head.next_seq, everything=everything)
+        while True:
+            reply = engine.step(queue, shard, command, clock())
+            assert isinstance(reply, Purged)
+            yield reply.count
+            if reply.done:
+                break
+            command = replace(command, after=reply.after)
+
+
+# --- groups ---------------------------------------------------------------------------------------------------------
+
+
+def create_group(
+    engine: Engine,
+    name: QueueName,
+    group: str,
+    kind: GroupKind,
+    now: int,
+    earliest: bool | None,
+    max_lag_messages: int,
+    max_lag_age: int,
+) -> GroupRecord:
+    queue = engine.queue(name, now, create=True)
+    existing = queue.record.group(group)
+    if existing is not None:
+        raise GroupExists(group=group, queue=name[1], kind=existing.kind.value)
+    if kind is GroupKind.LEASE and (max_lag_messages or max_lag_age):
+        raise InvalidArgument(field="max_lag", problem="is for cursor groups only")
+    if max_lag_messages < 0 or max_lag_age < 0:
+        raise InvalidArgument(field="max_lag", problem="cannot be negative")
+    first = not queue.record.groups if earliest is None else earliest
+    return engine.add_group(queue, group, kind, now, first, max_lag_messages, max_lag_age)
+
+
+def delete_group(engine: Engine, name: QueueName, group: str, clock: Clock) -> Iterator[int]:
+    """Forget a group; messages that only it still needed go in the ticks that follow."""
+    queue = engine.queue(name, clock())
+    record = engine.group(queue, group)
+    left = tuple(other for other in queue.record.groups if other.number != record.number)
+    queue.change(replace(queue.record, groups=left))
+    engine.save_queue(queue)
+    # Every shard forgets the group before the first commit, so that no half of it is ever seen.
+    for shard in queue.shards:
+        engine.step(queue, shard, RemoveGroup(group), clock())
+    yield 0
+    # What only it needed goes by and by (the shards remember to do it, also over a crash); it is done here and now.
+    for shard in queue.shards:
+        while engine.step(queue, shard, Tick(), clock()):
+            yield 0
+
+
+# --- messages -------------------------------------------------------------------------------------------------------
+
+
+class Page(msgspec.Struct, frozen=True):
+    """Messages with how they stand in each group; `cursor` goes on where this page ends, empty at the end."""
+
+    messages: list[tuple[int, Message, list[Standing]]]
+    cursor: str
+
+
+def browse(engine: Engine, name: QueueName, limit: int, cursor: str, state: str, group: str, now: int) -> Page:
+    """Live messages over all partitions, oldest first."""
+    queue = engine.queue(name, now)
+    starts = _read_cursor(cursor, len(queue.shards))
+    found: list[tuple[int, Message, list[Standing]]] = []
+    nexts = list(starts)
+    for shard in queue.shards:
+        if not starts[shard.partition]:
+            continue
+        reply = engine.step(queue, shard, Browse(starts[shard.partition], limit, BROWSE_BYTES), now)
+        assert isinstance(reply, Browsed)
+        nexts[shard.partition] = reply.next_seq
+        found += [(shard.partition, message, standings) for message, standings in reply.messages]
+    found.sort(key=lambda item: item[1].id)
+    for partition, message, _ in reversed(found[limit:]):
+        nexts[partition] = message.seq
+    page = [item for item in found[:limit] if _matches(item[2], state, group)]
+    return Page(page, ",".join(map(str, nexts)) if any(nexts) else "")
+
+
+def _read_cursor(cursor: str, partitions: int) -> list[int]:
+    if not cursor:
+        return [1] * partitions
+    try:
+        starts = [int(part) for part in cursor.split(",")]
+    except ValueError:
+        starts = []
+    if not starts or len(starts) > partitions or min(starts) < 0:
+        raise InvalidArgument(field="cursor", problem="is not one that this queue gave; start again without it")
+    return starts + [1] * (partitions - len(starts))
+
+
+def _matches(standings: list[Standing], state: str, group: str) -> bool:
+    if not state and not group:
+        return True
+    return any((not group or s.group == group) and (not state or s.state == state) for s in standings)
+
+
+def find(engine: Engine, name: QueueName, message_id: int, now: int) -> tuple[int, Message, list[Standing]]:
+    """A live message by its id: partition, message, how it stands."""
+    queue = engine.queue(name, now)
+    for shard in queue.shards:
+        try:
+            reply = engine.step(queue, shard, Find(message_id), now)
+        except MessageNotFound:
+            continue
+        assert isinstance(reply, tuple)
+        return (shard.partition, *reply)
+    raise MessageNotFound(message_id=message_id, queue=name[1])
+
+
+def edit(
+    engine: Engine, name: QueueName, message_id: int, priority: int | None, deliver_at: int | None, now: int
+) -> Message:
+    partition, _, _ = find(engine, name, message_id, now)
+    queue = engine.queue(name, now)
+    reply = engine.step(queue, queue.shards[partition], Edit(message_id, priority, deliver_at), now)
+    assert isinstance(reply, Message)
+    engine.stirred.add(name)
+    return reply
+
+
+def delete(engine: Engine, name: QueueName, message_id: int, now: int) -> None:
+    partition, _, _ = find(engine, name, message_id, now)
+    queue = engine.queue(name, now)
+    engine.step(queue, queue.shards[partition], Delete(message_id), now)
+    engine.stirred.add(name)
+
+
+# --- cursor groups --------------------------------------------------------------------------------------------------
+
+
+def cursor_read(
+    engine: Engine, name: QueueName, group: str, partition: int, first: int, limit: int, max_bytes: int, now: int
+) -> CursorRange:
+    queue = engine.queue(name, now, create=True)
+    engine.ensure_group(queue, group, GroupKind.CURSOR, now)
+    shard = _shard_of(queue, partition)
+    cursor = shard.cursors[group]
+    start = cursor.head.committed + 1 if first <= 0 else first
+    reply = engine.step(queue, shard, CursorRead(group, start, limit, max_bytes), now)
+    assert isinstance(reply, CursorRange)
+    return reply
+
+
+def cursor_commit(
+    engine: Engine, name: QueueName, group: str, partition: int, seq: int, clock: Clock
+) -> Iterator[int]:
+    queue = engine.queue(name, clock())
+    engine.group(queue, group)
+    shard = _shard_of(queue, partition)
+    while True:
+        reply = engine.step(queue, shard, CursorCommit(group, seq), clock())
+        assert isinstance(reply, Progress)
+        yield reply.count
+        if reply.done:
+            return
+
+
+def _shard_of(queue: Queue, partition: int) -> Shard:
+    if not 0 <= partition < len(queue.shards):
+        raise InvalidArgument(field="partition", problem=f"is 0 to {len(queue.shards) - 1}, not {partition}")
+    return queue.shards[partition]
+

@@ -1,0 +1,155 @@
+"""Group commit: everything that happened in a turn of the loop is one batch, and batches share syncs.
+
+Operations change the engine at once and then wait for one of two things: `written` (the batch that holds them is in the
+store) or `durable` (and synced). While a sync runs on its thread, further batches are written; they share the next sync.
+Nobody waits for a future of his own: there is one for each batch and one for each sync.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from holdfast.broker.engine import Engine
+from holdfast.errors import HoldfastError, StoreUnavailable
+from holdfast.store.contract import Store
+
+
+class GroupCommit:
+    """Writes and syncs what the engine gathers.
+
+    `before` runs first in every turn: it leases what waiters may have. `after` runs when the batch is written, and is told
+    whether answers must wait for the sync too. `on_failure` is told when the store failed: the engine's state is then
+    ahead of the store and must go.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        before: Callable[[], None],
+        after: Callable[[bool], None],
+        on_failure: Callable[[HoldfastError], None],
+    ) -> None:
+        self.engine: Engine | None = None
+        self.batches = 0
+        self.syncs = 0
+        self.sync_seconds = 0.0
+        self._store = store
+        self._before = before
+        self._after = after
+        self._on_failure = on_failure
+        self._loop = asyncio.get_running_loop()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="holdfast-sync")
+        self._scheduled = False
+        self._written: asyncio.Future[None] | None = None
+        self._durable: asyncio.Future[None] | None = None
+        self._syncing: asyncio.Future[None] | None = None
+        self._on_synced: list[Callable[[], None]] = []
+
+    def soon(self) -> None:
+        """Have a turn at the end of this pass of the loop."""
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self.turn)
+
+    def written(self) -> asyncio.Future[None]:
+        """Done when everything gathered so far is in the store."""
+        if self._written is None:
+            self._written = self._loop.create_future()
+            self.soon()
+        return self._written
+
+    def durable(self) -> asyncio.Future[None]:
+        """Done when everything gathered so far is synced."""
+        if self._durable is None:
+            self._durable = self._loop.create_future()
+            self.soon()
+        return self._durable
+
+    def when_synced(self, callback: Callable[[], None]) -> None:
+        """Call back when everything gathered so far is synced: for bookkeeping, not for answers."""
+        self.durable()
+        self._on_synced.append(callback)
+
+    def turn(self) -> None:
+        """Hand out what is ready, write the batch, and see that it is synced if somebody waits for that."""
+        self._scheduled = False
+        engine = self.engine
+        if engine is None:
+            return
+        try:
+            self._before()
+            pending = engine.pending
+            must_sync = engine.write()
+        except HoldfastError as error:
+            self.fail(error)
+            return
+        self.batches += pending
+        written, self._written = self._written, None
+        if must_sync:
+            durable = self.durable()
+            if written is not None:
+                durable.add_done_callback(lambda done: _copy(done, written))
+        elif written is not None and not written.done():
+            written.set_result(None)
+        self._after(must_sync)
+        self._start_sync()
+
+    def _start_sync(self) -> None:
+        if self._durable is None or self._syncing is not None:
+            return
+        self._syncing, self._durable = self._durable, None
+        callbacks, self._on_synced = self._on_synced, []
+        started = self._loop.time()
+        job = self._loop.run_in_executor(self._thread, self._store.sync)
+        job.add_done_callback(lambda done: self._synced(done, callbacks, started))
+
+    def _synced(self, job: asyncio.Future[None], callbacks: list[Callable[[], None]], started: float) -> None:
+        waiting, self._syncing = self._syncing, None
+        if job.cancelled():
+            error: BaseException | None = StoreUnavailable(problem="the sync was interrupted")
+        else:
+            error = job.exception()
+        self.syncs += 1
+        self.sync_seconds += self._loop.time() - started
+        if error is not None:
+            if waiting is not None and not waiting.done():
+                waiting.set_exception(error)
+                waiting.exception()
+            self.fail(error if isinstance(error, HoldfastError) else StoreUnavailable(problem=str(error)))
+            return
+        for callback in callbacks:
+            callback()
+        if waiting is not None and not waiting.done():
+            waiting.set_result(None)
+        if self._durable is not None:
+            self.soon()
+
+    def fail(self, error: HoldfastError) -> None:
+        """The store failed: whoever waits is told, and the node must open again."""
+        self.engine = None
+        for future in (self._written, self._durable):
+            if future is not None and not future.done():
+                future.set_exception(error)
+                future.exception()  # somebody may have stopped waiting; that is no error of the loop's
+        self._written = self._durable = None
+        self._on_synced = []
+        self._on_failure(error)
+
+    async def close(self) -> None:
+        """Wait for the sync that runs; no more are started."""
+        if self._syncing is not None:
+            await asyncio.wait([self._syncing])
+        self._thread.shutdown(wait=True)
+
+
+def _copy(source: asyncio.Future[None], target: asyncio.Future[None]) -> None:
+    if target.done():
+        return
+    error = source.exception() if not source.cancelled() else StoreUnavailable(problem="the sync was interrupted")
+    if error is None:
+        target.set_result(None)
+    else:
+        target.set_exception(error)
+        target.exception()

@@ -1,0 +1,144 @@
+"""Who gets what becomes ready: long polls that wait, and members that are pushed to. Nothing here polls.
+
+A turn asks the dispatcher to lease for those who wait on queues in which something stirred; when the batch that holds those
+leases is written, `hand_over` gives them out. A waiter that went away in between has its leases released.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from holdfast.broker.catalog import Queue
+from holdfast.broker.engine import Engine
+from holdfast.broker.members import GroupName, Member, Members
+from holdfast.core.commands import Leased, Settlement, Verb
+from holdfast.errors import HoldfastError
+
+
+class Waiter:
+    """A long poll."""
+
+    __slots__ = ("consumer", "future", "group", "limit", "max_bytes", "protocol", "timeout")
+
+    def __init__(
+        self,
+        group: GroupName,
+        limit: int,
+        timeout: int,
+        max_bytes: int,
+        consumer: str,
+        protocol: str,
+        future: asyncio.Future[list[Leased]],
+    ) -> None:
+        self.group = group
+        self.limit = limit
+        self.timeout = timeout
+        self.max_bytes = max_bytes
+        self.consumer = consumer
+        self.protocol = protocol
+        self.future = future
+
+
+class Dispatcher:
+    """Waiters in the order they came, members by credit."""
+
+    def __init__(self) -> None:
+        self.members = Members()
+        self.waiting = 0
+        self._waiters: dict[GroupName, deque[Waiter]] = {}
+        self._granted: list[tuple[Waiter | Member, list[Leased]]] = []
+
+    def add(self, waiter: Waiter) -> None:
+        self._waiters.setdefault(waiter.group, deque()).append(waiter)
+        self.waiting += 1
+
+    def remove(self, waiter: Waiter) -> None:
+        line = self._waiters.get(waiter.group)
+        if line is not None and waiter in line:
+            line.remove(waiter)
+            self.waiting -= 1
+            if not line:
+                del self._waiters[waiter.group]
+
+    def has_line(self, group: GroupName) -> bool:
+        """Whether somebody waits already: who comes later goes behind."""
+        return group in self._waiters
+
+    def groups_of(self, queue: Queue) -> list[GroupName]:
+        """Groups of a queue in which somebody wants something."""
+        name = queue.name
+        found = {group: None for group in self._waiters if group[0] == name}
+        found.update(dict.fromkeys(self.members.groups_of(name)))
+        return list(found)
+
+    def lease(self, engine: Engine, now: int) -> None:
+        """Lease for those who wait, in every queue in which something stirred."""
+        stirred, engine.stirred = engine.stirred, set()
+        if not self._waiters and not self.members.any():
+            return
+        for name in stirred:
+            queue = engine.queues.get(name)
+            if queue is None or queue.record.closing or queue.config.paused:
+                continue
+            for group in self.groups_of(queue):
+                self._serve_waiters(engine, group, now)
+                self._granted += self.members.serve(engine, queue, group, now)
+
+    def _serve_waiters(self, engine: Engine, group: GroupName, now: int) -> None:
+        line = self._waiters.get(group)
+        while line:
+            waiter = line[0]
+            found = engine.lease(
+                group[0],
+                group[1],
+                waiter.limit,
+                waiter.timeout,
+                waiter.consumer,
+                waiter.protocol,
+                now,
+                max_bytes=waiter.max_bytes,
+            )
+            if not found:
+                return
+            line.popleft()
+            self.waiting -= 1
+            self._granted.append((waiter, found))
+        self._waiters.pop(group, None)
+
+    def hand_over(self) -> list[tuple[GroupName, list[Settlement]]]:
+        """Give out what was leased. Returns what must be released because nobody was there to take it."""
+        granted, self._granted = self._granted, []
+        unclaimed: list[tuple[GroupName, list[Settlement]]] = []
+        for taker, leased in granted:
+            if isinstance(taker, Member):
+                if self.members.get(taker.group, taker.name) is taker:
+                    taker.deliver(leased)
+                    continue
+            elif not taker.future.done():
+                taker.future.set_result(leased)
+                continue
+            unclaimed.append((taker.group, releases(leased)))
+        return unclaimed
+
+    def fail(self, error: HoldfastError) -> None:
+        """The store failed or the node stops: long polls end, and what was leased and not handed over is forgotten."""
+        for taker, leased in self._granted:
+            if isinstance(taker, Member):
+                for item in leased:
+                    taker.forget(item.message.id)
+            elif not taker.future.done():
+                taker.future.set_exception(error)
+        self._granted = []
+        for line in self._waiters.values():
+            for waiter in line:
+                if not waiter.future.done():
+                    waiter.future.set_exception(error)
+        self._waiters.clear()
+        self.waiting = 0
+
+
+def releases(leased: list[Leased]) -> list[Settlement]:
+    return [
+        Settlement(item.message.id, item.token, Verb.RELEASE, partition=item.partition) for item in leased
+    ]

@@ -1,0 +1,168 @@
+"""The manifest: which segments are the journal, in order, each line sealed by the hash of the line before.
+
+    journal/_manifest-<node>.jsonl                                  one line a segment, only ever appended to
+    journal/_tmp/                                                   segments being written
+    journal/date=YYYY-MM-DD/<node>-<first lsn>-<last lsn>.parquet   segments in their place
+
+A file is part of the journal when the manifest names it, not when it exists. Nodes that share a lake have a manifest
+each. Names begin with `_` so that a reader that takes the directory for a table (Spark, pyarrow) passes over them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from holdfast.errors import LakeDamaged
+
+NO_ENTRY = "0" * 64
+"""What the first entry says of the one before."""
+
+TAIL_BYTES = 1 << 16  # more than two lines, whatever they hold
+
+
+class SegmentEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=False):
+    """A line of the manifest."""
+
+    segment: str
+    """The file, relative to the manifest's directory."""
+    rows: int
+    size_bytes: int
+    first_lsn: int
+    last_lsn: int
+    first_block: int
+    last_block: int
+    sha256: str
+    """Of the file."""
+    previous: str
+    """SHA-256 of the line before, without its line end."""
+    schema: int
+    written_at: str
+    missing_from: int | None = None
+    """When rows before this segment never reached the lake (the exporter was off): the first of them."""
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(SegmentEntry).decode
+
+_NAME = re.compile(r"(\d+)-(\d+)-(\d+)\.parquet")
+
+
+def segment_name(node: int, first_lsn: int, last_lsn: int) -> str:
+    """Of fixed width, so that names sort as lsn do."""
+    return f"{node:04d}-{first_lsn:019d}-{last_lsn:019d}.parquet"
+
+
+def manifest_path(journal: Path, node: int) -> Path:
+    return journal / f"_manifest-{node:04d}.jsonl"
+
+
+def manifests(journal: Path) -> list[Path]:
+    """The manifests of all nodes."""
+    return sorted(journal.glob("_manifest-*.jsonl"))
+
+
+def segment_files(journal: Path, node: int | None = None) -> Iterator[tuple[int, Path]]:
+    """The segments that are in their place, of one node or of all, named by a manifest or not: first lsn, file."""
+    for directory in sorted(journal.glob("date=*")):
+        for path in sorted(directory.iterdir()):
+            match = _NAME.fullmatch(path.name)
+            if match and node in (None, int(match[1])):
+                yield int(match[2]), path
+
+
+def seal(line: bytes) -> str:
+    """What the next entry says of this line."""
+    return hashlib.sha256(line).hexdigest()
+
+
+def parse(line: bytes) -> SegmentEntry:
+    """A line; ValueError says what is wrong with it."""
+    try:
+        return _decode(line)
+    except msgspec.DecodeError as error:
+        raise ValueError(str(error)) from error
+
+
+class Manifest:
+    """The end of a node's manifest, where the next entry goes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.last: SegmentEntry | None = None
+        self.head = NO_ENTRY
+        self.torn = False  # there is something after the last entry that is none
+        self._line = b""
+        self._end = 0  # of the last good entry
+
+    def read(self) -> None:
+        """Find the last entry. A torn line after it is what a crash leaves; anything else that is none is damage."""
+        self.last, self.head, self.torn, self._line, self._end = None, NO_ENTRY, False, b"", 0
+        try:
+            with self.path.open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                start = max(size - TAIL_BYTES, 0)
+                file.seek(start)
+                data = file.read()
+        except FileNotFoundError:
+            return
+        lines = data.split(b"\n")
+        if start:
+            lines = lines[1:]  # begins in the middle
+        rest = lines.pop()
+        end = size - len(rest)
+        self.torn = bool(rest)
+        if lines and not rest and not _good(lines[-1]):
+            end -= len(lines.pop()) + 1  # a power cut may keep the line's length and lose what was in it
+            self.torn = True
+        if not lines:
+            if end:
+                raise LakeDamaged(path=self.path, problem="it ends in something that is no entry")
+            return
+        self._line = lines[-1]
+        try:
+            self.last = parse(self._line)
+        except ValueError as error:
+            raise LakeDamaged(path=self.path, problem=f"an entry before the last is unreadable: {error}") from error
+        self.head = seal(self._line)
+        self._end = end
+
+    def settle(self) -> None:
+        """Cut off what follows the last entry, and make that entry durable, whatever became of the sync after it was
+        written: writing it again makes the file system take it for new."""
+        if self.last is None and not self.torn:
+            return
+        with self.path.open("r+b") as file:
+            file.truncate(self._end)
+            if self.last is not None:
+                file.seek(self._end - len(self._line) - 1)
+                file.write(self._line + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        self.torn = False
+
+    def append(self, entry: SegmentEntry) -> None:
+        """Write an entry after the last. It counts when `sync` has returned."""
+        line = _encode(entry)
+        with self.path.open("ab") as file:
+            file.write(line + b"\n")
+        self.last, self._line, self.head = entry, line, seal(line)
+        self._end += len(line) + 1
+
+    def sync(self) -> None:
+        """Make the last entry durable."""
+        with self.path.open("rb") as file:
+            os.fsync(file.fileno())
+
+
+def _good(line: bytes) -> bool:
+    try:
+        parse(line)
+    except ValueError:
+        return False
+    return True

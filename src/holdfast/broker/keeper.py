@@ -1,0 +1,136 @@
+"""When the journal is exported: by age or by size, on a thread of its own, and what follows in the store.
+
+The exporter itself (export.py) is synchronous and knows no time. Here it is called when a segment is full or the oldest
+record is old enough; then the exported blocks, and the messages that were only kept for them, leave the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import structlog
+
+from holdfast.broker.engine import Engine
+from holdfast.broker.export import Exported, Exporter, removal_ops
+from holdfast.config import Config
+from holdfast.errors import HoldfastError
+from holdfast.store.contract import Store
+from holdfast.units import SECOND
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+_Result = TypeVar("_Result")
+
+RETRY_SECONDS = 5.0  # after an export that failed: a full disk or a lake that is away
+
+
+class Keeper:
+    """Sees to the export of a node's journal. `engine` gives the open engine or None, `durable` waits for its commit."""
+
+    def __init__(
+        self,
+        config: Config,
+        store: Store,
+        engine: Callable[[], Engine | None],
+        durable: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._settings = config.journal
+        self._store = store
+        self._engine = engine
+        self._durable = durable
+        self._exporter = Exporter(
+            store, config.lake_dir, config.node.node_id, self._settings.segment_rows, self._settings.segment_bytes
+        )
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="holdfast-export")
+        self._wanted = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._lock = asyncio.Lock()
+        self._bytes = 0
+        self.failed: str = ""
+
+    @property
+    def behind(self) -> int:
+        """Journal rows that are not in the lake yet."""
+        engine = self._engine()
+        return engine.record.next_lsn - 1 - engine.record.exported_lsn if engine is not None else 0
+
+    def noted(self, payload_bytes: int) -> None:
+        """Payloads that will be part of the next segment."""
+        self._bytes += payload_bytes
+
+    def look(self) -> None:
+        """After a commit: is a segment full, or must its age be watched?"""
+        engine = self._engine()
+        if engine is None or engine.record.next_block - 1 <= engine.record.exported_block:
+            return
+        if self.behind >= self._settings.segment_rows or self._bytes >= self._settings.segment_bytes:
+            self._wanted.set()
+        elif self._timer is None:
+            self._arm(self._settings.segment_age / SECOND)
+
+    def _arm(self, seconds: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._wanted.set)
+
+    async def recover(self) -> None:
+        """What reached the lake before a crash and is still in the store leaves the store now."""
+        engine = self._engine()
+        if engine is None or not self._settings.enabled:
+            return
+        record = engine.record
+        position = await self._run(self._exporter.recover, record.exported_lsn)
+        if position.last_block > record.exported_block:
+            removal = await self._run(self._exporter.gone_of, record.exported_block + 1, position.last_block)
+            engine.exported(position.last_block, position.last_lsn, removal)
+            await self._durable()
+
+    async def run(self) -> None:
+        """Export whenever it is time, for as long as the node runs."""
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            try:
+                await self.export()
+            except HoldfastError as error:
+                self.failed = str(error)
+                log.error("journal export failed; it will be tried again", error=str(error), rows_behind=self.behind)
+                self._arm(RETRY_SECONDS)
+            else:
+                self.failed = ""
+                self.look()
+
+    async def export(self) -> None:
+        """Export everything that is in the journal now."""
+        async with self._lock:
+            engine = self._engine()
+            if engine is None:
+                return
+            last_block = engine.record.next_block - 1
+            while engine is self._engine() and engine.record.exported_block < last_block:
+                self._bytes = 0
+                exported = await self._next(engine)
+                if exported is None or engine is not self._engine():
+                    return
+                engine.exported(exported.last_block, exported.last_lsn, removal_ops(exported))
+                await self._durable()
+            self._store.reclaim()
+
+    async def _next(self, engine: Engine) -> Exported | None:
+        after = engine.record.exported_block
+        if self._settings.enabled:
+            return await self._run(self._exporter.export, after, True)
+        return await self._run(self._exporter.drop, after)
+
+    async def _run(self, function: Callable[..., _Result], *args: int | bool) -> _Result:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function, *args)
+
+    def close(self) -> None:
+        """Wait for an export under way; what it wrote is found by `recover`."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._thread.shutdown(wait=True)

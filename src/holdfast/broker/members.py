@@ -1,0 +1,191 @@
+"""Push: members of groups, what each may have in flight, and which partitions each serves.
+
+A member is a consumer that is sent deliveries as they become ready, up to its credit. Members of one group share its
+partitions evenly; who joins or leaves moves as few of them as possible, at once. A member that must show that it is alive
+(`heartbeat_timeout`) and does not is removed, and what it had in flight fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+
+from holdfast.broker.assign import assign
+from holdfast.broker.catalog import Queue, QueueName
+from holdfast.broker.engine import Engine
+from holdfast.core.commands import Leased, Settlement, Verb
+from holdfast.core.groups import NEVER
+from holdfast.core.queue import Ordering
+
+GroupName = tuple[QueueName, str]
+Deliver = Callable[[list[Leased]], None]
+
+
+class Member:
+    """One push consumer of a group."""
+
+    __slots__ = (
+        "credit",
+        "deadlines",
+        "deliver",
+        "group",
+        "heartbeat_timeout",
+        "in_flight",
+        "last_seen",
+        "lease_timeout",
+        "name",
+        "partitions",
+        "protocol",
+    )
+
+    def __init__(
+        self,
+        group: GroupName,
+        name: str,
+        protocol: str,
+        credit: int,
+        lease_timeout: int,
+        heartbeat_timeout: int,
+        deliver: Deliver,
+        now: int,
+    ) -> None:
+        self.group = group
+        self.name = name
+        self.protocol = protocol
+        self.credit = credit
+        self.lease_timeout = lease_timeout
+        self.heartbeat_timeout = heartbeat_timeout  # 0: it lives as long as its connection
+        self.deliver = deliver
+        self.last_seen = now
+        self.partitions: list[int] = []
+        self.in_flight: dict[int, tuple[int, int]] = {}  # id -> (token, partition)
+        self.deadlines: list[tuple[int, int, int]] = []  # heap of (deadline, id, token)
+
+    def took(self, deliveries: list[Leased]) -> None:
+        for leased in deliveries:
+            self.in_flight[leased.message.id] = (leased.token, leased.partition)
+            heappush(self.deadlines, (leased.deadline, leased.message.id, leased.token))
+
+    def forget(self, message_id: int) -> None:
+        self.in_flight.pop(message_id, None)
+
+    def free(self, queue: Queue, now: int) -> int:
+        """How many more it may be sent. Leases that ended by themselves no longer count."""
+        heap = self.deadlines
+        while heap and heap[0][0] <= now:
+            _, message_id, token = heappop(heap)
+            held = self.in_flight.get(message_id)
+            if held is None or held[0] != token:
+                continue
+            group = queue.shards[held[1]].groups.get(self.group[1])
+            delivery = group.deliveries.get(message_id) if group is not None else None
+            if delivery is not None and delivery.token == token:
+                heappush(heap, (max(delivery.deadline, now + 1000), message_id, token))
+            else:
+                del self.in_flight[message_id]
+        return self.credit - len(self.in_flight)
+
+
+class Members:
+    """All members of all groups of a node."""
+
+    def __init__(self) -> None:
+        self._groups: dict[GroupName, dict[str, Member]] = {}
+        self._turns: dict[GroupName, int] = {}
+
+    def any(self) -> bool:
+        return bool(self._groups)
+
+    def of(self, group: GroupName) -> list[Member]:
+        return list(self._groups.get(group, {}).values())
+
+    def get(self, group: GroupName, name: str) -> Member | None:
+        return self._groups.get(group, {}).get(name)
+
+    def groups_of(self, queue: QueueName) -> list[GroupName]:
+        return [group for group in self._groups if group[0] == queue]
+
+    def everyone(self) -> list[Member]:
+        return [member for members in self._groups.values() for member in members.values()]
+
+    def join(self, member: Member, queue: Queue) -> None:
+        self._groups.setdefault(member.group, {})[member.name] = member
+        self.rebalance(member.group, queue)
+
+    def leave(self, member: Member, queue: Queue | None) -> bool:
+        """Whether it was there. The others take over its partitions."""
+        members = self._groups.get(member.group)
+        if members is None or members.get(member.name) is not member:
+            return False
+        del members[member.name]
+        if not members:
+            del self._groups[member.group]
+            self._turns.pop(member.group, None)
+        elif queue is not None:
+            self.rebalance(member.group, queue)
+        return True
+
+    def rebalance(self, group: GroupName, queue: Queue) -> None:
+        members = self._groups.get(group, {})
+        before = {name: member.partitions for name, member in members.items()}
+        for name, partitions in assign(len(queue.shards), list(members), before).items():
+            members[name].partitions = partitions
+
+    def settled(self, group: GroupName, settlements: list[Settlement], results: list[object]) -> None:
+        """Deliveries that were settled, by whomever, free their members' credit."""
+        members = self._groups.get(group)
+        if not members:
+            return
+        done = [
+            s.id
+            for s, result in zip(settlements, results, strict=True)
+            if result is None and s.verb is not Verb.EXTEND
+        ]
+        for member in members.values():
+            for message_id in done:
+                member.in_flight.pop(message_id, None)
+
+    def serve(self, engine: Engine, queue: Queue, group: GroupName, now: int) -> list[tuple[Member, list[Leased]]]:
+        """Lease what is ready to members that have credit left. Each gets its turn to be first."""
+        members = list(self._groups.get(group, {}).values())
+        if not members:
+            return []
+        turn = self._turns[group] = self._turns.get(group, 0) + 1
+        first = turn % len(members)
+        anywhere = queue.config.ordering is Ordering.NONE
+        sent: list[tuple[Member, list[Leased]]] = []
+        for member in members[first:] + members[:first]:
+            room = member.free(queue, now)
+            if room <= 0 or not (anywhere or member.partitions):
+                continue
+            if anywhere and len(members) > 1:
+                room = min(room, max(queue.config.batch_size, -(-member.credit // len(members))))
+            leased = engine.lease(
+                group[0],
+                group[1],
+                room,
+                member.lease_timeout,
+                member.name,
+                member.protocol,
+                now,
+                None if anywhere else member.partitions,
+            )
+            if leased:
+                member.took(leased)
+                sent.append((member, leased))
+        return sent
+
+    def silent(self, now: int) -> list[Member]:
+        """Members that have not shown that they are alive."""
+        return [
+            member
+            for member in self.everyone()
+            if member.heartbeat_timeout and member.last_seen + member.heartbeat_timeout <= now
+        ]
+
+    def wake_at(self) -> int:
+        """When the next member will have been silent for too long."""
+        return min(
+            (m.last_seen + m.heartbeat_timeout for m in self.everyone() if m.heartbeat_timeout),
+            default=NEVER,
+        )

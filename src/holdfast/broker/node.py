@@ -1,0 +1,721 @@
+"""The running node: the asyncio shell around the engine, and the in-process API that fronts call.
+
+Every call is for a batch. It changes the engine at once and is answered when the group commit that holds the change is
+durable (enqueue, settle, administration) or written (lease). Calls that cannot be taken are refused at once: too much
+waiting (`Overloaded`), a store that failed (`StoreUnavailable`), shutting down (`ShuttingDown`).
+
+One timer wakes the node when something is due; when nothing is due and nobody calls, nothing runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Mapping
+
+import msgspec
+import structlog
+
+from holdfast.broker import admin
+from holdfast.broker.catalog import Queue, QueueName
+from holdfast.broker.commit import GroupCommit
+from holdfast.broker.dispatch import Dispatcher, Waiter, releases
+from holdfast.broker.engine import Engine, Limits
+from holdfast.broker.keeper import Keeper
+from holdfast.broker.members import Deliver, GroupName, Member
+from holdfast.broker.stats import GroupStats, QueueStats, Rates, cursor_stats, group_stats
+from holdfast.broker.webhooks import Webhooks
+from holdfast.config import Config
+from holdfast.core.commands import CursorRange, Draft, Enqueued, Leased, Settlement, Standing, Verb
+from holdfast.core.groups import NEVER
+from holdfast.core.queue import Durability, GroupKind, GroupRecord, QueueRecord
+from holdfast.core.records import Message
+from holdfast.errors import (
+    DiskFull,
+    Fenced,
+    HoldfastError,
+    InvalidArgument,
+    LimitExceeded,
+    Overloaded,
+    ShuttingDown,
+    StoreCorrupt,
+    StoreError,
+    StoreUnavailable,
+)
+from holdfast.store.contract import Store
+from holdfast.units import SECOND
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+ROOM_CHECK_EVERY = SECOND
+RECOVERY_PAUSE_SECONDS = 1.0  # between attempts to open a store that failed
+LAZY_SYNC_SECONDS = 1.0  # what is answered before its sync is synced at most this much later
+"""Queues with durability `buffered` lose at most this much when the machine dies (nothing when the process does)."""
+
+
+def wall_clock() -> int:
+    """Now, in epoch microseconds."""
+    return time.time_ns() // 1000
+
+
+class Receipt(msgspec.Struct, frozen=True):
+    """What became of an enqueue: ids in order (0 where refused), what was unusual by index, and how safe it is."""
+
+    ids: list[int]
+    duplicates: dict[int, int]
+    errors: dict[int, HoldfastError]
+    durability: Durability
+
+
+class Node:
+    """See the module."""
+
+    def __init__(
+        self,
+        config: Config,
+        store: Store,
+        clock: Callable[[], int] = wall_clock,
+        webhooks: Webhooks | None = None,
+    ) -> None:
+        self.config = config
+        self.store = store
+        self.clock = clock
+        self.dispatcher = Dispatcher()
+        self.webhooks = webhooks or Webhooks(config.webhooks)
+        self.broken: asyncio.Future[HoldfastError] | None = None
+        self._commit: GroupCommit | None = None
+        self._rates: dict[QueueName, Rates] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = NEVER
+        self._lazy_sync: asyncio.TimerHandle | None = None
+        self._refusal: HoldfastError | None = ShuttingDown()
+        self._inbox_messages = 0
+        self._inbox_bytes = 0
+        self._room: int | None = None
+        self._room_checked = 0
+        self._keeper: Keeper | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Open what is stored and take calls."""
+        loop = asyncio.get_running_loop()
+        self.broken = loop.create_future()
+        self._commit = GroupCommit(self.store, self._before_write, self._after_write, self._store_failed)
+        await self.webhooks.start()
+        self._keeper = Keeper(self.config, self.store, self._open, self._durable)
+        self._open_engine()
+        await self.keeper.recover()
+        self._spawn(self.keeper.run())
+
+    def _open_engine(self) -> None:
+        config = self.config
+        limits = Limits(
+            auto_create=config.queues.auto_create,
+            max_queues=config.queues.max_queues,
+            max_groups=config.queues.max_groups_per_queue,
+            hot_bytes=config.limits.hot_cache_bytes,
+        )
+        engine = Engine(self.store, config.node.node_id, limits)
+        started = time.perf_counter()
+        engine.open(self.clock())
+        engine.stirred.update(engine.queues)
+        self.commit.engine = engine
+        self._refusal = None
+        self.commit.soon()
+        log.info(
+            "store opened",
+            queues=len(engine.queues),
+            messages=sum(queue.depth for queue in engine.queues.values()),
+            seconds=round(time.perf_counter() - started, 3),
+        )
+        for queue in [queue for queue in engine.queues.values() if queue.record.closing]:
+            self._spawn(self._finish_deletion(queue))
+
+    async def stop(self) -> None:
+        """Refuse new work, end long polls, release what push members hold, make everything durable, close."""
+        engine = self.commit.engine
+        self._refusal = ShuttingDown()
+        self.dispatcher.fail(self._refusal)
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        if engine is not None:
+            for member in self.dispatcher.members.everyone():
+                self.remove_member(member, Verb.RELEASE)
+            await asyncio.shield(self.commit.durable())
+        for timer in (self._timer, self._lazy_sync):
+            if timer is not None:
+                timer.cancel()
+        self._timer, self._timer_at, self._lazy_sync = None, NEVER, None
+        self.keeper.close()
+        await self.commit.close()
+        await self.webhooks.stop()
+
+    @property
+    def commit(self) -> GroupCommit:
+        assert self._commit is not None, "the node has not been started"
+        return self._commit
+
+    @property
+    def keeper(self) -> Keeper:
+        assert self._keeper is not None, "the node has not been started"
+        return self._keeper
+
+    def _open(self) -> Engine | None:
+        return self._commit.engine if self._commit is not None else None
+
+    @property
+    def engine(self) -> Engine:
+        """The engine, if the node can take calls."""
+        if self._refusal is not None:
+            raise self._refusal
+        engine = self.commit.engine
+        assert engine is not None
+        return engine
+
+    def _spawn(self, coroutine: object) -> None:
+        task = asyncio.ensure_future(coroutine)  # type: ignore[call-overload]
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("a background task failed", exc_info=task.exception())
+
+    # --- the turn ---------------------------------------------------------------------------------------------------
+
+    def _before_write(self) -> None:
+        engine = self.commit.engine
+        if engine is not None:
+            now = self.clock()
+            for name in engine.stirred:
+                queue = engine.queues.get(name)
+                if queue is not None:
+                    self._rates.setdefault(name, Rates()).sample(queue, now)
+            self.dispatcher.lease(engine, now)
+
+    def _after_write(self, must_sync: bool) -> None:
+        if must_sync:
+            self.commit.when_synced(self._hand_over)
+        else:
+            self._hand_over()
+        self._arm_timer()
+        self.keeper.look()
+
+    def _hand_over(self) -> None:
+        engine = self.commit.engine
+        if engine is None:
+            return
+        for (name, group), settlements in self.dispatcher.hand_over():
+            self._settle_quietly(name, group, settlements)
+        for alert in engine.alerts:
+            self.webhooks.offer(alert)
+        engine.alerts.clear()
+        for item in engine.dropped:
+            log.warning(
+                "message dropped: it is dead and its queue has no dead queue",
+                message_id=item.message.id,
+                group=item.group,
+                reason=str(item.reason),
+                error=item.delivery.error,
+            )
+        engine.dropped.clear()
+
+    def _settle_quietly(self, name: QueueName, group: str, settlements: list[Settlement]) -> None:
+        """Settle for somebody who is no longer there to hear of it."""
+        engine = self.commit.engine
+        if engine is None or name not in engine.queues:
+            return
+        results = engine.settle(name, group, settlements, self.clock())
+        self.dispatcher.members.settled((name, group), settlements, list(results))
+        self.commit.soon()
+
+    def _arm_timer(self) -> None:
+        engine = self.commit.engine
+        if engine is None:
+            return
+        at = min(engine.wake_at(), self.dispatcher.members.wake_at())
+        if at == self._timer_at:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._timer_at = at
+        if at != NEVER:
+            # A millisecond more, because the loop's timers may be early by less than one.
+            delay = max(at - self.clock(), 0) / SECOND + 0.001
+            self._timer = asyncio.get_running_loop().call_later(delay, self._due)
+
+    def _due(self) -> None:
+        """Something is due: a delay, a deadline, an expiry, a silent member."""
+        self._timer_at = NEVER
+        engine = self.commit.engine
+        if engine is None:
+            return
+        now = self.clock()
+        try:
+            engine.tick(now)
+        except HoldfastError as error:
+            self.commit.fail(error)
+            return
+        for member in self.dispatcher.members.silent(now):
+            log.warning("member removed: no heartbeat", member=member.name, queue=member.group[0][1])
+            self.remove_member(member, Verb.VANISH)
+        self.commit.soon()
+
+    async def _durable(self, durability: Durability = Durability.FSYNC) -> None:
+        """Wait until what was just done is as safe as it must be."""
+        if durability is Durability.FSYNC:
+            await asyncio.shield(self.commit.durable())
+        else:
+            await asyncio.shield(self.commit.written())
+            if self._lazy_sync is None:
+                self._lazy_sync = asyncio.get_running_loop().call_later(LAZY_SYNC_SECONDS, self._sync_lazily)
+
+    def _sync_lazily(self) -> None:
+        self._lazy_sync = None
+        if self.commit.engine is not None:
+            self.commit.durable()
+
+    # --- failure ----------------------------------------------------------------------------------------------------
+
+    def _store_failed(self, error: HoldfastError) -> None:
+        """What is in memory is ahead of the store: forget it, refuse calls, and open again when the store works."""
+        log.error("the store failed; refusing work until it works again", code=error.code, error=str(error))
+        self._refusal = error if isinstance(error, StoreError) else StoreUnavailable(problem=str(error))
+        self.dispatcher.fail(self._refusal)
+        if isinstance(error, (Fenced, StoreCorrupt)) or not isinstance(error, StoreError):
+            if self.broken is not None and not self.broken.done():
+                self.broken.set_result(error)
+            return
+        self._spawn(self._recover())
+
+    async def _recover(self) -> None:
+        while True:
+            await asyncio.sleep(RECOVERY_PAUSE_SECONDS)
+            try:
+                room = self.store.room()
+                if room is not None and room < self.config.store.min_free_bytes:
+                    continue
+                self.store.reopen()
+                self._open_engine()
+            except StoreUnavailable as error:
+                log.warning("the store still fails", code=error.code, error=str(error))
+                continue
+            log.info("the store works again")
+            return
+
+    # --- refusing ---------------------------------------------------------------------------------------------------
+
+    def _admit(self, messages: int, size_bytes: int) -> None:
+        limits = self.config.limits
+        if (
+            self._inbox_messages + messages > limits.inbox_messages
+            or self._inbox_bytes + size_bytes > limits.inbox_bytes
+        ) and self._inbox_messages:
+            raise Overloaded(waiting=self._inbox_messages)
+
+    def _check_room(self, now: int) -> None:
+        """Stop taking messages before the disk is full: settling must still be possible then."""
+        if not 0 <= now - self._room_checked < ROOM_CHECK_EVERY:
+            self._room_checked = now
+            self._room = self.store.room()
+        if self._room is not None and self._room < self.config.store.min_free_bytes:
+            raise DiskFull(path=self.config.node.data_dir)
+
+    # --- messages ---------------------------------------------------------------------------------------------------
+
+    async def enqueue(self, name: QueueName, drafts: list[Draft], protocol: str = "") -> Receipt:
+        """Store messages. Answered when they are as durable as the queue says."""
+        engine = self.engine
+        if len(drafts) > self.config.limits.enqueue_max:
+            raise LimitExceeded(
+                what="One enqueue", limit=f"{self.config.limits.enqueue_max} messages", advice="Send several"
+            )
+        if not drafts:
+            return Receipt([], {}, {}, Durability.FSYNC)
+        size_bytes = sum([len(draft.payload) for draft in drafts])
+        now = self.clock()
+        self._admit(len(drafts), size_bytes)
+        self._check_room(now)
+        self._inbox_messages += len(drafts)
+        self._inbox_bytes += size_bytes
+        self.keeper.noted(size_bytes)
+        try:
+            reply = self._guarded(engine.enqueue, name, drafts, protocol, now)
+            durability = engine.queues[name].config.durability
+            await self._durable(durability)
+        finally:
+            self._inbox_messages -= len(drafts)
+            self._inbox_bytes -= size_bytes
+        return Receipt(reply.ids, reply.duplicates, reply.errors, durability)
+
+    def _guarded(self, operation: Callable[..., Enqueued], *args: object) -> Enqueued:
+        """Run an operation of the engine; a store that fails in the middle of it takes the engine with it."""
+        try:
+            return operation(*args)
+        except StoreError as error:
+            self.commit.fail(error)
+            raise
+
+    async def lease(
+        self,
+        name: QueueName,
+        group: str,
+        limit: int = 1,
+        *,
+        timeout: int = -1,
+        wait: int = 0,
+        consumer: str = "",
+        protocol: str = "",
+        max_bytes: int = 0,
+    ) -> list[Leased]:
+        """Lease up to `limit` deliveries; if there is none, wait up to `wait` microseconds for the first."""
+        engine = self.engine
+        limits = self.config.limits
+        self._check_lease(limit, timeout, wait)
+        max_bytes = min(max_bytes or limits.lease_bytes, limits.lease_bytes)
+        target = (name, group)
+        found: list[Leased] = []
+        if not (wait and self.dispatcher.has_line(target)):
+            try:
+                found = engine.lease(name, group, limit, timeout, consumer, protocol, self.clock(), None, max_bytes)
+            except StoreError as error:
+                self.commit.fail(error)
+                raise
+        if found or not wait:
+            if found or engine.pending:
+                await self._written_or_released(target, found)
+            return found
+        if self.dispatcher.waiting >= limits.max_waiters:
+            raise Overloaded(waiting=self.dispatcher.waiting)
+        return await self._wait(Waiter(target, limit, timeout, max_bytes, consumer, protocol, _future()), wait)
+
+    def _check_lease(self, limit: int, timeout: int, wait: int) -> None:
+        limits = self.config.limits
+        if not 1 <= limit <= limits.lease_max:
+            raise InvalidArgument(field="limit", problem=f"is 1 to {limits.lease_max}, not {limit}")
+        if timeout > limits.max_lease_timeout:
+            raise InvalidArgument(field="timeout", problem=f"is at most {limits.max_lease_timeout // SECOND} s")
+        if wait > limits.max_wait:
+            raise InvalidArgument(field="wait", problem=f"is at most {limits.max_wait // SECOND} s")
+
+    async def _written_or_released(self, group: GroupName, found: list[Leased]) -> None:
+        try:
+            await asyncio.shield(self.commit.written())
+        except asyncio.CancelledError:
+            self._settle_quietly(*group, releases(found))
+            raise
+
+    async def _wait(self, waiter: Waiter, wait: int) -> list[Leased]:
+        self.dispatcher.add(waiter)
+        if self.commit.engine is not None and self.commit.engine.pending:
+            self.commit.soon()  # the group may have appeared with this call
+        timer = asyncio.get_running_loop().call_later(wait / SECOND, _give_up, waiter.future)
+        try:
+            return await waiter.future
+        except asyncio.CancelledError:
+            if waiter.future.done() and not waiter.future.cancelled() and waiter.future.exception() is None:
+                self._settle_quietly(*waiter.group, releases(waiter.future.result()))
+            raise
+        finally:
+            timer.cancel()
+            self.dispatcher.remove(waiter)
+
+    async def settle(
+        self, name: QueueName, group: str, settlements: list[Settlement]
+    ) -> list[int | HoldfastError | None]:
+        """Settle deliveries. For each None, the new deadline of an extended lease, or the error that refused it."""
+        engine = self.engine
+        if len(settlements) > self.config.limits.settle_max:
+            raise LimitExceeded(
+                what="One settle", limit=f"{self.config.limits.settle_max} settlements", advice="Send several"
+            )
+        if not settlements:
+            return []
+        self._admit(len(settlements), 0)
+        self._inbox_messages += len(settlements)
+        try:
+            try:
+                results = engine.settle(name, group, settlements, self.clock())
+            except StoreError as error:
+                self.commit.fail(error)
+                raise
+            self.dispatcher.members.settled((name, group), settlements, list(results))
+            await self._durable(engine.queues[name].config.durability)
+        finally:
+            self._inbox_messages -= len(settlements)
+        return results
+
+    # --- push -------------------------------------------------------------------------------------------------------
+
+    async def subscribe(
+        self,
+        name: QueueName,
+        group: str,
+        member: str,
+        deliver: Deliver,
+        *,
+        credit: int = 1,
+        lease_timeout: int = -1,
+        heartbeat: bool = False,
+        protocol: str = "",
+    ) -> Subscription:
+        """Join a group as a member that is sent deliveries, at most `credit` unsettled at a time.
+
+        `deliver` is called on the loop with each batch; it must not block. With `heartbeat` the member must call
+        `Subscription.heartbeat` within `members.heartbeat_timeout`, else it is taken for dead.
+        """
+        engine = self.engine
+        settings = self.config.members
+        if not 1 <= credit <= settings.max_prefetch:
+            raise InvalidArgument(field="credit", problem=f"is 1 to {settings.max_prefetch}, not {credit}")
+        now = self.clock()
+        queue = engine.queue(name, now, create=True)
+        engine.ensure_group(queue, group, GroupKind.LEASE, now)
+        target = (name, group)
+        existing = self.dispatcher.members.get(target, member)
+        if existing is None and len(self.dispatcher.members.of(target)) >= settings.max_members_per_group:
+            raise LimitExceeded(
+                what="The number of members of a group",
+                limit=settings.max_members_per_group,
+                advice="Use more groups or queues",
+            )
+        timeout = settings.heartbeat_timeout if heartbeat else 0
+        joined = Member(target, member, protocol, credit, lease_timeout, timeout, deliver, now)
+        if existing is not None:
+            # The same consumer again, on a new connection: what it had is its own still.
+            joined.in_flight, joined.deadlines = existing.in_flight, existing.deadlines
+            joined.partitions = existing.partitions
+        self.dispatcher.members.join(joined, queue)
+        engine.stirred.add(name)
+        await self._durable()
+        return Subscription(self, joined)
+
+    def _give_back(self, member: Member, verb: Verb) -> None:
+        """End the leases of a member that is going: released, or failed if it vanished."""
+        settlements = [
+            Settlement(message_id, token, verb, partition=partition)
+            for message_id, (token, partition) in member.in_flight.items()
+        ]
+        member.in_flight = {}
+        if settlements:
+            self._settle_quietly(*member.group, settlements)
+
+    def remove_member(self, member: Member, verb: Verb | None) -> None:
+        engine = self.commit.engine
+        queue = engine.queues.get(member.group[0]) if engine is not None else None
+        if not self.dispatcher.members.leave(member, queue):
+            return
+        if verb is not None:
+            self._give_back(member, verb)
+        if engine is not None:
+            engine.stirred.add(member.group[0])
+            self.commit.soon()
+
+    def stir(self, name: QueueName) -> None:
+        """Look again whether somebody can be served in a queue."""
+        engine = self.commit.engine
+        if engine is not None:
+            engine.stirred.add(name)
+            self.commit.soon()
+
+    # --- looking ----------------------------------------------------------------------------------------------------
+
+    async def browse(
+        self, name: QueueName, limit: int = 100, cursor: str = "", state: str = "", group: str = ""
+    ) -> admin.Page:
+        """Live messages, oldest first; nothing is leased."""
+        if not 1 <= limit <= self.config.limits.lease_max:
+            raise InvalidArgument(field="limit", problem=f"is 1 to {self.config.limits.lease_max}, not {limit}")
+        return admin.browse(self.engine, name, limit, cursor, state, group, self.clock())
+
+    async def find(self, name: QueueName, message_id: int) -> tuple[int, Message, list[Standing]]:
+        """A live message by its id: its partition, the message, how it stands in each group."""
+        return admin.find(self.engine, name, message_id, self.clock())
+
+    async def stats(self, name: QueueName) -> QueueStats:
+        """Figures of a queue. They cost the same at any depth."""
+        now = self.clock()
+        queue = self.engine.queue(name, now)
+        groups = [self._group_stats(queue, record, now) for record in queue.record.groups]
+        heads = [shard.head for shard in queue.shards]
+        rates = self._rates.setdefault(name, Rates())
+        return QueueStats(
+            namespace=name[0],
+            name=name[1],
+            partitions=len(queue.shards),
+            depth=queue.depth,
+            ready=sum(head.ready for head in heads),
+            scheduled=sum(head.scheduled for head in heads),
+            size_bytes=sum(head.size_bytes for head in heads),
+            enqueued=sum(head.enqueued for head in heads),
+            duplicates=sum(head.duplicates for head in heads),
+            refused=sum(head.refused for head in heads),
+            rates=rates.per_second(queue, now),
+            oldest_age=max((group.oldest_age for group in groups), default=0),
+            groups=groups,
+        )
+
+    def _group_stats(self, queue: Queue, record: GroupRecord, now: int) -> GroupStats:
+        name = record.name
+        if record.kind is GroupKind.CURSOR:
+            return cursor_stats(name, [shard.cursors[name] for shard in queue.shards], queue.shards)
+        for shard in queue.shards:
+            self.engine.heads(shard, name)
+        stats = group_stats(name, [shard.groups[name] for shard in queue.shards], queue.shards, now)
+        members = self.dispatcher.members.of((queue.name, name))
+        return msgspec.structs.replace(
+            stats,
+            members={member.name: member.partitions for member in members},
+            in_flight={member.name: len(member.in_flight) for member in members},
+        )
+
+    # --- administration ---------------------------------------------------------------------------------------------
+
+    async def create_queue(self, name: QueueName, fields: Mapping[str, object] | None = None) -> QueueRecord:
+        record = admin.create_queue(self.engine, name, fields or {}, self.clock())
+        await self._durable()
+        return record
+
+    async def update_queue(self, name: QueueName, fields: Mapping[str, object]) -> QueueRecord:
+        record = admin.update_queue(self.engine, name, fields, self.clock())
+        queue = self.engine.queue(name, self.clock())
+        for group in self.dispatcher.members.groups_of(name):
+            self.dispatcher.members.rebalance(group, queue)
+        await self._durable()
+        return record
+
+    async def delete_queue(self, name: QueueName) -> int:
+        """Delete a queue with all it holds. Returns how many messages went with it."""
+        return await self._in_pieces(admin.delete_queue(self.engine, name, self.clock))
+
+    async def _finish_deletion(self, queue: Queue) -> None:
+        await self._in_pieces(admin.finish_deletion(self.engine, queue, self.clock))
+
+    async def purge(self, name: QueueName) -> int:
+        """Remove the messages that wait now. Returns how many."""
+        return await self._in_pieces(admin.purge_queue(self.engine, name, self.clock))
+
+    async def _in_pieces(self, work: Iterator[int]) -> int:
+        """Do a long piece of work bit by bit, each bit durable before the next, with others in between."""
+        total = 0
+        while True:
+            engine = self.engine
+            try:
+                count = next(work, None)
+            except StoreError as error:
+                self.commit.fail(error)
+                raise
+            if engine.pending:
+                await self._durable()
+            if count is None:
+                return total
+            total += count
+
+    def queue(self, name: QueueName) -> QueueRecord:
+        return self.engine.queue(name, self.clock()).record
+
+    def queues(self, namespace: str, prefix: str = "", after: str = "", limit: int = 100) -> list[QueueRecord]:
+        """Queues of a namespace by name."""
+        found = [
+            queue.record
+            for (space, name), queue in self.engine.queues.items()
+            if space == namespace and name.startswith(prefix) and name > after and not queue.record.closing
+        ]
+        return sorted(found, key=lambda record: record.name)[:limit]
+
+    async def create_group(
+        self,
+        name: QueueName,
+        group: str,
+        kind: GroupKind = GroupKind.LEASE,
+        *,
+        earliest: bool | None = None,
+        max_lag_messages: int = 0,
+        max_lag_age: int = 0,
+    ) -> GroupRecord:
+        """A group by hand. Unless told, the first one of a queue starts with all that is stored, others at the end."""
+        record = admin.create_group(
+            self.engine, name, group, kind, self.clock(), earliest, max_lag_messages, max_lag_age
+        )
+        await self._durable()
+        return record
+
+    async def delete_group(self, name: QueueName, group: str) -> None:
+        for member in self.dispatcher.members.of((name, group)):
+            self.remove_member(member, None)
+        await self._in_pieces(admin.delete_group(self.engine, name, group, self.clock))
+
+    async def edit(
+        self, name: QueueName, message_id: int, *, priority: int | None = None, deliver_at: int | None = None
+    ) -> Message:
+        """Change a waiting message."""
+        message = admin.edit(self.engine, name, message_id, priority, deliver_at, self.clock())
+        await self._durable()
+        return message
+
+    async def delete(self, name: QueueName, message_id: int) -> None:
+        """Remove one waiting message."""
+        admin.delete(self.engine, name, message_id, self.clock())
+        await self._durable()
+
+    async def cursor_read(
+        self, name: QueueName, group: str, partition: int, first: int = 0, limit: int = 1000, max_bytes: int = 8 << 20
+    ) -> CursorRange:
+        """A range of sequences of a cursor group, from `first` or from where it stands. Repeatable until committed."""
+        engine = self.engine
+        reply = admin.cursor_read(engine, name, group, partition, first, limit, max_bytes, self.clock())
+        if engine.pending:
+            await self._durable()
+        return reply
+
+    async def cursor_commit(self, name: QueueName, group: str, partition: int, seq: int) -> int:
+        """The cursor group needs nothing up to and including `seq`. Returns how many messages that were."""
+        return await self._in_pieces(admin.cursor_commit(self.engine, name, group, partition, seq, self.clock))
+
+    async def export(self) -> None:
+        """Export the journal now, without waiting for a segment to fill or to grow old."""
+        await self.keeper.export()
+
+
+class Subscription:
+    """A member's hold on its membership."""
+
+    def __init__(self, node: Node, member: Member) -> None:
+        self._node = node
+        self._member = member
+
+    @property
+    def partitions(self) -> list[int]:
+        return list(self._member.partitions)
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._member.in_flight)
+
+    def heartbeat(self) -> None:
+        """Show that the member is alive."""
+        self._member.last_seen = self._node.clock()
+
+    def set_credit(self, credit: int) -> None:
+        """How many deliveries it may have unsettled from now on; 0 pauses it."""
+        self._member.credit = credit
+        self._node.stir(self._member.group[0])
+
+    def leave(self, verb: Verb | None = Verb.RELEASE) -> None:
+        """Leave the group. Its leases are released, failed (`VANISH`), or kept until their deadline (None)."""
+        self._node.remove_member(self._member, verb)
+
+
+def _future() -> asyncio.Future[list[Leased]]:
+    return asyncio.get_running_loop().create_future()
+
+
+def _give_up(future: asyncio.Future[list[Leased]]) -> None:
+    if not future.done():
+        future.set_result([])

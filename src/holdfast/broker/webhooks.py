@@ -1,0 +1,244 @@
+"""Telling the outside that a message died: a JSON POST to the queue's `dlq.alert_webhook`, beside the queue.
+
+An alert is a courtesy; the dead letter itself is safe in its queue. So alerts are kept in memory only, bounded, and
+given up when their receiver can't be reached for long. A receiver may get one twice (its answer was lost): the dead
+letter's id tells.
+
+A delivery is a task. While it waits to try again it holds no place among the calls under way, so that a receiver that
+is down delays the alerts of others only by its timeouts. When there is nothing to tell, nothing runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+
+import httpx
+import msgspec
+import structlog
+
+from holdfast import __version__
+from holdfast.broker.engine import Alert
+from holdfast.config import WebhookSettings
+from holdfast.units import SECOND, format_instant
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+STOP_SECONDS = 2.0  # what is under way gets this long to end when the node stops
+WARN_EVERY_SECONDS = 60.0
+ANSWER_BYTES_MAX = 1 << 16  # more of an answer is not read; the connection is closed instead
+
+# Refusals that may be different next time: everything else below 500 says that the call itself is wrong.
+_TEMPORARY = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS})
+_HEADERS = {"Content-Type": "application/json", "User-Agent": f"holdfast/{__version__}"}
+
+
+class Counters(msgspec.Struct):
+    """What became of alerts since the start, and how many wait or are under way now."""
+
+    sent: int = 0
+    failed: int = 0
+    """Given up: refused, unreachable for too long, or cut short by the node's end."""
+    dropped: int = 0
+    """Not taken, because too many were waiting."""
+    retried: int = 0
+    waiting: int = 0
+
+
+class _Outcome(msgspec.Struct, frozen=True):
+    """How one call ended. `problem` is empty when it was taken."""
+
+    problem: str = ""
+    final: bool = False
+    retry_after: float = 0.0
+
+
+def _new_client() -> httpx.AsyncClient:
+    return httpx.AsyncClient(follow_redirects=False)
+
+
+class Webhooks:
+    """See the module. `start` and `stop` belong to the event loop that `offer` is called on."""
+
+    def __init__(
+        self,
+        settings: WebhookSettings,
+        client: Callable[[], httpx.AsyncClient] = _new_client,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.counters = Counters()
+        self._settings = settings
+        self._new_client = client
+        self._sleep = sleep
+        self._clock = clock
+        self._client: httpx.AsyncClient | None = None
+        self._calls = asyncio.Semaphore(settings.concurrency)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._resting: set[asyncio.Task[None]] = set()  # those that wait to try again
+        self._stopping = False
+        self._warned_at: float | None = None
+        self._unreported = 0
+
+    async def start(self) -> None:
+        """Be ready to call. Making the client reads the certificates, which is better done before there is traffic."""
+        self._client = self._new_client()
+        self._stopping = False
+
+    def offer(self, alert: Alert) -> None:
+        """Have an alert sent some time soon, or drop it when too many wait. Never waits and never fails."""
+        if self._client is None or self._stopping or self.counters.waiting >= self._settings.queue_size:
+            self._drop(alert)
+            return
+        self.counters.waiting += 1
+        task = asyncio.get_running_loop().create_task(self._deliver(alert, self._client), name="webhook")
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    async def stop(self, grace_seconds: float = STOP_SECONDS) -> None:
+        """Let calls under way end, for a moment. What waits to try again is given up at once."""
+        self._stopping = True
+        for task in list(self._resting):
+            task.cancel()
+        tasks = list(self._tasks)
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=grace_seconds)
+            for task in late:
+                task.cancel()
+            if late:
+                await asyncio.wait(late)
+        given_up = sum(task.cancelled() for task in tasks)
+        if given_up:
+            log.warning("webhooks given up: the node stops", count=given_up)
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
+
+    # --- one alert --------------------------------------------------------------------------------------------------
+
+    async def _deliver(self, alert: Alert, client: httpx.AsyncClient) -> None:
+        settings = self._settings
+        body = _body(alert)
+        pause = settings.backoff
+        attempt = 1
+        while True:
+            async with self._calls:
+                outcome = await self._call(client, alert.url, body)
+            if not outcome.problem:
+                self.counters.sent += 1
+                return
+            if outcome.final or attempt >= settings.attempts or self._stopping:
+                self._give_up(alert, outcome.problem, attempt)
+                return
+            wait = min(max(pause / SECOND, outcome.retry_after), settings.max_backoff / SECOND)
+            await self._rest(wait)
+            pause = min(pause * 2, settings.max_backoff)
+            attempt += 1
+            self.counters.retried += 1
+
+    async def _call(self, client: httpx.AsyncClient, url: str, body: bytes) -> _Outcome:
+        try:
+            async with asyncio.timeout(self._settings.timeout / SECOND):
+                return await self._post(client, url, body)
+        except (httpx.InvalidURL, httpx.UnsupportedProtocol, httpx.LocalProtocolError) as error:
+            return _Outcome(f"cannot be called: {error}", final=True)
+        except (TimeoutError, httpx.TimeoutException):
+            return _Outcome("no answer in time")
+        except httpx.TransportError as error:
+            return _Outcome(str(error) or type(error).__name__)
+
+    async def _post(self, client: httpx.AsyncClient, url: str, body: bytes) -> _Outcome:
+        async with client.stream("POST", url, content=body, headers=_HEADERS, timeout=None) as response:
+            status = response.status_code
+            read = 0
+            async for chunk in response.aiter_raw():  # to its end, so that the connection can be used again
+                read += len(chunk)
+                if read > ANSWER_BYTES_MAX:
+                    break
+        if response.is_success:
+            return _Outcome()
+        final = status < HTTPStatus.INTERNAL_SERVER_ERROR and status not in _TEMPORARY
+        return _Outcome(f"answered {status}", final, _retry_after(response.headers.get("Retry-After", "")))
+
+    async def _rest(self, seconds: float) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._resting.add(task)
+        try:
+            await self._sleep(seconds)
+        finally:
+            self._resting.discard(task)
+
+    # --- what did not work ------------------------------------------------------------------------------------------
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self.counters.waiting -= 1
+        if task.cancelled():
+            self.counters.failed += 1
+        elif (error := task.exception()) is not None:
+            self.counters.failed += 1
+            log.error("webhook failed", exc_info=error)
+
+    def _give_up(self, alert: Alert, problem: str, attempts: int) -> None:
+        self.counters.failed += 1
+        log.warning(
+            "webhook given up",
+            receiver=_receiver(alert.url),
+            queue=alert.queue,
+            dead_letter_id=alert.dead_letter_id,
+            problem=problem,
+            attempts=attempts,
+        )
+
+    def _drop(self, alert: Alert) -> None:
+        self.counters.dropped += 1
+        self._unreported += 1
+        now = self._clock()
+        if self._warned_at is None or now - self._warned_at >= WARN_EVERY_SECONDS:
+            log.warning("webhooks dropped: too many wait", queue=alert.queue, dropped=self._unreported)
+            self._warned_at = now
+            self._unreported = 0
+
+
+def _body(alert: Alert) -> bytes:
+    return msgspec.json.encode(
+        {
+            "event": "dead_letter",
+            "namespace": alert.namespace,
+            "queue": alert.queue,
+            "group": alert.group,
+            "message_id": str(alert.message_id),
+            "dead_queue": alert.dead_queue,
+            "dead_letter_id": str(alert.dead_letter_id),
+            "reason": alert.reason,
+            "error": alert.error,
+            "attempts": alert.attempts,
+            "at": format_instant(alert.at),
+        }
+    )
+
+
+def _retry_after(value: str) -> float:
+    """Seconds to wait, from a number of them or a date; 0 if it says neither."""
+    value = value.strip()
+    if value.isascii() and value.isdigit():
+        return float(value)
+    try:
+        moment = parsedate_to_datetime(value)
+    except ValueError:
+        return 0.0
+    return max((moment.replace(tzinfo=moment.tzinfo or UTC) - datetime.now(UTC)).total_seconds(), 0.0)
+
+
+def _receiver(url: str) -> str:
+    """Who is called, for the log: without path, query and password, which may be secrets."""
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL:
+        return "(invalid URL)"
+    return f"{parsed.scheme}://{parsed.netloc.decode()}"

@@ -1,0 +1,166 @@
+"""The rows of journal blocks as columns: what `journal.rows` gives, a few times faster.
+
+A segment is columns, and most of them say the same for a whole entry: a thousand messages acked together share time,
+queue, group and consumer. So those columns are kept by *run* (one value an entry, and where the run ends) and only the
+others by row, as *cells*. A cell column that an entry does not touch is not written for it: `cell` fills the holes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.core.journal import Block, Decoded, Entry, Fetch, ShardName
+from holdfast.core.queue import JournalMode
+from holdfast.core.records import NO_EXTRA, Message
+from holdfast.core.states import Journalled
+
+RUNS = ("at", "namespace", "queue", "partition", "group", "event", "reason", "error", "consumer", "protocol")
+CELLS = (
+    "message_id",
+    "client_message_id",
+    "attempt",
+    "priority",
+    "key",
+    "deliver_at",
+    "size_bytes",
+    "source_id",
+    "source_queue",
+    "correlation_id",
+    "properties",
+    "payload",
+)
+
+
+class Columns:
+    """Rows of consecutive blocks. The lsn needs no column: it is `first_lsn` and counts up by one."""
+
+    __slots__ = ("_cells", "ends", "first_lsn", "gone", "rows", "runs")
+
+    def __init__(self) -> None:
+        self.first_lsn = 0
+        self.rows = 0
+        self.ends: list[int] = []  # of each run: the number of rows up to and including it
+        self.runs: dict[str, list[Any]] = {name: [] for name in RUNS}
+        self.gone: dict[int, list[int]] = {}  # message records that the blocks give up, by shard
+        self._cells: dict[str, list[Any]] = {name: [] for name in CELLS}
+
+    def add(self, block: Block, entries: list[Decoded], fetch: Fetch) -> None:
+        """Append the rows of `block`; `entries` are its entries, decoded."""
+        if not self.rows:
+            self.first_lsn = block.first_lsn
+        before = self.rows
+        for entry in entries:
+            kind = entry[0]
+            if kind == Entry.GONE:
+                self.gone.setdefault(entry[1], []).extend(entry[2])
+            else:
+                _ADD[kind](self, entry, block.at, block.names[entry[1]], fetch)
+        if self.rows - before != block.rows:
+            raise ValueError(f"the block from lsn {block.first_lsn} has {self.rows - before} rows, not {block.rows}")
+
+    def cell(self, name: str) -> list[Any]:
+        """A column that is kept by row, complete."""
+        column = self._cells[name]
+        column.extend([None] * (self.rows - len(column)))
+        return column
+
+    def run(
+        self,
+        count: int,
+        at: int,
+        name: ShardName,
+        group: str,
+        event: str,
+        reason: str,
+        error: str,
+        who: tuple[str, str],
+    ) -> None:
+        """Append what `count` rows have in common. Their cells must have been appended before."""
+        self.rows += count
+        self.ends.append(self.rows)
+        runs = self.runs
+        runs["at"].append(at)
+        runs["namespace"].append(name.namespace)
+        runs["queue"].append(name.queue)
+        runs["partition"].append(name.partition)
+        runs["group"].append(group or None)
+        runs["event"].append(event)
+        runs["reason"].append(reason or None)
+        runs["error"].append(error or None)
+        runs["consumer"].append(who[0] or None)
+        runs["protocol"].append(who[1] or None)
+
+    def cells(self, name: str, values: list[Any]) -> None:
+        """Append values of the rows that come next."""
+        self.cell(name).extend(values)
+
+
+def _enqueued(columns: Columns, entry: Decoded, at: int, name: ShardName, fetch: Fetch) -> None:
+    _, shard, first, count, protocol, _ = entry
+    messages = fetch(shard, first, count)
+    if len(messages) != count:
+        raise ValueError(f"shard {shard} lacks messages of the sequences {first} to {first + count - 1}")
+    columns.cells("message_id", [message.id for message in messages])
+    columns.cells("priority", [message.priority for message in messages])
+    columns.cells("size_bytes", [len(message.payload) for message in messages])
+    if any(message.deliver_at for message in messages):
+        columns.cells("deliver_at", [message.deliver_at or None for message in messages])
+    if name.mode is JournalMode.PAYLOAD:
+        columns.cells("payload", [message.payload for message in messages])
+    if any(message.extra is not NO_EXTRA for message in messages):
+        _extras(columns, messages)
+    columns.run(count, at, name, "", Journalled.ENQUEUED, "", "", ("", protocol))
+
+
+def _extras(columns: Columns, messages: list[Message]) -> None:
+    extras = [message.extra for message in messages]
+    origins = [extra.origin for extra in extras]
+    columns.cells("client_message_id", [extra.message_id for extra in extras])
+    columns.cells("key", [extra.key for extra in extras])
+    columns.cells("correlation_id", [extra.correlation_id for extra in extras])
+    columns.cells("properties", [extra.properties or None for extra in extras])
+    if any(origins):
+        columns.cells("source_id", [origin.source_id if origin else None for origin in origins])
+        columns.cells("source_queue", [origin.source_queue if origin else None for origin in origins])
+
+
+def _leased(columns: Columns, entry: Decoded, at: int, name: ShardName, _: Fetch) -> None:
+    _batch(columns, entry, at, name, Journalled.LEASED)
+
+
+def _acked(columns: Columns, entry: Decoded, at: int, name: ShardName, _: Fetch) -> None:
+    _batch(columns, entry, at, name, Journalled.ACKED)
+
+
+def _batch(columns: Columns, entry: Decoded, at: int, name: ShardName, event: Journalled) -> None:
+    _, _, group, consumer, protocol, ids, attempts = entry
+    if len(ids) != len(attempts):
+        raise ValueError(f"a journal entry has {len(ids)} ids and {len(attempts)} attempts")
+    columns.cells("message_id", ids)
+    columns.cells("attempt", attempts)
+    columns.run(len(ids), at, name, group, event, "", "", (consumer, protocol))
+
+
+def _one(columns: Columns, entry: Decoded, at: int, name: ShardName, _: Fetch) -> None:
+    _, _, group, event, message_id, attempt, reason, error, consumer, protocol, details = entry
+    columns.cells("message_id", [message_id])
+    columns.cells("attempt", [attempt or None])
+    for field, value in (details or {}).items():
+        columns.cells(field, [value])
+    columns.run(1, at, name, group, event, reason, error, (consumer, protocol))
+
+
+def _many(columns: Columns, entry: Decoded, at: int, name: ShardName, _: Fetch) -> None:
+    _, _, group, event, reason, ids = entry
+    columns.cells("message_id", ids)
+    columns.run(len(ids), at, name, group, event, reason, "", ("", ""))
+
+
+_ADD: dict[int, Callable[[Columns, Decoded, int, ShardName, Fetch], None]] = {
+    Entry.ENQUEUED: _enqueued,
+    Entry.LEASED: _leased,
+    Entry.ACKED: _acked,
+    Entry.ONE: _one,
+    Entry.MANY: _many,
+}

@@ -1,0 +1,45 @@
+"""What files a store had when it was closed in order, to notice at the next opening that one was lost or cut.
+
+RocksDB can't: after a crash a log or manifest without its end, and a table that nothing refers to, are ordinary sights,
+so it drops them and opens. After an orderly close they are damage, and opening would make it worse.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from holdfast.errors import StoreCorrupt
+from holdfast.store.directory import Directory
+
+_NAME = "files"
+_KEPT = (".sst", ".blob", ".log")
+
+
+def write(directory: Directory) -> None:
+    """Note the files of the engine and their sizes. The engine must be closed."""
+    directory.put(_NAME, "".join(f"{size} {name}\n" for name, size in sorted(_sizes(directory.data).items())))
+
+
+def check(directory: Directory) -> None:
+    """Compare with the note, if there is one, and drop it: from now on the files change."""
+    noted = directory.read(_NAME)
+    if noted is None:
+        return
+    found = _sizes(directory.data)
+    for line in noted.splitlines():
+        size, _, name = line.partition(" ")
+        if name not in found:
+            raise StoreCorrupt(path=directory.data / name, problem="it is missing")
+        if str(found[name]) != size:
+            raise StoreCorrupt(path=directory.data / name, problem=f"it has {found[name]} bytes instead of {size}")
+    directory.remove(_NAME)
+
+
+def _sizes(data: Path) -> dict[str, int]:
+    if not data.is_dir():
+        return {}
+    return {file.name: file.stat().st_size for file in data.iterdir() if _matters(file)}
+
+
+def _matters(file: Path) -> bool:
+    return file.suffix in _KEPT or file.name == "CURRENT" or file.name.startswith("MANIFEST-")

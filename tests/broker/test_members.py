@@ -1,0 +1,161 @@
+"""Push members: credit, partitions, heartbeats, leaving."""
+
+from __future__ import annotations
+
+import asyncio
+
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from holdfast.broker.assign import assign
+from holdfast.broker.node import Node
+from holdfast.config import Config
+from holdfast.core.commands import Draft, Leased, Settlement, Verb
+from holdfast.core.records import Extra
+
+Q = ("default", "tasks")
+
+
+class Inbox:
+    """Collects what a member is sent, and lets a test wait until there is enough."""
+
+    def __init__(self) -> None:
+        self.got: list[Leased] = []
+        self._changed = asyncio.Event()
+
+    def __call__(self, leased: list[Leased]) -> None:
+        self.got += leased
+        self._changed.set()
+
+    async def expect(self, count: int) -> list[Leased]:
+        while len(self.got) < count:
+            self._changed.clear()
+            await self._changed.wait()
+        return self.got
+
+
+def acks(leased: list[Leased], verb: Verb = Verb.ACK) -> list[Settlement]:
+    return [Settlement(item.message.id, item.token, verb, partition=item.partition) for item in leased]
+
+
+async def test_a_member_is_sent_no_more_than_its_credit(node: Node) -> None:
+    inbox = Inbox()
+    member = await node.subscribe(Q, "g", "m1", inbox, credit=3)
+    await node.enqueue(Q, [Draft(b"%d" % n) for n in range(10)])
+    await inbox.expect(3)
+    assert member.in_flight == 3
+    await node.settle(Q, "g", acks(inbox.got[:2]))
+    await inbox.expect(5)
+    assert member.in_flight == 3
+    member.set_credit(10)
+    await inbox.expect(10)
+    assert [item.message.payload for item in inbox.got] == [b"%d" % n for n in range(10)]
+
+
+async def test_partitions_are_shared_evenly_and_moved_on_join_and_leave(node: Node) -> None:
+    one, two, three = Inbox(), Inbox(), Inbox()
+    first = await node.subscribe(Q, "g", "m1", one, credit=1000)
+    assert len(first.partitions) == 10
+    second = await node.subscribe(Q, "g", "m2", two, credit=1000)
+    third = await node.subscribe(Q, "g", "m3", three, credit=1000)
+    assert sorted([len(first.partitions), len(second.partitions), len(third.partitions)]) == [3, 3, 4]
+    assert sorted(first.partitions + second.partitions + third.partitions) == list(range(10))
+    await node.enqueue(Q, [Draft(b"x", extra=Extra(key=str(n))) for n in range(300)])
+    while len(one.got) + len(two.got) + len(three.got) < 300:
+        await asyncio.sleep(0)
+    assert {item.partition for item in one.got} <= set(first.partitions)
+    second.leave()
+    assert sorted(first.partitions + third.partitions) == list(range(10))
+
+
+async def test_who_leaves_gracefully_releases_without_spending_an_attempt(node: Node) -> None:
+    one, two = Inbox(), Inbox()
+    first = await node.subscribe(Q, "g", "m1", one, credit=10)
+    await node.enqueue(Q, [Draft(b"a"), Draft(b"b")])
+    await one.expect(2)
+    await node.subscribe(Q, "g", "m2", two, credit=10)
+    first.leave()
+    got = await two.expect(2)
+    assert [(item.message.payload, item.attempt) for item in got] == [(b"a", 1), (b"b", 1)]
+
+
+async def test_who_vanishes_fails_what_it_had(node: Node) -> None:
+    await node.create_queue(Q, {"retry.initial_backoff": "10ms"})
+    one, two = Inbox(), Inbox()
+    first = await node.subscribe(Q, "g", "m1", one)
+    await node.enqueue(Q, [Draft(b"a")])
+    await one.expect(1)
+    await node.subscribe(Q, "g", "m2", two)
+    first.leave(Verb.VANISH)
+    (again,) = await two.expect(1)
+    assert again.attempt == 2
+    assert (await node.stats(Q)).groups[0].failures == {"disconnect": 1}
+
+
+async def test_a_member_without_a_heartbeat_is_removed(node: Node) -> None:
+    await node.create_queue(Q, {"retry.initial_backoff": 0})
+    node.config = _with_heartbeat(node, 30_000)
+    one, two = Inbox(), Inbox()
+    await node.subscribe(Q, "g", "silent", one, heartbeat=True)
+    await node.enqueue(Q, [Draft(b"a")])
+    await one.expect(1)
+    await node.subscribe(Q, "g", "alive", two)
+    (again,) = await two.expect(1)
+    assert again.attempt == 2
+    assert list((await node.stats(Q)).groups[0].members) == ["alive"]
+
+
+async def test_a_member_whose_lease_runs_out_has_its_credit_back(node: Node) -> None:
+    await node.create_queue(Q, {"retry.initial_backoff": "10ms"})
+    inbox = Inbox()
+    await node.subscribe(Q, "g", "m1", inbox, lease_timeout=20_000)
+    await node.enqueue(Q, [Draft(b"a")])
+    got = await inbox.expect(2)
+    assert [item.attempt for item in got] == [1, 2]
+
+
+async def test_stopping_releases_what_members_hold(node: Node) -> None:
+    inbox = Inbox()
+    await node.subscribe(Q, "g", "m1", inbox, credit=5)
+    await node.enqueue(Q, [Draft(b"a")])
+    await inbox.expect(1)
+    await node.stop()
+    await node.start()
+    (again,) = await node.lease(Q, "g")
+    assert again.attempt == 1
+    assert len(inbox.got) == 1
+
+
+def _with_heartbeat(node: Node, timeout: int) -> Config:
+    return replace(node.config, members=replace(node.config.members, heartbeat_timeout=timeout))
+
+
+@given(
+    st.integers(1, 40),
+    st.lists(st.tuples(st.booleans(), st.integers(0, 7)), max_size=30),
+)
+def test_assignment_is_even_complete_and_moves_as_little_as_can_be(
+    partitions: int, changes: list[tuple[bool, int]]
+) -> None:
+    members: list[str] = []
+    shares: dict[str, list[int]] = {}
+    for joins, number in changes:
+        name = f"m{number}"
+        if joins and name not in members:
+            members.append(name)
+        elif not joins and name in members:
+            members.remove(name)
+        before, shares = shares, assign(partitions, members, shares)
+        if not members:
+            assert shares == {}
+            continue
+        sizes = [len(share) for share in shares.values()]
+        assert max(sizes) - min(sizes) <= 1
+        assert sorted(p for share in shares.values() for p in share) == list(range(partitions))
+        kept = sum(len(set(shares[m]) & set(before.get(m, ()))) for m in members)
+        most = partitions // len(members) + 1
+        possible = sum(min(len(before.get(m, ())), most) for m in members)
+        extra = partitions % len(members)
+        above = sum(1 for m in members if len(before.get(m, ())) > partitions // len(members))
+        assert kept == possible - max(above - extra, 0)

@@ -1,0 +1,137 @@
+"""What a seed decides before the first step: queues with small limits, and constants of the core made small.
+
+Everything is tiny on purpose. Windows of a few places, chunks of two messages and lives of a few seconds make a run of
+three hundred steps meet the refills, spills and sweeps that a real node meets after millions of messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from random import Random
+
+from holdfast.core import admin, enqueue, groups, lanes, leasing, reading, shard, sweeps
+from holdfast.core.ids import EPOCH_MS
+from holdfast.core.queue import DeadLetterPolicy, JournalMode, Ordering, QueueConfig, RetryPolicy
+
+SECOND = 1_000_000
+START = EPOCH_MS * 1000 + 40 * 24 * 3600 * SECOND
+SIZE_MAX = 64
+NAMED_DEAD_QUEUE = "graves"
+
+_MODULES = (admin, enqueue, groups, lanes, leasing, reading, shard, sweeps)
+
+
+@dataclass(frozen=True)
+class World:
+    """One seed's choice."""
+
+    seed: int
+    queues: dict[str, QueueConfig]
+    constants: dict[str, int]
+    hot_bytes: int
+    crash_rate: float
+    fault_rate: float
+    wild_clock: bool
+
+    @property
+    def bounded_retries(self) -> bool:
+        """Whether a group may run into MAX_RETRYING, and then rightly holds fresh messages back."""
+        return "MAX_RETRYING" in self.constants
+
+
+def make_world(seed: int) -> World:
+    random = Random(f"world {seed}")
+    queues = {NAMED_DEAD_QUEUE: _dead_queue(random)}
+    for name in ("orders", "images", "mails")[: random.randint(1, 3)]:
+        queues[name] = _queue(random)
+    return World(
+        seed=seed,
+        queues=queues,
+        constants=_constants(random),
+        hot_bytes=random.choice((0, 500, 64 << 20)),
+        crash_rate=random.choice((0.0, 0.02, 0.08)),
+        fault_rate=random.choice((0.0, 0.0, 0.02)),
+        wild_clock=random.random() < 0.4,
+    )
+
+
+def _queue(random: Random) -> QueueConfig:
+    ordering = random.choice((Ordering.NONE, Ordering.PARTITION, Ordering.PARTITION, Ordering.STRICT))
+    initial = random.choice((0, SECOND // 2, 2 * SECOND))
+    return QueueConfig(
+        partitions=1 if ordering is Ordering.STRICT else random.choice((1, 1, 2, 3, 10)),
+        ordering=ordering,
+        max_message_size=SIZE_MAX,
+        max_depth=random.choice((0, 10, 30, 100)),
+        message_ttl=random.choice((0, 0, 5 * SECOND, 30 * SECOND)),
+        delivery_timeout=random.choice((SECOND, 5 * SECOND)),
+        dedup_window=random.choice((0, 3 * SECOND, 60 * SECOND)),
+        journal=random.choice((JournalMode.PAYLOAD, JournalMode.PAYLOAD, JournalMode.METADATA, JournalMode.OFF)),
+        retry=RetryPolicy(
+            max_retries=random.randint(0, 3),
+            initial_backoff=initial,
+            max_backoff=max(initial, 3 * SECOND),
+            multiplier=random.choice((1.0, 2.0)),
+            total_timeout=random.choice((0, 0, 10 * SECOND)),
+        ),
+        dlq=random.choice(
+            (
+                DeadLetterPolicy(),
+                DeadLetterPolicy(),
+                DeadLetterPolicy(enabled=False),
+                DeadLetterPolicy(queue=NAMED_DEAD_QUEUE),
+            )
+        ),
+    )
+
+
+def _dead_queue(random: Random) -> QueueConfig:
+    """A dead queue made by hand. Sometimes it refuses large letters, which must then wait at their source."""
+    return QueueConfig(
+        partitions=random.choice((1, 2)),
+        ordering=random.choice((Ordering.NONE, Ordering.PARTITION)),
+        max_message_size=random.choice((SIZE_MAX, SIZE_MAX, SIZE_MAX // 3)),
+        max_depth=3,
+        message_ttl=random.choice((0, 20 * SECOND)),
+        journal=random.choice((JournalMode.PAYLOAD, JournalMode.OFF)),
+        retry=RetryPolicy(max_retries=2, initial_backoff=SECOND, max_backoff=SECOND, multiplier=1.0, total_timeout=0),
+        dlq=DeadLetterPolicy(enabled=False),
+    )
+
+
+def _constants(random: Random) -> dict[str, int]:
+    """Constants of the core that this seed makes small; none for a quarter of the seeds."""
+    if random.random() < 0.25:
+        return {}
+    window = random.choice((2, 3, 5, 16))
+    chosen = {
+        "WINDOW": window,
+        "WINDOW_MAX": window * random.choice((1, 2, 4)),
+        "CHUNK": random.choice((1, 2, 5, 64)),
+        "DUE_CHUNK": random.choice((1, 2, 50)),
+        "EXPIRY_CHUNK": random.choice((1, 2, 16)),
+        "DEDUP_CHUNK": random.choice((1, 3, 100)),
+        "KEYED_LOOK": random.choice((1, 2, 4)),
+        "MASKS_MAX": random.choice((1, 5, 1000)),
+    }
+    if random.random() < 0.2:
+        chosen["MAX_RETRYING"] = random.choice((1, 3))
+    return chosen
+
+
+@contextmanager
+def small(constants: dict[str, int]) -> Iterator[None]:
+    """The core with these constants, wherever a module has taken one over by name."""
+    undo: list[tuple[object, str, int]] = []
+    try:
+        for module in _MODULES:
+            for name, value in constants.items():
+                if hasattr(module, name):
+                    undo.append((module, name, getattr(module, name)))
+                    setattr(module, name, value)
+        yield
+    finally:
+        for module, name, value in undo:
+            setattr(module, name, value)
