@@ -77,7 +77,13 @@ async def _serve(config: Config, store: Store) -> int:
         store=config.store.kind,
         pid=os.getpid(),
     )
-    await stop.wait()
+    assert node.broken is not None
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait([stopping, node.broken], return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if node.broken.done():
+        log.error("the node cannot go on", code=node.broken.result().code, error=str(node.broken.result()))
+        return EXIT_FAILED
 
     try:
         async with asyncio.timeout(config.node.shutdown_timeout / SECOND):

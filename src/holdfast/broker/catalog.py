@@ -14,6 +14,9 @@ from holdfast.core.shard import Shard
 QueueName = tuple[str, str]
 """(namespace, name)"""
 
+Routes = list[tuple[Shard, list[int]]]
+"""Which shard takes which drafts of a batch, by index."""
+
 
 class Queue:
     """A queue of this node with its shards, in the order of their partitions."""
@@ -53,7 +56,7 @@ class Queue:
         limit = self.config.max_depth
         return max(limit - self.depth, 0) if limit else -1
 
-    def route(self, drafts: list[Draft]) -> list[tuple[Shard, list[int]]]:
+    def route(self, drafts: list[Draft]) -> Routes:
         """Which shard takes which drafts, by index, in order.
 
         A key decides; else a producer's message id, so that its repetition meets the first; else the source of a dead

@@ -16,7 +16,7 @@ from itertools import islice
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.broker.catalog import Queue, QueueName
+from holdfast.broker.catalog import Queue, QueueName, Routes
 from holdfast.core.commands import (
     AddGroup,
     Buried,
@@ -45,7 +45,7 @@ from holdfast.core.queue import (
     check_name,
     dead_queue_of,
 )
-from holdfast.core.records import Table, journal_key, queue_key, shard_key
+from holdfast.core.records import LAST, Table, journal_key, queue_key, read_ready, ready_key, shard_key
 from holdfast.core.shard import HotBodies, Rows, Shard
 from holdfast.errors import (
     GroupNotFound,
@@ -254,9 +254,17 @@ class Engine:
             reply = self.step(queue, shard, Enqueue(drafts, room, protocol), now)
             assert isinstance(reply, Enqueued)
             return reply
+        return self._spread(queue, routes, drafts, room, protocol, now)
+
+    def _spread(
+        self, queue: Queue, routes: Routes, drafts: list[Draft], room: int, protocol: str, now: int
+    ) -> Enqueued:
+        """Enqueue a batch that goes to several partitions."""
         total = Enqueued([0] * len(drafts))
+        ids = self.ids.take(now, len(drafts))
         for shard, indexes in routes:
-            reply = self.step(queue, shard, Enqueue([drafts[i] for i in indexes], room, protocol), now)
+            part = Enqueue([drafts[i] for i in indexes], room, protocol, [ids[i] for i in indexes])
+            reply = self.step(queue, shard, part, now)
             assert isinstance(reply, Enqueued)
             stored = 0
             for at, index in enumerate(indexes):
@@ -299,7 +307,8 @@ class Engine:
                 left = max_bytes - sum(len(leased.message.payload) for leased in found) if max_bytes else 0
                 if max_bytes and left <= 0 and found:
                     break
-                command = Lease(group, share, timeout, consumer, protocol, max(left, 1) if max_bytes else 0)
+                bound = max(left, 1) if max_bytes else 0
+                command = Lease(group, share, timeout, consumer, protocol, bound, one_at_least=not found)
                 reply = self.step(queue, shard, command, now)
                 assert isinstance(reply, list)
                 found += reply
@@ -344,6 +353,17 @@ class Engine:
             shard.supply(reads, self._fetch(reads))
             places, reads = shard.heads(group, limit)
         return places
+
+    def oldest(self, shard: Shard) -> int:
+        """The stamp of the oldest message that is not delayed, 0 if there is none."""
+        if shard.number in self._touched:
+            self.write()
+        number = shard.number
+        fronts = [
+            self.store.scan(Table.READY, ready_key(number, priority, 0), ready_key(number, priority, LAST), 1)
+            for priority in shard.head.priorities
+        ]
+        return min((read_ready(*front[0]).stamp for front in fronts if front), default=0)
 
     def settle(
         self, name: QueueName, group: str, settlements: list[Settlement], now: int
@@ -446,14 +466,9 @@ class Engine:
         if target is None:
             return [-1] * len(doomed)
         drafts = [dead_letter(queue.record.name, item) for item in doomed]
-        letters = [-1] * len(doomed)
-        for shard, indexes in target.route(drafts):
-            reply = self.step(target, shard, Enqueue([drafts[i] for i in indexes], -1, "broker"), now)
-            assert isinstance(reply, Enqueued)
-            for at, index in enumerate(indexes):
-                letters[index] = reply.ids[at] or -1
+        reply = self._spread(target, target.route(drafts), drafts, -1, "broker", now)
         self.stirred.add(target.name)
-        return letters
+        return [letter or -1 for letter in reply.ids]
 
     def _dead_queue(self, queue: Queue, name: str, now: int) -> Queue | None:
         """The dead queue of a queue. An automatic one appears; one named by hand that is gone takes nothing, nor does

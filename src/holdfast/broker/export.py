@@ -24,7 +24,7 @@ import pyarrow as pa
 import structlog
 
 from holdfast.broker.export_manifest import Manifest, SegmentEntry, manifest_path, segment_files, segment_name
-from holdfast.broker.export_reading import BlockReader, Window, merge_gone
+from holdfast.broker.export_reading import BlockReader, Window
 from holdfast.broker.export_segment import SCHEMA, digest, record_batch, sync, write_segment
 from holdfast.core.columns import Columns
 from holdfast.core.effects import Op, Until
@@ -50,8 +50,8 @@ STEPS = (
 # Fewer neighbours than this are deleted one by one: a range costs RocksDB more than a few keys, at every later read.
 RANGE_MIN = 8
 
-Gone = list[tuple[int, list[int]]]
-"""Message records to delete: shard, sequences in order."""
+Gone = dict[int, list[int]]
+"""Message records that blocks give up: by shard, sequences."""
 
 
 class Position(msgspec.Struct, frozen=True):
@@ -70,7 +70,9 @@ class Exported(msgspec.Struct, frozen=True, kw_only=True):
     last_lsn: int
     rows: int
     size_bytes: int
-    gone: Gone
+    removal: list[Op]
+    """Deletes the blocks from the store, and the messages they give up. The blocks go last, so that this may be written
+    in pieces, in this order."""
     segment: str | None = None
 
 
@@ -86,13 +88,15 @@ class _Plan(msgspec.Struct):
 
 
 def removal_ops(exported: Exported) -> list[Op]:
-    """Deletes what was exported. The blocks go last, so that a caller may write these in pieces, in this order."""
-    return _removal(exported.first_block, exported.last_block, exported.gone)
+    """What is to be deleted now; worked out on the exporter's thread."""
+    return exported.removal
 
 
-def _removal(first_block: int, last_block: int, gone: Gone) -> list[Op]:
+def removal_of(first_block: int, last_block: int, gone: Gone) -> list[Op]:
+    """Deletes blocks, and before them the messages they give up, neighbours as one range."""
     ops: list[Op] = []
-    for shard, sequences in gone:
+    for shard, sequences in sorted(gone.items()):
+        sequences.sort()
         for first, last in _neighbours(sequences):
             if last - first + 1 >= RANGE_MIN:
                 ops.append((Table.MESSAGES, message_key(shard, first), Until(message_key(shard, last + 1))))
@@ -105,8 +109,8 @@ def _removal(first_block: int, last_block: int, gone: Gone) -> list[Op]:
 def _neighbours(sequences: list[int]) -> Iterator[tuple[int, int]]:
     """Unbroken stretches, first and last."""
     first = last = sequences[0]
-    for seq in sequences[1:]:
-        if seq != last + 1:
+    for seq in sequences:
+        if seq > last + 1:
             yield first, last
             first = seq
         last = seq
@@ -250,22 +254,27 @@ class Exporter:
         last_lsn, gone = self._read_gone(after_block + 1, plan.last_block)
         assert last_lsn is not None
         return Exported(
-            first_block=after_block + 1, last_block=plan.last_block, last_lsn=last_lsn, rows=0, size_bytes=0, gone=gone
+            first_block=after_block + 1,
+            last_block=plan.last_block,
+            last_lsn=last_lsn,
+            rows=0,
+            size_bytes=0,
+            removal=removal_of(after_block + 1, plan.last_block, gone),
         )
 
     def gone_of(self, first_block: int, last_block: int) -> list[Op]:
         """What to delete for blocks that are in the lake already: they, and what their messages gave up."""
         _, gone = self._read_gone(first_block, last_block)
-        return _removal(first_block, last_block, gone)
+        return removal_of(first_block, last_block, gone)
 
     def _read_gone(self, first_block: int, last_block: int) -> tuple[int | None, Gone]:
         """The last lsn of blocks that are in the store (None: there is no such block), and what they give up."""
-        gone: dict[int, list[int]] = {}
+        gone: Gone = {}
         last_lsn: int | None = None
         for window in self._reader.windows(first_block, last_block):
             window.gone(gone)
             last_lsn = window.last_lsn
-        return last_lsn, merge_gone(gone)
+        return last_lsn, gone
 
     def _in_lake(self, after_block: int) -> Exported | None:
         """Blocks that the lake has and the store still holds; None if the store holds none of them."""
@@ -284,7 +293,7 @@ class Exporter:
             last_lsn=position.last_lsn,
             rows=0,
             size_bytes=0,
-            gone=gone,
+            removal=removal_of(after_block + 1, position.last_block, gone),
         )
 
     def _look_ahead(self, after_block: int) -> _Plan:
@@ -310,20 +319,20 @@ class Exporter:
         return plan
 
     def _export(self, after_block: int, last_block: int) -> Exported:
-        gone: dict[int, list[int]] = {}
+        gone: Gone = {}
         batches: list[pa.RecordBatch] = []
         first_lsn, first_at, rows = 0, 0, 0
         for window in self._reader.windows(after_block + 1, last_block):
-            columns = self._columns(window)
+            columns, batch = self._expand(window)
             for shard, sequences in columns.gone.items():
                 gone.setdefault(shard, []).extend(sequences)
-            if not columns.rows:
+            if batch is None:
                 continue
             if not rows:
-                first_lsn, first_at = columns.first_lsn, columns.runs["at"][0]
+                first_lsn, first_at = columns.first_lsn, columns.at
             self._check_lsn(columns.first_lsn, first_lsn + rows if rows else None)
             rows += columns.rows
-            batches.append(record_batch(columns, self._node))
+            batches.append(batch)
         segment, size_bytes = None, 0
         last_lsn = self._last_lsn
         if rows:
@@ -336,19 +345,20 @@ class Exporter:
             last_lsn=last_lsn,
             rows=rows,
             size_bytes=size_bytes,
-            gone=merge_gone(gone),
+            removal=removal_of(after_block + 1, last_block, gone),
             segment=segment,
         )
 
-    def _columns(self, window: Window) -> Columns:
+    def _expand(self, window: Window) -> tuple[Columns, pa.RecordBatch | None]:
+        """The rows of a window; None if it has none."""
         columns = Columns()
         fetch = self._reader.fetcher(window)
         try:
             for block, entries in zip(window.blocks, window.entries, strict=True):
                 columns.add(block, entries, fetch)
-        except ValueError as error:
+            return columns, record_batch(columns, self._node) if columns.rows else None
+        except (ValueError, OverflowError) as error:
             raise StoreCorrupt(path=f"the journal in the {self._store.name} store", problem=str(error)) from error
-        return columns
 
     def _check_lsn(self, found: int, wanted: int | None) -> None:
         """A hole or a doubled row here would stay in the lake for ever: better to stop and say so."""

@@ -111,10 +111,9 @@ class Manifest:
                 data = file.read()
         except FileNotFoundError:
             return
-        lines = data.split(b"\n")
+        *lines, rest = data.split(b"\n")
         if start:
             lines = lines[1:]  # begins in the middle
-        rest = lines.pop()
         end = size - len(rest)
         self.torn = bool(rest)
         if lines and not rest and not _good(lines[-1]):

@@ -18,11 +18,6 @@ WINDOW_ROWS = 8_192  # turning a window into Arrow holds the GIL for some millis
 WINDOW_BYTES = 8 << 20
 
 
-def merge_gone(gone: dict[int, list[int]]) -> list[tuple[int, list[int]]]:
-    """Shards and sequences in order, each once."""
-    return [(shard, sorted(set(sequences))) for shard, sequences in sorted(gone.items())]
-
-
 class Window:
     """Consecutive blocks that are expanded together."""
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from holdfast.core.columns import RUNS, Columns
+from holdfast.core.columns import CELLS, RUNS, Columns
 
 SCHEMA = 1
 
@@ -77,20 +77,20 @@ ROW_GROUP_ROWS = 131_072
 
 def record_batch(columns: Columns, node: int) -> pa.RecordBatch:
     """The rows in the shape of COLUMNS."""
-    arrays = [_array(columns, field, node) for field in COLUMNS]
-    return pa.RecordBatch.from_arrays(arrays, schema=COLUMNS)
-
-
-def _array(columns: Columns, field: pa.Field, node: int) -> pa.Array:
-    name, kind, rows = field.name, field.type, columns.rows
-    if name == "lsn":
-        return pa.array(range(columns.first_lsn, columns.first_lsn + rows), kind)
-    if name == "node":
-        return pa.repeat(pa.scalar(node, kind), rows)
-    if name in RUNS:
-        runs = pa.RunEndEncodedArray.from_arrays(pa.array(columns.ends, pa.int32()), pa.array(columns.runs[name], kind))
-        return pc.run_end_decode(runs)
-    return pa.array(columns.cell(name), kind)
+    rows = columns.rows
+    ends, *values = zip(*columns.runs, strict=True)
+    run_ends = pa.array(ends, pa.int32())
+    arrays = {
+        "lsn": pa.array(range(columns.first_lsn, columns.first_lsn + rows), pa.int64()),
+        "node": pa.repeat(pa.scalar(node, pa.int32()), rows),
+        "message_id": pa.array(columns.message_ids, pa.int64()),
+    }
+    for name, column in zip(RUNS, values, strict=True):
+        runs = pa.RunEndEncodedArray.from_arrays(run_ends, pa.array(column, COLUMNS.field(name).type))
+        arrays[name] = pc.run_end_decode(runs)
+    for name in CELLS:
+        arrays[name] = pa.array(columns.cell(name), COLUMNS.field(name).type)
+    return pa.RecordBatch.from_arrays([arrays[name] for name in COLUMNS.names], schema=COLUMNS)
 
 
 def write_segment(path: Path, batches: list[pa.RecordBatch]) -> None:

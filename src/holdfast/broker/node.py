@@ -28,6 +28,7 @@ from holdfast.broker.webhooks import Webhooks
 from holdfast.config import Config
 from holdfast.core.commands import CursorRange, Draft, Enqueued, Leased, Settlement, Standing, Verb
 from holdfast.core.groups import NEVER
+from holdfast.core.ids import born_at
 from holdfast.core.queue import Durability, GroupKind, GroupRecord, QueueRecord
 from holdfast.core.records import Message
 from holdfast.errors import (
@@ -557,9 +558,14 @@ class Node:
             duplicates=sum(head.duplicates for head in heads),
             refused=sum(head.refused for head in heads),
             rates=rates.per_second(queue, now),
-            oldest_age=max((group.oldest_age for group in groups), default=0),
+            oldest_age=max((group.oldest_age for group in groups), default=self._oldest_age(queue, now)),
             groups=groups,
         )
+
+    def _oldest_age(self, queue: Queue, now: int) -> int:
+        """The age of the oldest message of a queue that has no group yet."""
+        stamps = [stamp for shard in queue.shards if (stamp := self.engine.oldest(shard))]
+        return now - born_at(min(stamps)) if stamps else 0
 
     def _group_stats(self, queue: Queue, record: GroupRecord, now: int) -> GroupStats:
         name = record.name

@@ -40,7 +40,7 @@ _PURGED = journal_names(Event.REMOVE)
 
 
 @handles(AddGroup)
-def add_group(shard: Shard, command: AddGroup, now: int, effects: Effects) -> None:
+def add_group(shard: Shard, command: AddGroup, now: int, _effects: Effects) -> None:
     """A group starts here. Adding one that is here already (again after a crash) changes nothing."""
     if command.name in shard.groups or command.name in shard.cursors:
         return
@@ -52,10 +52,13 @@ def add_group(shard: Shard, command: AddGroup, now: int, effects: Effects) -> No
         group = LeaseGroup(command.number, command.name, head, shard.config.strict)
         group.dirty = True
         shard.groups[command.name] = group
+        if command.earliest and shard.head.expiry_high:
+            # What expired while cursor groups kept it, or while it was leased elsewhere, must not reach this group.
+            shard.head.expiry_seq, shard.head.next_expiry = 1, now
 
 
 @handles(RemoveGroup)
-def remove_group(shard: Shard, command: RemoveGroup, now: int, effects: Effects) -> None:
+def remove_group(shard: Shard, command: RemoveGroup, _now: int, effects: Effects) -> None:
     """The group's records go at once; the messages that were kept for it alone follow (`sweeps.drop_unneeded`)."""
     group = shard.groups.get(command.name)
     cursor = shard.cursors.get(command.name)

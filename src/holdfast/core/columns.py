@@ -17,7 +17,6 @@ from holdfast.core.states import Journalled
 
 RUNS = ("at", "namespace", "queue", "partition", "group", "event", "reason", "error", "consumer", "protocol")
 CELLS = (
-    "message_id",
     "client_message_id",
     "attempt",
     "priority",
@@ -32,16 +31,20 @@ CELLS = (
 )
 
 
+Run = tuple[int, int, str, str, int, str | None, str, str | None, str | None, str | None, str | None]
+"""The number of rows up to and including it, and what they have in common, in the order of RUNS."""
+
+
 class Columns:
     """Rows of consecutive blocks. The lsn needs no column: it is `first_lsn` and counts up by one."""
 
-    __slots__ = ("_cells", "ends", "first_lsn", "gone", "rows", "runs")
+    __slots__ = ("_cells", "first_lsn", "gone", "message_ids", "rows", "runs")
 
     def __init__(self) -> None:
         self.first_lsn = 0
         self.rows = 0
-        self.ends: list[int] = []  # of each run: the number of rows up to and including it
-        self.runs: dict[str, list[Any]] = {name: [] for name in RUNS}
+        self.runs: list[Run] = []
+        self.message_ids: list[int] = []  # a cell that every row has
         self.gone: dict[int, list[int]] = {}  # message records that the blocks give up, by shard
         self._cells: dict[str, list[Any]] = {name: [] for name in CELLS}
 
@@ -59,41 +62,49 @@ class Columns:
         if self.rows - before != block.rows:
             raise ValueError(f"the block from lsn {block.first_lsn} has {self.rows - before} rows, not {block.rows}")
 
+    @property
+    def at(self) -> int:
+        """When the first row happened."""
+        return self.runs[0][1]
+
     def cell(self, name: str) -> list[Any]:
         """A column that is kept by row, complete."""
         column = self._cells[name]
-        column.extend([None] * (self.rows - len(column)))
+        missing = self.rows - len(column)
+        if missing:
+            column.extend([None] * missing)
         return column
 
-    def run(
+    def append(
         self,
-        count: int,
+        ids: list[int],
         at: int,
         name: ShardName,
         group: str,
         event: str,
         reason: str,
         error: str,
-        who: tuple[str, str],
+        consumer: str,
+        protocol: str,
     ) -> None:
-        """Append what `count` rows have in common. Their cells must have been appended before."""
-        self.rows += count
-        self.ends.append(self.rows)
-        runs = self.runs
-        runs["at"].append(at)
-        runs["namespace"].append(name.namespace)
-        runs["queue"].append(name.queue)
-        runs["partition"].append(name.partition)
-        runs["group"].append(group or None)
-        runs["event"].append(event)
-        runs["reason"].append(reason or None)
-        runs["error"].append(error or None)
-        runs["consumer"].append(who[0] or None)
-        runs["protocol"].append(who[1] or None)
-
-    def cells(self, name: str, values: list[Any]) -> None:
-        """Append values of the rows that come next."""
-        self.cell(name).extend(values)
+        """Append rows with what they have in common. Their other cells must have been appended before."""
+        self.message_ids += ids
+        self.rows = rows = self.rows + len(ids)
+        self.runs.append(
+            (
+                rows,
+                at,
+                name.namespace,
+                name.queue,
+                name.partition,
+                group or None,
+                event,
+                reason or None,
+                error or None,
+                consumer or None,
+                protocol or None,
+            )
+        )
 
 
 def _enqueued(columns: Columns, entry: Decoded, at: int, name: ShardName, fetch: Fetch) -> None:
@@ -101,28 +112,29 @@ def _enqueued(columns: Columns, entry: Decoded, at: int, name: ShardName, fetch:
     messages = fetch(shard, first, count)
     if len(messages) != count:
         raise ValueError(f"shard {shard} lacks messages of the sequences {first} to {first + count - 1}")
-    columns.cells("message_id", [message.id for message in messages])
-    columns.cells("priority", [message.priority for message in messages])
-    columns.cells("size_bytes", [len(message.payload) for message in messages])
-    if any(message.deliver_at for message in messages):
-        columns.cells("deliver_at", [message.deliver_at or None for message in messages])
+    cell = columns.cell
+    cell("priority").extend([message.priority for message in messages])
+    cell("size_bytes").extend([len(message.payload) for message in messages])
+    if any([message.deliver_at for message in messages]):  # noqa: C419 - a list is faster than a generator
+        cell("deliver_at").extend([message.deliver_at or None for message in messages])
     if name.mode is JournalMode.PAYLOAD:
-        columns.cells("payload", [message.payload for message in messages])
-    if any(message.extra is not NO_EXTRA for message in messages):
+        cell("payload").extend([message.payload for message in messages])
+    if any([message.extra is not NO_EXTRA for message in messages]):  # noqa: C419
         _extras(columns, messages)
-    columns.run(count, at, name, "", Journalled.ENQUEUED, "", "", ("", protocol))
+    ids = [message.id for message in messages]
+    columns.append(ids, at, name, "", Journalled.ENQUEUED, "", "", "", protocol)
 
 
 def _extras(columns: Columns, messages: list[Message]) -> None:
     extras = [message.extra for message in messages]
     origins = [extra.origin for extra in extras]
-    columns.cells("client_message_id", [extra.message_id for extra in extras])
-    columns.cells("key", [extra.key for extra in extras])
-    columns.cells("correlation_id", [extra.correlation_id for extra in extras])
-    columns.cells("properties", [extra.properties or None for extra in extras])
+    columns.cell("client_message_id").extend([extra.message_id for extra in extras])
+    columns.cell("key").extend([extra.key for extra in extras])
+    columns.cell("correlation_id").extend([extra.correlation_id for extra in extras])
+    columns.cell("properties").extend([extra.properties or None for extra in extras])
     if any(origins):
-        columns.cells("source_id", [origin.source_id if origin else None for origin in origins])
-        columns.cells("source_queue", [origin.source_queue if origin else None for origin in origins])
+        columns.cell("source_id").extend([origin.source_id if origin else None for origin in origins])
+        columns.cell("source_queue").extend([origin.source_queue if origin else None for origin in origins])
 
 
 def _leased(columns: Columns, entry: Decoded, at: int, name: ShardName, _: Fetch) -> None:
@@ -137,24 +149,21 @@ def _batch(columns: Columns, entry: Decoded, at: int, name: ShardName, event: Jo
     _, _, group, consumer, protocol, ids, attempts = entry
     if len(ids) != len(attempts):
         raise ValueError(f"a journal entry has {len(ids)} ids and {len(attempts)} attempts")
-    columns.cells("message_id", ids)
-    columns.cells("attempt", attempts)
-    columns.run(len(ids), at, name, group, event, "", "", (consumer, protocol))
+    columns.cell("attempt").extend(attempts)
+    columns.append(ids, at, name, group, event, "", "", consumer, protocol)
 
 
 def _one(columns: Columns, entry: Decoded, at: int, name: ShardName, _: Fetch) -> None:
     _, _, group, event, message_id, attempt, reason, error, consumer, protocol, details = entry
-    columns.cells("message_id", [message_id])
-    columns.cells("attempt", [attempt or None])
+    columns.cell("attempt").append(attempt or None)
     for field, value in (details or {}).items():
-        columns.cells(field, [value])
-    columns.run(1, at, name, group, event, reason, error, (consumer, protocol))
+        columns.cell(field).append(value)
+    columns.append([message_id], at, name, group, event, reason, error, consumer, protocol)
 
 
 def _many(columns: Columns, entry: Decoded, at: int, name: ShardName, _: Fetch) -> None:
     _, _, group, event, reason, ids = entry
-    columns.cells("message_id", ids)
-    columns.run(len(ids), at, name, group, event, reason, "", ("", ""))
+    columns.append(ids, at, name, group, event, reason, "", "", "")
 
 
 _ADD: dict[int, Callable[[Columns, Decoded, int, ShardName, Fetch], None]] = {

@@ -25,11 +25,16 @@ class Draft(msgspec.Struct, gc=False):
 
 
 class Enqueue(msgspec.Struct, frozen=True):
-    """Store these. `room` is how many more the queue may hold; the rest is refused. -1: no limit (dead letters)."""
+    """Store these. `room` is how many more the queue may hold; the rest is refused. -1: no limit (dead letters).
+
+    A batch that is spread over several partitions brings its `ids`, taken for all of it in its order: that is what
+    keeps it first in, first out. Without them the shard takes its own.
+    """
 
     drafts: list[Draft]
     room: int = -1
     protocol: str = ""
+    ids: list[int] = []
 
 
 class Enqueued(msgspec.Struct):
@@ -49,7 +54,8 @@ class Lease(msgspec.Struct, frozen=True):
     timeout: int
     consumer: str = ""
     protocol: str = ""
-    max_bytes: int = 0
+    max_bytes: int = 0  # 0: no bound
+    one_at_least: bool = True  # a first one goes out even if it is larger than `max_bytes`
 
 
 class Leased(msgspec.Struct, frozen=True, gc=False):

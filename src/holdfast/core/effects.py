@@ -31,7 +31,7 @@ class Until:
 
 # (table, key, value): bytes are put, None deletes the key, Until deletes a range. Plain tuples: one is made for every
 # record of every message, and a class here costs more than the RocksDB call it stands for.
-Op = tuple[Table, bytes, "bytes | None | Until"]
+Op = tuple[Table, bytes, "bytes | Until | None"]
 
 
 class Read(NamedTuple):

@@ -53,8 +53,9 @@ def enqueue(shard: Shard, command: Enqueue, now: int, effects: Effects) -> None:
     if ids_given:
         _want_known(shard, ids_given)
     reply = Enqueued([], {}, {}, shard.head.next_seq)
-    accepted = _accept(shard, command, now, reply, effects) if ids_given else _accept_plain(shard, command, reply)
-    fresh = shard.ids.take(now, len(accepted))
+    accepted = _accept(shard, command, now, reply) if ids_given else _accept_plain(shard, command, reply)
+    given = command.ids
+    fresh = [given[index] for index in accepted] if given else shard.ids.take(now, len(accepted))
     if len(accepted) == len(drafts):
         reply.ids = fresh
     else:
@@ -115,7 +116,7 @@ def _accept_plain(shard: Shard, command: Enqueue, reply: Enqueued) -> list[int]:
     return accepted
 
 
-def _accept(shard: Shard, command: Enqueue, now: int, reply: Enqueued, effects: Effects) -> list[int]:
+def _accept(shard: Shard, command: Enqueue, now: int, reply: Enqueued) -> list[int]:
     """Indexes of the drafts to store; the others are in `reply` as duplicates or errors."""
     limit = shard.config.max_message_size
     room = command.room if command.room >= 0 else len(command.drafts)
@@ -165,8 +166,11 @@ def _known(shard: Shard, draft: Draft, now: int, seen: dict[bytes, int], index: 
     return 0
 
 
-def _store(shard: Shard, drafts: list[Draft], ids: list[int], now: int, effects: Effects) -> int:
-    """The records of new messages, and their way into the windows of the groups. Returns the bytes of their payloads."""
+# One loop without a call a message: this is half of what an enqueue costs.
+def _store(  # noqa: C901, PLR0912, PLR0915
+    shard: Shard, drafts: list[Draft], ids: list[int], now: int, effects: Effects
+) -> int:
+    """The records of new messages, and their way into the windows of the groups. Returns their payloads' bytes."""
     ops, number, head, config = effects.ops, shard.number, shard.head, shard.config
     ttl_default = config.message_ttl
     strict, keyed = config.strict, config.keyed

@@ -4,8 +4,8 @@ An id is 63 bits: [41 ms since 2026-01-01 | 10 node | 12 sequence]. Ids of one n
 does: when it stands still or goes back, the generator counts on from the last id, borrowing milliseconds if it must.
 To survive a restart it is told the highest id the node may ever have given (the broker reserves them ahead, durably).
 
-The same numbers serve as *stamps*, the second half of a message's place (priority, stamp), and as lease tokens. They are
-comparable over all partitions of a node, which is what makes delivery first-in-first-out across partitions.
+The same numbers serve as *stamps*, the second half of a message's place (priority, stamp), and as lease tokens. They
+are comparable over all partitions of a node, which is what makes delivery first-in-first-out across partitions.
 """
 
 from __future__ import annotations

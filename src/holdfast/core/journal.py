@@ -34,7 +34,7 @@ class Entry(IntEnum):
     GONE = 6  # shard, sequences
 
 
-class ShardName(msgspec.Struct, frozen=True, array_like=True):
+class ShardName(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Which partition a shard number stands for, kept in the block so that it can be read after the queue is gone."""
 
     namespace: str
@@ -43,7 +43,7 @@ class ShardName(msgspec.Struct, frozen=True, array_like=True):
     mode: JournalMode
 
 
-class Block(msgspec.Struct, frozen=True, array_like=True):
+class Block(msgspec.Struct, frozen=True, array_like=True, gc=False):
     version: int
     first_lsn: int
     rows: int

@@ -1,8 +1,8 @@
 """A group's window on the messages it has not touched yet, one lane for each priority.
 
-The READY records of a shard serve all groups. A lane remembers how far its group has come (`frontier`) and holds the next
-few places in memory; what lies beyond is read when the lane runs low. Fresh messages go straight into a lane that has
-reached the end of the store, so that a consumer that keeps up never causes a read.
+The READY records of a shard serve all groups. A lane remembers how far its group has come (`frontier`) and holds the
+next few places in memory; what lies beyond is read when the lane runs low. Fresh messages go straight into a lane that
+has reached the end of the store, so that a consumer that keeps up never causes a read.
 """
 
 from __future__ import annotations

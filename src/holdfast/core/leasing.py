@@ -8,7 +8,7 @@ from heapq import heappush
 from holdfast.core.commands import Buried, Lease, Leased, Settle, Settled, Settlement, Verb
 from holdfast.core.effects import Doomed, Effects, Read
 from holdfast.core.enqueue import place_of, promote
-from holdfast.core.groups import HISTOGRAM_BUCKETS, LeaseGroup
+from holdfast.core.groups import HISTOGRAM_BUCKETS, NOWHERE, LeaseGroup
 from holdfast.core.ids import due_stamp
 from holdfast.core.journal import Entry
 from holdfast.core.queue import JournalMode
@@ -17,6 +17,7 @@ from holdfast.core.records import (
     Delivery,
     Message,
     Place,
+    ShardHead,
     Table,
     delivery_key,
     delivery_texts,
@@ -43,7 +44,9 @@ _RELEASED = journal_names(Event.RELEASE)
 
 
 @handles(Lease)
-def lease(shard: Shard, command: Lease, now: int, effects: Effects) -> None:
+def lease(  # noqa: C901, PLR0915 - one loop without a call a message
+    shard: Shard, command: Lease, now: int, effects: Effects
+) -> None:
     group = shard.lease_group(command.group, "lease")
     reply: list[Leased] = []
     effects.reply = reply
@@ -57,7 +60,7 @@ def lease(shard: Shard, command: Lease, now: int, effects: Effects) -> None:
     shard.want_bodies(item.seq for item in chosen)
     chosen = _unexpired(shard, chosen, now)
     if command.max_bytes:
-        chosen = _within(chosen, command.max_bytes)
+        chosen = _within(chosen, command.max_bytes, command.one_at_least)
     if not chosen:
         return
     tokens = shard.ids.take(now, len(chosen))
@@ -152,12 +155,12 @@ def _unexpired(shard: Shard, chosen: list[Place | Delivery], now: int) -> list[P
     return kept
 
 
-def _within(chosen: list[Place | Delivery], max_bytes: int) -> list[Place | Delivery]:
-    """As many as fit, and at least one."""
+def _within(chosen: list[Place | Delivery], max_bytes: int, one_at_least: bool) -> list[Place | Delivery]:
+    """As many as fit."""
     total = 0
     for index, item in enumerate(chosen):
         total += item.size_bytes
-        if total > max_bytes and index:
+        if total > max_bytes and (index or not one_at_least):
             return chosen[:index]
     return chosen
 
@@ -166,7 +169,7 @@ def _within(chosen: list[Place | Delivery], max_bytes: int) -> list[Place | Deli
 
 
 @handles(Settle)
-def settle(shard: Shard, command: Settle, now: int, effects: Effects) -> None:
+def settle(shard: Shard, command: Settle, now: int, effects: Effects) -> None:  # noqa: C901 - a branch a verb
     group = shard.lease_group(command.group, "settle")
     results: list[int | HoldfastError | None] = []
     work: list[tuple[Settlement, Delivery]] = []
@@ -456,7 +459,7 @@ def next_of_keys(shard: Shard, group: LeaseGroup, keys: list[bytes], ending: Con
     """
     waiting = [key for key in keys if (state := group.keys.get(key)) is not None and state.deferred]
     found: Nexts = {}
-    starts = {key: keyed_key(shard.number, key, 0, 0) for key in waiting}
+    starts = {key: keyed_key(shard.number, key, *group.keys[key].first) for key in waiting}
     while waiting:
         shard.want(_look(shard, key, starts[key]) for key in waiting)
         rows = {key: shard.scan(*_look(shard, key, starts[key])) for key in waiting}  # type: ignore[arg-type]
@@ -467,7 +470,8 @@ def next_of_keys(shard: Shard, group: LeaseGroup, keys: list[bytes], ending: Con
         for key in waiting:
             first = _first_passed(shard, group, entries[key], ending)
             if first is not None:
-                picked[key] = first
+                group.keys[key].first = first[:2]
+                picked[key] = first[2:]
             elif len(rows[key]) == KEYED_LOOK:
                 starts[key] = rows[key][-1][0] + b"\0"
                 again.append(key)
@@ -487,8 +491,8 @@ def _look(shard: Shard, key: bytes, start: bytes) -> Read:
 
 def _first_passed(
     shard: Shard, group: LeaseGroup, entries: list[tuple[int, int, int, int]], ending: Container[int]
-) -> tuple[int, int] | None:
-    """Sequence and stamp of the first message of a key that the group has passed by and not settled, if any."""
+) -> tuple[int, int, int, int] | None:
+    """The first message of a key that the group has passed by and not settled, if any: its place, sequence, stamp."""
     for priority, stamp, seq, message_id in entries:
         if seq < group.head.start or stamp > group.frontier(priority):
             continue
@@ -496,7 +500,7 @@ def _first_passed(
             continue
         if shard.shared() and shard.mask(seq) & group.bit:
             continue
-        return seq, stamp
+        return priority, stamp, seq, stamp
     return None
 
 
@@ -507,6 +511,7 @@ def free_key(shard: Shard, group: LeaseGroup, key: bytes, nexts: Nexts, now: int
         first = nexts[key]
         if first is None:
             state.deferred = False
+            state.first = NOWHERE
         elif first[0].id not in group.deliveries and group.may_go(first[1]):
             group.head.fresh -= 1
             promote(shard, group, *first, now, effects)
@@ -563,8 +568,7 @@ def _orphans_buried(shard: Shard, command: Buried, now: int, effects: Effects) -
         del shard.orphans[message_id]
         letter = command.outcomes[message_id]
         if letter < 0:
-            shard.head.expiry_seq = min(shard.head.expiry_seq, delivery.seq)
-            shard.head.next_expiry = now + BURIAL_BACKOFF
+            _postpone_expiry(shard.head, now)
             continue
         event, details = _end_of(Reason.EXPIRED, letter)
         if shard.config.journal is not JournalMode.OFF:
@@ -573,6 +577,14 @@ def _orphans_buried(shard: Shard, command: Buried, now: int, effects: Effects) -
             )
             effects.rows += 1
         shard.remove(delivery.place, effects)
+
+
+def _postpone_expiry(head: ShardHead, now: int) -> None:
+    """The sweeps that are at it have not moved on: they come upon the same messages again."""
+    if 0 < head.next_expiry <= now:
+        head.next_expiry = now + BURIAL_BACKOFF
+    if 0 < head.next_early <= now:
+        head.next_early = now + BURIAL_BACKOFF
 
 
 def _end_of(reason: str, letter: int) -> tuple[Journalled, dict[str, object] | None]:

@@ -99,8 +99,8 @@ def dead_queue_of(name: str, config: QueueConfig) -> str | None:
     return config.dlq.queue or DEAD_PREFIX + name
 
 
-# An automatic dead queue keeps what it is given until a person or a job deals with it: nothing expires, nothing is dropped
-# for having failed too often, and nothing is refused for depth.
+# An automatic dead queue keeps what it is given until a person or a job deals with it: nothing expires, nothing is
+# dropped for having failed too often, and nothing is refused for depth.
 DEAD_QUEUE_CONFIG = QueueConfig(
     message_ttl=0,
     max_depth=0,

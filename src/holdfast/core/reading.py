@@ -107,7 +107,7 @@ def chunk_for(shard: Shard, limit: int, max_bytes: int) -> int:
 
 
 @handles(CursorRead)
-def cursor_read(shard: Shard, command: CursorRead, now: int, effects: Effects) -> None:
+def cursor_read(shard: Shard, command: CursorRead, _now: int, effects: Effects) -> None:
     cursor = shard.cursor_group(command.group, "be read as a log")
     head = cursor.head
     high = shard.head.next_seq
@@ -155,7 +155,7 @@ def _visible(shard: Shard, cursor: CursorGroup, messages: list[Message]) -> list
 
 
 @handles(CursorCommit)
-def cursor_commit(shard: Shard, command: CursorCommit, now: int, effects: Effects) -> None:
+def cursor_commit(shard: Shard, command: CursorCommit, _now: int, effects: Effects) -> None:
     cursor = shard.cursor_group(command.group, "commit")
     head = cursor.head
     if command.seq >= shard.head.next_seq:
@@ -229,7 +229,7 @@ def unschedule(shard: Shard, message: Message, effects: Effects) -> None:
 
 
 @handles(Browse)
-def browse(shard: Shard, command: Browse, now: int, effects: Effects) -> None:
+def browse(shard: Shard, command: Browse, _now: int, effects: Effects) -> None:
     last = shard.head.next_seq - 1
     found: list[tuple[Message, list[Standing]]] = []
     size = 0
@@ -278,7 +278,7 @@ def standings(shard: Shard, message: Message, live: Live) -> list[Standing]:
 
 
 @handles(Find)
-def find(shard: Shard, command: Find, now: int, effects: Effects) -> None:
+def find(shard: Shard, command: Find, _now: int, effects: Effects) -> None:
     message, spot = locate(shard, command.id)
     shard.want_masks([message.seq])
     effects.reply = (message, standings(shard, message, spot.live))

@@ -1,8 +1,8 @@
 """The whole data model on one page: every record kind, its key and its value.
 
 Keys are big-endian, so that bytes sort as numbers do. `shard` is four bytes, a number of a partition of a queue, never
-reused. Instants are epoch microseconds, durations microseconds. `stamp` is a message's place within its priority: its id,
-or, if it was delayed, a number that was taken like an id when it fell due. No two messages have the same.
+reused. Instants are epoch microseconds, durations microseconds. `stamp` is a message's place within its priority: its
+id, or, if it was delayed, a number that was taken like an id when it fell due. No two messages have the same.
 
     table      key                              value
     META       name                             by name
@@ -22,15 +22,15 @@ or, if it was delayed, a number that was taken like an id when it fell due. No t
     SOURCES    shard source-id source-group     id of the message that carries it
     JOURNAL    block number                     block of journal entries              core/journal.py
 
-A message is live while it has a READY or a SCHEDULED record. Its MESSAGES record may outlive that until the journal that
-refers to its payload has been exported. A group that has not touched a message has no record of it: the group's
+A message is live while it has a READY or a SCHEDULED record. Its MESSAGES record may outlive that until the journal
+that refers to its payload has been exported. A group that has not touched a message has no record of it: the group's
 frontier says how far it has come in each priority. That is why a backlog costs a group nothing.
 
 Changing a record
   1. Never change the meaning of a version that has been released. Give the new layout the next version number.
-  2. Write only the newest; keep reading every older one (`_READERS`, one function a version).
-  3. Add a data directory written by the old version to tests/formats/ (`python -m tests.formats.write NAME` with the old
-     code) and see tests/formats/test_formats.py open it.
+  2. Write only the newest; keep reading every older one (where the version is looked at, one function a version).
+  3. Before the change, `python -m tests.formats.write NAME`: that writes tests/formats/NAME.tar.gz, a data directory of
+     the old version. After it, see tests/formats/test_formats.py open that and find everything as it was.
   4. msgpack records (heads, queues) may gain fields at the end with a default; that needs no new version.
   5. Say it in CHANGELOG.md. A change that older code would misread also raises FORMAT in store/rocks.py.
 """
@@ -246,8 +246,8 @@ def read_message(seq: int, value: bytes) -> Message:
 class Delivery(msgspec.Struct, gc=False):
     """What became of a message in one group, from its first lease on. Leased while `token` is not 0, else waiting.
 
-    `stamp` is its place among the deliveries that are ready again, `order` the message's own place. `ready_at` is when it
-    may be leased again; the message's own attempt number is `failures + 1`.
+    `stamp` is its place among the deliveries that are ready again, `order` the message's own place. `ready_at` is when
+    it may be leased again; the message's own attempt number is `failures + 1`.
     """
 
     id: int
@@ -375,7 +375,7 @@ class ShardHead(msgspec.Struct, array_like=True):
     enqueued: int = 0
     duplicates: int = 0
     refused: int = 0
-    unneeded_seq: int = 0  # where the search for messages goes on that a removed group was the last to need; 0: none is on
+    unneeded_seq: int = 0  # where the search goes on for messages that only a removed group needed; 0: none is on
 
 
 class GroupHead(msgspec.Struct, array_like=True):

@@ -1,8 +1,8 @@
 """One partition of one queue, as a state machine: `step(command, now)` returns what must be written and answered.
 
-The shard holds what is out, what is due and a window on what is next; everything else is in the store. It reads nothing by
-itself: a step that lacks a record returns `effects.reads` and has changed nothing but its window; the broker supplies the
-records and steps the same command again.
+The shard holds what is out, what is due and a window on what is next; everything else is in the store. It reads
+nothing by itself: a step that lacks a record returns `effects.reads` and has changed nothing but its window; the broker
+supplies the records and steps the same command again.
 
 This module has the state, the reading and the removing that all commands share. The commands themselves live in
 enqueue.py, leasing.py, sweeps.py, admin.py and reading.py.
@@ -306,8 +306,8 @@ class Shard:
         return bits
 
     def shared(self) -> bool:
-        """Whether more than one group must be asked before a message goes."""
-        return len(self.groups) + len(self.cursors) > 1
+        """Whether more than one group must be asked before a message goes, or one was removed and is not forgotten."""
+        return len(self.groups) + len(self.cursors) > 1 or self.head.unneeded_seq > 0
 
     def kept_by_cursor(self, seq: int) -> bool:
         return any(cursor.needs(seq) for cursor in self.cursors.values())

@@ -1,18 +1,19 @@
 """The life of a delivery, as one table.
 
-A message is enqueued once; in every group it then has a life of its own, and that life is a delivery. It is *ready* when
-it may be handed out, *scheduled* when it must wait for a time (its producer delayed it, or it backs off after a failure),
-and *leased* while a consumer has the right to work on it. It ends *acked*, *dead* (moved to the dead queue), *dropped*
-(should have gone to a dead queue, but there is none), *expired* (its time to live passed, and there is no dead queue) or
-*purged* (a person removed it).
+A message is enqueued once; in every group it then has a life of its own, and that life is a delivery. It is *ready*
+when it may be handed out, *scheduled* when it must wait for a time (its producer delayed it, or it backs off after a
+failure), and *leased* while a consumer has the right to work on it. It ends *acked*, *dead* (moved to the dead queue),
+*dropped* (should have gone to a dead queue, but there is none), *expired* (its time to live passed, and there is no
+dead queue) or *purged* (a person removed it, or the whole queue with what was leased of it).
 
 A lease spends an attempt when it ends badly: a nack, a deadline that passed, a consumer that vanished. It spends none
-when it is released, which puts the delivery back in its old place. A failure is followed by a backoff, unless it was one
-too many: then the delivery is dead. Whether a failure is one too many is decided by the retry policy (core/retry.py) in
-`LeaseGroup.fail`; this table says only what may follow what.
+when it is released, which puts the delivery back in its old place. A failure is followed by a backoff, unless it was
+one too many: then the delivery is dead. Whether a failure is one too many is decided by `verdict` in core/leasing.py,
+and `fail` beside it acts on that; this table says only what may follow what. A dead queue may be unable to take a
+letter: until it can, the delivery is scheduled and dies from there.
 
 Each row is: in this state, on this event, go to that state and journal it under that name. There are no other
-transitions: the core looks its journal names up here, the simulation checks every journal against it, and the diagram in
+transitions: the core looks its journal names up here, the tests hold every journal against it, and the diagram in
 docs/explanation/life-of-a-delivery.md is drawn from it.
 """
 
@@ -114,6 +115,7 @@ TRANSITIONS = (
     Transition(State.LEASED, Event.EXPIRE, State.DEAD, Journalled.DEAD),
     Transition(State.LEASED, Event.EXPIRE_UNHEARD, State.EXPIRED, Journalled.EXPIRED),
     Transition(State.LEASED, Event.FIND_NO_DEAD_QUEUE, State.DROPPED, Journalled.DROPPED),
+    Transition(State.LEASED, Event.REMOVE, State.PURGED, Journalled.PURGED),
 )
 
 ENDED = frozenset({State.ACKED, State.DEAD, State.DROPPED, State.EXPIRED, State.PURGED})

@@ -1,7 +1,7 @@
 """What happens by itself when its time comes: deadlines, backoffs, delays, expiry, forgetting, cursors that lag.
 
-A `Tick` does a bounded chunk of the first thing that is due; its reply is True as long as there was something to do, and
-the broker ticks again.
+A `Tick` does a bounded chunk of the first thing that is due; its reply is True as long as there was something to do,
+and the broker ticks again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ DEDUP_CHUNK = 1_000
 
 
 @handles(Tick)
-def tick(shard: Shard, command: Tick, now: int, effects: Effects) -> None:
+def tick(shard: Shard, _command: Tick, now: int, effects: Effects) -> None:
     effects.reply = False
     for sweep in SWEEPS:
         if sweep(shard, now, effects):
@@ -111,9 +111,10 @@ def expire_in_order(shard: Shard, now: int, effects: Effects) -> bool:
             head_seq = message.seq
             next_expiry = head.next_expiry if index == EXPIRY_CHUNK else message.expires_at
             break
-        if in_order:
+        if message.expires_at and message.expires_at <= now:
             expired.append(message)
-    expire(shard, expired, now, effects)
+    if expire(shard, expired, now, effects):
+        return True  # and go on only when they are buried: a crash before that must not make them forgotten
     head.expiry_seq = head_seq
     head.next_expiry = next_expiry
     return True
@@ -129,17 +130,18 @@ def expire_early(shard: Shard, now: int, effects: Effects) -> bool:
     due = [entry for entry in entries[:EXPIRY_CHUNK] if entry[0] <= now]
     shard.want_bodies(seq for _, seq in due)
     messages = [shard.message(seq) for _, seq in due]
-    expire(shard, messages, now, effects)
+    if expire(shard, messages, now, effects):
+        return True  # as in `expire_in_order`
     for expires_at, seq in due:
         effects.ops.append((Table.EXPIRIES, expiry_key(number, expires_at, seq), None))
     head.next_early = entries[len(due)][0] if len(entries) > len(due) else 0
     return True
 
 
-def expire(shard: Shard, messages: list[Message], now: int, effects: Effects) -> None:
-    """The time to live of these has passed: wherever they are not leased, they die."""
+def expire(shard: Shard, messages: list[Message], now: int, effects: Effects) -> bool:
+    """The time to live of these has passed: wherever they are not leased, they die. False: none was left to die."""
     if not messages:
-        return
+        return False
     spots = liveness(shard, messages)
     messages = [message for message in messages if spots[message.seq].live is not Live.GONE]
     shard.want_masks(message.seq for message in messages)
@@ -164,6 +166,7 @@ def expire(shard: Shard, messages: list[Message], now: int, effects: Effects) ->
             orphan = _untouched(message, place)
             shard.orphans[message.id] = orphan
             effects.doomed.append(Doomed("", orphan, message, Reason.EXPIRED))
+    return bool(effects.doomed)
 
 
 def _expire_in(shard: Shard, group: LeaseGroup, message: Message, place: Place, effects: Effects) -> None:
@@ -231,7 +234,7 @@ def hurry_cursors(shard: Shard, now: int, effects: Effects) -> bool:
     return False
 
 
-def drop_unneeded(shard: Shard, now: int, effects: Effects) -> bool:
+def drop_unneeded(shard: Shard, _now: int, effects: Effects) -> bool:
     """Messages that only a group needed which was removed. Those that no group has settled wait for the others."""
     head, number = shard.head, shard.number
     if not head.unneeded_seq:
@@ -243,13 +246,17 @@ def drop_unneeded(shard: Shard, now: int, effects: Effects) -> bool:
     bodies = {seq: shard.body(seq) for seq in free}
     messages = {seq: read_message(seq, value) for seq, value in bodies.items() if value is not None}
     spots = liveness(shard, list(messages.values()))
-    for seq in free:
-        shard.masks.pop(seq, None)
-        effects.ops.append((Table.SETTLED, settled_key(number, seq), None))
-        if seq in messages and spots[seq].live is Live.READY:
-            shard.unlist(place_of(shard, messages[seq], spots[seq].stamp), effects)
-        if seq in messages and masks[seq] != GONE:
-            shard.gone.append(seq)
+    bits = sum(group.bit for group in shard.groups.values())
+    for seq, mask in masks.items():
+        if seq in messages:
+            if spots[seq].live is Live.READY:
+                shard.unlist(place_of(shard, messages[seq], spots[seq].stamp), effects)
+            if mask != GONE:
+                shard.gone.append(seq)
+        # What only groups had settled that are no more says nothing now.
+        if seq in bodies or (not mask & bits and not shard.kept_by_cursor(seq)):
+            shard.masks.pop(seq, None)
+            effects.ops.append((Table.SETTLED, settled_key(number, seq), None))
     head.unneeded_seq = seq_of(rows[-1][0]) + 1 if len(rows) == CHUNK else 0
     return True
 

@@ -1,0 +1,164 @@
+"""A store that fails under a running node: nothing is confirmed that is not stored, and the node comes back by itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.broker import node as node_module
+from holdfast.broker.node import Node
+from holdfast.core.commands import Draft, Settlement
+from holdfast.errors import DiskFull, Fenced, StoreUnavailable
+from holdfast.store.faulty import Fault, FaultyStore
+from holdfast.store.memory import MemoryStore
+from tests.broker.conftest import config_for
+
+Q = ("default", "tasks")
+
+
+class Switch:
+    """A plan of faults that a test turns on and off."""
+
+    def __init__(self) -> None:
+        self.fault: Fault | None = None
+
+    def __call__(self) -> Fault | None:
+        return self.fault
+
+
+class Rig:
+    def __init__(self, path: Path) -> None:
+        self.write, self.sync, self.reopen = Switch(), Switch(), Switch()
+        self.inner = MemoryStore()
+        self.store = FaultyStore(self.inner, write=self.write, sync=self.sync, reopen=self.reopen)
+        self.node = Node(config_for(path), self.store)
+
+
+@pytest.fixture
+async def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
+    monkeypatch.setattr(node_module, "RECOVERY_PAUSE_SECONDS", 0.005)
+    rig = Rig(tmp_path)
+    await rig.node.start()
+    yield rig
+    rig.write.fault = rig.sync.fault = rig.reopen.fault = None
+    await rig.node.stop()
+
+
+def full(after: bool) -> Fault:
+    return Fault(DiskFull(path="data"), after=after)
+
+
+async def until_back(node: Node) -> None:
+    """Waits until the node takes calls again."""
+    while True:
+        try:
+            node.queues("default")
+        except StoreUnavailable:
+            await asyncio.sleep(0.002)
+        else:
+            return
+
+
+@pytest.mark.parametrize("where", ["write", "sync"])
+@pytest.mark.parametrize("after", [False, True], ids=["before it is applied", "after it is applied"])
+async def test_a_failed_commit_confirms_nothing_and_the_node_recovers(rig: Rig, where: str, after: bool) -> None:
+    node = rig.node
+    await node.enqueue(Q, [Draft(b"kept")])
+    switch: Switch = getattr(rig, where)
+    switch.fault = full(after)
+    with pytest.raises(DiskFull) as caught:
+        await node.enqueue(Q, [Draft(b"unknown")])
+    assert caught.value.retryable
+    with pytest.raises(StoreUnavailable):
+        await node.enqueue(Q, [Draft(b"refused")])
+    with pytest.raises(StoreUnavailable):
+        await node.lease(Q, "g")
+
+    switch.fault = None
+    await until_back(node)
+    leased = await node.lease(Q, "g", 10)
+    payloads = [item.message.payload for item in leased]
+    assert payloads[0] == b"kept"
+    assert b"refused" not in payloads
+    await node.enqueue(Q, [Draft(b"after")])
+    (last,) = await node.lease(Q, "g", 10)
+    assert last.message.payload == b"after"
+
+
+async def test_while_the_store_cannot_be_opened_the_node_keeps_refusing(rig: Rig) -> None:
+    rig.sync.fault = full(False)
+    rig.reopen.fault = full(False)
+    with pytest.raises(DiskFull):
+        await rig.node.enqueue(Q, [Draft(b"x")])
+    for _ in range(5):
+        await asyncio.sleep(0.005)
+        with pytest.raises(StoreUnavailable):
+            await rig.node.enqueue(Q, [Draft(b"y")])
+    rig.sync.fault = rig.reopen.fault = None
+    await until_back(rig.node)
+    assert (await rig.node.enqueue(Q, [Draft(b"z")])).ids[0]
+
+
+async def test_a_long_poll_is_told_that_the_store_failed(rig: Rig) -> None:
+    poll = asyncio.create_task(rig.node.lease(Q, "g", wait=60_000_000))
+    await asyncio.sleep(0)
+    rig.write.fault = full(False)
+    with pytest.raises(DiskFull):
+        await rig.node.enqueue(Q, [Draft(b"x")])
+    with pytest.raises(StoreUnavailable):
+        await poll
+
+
+async def test_an_ack_that_failed_can_be_repeated(rig: Rig) -> None:
+    node = rig.node
+    await node.enqueue(Q, [Draft(b"x")])
+    (leased,) = await node.lease(Q, "g")
+    rig.write.fault = full(False)
+    ack = [Settlement(leased.message.id, leased.token, partition=leased.partition)]
+    with pytest.raises(DiskFull):
+        await node.settle(Q, "g", ack)
+    rig.write.fault = None
+    await until_back(node)
+    assert await node.settle(Q, "g", ack) == [None]
+
+
+async def test_low_disk_space_refuses_messages_but_not_acks(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = rig.node
+    await node.enqueue(Q, [Draft(b"x")])
+    (leased,) = await node.lease(Q, "g")
+    monkeypatch.setattr(rig.store, "room", lambda: 1000)
+    node.clock = lambda: node_module.wall_clock() + 2_000_000
+    with pytest.raises(DiskFull):
+        await node.enqueue(Q, [Draft(b"y")])
+    assert await node.settle(Q, "g", [Settlement(leased.message.id, leased.token)]) == [None]
+    monkeypatch.setattr(rig.store, "room", lambda: None)
+    node.clock = lambda: node_module.wall_clock() + 4_000_000
+    assert (await node.enqueue(Q, [Draft(b"y")])).ids[0]
+
+
+async def test_a_node_that_was_fenced_says_so_and_stays_down(rig: Rig) -> None:
+    await rig.node.enqueue(Q, [Draft(b"x")])
+    rig.inner.acquire()
+    with pytest.raises(Fenced):
+        await rig.node.enqueue(Q, [Draft(b"y")])
+    assert rig.node.broken is not None
+    assert isinstance(await rig.node.broken, Fenced)
+    with pytest.raises(Fenced):
+        await rig.node.enqueue(Q, [Draft(b"z")])
+
+
+async def test_stats_keep_their_counts_over_a_failure(rig: Rig) -> None:
+    node = rig.node
+    await node.enqueue(Q, [Draft(b"x") for _ in range(5)])
+    before = await node.stats(Q)
+    rig.sync.fault = full(False)
+    with pytest.raises(DiskFull):
+        await node.create_group(Q, "g")
+    rig.sync.fault = None
+    await until_back(node)
+    after = await node.stats(Q)
+    assert after.oldest_age > before.oldest_age
+    assert (after.depth, after.enqueued, after.size_bytes) == (before.depth, before.enqueued, before.size_bytes) == (5, 5, 5)

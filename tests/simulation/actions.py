@@ -1,0 +1,388 @@
+"""What clients and administrators do, drawn from the seed. Each does it to the engine, then tells the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from holdfast.broker import admin
+from holdfast.core.commands import Draft, Settlement, Standing, Verb
+from holdfast.core.queue import GroupKind
+from holdfast.core.records import NO_EXTRA, Extra, Origin
+from holdfast.errors import CursorOutOfRange, MessageNotFound, MessageNotWaiting
+from tests.simulation.machine import NAMESPACE, Machine
+from tests.simulation.mail import Group, Is, Mail, Queue, must
+from tests.simulation.order import check_lease
+from tests.simulation.world import SECOND, SIZE_MAX
+
+HANDLES_MAX = 60
+GROUPS_MAX = 4
+LIMITS = (1, 1, 2, 3, 10, 50)
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """What a consumer holds in its hands: a lease, or what once was one."""
+
+    queue: str
+    group: str
+    id: int
+    token: int
+    consumer: str
+    partition: int
+
+
+class Actions:
+    """Random operations on a machine."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.random = machine.random
+        self.handles: list[Handle] = []
+        self._groups_made = 0
+        self.all: list[tuple[int, Callable[[Queue], None]]] = [
+            (28, self.enqueue),
+            (26, self.lease),
+            (26, self.settle),
+            (3, self.add_group),
+            (2, self.remove_group),
+            (5, self.read),
+            (5, self.commit),
+            (1, self.purge),
+            (3, self.edit),
+            (2, self.delete),
+            (2, self.pause),
+            (2, self.look),
+            (2, self.bring_in),
+        ]
+
+    def one(self) -> None:
+        """Do something somewhere."""
+        names = list(self.machine.model.queues)
+        queue = self.machine.model.queues[self.random.choice(names)]
+        weights = [weight for weight, _ in self.all]
+        _, action = self.random.choices(self.all, weights)[0]
+        action(queue)
+
+    # --- producing --------------------------------------------------------------------------------------------------
+
+    def enqueue(self, queue: Queue) -> None:
+        drafts = [self._draft() for _ in range(self.random.choice((1, 1, 2, 5, 12)))]
+        self._enqueue(queue, drafts)
+
+    def bring_in(self, queue: Queue) -> None:
+        """Import of stored items: some with a source that is here already."""
+        drafts = []
+        for _ in range(self.random.randint(1, 3)):
+            origin = Origin(self.random.randint(1, 6), "elsewhere", self.random.choice(("", "g")))
+            drafts.append(replace(self._draft(), extra=Extra(origin=origin)))
+        self._enqueue(queue, drafts)
+
+    def _enqueue(self, queue: Queue, drafts: list[Draft]) -> None:
+        machine = self.machine
+        reply = machine.engine.enqueue((NAMESPACE, queue.name), drafts, "sim", machine.now)
+        stored = machine.engine.queues[NAMESPACE, queue.name]
+        partitions = [stored._partition(draft) if len(stored.shards) > 1 else 0 for draft in drafts]
+        machine.model.enqueue(queue.name, drafts, partitions, reply, machine.now)
+
+    def _draft(self) -> Draft:
+        random, now = self.random, self.machine.now
+        extra = NO_EXTRA
+        if random.random() < 0.6:
+            name = f"m{random.randint(0, 12)}" if random.random() < 0.4 else None
+            key = None
+            if name is not None:
+                key = f"k{int(name[1:]) % 3}" if int(name[1:]) % 2 else None  # a repetition repeats its key
+            elif random.random() < 0.8:
+                key = f"k{random.choice((0, 0, 0, 1, 2, 3))}"
+            extra = Extra(key=key, message_id=name)
+        delay = random.choice((0, 0, 0, 0, 1000, SECOND // 2, 3 * SECOND))
+        return Draft(
+            payload=b"x" * random.choice((0, 1, 10, 40, SIZE_MAX, SIZE_MAX + 1)),
+            priority=random.choice((128, 128, 128, 0, 255, 5)),
+            deliver_at=now + delay if delay else random.choice((0, now - SECOND)),
+            ttl=random.choice((-1, -1, -1, 0, SECOND, 10 * SECOND)),
+            extra=extra,
+        )
+
+    # --- consuming --------------------------------------------------------------------------------------------------
+
+    def lease(self, queue: Queue) -> None:
+        random = self.random
+        group = self._some_group(queue, cursor=False)
+        count = len(queue.next_seq)
+        partitions = None
+        if random.random() < 0.2:
+            partitions = sorted(random.sample(range(count), random.randint(1, count)))
+        name = group.name if group is not None else "default"
+        limit = random.choice(LIMITS)
+        max_bytes = random.choice((0, 0, 0, 0, 1, 60))
+        self.lease_from(queue, name, limit, partitions, max_bytes)
+
+    def lease_from(
+        self, queue: Queue, group: str, limit: int, partitions: list[int] | None = None, max_bytes: int = 0
+    ) -> int:
+        machine, now = self.machine, self.machine.now
+        consumer = self.random.choice(("ann", "bob"))
+        timeout = self.random.choice((-1, SECOND // 10, 3 * SECOND))
+        if group not in queue.groups:
+            number = machine.engine.queues[NAMESPACE, queue.name].record.groups_made
+            machine.model.add_group(queue.name, group, number, cursor=False, earliest=not queue.groups)
+        leased = machine.engine.lease(
+            (NAMESPACE, queue.name), group, limit, timeout, consumer, "sim", now, partitions, max_bytes
+        )
+        chosen = set(range(len(queue.next_seq)) if partitions is None else partitions)
+        for partition in chosen:
+            machine.model.tick(queue.name, partition, now)
+        machine.after()
+        if queue.config.paused:
+            must(not leased, f"{queue.name} is paused and gave {leased}")
+            return 0
+        calm = not machine.world.bounded_retries
+        check_lease(
+            queue,
+            group,
+            chosen,
+            leased,
+            limit,
+            now + (timeout if timeout >= 0 else queue.config.delivery_timeout),
+            consumer,
+            all_in_order=calm,
+            all_there=calm and not max_bytes,
+        )
+        for item in leased:
+            machine.told(item.token)
+            self.handles.append(Handle(queue.name, group, item.message.id, item.token, consumer, item.partition))
+        del self.handles[:-HANDLES_MAX]
+        return len(leased)
+
+    def settle(self, queue: Queue) -> None:
+        random = self.random
+        group = self._some_group(queue, cursor=False)
+        if group is None:
+            return
+        mine = [h for h in self.handles if (h.queue, h.group) == (queue.name, group.name)]
+        if not mine:
+            return
+        chosen = random.choices(mine, k=random.choice((1, 1, 2, 4, 10)))
+        self.settle_with(queue, group.name, [self._settlement(queue, handle) for handle in chosen])
+
+    def settle_with(self, queue: Queue, group: str, settlements: list[Settlement]) -> None:
+        machine = self.machine
+        results = machine.engine.settle((NAMESPACE, queue.name), group, settlements, machine.now)
+        machine.model.settle(queue.name, group, settlements, results, machine.now)
+        machine.after()
+
+    def _settlement(self, queue: Queue, handle: Handle) -> Settlement:
+        random = self.random
+        verb = random.choice((Verb.ACK, Verb.ACK, Verb.ACK, *Verb))
+        token = handle.token
+        consumer = ""
+        luck = random.random()
+        if luck < 0.05:
+            token += 1
+        elif luck < 0.1:
+            token, consumer = 0, random.choice(("ann", "bob", ""))
+        partition = random.choice((handle.partition, handle.partition, -1))
+        if luck > 0.97:
+            partition = random.randrange(len(queue.next_seq))
+        return Settlement(
+            handle.id,
+            token,
+            verb,
+            delay=random.choice((-1, -1, 0, SECOND // 3)),
+            error=random.choice(("", "boom")),
+            timeout=random.choice((-1, SECOND, 10 * SECOND)),
+            consumer=consumer,
+            partition=partition,
+        )
+
+    # --- cursor groups ----------------------------------------------------------------------------------------------
+
+    def read(self, queue: Queue) -> None:
+        machine, random = self.machine, self.random
+        group = self._some_group(queue, cursor=True)
+        if group is None:
+            return
+        partition = random.randrange(len(queue.next_seq))
+        low, high = group.committed[partition] + 1, queue.next_seq[partition]
+        first = random.choice((0, low, random.randint(max(low - 2, 1), high + 1)))
+        limit, max_bytes = random.choice(LIMITS), random.choice((1, 50, 10_000))
+        try:
+            found = admin.cursor_read(
+                machine.engine, (NAMESPACE, queue.name), group.name, partition, first, limit, max_bytes, machine.now
+            )
+        except CursorOutOfRange:
+            must(not low <= (first or low) <= high, f"{queue.name}/{group.name}: refused to read {first} of {low}..{high}")
+            return
+        start = first or low
+        must(low <= start <= high, f"{queue.name}/{group.name}: read at {start} of {low}..{high}")
+        seen = [m for m in sorted(queue.in_partition(partition), key=_seq) if group.sees(m) and m.seq >= start]
+        got = [message.seq for message in found.messages]
+        must(got == [m.seq for m in seen[: len(got)]], f"{queue.name}/{group.name}: read {got} of {[m.seq for m in seen]}")
+        must(len(got) <= limit, f"{queue.name}/{group.name}: read {len(got)}, asked for {limit}")
+        must(bool(got) or not seen or found.next_seq < high, f"{queue.name}/{group.name}: read nothing of {seen}")
+        between = [m.seq for m in seen[len(got) :] if m.seq < found.next_seq]
+        must(not between, f"{queue.name}/{group.name}: reading on at {found.next_seq} would miss {between}")
+        must(found.next_seq > start or not got, f"{queue.name}/{group.name}: reading does not get on")
+        lost = group.lost[partition]
+        covered = all(found.lost_from <= seq <= found.lost_to for seq in lost)
+        must(covered and bool(lost) == bool(found.lost_from), f"{queue.name}/{group.name}: lost {lost}, told {found}")
+
+    def commit(self, queue: Queue) -> None:
+        random = self.random
+        group = self._some_group(queue, cursor=True)
+        if group is None:
+            return
+        partition = random.randrange(len(queue.next_seq))
+        high = queue.next_seq[partition] - 1
+        self.commit_to(queue, group, partition, random.choice((high, random.randint(0, high + 1))))
+
+    def commit_to(self, queue: Queue, group: Group, partition: int, seq: int) -> None:
+        machine = self.machine
+        high = queue.next_seq[partition] - 1
+        work = admin.cursor_commit(
+            machine.engine, (NAMESPACE, queue.name), group.name, partition, seq, lambda: machine.now
+        )
+        try:
+            self._run(work)
+        except CursorOutOfRange:
+            must(seq > high, f"{queue.name}/{group.name}: refused to commit {seq} of {high}")
+            return
+        must(seq <= high, f"{queue.name}/{group.name}: committed {seq} of {high}")
+        if seq > group.committed[partition]:
+            machine.model.move_on(queue, group, partition, seq, "acked")
+            group.lost[partition] = []
+
+    # --- administration ---------------------------------------------------------------------------------------------
+
+    def _some_group(self, queue: Queue, cursor: bool) -> Group | None:
+        groups = queue.cursors() if cursor else queue.leasing()
+        return self.random.choice(groups) if groups else None
+
+    def _run(self, work: Iterator[int]) -> None:
+        """A long piece of work, with commits between its steps or without."""
+        for _ in work:
+            if self.random.random() < 0.3:
+                self.machine.write()
+
+    def add_group(self, queue: Queue) -> None:
+        if len(queue.groups) >= GROUPS_MAX:
+            return
+        random, machine = self.random, self.machine
+        self._groups_made += 1
+        cursor, earliest = random.random() < 0.4, random.random() < 0.5
+        lag = random.choice((0, 5)) if cursor else 0
+        name = f"{'log' if cursor else 'work'}{self._groups_made}"
+        made = admin.create_group(
+            machine.engine,
+            (NAMESPACE, queue.name),
+            name,
+            GroupKind.CURSOR if cursor else GroupKind.LEASE,
+            machine.now,
+            earliest,
+            lag,
+            0,
+        )
+        machine.model.add_group(queue.name, name, made.number, cursor, earliest, lag)
+
+    def remove_group(self, queue: Queue) -> None:
+        if not queue.groups:
+            return
+        machine = self.machine
+        name = self.random.choice(list(queue.groups))
+        work = admin.delete_group(machine.engine, (NAMESPACE, queue.name), name, lambda: machine.now)
+        machine.model.remove_group(queue.name, name)
+        self._run(work)
+        self.handles = [h for h in self.handles if (h.queue, h.group) != (queue.name, name)]
+
+    def purge(self, queue: Queue) -> None:
+        machine = self.machine
+        self._run(admin.purge_queue(machine.engine, (NAMESPACE, queue.name), lambda: machine.now))
+        machine.model.purge(queue.name)
+
+    def edit(self, queue: Queue) -> None:
+        machine, random = self.machine, self.random
+        mail = self._some_mail(queue)
+        if mail is None:
+            return
+        priority = random.choice((None, 0, 7, 200))
+        deliver_at = random.choice((None, 0, machine.now - SECOND, machine.now + SECOND))
+        try:
+            admin.edit(machine.engine, (NAMESPACE, queue.name), mail.id, priority, deliver_at, machine.now)
+        except MessageNotFound:
+            must(not mail.listed, f"{queue.name}: {mail.id} not found to edit")
+        except MessageNotWaiting:
+            must(not machine.model.editable(mail), f"{queue.name}: refused to edit {mail}")
+        else:
+            must(mail.listed and machine.model.editable(mail), f"{queue.name}: edited {mail}")
+            machine.model.ids_ms = machine.engine.ids.floor >> 22
+            machine.model.edit(queue.name, mail.id, priority, deliver_at, machine.now)
+
+    def delete(self, queue: Queue) -> None:
+        machine = self.machine
+        mail = self._some_mail(queue)
+        if mail is None:
+            return
+        try:
+            admin.delete(machine.engine, (NAMESPACE, queue.name), mail.id, machine.now)
+        except MessageNotFound:
+            must(not mail.listed, f"{queue.name}: {mail.id} not found to delete")
+        except MessageNotWaiting:
+            must(machine.model.leased_in(mail), f"{queue.name}: refused to delete {mail}")
+        else:
+            must(mail.listed and not machine.model.leased_in(mail), f"{queue.name}: deleted {mail}")
+            machine.model.remove(queue, mail, "purged")
+
+    def pause(self, queue: Queue) -> None:
+        config = replace(queue.config, paused=not queue.config.paused and self.random.random() < 0.6)
+        self.configure(queue, config.paused)
+
+    def configure(self, queue: Queue, paused: bool) -> None:
+        machine = self.machine
+        queue.config = replace(queue.config, paused=paused)
+        stored = machine.engine.queues[NAMESPACE, queue.name]
+        machine.engine.reconfigure(stored, queue.config, machine.now)
+
+    # --- looking ----------------------------------------------------------------------------------------------------
+
+    def _some_mail(self, queue: Queue) -> Mail | None:
+        return self.random.choice(list(queue.mails.values())) if queue.mails else None
+
+    def look(self, queue: Queue) -> None:
+        machine = self.machine
+        seen: list[int] = []
+        cursor = ""
+        while True:
+            page = admin.browse(
+                machine.engine, (NAMESPACE, queue.name), self.random.choice((1, 3, 50)), cursor, "", "", machine.now
+            )
+            for partition, message, standings in page.messages:
+                mail = queue.mails[message.id]
+                must((partition, message.seq) == (mail.partition, mail.seq), f"{queue.name}: {message.id} misplaced")
+                self._check_standings(mail, standings)
+                seen.append(message.id)
+            cursor = page.cursor
+            if not cursor:
+                break
+        listed = sorted(mail.id for mail in queue.mails.values() if mail.listed)
+        must(sorted(seen) == listed, f"{queue.name}: browsed {sorted(seen)}, there are {listed}")
+        mail = self._some_mail(queue)
+        if mail is not None and mail.listed:
+            partition, message, standings = admin.find(machine.engine, (NAMESPACE, queue.name), mail.id, machine.now)
+            must((partition, message.id) == (mail.partition, mail.id), f"{queue.name}: found {message.id}")
+            self._check_standings(mail, standings)
+
+    def _check_standings(self, mail: Mail, standings: list[Standing]) -> None:
+        must({s.group for s in standings} == set(mail.lives), f"{mail.queue}: {mail.id} stands in {standings}")
+        for standing in standings:
+            life = mail.lives[standing.group]
+            leased = standing.state == "leased"
+            must(leased == (life.state is Is.LEASED), f"{mail.queue}: {mail.id} is {standing}, not {life}")
+            must((standing.state == "settled") == life.over, f"{mail.queue}: {mail.id} is {standing}, not {life}")
+
+
+def _seq(mail: Mail) -> int:
+    return mail.seq

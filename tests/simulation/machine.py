@@ -1,0 +1,176 @@
+"""The thing under test and what surrounds it: engine, store, clock, power cuts and full disks."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from random import Random
+
+from holdfast.broker.catalog import Queue as BrokerQueue
+from holdfast.broker.engine import Engine, Limits
+from holdfast.core.commands import Command, Tick
+from holdfast.core.effects import Doomed
+from holdfast.core.queue import dead_queue_of
+from holdfast.core.shard import Shard
+from holdfast.errors import StoreUnavailable
+from holdfast.store.contract import Store
+from holdfast.store.faulty import FaultyStore, scattered
+from holdfast.store.memory import MemoryDisk, MemoryStore
+from holdfast.store.rocks import RocksStore
+from tests.simulation.compare import adopt, check_same
+from tests.simulation.model import ID_TIME_SHIFT, Burial, Model
+from tests.simulation.picture import Picture, check_records
+from tests.simulation.rows import Journal
+from tests.simulation.world import SECOND, START, World
+
+NAMESPACE = "default"
+TRACE = bool(os.environ.get("TRACE"))
+
+
+class TracedEngine(Engine):
+    """An engine that tells what it buried."""
+
+    def __init__(self, store: Store, limits: Limits) -> None:
+        super().__init__(store, 0, limits)
+        self.burials: list[Burial] = []
+        self._letters: list[int] = []
+
+    def step(self, queue: BrokerQueue, shard: Shard, command: Command, now: int) -> object:
+        """As the engine, told on stderr if asked for: what a failed seed is read with."""
+        reply = super().step(queue, shard, command, now)
+        if TRACE and (reply or type(command) is not Tick):
+            sys.stderr.write(f"{now - START:>12} {queue.record.name}#{shard.partition} {command} -> {reply}\n")
+        return reply
+
+    def _bury(self, queue: BrokerQueue, shard: Shard, doomed: list[Doomed], now: int) -> None:
+        told = [
+            (item.group, item.delivery.id, str(item.reason), item.delivery.failures + (item.delivery.token != 0))
+            for item in doomed
+        ]
+        self._letters = [0] * len(doomed)
+        super()._bury(queue, shard, doomed, now)
+        target = dead_queue_of(queue.record.name, queue.config)
+        self.burials.append(Burial(queue.record.name, target, told, self._letters))
+
+    def _deliver_letters(self, queue: BrokerQueue, target_name: str, doomed: list[Doomed], now: int) -> list[int]:
+        self._letters = super()._deliver_letters(queue, target_name, doomed, now)
+        return self._letters
+
+
+class Machine:
+    """One node over its restarts, with the model that watches it."""
+
+    def __init__(self, world: World, store_kind: str = "memory") -> None:
+        self.world = world
+        self.random = Random(f"machine {world.seed}")
+        self.now = START
+        self.model = Model()
+        self.journal = Journal()
+        self.restarts = 0
+        self.tokens: set[int] = set()  # tokens that consumers were told
+        self._new_tokens: set[int] = set()
+        self._unsafe = False  # written, but ids are not yet durably reserved
+        self._disk = MemoryDisk() if store_kind == "memory" else None
+        self._directory = tempfile.mkdtemp(prefix="holdfast-simulation-") if self._disk is None else ""
+        self.engine = self._start()
+        for name, config in world.queues.items():
+            self.engine.add_queue(NAMESPACE, name, config, self.now)
+            self.model.add_queue(name, config)
+        self.write()
+        self.sync()
+
+    def _start(self) -> TracedEngine:
+        inner: Store = RocksStore(Path(self._directory)) if self._disk is None else MemoryStore(self._disk)
+        rate = self.world.fault_rate if self.restarts < 30 else 0.0
+        self.store = FaultyStore(inner, write=scattered(self.random, rate), sync=scattered(self.random, rate))
+        engine = TracedEngine(self.store, Limits(auto_create=False, hot_bytes=self.world.hot_bytes))
+        engine.open(self.now)
+        return engine
+
+    def close(self) -> None:
+        self.store.close()
+        if self._directory:
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+    # --- time and the turn ------------------------------------------------------------------------------------------
+
+    def advance(self, by: int) -> None:
+        self.now = max(self.now + by, START)
+
+    def after(self) -> None:
+        """An operation was answered: the model hears what was buried."""
+        self.model.ids_ms = self.engine.ids.floor >> ID_TIME_SHIFT
+        burials, self.engine.burials = self.engine.burials, []
+        self.model.bury(burials, self.now)
+
+    def tick(self) -> None:
+        self.engine.tick(self.now)
+        self.model.ids_ms = self.engine.ids.floor >> ID_TIME_SHIFT
+        for name in list(self.model.queues):
+            for partition in range(len(self.model.queues[name].next_seq)):
+                self.model.tick(name, partition, self.now)
+        self.after()
+
+    def told(self, token: int) -> None:
+        """A lease was made; its consumer hears of it after the write."""
+        if token in self.tokens or token in self._new_tokens:
+            raise AssertionError(f"token {token} was given twice")
+        self._new_tokens.add(token)
+
+    def write(self) -> None:
+        """End the turn. Leases are answered by this, unless the ids in use are not yet reserved."""
+        self._unsafe |= self.engine.write()
+        if not self._unsafe:
+            self.tokens |= self._new_tokens
+            self._new_tokens = set()
+
+    def sync(self) -> None:
+        self.store.sync()
+        self.tokens |= self._new_tokens
+        self._new_tokens = set()
+        self._unsafe = False
+        self.model.facts.confirm()
+
+    def check(self) -> None:
+        """What is stored is what the model says, and every record fits."""
+        self.write()
+        picture = Picture(self.store, self.now, self.model.event)
+        check_records(picture)
+        check_same(self.model, picture)
+
+    # --- misfortune -------------------------------------------------------------------------------------------------
+
+    def crash(self, doubt: bool = False) -> None:
+        """Everything in memory is lost, and of what was written and not synced, a tail."""
+        if self._disk is not None:
+            self._disk.crash(self.random.randint(0, self._disk.unsynced))
+        self._restart(doubt)
+
+    def fail_over(self) -> None:
+        """A write or sync failed: nobody knows whether it was done. The store is reopened, the engine starts anew."""
+        if self._disk is not None and self.random.random() < 0.5:
+            self.crash(doubt=True)
+        else:
+            self._restart(doubt=True)
+
+    def _restart(self, doubt: bool) -> None:
+        self.restarts += 1
+        self.advance(self.random.choice((0, 0, 1000, SECOND)))
+        inner = self.store.inner
+        inner.close()
+        while True:
+            try:
+                self.engine = self._start()
+                break
+            except StoreUnavailable:
+                self.store.inner.close()
+        self._new_tokens = set()
+        self._unsafe = False
+        picture = Picture(self.store, self.now, self.model.event)
+        check_records(picture)
+        adopt(self.model, picture, doubt)
+        ids = [max(self.model.facts.ids, default=0), max(self.tokens, default=0)]
+        self.model.last_id = max(ids)

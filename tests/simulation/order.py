@@ -1,0 +1,93 @@
+"""Which delivery may go out next, going by the model: priority, age, keys, one at a time."""
+
+from __future__ import annotations
+
+from holdfast.core.commands import Leased
+from holdfast.core.queue import Ordering
+from tests.simulation.mail import Is, Life, Mail, Queue, must
+
+SLACK_MS = 2  # a place after a retry is known to about a millisecond
+_OUT = (Is.LEASED, Is.BACKING_OFF, Is.DOOMED)
+
+
+def before(one: Mail, other: Mail) -> bool:
+    """Whether a message's own place is before another's, priority first. Two that fell due together are equal."""
+    if one.priority != other.priority:
+        return one.priority < other.priority
+    if one.order[0] != other.order[0]:
+        return one.order[0] < other.order[0]
+    return bool(one.order[1] and other.order[1]) and one.order[1] < other.order[1]
+
+
+def goes_before(one: Mail, other: Mail, group: str) -> bool:
+    """Whether a message must go out before another one that may go out as well."""
+    first, second = one.lives[group], other.lives[group]
+    if one.priority == other.priority and (first.again_ms or second.again_ms):
+        return (first.again_ms or one.ms) + SLACK_MS < (second.again_ms or other.ms)
+    return before(one, other)
+
+
+def candidates(queue: Queue, group: str, partitions: set[int]) -> list[Mail]:
+    """All that may go out now, were each the only one."""
+    mails = [m for m in queue.mails.values() if m.partition in partitions and m.listed and group in m.lives]
+    ready = [m for m in mails if m.lives[group].state is Is.READY and not m.scheduled]
+    if queue.config.ordering is Ordering.STRICT:
+        if any(m.lives[group].state in _OUT for m in mails):
+            return []
+        return [m for m in ready if not any(before(other, m) for other in ready)]
+    out = {m.key for m in mails if m.key is not None and m.lives[group].state in _OUT}
+    by_key: dict[str, list[Mail]] = {}
+    for mail in ready:
+        if mail.key is not None:
+            by_key.setdefault(mail.key, []).append(mail)
+    return [
+        m
+        for m in ready
+        if m.key is None or (m.key not in out and not any(before(other, m) for other in by_key[m.key]))
+    ]
+
+
+def check_lease(
+    queue: Queue,
+    group: str,
+    partitions: set[int],
+    leased: list[Leased],
+    limit: int,
+    deadline: int,
+    consumer: str,
+    all_in_order: bool,
+    all_there: bool,
+) -> None:
+    """The leased deliveries are the right ones in the right order, and none was left that should have come too."""
+    rest = candidates(queue, group, partitions)
+    strict = queue.config.ordering is Ordering.STRICT
+    for item in leased:
+        mail = queue.mails.get(item.message.id)
+        name = f"{queue.name}/{group}: message {item.message.id}"
+        must(mail is not None, f"{name} is leased, but is not stored")
+        assert mail is not None
+        life = mail.lives.get(group)
+        must(life is not None, f"{name} is not for this group")
+        assert life is not None
+        must(mail in rest, f"{name} is leased, but may not go: {life}, key {mail.key}, scheduled {mail.scheduled}")
+        if all_in_order and not strict:
+            better = next((other for other in rest if goes_before(other, mail, group)), None)
+            must(better is None, f"{name} (priority {mail.priority}, {life}) goes before {better}")
+        must(item.attempt == life.failures + 1, f"{name} has attempt {item.attempt}, not {life.failures + 1}")
+        must(item.attempt <= queue.config.retry.max_retries + 1, f"{name} has attempt {item.attempt}")
+        must(item.deadline == deadline, f"{name} has deadline {item.deadline}, not {deadline}")
+        must(item.partition == mail.partition, f"{name} is said to be in partition {item.partition}")
+        must(len(item.message.payload) == mail.size, f"{name} has another payload")
+        rest = [] if strict else [m for m in rest if m is not mail and (mail.key is None or m.key != mail.key)]
+        _take(life, item, consumer)
+    must(len(leased) <= limit, f"{queue.name}/{group}: {len(leased)} leased, asked for {limit}")
+    if all_there and len(leased) < limit:
+        must(not rest, f"{queue.name}/{group}: {len(leased)} of {limit} leased, left ready: {rest[:2]}")
+
+
+def _take(life: Life, item: Leased, consumer: str) -> None:
+    life.state = Is.LEASED
+    life.token = item.token
+    life.deadline = item.deadline
+    life.ready_at = 0
+    life.consumer = consumer

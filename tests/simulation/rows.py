@@ -1,0 +1,122 @@
+"""The journal: collected as an exporter would, then replayed against the table of transitions and the model's facts."""
+
+from __future__ import annotations
+
+from holdfast.broker.engine import Engine
+from holdfast.core.effects import Op
+from holdfast.core.journal import Row, gone, read_block, rows
+from holdfast.core.records import Message, Table, message_key, read_message, seq_of
+from holdfast.core.states import ENDED, TRANSITIONS, Journalled, State
+from holdfast.store.contract import Store
+from tests.simulation.mail import must
+from tests.simulation.model import Model
+from tests.simulation.picture import EVERYTHING
+
+_WAITING = frozenset({State.READY, State.SCHEDULED})
+_ENDS = {state.value for state in ENDED}
+
+
+class Journal:
+    """What has been exported, in the order of the lsn."""
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+
+    @property
+    def last(self) -> int:
+        return self.rows[-1].lsn if self.rows else 0
+
+    def collect(self, store: Store, blocks: int) -> tuple[int, list[Op]]:
+        """Take the rows of the first `blocks` blocks. Returns the last block, and what may be removed."""
+        found = store.scan(Table.JOURNAL, b"", EVERYTHING, blocks)
+        removal: list[Op] = []
+        last = 0
+        for key, value in found:
+            block = read_block(value)
+            made = list(rows(block, 0, lambda shard, first, count: _messages(store, shard, first, count)))
+            must(len(made) == block.rows, f"block {block.first_lsn} has {len(made)} rows and says {block.rows}")
+            for row in made:
+                if row.lsn > self.last:
+                    must(row.lsn == self.last + 1, f"lsn {row.lsn} comes after {self.last}")
+                    self.rows.append(row)
+            last = int.from_bytes(key, "big")
+            removal.append((Table.JOURNAL, key, None))
+            for shard, seqs in gone(block):
+                removal += [(Table.MESSAGES, message_key(shard, seq), None) for seq in seqs]
+        return last, removal
+
+    def export(self, engine: Engine, store: Store, blocks: int) -> None:
+        """Move blocks out of the store. They must be durable."""
+        last, removal = self.collect(store, blocks)
+        if last:
+            engine.exported(last, self.last, removal)
+
+
+def _messages(store: Store, shard: int, first: int, count: int) -> list[Message]:
+    found = store.scan(Table.MESSAGES, message_key(shard, first), message_key(shard, first + count), count)
+    must(len(found) == count, f"the journal's messages {first}+{count} of shard {shard} are not all there")
+    return [read_message(seq_of(key), value) for key, value in found]
+
+
+class _Replay:
+    """Every message and group of one queue, going by the rows alone."""
+
+    def __init__(self) -> None:
+        self.enqueued: set[int] = set()
+        self.states: dict[tuple[int, str], frozenset[State]] = {}
+        self.ends: dict[tuple[int, str], str] = {}
+        self.attempts: dict[tuple[int, str], int] = {}
+
+    def take(self, row: Row) -> None:
+        message_id, what = row.message_id, f"lsn {row.lsn}: {row.queue}: {row.event} of {row.message_id}"
+        if row.event is Journalled.ENQUEUED:
+            must(message_id not in self.enqueued, f"{what}: enqueued twice")
+            self.enqueued.add(message_id)
+            return
+        if row.event is Journalled.DUPLICATE:
+            return  # of a message that may have been enqueued while the journal was off
+        must(message_id in self.enqueued, f"{what}: never enqueued")
+        if row.event is Journalled.EDITED:
+            busy = [key for key, states in self.states.items() if key[0] == message_id and not states & _WAITING]
+            must(not busy, f"{what}: but it does not wait in {busy}")
+            return
+        key = (message_id, row.group or "")
+        must(key not in self.ends, f"{what} in {row.group}: ended before, {self.ends.get(key)}")
+        states = self.states.get(key, _WAITING)
+        after = {t.to for t in TRANSITIONS if t.state in states and t.journal is row.event}
+        must(bool(after), f"{what} in {row.group}: not possible for one that is {sorted(states)}")
+        if after & _WAITING:
+            after |= _WAITING
+        self.states[key] = frozenset(after)
+        if row.event is Journalled.LEASED:
+            must(row.attempt == self.attempts.get(key, 0) + 1, f"{what}: attempt {row.attempt} in {row.group}")
+        elif row.event is Journalled.FAILED:
+            must(row.attempt == self.attempts.get(key, 0) + 1, f"{what}: attempt {row.attempt} in {row.group}")
+            self.attempts[key] = row.attempt or 0
+        if row.event.value in _ENDS:
+            self.ends[key] = row.event.value
+
+
+def check_journal(journal: Journal, model: Model) -> None:
+    """The journal tells the same story as the model, message by message and group by group."""
+    replays: dict[str, _Replay] = {}
+    for row in journal.rows:
+        replays.setdefault(row.queue, _Replay()).take(row)
+    facts = model.facts
+    for name, queue in model.queues.items():
+        if queue.config.journal.value == "off":
+            continue
+        replay = replays.get(name, _Replay())
+        stored = {message_id for message_id, where in facts.ids.items() if where == name}
+        must(replay.enqueued == stored, f"{name}: the journal and clients differ by {replay.enqueued ^ stored}")
+        told: dict[tuple[int, str], str] = {}
+        for (where, message_id, number), kind in facts.ends.items():
+            group = model.names.get((where, number), "")
+            if where == name and not (number < 0 and kind == "?"):
+                told[message_id, group] = kind
+        for key, kind in told.items():
+            found = replay.ends.get(key)
+            must(kind == found or (kind == "?" and found is not None), f"{name}: {key} ended {kind}, journal: {found}")
+        for key, kind in replay.ends.items():
+            known = key in told or (name, key[0], -1) in facts.ends
+            must(known, f"{name}: {key} ended {kind} in the journal only")

@@ -1,0 +1,144 @@
+"""One run: a seed's world, so many steps of it, then a drain after which nothing may be left."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from holdfast.core.commands import Settlement
+from holdfast.core.records import Table
+from holdfast.errors import StoreUnavailable
+from tests.simulation.actions import Actions
+from tests.simulation.machine import NAMESPACE, Machine
+from tests.simulation.mail import must
+from tests.simulation.picture import EVERYTHING
+from tests.simulation.rows import check_journal
+from tests.simulation.world import SECOND, SIZE_MAX, make_world, small
+
+STEPS = 120
+CHECK_EVERY = 12
+DRAIN_ROUNDS = 200
+LEFT_BEHIND = {Table.META, Table.QUEUES, Table.SHARDS, Table.GROUPS}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a run met, to see that it met something."""
+
+    seed: int
+    messages: int
+    restarts: int
+    rows: int
+    reasons: dict[str, int]
+
+
+def run(seed: int, steps: int = STEPS, store: str = "memory") -> Outcome:
+    """Run a seed; raises what it finds wrong."""
+    world = make_world(seed)
+    with small(world.constants):
+        machine = Machine(world, store)
+        try:
+            actions = Actions(machine)
+            for step in range(steps):
+                _turn(machine, actions)
+                if step % CHECK_EVERY == 0:
+                    _guarded(machine, machine.check)
+            _drain(machine, actions)
+            check_journal(machine.journal, machine.model)
+            return Outcome(
+                seed, len(machine.model.facts.ids), machine.restarts, machine.journal.last, machine.model.reasons
+            )
+        finally:
+            machine.close()
+
+
+def _turn(machine: Machine, actions: Actions) -> None:
+    random = machine.random
+    machine.advance(_time_passes(machine))
+
+    def work() -> None:
+        if random.random() < 0.6:
+            machine.tick()
+        for _ in range(random.choice((1, 1, 2, 4))):
+            actions.one()
+        machine.write()
+        if random.random() < 0.5:
+            machine.sync()
+            if random.random() < 0.1:
+                machine.journal.export(machine.engine, machine.store, random.randint(1, 20))
+
+    _guarded(machine, work)
+    if random.random() < machine.world.crash_rate:
+        machine.crash()
+    actions.handles = [h for h in actions.handles if h.token in machine.tokens or machine.restarts == 0]
+
+
+def _guarded(machine: Machine, work: object) -> None:
+    try:
+        work()  # type: ignore[operator]
+    except StoreUnavailable:
+        machine.fail_over()
+
+
+def _time_passes(machine: Machine) -> int:
+    random = machine.random
+    by = random.choice((0, 1, 700, 5_000, 100_000, SECOND // 2, 2 * SECOND))
+    if machine.world.wild_clock and random.random() < 0.1:
+        return random.choice((-500, -SECOND, -30 * SECOND, 30 * SECOND, 600 * SECOND))
+    return by
+
+
+def _drain(machine: Machine, actions: Actions) -> None:
+    """Everything is resumed, read, leased and acked until nothing is left; then the store must be empty."""
+    machine.world = replace_faults(machine)
+    machine.crash()
+    for name, queue in machine.model.queues.items():
+        queue.config = replace(queue.config, paused=False, max_message_size=SIZE_MAX + 1)
+        machine.engine.reconfigure(machine.engine.queues[NAMESPACE, name], queue.config, machine.now)
+    for _ in range(DRAIN_ROUNDS):
+        if not any(queue.mails for queue in machine.model.queues.values()):
+            break
+        _drain_once(machine, actions)
+    left = {name: list(queue.mails.values())[:2] for name, queue in machine.model.queues.items() if queue.mails}
+    must(not left, f"not drained: {left}")
+    machine.check()
+    machine.advance(24 * 3600 * SECOND)
+    machine.tick()
+    machine.write()
+    machine.sync()
+    machine.journal.export(machine.engine, machine.store, 1 << 30)
+    machine.write()
+    machine.sync()
+    machine.check()
+    for table in set(Table) - LEFT_BEHIND:
+        rows = machine.store.scan(table, b"", EVERYTHING, 3)
+        must(not rows, f"{table.name} is not empty after all is drained: {rows}")
+
+
+def _drain_once(machine: Machine, actions: Actions) -> None:
+    machine.advance(SECOND)
+    machine.tick()
+    for name in list(machine.model.queues):
+        queue = machine.model.queues[name]
+        for group in [group.name for group in queue.leasing()] or ["default"]:
+            while actions.lease_from(queue, group, 100):
+                held = [
+                    Settlement(mail.id, life.token)
+                    for mail in queue.mails.values()
+                    if group in mail.lives and (life := mail.lives[group]).token
+                ]
+                actions.settle_with(queue, group, held)
+        for cursor in queue.cursors():
+            for partition, high in enumerate(queue.next_seq):
+                actions.commit_to(queue, cursor, partition, high - 1)
+        if not any(mail.needed() for mail in queue.mails.values()):
+            actions.purge(queue)
+    machine.write()
+    machine.sync()
+
+
+def replace_faults(machine: Machine) -> object:
+    from dataclasses import replace as changed
+
+    return changed(machine.world, fault_rate=0.0)

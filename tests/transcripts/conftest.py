@@ -1,0 +1,9 @@
+"""The option that writes transcripts anew."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--rewrite", action="store_true", help="write the transcripts' traces anew, to be reviewed")

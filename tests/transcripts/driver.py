@@ -1,0 +1,627 @@
+"""Runs a transcript: commands a person can read, each followed by what the engine answered and did.
+
+A transcript is blocks separated by blank lines: comments (#), one or more commands, `----`, and the trace. In a trace
+
+    m1, t1           the first message, the first lease token (numbered as they appear, so that traces are stable)
+    +5s              an instant, as the time since the transcript began
+    | ...            a journal row: lsn, event, message, queue#partition, and the columns that are set
+    ~ wakes at ...   when the engine wants to be woken next, where a command has changed it
+
+Every command is committed and synced before the next one, unless `sync off` was said; `crash` then loses it.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from holdfast.broker import admin
+from holdfast.broker.catalog import Queue
+from holdfast.broker.engine import Engine, Limits
+from holdfast.core.commands import Draft, Leased, Purge, Purged, Settlement, Standing, Verb
+from holdfast.core.groups import NEVER
+from holdfast.core.journal import Row, gone, read_block, rows
+from holdfast.core.queue import GROUP_DEFAULT, PRIORITY_DEFAULT, GroupKind
+from holdfast.core.records import NO_EXTRA, Extra, Message, Origin, Table, journal_key, message_key, read_message
+from holdfast.core.states import Event, State
+from holdfast.errors import HoldfastError
+from holdfast.store.memory import MemoryDisk, MemoryStore
+from holdfast.units import format_duration, parse_duration
+from tests.transcripts.lives import Lives
+
+START = 1_772_323_200_000_000  # 2026-03-01T00:00:00Z
+SEPARATOR = "----"
+VERBS = {verb.value: verb for verb in Verb}
+
+Options = dict[str, str]
+
+
+class Block:
+    """Commands with what is expected of them."""
+
+    def __init__(self, commands: list[str], expected: list[str]) -> None:
+        self.commands = commands
+        self.expected = expected
+
+
+def parse(text: str) -> list[Block]:
+    """The blocks of a transcript. Comments belong to the commands they stand before."""
+    blocks: list[Block] = []
+    for part in re.split(r"\n\s*\n", text.strip()):
+        lines = part.splitlines()
+        if SEPARATOR in lines:
+            at = lines.index(SEPARATOR)
+            blocks.append(Block(lines[:at], lines[at + 1 :]))
+        else:
+            blocks.append(Block(lines, []))
+    return blocks
+
+
+def replay(path: Path) -> tuple[str, str, set[tuple[State, Event]]]:
+    """The transcript as it stands, as it would be written now, and the transitions it shows."""
+    stands = path.read_text()
+    blocks = parse(stands)
+    scene = Scene()
+    parts: list[str] = []
+    for block in blocks:
+        commands = [line for line in block.commands if not line.startswith("#")]
+        lines = list(block.commands)
+        if commands:
+            lines.append(SEPARATOR)
+            for command in commands:
+                lines += scene.run(command)
+        parts.append("\n".join(lines))
+    scene.check_journal()
+    return stands, "\n\n".join(parts) + "\n", scene.lives.seen
+
+
+class Scene:
+    """An engine on a memory disk under a simulated clock."""
+
+    def __init__(self) -> None:
+        self.now = START
+        self.disk = MemoryDisk()
+        self.limits = Limits()
+        self.engine = self._open()
+        self.syncing = True
+        self.names: dict[int, str] = {}
+        self.ids: dict[str, int] = {}
+        self.tokens: dict[int, str] = {}
+        self.leases: dict[tuple[int, str], Leased] = {}
+        self.homes: dict[int, str] = {}
+        self._next_block = 1
+        self._next_lsn = 1
+        self._wake = NEVER
+        self.lives = Lives()
+
+    def _open(self) -> Engine:
+        engine = Engine(MemoryStore(self.disk), node=1, limits=self.limits)
+        engine.open(self.now)
+        return engine
+
+    def run(self, line: str) -> list[str]:
+        """Do a command; returns its trace."""
+        name, *words = shlex.split(line)
+        arguments = [word for word in words if not _is_option(word)]
+        options = dict(word.split("=", 1) for word in words if _is_option(word))
+        command: Callable[[list[str], Options], Iterator[str]] = getattr(self, "do_" + name.replace("-", "_"))
+        trace: list[str] = []
+        doomed = self._doomed()
+        try:
+            trace += command(arguments, options)
+        except HoldfastError as error:
+            trace.append(self._error(error))
+        self._commit()
+        trace += self._new_rows(doomed)
+        for alert in self.engine.alerts:
+            trace.append(f"alert {alert.url}: {self.name(alert.message_id)} of {alert.queue} {alert.reason}")
+        self.engine.alerts.clear()
+        trace += [f"warning: {self.name(d.message.id)} is lost, {d.reason}" for d in self.engine.dropped]
+        self.engine.dropped.clear()
+        wake = self.engine.wake_at()
+        if wake != self._wake:
+            self._wake = wake
+            trace.append(f"~ wakes {'at ' + self.at(wake) if wake != NEVER else 'never'}")
+        return trace or ["(nothing)"]
+
+    def _commit(self) -> None:
+        must_sync = self.engine.write()
+        if self.syncing or must_sync:
+            self.engine.store.sync()
+
+    # --- names ------------------------------------------------------------------------------------------------------
+
+    def name(self, message_id: int, queue: str = "") -> str:
+        if message_id not in self.names:
+            self.names[message_id] = f"m{len(self.names) + 1}"
+            self.ids[self.names[message_id]] = message_id
+        if queue:
+            self.homes[message_id] = queue
+        return self.names[message_id]
+
+    def token(self, token: int) -> str:
+        return self.tokens.setdefault(token, f"t{len(self.tokens) + 1}")
+
+    def at(self, instant: int) -> str:
+        if not instant:
+            return "once"
+        since = instant - START
+        return f"{'+' if since >= 0 else '-'}{format_duration(abs(since))}"
+
+    def _error(self, error: HoldfastError) -> str:
+        text = re.sub(r"\b\d{12,}\b", lambda found: self.names.get(int(found[0]), found[0]), str(error))
+        return f"refused, {error.code}: {text}"
+
+    def _queue(self, name: str) -> Queue:
+        return self.engine.queue(("default", name), self.now)
+
+    def _clock(self) -> int:
+        return self.now
+
+    # --- the journal ------------------------------------------------------------------------------------------------
+
+    def _fetch(self, shard: int, first: int, count: int) -> list[Message]:
+        found = self.engine.store.scan(
+            Table.MESSAGES, message_key(shard, first), message_key(shard, first + count), count
+        )
+        return [read_message(int.from_bytes(key[4:12], "big"), value) for key, value in found]
+
+    def _rows_from(self, block: int) -> list[Row]:
+        blocks = self.engine.store.scan(Table.JOURNAL, journal_key(block), journal_key(1 << 60), 1 << 20)
+        return [row for _, value in blocks for row in rows(read_block(value), 1, self._fetch)]
+
+    def _new_rows(self, doomed: set[tuple[int, str]]) -> list[str]:
+        fresh = self._rows_from(self._next_block)
+        self._next_block = self.engine.record.next_block
+        for row in fresh:
+            self.lives.observe(row, doomed)
+        return ["| " + self._row(row) for row in fresh]
+
+    def _doomed(self) -> set[tuple[int, str]]:
+        """Deliveries that wait for a dead queue: the journal does not know that they are no longer leased."""
+        return {
+            (delivery.id, group.name)
+            for queue in self.engine.queues.values()
+            for shard in queue.shards
+            for group in shard.groups.values()
+            for delivery in group.deliveries.values()
+            if delivery.doom
+        }
+
+    def _row(self, row: Row) -> str:
+        at = f" {self.at(row.at)}" if row.at != self.now else ""
+        assert row.lsn == self._next_lsn, "the journal has a gap"
+        self._next_lsn += 1
+        name = self.name(row.message_id, row.queue if row.event == "enqueued" else "")
+        columns = {
+            "group": row.group,
+            "attempt": row.attempt,
+            "reason": row.reason,
+            "error": row.error,
+            "consumer": row.consumer,
+            "id": row.client_message_id,
+            "priority": row.priority if row.priority != PRIORITY_DEFAULT else None,
+            "key": row.key,
+            "deliver_at": self.at(row.deliver_at) if row.deliver_at else None,
+            "source": self.names.get(row.source_id, str(row.source_id)) if row.source_id else None,
+            "source_queue": row.source_queue,
+            "correlation_id": row.correlation_id,
+            "properties": row.properties,
+            "payload": _shown(row.payload) if row.payload is not None else None,
+        }
+        told = [f"{name}={value}" for name, value in columns.items() if value is not None]
+        return " ".join([f"{row.lsn}{at}", str(row.event), name, f"{row.queue}#{row.partition}", *told])
+
+    def check_journal(self) -> None:
+        """At the end, every row that the node has counted is in the store."""
+        assert self._next_lsn == self.engine.record.next_lsn
+
+    # --- queues and groups ------------------------------------------------------------------------------------------
+
+    def do_queue(self, arguments: list[str], options: Options) -> Iterator[str]:
+        options.setdefault("partitions", "1")
+        record = admin.create_queue(self.engine, ("default", arguments[0]), _fields(options), self.now)
+        yield f"queue {record.name}"
+
+    def do_update(self, arguments: list[str], options: Options) -> Iterator[str]:
+        record = admin.update_queue(self.engine, ("default", arguments[0]), _fields(options), self.now)
+        yield f"queue {record.name}"
+
+    def do_pause(self, arguments: list[str], options: Options) -> Iterator[str]:
+        yield from self.do_update(arguments, {"paused": "true"})
+
+    def do_resume(self, arguments: list[str], options: Options) -> Iterator[str]:
+        yield from self.do_update(arguments, {"paused": "false"})
+
+    def do_queues(self, arguments: list[str], options: Options) -> Iterator[str]:
+        for _, name in sorted(self.engine.queues):
+            yield f"{name}: {self._queue(name).depth} messages"
+
+    def do_delete_queue(self, arguments: list[str], options: Options) -> Iterator[str]:
+        purged = sum(admin.delete_queue(self.engine, ("default", arguments[0]), self._clock))
+        yield f"deleted with {purged} messages"
+
+    def do_purge(self, arguments: list[str], options: Options) -> Iterator[str]:
+        yield f"purged {sum(admin.purge_queue(self.engine, ('default', arguments[0]), self._clock))}"
+
+    def do_purge_below(self, arguments: list[str], options: Options) -> Iterator[str]:
+        """A purge that began when the next sequence was the one given: what came since stays."""
+        queue = self._queue(arguments[0])
+        command = Purge(int(arguments[1]))
+        reply = Purged(0, done=False, after=command.after)
+        count = 0
+        while not reply.done:
+            found = self.engine.step(queue, queue.shards[0], Purge(command.below, reply.after), self.now)
+            assert isinstance(found, Purged)
+            reply = found
+            count += reply.count
+        yield f"purged {count}"
+
+    def do_group(self, arguments: list[str], options: Options) -> Iterator[str]:
+        queue, name, *kind = arguments
+        earliest = {"earliest": True, "latest": False, "": None}[options.get("from", "")]
+        record = admin.create_group(
+            self.engine,
+            ("default", queue),
+            name,
+            GroupKind(kind[0] if kind else "lease"),
+            self.now,
+            earliest,
+            int(options.get("max_lag", "0")),
+            parse_duration(options.get("max_age", "0")),
+        )
+        yield f"{record.kind} group {record.name}"
+
+    def do_delete_group(self, arguments: list[str], options: Options) -> Iterator[str]:
+        for _ in admin.delete_group(self.engine, ("default", arguments[0]), arguments[1], self._clock):
+            self._commit()
+            if "half" in options:
+                break
+        yield f"no group {arguments[1]}"
+
+    # --- messages ---------------------------------------------------------------------------------------------------
+
+    def do_enqueue(self, arguments: list[str], options: Options) -> Iterator[str]:
+        queue, *payloads = arguments
+        drafts = [self._draft(payload, _nth(options, index)) for index, payload in enumerate(payloads)]
+        yield from self._enqueue(queue, drafts)
+
+    def do_import(self, arguments: list[str], options: Options) -> Iterator[str]:
+        queue, *payloads = arguments
+        drafts: list[Draft] = []
+        for index, payload in enumerate(payloads):
+            own = _nth(options, index)
+            origin = Origin(int(own["source"]), own.get("source_queue", "old"), own.get("source_group", ""))
+            drafts.append(self._draft(payload, own, origin))
+        yield from self._enqueue(queue, drafts)
+
+    def _draft(self, payload: str, options: Options, origin: Origin | None = None) -> Draft:
+        extra = Extra(
+            key=options.get("key"),
+            message_id=options.get("id"),
+            properties=tuple((k, v) for k, _, v in [p.partition(":") for p in options.get("props", "").split()]),
+            correlation_id=options.get("correlation"),
+            origin=origin,
+        )
+        return Draft(
+            payload.encode() * int(options.get("times", "1")),
+            int(options.get("priority", PRIORITY_DEFAULT)),
+            self.now + parse_duration(options["delay"]) if "delay" in options else 0,
+            parse_duration(options["ttl"]) if "ttl" in options else -1,
+            extra if extra != NO_EXTRA else NO_EXTRA,
+        )
+
+    def _enqueue(self, queue: str, drafts: list[Draft]) -> Iterator[str]:
+        reply = self.engine.enqueue(("default", queue), drafts, "test", self.now)
+        for index, message_id in enumerate(reply.ids):
+            payload = _shown(drafts[index].payload)
+            if index in reply.errors:
+                yield f"{payload}: {self._error(reply.errors[index])}"
+            elif index in reply.duplicates:
+                yield f"{payload}: duplicate of {self.name(message_id)}"
+            else:
+                yield f"{payload}: {self.name(message_id, queue)}"
+
+    def do_lease(self, arguments: list[str], options: Options) -> Iterator[str]:
+        group = options.get("group", GROUP_DEFAULT)
+        found = self.engine.lease(
+            ("default", arguments[0]),
+            group,
+            int(options.get("limit", "1")),
+            parse_duration(options["timeout"]) if "timeout" in options else -1,
+            options.get("consumer", ""),
+            "test",
+            self.now,
+            max_bytes=int(options.get("max_bytes", "0")),
+        )
+        for leased in found:
+            message = leased.message
+            self.leases[message.id, group] = leased
+            origin = message.extra.origin
+            told = [
+                self.name(message.id),
+                _shown(message.payload),
+                self.token(leased.token),
+                f"attempt={leased.attempt}",
+                f"until={self.at(leased.deadline)}",
+            ]
+            yield " ".join(told)
+            if origin is not None:
+                yield "  " + self._origin(origin)
+        if not found:
+            yield "nothing to lease"
+
+    def _origin(self, origin: Origin) -> str:
+        source = self.names.get(origin.source_id, str(origin.source_id))
+        times = f"{self.at(origin.first_attempt_at)}..{self.at(origin.last_attempt_at)}" if origin.attempts else "never"
+        return (
+            f"from {source} of {origin.source_queue}, group {origin.source_group or '-'}: {origin.reason or '-'}"
+            f", error={origin.error!r}, attempts={origin.attempts} {times}"
+        )
+
+    def _settle(self, line: str) -> Iterator[str]:
+        """`ack m1 m2 group=g token=t1`, and so on for every verb."""
+        verb, *words = shlex.split(line)
+        options = dict(word.split("=", 1) for word in words if _is_option(word))
+        messages = [word for word in words if not _is_option(word)]
+        group = options.get("group", GROUP_DEFAULT)
+        settlements = [self._settlement(VERBS[verb], self.ids[name], group, options) for name in messages]
+        yield from self._told(self.homes[self.ids[messages[0]]], group, settlements)
+
+    def _told(self, queue: str, group: str, settlements: list[Settlement]) -> Iterator[str]:
+        results = self.engine.settle(("default", queue), group, settlements, self.now)
+        for settlement, result in zip(settlements, results, strict=True):
+            name = self.name(settlement.id)
+            if isinstance(result, HoldfastError):
+                yield f"{settlement.verb} {name}: {self._error(result)}"
+            elif result is not None:
+                yield f"{settlement.verb} {name}: until {self.at(result)}"
+            else:
+                yield f"{settlement.verb} {name}: ok"
+
+    def _settlement(self, verb: Verb, message_id: int, group: str, options: Options) -> Settlement:
+        leased = self.leases.get((message_id, group))
+        token = leased.token if leased is not None else 1
+        if "token" in options:
+            named = {name: value for value, name in self.tokens.items()}
+            token = named.get(options["token"], 0)
+        return Settlement(
+            message_id,
+            token,
+            verb,
+            parse_duration(options["delay"]) if "delay" in options else -1,
+            options.get("error", ""),
+            parse_duration(options["timeout"]) if "timeout" in options else -1,
+            options.get("consumer", ""),
+        )
+
+    def do_ack(self, arguments: list[str], options: Options) -> Iterator[str]:
+        yield from self._settle(_line("ack", arguments, options))
+
+    def do_nack(self, arguments: list[str], options: Options) -> Iterator[str]:
+        yield from self._settle(_line("nack", arguments, options))
+
+    def do_reject(self, arguments: list[str], options: Options) -> Iterator[str]:
+        yield from self._settle(_line("reject", arguments, options))
+
+    def do_release(self, arguments: list[str], options: Options) -> Iterator[str]:
+        yield from self._settle(_line("release", arguments, options))
+
+    def do_extend(self, arguments: list[str], options: Options) -> Iterator[str]:
+        yield from self._settle(_line("extend", arguments, options))
+
+    def do_vanish(self, arguments: list[str], options: Options) -> Iterator[str]:
+        yield from self._settle(_line("vanish", arguments, options))
+
+    def do_settle(self, arguments: list[str], options: Options) -> Iterator[str]:
+        """Several verbs in one batch: `settle "extend m1" "ack m1"`."""
+        group = options.get("group", GROUP_DEFAULT)
+        settlements: list[Settlement] = []
+        for argument in arguments:
+            verb, name = argument.split()
+            settlements.append(self._settlement(VERBS[verb], self.ids[name], group, {}))
+        yield from self._told(self.homes[settlements[0].id], group, settlements)
+
+    def do_edit(self, arguments: list[str], options: Options) -> Iterator[str]:
+        message_id = self.ids[arguments[0]]
+        priority = int(options["priority"]) if "priority" in options else None
+        deliver_at = self.now + parse_duration(options["delay"]) if "delay" in options else None
+        home = ("default", self.homes[message_id])
+        message = admin.edit(self.engine, home, message_id, priority, deliver_at, self.now)
+        delivers = f" deliver_at={self.at(message.deliver_at)}" if message.deliver_at else ""
+        yield f"{self.name(message.id)} priority={message.priority}{delivers}"
+
+    def do_delete(self, arguments: list[str], options: Options) -> Iterator[str]:
+        message_id = self.ids[arguments[0]]
+        admin.delete(self.engine, ("default", self.homes[message_id]), message_id, self.now)
+        yield f"deleted {arguments[0]}"
+
+    # --- looking ----------------------------------------------------------------------------------------------------
+
+    def do_browse(self, arguments: list[str], options: Options) -> Iterator[str]:
+        cursor = ""
+        empty = True
+        while True:
+            page = admin.browse(
+                self.engine, ("default", arguments[0]), int(options.get("limit", "100")), cursor, "", "", self.now
+            )
+            for partition, message, standings in page.messages:
+                yield self._message(partition, message, standings)
+                empty = False
+            cursor = page.cursor
+            if not cursor:
+                break
+        if empty:
+            yield "empty"
+
+    def _message(self, partition: int, message: Message, standings: list[Standing]) -> str:
+        told = [self.name(message.id), f"#{partition}.{message.seq}", _shown(message.payload)]
+        if message.priority != PRIORITY_DEFAULT:
+            told.append(f"priority={message.priority}")
+        if message.extra.key is not None:
+            told.append(f"key={message.extra.key}")
+        return " ".join(told) + "".join(" · " + self._standing(standing) for standing in standings)
+
+    def _standing(self, standing: Standing) -> str:
+        told = [standing.group, standing.state]
+        if standing.attempt > 1:
+            told.append(f"attempt={standing.attempt}")
+        if standing.state == State.LEASED:
+            told.append(f"until={self.at(standing.deadline)}")
+        elif standing.ready_at:
+            told.append(f"from={self.at(standing.ready_at)}")
+        if standing.error:
+            told.append(f"error={standing.error!r}")
+        return " ".join(told)
+
+    def do_find(self, arguments: list[str], options: Options) -> Iterator[str]:
+        message_id = self.ids.get(arguments[0]) or int(arguments[0])
+        queue = options.get("queue") or self.homes[message_id]
+        yield self._message(*admin.find(self.engine, ("default", queue), message_id, self.now))
+
+    def do_depth(self, arguments: list[str], options: Options) -> Iterator[str]:
+        queue = self._queue(arguments[0])
+        ready = sum(shard.head.ready for shard in queue.shards)
+        scheduled = sum(shard.head.scheduled for shard in queue.shards)
+        size = sum(shard.head.size_bytes for shard in queue.shards)
+        yield f"{queue.depth}: ready={ready} scheduled={scheduled} bytes={size}"
+        for record in queue.record.groups:
+            if record.kind is GroupKind.CURSOR:
+                told = [f"committed={shard.cursors[record.name].head.committed}" for shard in queue.shards]
+            else:
+                groups = [shard.groups[record.name] for shard in queue.shards]
+                again = sum(len(group.ready) for group in groups)
+                leased = sum(group.leased for group in groups)
+                told = [
+                    f"untouched={sum(group.head.fresh for group in groups)}",
+                    f"again={again}",
+                    f"leased={leased}",
+                    f"waiting={sum(group.retrying for group in groups) - again}",
+                ]
+            yield f"{record.name}: {' '.join(told)}"
+
+    def do_counters(self, arguments: list[str], options: Options) -> Iterator[str]:
+        for shard in self._queue(arguments[0]).shards:
+            head = shard.head
+            yield f"#{shard.partition} enqueued={head.enqueued} duplicates={head.duplicates} refused={head.refused}"
+            for group in [*shard.groups.values(), *shard.cursors.values()]:
+                told = [f"{name}={value}" for name, value in sorted(group.head.counters.items()) if value]
+                yield f"#{shard.partition} {group.name}: {' '.join(told)}"
+
+    def do_records(self, arguments: list[str], options: Options) -> Iterator[str]:
+        """How many records of messages there are, by table: nothing may be left behind."""
+        for table in Table:
+            if table in (Table.META, Table.QUEUES, Table.SHARDS, Table.GROUPS, Table.JOURNAL):
+                continue
+            count = len(self.engine.store.scan(table, b"", b"\xff" * 32, 1 << 20))
+            if count:
+                yield f"{table.name.lower()}: {count}"
+
+    # --- cursor groups ----------------------------------------------------------------------------------------------
+
+    def do_read(self, arguments: list[str], options: Options) -> Iterator[str]:
+        queue, group = arguments
+        found = admin.cursor_read(
+            self.engine,
+            ("default", queue),
+            group,
+            int(options.get("partition", "0")),
+            int(options.get("from", "0")),
+            int(options.get("limit", "100")),
+            int(options.get("max_bytes", str(1 << 20))),
+            self.now,
+        )
+        if found.lost_from:
+            yield f"lost {found.lost_from}..{found.lost_to}"
+        for message in found.messages:
+            yield f"{message.seq} {self.name(message.id)} {_shown(message.payload)}"
+        yield f"next={found.next_seq} committed={found.committed} end={found.high}"
+
+    def do_commit(self, arguments: list[str], options: Options) -> Iterator[str]:
+        queue, group, seq = arguments
+        partition = int(options.get("partition", "0"))
+        count = sum(admin.cursor_commit(self.engine, ("default", queue), group, partition, int(seq), self._clock))
+        yield f"committed {count} messages"
+
+    # --- time and trouble -------------------------------------------------------------------------------------------
+
+    def do_advance(self, arguments: list[str], options: Options) -> Iterator[str]:
+        """Let time pass, waking the engine whenever it asked for it."""
+        target = self.now + parse_duration(arguments[0])
+        while self.engine.wake_at() <= target:
+            self.now = max(self.now, self.engine.wake_at())
+            self.engine.tick(self.now)
+            self._commit()
+            if self.engine.wake_at() <= self.now:
+                raise AssertionError("the engine wants to be woken again and again")
+        self.now = target
+        yield from ()
+
+    def do_jump(self, arguments: list[str], options: Options) -> Iterator[str]:
+        """Set the clock without waking anybody: `jump +1h`, `jump -1h`."""
+        self.now += parse_duration(arguments[0][1:]) * (-1 if arguments[0].startswith("-") else 1)
+        yield f"the clock shows {self.at(self.now)}"
+
+    def do_tick(self, arguments: list[str], options: Options) -> Iterator[str]:
+        self.engine.tick(self.now)
+        yield from ()
+
+    def do_sync(self, arguments: list[str], options: Options) -> Iterator[str]:
+        self.syncing = arguments[0] == "on"
+        yield from ()
+
+    def do_crash(self, arguments: list[str], options: Options) -> Iterator[str]:
+        """Lose everything that was not synced but the first `keep` writes, and start again."""
+        self.disk.crash(int(options.get("keep", "0")))
+        self.engine = self._open()
+        self._next_block = self.engine.record.next_block
+        self._next_lsn = self.engine.record.next_lsn
+        self.lives.forget(self._next_lsn)
+        yield f"up again, next lsn {self.engine.record.next_lsn}"
+
+    def do_export(self, arguments: list[str], options: Options) -> Iterator[str]:
+        """What the exporter does to the store: exported blocks go, and the message records that waited for it."""
+        last = self.engine.record.next_block - 1
+        blocks = self.engine.store.scan(Table.JOURNAL, journal_key(0), journal_key(last + 1), 1 << 20)
+        removed = [(shard, seq) for _, value in blocks for shard, seqs in gone(read_block(value)) for seq in seqs]
+        ops = [(Table.MESSAGES, message_key(shard, seq), None) for shard, seq in removed]
+        self.engine.exported(
+            last, self.engine.record.next_lsn - 1, [*ops, *[(Table.JOURNAL, k, None) for k, _ in blocks]]
+        )
+        yield f"exported, {len(removed)} message records removed"
+
+    def do_limits(self, arguments: list[str], options: Options) -> Iterator[str]:
+        self.limits = self.engine.limits = Limits(**{name: int(value) for name, value in options.items()})
+        yield from ()
+
+
+def _is_option(word: str) -> bool:
+    return re.match(r"[a-z_.]+=", word) is not None
+
+
+def _line(verb: str, arguments: list[str], options: Options) -> str:
+    return shlex.join([verb, *arguments, *[f"{name}={value}" for name, value in options.items()]])
+
+
+def _fields(options: Options) -> dict[str, object]:
+    """Settings as a file would have them: true and false are no texts."""
+    words: dict[str, object] = {"true": True, "false": False}
+    return {name: words.get(value, value) for name, value in options.items()}
+
+
+def _nth(options: Options, index: int) -> Options:
+    """The options of one message of several: `priority=5,1` gives each its own, `-` none."""
+    own: Options = {}
+    for name, value in options.items():
+        values = value.split(",")
+        chosen = values[index] if len(values) > 1 else value
+        if chosen != "-":
+            own[name] = chosen
+    return own
+
+
+def _shown(payload: bytes) -> str:
+    text = payload.decode()
+    return text if len(text) <= 20 else f"{text[:8]}...({len(text)} bytes)"
