@@ -16,9 +16,11 @@ from pathlib import Path
 
 import click
 
+from docs.diagrams import state_diagram
 from holdfast.cli.main import main as root_command
 from holdfast.config import all_fields
 from holdfast.config.fields import sections
+from holdfast.core import states
 from holdfast.errors import all_errors
 
 DOCS = Path(__file__).parent
@@ -90,10 +92,24 @@ def errors() -> str:
     return "\n".join(lines) + "\n"
 
 
+def life_of_a_delivery() -> str:
+    """The states of a delivery and what leads from one to another, from `holdfast.core.states`."""
+    title, _, prose = (inspect.getdoc(states) or "").partition("\n\n")
+    lines = [f"# {title.removesuffix(', as one table.')}", "", prose, ""]
+    lines += ["```mermaid", state_diagram(states.TRANSITIONS), "```", ""]
+    lines += ["| in | on | to | in the journal |", "|---|---|---|---|"]
+    for row in states.TRANSITIONS:
+        journalled = f"`{row.journal}`" if row.journal else "not journalled: it follows from the time"
+        lines.append(f"| {row.state} | {row.event} | {row.to} | {journalled} |")
+    lines += ["", "Reasons in the journal: " + ", ".join(f"`{reason}`" for reason in states.Reason) + "."]
+    return "\n".join(lines) + "\n"
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "reference/configuration.md": configuration,
     "reference/cli.md": command_line,
     "reference/errors.md": errors,
+    "explanation/life-of-a-delivery.md": life_of_a_delivery,
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from holdfast.broker.export import RANGE_MIN, STEPS, removal_of, removal_ops
+from holdfast.broker.export import RANGE_MIN, STEPS, Exporter, removal_of, removal_ops
 from holdfast.broker.export_manifest import NO_ENTRY, TAIL_BYTES, manifest_path, parse, seal
 from holdfast.broker.export_reading import PAGE_BLOCKS, WINDOW_ROWS
 from holdfast.broker.export_segment import COLUMNS
@@ -24,7 +25,7 @@ from holdfast.core.effects import Until
 from holdfast.core.journal import Row
 from holdfast.core.records import Extra, Table, journal_key, message_key
 from holdfast.errors import LakeDamaged, LakeUnavailable, StoreCorrupt, StoreUnavailable
-from holdfast.store import FaultyStore, MemoryStore, RocksStore
+from holdfast.store import FaultyStore, MemoryStore, RocksStore, open_store
 from holdfast.store.faulty import Fault, queued
 from holdfast.units import DAY, parse_instant
 from tests.broker.lake import NODE, NOON, Life
@@ -459,14 +460,72 @@ def test_nothing_gets_into_the_lake_that_a_power_cut_takes_out_of_the_store(life
     assert life.lake_lsns() == [1, 2, 3, 4]
 
 
-def test_a_store_that_cannot_sync_exports_nothing(tmp_path: Path) -> None:
-    life = Life(tmp_path)
+def test_a_store_that_cannot_sync_exports_nothing_until_it_can(life: Life) -> None:
     life.enqueue(3)
-    life.store = FaultyStore(life.store, sync=queued([Fault(StoreUnavailable(problem="no more"))]))
+    faulty = FaultyStore(life.store, sync=queued([Fault(StoreUnavailable(problem="no more"))]))
+    life.store = faulty
+    exporter = life.exporter(rows=2)
 
     with pytest.raises(StoreUnavailable):
-        life.exporter().export(0, True)
+        exporter.export(0, False)
     assert life.segments() == []
+
+    faulty.reopen()
+    assert exporter.export(0, False) is not None
+    assert life.lake_lsns() == [1, 2, 3]
+
+
+def test_blocks_that_a_failing_store_lost_meanwhile_are_not_exported(life: Life) -> None:
+    life.store.sync()
+    life.enqueue(3)
+
+    def lose(step: str) -> None:
+        if step == "planned":
+            life.disk.crash()
+            life.restart()
+            life.enqueue(2)  # takes the same block and the same lsn
+
+    exporter = life.exporter(lose)
+    exporter._store = MemoryStore(life.disk)
+
+    assert exporter.export(0, True) is None
+    assert life.segments() == []
+    life.export_all(life.exporter())
+    assert life.lake_lsns() == [1, 2]
+
+
+def test_a_new_store_whose_numbers_follow_the_lake_is_exported_after_it(life: Life, tmp_path: Path) -> None:
+    life.enqueue(3)
+    life.export_all(life.exporter())
+    young = Life(tmp_path, MemoryStore())
+    position = young.exporter().position
+    young.engine.record.next_block = position.last_block + 1
+    young.engine.record.next_lsn = position.last_lsn + 1
+    young.enqueue(2)
+
+    young.export_all(young.exporter())
+
+    assert young.lake_lsns() == [1, 2, 3, 4, 5]
+    assert verify(young.lake) == []
+
+
+@pytest.mark.parametrize("kind", ["memory", "rocks"])
+def test_the_exporter_reads_while_the_broker_writes(tmp_path: Path, kind: str) -> None:
+    life = Life(tmp_path, open_store(kind, tmp_path / "store"))
+    exporter = life.exporter(rows=50)
+    with ThreadPoolExecutor(1) as thread:
+        for _ in range(20):
+            export = thread.submit(exporter.export, life.engine.record.exported_block, True)
+            while not export.done():
+                life.enqueue(5)
+                life.settle(Verb.ACK, 5)
+            if exported := export.result():
+                life.apply(exported)
+    life.export_all(exporter)
+    life.store.close()
+
+    assert life.lake_lsns() == list(range(1, life.engine.record.next_lsn))
+    assert verify(life.lake) == []
 
 
 def test_an_exporter_that_failed_goes_on_when_the_fault_is_gone(life: Life) -> None:
@@ -489,6 +548,26 @@ def test_an_exporter_that_failed_goes_on_when_the_fault_is_gone(life: Life) -> N
     life.export_all(exporter)
     assert life.lake_lsns() == [1, 2, 3, 4, 5, 6]
     assert verify(life.lake) == []
+
+
+def test_a_lake_that_cannot_be_reached_at_the_start_is_looked_at_later(life: Life) -> None:
+    life.enqueue(2)
+    life.export_all(life.exporter())
+    life.enqueue(2)
+    away = life.lake.with_name("away")
+    life.lake.rename(away)
+    life.lake.write_bytes(b"not a directory")
+    exporter = Exporter(life.store, life.lake, NODE, 100, 1 << 20)
+
+    with pytest.raises(LakeUnavailable):
+        exporter.recover(life.engine.record.exported_lsn)
+    with pytest.raises(LakeUnavailable):
+        exporter.export(life.engine.record.exported_block, True)
+
+    life.lake.unlink()
+    away.rename(life.lake)
+    life.export_all(exporter)
+    assert life.lake_lsns() == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("step", STEPS[2:])

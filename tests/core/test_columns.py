@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from holdfast.core.columns import CELLS, RUNS, Columns
 from holdfast.core.journal import Entry, ShardName, decoded, read_block, rows, write_block
+from holdfast.core.journal import gone as given_up
 from holdfast.core.queue import JournalMode
 from holdfast.core.records import NO_EXTRA, Extra, Message, Origin
 
@@ -78,8 +79,15 @@ entries = st.lists(
 
 
 def count_rows(entry: tuple[Any, ...]) -> int:
-    counts = {Entry.ENQUEUED: lambda: entry[3], Entry.ONE: lambda: 1, Entry.GONE: lambda: 0}
-    return int(counts.get(entry[0], lambda: len(entry[5]))())
+    match entry[0]:
+        case Entry.ENQUEUED:
+            return int(entry[3])
+        case Entry.ONE:
+            return 1
+        case Entry.GONE:
+            return 0
+        case _:
+            return len(entry[5])
 
 
 def as_rows(columns: Columns, node: int) -> list[dict[str, Any]]:
@@ -111,12 +119,8 @@ def test_columns_of_blocks_hold_the_rows_of_the_blocks(blocks: list[list[tuple[o
         lsn += count
         columns.add(block, list(decoded(block)), fetch)
         expected += [msgspec.structs.asdict(row) for row in rows(block, 3, fetch)]
-        for entry in block_entries:
-            if entry[0] == Entry.GONE:
-                _, shard, sequences = entry
-                assert isinstance(shard, int)
-                assert isinstance(sequences, list)
-                gone.setdefault(shard, []).extend(sequences)
+        for shard, sequences in given_up(block):
+            gone.setdefault(shard, []).extend(sequences)
 
     assert as_rows(columns, 3) == expected
     assert columns.rows == len(expected)
@@ -152,3 +156,9 @@ def test_a_block_knows_the_bytes_that_it_refers_to() -> None:
         (Entry.ENQUEUED, 2, 1, 1, "mqtt", 12),
     ]
     assert read_block(write_block(1, 3, 1000, NAMES, list(given_entries))).size_bytes == 42
+
+
+def test_a_block_of_a_version_to_come_is_refused() -> None:
+    value = msgspec.msgpack.encode((99, 1, 0, 1000, {}, []))
+    with pytest.raises(ValueError, match="unknown version 99"):
+        read_block(value)

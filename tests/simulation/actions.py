@@ -116,10 +116,15 @@ class Actions:
         partitions = None
         if random.random() < 0.2:
             partitions = sorted(random.sample(range(count), random.randint(1, count)))
-        name = group.name if group is not None else "default"
+        name = group.name if group is not None else self.new_name(queue)
         limit = random.choice(LIMITS)
         max_bytes = random.choice((0, 0, 0, 0, 1, 60))
         self.lease_from(queue, name, limit, partitions, max_bytes)
+
+    def new_name(self, queue: Queue) -> str:
+        """A group that was never there: the journal tells groups apart by their names alone."""
+        made = sum(1 for where, _ in self.machine.model.names if where == queue.name)
+        return f"default{made or ''}"
 
     def lease_from(
         self, queue: Queue, group: str, limit: int, partitions: list[int] | None = None, max_bytes: int = 0
@@ -134,6 +139,8 @@ class Actions:
             (NAMESPACE, queue.name), group, limit, timeout, consumer, "sim", now, partitions, max_bytes
         )
         chosen = set(range(len(queue.next_seq)) if partitions is None else partitions)
+        machine.model.ids_ms = machine.engine.ids.floor >> 22
+        machine.model.event += 1
         for partition in chosen:
             machine.model.tick(queue.name, partition, now)
         machine.after()
@@ -192,7 +199,7 @@ class Actions:
             handle.id,
             token,
             verb,
-            delay=random.choice((-1, -1, 0, SECOND // 3)),
+            delay=random.choice((-1, -1, 0, SECOND // 3)) if verb is Verb.NACK else -1,
             error=random.choice(("", "boom")),
             timeout=random.choice((-1, SECOND, 10 * SECOND)),
             consumer=consumer,
@@ -296,6 +303,11 @@ class Actions:
         work = admin.delete_group(machine.engine, (NAMESPACE, queue.name), name, lambda: machine.now)
         machine.model.remove_group(queue.name, name)
         self._run(work)
+        machine.model.ids_ms = machine.engine.ids.floor >> 22
+        machine.model.event += 1
+        for partition in range(len(queue.next_seq)):
+            machine.model.tick(queue.name, partition, machine.now)
+        machine.after()
         self.handles = [h for h in self.handles if (h.queue, h.group) != (queue.name, name)]
 
     def purge(self, queue: Queue) -> None:

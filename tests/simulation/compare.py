@@ -62,7 +62,7 @@ def adopt(model: Model, picture: Picture, doubt: bool) -> None:
     `doubt`: an operation was cut short, so that anything it might have done may have happened.
     """
     facts = model.facts
-    _check_groups(facts, picture)
+    _check_groups(facts, picture, doubt)
     for name, queue in model.queues.items():
         stored = picture.queues.get(name)
         if stored is None:
@@ -79,12 +79,14 @@ def adopt(model: Model, picture: Picture, doubt: bool) -> None:
     model.expected = {}
 
 
-def _check_groups(facts: Facts, picture: Picture) -> None:
+def _check_groups(facts: Facts, picture: Picture, doubt: bool) -> None:
     there = {(name, group.number) for name, queue in picture.queues.items() for group in queue.groups.values()}
     lost = facts.groups - facts.groups_gone - there - facts.new_groups_gone
-    must(not lost, f"groups {lost} are lost")
+    must(not lost or doubt, f"groups {lost} are lost")
     back = facts.groups_gone & there
     must(not back, f"groups {back} are back")
+    facts.groups_gone |= facts.groups - there
+    facts.groups |= there
 
 
 def _check_kept(facts: Facts, mail: Mail, queue: Queue, stored: Queue, doubt: bool) -> None:
@@ -137,9 +139,10 @@ def _take_over_facts(model: Model, picture: Picture) -> None:
         if name in picture.queues and not _open(picture.queues[name], message_id, number):
             facts.ends[name, message_id, number] = kind
     facts.ids.update(survived)
-    for source, letter in list(model.letters.items()):
-        if letter not in facts.ids:
-            del model.letters[source]
+    model.letters = {source: letter for source, letter in model.letters.items() if letter in facts.ids}
+    model.places = {message_id: place for message_id, place in model.places.items() if message_id in facts.ids}
+    for stored in picture.queues.values():
+        model.places.update((mail.id, (mail.partition, mail.seq)) for mail in stored.mails.values())
     facts.forget()
 
 

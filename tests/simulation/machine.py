@@ -109,6 +109,7 @@ class Machine:
     def tick(self) -> None:
         self.engine.tick(self.now)
         self.model.ids_ms = self.engine.ids.floor >> ID_TIME_SHIFT
+        self.model.event += 1
         for name in list(self.model.queues):
             for partition in range(len(self.model.queues[name].next_seq)):
                 self.model.tick(name, partition, self.now)

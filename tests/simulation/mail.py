@@ -57,6 +57,7 @@ class Mail:
     size: int
     message_id: str | None = None
     source: tuple[int, str] | None = None
+    given_key: str | None = None  # as the producer gave it, whether or not this queue goes by it
     scheduled: bool = False
     order: tuple[int, int] = (0, 0)
     ms: int = 0

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from holdfast.core.commands import Draft, Enqueued, Settlement, Verb
 from holdfast.core.ids import EPOCH_MS, fnv1a32
 from holdfast.core.queue import DEAD_QUEUE_CONFIG, DEAD_PREFIX, Ordering, QueueConfig
+from holdfast.core.records import Extra, Origin
 from holdfast.errors import HoldfastError, LeaseLost, MessageTooLarge, QueueFull
 from tests.simulation.facts import Facts
 from tests.simulation.mail import Group, Is, Life, Mail, Queue, must
@@ -110,6 +111,7 @@ class Model:
             size=len(draft.payload),
             message_id=extra.message_id,
             source=(origin.source_id, origin.source_group) if origin else None,
+            given_key=extra.key,
             scheduled=draft.deliver_at > now,
             order=(self.event, message_id),
             ms=message_id >> ID_TIME_SHIFT,
@@ -144,11 +146,11 @@ class Model:
             life = mail.lives[name]
             life.state, life.ended = Is.ENDED, kind
             self.facts.ended(queue.name, mail.id, queue.groups[name].number, kind)
-        if not open_in:
+        readers = [cursor for cursor in queue.cursors() if cursor.sees(mail)]
+        for cursor in readers:
+            self.facts.ended(queue.name, mail.id, cursor.number, kind)
+        if not open_in and not readers:
             self.facts.ended(queue.name, mail.id, -1, kind)
-        for cursor in queue.cursors():
-            if cursor.sees(mail):
-                self.facts.ended(queue.name, mail.id, cursor.number, kind)
         mail.listed = False
         del queue.mails[mail.id]
         self.facts.removed(mail.id)
@@ -185,7 +187,6 @@ class Model:
 
     def bury(self, burials: Iterable[Burial], now: int) -> None:
         """What the engine says it buried must be what had to be, with nothing left."""
-        self.event += 1
         for burial in burials:
             queue = self.queues[burial.queue]
             for (group, message_id, reason, attempts), letter in zip(burial.doomed, burial.letters, strict=True):
@@ -223,6 +224,7 @@ class Model:
         mail.scheduled = False
         if not group:
             queue.no_burials[mail.partition] = now + BURIAL_BACKOFF
+            self.allowed[queue.name, "", mail.id] = (reason, 0)
             return
         life = mail.lives[group]
         if life.state is Is.LEASED:
@@ -241,10 +243,9 @@ class Model:
             must(known.id == letter, f"{target}: two letters of {mail.id} in {group!r}: {known.id}, {letter}")
             return
         must((mail.id, group) not in self.letters, f"{target}: {mail.id} in {group!r} buried again: {letter}")
-        draft = Draft(b"x" * mail.size, mail.priority)
-        made = self._store(dead, partition, draft, letter, now)
-        made.source = (mail.id, group)
-        made.key = mail.key if dead.config.ordering is Ordering.PARTITION else None
+        origin = Origin(mail.id, mail.queue, group)
+        draft = Draft(b"x" * mail.size, mail.priority, extra=Extra(key=mail.given_key, origin=origin))
+        self._store(dead, partition, draft, letter, now)
         self.letters[mail.id, group] = letter
 
     # --- settling ---------------------------------------------------------------------------------------------------
@@ -258,6 +259,7 @@ class Model:
         now: int,
     ) -> None:
         queue = self.queues[name]
+        self.event += 1
         done: dict[int, tuple[Verb, int]] = {}
         for settlement, result in zip(settlements, results, strict=True):
             mail = queue.mails.get(settlement.id)
@@ -279,7 +281,8 @@ class Model:
 
     def _repeated(self, group: Group, settlement: Settlement, done: dict[int, tuple[Verb, int]]) -> bool:
         known = done.get(settlement.token) or group.remembered.get(settlement.token)
-        return known == (settlement.verb, settlement.id)
+        where = self.places.get(settlement.id, (-1, 0))[0]
+        return known == (settlement.verb, settlement.id) and settlement.partition in (-1, where)
 
     def _settle_one(
         self,
@@ -315,8 +318,7 @@ class Model:
     # --- time -------------------------------------------------------------------------------------------------------
 
     def tick(self, name: str, partition: int, now: int) -> None:
-        """All that is due by now in a partition."""
-        self.event += 1
+        """All that is due by now in a partition. What falls due in one event is equal in age."""
         queue = self.queues[name]
         for mail in queue.in_partition(partition):
             for group, life in mail.lives.items():
@@ -395,6 +397,7 @@ class Model:
         queue.groups[group] = made
         self.names[name, number] = group
         if not cursor and earliest:
+            queue.no_burials = {}
             for mail in queue.mails.values():
                 if mail.listed:
                     mail.lives[group] = Life()

@@ -11,12 +11,16 @@ _OUT = (Is.LEASED, Is.BACKING_OFF, Is.DOOMED)
 
 
 def before(one: Mail, other: Mail) -> bool:
-    """Whether a message's own place is before another's, priority first. Two that fell due together are equal."""
+    """Whether a message's own place is before another's, priority first."""
     if one.priority != other.priority:
         return one.priority < other.priority
     if one.order[0] != other.order[0]:
         return one.order[0] < other.order[0]
-    return bool(one.order[1] and other.order[1]) and one.order[1] < other.order[1]
+    if one.order[1] and other.order[1]:
+        return one.order[1] < other.order[1]
+    # They fell due in one event: within a partition in the order of their times, over partitions in any.
+    due_both = not one.order[1] and not other.order[1] and one.partition == other.partition
+    return due_both and (one.deliver_at, one.seq) < (other.deliver_at, other.seq)
 
 
 def goes_before(one: Mail, other: Mail, group: str) -> bool:
@@ -27,24 +31,29 @@ def goes_before(one: Mail, other: Mail, group: str) -> bool:
     return before(one, other)
 
 
-def candidates(queue: Queue, group: str, partitions: set[int]) -> list[Mail]:
-    """All that may go out now, were each the only one."""
+def candidates(queue: Queue, group: str, partitions: set[int], in_order: bool = True) -> list[Mail]:
+    """All that may go out now, were each the only one. Not `in_order`: any one of a key that has nothing out."""
     mails = [m for m in queue.mails.values() if m.partition in partitions and m.listed and group in m.lives]
     ready = [m for m in mails if m.lives[group].state is Is.READY and not m.scheduled]
     if queue.config.ordering is Ordering.STRICT:
         if any(m.lives[group].state in _OUT for m in mails):
             return []
         return [m for m in ready if not any(before(other, m) for other in ready)]
-    out = {m.key for m in mails if m.key is not None and m.lives[group].state in _OUT}
-    by_key: dict[str, list[Mail]] = {}
+    out = {key_of(m) for m in mails if m.key is not None and m.lives[group].state in _OUT}
+    by_key: dict[tuple[int, str | None], list[Mail]] = {}
     for mail in ready:
-        if mail.key is not None:
-            by_key.setdefault(mail.key, []).append(mail)
+        by_key.setdefault(key_of(mail), []).append(mail)
     return [
         m
         for m in ready
-        if m.key is None or (m.key not in out and not any(before(other, m) for other in by_key[m.key]))
+        if m.key is None
+        or (key_of(m) not in out and not (in_order and any(before(other, m) for other in by_key[key_of(m)])))
     ]
+
+
+def key_of(mail: Mail) -> tuple[int, str | None]:
+    """What must go one after another. Dead letters and imports of one key may lie in several partitions."""
+    return (mail.partition, mail.key)
 
 
 def check_lease(
@@ -59,7 +68,7 @@ def check_lease(
     all_there: bool,
 ) -> None:
     """The leased deliveries are the right ones in the right order, and none was left that should have come too."""
-    rest = candidates(queue, group, partitions)
+    rest = candidates(queue, group, partitions, all_in_order)
     strict = queue.config.ordering is Ordering.STRICT
     for item in leased:
         mail = queue.mails.get(item.message.id)
@@ -69,16 +78,17 @@ def check_lease(
         life = mail.lives.get(group)
         must(life is not None, f"{name} is not for this group")
         assert life is not None
-        must(mail in rest, f"{name} is leased, but may not go: {life}, key {mail.key}, scheduled {mail.scheduled}")
+        rivals = [m for m in queue.mails.values() if m.key and key_of(m) == key_of(mail) and group in m.lives]
+        must(mail in rest, f"{name} is leased, but may not go: {mail}, with {rivals}")
         if all_in_order and not strict:
             better = next((other for other in rest if goes_before(other, mail, group)), None)
-            must(better is None, f"{name} (priority {mail.priority}, {life}) goes before {better}")
+            must(better is None, f"{name} goes out: {mail}, before {better}")
         must(item.attempt == life.failures + 1, f"{name} has attempt {item.attempt}, not {life.failures + 1}")
         must(item.attempt <= queue.config.retry.max_retries + 1, f"{name} has attempt {item.attempt}")
         must(item.deadline == deadline, f"{name} has deadline {item.deadline}, not {deadline}")
         must(item.partition == mail.partition, f"{name} is said to be in partition {item.partition}")
         must(len(item.message.payload) == mail.size, f"{name} has another payload")
-        rest = [] if strict else [m for m in rest if m is not mail and (mail.key is None or m.key != mail.key)]
+        rest = [] if strict else [m for m in rest if m is not mail and (mail.key is None or key_of(m) != key_of(mail))]
         _take(life, item, consumer)
     must(len(leased) <= limit, f"{queue.name}/{group}: {len(leased)} leased, asked for {limit}")
     if all_there and len(leased) < limit:

@@ -11,6 +11,7 @@ import msgspec
 from holdfast.core.journal import gone, read_block
 from holdfast.core.queue import GroupKind, QueueRecord
 from holdfast.core.records import (
+    GONE,
     CursorHead,
     Delivery,
     GroupHead,
@@ -22,6 +23,7 @@ from holdfast.core.records import (
     read_delivery,
     read_group_head,
     read_keyed,
+    read_mask,
     read_message,
     read_ready,
     read_scheduled,
@@ -32,7 +34,6 @@ from holdfast.store.contract import Store
 from tests.simulation.mail import Group, Is, Life, Mail, Queue, must
 
 EVERYTHING = b"\xff" * 64
-PURGED = (1 << 64) - 1
 SHARD_TABLES = (
     Table.GROUPS,
     Table.READY,
@@ -77,7 +78,7 @@ class ShardPicture:
         for key, value in rows[Table.SCHEDULED]:
             due, _, place = read_scheduled(key, value)
             self.scheduled[place.seq] = (due, place)
-        self.masks = {seq_of(key): int.from_bytes(value, "big") for key, value in rows[Table.SETTLED]}
+        self.masks = {seq_of(key): read_mask(value) for key, value in rows[Table.SETTLED]}
         heads = {number_in(key, 4, 4): value for key, value in rows[Table.GROUPS]}
         known = {group.number for group in record.groups}
         must(set(heads) == known, f"{self.name}: heads of groups {set(heads)}, but the queue has {known}")
@@ -148,7 +149,7 @@ class Picture:
         for seq, message in shard.messages.items():
             listed = seq in shard.ready or seq in shard.scheduled
             mask = shard.masks.get(seq, 0)
-            if not listed and (mask == PURGED or not mask or not shard.kept(seq)):
+            if not listed and (mask == GONE or not mask or not shard.kept(seq)):
                 must((shard.number, seq) in self.gone, f"{shard.name}: the record of message {seq} is left behind")
                 continue
             must((shard.number, seq) not in self.gone, f"{shard.name}: live message {seq} is to go with the journal")
@@ -168,6 +169,7 @@ class Picture:
                 size=len(message.payload),
                 message_id=message.extra.message_id,
                 source=(origin.source_id, origin.source_group) if origin else None,
+                given_key=message.extra.key,
                 scheduled=seq in shard.scheduled,
                 order=(self.event, stamp),
                 ms=stamp >> 22,

@@ -121,7 +121,7 @@ def _drain_once(machine: Machine, actions: Actions) -> None:
     machine.tick()
     for name in list(machine.model.queues):
         queue = machine.model.queues[name]
-        for group in [group.name for group in queue.leasing()] or ["default"]:
+        for group in [group.name for group in queue.leasing()] or [actions.new_name(queue)]:
             while actions.lease_from(queue, group, 100):
                 held = [
                     Settlement(mail.id, life.token)

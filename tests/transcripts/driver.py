@@ -21,6 +21,7 @@ from holdfast.broker import admin
 from holdfast.broker.catalog import Queue
 from holdfast.broker.engine import Engine, Limits
 from holdfast.core.commands import Draft, Leased, Purge, Purged, Settlement, Standing, Verb
+from holdfast.core.effects import Op
 from holdfast.core.groups import NEVER
 from holdfast.core.journal import Row, gone, read_block, rows
 from holdfast.core.queue import GROUP_DEFAULT, PRIORITY_DEFAULT, GroupKind
@@ -506,9 +507,11 @@ class Scene:
         for shard in self._queue(arguments[0]).shards:
             head = shard.head
             yield f"#{shard.partition} enqueued={head.enqueued} duplicates={head.duplicates} refused={head.refused}"
-            for group in [*shard.groups.values(), *shard.cursors.values()]:
-                told = [f"{name}={value}" for name, value in sorted(group.head.counters.items()) if value]
-                yield f"#{shard.partition} {group.name}: {' '.join(told)}"
+            counters = {name: group.head.counters for name, group in shard.groups.items()}
+            counters |= {name: cursor.head.counters for name, cursor in shard.cursors.items()}
+            for group, counts in counters.items():
+                told = [f"{name}={value}" for name, value in sorted(counts.items()) if value]
+                yield f"#{shard.partition} {group}: {' '.join(told)}"
 
     def do_records(self, arguments: list[str], options: Options) -> Iterator[str]:
         """How many records of messages there are, by table: nothing may be left behind."""
@@ -586,14 +589,13 @@ class Scene:
         last = self.engine.record.next_block - 1
         blocks = self.engine.store.scan(Table.JOURNAL, journal_key(0), journal_key(last + 1), 1 << 20)
         removed = [(shard, seq) for _, value in blocks for shard, seqs in gone(read_block(value)) for seq in seqs]
-        ops = [(Table.MESSAGES, message_key(shard, seq), None) for shard, seq in removed]
-        self.engine.exported(
-            last, self.engine.record.next_lsn - 1, [*ops, *[(Table.JOURNAL, k, None) for k, _ in blocks]]
-        )
+        ops: list[Op] = [(Table.MESSAGES, message_key(shard, seq), None) for shard, seq in removed]
+        ops += [(Table.JOURNAL, key, None) for key, _ in blocks]
+        self.engine.exported(last, self.engine.record.next_lsn - 1, ops)
         yield f"exported, {len(removed)} message records removed"
 
     def do_limits(self, arguments: list[str], options: Options) -> Iterator[str]:
-        self.limits = self.engine.limits = Limits(**{name: int(value) for name, value in options.items()})
+        self.limits = self.engine.limits = Limits(max_queues=int(options["max_queues"]))
         yield from ()
 
 

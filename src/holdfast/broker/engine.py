@@ -38,6 +38,7 @@ from holdfast.core.ids import Snowflakes
 from holdfast.core.journal import ShardName, write_block
 from holdfast.core.queue import (
     DEAD_QUEUE_CONFIG,
+    PRIORITY_MAX,
     GroupKind,
     GroupRecord,
     QueueConfig,
@@ -222,7 +223,7 @@ class Engine:
             shard.supply(effects.reads, self._fetch(effects.reads))
             effects = shard.step(command, now)
         self._at = now
-        if effects.ops or effects.entries or type(command) is AddGroup:
+        if effects.ops or effects.entries or shard.unsaved:
             self._ops += effects.ops
             self._entries += effects.entries
             self._rows += effects.rows
@@ -301,25 +302,26 @@ class Engine:
         timeout = timeout if timeout >= 0 else queue.config.delivery_timeout
         found: list[Leased] = []
         while len(found) < limit:
-            shares = self._shares(shards, group, limit - len(found))
             before = len(found)
-            for shard, share in shares:
+            for shard, share in self._shares(shards, group, limit - len(found), in_turn=max_bytes > 0):
                 left = max_bytes - sum(len(leased.message.payload) for leased in found) if max_bytes else 0
-                if max_bytes and left <= 0 and found:
-                    break
                 bound = max(left, 1) if max_bytes else 0
                 command = Lease(group, share, timeout, consumer, protocol, bound, one_at_least=not found)
                 reply = self.step(queue, shard, command, now)
                 assert isinstance(reply, list)
                 found += reply
+                if max_bytes and (len(reply) < share or left <= 0):
+                    limit = len(found)  # what comes next does not fit, and nothing may overtake it
+                    break
             if len(found) == before:
                 break
         if len(shards) > 1 and len(found) > 1:
             found.sort(key=_place)
         return found
 
-    def _shares(self, shards: list[Shard], group: str, limit: int) -> list[tuple[Shard, int]]:
-        """How many of the next `limit` deliveries each shard has, going by their places."""
+    def _shares(self, shards: list[Shard], group: str, limit: int, in_turn: bool) -> list[tuple[Shard, int]]:
+        """How many of the next `limit` deliveries each shard has, going by their places. `in_turn`: in runs, in the very
+        order of the places, so that one can stop anywhere."""
         fronts: list[tuple[tuple[int, int], int]] = []
         for index, shard in enumerate(shards):
             if shard.head.ready:
@@ -339,9 +341,21 @@ class Engine:
             return [(best, limit)]
         lists = [[(place, fronts[0][1]) for place in places]]
         lists += [[(place, index) for place in self.heads(shards[index], group, limit)] for _, index in fronts[1:]]
+        horizons = [shards[part[0][1]].horizon(group) for part in lists if len(part) < limit]
+        known = min((horizon for horizon in horizons if horizon is not None), default=(PRIORITY_MAX + 1, 0))
+        runs: list[tuple[int, int]] = []
+        for place, index in islice(merge(*lists), limit):
+            if place > known:
+                break  # a shard must read on first, to know whether it has something better
+            if runs and runs[-1][0] == index:
+                runs[-1] = (index, runs[-1][1] + 1)
+            else:
+                runs.append((index, 1))
+        if in_turn:
+            return [(shards[index], count) for index, count in runs]
         counts: dict[int, int] = {}
-        for _, index in islice(merge(*lists), limit):
-            counts[index] = counts.get(index, 0) + 1
+        for index, count in runs:
+            counts[index] = counts.get(index, 0) + count
         return [(shards[index], count) for index, count in counts.items()]
 
     def heads(self, shard: Shard, group: str, limit: int = 1) -> list[tuple[int, int]]:
@@ -604,6 +618,7 @@ class Engine:
         self.save_queue(queue)
         for shard in queue.shards:
             self._start_group(queue, shard, group, earliest, now)
+            self._note_wake(shard)
         self.stirred.add(queue.name)
         return group
 

@@ -85,6 +85,7 @@ class _Plan(msgspec.Struct):
     size_bytes: int = 0
     day: int = 0
     full: bool = False
+    value: bytes = b""  # the record of the last block
 
 
 def removal_ops(exported: Exported) -> list[Op]:
@@ -171,10 +172,11 @@ class Exporter:
         A lake that ends before that is continued, and the next entry names what is missing. Not so when its last entry
         is torn: then it is damaged, since a crash can't have torn an entry that the store knew of.
         """
+        self._exported_lsn = exported_lsn
+        self._unsettled = True
         with self._lake_errors():
             self._prepare()
             self._manifest.read()
-            self._exported_lsn = exported_lsn
             behind = self.position.last_lsn < exported_lsn
             if behind and self._manifest.torn:
                 raise LakeDamaged(path=self._manifest.path, problem="its last entry is torn")
@@ -236,21 +238,23 @@ class Exporter:
             if in_lake is not None:
                 return in_lake
             after_block = self.position.last_block
-        plan = self._look_ahead(after_block)
-        if plan.last_block == after_block or not (plan.full or force):
+        if not force and not self._look_ahead(after_block).full:
+            return None
+        plan = self._look_again(after_block)
+        if plan.last_block == after_block:
             return None
         self._reached("planned")
         self._store.sync()
+        if not self._reader.has(plan.last_block, plan.value):
+            return None  # the store failed meanwhile and came back without it
         self._reached("store synced")
-        self._plan = _Plan(0, 0)
         return self._export(after_block, plan.last_block)
 
     def drop(self, after_block: int) -> Exported | None:
         """The blocks after `after_block`, up to a segment's worth, as if exported: for a node that keeps no journal."""
-        plan = self._look_ahead(after_block)
+        plan = self._look_again(after_block)
         if plan.last_block == after_block:
             return None
-        self._plan = _Plan(0, 0)
         last_lsn, gone = self._read_gone(after_block + 1, plan.last_block)
         assert last_lsn is not None
         return Exported(
@@ -296,25 +300,29 @@ class Exporter:
             removal=removal_of(after_block + 1, position.last_block, gone),
         )
 
+    def _look_again(self, after_block: int) -> _Plan:
+        """What the next segment takes, from the store as it is now."""
+        self._plan = _Plan(0, 0)
+        plan, self._plan = self._look_ahead(after_block), _Plan(0, 0)
+        return plan
+
     def _look_ahead(self, after_block: int) -> _Plan:
-        """How much there is to export. What was seen by the last call is not read again."""
+        """How much there is to export. What was seen by the last call is not read again: a guess, but a cheap one."""
         if self._plan.after_block != after_block:
             self._plan = _Plan(after_block, after_block)
         plan = self._plan
-        if plan.full:
-            return plan
-        for number, block, size_bytes in self._reader.blocks(plan.last_block + 1):
+        for number, block, value in self._reader.blocks(plan.last_block + 1):
             day = block.at // DAY
             if plan.rows and block.rows and day != plan.day:
                 plan.full = True
                 return plan
             if block.rows:
                 plan.day = day
-            plan.last_block = number
+            plan.last_block, plan.value = number, value
             plan.rows += block.rows
-            plan.size_bytes += size_bytes + block.size_bytes
-            plan.full = plan.rows >= self._segment_rows or plan.size_bytes >= self._segment_bytes
-            if plan.full:
+            plan.size_bytes += len(value) + block.size_bytes
+            if plan.rows >= self._segment_rows or plan.size_bytes >= self._segment_bytes:
+                plan.full = True
                 return plan
         return plan
 

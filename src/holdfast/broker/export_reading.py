@@ -71,23 +71,27 @@ class BlockReader:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def blocks(self, first_block: int, last_block: int = LAST - 1) -> Iterator[tuple[int, Block, int]]:
-        """Number, block, and its size in the store."""
+    def blocks(self, first_block: int, last_block: int = LAST - 1) -> Iterator[tuple[int, Block, bytes]]:
+        """Number, block, and its record."""
         start, end = first_block, journal_key(last_block + 1)
         while True:
             page = self._store.scan(Table.JOURNAL, journal_key(start), end, PAGE_BLOCKS)
             for key, value in page:
                 number = int.from_bytes(key, "big")
-                yield number, read_block(value), len(value)
+                yield number, read_block(value), value
                 start = number + 1
             if len(page) < PAGE_BLOCKS:
                 return
 
+    def has(self, number: int, value: bytes) -> bool:
+        """Whether a block is still the one it was."""
+        return self._store.get(Table.JOURNAL, journal_key(number)) == value
+
     def windows(self, first_block: int, last_block: int) -> Iterator[Window]:
         """All blocks from first to last, a few at a time."""
         window = Window()
-        for _, block, size_bytes in self.blocks(first_block, last_block):
-            if window.add(block, size_bytes):
+        for _, block, value in self.blocks(first_block, last_block):
+            if window.add(block, len(value)):
                 yield window
                 window = Window()
         if window.blocks:
@@ -100,10 +104,8 @@ class BlockReader:
             known[shard] = [(first, end, self._messages(shard, first, end)) for first, end in ranges]
 
         def fetch(shard: int, first: int, count: int) -> list[Message]:
-            for low, high, messages in known[shard]:
-                if low <= first < high:
-                    return messages[first - low : first - low + count]
-            raise AssertionError("a range that the window does not refer to")
+            low, messages = next((low, messages) for low, high, messages in known[shard] if low <= first < high)
+            return messages[first - low : first - low + count]
 
         return fetch
 

@@ -11,8 +11,9 @@ from holdfast.core.groups import LeaseGroup
 from holdfast.core.journal import Entry
 from holdfast.core.leasing import free_key, leave_lane, next_of_keys
 from holdfast.core.queue import PRIORITY_MAX, JournalMode
-from holdfast.core.reading import CHUNK, GONE, Live, locate, unschedule
+from holdfast.core.reading import CHUNK, Live, locate, unschedule
 from holdfast.core.records import (
+    GONE,
     LAST,
     Message,
     Place,
@@ -26,6 +27,7 @@ from holdfast.core.records import (
     scheduled_key,
     scheduled_value,
     settled_key,
+    write_mask,
     write_message,
 )
 from holdfast.core.shard import Shard, handles, new_cursor_head, new_group_head
@@ -52,13 +54,12 @@ def add_group(shard: Shard, command: AddGroup, now: int, _effects: Effects) -> N
         group = LeaseGroup(command.number, command.name, head, shard.config.strict)
         group.dirty = True
         shard.groups[command.name] = group
-        if command.earliest and shard.head.expiry_high:
-            # What expired while cursor groups kept it, or while it was leased elsewhere, must not reach this group.
-            shard.head.expiry_seq, shard.head.next_expiry = 1, now
+        if command.earliest:
+            _look_again_for_expired(shard, now)
 
 
 @handles(RemoveGroup)
-def remove_group(shard: Shard, command: RemoveGroup, _now: int, effects: Effects) -> None:
+def remove_group(shard: Shard, command: RemoveGroup, now: int, effects: Effects) -> None:
     """The group's records go at once; the messages that were kept for it alone follow (`sweeps.drop_unneeded`)."""
     group = shard.groups.get(command.name)
     cursor = shard.cursors.get(command.name)
@@ -71,6 +72,20 @@ def remove_group(shard: Shard, command: RemoveGroup, _now: int, effects: Effects
         low, high = delivery_key(number, leaving.number, 0), delivery_key(number, leaving.number + 1, 0)
         effects.ops.append((Table.DELIVERIES, low, Until(high)))
         shard.head.unneeded_seq = 1
+        shard.cool()
+        _look_again_for_expired(shard, now)
+
+
+def _look_again_for_expired(shard: Shard, now: int) -> None:
+    """The sweep has passed by what was leased or kept by a cursor group when it expired. That was good as long as the
+    groups were the same: it must not reach a new one, and the one that had it may be gone."""
+    head = shard.head
+    if head.expiry_high:
+        head.expiry_seq, head.next_expiry = 1, now
+    if head.early_at:
+        head.early_at, head.next_early = b"", now
+    elif head.next_early:
+        head.next_early = min(head.next_early, now)
 
 
 # --- removing messages ----------------------------------------------------------------------------------------------
@@ -108,6 +123,7 @@ def _purge_delayed(shard: Shard, entries: list[tuple[int, int, Place]], effects:
         shard.remove_extras(place, effects)
         _gone(shard, place.seq, effects)
         names = [group.name for group in shard.groups.values() if group.head.start <= place.seq]
+        names += [cursor.name for cursor in shard.cursors.values() if cursor.needs(place.seq)]
         for name in names or [""]:
             purged.setdefault(name, []).append(message_id)
     for name, ids in purged.items():
@@ -159,6 +175,7 @@ def _remove_everywhere(shard: Shard, place: Place, message: Message, effects: Ef
         else:
             group.take_out(delivery)
             shard.forget_delivery(group, message.id, effects)
+    names += [cursor.name for cursor in shard.cursors.values() if cursor.needs(place.seq)]
     shard.unlist(place, effects)
     _gone(shard, place.seq, effects)
     return names or [""]
@@ -169,15 +186,16 @@ def _gone(shard: Shard, seq: int, effects: Effects) -> None:
     shard.gone.append(seq)
     if shard.shared():
         shard.masks.pop(seq, None)
-        mark = GONE.to_bytes(8, "big") if shard.kept_by_cursor(seq) else None
+        mark = write_mask(GONE) if shard.kept_by_cursor(seq) else None
         effects.ops.append((Table.SETTLED, settled_key(shard.number, seq), mark))
     elif shard.kept_by_cursor(seq):
-        effects.ops.append((Table.SETTLED, settled_key(shard.number, seq), GONE.to_bytes(8, "big")))
+        effects.ops.append((Table.SETTLED, settled_key(shard.number, seq), write_mask(GONE)))
 
 
 def journal_purged(shard: Shard, group: str, ids: list[int], effects: Effects) -> None:
     if group:
-        shard.groups[group].count("purged", len(ids))
+        who = shard.groups.get(group) or shard.cursors[group]
+        who.count("purged", len(ids))
     if ids and shard.config.journal is not JournalMode.OFF:
         effects.entries.append((Entry.MANY, shard.number, group, _PURGED, "", ids))
         effects.rows += len(ids)

@@ -204,7 +204,10 @@ def _store(  # noqa: C901, PLR0912, PLR0915
             else:
                 flags |= FLAG_EARLY
                 extra = replace(extra, flags=FLAG_EARLY)
-                ops.append((Table.EXPIRIES, expiry_key(number, expires_at, seq), b""))
+                early = expiry_key(number, expires_at, seq)
+                ops.append((Table.EXPIRIES, early, b""))
+                if early < head.early_at:  # the clock went back
+                    head.early_at = b""
                 if not head.next_early or expires_at < head.next_early:
                     head.next_early = expires_at
         value = write_message(message_id, now, deliver_at, expires_at, priority, extra, payload)

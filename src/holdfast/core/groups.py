@@ -149,8 +149,6 @@ class LeaseGroup:
                 state = self.keys[delivery.key] = KeyState()
             if delivery.id not in state.held:
                 state.held.append(delivery.id)
-            if delivery.id in state.waiting:
-                state.waiting.remove(delivery.id)
 
     def put_back(self, delivery: Delivery, now: int) -> None:
         """A delivery waits for another attempt: until `ready_at`, or for the next consumer."""
@@ -302,6 +300,16 @@ class LeaseGroup:
             if not lane.complete:
                 return
 
+    def horizon(self, priorities: dict[int, int]) -> tuple[int, int] | None:
+        """The place beyond which it is not known what stands next, None if everything is known."""
+        if self.strict or len(self.deliveries) - self.leased >= MAX_RETRYING:
+            return None
+        for priority in sorted(priorities):
+            lane = self.lane(priority)
+            if not lane.complete:
+                return priority, lane.reached
+        return None
+
     def heads(self, priorities: dict[int, int], limit: int) -> list[tuple[int, int]]:
         """Places of the deliveries that `choose` would choose, in order."""
         return [(item.priority, item.stamp) for item in self.choose(priorities, limit)]
@@ -351,9 +359,12 @@ class LeaseGroup:
         keys: set[bytes] = set()
         fresh = self.fresh(priorities)
         place = next(fresh, None)
+        horizon = self.horizon(priorities)
         index = 0
         while len(chosen) < limit and (place is not None or index < len(self.ready)):
             if index < len(self.ready) and (place is None or self.ready[index][:2] < (place.priority, place.stamp)):
+                if horizon is not None and self.ready[index][:2] > horizon:
+                    break
                 delivery = self.deliveries[self.ready[index][2]]
                 index += 1
                 if delivery.key:

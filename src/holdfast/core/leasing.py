@@ -20,17 +20,21 @@ from holdfast.core.records import (
     ShardHead,
     Table,
     delivery_key,
-    delivery_texts,
     keyed_key,
+    lease_texts,
     read_keyed,
     read_message,
     ready_key,
     write_delivery,
+    write_lease,
 )
 from holdfast.core.retry import backoff
 from holdfast.core.shard import Shard, handles
 from holdfast.core.states import Event, Journalled, Reason, journal_names
 from holdfast.errors import HoldfastError, LeaseLost
+
+Acked = dict[tuple[str, str], tuple[list[int], list[int]]]
+"""(consumer, protocol) -> ids and attempts of what was acked"""
 
 KEYED_LOOK = 4  # messages of a key looked at to find the next one
 BURIAL_BACKOFF = 5_000_000  # before a dead queue that could not take a letter is asked again
@@ -72,7 +76,7 @@ def lease(  # noqa: C901, PLR0915 - one loop without a call a message
     ids: list[int] = []
     attempts: list[int] = []
     single = len(shard.groups) == 1
-    texts = delivery_texts(consumer, protocol)
+    texts = lease_texts(consumer, protocol)
     fresh = 0
     for item, token in zip(chosen, tokens, strict=True):
         value = bodies.get(item.seq)
@@ -107,7 +111,7 @@ def lease(  # noqa: C901, PLR0915 - one loop without a call a message
             )
             deliveries[message.id] = delivery
             waits[min(((now - message.enqueued_at) // 1000).bit_length(), HISTOGRAM_BUCKETS - 1)] += 1
-            record = write_delivery(delivery, texts)
+            record = write_lease(item, message, now, deadline, token, texts)
         else:
             delivery = item
             group.take_out(delivery)
@@ -171,6 +175,8 @@ def _within(chosen: list[Place | Delivery], max_bytes: int, one_at_least: bool) 
 @handles(Settle)
 def settle(shard: Shard, command: Settle, now: int, effects: Effects) -> None:  # noqa: C901 - a branch a verb
     group = shard.lease_group(command.group, "settle")
+    if not shard.shared() and _ack_plainly(shard, group, command.settlements, now, effects):
+        return
     results: list[int | HoldfastError | None] = []
     work: list[tuple[Settlement, Delivery]] = []
     seen: set[int] = set()
@@ -184,14 +190,10 @@ def settle(shard: Shard, command: Settle, now: int, effects: Effects) -> None:  
         else:
             results.append(_again(group, settlement, work))
     nexts = _want_to_settle(shard, group, work, now)
-    acked: dict[tuple[str, str], tuple[list[int], list[int]]] = {}
+    acked: Acked = {}
     deadlines: dict[int, int] = {}
-    plain = not shard.shared()
     for settlement, delivery in work:
         verb = settlement.verb
-        if plain and verb is Verb.ACK and not delivery.key and not delivery.flags:
-            _ack_plainly(shard, group, delivery, now, acked, effects)
-            continue
         if verb is Verb.EXTEND:
             deadlines[settlement.id] = extend(shard, group, delivery, settlement.timeout, now, effects)
             continue
@@ -228,9 +230,11 @@ def _again(group: LeaseGroup, settlement: Settlement, work: list[tuple[Settlemen
     if settlement.token:
         if group.remembered.get(settlement.token) == (settlement.verb, settlement.id):
             return None
-        for earlier, delivery in work:
-            if delivery.token == settlement.token and earlier.verb is settlement.verb:
-                return None
+        if settlement.verb is not Verb.EXTEND:
+            for earlier, delivery in work:
+                same = (delivery.id, delivery.token) == (settlement.id, settlement.token)
+                if same and earlier.verb is settlement.verb:
+                    return None
     return LeaseLost(message_id=settlement.id)
 
 
@@ -277,7 +281,7 @@ def _ack(
     group: LeaseGroup,
     delivery: Delivery,
     now: int,
-    acked: dict[tuple[str, str], tuple[list[int], list[int]]],
+    acked: Acked,
     effects: Effects,
 ) -> None:
     times = group.head.processing_ms
@@ -295,46 +299,57 @@ def _ack(
 
 
 def _ack_plainly(
-    shard: Shard,
-    group: LeaseGroup,
-    delivery: Delivery,
-    now: int,
-    acked: dict[tuple[str, str], tuple[list[int], list[int]]],
-    effects: Effects,
-) -> None:
-    """`_ack` where nothing else hangs on the message: one group, no key, no flags. The same in 2.5 instead of 7 us."""
-    message_id, priority, number, head = delivery.id, delivery.priority, shard.number, shard.head
-    times = group.head.processing_ms
-    times[min(((now - delivery.leased_at) // 1000).bit_length(), HISTOGRAM_BUCKETS - 1)] += 1
-    who = (delivery.consumer, delivery.protocol)
-    lists = acked.get(who)
-    if lists is None:
-        lists = acked[who] = ([], [])
-    lists[0].append(message_id)
-    lists[1].append(delivery.failures + 1)
-    group.remember(delivery.token, Verb.ACK, message_id)
-    del group.deliveries[message_id]
-    group.leased -= 1
-    ops = effects.ops
-    ops.append((Table.DELIVERIES, delivery_key(number, group.number, message_id), None))
-    ops.append((Table.READY, ready_key(number, priority, delivery.order), None))
-    left = head.priorities[priority] - 1
-    if left:
-        head.priorities[priority] = left
-    else:
-        del head.priorities[priority]
-    head.ready -= 1
-    head.size_bytes -= delivery.size_bytes
-    body = shard.bodies.pop(delivery.seq, None)
-    if body is not None:
-        shard.hot.used_bytes -= len(body)
-    shard.gone.append(delivery.seq)
+    shard: Shard, group: LeaseGroup, settlements: list[Settlement], now: int, effects: Effects
+) -> bool:
+    """`settle` for the common case: acks by token, one group, no keys or flags. The same in 2.5 instead of 7 us each.
+
+    False: this is not that case, and nothing was done.
+    """
+    deliveries = group.deliveries
+    work: list[Delivery] = []
+    for settlement in settlements:
+        delivery = deliveries.get(settlement.id)
+        if (
+            delivery is None
+            or settlement.verb is not Verb.ACK
+            or not settlement.token
+            or settlement.token != delivery.token
+            or delivery.key
+            or delivery.flags
+        ):
+            return False
+        work.append(delivery)
+    if len({delivery.id for delivery in work}) != len(work):
+        return False
+    number, group_number, head, ops = shard.number, group.number, shard.head, effects.ops
+    priorities, times, gone = head.priorities, group.head.processing_ms, shard.gone
+    acked: Acked = {}
+    for delivery in work:
+        message_id, priority = delivery.id, delivery.priority
+        times[min(((now - delivery.leased_at) // 1000).bit_length(), HISTOGRAM_BUCKETS - 1)] += 1
+        lists = acked.setdefault((delivery.consumer, delivery.protocol), ([], []))
+        lists[0].append(message_id)
+        lists[1].append(delivery.failures + 1)
+        group.remember(delivery.token, Verb.ACK, message_id)
+        del deliveries[message_id]
+        ops.append((Table.DELIVERIES, delivery_key(number, group_number, message_id), None))
+        ops.append((Table.READY, ready_key(number, priority, delivery.order), None))
+        priorities[priority] -= 1
+        if not priorities[priority]:
+            del priorities[priority]
+        head.size_bytes -= delivery.size_bytes
+        gone.append(delivery.seq)
+    group.leased -= len(work)
+    head.ready -= len(work)
+    _journal_acked(shard, group, acked, effects)
+    effects.reply = Settled([None] * len(work))
+    return True
 
 
 def _journal_acked(
     shard: Shard,
     group: LeaseGroup,
-    acked: dict[tuple[str, str], tuple[list[int], list[int]]],
+    acked: Acked,
     effects: Effects,
 ) -> None:
     for (consumer, protocol), (ids, attempts) in acked.items():

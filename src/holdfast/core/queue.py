@@ -7,7 +7,7 @@ value out of range is refused by name, with what is allowed.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import TypeVar
 
@@ -218,10 +218,17 @@ def _number(value: object, kind: str) -> int | float:
     if kind == "size" and isinstance(value, str):
         return parse_size(value)
     if kind == "number":
-        return float(value)
+        return _parsed(float, value, "it is a number")
     if isinstance(value, float) and not value.is_integer():
         raise ValueError("it is a whole number")
-    return int(value)
+    return _parsed(int, value, "it is a whole number")
+
+
+def _parsed(parse: Callable[[float | str], float], value: float | str, problem: str) -> float:
+    try:
+        return parse(value)
+    except ValueError:
+        raise ValueError(problem) from None
 
 
 def _check_together(config: QueueConfig, base: QueueConfig | None) -> None:

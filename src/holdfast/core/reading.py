@@ -21,10 +21,12 @@ from holdfast.core.enqueue import place_of
 from holdfast.core.journal import Entry
 from holdfast.core.queue import JournalMode
 from holdfast.core.records import (
+    GONE,
     Message,
     Table,
     due_key,
     message_key,
+    read_mask,
     read_message,
     ready_key,
     scheduled_key,
@@ -36,7 +38,6 @@ from holdfast.core.states import Event, Journalled, State, journal_names
 from holdfast.errors import CursorOutOfRange, MessageNotFound
 
 CHUNK = 256  # messages a step of a long command handles
-GONE = (1 << 64) - 1  # the mask of a message that was removed while a cursor group had not come to it
 
 
 class Live(Enum):
@@ -94,7 +95,7 @@ def masks(shard: Shard, first: int, last: int) -> dict[int, int]:
         settled_key(shard.number, last + 1),
         last - first + 1,
     )
-    return {seq_of(key): int.from_bytes(value, "big") for key, value in rows}
+    return {seq_of(key): read_mask(value) for key, value in rows}
 
 
 def chunk_for(shard: Shard, limit: int, max_bytes: int) -> int:

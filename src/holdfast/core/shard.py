@@ -24,6 +24,7 @@ from holdfast.core.records import (
     FLAG_DUE,
     FLAG_EARLY,
     FLAG_SOURCED,
+    KEPT,
     LAST,
     CursorHead,
     Delivery,
@@ -42,6 +43,7 @@ from holdfast.core.records import (
     read_cursor_head,
     read_delivery,
     read_group_head,
+    read_mask,
     read_message,
     read_ready,
     read_shard_head,
@@ -50,6 +52,7 @@ from holdfast.core.records import (
     shard_key,
     source_key,
     write_head,
+    write_mask,
 )
 from holdfast.errors import GroupNotFound, HoldfastError, WrongGroupKind
 
@@ -121,18 +124,14 @@ class Shard:
         heads = {int.from_bytes(key[4:8], "big"): value for key, value in group_rows}
         by_number: dict[int, LeaseGroup] = {}
         for record in groups:
-            value = heads.get(record.number)
-            if value is None:
-                continue
+            value = heads[record.number]
             if record.kind is GroupKind.CURSOR:
                 self.add_cursor(record, read_cursor_head(value))
             else:
                 group = LeaseGroup(record.number, record.name, read_group_head(value), self.config.strict)
                 self.groups[record.name] = by_number[record.number] = group
         for key, value in delivery_rows:
-            owner = by_number.get(int.from_bytes(key[4:8], "big"))
-            if owner is not None:  # else the group was deleted and its records wait to be removed
-                owner.restore(read_delivery(key, value), now)
+            by_number[int.from_bytes(key[4:8], "big")].restore(read_delivery(key, value), now)
 
     def add_cursor(self, record: GroupRecord | AddGroup, head: CursorHead) -> None:
         self.cursors[record.name] = CursorGroup(
@@ -157,6 +156,8 @@ class Shard:
             self.gone = []
         if self._have:
             self._have = {}
+        if len(self.masks) > MASKS_MAX:  # here and not when one is added: a step counts on what it has asked for
+            self.masks.clear()
         self.dirty = True
         return effects
 
@@ -176,6 +177,10 @@ class Shard:
             return [], missing.reads
         self._have = {}
         return lease_group.heads(self.head.priorities, limit), []
+
+    def horizon(self, group: str) -> tuple[int, int] | None:
+        """The place beyond which `heads` does not know what stands next, None if it knows all."""
+        return self.groups[group].horizon(self.head.priorities)
 
     def flush(self, effects: Effects) -> None:
         """Write the heads of what has changed since the last time: once a commit, not once a step."""
@@ -207,6 +212,12 @@ class Shard:
             if at and at < wake:
                 wake = at
         return min(wake, head.dedup_end + DEDUP_PAUSE) if head.dedup_end else wake
+
+    @property
+    def unsaved(self) -> bool:
+        """Whether a group has moved that `flush` has not written: a step may do that without any other record."""
+        groups, cursors = self.groups.values(), self.cursors.values()
+        return any(group.dirty for group in groups) or any(cursor.dirty for cursor in cursors)
 
     @property
     def live(self) -> int:
@@ -324,7 +335,7 @@ class Shard:
         if known is not None:
             return known
         value = self.get(Table.SETTLED, settled_key(self.number, seq))
-        return int.from_bytes(value, "big") if value else 0
+        return 0 if value is None else read_mask(value)
 
     def done_with(self, group: LeaseGroup, place: Place, effects: Effects) -> None:
         """`group` has settled a message: it goes, unless another group needs it still."""
@@ -339,14 +350,12 @@ class Shard:
                 self.remove(place, effects)
                 return
             self.unlist(place, effects)
+            mask = KEPT
         self._set_mask(seq, mask, effects)
 
     def _set_mask(self, seq: int, mask: int, effects: Effects) -> None:
-        if len(self.masks) >= MASKS_MAX:
-            self.masks.clear()
         self.masks[seq] = mask
-        size = (mask.bit_length() + 7) // 8
-        effects.ops.append((Table.SETTLED, settled_key(self.number, seq), mask.to_bytes(size, "big")))
+        effects.ops.append((Table.SETTLED, settled_key(self.number, seq), write_mask(mask)))
 
     # --- removing ---------------------------------------------------------------------------------------------------
 
@@ -372,7 +381,9 @@ class Shard:
         if place.flags:
             self.remove_extras(place, effects)
         for group in self.groups.values():
-            group.skips.discard(place.seq)
+            if place.seq in group.skips:
+                group.skips.remove(place.seq)
+                group.dirty = True
         body = self.bodies.pop(place.seq, None)
         if body is not None:
             self.hot.used_bytes -= len(body)
@@ -411,9 +422,11 @@ class Shard:
     def supply_body(self, seq: int, value: bytes) -> None:
         """A message record was rewritten in this step: what is read from now on in it is the new one."""
         self._have[Read(Table.MESSAGES, message_key(self.number, seq))] = value
-        old = self.bodies.pop(seq, None)
-        if old is not None:
-            self.hot.used_bytes -= len(old)
+
+    def cool(self) -> None:
+        """Keep no message records in memory. With one group less, nobody may come to take them out."""
+        self.hot.used_bytes -= sum(map(len, self.bodies.values()))
+        self.bodies.clear()
 
     def forget_delivery(self, group: LeaseGroup, message_id: int, effects: Effects) -> None:
         """A delivery has ended: its record goes."""

@@ -13,10 +13,11 @@ from holdfast.core.effects import Doomed, Effects, Read
 from holdfast.core.enqueue import appear, place_of
 from holdfast.core.groups import NEVER, LeaseGroup
 from holdfast.core.leasing import doom, fail, verdict
-from holdfast.core.reading import CHUNK, GONE, Live, liveness, log, move_on, unneeded, unschedule
+from holdfast.core.reading import CHUNK, Live, liveness, log, move_on, unneeded, unschedule
 from holdfast.core.records import (
     FLAG_DUE,
     FLAG_EARLY,
+    GONE,
     LAST,
     Delivery,
     Message,
@@ -26,6 +27,7 @@ from holdfast.core.records import (
     dedup_key,
     expiry_key,
     read_dedup,
+    read_mask,
     read_message,
     read_scheduled,
     scheduled_key,
@@ -125,15 +127,16 @@ def expire_early(shard: Shard, now: int, effects: Effects) -> bool:
     head, number = shard.head, shard.number
     if not head.next_early or head.next_early > now:
         return False
-    rows = shard.scan(Table.EXPIRIES, expiry_key(number, 0, 0), expiry_key(number, NEVER, 0), EXPIRY_CHUNK + 1)
+    start = head.early_at or expiry_key(number, 0, 0)
+    rows = shard.scan(Table.EXPIRIES, start, expiry_key(number, NEVER, 0), EXPIRY_CHUNK + 1)
     entries = [(int.from_bytes(key[4:12], "big"), int.from_bytes(key[12:20], "big")) for key, _ in rows]
     due = [entry for entry in entries[:EXPIRY_CHUNK] if entry[0] <= now]
     shard.want_bodies(seq for _, seq in due)
     messages = [shard.message(seq) for _, seq in due]
     if expire(shard, messages, now, effects):
         return True  # as in `expire_in_order`
-    for expires_at, seq in due:
-        effects.ops.append((Table.EXPIRIES, expiry_key(number, expires_at, seq), None))
+    if due:  # what is left of them is leased: its record stays, and goes with the message
+        head.early_at = rows[len(due) - 1][0] + b"\0"
     head.next_early = entries[len(due)][0] if len(entries) > len(due) else 0
     return True
 
@@ -240,7 +243,7 @@ def drop_unneeded(shard: Shard, _now: int, effects: Effects) -> bool:
     if not head.unneeded_seq:
         return False
     rows = shard.scan(Table.SETTLED, settled_key(number, head.unneeded_seq), settled_key(number, LAST), CHUNK)
-    masks = {seq_of(key): int.from_bytes(value, "big") for key, value in rows}
+    masks = {seq_of(key): read_mask(value) for key, value in rows}
     free = [seq for seq, mask in masks.items() if unneeded(shard, seq, mask)]
     shard.want_bodies(free)
     bodies = {seq: shard.body(seq) for seq in free}

@@ -1,0 +1,1 @@
+"""The MQTT front. What lives here so far is pure: the rules of the standards, the codec, and topics."""

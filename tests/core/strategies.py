@@ -1,0 +1,80 @@
+"""Values of the core for hypothesis."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from holdfast.core.ids import UNKEYED
+from holdfast.core.queue import SECOND, DeadLetterPolicy, Durability, JournalMode, Ordering, QueueConfig, RetryPolicy
+from holdfast.core.records import CursorHead, Delivery, Extra, GroupHead, Message, Origin, ShardHead
+
+u8 = st.integers(0, (1 << 8) - 1)
+u32 = st.integers(0, (1 << 32) - 1)
+u63 = st.integers(0, (1 << 63) - 1)
+u64 = st.integers(0, (1 << 64) - 1)
+text = st.text(max_size=20)
+key_hashes = st.just(UNKEYED) | st.binary(min_size=8, max_size=8).filter(any)
+counts = st.dictionaries(text, u63, max_size=3)
+
+origins = st.builds(Origin, u63, text, text, text, text, u32, u63, u63)
+extras = st.builds(
+    Extra,
+    key=st.none() | text,
+    message_id=st.none() | text,
+    properties=st.lists(st.tuples(text, text), max_size=3).map(tuple),
+    correlation_id=st.none() | text,
+    content_type=st.none() | text,
+    reply_to=st.none() | text,
+    correlation_data=st.none() | st.binary(max_size=20),
+    origin=st.none() | origins,
+    flags=u8,
+)
+messages = st.builds(Message, u63, u63, u8, u63, u63, u63, extras, st.binary(max_size=50))
+deliveries = st.builds(
+    Delivery,
+    *[u63, u63, u8, u63, u63, key_hashes, u8, u32, u63, u63, u63, u63, u63, u63, u63, u32, text, text, text, text],
+)
+shard_heads = st.builds(
+    ShardHead,
+    *[u63, u63, u63, u63, st.dictionaries(u8, u63, max_size=3), u63, u63, u63, u63, u63, u63, u63, u63, u63, u63],
+)
+group_heads = st.builds(
+    GroupHead,
+    *[u63, u63, st.dictionaries(u8, u63, max_size=3), u63, counts],
+    *[st.lists(u63, max_size=3), st.lists(u63, max_size=3), st.lists(u63, max_size=3)],
+)
+cursor_heads = st.builds(CursorHead, u63, u63, u63, u63, counts)
+
+
+@st.composite
+def retry_policies(draw: st.DrawFn) -> RetryPolicy:
+    initial = draw(st.integers(0, 3600 * SECOND))
+    return RetryPolicy(
+        max_retries=draw(st.integers(0, 1_000_000)),
+        initial_backoff=initial,
+        max_backoff=draw(st.integers(initial, 30 * 86_400 * SECOND)),
+        multiplier=draw(st.floats(1, 100)),
+        jitter=draw(st.just(0.0) | st.floats(0, 1)),
+        total_timeout=draw(st.integers(0, 3650 * 86_400 * SECOND)),
+    )
+
+
+@st.composite
+def configs(draw: st.DrawFn) -> QueueConfig:
+    ordering = draw(st.sampled_from(Ordering))
+    return QueueConfig(
+        partitions=1 if ordering is Ordering.STRICT else draw(st.integers(1, 1024)),
+        ordering=ordering,
+        max_message_size=draw(st.integers(1, 256 << 20)),
+        max_depth=draw(st.integers(0, 1 << 40)),
+        message_ttl=draw(st.integers(0, 3650 * 86_400 * SECOND)),
+        delivery_timeout=draw(st.integers(1000, 7 * 86_400 * SECOND)),
+        batch_size=draw(st.integers(1, 1000)),
+        dedup_window=draw(st.integers(0, 7 * 86_400 * SECOND)),
+        journal=draw(st.sampled_from(JournalMode)),
+        durability=draw(st.sampled_from(Durability)),
+        topics=tuple(draw(st.lists(st.text(min_size=1, max_size=9), max_size=3))),
+        paused=draw(st.booleans()),
+        retry=draw(retry_policies()),
+        dlq=DeadLetterPolicy(enabled=draw(st.booleans()), queue=draw(text), alert_webhook=draw(text)),
+    )

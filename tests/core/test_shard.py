@@ -1,0 +1,163 @@
+"""Bounds and corners of a shard that a transcript would not show."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.broker import admin
+from holdfast.core import groups
+from holdfast.core import shard as shard_module
+from holdfast.core.commands import (
+    AddGroup,
+    CursorCommit,
+    CursorRead,
+    Lease,
+    RemoveGroup,
+    Settle,
+    Settlement,
+    Verb,
+)
+from holdfast.core.effects import Effects, Missing
+from holdfast.core.queue import GroupKind
+from holdfast.core.records import Table
+from holdfast.errors import GroupNotFound, HoldfastError, LeaseLost, WrongGroupKind
+from tests.core.bench import NAME, Bench, payloads
+
+SECOND = 1_000_000
+
+
+def refused(results: list[int | HoldfastError | None]) -> list[bool]:
+    return [isinstance(result, LeaseLost) for result in results]
+
+
+def test_only_the_last_settlements_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups, "MAX_REMEMBERED", 2)
+    bench = Bench()
+    bench.enqueue("a", "b", "c")
+    leased = bench.lease(3)
+    bench.settle(leased)
+    assert refused(bench.settle(leased)) == [True, False, False]
+
+
+def test_one_delivery_acked_twice_in_a_batch() -> None:
+    bench = Bench()
+    bench.enqueue("a")
+    leased = bench.lease()
+    assert bench.settle([*leased, *leased]) == [None, None]
+    assert bench.queue.depth == 0
+
+
+def test_a_delivery_that_waits_cannot_be_settled() -> None:
+    bench = Bench()
+    bench.enqueue("a")
+    leased = bench.lease(consumer="c")
+    bench.settle(leased, Verb.NACK)
+    assert refused(bench.settle(leased, Verb.RELEASE)) == [True]
+    by_consumer = Settlement(leased[0].message.id, consumer="c")
+    assert refused(bench.engine.settle(NAME, "g", [by_consumer], bench.now)) == [True]
+
+
+def test_many_extensions_leave_no_trace_of_the_old_deadlines() -> None:
+    bench = Bench()
+    bench.enqueue("a")
+    leased = bench.lease()
+    for _ in range(3_000):
+        bench.now += 1
+        bench.settle(leased, Verb.EXTEND)
+    assert len(bench.group.deadlines) < 1_100
+
+
+def test_a_paused_queue_leases_nothing_even_when_asked_at_the_shard() -> None:
+    bench = Bench()
+    bench.enqueue("a")
+    admin.update_queue(bench.engine, NAME, {"paused": True}, bench.now)
+    assert bench.step(Lease("g", 1, SECOND)) == []
+    assert bench.lease() == []
+
+
+def test_an_empty_queue_leases_nothing_even_when_asked_at_the_shard() -> None:
+    assert Bench().step(Lease("g", 1, SECOND)) == []
+
+
+def test_what_has_expired_is_not_leased_before_the_sweep_comes() -> None:
+    bench = Bench()
+    bench.enqueue("good")
+    bench.enqueue("early", ttl=SECOND)
+    bench.enqueue("behind")
+    bench.now += 2 * SECOND
+    reply = bench.step(Lease("g", 9, SECOND))
+    assert isinstance(reply, list)
+    assert payloads(reply) == ["good"]
+    assert bench.step(Lease("g", 9, SECOND)) == []
+    assert payloads(bench.lease(9)) == ["behind"]
+
+
+def test_groups_that_are_not_there_or_of_the_other_kind() -> None:
+    bench = Bench()
+    bench.add_group("log", GroupKind.CURSOR)
+    with pytest.raises(WrongGroupKind):
+        bench.step(Lease("log", 1, SECOND))
+    with pytest.raises(GroupNotFound):
+        bench.step(Settle("nobody", []))
+    with pytest.raises(WrongGroupKind):
+        bench.step(CursorRead("g", 1, 1, 1))
+    with pytest.raises(GroupNotFound):
+        bench.step(CursorCommit("nobody", 1))
+
+
+def test_a_group_is_added_once_and_removed_once() -> None:
+    bench = Bench()
+    before = bench.group
+    bench.step(AddGroup(9, "g"))
+    assert bench.group is before
+    bench.step(RemoveGroup("nobody"))
+    assert not bench.shard.head.unneeded_seq
+
+
+def test_who_has_settled_what_is_read_again_when_too_much_to_remember(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shard_module, "MASKS_MAX", 2)
+    bench = Bench(groups=("g", "h"))
+    bench.enqueue("a", "b", "c", "d")
+    bench.settle(bench.lease(4))
+    assert len(bench.shard.masks) <= 2
+    bench.settle(bench.lease(4, group="h"), group="h")
+    assert bench.queue.depth == 0
+    assert bench.engine.store.scan(Table.SETTLED, b"", b"\xff", 9) == []
+
+
+def test_heads_are_written_once_for_a_change() -> None:
+    bench = Bench()
+    bench.step(Lease("g", 1, SECOND))
+    first, second = Effects(), Effects()
+    bench.shard.dirty = True
+    bench.shard.flush(first)
+    bench.shard.flush(second)
+    assert [table for table, _, _ in first.ops] == [Table.SHARDS]
+    assert second.ops == []
+
+
+def test_a_record_that_was_not_asked_for_is_asked_for() -> None:
+    with pytest.raises(Missing) as missing:
+        Bench().shard.get(Table.SETTLED, b"key")
+    assert [read.key for read in missing.value.reads] == [b"key"]
+
+
+def test_what_was_read_for_a_refused_command_is_not_used_for_the_next() -> None:
+    bench = Bench(groups=("g", "h"))
+    (message,) = bench.enqueue("a")
+    leased = bench.lease()
+    with pytest.raises(HoldfastError, match="leased in group"):
+        admin.edit(bench.engine, NAME, message, 1, None, bench.now)
+    bench.settle(leased, Verb.RELEASE)
+    assert admin.edit(bench.engine, NAME, message, 1, None, bench.now).priority == 1
+
+
+def test_a_cursor_group_that_lags_behind_nothing_has_lost_nothing() -> None:
+    bench = Bench(groups=())
+    bench.add_group("log", GroupKind.CURSOR, max_lag=1)
+    bench.enqueue("a", "b")
+    for _ in admin.purge_queue(bench.engine, NAME, lambda: bench.now):
+        bench.engine.write()
+    bench.advance(0)
+    cursor = bench.shard.cursors["log"]
+    assert (cursor.head.committed, cursor.head.lost_from) == (1, 0)
