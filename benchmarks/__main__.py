@@ -1,23 +1,30 @@
-"""`python -m benchmarks [raw|speed|backlog [MESSAGES]]`: all of them, or one."""
+"""`python -m benchmarks [NAME [MESSAGES]]`: all of them, or one."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
-from benchmarks import backlog, raw, speed
+import structlog
+
+from benchmarks import backlog, hotkey, raw, speed, timers
+
+BENCHMARKS: dict[str, Callable[[], None]] = {
+    "raw": raw.main,
+    "speed": speed.main,
+    "backlog": lambda: backlog.main((*backlog.SIZES, *map(int, sys.argv[2:]))),
+    "hotkey": hotkey.main,
+    "timers": timers.main,
+}
 
 
 def main() -> None:
-    wanted = sys.argv[1:2] or ["raw", "speed", "backlog"]
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
+    wanted = sys.argv[1:2] or list(BENCHMARKS)
     for name in wanted:
-        if name == "raw":
-            raw.main()
-        elif name == "speed":
-            speed.main()
-        elif name == "backlog":
-            backlog.main((*backlog.SIZES, *map(int, sys.argv[2:])))
-        else:
-            sys.exit(f"no benchmark {name!r}: there are raw, speed and backlog")
+        if name not in BENCHMARKS:
+            sys.exit(f"no benchmark {name!r}: there are {', '.join(BENCHMARKS)}")
+        BENCHMARKS[name]()
         print()
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import psutil
 
+from holdfast.broker import admin
 from holdfast.broker.engine import Engine
 from holdfast.core.commands import Draft, Settlement
 from holdfast.core.queue import GroupKind
@@ -36,8 +37,6 @@ def now() -> int:
 
 
 def fill(path: Path, messages: int) -> None:
-    from holdfast.broker import admin
-
     store = open_store("rocks", path)
     engine = Engine(store, 0)
     engine.open(now())

@@ -1,6 +1,6 @@
 """A job that fails, is retried, and ends in the dead queue: Holdfast inside your own process.
 
-    .venv/bin/python examples/in_process.py
+.venv/bin/python examples/in_process.py
 """
 
 from __future__ import annotations

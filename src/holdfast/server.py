@@ -78,9 +78,8 @@ async def _serve(config: Config, store: Store) -> int:
         pid=os.getpid(),
     )
     assert node.broken is not None
-    stopping = asyncio.create_task(stop.wait())
-    await asyncio.wait([stopping, node.broken], return_when=asyncio.FIRST_COMPLETED)
-    stopping.cancel()
+    node.broken.add_done_callback(lambda _: stop.set())
+    await stop.wait()
     if node.broken.done():
         log.error("the node cannot go on", code=node.broken.result().code, error=str(node.broken.result()))
         return EXIT_FAILED

@@ -1,4 +1,4 @@
-"""A store that fails under a running node: nothing is confirmed that is not stored, and the node comes back by itself."""
+"""A store that fails under a running node: nothing is confirmed that is not stored, and the node comes back alone."""
 
 from __future__ import annotations
 
@@ -161,4 +161,8 @@ async def test_stats_keep_their_counts_over_a_failure(rig: Rig) -> None:
     await until_back(node)
     after = await node.stats(Q)
     assert after.oldest_age > before.oldest_age
-    assert (after.depth, after.enqueued, after.size_bytes) == (before.depth, before.enqueued, before.size_bytes) == (5, 5, 5)
+    assert (
+        (after.depth, after.enqueued, after.size_bytes)
+        == (before.depth, before.enqueued, before.size_bytes)
+        == (5, 5, 5)
+    )

@@ -12,6 +12,7 @@ from holdfast.broker.assign import assign
 from holdfast.broker.node import Node
 from holdfast.config import Config
 from holdfast.core.commands import Draft, Leased, Settlement, Verb
+from holdfast.core.ids import route_of
 from holdfast.core.records import Extra
 
 Q = ("default", "tasks")
@@ -62,8 +63,10 @@ async def test_partitions_are_shared_evenly_and_moved_on_join_and_leave(node: No
     assert sorted([len(first.partitions), len(second.partitions), len(third.partitions)]) == [3, 3, 4]
     assert sorted(first.partitions + second.partitions + third.partitions) == list(range(10))
     await node.enqueue(Q, [Draft(b"x", extra=Extra(key=str(n))) for n in range(300)])
-    while len(one.got) + len(two.got) + len(three.got) < 300:
-        await asyncio.sleep(0)
+    for member, inbox in ((first, one), (second, two), (third, three)):
+        await inbox.expect(sum(route_of(str(n)) % 10 in member.partitions for n in range(300)))
+    got = one.got + two.got + three.got
+    assert len(got) == len({item.message.id for item in got}) == 300
     assert {item.partition for item in one.got} <= set(first.partitions)
     second.leave()
     assert sorted(first.partitions + third.partitions) == list(range(10))

@@ -7,8 +7,10 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
+from holdfast.broker import engine as engine_module
 from holdfast.broker.node import Node, wall_clock
 from holdfast.config.settings import LimitSettings
+from holdfast.core import shard as shard_module
 from holdfast.core.commands import Draft, Leased, Settlement, Verb
 from holdfast.core.queue import Durability, GroupKind
 from holdfast.core.records import Extra
@@ -337,3 +339,21 @@ async def test_everything_confirmed_is_there_after_a_restart(restart: Restart) -
     assert (new.ready, new.scheduled, new.leased, new.acked) == (1, 2, 1, 1)
     assert await node.settle(Q, "g", [acks(leased)[2]]) == [None]
     assert payloads(await node.lease(Q, "g", 5)) == ["d"]
+
+
+async def test_a_long_backlog_of_one_key_does_not_hide_the_others(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_module, "PASS_BY_MAX", 50)
+    monkeypatch.setattr(shard_module, "PASS_BY_MAX", 50)
+    monkeypatch.setattr(shard_module, "PASS_BY_WINDOW", 20)
+    monkeypatch.setattr(shard_module, "WINDOW", 20)
+    await node.create_queue(Q, {"partitions": 1})
+    await node.enqueue(Q, [Draft(b"hot", extra=Extra(key="hot")) for _ in range(3000)])
+    await node.enqueue(Q, [Draft(b"cold", extra=Extra(key="cold"))])
+    first = await node.lease(Q, "g", 1)
+    assert payloads(first) == ["hot"]
+    assert payloads(await node.lease(Q, "g", 1)) == ["cold"]
+    # Also for one who waits: the group is new and starts with all that is stored.
+    await node.create_group(Q, "late", earliest=True)
+    late = await node.lease(Q, "late", 1)
+    poll = asyncio.create_task(node.lease(Q, "late", 1, wait=60 * SECOND))
+    assert payloads(late) + payloads(await poll) == ["hot", "cold"]

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
+import msgspec
 from hypothesis import strategies as st
 
 from holdfast.core.ids import UNKEYED
 from holdfast.core.queue import SECOND, DeadLetterPolicy, Durability, JournalMode, Ordering, QueueConfig, RetryPolicy
 from holdfast.core.records import CursorHead, Delivery, Extra, GroupHead, Message, Origin, ShardHead
+
+_Head = TypeVar("_Head", bound=msgspec.Struct)
 
 u8 = st.integers(0, (1 << 8) - 1)
 u32 = st.integers(0, (1 << 32) - 1)
@@ -14,7 +19,6 @@ u63 = st.integers(0, (1 << 63) - 1)
 u64 = st.integers(0, (1 << 64) - 1)
 text = st.text(max_size=20)
 key_hashes = st.just(UNKEYED) | st.binary(min_size=8, max_size=8).filter(any)
-counts = st.dictionaries(text, u63, max_size=3)
 
 origins = st.builds(Origin, u63, text, text, text, text, u32, u63, u63)
 extras = st.builds(
@@ -34,16 +38,23 @@ deliveries = st.builds(
     Delivery,
     *[u63, u63, u8, u63, u63, key_hashes, u8, u32, u63, u63, u63, u63, u63, u63, u63, u32, text, text, text, text],
 )
-shard_heads = st.builds(
-    ShardHead,
-    *[u63, u63, u63, u63, st.dictionaries(u8, u63, max_size=3), u63, u63, u63, u63, u63, u63, u63, u63, u63, u63],
-)
-group_heads = st.builds(
-    GroupHead,
-    *[u63, u63, st.dictionaries(u8, u63, max_size=3), u63, counts],
-    *[st.lists(u63, max_size=3), st.lists(u63, max_size=3), st.lists(u63, max_size=3)],
-)
-cursor_heads = st.builds(CursorHead, u63, u63, u63, u63, counts)
+
+
+def heads_of(kind: type[_Head]) -> st.SearchStrategy[_Head]:
+    """Heads with any values in all their fields, so that a field added later is tried too."""
+    by_type: dict[object, st.SearchStrategy[object]] = {
+        int: u63,
+        bytes: st.binary(max_size=20),
+        list[int]: st.lists(u63, max_size=3),
+        dict[int, int]: st.dictionaries(u8, u63, max_size=3),
+        dict[str, int]: st.dictionaries(text, u63, max_size=3),
+    }
+    return st.builds(kind, *[by_type[field.type] for field in msgspec.structs.fields(kind)])
+
+
+shard_heads = heads_of(ShardHead)
+group_heads = heads_of(GroupHead)
+cursor_heads = heads_of(CursorHead)
 
 
 @st.composite

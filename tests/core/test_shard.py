@@ -59,11 +59,11 @@ def test_a_delivery_that_waits_cannot_be_settled() -> None:
 
 def test_many_extensions_leave_no_trace_of_the_old_deadlines() -> None:
     bench = Bench()
-    bench.enqueue("a")
-    leased = bench.lease()
+    bench.enqueue("first", "extended")
+    _, extended = bench.lease(2)
     for _ in range(3_000):
         bench.now += 1
-        bench.settle(leased, Verb.EXTEND)
+        bench.settle([extended], Verb.EXTEND)
     assert len(bench.group.deadlines) < 1_100
 
 
@@ -85,9 +85,12 @@ def test_what_has_expired_is_not_leased_before_the_sweep_comes() -> None:
     bench.enqueue("early", ttl=SECOND)
     bench.enqueue("behind")
     bench.now += 2 * SECOND
-    reply = bench.step(Lease("g", 9, SECOND))
-    assert isinstance(reply, list)
-    assert payloads(reply) == ["good"]
+    for limit in (1, 9):
+        reply = bench.step(Lease("g", limit, SECOND))
+        assert isinstance(reply, list)
+        assert payloads(reply) == ["good"]
+        bench.settle(reply, Verb.RELEASE)
+    assert bench.step(Lease("g", 1, SECOND)) != []
     assert bench.step(Lease("g", 9, SECOND)) == []
     assert payloads(bench.lease(9)) == ["behind"]
 

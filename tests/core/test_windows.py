@@ -52,12 +52,13 @@ def test_what_is_tried_again_goes_behind_what_was_ready_before_also_beyond_the_w
     assert payloads(bench.lease(MANY)) == [*numbered(MANY - 1, 1), "0"]
 
 
-def test_fresh_messages_wait_in_the_store_when_the_window_is_full() -> None:
+@pytest.mark.parametrize("batch", [100, WINDOW_MAX])
+def test_fresh_messages_wait_in_the_store_when_the_window_is_full(batch: int) -> None:
     bench = Bench()
-    for first in range(0, MANY, 100):
-        bench.enqueue(*numbered(100, first))
+    for first in range(0, MANY, batch):
+        bench.enqueue(*numbered(batch, first))
     assert len(bench.group.lane(128).loaded) == WINDOW_MAX
-    assert payloads(bench.lease(MANY)) == numbered(MANY)
+    assert payloads(bench.lease(2 * MANY)) == numbered(MANY + (-MANY) % batch)
 
 
 def test_a_message_deleted_beyond_the_window_is_never_seen() -> None:
@@ -138,11 +139,22 @@ def test_a_delayed_message_of_before_is_not_for_a_group_that_started_later() -> 
     bench.enqueue("before", delay=SECOND)
     bench.add_group("late", earliest=False)
     bench.enqueue("after", delay=SECOND)
+    bench.advance(2 * SECOND)
+    bench.enqueue("now")
+    bench.reopen()
+    assert payloads(bench.lease(5, group="late")) == ["after", "now"]
+    assert payloads(bench.lease(5)) == ["before", "after", "now"]
+
+
+def test_nor_when_it_falls_due_behind_others() -> None:
+    bench = Bench()
+    bench.enqueue("before", delay=SECOND)
+    bench.add_group("late", earliest=False)
     bench.enqueue("now")
     bench.advance(2 * SECOND)
     bench.reopen()
-    assert payloads(bench.lease(5, group="late")) == ["now", "after"]
-    assert payloads(bench.lease(5)) == ["now", "before", "after"]
+    assert payloads(bench.lease(5, group="late")) == ["now"]
+    assert payloads(bench.lease(5)) == ["now", "before"]
 
 
 def test_memory_of_messages_comes_back_when_a_group_goes() -> None:

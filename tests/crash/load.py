@@ -1,7 +1,7 @@
 """A node under load, to be killed: `python -m tests.crash.load DIRECTORY SEED`.
 
-Producers and consumers run as fast as they can; what the node confirmed goes to standard output, one line each, written
-only after the confirmation and flushed at once. A line that is there was confirmed; what is not there may or may not have
+Producers and consumers run as fast as they can. What the node confirmed goes to standard output, one line each, written
+only after the confirmation and at once. A line that is there was confirmed; what is not there may or may not have
 happened. The parent kills this process at a random moment and checks the directory against the lines.
 
     e QUEUE NAME KEY    enqueue of NAME confirmed
@@ -55,8 +55,9 @@ def config(path: Path) -> Config:
 async def produce(node: Node, queue: str, dice: random.Random, lines: Lines) -> None:
     number = 0
     while True:
-        while (await node.stats(("default", queue))).depth > DEPTH:
-            await asyncio.sleep(0.002)  # so that draining what is left at the end takes seconds, not minutes
+        while (await node.stats(("default", queue))).depth > DEPTH:  # noqa: ASYNC110 - a producer that has no event
+            # So that draining what is left at the end takes seconds, not minutes.
+            await asyncio.sleep(0.002)
         names = [f"{os.getpid()}-{queue}-{dice.getrandbits(32):08x}-{number + n}" for n in range(dice.randint(1, 40))]
         number += len(names)
         keys = [f"k{dice.randint(0, 99)}" if queue == "keyed" else "" for _ in names]
@@ -75,7 +76,8 @@ async def consume(node: Node, queue: str, group: str, dice: random.Random, lines
         leased = await node.lease(("default", queue), group, dice.randint(1, 50), wait=1_000_000, consumer=f"c-{group}")
         lines.write([f"d {queue} {group} {item.message.payload.decode()}" for item in leased])
         settlements = [
-            Settlement(item.message.id, item.token, _verb(dice), partition=item.partition, error="no") for item in leased
+            Settlement(item.message.id, item.token, _verb(dice), partition=item.partition, error="no")
+            for item in leased
         ]
         results = await node.settle(("default", queue), group, settlements)
         lines.write(

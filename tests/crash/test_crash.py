@@ -6,6 +6,7 @@ says when it is opened again; at the end everything is drained and compared with
 
 from __future__ import annotations
 
+import io
 import random
 import select
 import signal
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -58,7 +60,7 @@ def kill_under_load(path: Path, seed: int, seconds: float) -> str:
         stdout=subprocess.PIPE,
         cwd=Path(__file__).parents[2],
     )
-    assert process.stdout is not None
+    assert isinstance(process.stdout, io.BufferedReader)
     said: list[bytes] = []
     deadline: float | None = None
     while deadline is None or time.monotonic() < deadline:
@@ -103,7 +105,9 @@ async def _empty(node: Node, queue: str, group: str, facts: Facts) -> set[str]:
     names: set[str] = set()
     last_of_key: dict[str, tuple[int, int]] = {}
     while True:
-        leased = await node.lease(("default", queue), group, 1000, wait=500_000 if await _left(node, queue, group) else 0)
+        leased = await node.lease(
+            ("default", queue), group, 1000, wait=500_000 if await _left(node, queue, group) else 0
+        )
         if not leased:
             if await _left(node, queue, group):
                 continue
@@ -178,9 +182,11 @@ def _check_lake(path: Path, lsn: int) -> None:
 
 
 @pytest.mark.timeout(240)
-async def test_kill_minus_nine_at_random_moments_loses_and_resurrects_nothing(tmp_path: Path) -> None:
+async def test_kill_minus_nine_at_random_moments_loses_and_resurrects_nothing(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
-    print(f"seed {seed}")
+    record_property("seed", seed)
     dice = random.Random(seed)
     facts = Facts()
     for number in range(KILLS):

@@ -123,8 +123,10 @@ class Actions:
 
     def new_name(self, queue: Queue) -> str:
         """A group that was never there: the journal tells groups apart by their names alone."""
-        made = sum(1 for where, _ in self.machine.model.names if where == queue.name)
-        return f"default{made or ''}"
+        if (queue.name, 0) not in self.machine.model.names:
+            return "default"
+        self._groups_made += 1
+        return f"default{self._groups_made}"
 
     def lease_from(
         self, queue: Queue, group: str, limit: int, partitions: list[int] | None = None, max_bytes: int = 0
@@ -282,6 +284,7 @@ class Actions:
         self._groups_made += 1
         cursor, earliest = random.random() < 0.4, random.random() < 0.5
         lag = random.choice((0, 5)) if cursor else 0
+        age = random.choice((0, 0, 4 * SECOND)) if cursor else 0
         name = f"{'log' if cursor else 'work'}{self._groups_made}"
         made = admin.create_group(
             machine.engine,
@@ -291,9 +294,9 @@ class Actions:
             machine.now,
             earliest,
             lag,
-            0,
+            age,
         )
-        machine.model.add_group(queue.name, name, made.number, cursor, earliest, lag)
+        machine.model.add_group(queue.name, name, made.number, cursor, earliest, lag, age)
 
     def remove_group(self, queue: Queue) -> None:
         if not queue.groups:

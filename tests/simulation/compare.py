@@ -71,7 +71,9 @@ def adopt(model: Model, picture: Picture, doubt: bool) -> None:
             continue
         for mail in queue.mails.values():
             _check_kept(facts, mail, queue, stored, doubt)
-    for stored in picture.queues.values():
+    for name, stored in picture.queues.items():
+        if name in model.queues:
+            stored.no_burials = model.queues[name].no_burials
         for mail in stored.mails.values():
             _check_known(facts, model, mail, stored, doubt)
     _take_over_facts(model, picture)
@@ -136,7 +138,8 @@ def _take_over_facts(model: Model, picture: Picture) -> None:
     for (name, message_id, number), kind in facts.new_ends.items():
         if message_id not in facts.ids and message_id not in survived:
             continue
-        if name in picture.queues and not _open(picture.queues[name], message_id, number):
+        stored = picture.queues.get(name)
+        if stored is not None and number < stored.groups_made and not _open(stored, message_id, number):
             facts.ends[name, message_id, number] = kind
     facts.ids.update(survived)
     model.letters = {source: letter for source, letter in model.letters.items() if letter in facts.ids}

@@ -20,6 +20,7 @@ from holdfast.store.contract import Store
 from holdfast.store.faulty import FaultyStore, scattered
 from holdfast.store.memory import MemoryDisk, MemoryStore
 from holdfast.store.rocks import RocksStore
+from tests.simulation.mail import must
 from tests.simulation.compare import adopt, check_same
 from tests.simulation.model import ID_TIME_SHIFT, Burial, Model
 from tests.simulation.picture import Picture, check_records
@@ -105,8 +106,14 @@ class Machine:
         self.model.ids_ms = self.engine.ids.floor >> ID_TIME_SHIFT
         burials, self.engine.burials = self.engine.burials, []
         self.model.bury(burials, self.now)
+        for name, queue in self.model.queues.items():
+            for cursor in queue.cursors():
+                for shard in self.engine.queues[NAMESPACE, name].shards:
+                    committed = shard.cursors[cursor.name].head.committed
+                    self.model.follow(queue, cursor, shard.partition, committed, self.now)
 
     def tick(self) -> None:
+        lagging = self.model.lagging(self.now)
         self.engine.tick(self.now)
         self.model.ids_ms = self.engine.ids.floor >> ID_TIME_SHIFT
         self.model.event += 1
@@ -114,6 +121,9 @@ class Machine:
             for partition in range(len(self.model.queues[name].next_seq)):
                 self.model.tick(name, partition, self.now)
         self.after()
+        for queue, cursor, partition, target in lagging:
+            behind = cursor.committed[partition] < target
+            must(not behind, f"{queue.name}/{cursor.name}: at {cursor.committed} and must be at {target} in {partition}")
 
     def told(self, token: int) -> None:
         """A lease was made; its consumer hears of it after the write."""

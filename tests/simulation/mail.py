@@ -101,6 +101,7 @@ class Queue:
     next_seq: list[int] = field(default_factory=list)
     groups: dict[str, Group] = field(default_factory=dict)
     dedup: list[dict[str, tuple[int, int]]] = field(default_factory=list)
+    groups_made: int = 0
     no_burials: dict[int, int] = field(default_factory=dict)  # by partition: until when expiry may rest
     unneeded: set[int] = field(default_factory=set)  # partitions to be looked through after a group went
 

@@ -62,11 +62,11 @@ class Model:
             for index in indexes:
                 draft = drafts[index]
                 first = self._known(queue, partition, draft, now)
-                if first:
+                if len(draft.payload) > queue.config.max_message_size:
+                    self._refused(reply, index, MessageTooLarge)
+                elif first:
                     must(reply.duplicates.get(index) == first, f"{name}: duplicate of {first} answered {reply}")
                     must(reply.ids[index] == first, f"{name}: a duplicate has not the first one's id {first}: {reply}")
-                elif len(draft.payload) > queue.config.max_message_size:
-                    self._refused(reply, index, MessageTooLarge)
                 elif room <= 0:
                     self._refused(reply, index, QueueFull)
                 else:
@@ -195,8 +195,16 @@ class Model:
                 must(expected is not None, f"{queue.name}: {message_id} buried in {group!r} for {reason} without cause")
                 must(expected == (reason, attempts), f"{queue.name}: {message_id} in {group!r} died of {expected}")
                 self._buried(queue, queue.mails[message_id], group, reason, burial.target, letter, now)
+        for (name, group, message_id), (reason, _) in list(self.expected.items()):
+            queue = self.queues[name]
+            if reason == "expired" and self._rests(queue, queue.mails[message_id].partition, now):
+                del self.expected[name, group, message_id]
         must(not self.expected, f"not buried though dead: {self.expected}")
         self.allowed = {}
+
+    def _rests(self, queue: Queue, partition: int, now: int) -> bool:
+        """A dead queue that refused what no group needed is not asked again at once, and meanwhile expiry rests."""
+        return abs(queue.no_burials.get(partition, 0) - now) <= BURIAL_BACKOFF
 
     def _buried(
         self, queue: Queue, mail: Mail, group: str, reason: str, target: str | None, letter: int, now: int
@@ -333,8 +341,6 @@ class Model:
                 mail.order, mail.ms = (self.event, 0), self.ids_ms
             if mail.listed and mail.expires_at and mail.expires_at <= now:
                 self._expire(queue, mail, now)
-        for cursor in queue.cursors():
-            self._hurry(queue, cursor, partition)
         if partition in queue.unneeded:
             queue.unneeded.discard(partition)
             self._drop_unneeded(queue, partition)
@@ -342,19 +348,39 @@ class Model:
     def _expire(self, queue: Queue, mail: Mail, now: int) -> None:
         if not mail.lives and queue.kept(mail):
             return
-        # A dead queue that refused what no group needed is not asked again at once, and meanwhile expiry rests.
-        rests = abs(queue.no_burials.get(mail.partition, 0) - now) <= BURIAL_BACKOFF
-        due = self.allowed if rests else self.expected
+        due = self.allowed if self._rests(queue, mail.partition, now) else self.expected
         for group, life in mail.lives.items():
             if life.state in (Is.READY, Is.BACKING_OFF) and (queue.name, group, mail.id) not in self.expected:
                 due[queue.name, group, mail.id] = ("expired", life.failures)
         if not mail.lives:
             due[queue.name, "", mail.id] = ("expired", 0)
 
-    def _hurry(self, queue: Queue, cursor: Group, partition: int) -> None:
-        target = queue.next_seq[partition] - 1 - cursor.max_lag_messages
-        if cursor.max_lag_messages and target > cursor.committed[partition]:
-            self.move_on(queue, cursor, partition, target, "dropped")
+    def follow(self, queue: Queue, cursor: Group, partition: int, committed: int, now: int) -> None:
+        """The engine may have moved a cursor on, if it held back too much."""
+        if committed <= cursor.committed[partition]:
+            return
+        what = f"{queue.name}/{cursor.name}: moved on to {committed} of {queue.next_seq[partition]}"
+        if committed > queue.next_seq[partition] - 1 - (cursor.max_lag_messages or committed):
+            old = [mail for mail in queue.in_partition(partition) if cursor.sees(mail) and mail.seq <= committed]
+            too_old = [mail.enqueued_at + cursor.max_lag_age <= now for mail in old]
+            must(cursor.max_lag_age > 0 and all(too_old), f"{what} without cause: {old}")
+        self.move_on(queue, cursor, partition, committed, "dropped")
+
+    def lagging(self, now: int) -> list[tuple[Queue, Group, int, int]]:
+        """Cursor groups that a tick must move on, by partition, at least to a sequence."""
+        found: list[tuple[Queue, Group, int, int]] = []
+        for queue in self.queues.values():
+            for cursor in queue.cursors():
+                for partition, high in enumerate(queue.next_seq):
+                    target = high - 1 - cursor.max_lag_messages if cursor.max_lag_messages else 0
+                    for mail in sorted(queue.in_partition(partition), key=lambda mail: mail.seq):
+                        if cursor.max_lag_age and cursor.sees(mail):
+                            if mail.enqueued_at + cursor.max_lag_age > now:
+                                break
+                            target = max(target, mail.seq)
+                    if target > cursor.committed[partition]:
+                        found.append((queue, cursor, partition, target))
+        return found
 
     def move_on(self, queue: Queue, cursor: Group, partition: int, target: int, kind: str) -> None:
         """A cursor group needs nothing up to `target`."""
@@ -369,8 +395,12 @@ class Model:
 
     def _drop_unneeded(self, queue: Queue, partition: int) -> None:
         for mail in queue.in_partition(partition):
-            if mail.masked and not mail.needed() and not queue.kept(mail):
+            if queue.kept(mail):
+                continue
+            if mail.masked and not mail.needed():
                 del queue.mails[mail.id]
+            elif not any(life.over for life in mail.lives.values()):
+                mail.masked = False  # only groups had settled it that are no more
 
     # --- administration ---------------------------------------------------------------------------------------------
 

@@ -48,6 +48,8 @@ SHARD_TABLES = (
     Table.SOURCES,
 )
 
+EXPIRY_RESTS = 5_000_000  # after a dead queue has refused what no group needed
+
 Rows = list[tuple[bytes, bytes]]
 
 
@@ -132,6 +134,7 @@ class Picture:
         queue = Queue(record.name, record.config)
         queue.next_seq = [shard.head.next_seq for shard in shards]
         queue.dedup = [{} for _ in shards]
+        queue.groups_made = record.groups_made
         for group in record.groups:
             queue.groups[group.name] = _group(group.name, shards)
             queue.groups[group.name].max_lag_messages = group.max_lag_messages
@@ -293,7 +296,7 @@ def _check_wakes(shard: ShardPicture, now: int) -> None:
     early = {number_in(key, 12) for key, _ in shard.rows[Table.EXPIRIES]}
     for seq in (*shard.ready, *shard.scheduled):
         expires = shard.messages[seq].expires_at
-        if expires <= now:
+        if expires <= now + EXPIRY_RESTS:
             continue
         if seq in early:
             must(0 < head.next_early <= expires, f"{shard.name}: message {seq} will not expire early")

@@ -89,8 +89,7 @@ def delete_queue(engine: Engine, name: QueueName, clock: Clock) -> Iterator[int]
 
 
 def finish_deletion(engine: Engine, queue: Queue, clock: Clock) -> Iterator[int]:
-    for piece in _purge(engine, queue, clock, everything=True):
-        yield piece
+    yield from _purge(engine, queue, clock, everything=True)
     engine.forget_queue(queue)
     yield 0
 
@@ -249,9 +248,7 @@ def cursor_read(
     return reply
 
 
-def cursor_commit(
-    engine: Engine, name: QueueName, group: str, partition: int, seq: int, clock: Clock
-) -> Iterator[int]:
+def cursor_commit(engine: Engine, name: QueueName, group: str, partition: int, seq: int, clock: Clock) -> Iterator[int]:
     queue = engine.queue(name, clock())
     engine.group(queue, group)
     shard = _shard_of(queue, partition)
@@ -267,4 +264,3 @@ def _shard_of(queue: Queue, partition: int) -> Shard:
     if not 0 <= partition < len(queue.shards):
         raise InvalidArgument(field="partition", problem=f"is 0 to {len(queue.shards) - 1}, not {partition}")
     return queue.shards[partition]
-

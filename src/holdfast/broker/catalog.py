@@ -34,9 +34,7 @@ class Queue:
         self.record = record
         for shard in self.shards:
             shard.config = record.config
-            self.names[shard.number] = ShardName(
-                record.namespace, record.name, shard.partition, record.config.journal
-            )
+            self.names[shard.number] = ShardName(record.namespace, record.name, shard.partition, record.config.journal)
 
     @property
     def name(self) -> QueueName:

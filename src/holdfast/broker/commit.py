@@ -1,8 +1,8 @@
 """Group commit: everything that happened in a turn of the loop is one batch, and batches share syncs.
 
-Operations change the engine at once and then wait for one of two things: `written` (the batch that holds them is in the
-store) or `durable` (and synced). While a sync runs on its thread, further batches are written; they share the next sync.
-Nobody waits for a future of his own: there is one for each batch and one for each sync.
+Operations change the engine at once and then wait for one of two things: `written` (the batch that holds them is in
+the store) or `durable` (and synced). While a sync runs on its thread, further batches are written; they share the next
+sync. Nobody waits for a future of his own: there is one for each batch and one for each sync.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from holdfast.store.contract import Store
 class GroupCommit:
     """Writes and syncs what the engine gathers.
 
-    `before` runs first in every turn: it leases what waiters may have. `after` runs when the batch is written, and is told
-    whether answers must wait for the sync too. `on_failure` is told when the store failed: the engine's state is then
-    ahead of the store and must go.
+    `before` runs first in every turn: it leases what waiters may have. `after` runs when the batch is written, and is
+    told whether answers must wait for the sync too. `on_failure` is told when the store failed: the engine's state is
+    then ahead of the store and must go.
     """
 
     def __init__(

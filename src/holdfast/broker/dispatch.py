@@ -1,7 +1,7 @@
 """Who gets what becomes ready: long polls that wait, and members that are pushed to. Nothing here polls.
 
-A turn asks the dispatcher to lease for those who wait on queues in which something stirred; when the batch that holds those
-leases is written, `hand_over` gives them out. A waiter that went away in between has its leases released.
+A turn asks the dispatcher to lease for those who wait on queues in which something stirred; when the batch that holds
+those leases is written, `hand_over` gives them out. A waiter that went away in between has its leases released.
 """
 
 from __future__ import annotations
@@ -139,6 +139,4 @@ class Dispatcher:
 
 
 def releases(leased: list[Leased]) -> list[Settlement]:
-    return [
-        Settlement(item.message.id, item.token, Verb.RELEASE, partition=item.partition) for item in leased
-    ]
+    return [Settlement(item.message.id, item.token, Verb.RELEASE, partition=item.partition) for item in leased]

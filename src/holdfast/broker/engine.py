@@ -1,7 +1,7 @@
 """The node without its event loop: queues, shards and the batch that the current turn has gathered.
 
-Everything here is synchronous and takes `now`; it neither waits nor knows who asked. The asyncio shell (node.py) and the
-simulation drive it the same way: call operations, then `write()` what they gathered, then have it synced, then answer.
+Everything here is synchronous and takes `now`; it neither waits nor knows who asked. The asyncio shell (node.py) and
+the simulation drive it the same way: call operations, `write()` what they gathered, have it synced, then answer.
 
 A read of a shard that has changes in the batch writes the batch first, so that the shard always reads what it wrote.
 """
@@ -47,7 +47,7 @@ from holdfast.core.queue import (
     dead_queue_of,
 )
 from holdfast.core.records import LAST, Table, journal_key, queue_key, read_ready, ready_key, shard_key
-from holdfast.core.shard import HotBodies, Rows, Shard
+from holdfast.core.shard import PASS_BY_MAX, HotBodies, Rows, Shard
 from holdfast.errors import (
     GroupNotFound,
     HoldfastError,
@@ -127,6 +127,7 @@ class Engine:
         self.by_shard: dict[int, Queue] = {}
         self.alerts: list[Alert] = []
         self.dropped: list[Doomed] = []
+        self.unfinished: set[QueueName] = set()  # queues in which the last lease stopped looking: ask again
         self.stirred: set[QueueName] = set()  # queues in which something may have become ready
         self._ops: list[Op] = []
         self._entries: list[tuple[object, ...]] = []
@@ -293,6 +294,7 @@ class Engine:
         max_bytes: int = 0,
     ) -> list[Leased]:
         """Lease the next deliveries over all chosen partitions, in their order. The group appears if it is new."""
+        self.unfinished.discard(name)
         queue = self.queue(name, now, create=True)
         self.ensure_group(queue, group, GroupKind.LEASE, now)
         shards = queue.chosen(partitions)
@@ -320,8 +322,10 @@ class Engine:
         return found
 
     def _shares(self, shards: list[Shard], group: str, limit: int, in_turn: bool) -> list[tuple[Shard, int]]:
-        """How many of the next `limit` deliveries each shard has, going by their places. `in_turn`: in runs, in the very
-        order of the places, so that one can stop anywhere."""
+        """How many of the next `limit` deliveries each shard has, going by their places.
+
+        `in_turn`: in runs, in the very order of the places, so that one can stop anywhere.
+        """
         fronts: list[tuple[tuple[int, int], int]] = []
         for index, shard in enumerate(shards):
             if shard.head.ready:
@@ -360,12 +364,15 @@ class Engine:
 
     def heads(self, shard: Shard, group: str, limit: int = 1) -> list[tuple[int, int]]:
         """Places of the next deliveries of a group in one shard."""
+        shard.passed_by = 0
         places, reads = shard.heads(group, limit)
         while reads:
             if shard.number in self._touched:
                 self._write_early()
             shard.supply(reads, self._fetch(reads))
             places, reads = shard.heads(group, limit)
+        if shard.passed_by >= PASS_BY_MAX:
+            self.unfinished.add(self.by_shard[shard.number].name)
         return places
 
     def oldest(self, shard: Shard) -> int:
@@ -532,12 +539,12 @@ class Engine:
             return self.add_queue(name[0], name[1], QueueConfig(), now)
         raise QueueNotFound(queue=name[1], namespace=name[0])
 
-    def add_queue(
-        self, namespace: str, name: str, config: QueueConfig, now: int, automatic: bool = False
-    ) -> Queue:
+    def add_queue(self, namespace: str, name: str, config: QueueConfig, now: int, automatic: bool = False) -> Queue:
         if len(self.queues) >= self.limits.max_queues:
             raise LimitExceeded(
-                what="The number of queues", limit=self.limits.max_queues, advice="Delete some, or raise queues.max_queues"
+                what="The number of queues",
+                limit=self.limits.max_queues,
+                advice="Delete some, or raise queues.max_queues",
             )
         numbers = self._new_shards(config.partitions)
         record = QueueRecord(namespace, name, config, numbers, now, automatic=automatic)
@@ -551,7 +558,7 @@ class Engine:
         added = self._new_shards(config.partitions - len(record.shards))
         record = replace(record, config=config, shards=record.shards + added, automatic=False)
         for partition, number in enumerate(added, len(queue.shards)):
-            shard = self._open_shard(record, partition, number, now)
+            shard = self._open_shard(replace(record, groups=()), partition, number, now)
             queue.shards.append(shard)
             self.by_shard[number] = queue
         queue.change(record)

@@ -16,7 +16,7 @@ import structlog
 from holdfast.broker.engine import Engine
 from holdfast.broker.export import Exported, Exporter, removal_ops
 from holdfast.config import Config
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, LakeDamaged, LakeUnavailable
 from holdfast.store.contract import Store
 from holdfast.units import SECOND
 
@@ -28,7 +28,7 @@ RETRY_SECONDS = 5.0  # after an export that failed: a full disk or a lake that i
 
 
 class Keeper:
-    """Sees to the export of a node's journal. `engine` gives the open engine or None, `durable` waits for its commit."""
+    """Sees to the export of a node's journal. `engine` gives the open engine or None, `durable` waits for a commit."""
 
     def __init__(
         self,
@@ -75,16 +75,34 @@ class Keeper:
         self._timer = asyncio.get_running_loop().call_later(seconds, self._wanted.set)
 
     async def recover(self) -> None:
-        """What reached the lake before a crash and is still in the store leaves the store now."""
+        """Before anything is written: what reached the lake before a crash and is still in the store leaves it now.
+
+        A lake that cannot be read does not keep the node from working: the journal stays in the store meanwhile.
+        """
         engine = self._engine()
         if engine is None or not self._settings.enabled:
             return
         record = engine.record
-        position = await self._run(self._exporter.recover, record.exported_lsn)
-        if position.last_block > record.exported_block:
-            removal = await self._run(self._exporter.gone_of, record.exported_block + 1, position.last_block)
-            engine.exported(position.last_block, position.last_lsn, removal)
-            await self._durable()
+        try:
+            position = await self._run(self._exporter.recover, record.exported_lsn)
+            if position.last_block <= record.exported_block:
+                return
+            # A store that is younger than its lake (made anew, or from a backup) must not number its blocks and rows
+            # as others are numbered already.
+            last_block = min(position.last_block, record.next_block - 1)
+            removal = await self._run(self._exporter.gone_of, record.exported_block + 1, last_block)
+        except (LakeUnavailable, LakeDamaged) as error:
+            self._note_failure(error)
+            return
+        record.next_block = max(record.next_block, position.last_block + 1)
+        record.next_lsn = max(record.next_lsn, position.last_lsn + 1)
+        engine.exported(position.last_block, position.last_lsn, removal)
+        await self._durable()
+
+    def _note_failure(self, error: HoldfastError) -> None:
+        self.failed = str(error)
+        log.error("journal export failed; it will be tried again", error=str(error), rows_behind=self.behind)
+        self._arm(RETRY_SECONDS)
 
     async def run(self) -> None:
         """Export whenever it is time, for as long as the node runs."""
@@ -97,9 +115,7 @@ class Keeper:
             try:
                 await self.export()
             except HoldfastError as error:
-                self.failed = str(error)
-                log.error("journal export failed; it will be tried again", error=str(error), rows_behind=self.behind)
-                self._arm(RETRY_SECONDS)
+                self._note_failure(error)
             else:
                 self.failed = ""
                 self.look()

@@ -1,8 +1,8 @@
 """Push: members of groups, what each may have in flight, and which partitions each serves.
 
 A member is a consumer that is sent deliveries as they become ready, up to its credit. Members of one group share its
-partitions evenly; who joins or leaves moves as few of them as possible, at once. A member that must show that it is alive
-(`heartbeat_timeout`) and does not is removed, and what it had in flight fails.
+partitions evenly; who joins or leaves moves as few of them as possible, at once. A member that must show that it is
+alive (`heartbeat_timeout`) and does not is removed, and what it had in flight fails.
 """
 
 from __future__ import annotations
@@ -137,9 +137,7 @@ class Members:
         if not members:
             return
         done = [
-            s.id
-            for s, result in zip(settlements, results, strict=True)
-            if result is None and s.verb is not Verb.EXTEND
+            s.id for s, result in zip(settlements, results, strict=True) if result is None and s.verb is not Verb.EXTEND
         ]
         for member in members.values():
             for message_id in done:

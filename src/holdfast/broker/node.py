@@ -109,6 +109,7 @@ class Node:
         self._open_engine()
         await self.keeper.recover()
         self._spawn(self.keeper.run())
+        self._resume()
 
     def _open_engine(self) -> None:
         config = self.config
@@ -131,7 +132,10 @@ class Node:
             messages=sum(queue.depth for queue in engine.queues.values()),
             seconds=round(time.perf_counter() - started, 3),
         )
-        for queue in [queue for queue in engine.queues.values() if queue.record.closing]:
+
+    def _resume(self) -> None:
+        """Take up what a crash or a failure interrupted: queues that were being deleted."""
+        for queue in [queue for queue in self.engine.queues.values() if queue.record.closing]:
             self._spawn(self._finish_deletion(queue))
 
     async def stop(self) -> None:
@@ -197,7 +201,11 @@ class Node:
                 queue = engine.queues.get(name)
                 if queue is not None:
                     self._rates.setdefault(name, Rates()).sample(queue, now)
+            engine.unfinished.clear()
             self.dispatcher.lease(engine, now)
+            if engine.unfinished:  # somebody waits behind a hot key: look on after others have had their turn
+                engine.stirred |= engine.unfinished
+                self.commit.soon()
 
     def _after_write(self, must_sync: bool) -> None:
         if must_sync:
@@ -304,6 +312,7 @@ class Node:
                     continue
                 self.store.reopen()
                 self._open_engine()
+                self._resume()
             except StoreUnavailable as error:
                 log.warning("the store still fails", code=error.code, error=str(error))
                 continue
@@ -369,7 +378,7 @@ class Node:
         group: str,
         limit: int = 1,
         *,
-        timeout: int = -1,
+        timeout: int = -1,  # noqa: ASYNC109 - how long the lease is for, not how long to wait for it
         wait: int = 0,
         consumer: str = "",
         protocol: str = "",
@@ -385,6 +394,10 @@ class Node:
         if not (wait and self.dispatcher.has_line(target)):
             try:
                 found = engine.lease(name, group, limit, timeout, consumer, protocol, self.clock(), None, max_bytes)
+                while not found and name in engine.unfinished:
+                    await asyncio.sleep(0)  # a long search behind a hot key: others have their turn
+                    engine = self.engine
+                    found = engine.lease(name, group, limit, timeout, consumer, protocol, self.clock(), None, max_bytes)
             except StoreError as error:
                 self.commit.fail(error)
                 raise

@@ -272,8 +272,8 @@ def _check_editable(shard: Shard, command: Edit, message: Message) -> None:
         if mask & group.bit:
             raise MessageNotWaiting(message_id=message.id, state="settled", group=group.name)
         delivery = group.deliveries.get(message.id)
-        if delivery is not None and (delivery.token or delivery.failures):
-            state = State.LEASED if delivery.token else "being retried"
+        if delivery is not None and (delivery.token or delivery.failures or delivery.doom):
+            state = State.LEASED if delivery.token else "dying" if delivery.doom else "being retried"
             raise MessageNotWaiting(message_id=message.id, state=state, group=group.name)
 
 

@@ -15,6 +15,7 @@ from holdfast.core.records import (
     FLAG_EARLY,
     FLAG_SOURCED,
     NO_EXTRA,
+    Extra,
     Message,
     Place,
     Table,
@@ -41,6 +42,12 @@ from holdfast.core.records import Delivery as DeliveryRecord
 from holdfast.core.shard import Shard, handles
 from holdfast.core.states import Event, journal_names
 from holdfast.errors import HoldfastError, InvalidArgument, MessageTooLarge, QueueFull
+
+FAR = 253_402_300_800_000_000  # the year 9999, in epoch microseconds
+KEY_BYTES_MAX = 1_024
+MESSAGE_ID_BYTES_MAX = 1_024  # it is part of a key in the store
+PROPERTIES_MAX = 256
+PROPERTIES_BYTES_MAX = 65_535  # an MQTT string is no longer either
 
 ENQUEUED = journal_names(Event.ENQUEUE)
 DUPLICATE = "duplicate"
@@ -109,7 +116,7 @@ def _accept_plain(shard: Shard, command: Enqueue, reply: Enqueued) -> list[int]:
     room = command.room if command.room >= 0 else len(command.drafts)
     accepted: list[int] = []
     for index, draft in enumerate(command.drafts):
-        if len(draft.payload) > limit or not 0 <= draft.priority <= PRIORITY_MAX or len(accepted) >= room:
+        if len(draft.payload) > limit or odd(draft) or len(accepted) >= room:
             reply.errors[index] = _refusal(shard, draft)
         else:
             accepted.append(index)
@@ -123,16 +130,47 @@ def _accept(shard: Shard, command: Enqueue, now: int, reply: Enqueued) -> list[i
     accepted: list[int] = []
     seen: dict[bytes, int] = {}
     for index, draft in enumerate(command.drafts):
+        if len(draft.payload) > limit or odd(draft) or oversized(draft.extra):
+            reply.errors[index] = _refusal(shard, draft)
+            continue
         known = _known(shard, draft, now, seen, index)
+        if not known and len(accepted) < room:
+            accepted.append(index)
+            continue
         if known:
             reply.duplicates[index] = known
-        elif len(draft.payload) > limit or not 0 <= draft.priority <= PRIORITY_MAX or len(accepted) >= room:
-            reply.errors[index] = _refusal(shard, draft)
-            for name in [name for name, at in seen.items() if at == index]:
-                del seen[name]
         else:
-            accepted.append(index)
+            reply.errors[index] = _refusal(shard, draft)
+        for name in [name for name, at in seen.items() if at == index]:
+            del seen[name]  # it is not stored: what it names may be brought by another one
     return accepted
+
+
+def odd(draft: Draft) -> bool:
+    """Whether a number of a draft is out of its range."""
+    return not (0 <= draft.priority <= PRIORITY_MAX and 0 <= draft.deliver_at < FAR and -1 <= draft.ttl < FAR)
+
+
+def oversized(extra: Extra) -> str:
+    """What of the extras is too large or out of its range; empty if nothing is."""
+    for name, text, limit in (
+        ("key", extra.key, KEY_BYTES_MAX),
+        ("message_id", extra.message_id, MESSAGE_ID_BYTES_MAX),
+        ("correlation_id", extra.correlation_id, PROPERTIES_BYTES_MAX),
+        ("content_type", extra.content_type, PROPERTIES_BYTES_MAX),
+        ("reply_to", extra.reply_to, PROPERTIES_BYTES_MAX),
+    ):
+        if text is not None and len(text.encode()) > limit:
+            return f"{name} is at most {limit} bytes"
+    if extra.correlation_data is not None and len(extra.correlation_data) > PROPERTIES_BYTES_MAX:
+        return f"correlation_data is at most {PROPERTIES_BYTES_MAX} bytes"
+    if len(extra.properties) > PROPERTIES_MAX:
+        return f"properties are at most {PROPERTIES_MAX}"
+    if sum(len(name.encode()) + len(value.encode()) for name, value in extra.properties) > PROPERTIES_BYTES_MAX:
+        return f"properties are at most {PROPERTIES_BYTES_MAX} bytes in all"
+    if extra.origin is not None and not 0 < extra.origin.source_id < 1 << 63:
+        return f"source_id is 1 to {(1 << 63) - 1}"
+    return ""
 
 
 def _refusal(shard: Shard, draft: Draft) -> HoldfastError:
@@ -142,6 +180,14 @@ def _refusal(shard: Shard, draft: Draft) -> HoldfastError:
         )
     if not 0 <= draft.priority <= PRIORITY_MAX:
         return InvalidArgument(field="priority", problem=f"is 0 to {PRIORITY_MAX}, not {draft.priority}")
+    if odd(draft):
+        return InvalidArgument(
+            field="deliver_at and ttl", problem="are microseconds of an instant before the year 9999"
+        )
+    problem = oversized(draft.extra)
+    if problem:
+        field, _, rest = problem.partition(" ")
+        return InvalidArgument(field=field, problem=rest)
     return QueueFull(queue=shard.queue, depth=shard.config.max_depth)
 
 

@@ -18,7 +18,7 @@ from itertools import islice
 from operator import is_
 
 from holdfast.core.lanes import WINDOW, WINDOW_MAX, Lane
-from holdfast.core.records import Delivery, GroupHead, Place
+from holdfast.core.records import Delivery, GroupHead, Place, read_ready, ready_key_hash
 
 # Leased deliveries of a group in one shard: each is ~0.5 KiB in memory and a record to read on opening.
 MAX_LEASED = 20_000
@@ -51,12 +51,12 @@ class LeaseGroup:
     __slots__ = (
         "backoffs",
         "bit",
-        "condemned",
         "deadlines",
         "deliveries",
         "dirty",
         "dying",
         "expiring",
+        "fallen",
         "head",
         "keys",
         "lanes",
@@ -85,7 +85,7 @@ class LeaseGroup:
         self.remembered: dict[int, tuple[str, int]] = {}
         self.skips: set[int] = set(head.skips)  # sequences beyond the lanes that it has settled without a lease
         self.expiring: list[Delivery] = []
-        self.condemned: list[Delivery] = []
+        self.fallen: list[Delivery] = []
         self.dying: dict[int, tuple[Delivery, str]] = {}  # doomed, waiting to hear of the dead queue
         self.dirty = False
         head.delivery_ms = head.delivery_ms or [0] * HISTOGRAM_BUCKETS
@@ -130,13 +130,13 @@ class LeaseGroup:
             self.leased += 1
             heappush(self.deadlines, (delivery.deadline, delivery.id, delivery.token))
             self.hold(delivery)
-        elif delivery.doom:  # not for consumers, however late it is: the dead queue is asked again
+        elif delivery.doom or delivery.key:
+            # The first tick asks the dead queue again, or makes it ready once it is known what waits for its key.
             heappush(self.backoffs, (delivery.ready_at, delivery.id))
             self.hold(delivery)
         else:
             self.put_back(delivery, now)
         if delivery.key:
-            # What was passed by before the restart is not known: look when the key is free.
             state = self.keys[delivery.key]
             state.deferred = True
             state.first = (0, 0)
@@ -188,23 +188,22 @@ class LeaseGroup:
         if not state.held and not state.waiting and not state.deferred:
             del self.keys[key]
 
-    def fall_due(self, now: int) -> None:
-        """Backoffs that ended make their deliveries ready, or `condemned` where the dead queue is to be asked again."""
-        while self.backoffs and self.backoffs[0][0] <= now:
-            ready_at, message_id = heappop(self.backoffs)
+    def fall_due(self, now: int, limit: int) -> list[Delivery]:
+        """Deliveries whose backoff ended, at most `limit`: those to act on, kept in `fallen` until they are."""
+        heap = self.backoffs
+        while heap and heap[0][0] <= now and len(self.fallen) < limit:
+            ready_at, message_id = heappop(heap)
             delivery = self.deliveries.get(message_id)
             if delivery is not None and not delivery.token and delivery.ready_at == ready_at:
-                if delivery.doom:
-                    self.condemned.append(delivery)
-                else:
-                    self.put_back(delivery, now)
+                self.fallen.append(delivery)
+        return self.fallen
 
     def overdue(self, now: int, limit: int) -> list[Delivery]:
         """Leases past their deadline, at most `limit`: those to act on, kept in `expiring` until they are."""
         heap = self.deadlines
         while heap and heap[0][0] <= now and len(self.expiring) < limit:
             entry = heappop(heap)
-            if self._current(entry):
+            if self._current(entry) and not (heap and heap[0] == entry):  # extended twice to the same time
                 self.expiring.append(self.deliveries[entry[1]])
         return self.expiring
 
@@ -266,6 +265,24 @@ class LeaseGroup:
                 self.pass_by(place)
             lane.frontier = place.stamp
             loaded.popleft()
+
+    def pass_by_rows(self, lane: Lane, priority: int, rows: list[tuple[bytes, bytes]]) -> int:
+        """Pass by the READY rows at the front of a lane whose keys have something out. Returns how many.
+
+        `prune` on places does the same in three times the time; with a hot key these may be a million.
+        """
+        passed = 0
+        for _, value in rows:
+            state = self.keys.get(ready_key_hash(value))
+            if state is None or not state.held:
+                break
+            if not state.deferred or state.first == NOWHERE:
+                state.deferred = True
+                state.first = min(state.first, (priority, read_ready(*rows[passed]).stamp))
+            passed += 1
+        if passed:
+            lane.frontier = read_ready(*rows[passed - 1]).stamp
+        return passed
 
     def unfilled(self, priorities: dict[int, int], limit: int) -> tuple[int, Lane] | None:
         """The first lane that must be read before the next `limit` messages are known, if any."""

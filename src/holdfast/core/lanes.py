@@ -50,11 +50,11 @@ class Lane:
         self.complete = not more
 
     def drop(self, stamp: int) -> None:
-        """A message that was removed. It may not be here: it is not, if it lies beyond `reached`."""
+        """A message beyond the frontier that was removed. It is not here if it lies beyond `reached`."""
         if stamp <= self.reached:
             index = bisect_left(self.loaded, stamp, key=_stamp)
-            if index < len(self.loaded) and self.loaded[index].stamp == stamp:
-                del self.loaded[index]
+            assert self.loaded[index].stamp == stamp
+            del self.loaded[index]
 
     def insert(self, place: Place) -> None:
         """A message that came here by an edit or fell due, between others perhaps."""

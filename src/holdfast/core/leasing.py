@@ -200,8 +200,6 @@ def settle(shard: Shard, command: Settle, now: int, effects: Effects) -> None:  
         group.remember(delivery.token, verb, delivery.id)
         if verb is Verb.ACK:
             _ack(shard, group, delivery, now, acked, effects)
-            if delivery.key:
-                free_key(shard, group, delivery.key, nexts, now, effects)
         elif verb is Verb.RELEASE:
             release(shard, group, delivery, now, effects)
         elif verb is Verb.REJECT:
@@ -209,6 +207,8 @@ def settle(shard: Shard, command: Settle, now: int, effects: Effects) -> None:  
         else:
             reason = Reason.NACK if verb is Verb.NACK else Reason.DISCONNECT
             fail(shard, group, delivery, reason, settlement.delay, settlement.error, now, effects)
+        if delivery.key:
+            free_key(shard, group, delivery.key, nexts, now, effects)
     for index, settlement in enumerate(command.settlements):
         if settlement.verb is Verb.EXTEND and results[index] is None:
             results[index] = deadlines[settlement.id]
@@ -238,22 +238,20 @@ def _again(group: LeaseGroup, settlement: Settlement, work: list[tuple[Settlemen
     return LeaseLost(message_id=settlement.id)
 
 
-def _want_to_settle(
-    shard: Shard, group: LeaseGroup, work: list[tuple[Settlement, Delivery]], now: int
-) -> Nexts:
+def _want_to_settle(shard: Shard, group: LeaseGroup, work: list[tuple[Settlement, Delivery]], now: int) -> Nexts:
     """Ask for all that settling these will need; returns the next message of each key that becomes free."""
     ending: list[Delivery] = []
     bodies: list[int] = []
     keys: list[bytes] = []
     for settlement, delivery in work:
+        if settlement.verb is Verb.EXTEND:
+            continue
+        if delivery.key:
+            keys.append(delivery.key)
         if settlement.verb is Verb.ACK:
             ending.append(delivery)
-            if delivery.key:
-                keys.append(delivery.key)
-        elif settlement.verb is not Verb.EXTEND:
-            reason = verdict(shard, delivery, settlement.verb, now)
-            if reason:
-                bodies.append(delivery.seq)
+        elif verdict(shard, delivery, settlement.verb, now):
+            bodies.append(delivery.seq)
     if bodies:
         shard.want_bodies(bodies)
     if shard.shared() or any(delivery.flags for delivery in ending):
@@ -298,9 +296,7 @@ def _ack(
     shard.done_with(group, delivery.place, effects)
 
 
-def _ack_plainly(
-    shard: Shard, group: LeaseGroup, settlements: list[Settlement], now: int, effects: Effects
-) -> bool:
+def _ack_plainly(shard: Shard, group: LeaseGroup, settlements: list[Settlement], now: int, effects: Effects) -> bool:
     """`settle` for the common case: acks by token, one group, no keys or flags. The same in 2.5 instead of 7 us each.
 
     False: this is not that case, and nothing was done.
@@ -520,7 +516,8 @@ def _first_passed(
 
 
 def free_key(shard: Shard, group: LeaseGroup, key: bytes, nexts: Nexts, now: int, effects: Effects) -> None:
-    """A key has nothing out any more: the first message that was passed by is ready."""
+    """Where a key has nothing out any more, the first message that was passed by is ready, unless one that waits
+    already goes before it."""
     state = group.keys[key]
     if state.deferred and not state.held:
         first = nexts[key]

@@ -135,6 +135,11 @@ def ready_value(seq: int, key: bytes, flags: int, size_bytes: int) -> bytes:
     return _READY_VALUE.pack(seq, key or _NO_KEY, flags, size_bytes)
 
 
+def ready_key_hash(value: bytes) -> bytes:
+    """The key hash in a value of READY; eight zero bytes where there is no key."""
+    return value[8:16]
+
+
 def read_keyed(key: bytes, value: bytes) -> tuple[int, int, int, int]:
     """Priority, stamp, sequence and id."""
     _, _, priority, stamp = _KEYED.unpack(key)

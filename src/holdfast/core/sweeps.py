@@ -12,7 +12,7 @@ from holdfast.core.commands import Tick, Verb
 from holdfast.core.effects import Doomed, Effects, Read
 from holdfast.core.enqueue import appear, place_of
 from holdfast.core.groups import NEVER, LeaseGroup
-from holdfast.core.leasing import doom, fail, verdict
+from holdfast.core.leasing import doom, fail, free_key, next_of_keys, verdict
 from holdfast.core.reading import CHUNK, Live, liveness, log, move_on, unneeded, unschedule
 from holdfast.core.records import (
     FLAG_DUE,
@@ -57,27 +57,36 @@ def end_leases(shard: Shard, now: int, effects: Effects) -> bool:
         overdue = group.overdue(now, DUE_CHUNK)
         if overdue:
             shard.want_bodies(d.seq for d in overdue if verdict(shard, d, Verb.NACK, now))
+            keys = [delivery.key for delivery in overdue if delivery.key]
+            nexts = next_of_keys(shard, group, keys)
             group.expiring = []
             for delivery in overdue:
                 fail(shard, group, delivery, Reason.TIMEOUT, -1, "", now, effects)
+            for key in keys:
+                free_key(shard, group, key, nexts, now, effects)
             return True
     return False
 
 
 def end_backoffs(shard: Shard, now: int, effects: Effects) -> bool:
     """Backoffs that ended make deliveries ready; those a dead queue refused are offered to it again."""
-    due = False
     for group in shard.groups.values():
-        if group.backoffs and group.backoffs[0][0] <= now:
-            group.fall_due(now)
-            due = True
-        if group.condemned:
-            shard.want_bodies(delivery.seq for delivery in group.condemned)
-            for delivery in group.condemned:
+        fallen = group.fall_due(now, DUE_CHUNK)
+        if fallen:
+            condemned = [delivery for delivery in fallen if delivery.doom]
+            shard.want_bodies(delivery.seq for delivery in condemned)
+            keys = [delivery.key for delivery in fallen if delivery.key and not delivery.doom]
+            nexts = next_of_keys(shard, group, keys)
+            group.fallen = []
+            for delivery in fallen:
+                if not delivery.doom:
+                    group.put_back(delivery, now)
+            for key in keys:
+                free_key(shard, group, key, nexts, now, effects)
+            for delivery in condemned:
                 doom(shard, group, delivery, delivery.doom, "", effects)
-            group.condemned = []
             return True
-    return due
+    return False
 
 
 def end_delays(shard: Shard, now: int, effects: Effects) -> bool:

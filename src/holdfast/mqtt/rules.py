@@ -5,11 +5,14 @@ and what is wrong in a few words. Many things are called malformed or a protocol
 number of their own; those carry the number of the general statement (`MQTT-4.8.0-1` and `MQTT-4.13.1-1`: close the
 connection). A rule with an empty 3.1.1 clause cannot be broken in that version.
 
-The codec raises `Violation` inside; its caller sees `ProtocolError`, which knows the version. It stands apart from the
-tree in `holdfast.errors`: it speaks of bytes on the wire and is answered with a packet, and it has the wire's own codes.
+The codec raises `Violation` inside; its caller sees `ProtocolError`, which knows the version. That one stands apart
+from the tree in `holdfast.errors`: it speaks of bytes on the wire, carries the wire's own codes, and is answered with a
+packet on this connection or with silence.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import msgspec
 
@@ -48,13 +51,21 @@ class Violation(Exception):
 
 
 class ProtocolError(Exception):
-    """The peer broke the protocol: answer with `reason_code` where its version allows it, and close the connection."""
+    """The peer broke the protocol: answer with `reason_code` where its version allows it, and close the connection.
 
-    def __init__(self, reason_code: int, message: str, clause: str) -> None:
+    `packets` are those of the same read that came before the offending one; they are still to be handled.
+    """
+
+    def __init__(self, reason_code: int, message: str, clause: str, packets: Sequence[object] = ()) -> None:
         self.reason_code = reason_code
         self.message = message
         self.clause = clause
+        self.packets = packets
         super().__init__(reason_code, message, clause)
+
+    def again(self) -> ProtocolError:
+        """The same error for data that comes after it; what came before was handed out already."""
+        return ProtocolError(self.reason_code, self.message, self.clause)
 
     def __str__(self) -> str:
         return f"{self.message} [{self.clause}], reason code 0x{self.reason_code:02X}"

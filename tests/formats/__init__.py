@@ -1,0 +1,1 @@
+"""Data directories as older versions wrote them, and the tests that open them."""

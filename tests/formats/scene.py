@@ -1,0 +1,139 @@
+"""A data directory with something in every state, and how it looks to whoever opens it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from holdfast.broker import admin
+from holdfast.broker.engine import NODE_KEY, Engine
+from holdfast.core.commands import Draft, Settlement, Verb
+from holdfast.core.journal import read_block, rows
+from holdfast.core.queue import GroupKind
+from holdfast.core.records import NO_EXTRA, Extra, Message, Table, journal_key, message_key, read_message, seq_of
+from holdfast.store.contract import Store
+from holdfast.store.rocks import RocksStore
+
+START = 1_772_323_200_000_000  # 2026-03-01T00:00:00Z
+SECOND = 1_000_000
+TASKS = ("default", "tasks")
+ALL = b"\xff" * 40
+
+
+def write(directory: Path) -> None:
+    """Make the data directory: a queue with messages in every state, nothing of its journal exported."""
+    store = RocksStore(directory)
+    engine = Engine(store, node=1)
+    engine.open(START)
+    admin.create_queue(engine, TASKS, {"partitions": 1, "retry.max_retries": 1}, START)
+    for name, kind, max_lag in (
+        ("work", GroupKind.LEASE, 0),
+        ("audit", GroupKind.LEASE, 0),
+        ("log", GroupKind.CURSOR, 1_000),
+    ):
+        admin.create_group(engine, TASKS, name, kind, START, True, max_lag, 0)
+    _fill(engine)
+    engine.write()
+    store.sync()
+    store.close()
+
+
+def _fill(engine: Engine) -> None:
+    def enqueue(payload: str, priority: int = 128, deliver_at: int = 0, ttl: int = -1, extra: Extra = NO_EXTRA) -> None:
+        engine.enqueue(TASKS, [Draft(payload.encode(), priority, deliver_at, ttl, extra)], "http", START)
+
+    def lease(group: str, limit: int, consumer: str) -> dict[str, Settlement]:
+        found = engine.lease(TASKS, group, limit, 60 * SECOND, consumer, "http", START)
+        return {item.message.payload.decode(): Settlement(item.message.id, item.token) for item in found}
+
+    def settle(group: str, settlement: Settlement, verb: Verb, error: str = "") -> None:
+        changed = msgspec.structs.replace(settlement, verb=verb, error=error)
+        assert engine.settle(TASKS, group, [changed], START) == [None]
+
+    enqueue("acked by work", priority=1)
+    enqueue("backing off", priority=1)
+    enqueue("rejected", priority=1)
+    enqueue("leased", priority=1, extra=Extra(properties=(("colour", "red"),), correlation_id="request-1"))
+    enqueue("key, first", priority=1, extra=Extra(key="k"))
+    enqueue("key, second", priority=1, extra=Extra(key="k"))
+    enqueue("released", priority=1)
+    held = lease("work", 6, "c1")
+    settle("work", held["acked by work"], Verb.ACK)
+    settle("work", held["backing off"], Verb.NACK, "boom")
+    settle("work", held["rejected"], Verb.REJECT, "no such customer")
+    settle("work", held["released"], Verb.RELEASE)
+    enqueue("ready")
+    enqueue("urgent", priority=0)
+    enqueue("delayed", deliver_at=START + 3600 * SECOND)
+    enqueue("short-lived", ttl=60 * SECOND)
+    enqueue("once", extra=Extra(message_id="order-1"))
+    for _ in admin.cursor_commit(engine, TASKS, "log", 0, 2, lambda: START):
+        engine.write()
+
+
+def look(store: Store, engine: Engine, now: int) -> Iterator[str]:
+    """Everything there is to see, a line each."""
+    for name in sorted(engine.queues):
+        queue = engine.queues[name]
+        yield f"queue {name[1]}: {queue.depth} messages"
+        for partition, message, standings in admin.browse(engine, name, 1_000, "", "", "", now).messages:
+            yield f"  {partition}.{message.seq} {message.payload.decode()!r} {_told(message)}"
+            for standing in standings:
+                yield f"    {standing.group}: {standing.state} attempt {standing.attempt} {standing.error}".rstrip()
+        for record in queue.record.groups:
+            for shard in queue.shards:
+                if record.kind is GroupKind.CURSOR:
+                    yield f"  {record.name}: committed {shard.cursors[record.name].head.committed}"
+                else:
+                    group = shard.groups[record.name]
+                    counts = f"{group.head.fresh} untouched, {group.leased} leased, {group.retrying} again"
+                    yield f"  {record.name}: {counts}"
+    for _, value in store.scan(Table.JOURNAL, journal_key(0), ALL, 1_000):
+        for row in rows(read_block(value), 1, lambda shard, first, count: _messages(store, shard, first, count)):
+            yield f"journal {row.lsn} {row.event} {row.group or '-'} {row.message_id} {row.reason or ''}".rstrip()
+
+
+def _told(message: Message) -> str:
+    extra = {
+        name: value
+        for name in Extra.__struct_fields__
+        if (value := getattr(message.extra, name)) and name not in ("origin", "flags")
+    }
+    origin = message.extra.origin
+    if origin is not None:
+        extra["reason"] = origin.reason
+        extra["error"] = origin.error
+    times = [message.enqueued_at - START, message.deliver_at and message.deliver_at - START]
+    times.append(message.expires_at and message.expires_at - START)
+    return f"id {message.id} priority {message.priority} times {times} {extra or ''}".rstrip()
+
+
+def _messages(store: Store, shard: int, first: int, count: int) -> list[Message]:
+    found = store.scan(Table.MESSAGES, message_key(shard, first), message_key(shard, first + count), count)
+    return [read_message(seq_of(key), value) for key, value in found]
+
+
+def shorten(directory: Path) -> None:
+    """Take the last fields from every msgpack record, as if it had been written before they were thought of.
+
+    Only those that hold nothing: whoever reads the rest must come to the same.
+    """
+    store = RocksStore(directory)
+    epoch = store.acquire()
+    for table in (Table.SHARDS, Table.GROUPS, Table.QUEUES, Table.JOURNAL):
+        for key, value in store.scan(table, b"", ALL, 1_000):
+            store.write(epoch, [(table, key, _shortened(value))])
+    node = store.get(Table.META, NODE_KEY)
+    assert node is not None
+    store.write(epoch, [(Table.META, NODE_KEY, _shortened(node))])
+    store.sync()
+    store.close()
+
+
+def _shortened(value: bytes) -> bytes:
+    fields = msgspec.msgpack.decode(value)
+    while not fields[-1]:
+        fields.pop()
+    return msgspec.msgpack.encode(fields)

@@ -1,0 +1,144 @@
+"""Data directories that older versions wrote are opened, and everything in them is as it was.
+
+NAME.tar.gz is the directory, NAME.txt tells what is in it, in the words of the version that wrote it. `v1-short` has
+records that lack the fields which were added last, as core/records.py allows.
+"""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from holdfast.broker import admin
+from holdfast.broker.engine import NODE_KEY, Engine, NodeRecord
+from holdfast.core.commands import Draft, Leased, Settlement
+from holdfast.core.records import Extra, ShardHead, Table, read_shard_head
+from holdfast.errors import HoldfastError
+from holdfast.store.rocks import RocksStore
+from tests.formats.scene import ALL, SECOND, START, TASKS, look, write
+
+HERE = Path(__file__).parent
+OLD = sorted(path.name.removesuffix(".tar.gz") for path in HERE.glob("*.tar.gz"))
+
+
+@pytest.fixture(params=OLD)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def store(name: str, tmp_path: Path) -> Iterator[RocksStore]:
+    with tarfile.open(HERE / f"{name}.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    opened = RocksStore(tmp_path / "data")
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def engine(store: RocksStore) -> Engine:
+    found = Engine(store, node=1)
+    found.open(START)
+    return found
+
+
+def lease(engine: Engine, now: int, group: str = "work") -> list[Leased]:
+    return engine.lease(TASKS, group, 100, 60 * SECOND, "c2", "http", now)
+
+
+def payloads(leased: list[Leased]) -> list[str]:
+    return [item.message.payload.decode() for item in leased]
+
+
+def test_there_is_a_directory_of_every_format() -> None:
+    assert {"v1", "v1-short"} <= set(OLD)
+
+
+def test_everything_is_as_the_old_version_told(name: str, store: RocksStore, engine: Engine) -> None:
+    assert "\n".join(look(store, engine, START)) + "\n" == (HERE / f"{name}.txt").read_text()
+
+
+def test_the_scene_still_comes_out_the_same(tmp_path: Path) -> None:
+    write(tmp_path / "data")
+    store = RocksStore(tmp_path / "data")
+    engine = Engine(store, node=1)
+    engine.open(START)
+    assert "\n".join(look(store, engine, START)) + "\n" == (HERE / "v1.txt").read_text()
+    store.close()
+
+
+def test_its_messages_live_on(engine: Engine) -> None:
+    assert payloads(lease(engine, START)) == ["urgent", "released", "ready", "short-lived", "once"]
+    due = START + 5 * SECOND
+    engine.tick(due)
+    assert payloads(lease(engine, due)) == ["backing off"]
+    key = next(d for d in engine.queues[TASKS].shards[0].groups["work"].deliveries.values() if d.key)
+    assert engine.settle(TASKS, "work", [Settlement(key.id, consumer="c1")], due) == [None]
+    assert payloads(lease(engine, due)) == ["key, second"]
+    late = START + 3600 * SECOND
+    engine.tick(late)
+    assert "delayed" in payloads(lease(engine, late))
+
+
+def test_its_leases_end_at_their_deadline(engine: Engine) -> None:
+    engine.tick(START + 60 * SECOND)
+    _, _, standings = admin.find(engine, TASKS, 21380884070404099, START)
+    assert [(standing.state, standing.error) for standing in standings if standing.group == "work"] == [
+        ("scheduled", "timeout")
+    ]
+
+
+def test_its_groups_go_on_where_they_were(engine: Engine) -> None:
+    assert len(lease(engine, START, "audit")) == 10
+    found = admin.cursor_read(engine, TASKS, "log", 0, 0, 100, 1 << 20, START)
+    assert [message.seq for message in found.messages] == list(range(3, 13))
+
+
+def test_what_was_enqueued_once_is_not_enqueued_again(engine: Engine) -> None:
+    again = engine.enqueue(TASKS, [Draft(b"again", extra=Extra(message_id="order-1"))], "http", START)
+    assert list(again.duplicates) == [0]
+
+
+def test_its_messages_expire(engine: Engine) -> None:
+    engine.tick(START + 61 * SECOND)
+    left = admin.browse(engine, TASKS, 100, "", "", "", START).messages
+    assert b"short-lived" not in [message.payload for _, message, _ in left]
+
+
+def test_its_dead_letters_can_be_had(engine: Engine) -> None:
+    (letter,) = engine.lease(("default", "dlq/tasks"), "g", 9, -1, "", "", START)
+    origin = letter.message.extra.origin
+    assert origin is not None
+    assert (origin.source_queue, origin.source_group, origin.reason) == ("tasks", "work", "rejected")
+
+
+def test_ids_and_the_journal_go_on(store: RocksStore, engine: Engine) -> None:
+    before = NodeRecord(*msgspec.structs.astuple(engine.record))
+    (new,) = engine.enqueue(TASKS, [Draft(b"new")], "http", START).ids
+    engine.write()
+    assert new > before.ids_reserved
+    assert engine.record.next_lsn == before.next_lsn + 1
+    assert store.get(Table.META, NODE_KEY) is not None
+
+
+def test_the_short_records_are_short(tmp_path: Path) -> None:
+    with tarfile.open(HERE / "v1-short.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    store = RocksStore(tmp_path / "data")
+    heads = [value for _, value in store.scan(Table.SHARDS, b"", ALL, 100)]
+    store.close()
+    fields = [msgspec.msgpack.decode(value) for value in heads]
+    assert all(len(found) < len(ShardHead.__struct_fields__) for found in fields)
+    assert all(read_shard_head(value).unneeded_seq == 0 for value in heads)
+
+
+def test_records_of_an_unknown_version_are_not_guessed_at(store: RocksStore) -> None:
+    epoch = store.acquire()
+    key, value = store.scan(Table.DELIVERIES, b"", ALL, 1)[0]
+    store.write(epoch, [(Table.DELIVERIES, key, b"\x63" + value[1:])])
+    with pytest.raises((ValueError, HoldfastError), match="unknown version 99"):
+        Engine(store, node=1).open(START)
