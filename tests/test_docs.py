@@ -11,6 +11,7 @@ import pytest
 from docs import generate
 from holdfast.cli.main import main
 from holdfast.config import all_fields
+from holdfast.broker.stats import GroupStats, QueueStats
 from holdfast.errors import all_errors
 
 ROOT = Path(__file__).parent.parent
@@ -64,3 +65,9 @@ def test_every_page_can_be_found_from_the_index() -> None:
     index = (ROOT / "docs" / "README.md").read_text()
     pages = [str(p.relative_to(ROOT / "docs")) for p in (ROOT / "docs").rglob("*.md") if p.name != "README.md"]
     assert [name for name in pages if f"({name})" not in index] == []
+
+
+def test_every_figure_is_documented() -> None:
+    text = page("stats.md")
+    fields = {*QueueStats.__struct_fields__, *GroupStats.__struct_fields__}
+    assert [field for field in sorted(fields) if f"`{field}`" not in text] == []

@@ -94,6 +94,21 @@ def test_a_key_with_more_messages_than_a_window_keeps_nobody_waiting() -> None:
         bench.settle(leased)
 
 
+def test_messages_of_a_key_that_is_out_are_passed_by_as_they_are_read_and_found_again() -> None:
+    bench = Bench()
+    bench.enqueue("out", key="hot")
+    out = bench.lease()
+    bench.enqueue(*numbered(WINDOW_MAX))
+    bench.enqueue("hot 1", "hot 2", key="hot")
+    bench.enqueue("last")
+    assert payloads(bench.lease(2 * WINDOW_MAX)) == [*numbered(WINDOW_MAX), "last"]
+    bench.settle(out)
+    again = bench.lease(5)
+    assert payloads(again) == ["hot 1"]
+    bench.settle(again)
+    assert payloads(bench.lease(5)) == ["hot 2"]
+
+
 def test_a_consumer_that_fails_everything_gets_no_fresh_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(groups, "MAX_RETRYING", 3)
     bench = Bench()

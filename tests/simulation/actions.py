@@ -181,6 +181,7 @@ class Actions:
     def settle_with(self, queue: Queue, group: str, settlements: list[Settlement]) -> None:
         machine = self.machine
         results = machine.engine.settle((NAMESPACE, queue.name), group, settlements, machine.now)
+        machine.model.ids_ms = machine.engine.ids.floor >> 22
         machine.model.settle(queue.name, group, settlements, results, machine.now)
         machine.after()
 

@@ -37,7 +37,7 @@ class TracedEngine(Engine):
     def __init__(self, store: Store, limits: Limits) -> None:
         super().__init__(store, 0, limits)
         self.burials: list[Burial] = []
-        self._letters: list[int] = []
+        self._letters: dict[tuple[str, int], int] = {}
 
     def step(self, queue: BrokerQueue, shard: Shard, command: Command, now: int) -> object:
         """As the engine, told on stderr if asked for: what a failed seed is read with."""
@@ -47,18 +47,23 @@ class TracedEngine(Engine):
         return reply
 
     def _bury(self, queue: BrokerQueue, shard: Shard, doomed: list[Doomed], now: int) -> None:
+        groups = list(dict.fromkeys(item.group for item in doomed))
+        doomed = sorted(doomed, key=lambda item: groups.index(item.group))  # the order in which they are buried
         told = [
             (item.group, item.delivery.id, str(item.reason), item.delivery.failures + (item.delivery.token != 0))
             for item in doomed
         ]
-        self._letters = [0] * len(doomed)
+        self._letters = {}
         super()._bury(queue, shard, doomed, now)
+        letters = [self._letters.get((item.group, item.delivery.id), 0) for item in doomed]
         target = dead_queue_of(queue.record.name, queue.config)
-        self.burials.append(Burial(queue.record.name, target, told, self._letters))
+        self.burials.append(Burial(queue.record.name, target, told, letters))
 
     def _deliver_letters(self, queue: BrokerQueue, target_name: str, doomed: list[Doomed], now: int) -> list[int]:
-        self._letters = super()._deliver_letters(queue, target_name, doomed, now)
-        return self._letters
+        letters = super()._deliver_letters(queue, target_name, doomed, now)
+        for item, letter in zip(doomed, letters, strict=True):
+            self._letters[item.group, item.delivery.id] = letter
+        return letters
 
 
 class Machine:

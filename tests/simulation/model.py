@@ -178,7 +178,7 @@ class Model:
         life.state = Is.BACKING_OFF if wait else Is.READY
         life.token = 0
         life.ready_at = now + wait
-        life.again_ms = max((now + wait) // 1000 - EPOCH_MS, mail.ms)
+        life.again_ms = max((now + wait) // 1000 - EPOCH_MS, self.ids_ms)
         self.facts.failed(mail.id, queue.groups[group].number, life.failures)
 
     def doom(self, queue: Queue, mail: Mail, group: str, reason: str, attempts: int) -> None:

@@ -233,9 +233,11 @@ class Engine:
             self._bury(queue, shard, effects.doomed, now)
         return effects.reply
 
-    def _fetch(self, reads: list[Read]) -> list[bytes | Rows | None]:
+    def _fetch(self, reads: list[Read]) -> list[bytes | None | Rows]:
         store = self.store
-        results: list[bytes | Rows | None] = []
+        if len(reads) > 1 and all(read.end is None and read.table is reads[0].table for read in reads):
+            return list(store.get_many(reads[0].table, [read.key for read in reads]))
+        results: list[bytes | None | Rows] = []
         for read in reads:
             if read.end is None:
                 results.append(store.get(read.table, read.key))
@@ -465,21 +467,24 @@ class Engine:
     # --- dead letters -----------------------------------------------------------------------------------------------
 
     def _bury(self, queue: Queue, shard: Shard, doomed: list[Doomed], now: int) -> None:
-        """Move doomed deliveries to the dead queue, in the same batch: the source goes with the letter, not before."""
+        """Move doomed deliveries to the dead queue, the letter and the end of its source in one batch.
+
+        If a crash could come between the two, a rejected message would be dead and delivered again: its consumer is not
+        asked twice. So nothing may be read that is not written yet: the batch begins here, and anew for each group.
+        """
         target_name = dead_queue_of(queue.record.name, queue.config)
-        outcomes: dict[str, dict[int, int]] = {}
-        if target_name is None:
-            self.dropped += doomed
-            for item in doomed:
-                outcomes.setdefault(item.group, {})[item.delivery.id] = 0
-        else:
-            letters = self._deliver_letters(queue, target_name, doomed, now)
-            for item, letter in zip(doomed, letters, strict=True):
-                outcomes.setdefault(item.group, {})[item.delivery.id] = letter
-                if letter > 0 and queue.config.dlq.alert_webhook:
-                    self._alert(queue, target_name, item, letter, now)
-        for group, by_id in outcomes.items():
-            self.step(queue, shard, Buried(group, by_id), now)
+        by_group: dict[str, list[Doomed]] = {}
+        for item in doomed:
+            by_group.setdefault(item.group, []).append(item)
+        for group, items in by_group.items():
+            self._write_early()
+            if target_name is None:
+                self.dropped += items
+                letters = [0] * len(items)
+            else:
+                letters = self._deliver_letters(queue, target_name, items, now)
+            outcomes = {item.delivery.id: letter for item, letter in zip(items, letters, strict=True)}
+            self.step(queue, shard, Buried(group, outcomes), now)
 
     def _deliver_letters(self, queue: Queue, target_name: str, doomed: list[Doomed], now: int) -> list[int]:
         """Ids of the dead letters, -1 where the dead queue could not take one."""
@@ -489,6 +494,10 @@ class Engine:
         drafts = [dead_letter(queue.record.name, item) for item in doomed]
         reply = self._spread(target, target.route(drafts), drafts, -1, "broker", now)
         self.stirred.add(target.name)
+        if queue.config.dlq.alert_webhook:
+            for item, letter in zip(doomed, reply.ids, strict=True):
+                if letter:
+                    self._alert(queue, target_name, item, letter, now)
         return [letter or -1 for letter in reply.ids]
 
     def _dead_queue(self, queue: Queue, name: str, now: int) -> Queue | None:

@@ -276,7 +276,7 @@ class LeaseGroup:
             state = self.keys.get(ready_key_hash(value))
             if state is None or not state.held:
                 break
-            if not state.deferred or state.first == NOWHERE:
+            if not state.deferred or state.first[0] > priority:  # else it is known of one before these
                 state.deferred = True
                 state.first = min(state.first, (priority, read_ready(*rows[passed]).stamp))
             passed += 1
