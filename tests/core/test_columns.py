@@ -14,6 +14,7 @@ from holdfast.core.journal import Entry, ShardName, decoded, read_block, rows, w
 from holdfast.core.journal import gone as given_up
 from holdfast.core.queue import JournalMode
 from holdfast.core.records import NO_EXTRA, Extra, Message, Origin
+from holdfast.errors import FormatUnknown
 
 NAMES = {
     1: ShardName("default", "tasks", 0, JournalMode.PAYLOAD),
@@ -160,5 +161,5 @@ def test_a_block_knows_the_bytes_that_it_refers_to() -> None:
 
 def test_a_block_of_a_version_to_come_is_refused() -> None:
     value = msgspec.msgpack.encode((99, 1, 0, 1000, {}, []))
-    with pytest.raises(ValueError, match="unknown version 99"):
+    with pytest.raises(FormatUnknown, match="written in format"):
         read_block(value)

@@ -12,6 +12,7 @@ from holdfast.core.journal import Entry, Row, ShardName, decoded, gone, read_blo
 from holdfast.core.queue import JournalMode
 from holdfast.core.records import NO_EXTRA, Extra, Message, Origin
 from holdfast.core.states import Journalled
+from holdfast.errors import FormatUnknown
 from tests.core.strategies import messages, text, u63
 
 NAMES = {
@@ -133,7 +134,7 @@ def test_a_block_of_only_what_may_go_has_no_rows() -> None:
 
 
 def test_a_block_of_a_version_nobody_knows_is_refused() -> None:
-    with pytest.raises(ValueError, match="journal block of unknown version 99"):
+    with pytest.raises(FormatUnknown, match="written in format 99"):
         read_block(msgspec.msgpack.encode((99, 1, 0, 1, {}, [])))
 
 

@@ -41,6 +41,7 @@ from holdfast.core.records import (
     write_lease,
     write_message,
 )
+from holdfast.errors import FormatUnknown
 from tests.core.strategies import (
     cursor_heads,
     deliveries,
@@ -125,11 +126,11 @@ def test_a_first_lease_is_written_as_the_delivery_it_makes(
 def test_records_of_a_version_nobody_knows_are_refused() -> None:
     message = bytearray(stored(Message(1, 2, 3, 4, 5, 6, NO_EXTRA, b"")))
     message[0] = 99
-    with pytest.raises(ValueError, match="message record of unknown version 99"):
+    with pytest.raises(FormatUnknown, match="written in format 99"):
         read_message(2, bytes(message))
     delivery = bytearray(write_delivery(Delivery(1, 2, 3, 4, 5, b"", 0, 0, 0, 0)))
     delivery[0] = 99
-    with pytest.raises(ValueError, match="delivery record of unknown version 99"):
+    with pytest.raises(FormatUnknown, match="written in format 99"):
         read_delivery(delivery_key(1, 1, 1), bytes(delivery))
 
 

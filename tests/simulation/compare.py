@@ -106,8 +106,11 @@ def _check_kept(facts: Facts, mail: Mail, queue: Queue, stored: Queue, doubt: bo
             facts.ends[queue.name, mail.id, number] = "?"
         must(not ended or doubt, f"{queue.name}/{group}: confirmed message {mail.id} is lost: {after}")
     for cursor in queue.cursors():
-        if cursor.number in numbers and cursor.sees(mail) and not doubt:
-            must(after is not None, f"{queue.name}/{cursor.name}: confirmed message {mail.id} is lost")
+        if cursor.number in numbers and cursor.sees(mail):
+            passed = after is None or not stored.groups[cursor.name].sees(after)
+            must(not passed or doubt, f"{queue.name}/{cursor.name}: confirmed message {mail.id} is lost")
+            if passed:
+                facts.ends[queue.name, mail.id, cursor.number] = "?"
     if not mail.lives and not queue.cursors() and not doubt:
         must(after is not None, f"{queue.name}: confirmed message {mail.id} is lost, no group has seen it")
     if after is None and doubt:

@@ -87,10 +87,11 @@ class Machine:
             self.model.add_queue(name, config)
         self.write()
         self.sync()
+        self.crash()
 
     def _start(self) -> TracedEngine:
         inner: Store = RocksStore(Path(self._directory)) if self._disk is None else MemoryStore(self._disk)
-        rate = self.world.fault_rate if self.restarts < 30 else 0.0
+        rate = self.world.fault_rate if 0 < self.restarts < 30 else 0.0
         self.store = FaultyStore(inner, write=scattered(self.random, rate), sync=scattered(self.random, rate))
         engine = TracedEngine(self.store, Limits(auto_create=False, hot_bytes=self.world.hot_bytes))
         engine.open(self.now)
@@ -105,6 +106,7 @@ class Machine:
 
     def advance(self, by: int) -> None:
         self.now = max(self.now + by, START)
+        self.model.latest = max(self.model.latest, self.now)
 
     def after(self) -> None:
         """An operation was answered: the model hears what was buried."""

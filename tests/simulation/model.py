@@ -40,6 +40,7 @@ class Model:
         self.facts = Facts()
         self.event = 0
         self.last_id = 0
+        self.latest = 0  # the latest time there was
         self.ids_ms = 0  # about where the engine's ids stand
         self.expected: dict[tuple[str, str, int], tuple[str, int]] = {}  # what must be buried now: reason, attempts
         self.allowed: dict[tuple[str, str, int], tuple[str, int]] = {}  # what may be
@@ -61,7 +62,7 @@ class Model:
         for partition, indexes in by_partition.items():
             for index in indexes:
                 draft = drafts[index]
-                first = self._known(queue, partition, draft, now)
+                first = self._known(queue, partition, draft, now, reply.duplicates.get(index, 0))
                 if len(draft.payload) > queue.config.max_message_size:
                     self._refused(reply, index, MessageTooLarge)
                 elif first:
@@ -80,12 +81,12 @@ class Model:
         must(isinstance(reply.errors.get(index), kind), f"draft {index} not refused with {kind.__name__}: {reply}")
         must(reply.ids[index] == 0, f"refused draft {index} has an id")
 
-    def _known(self, queue: Queue, partition: int, draft: Draft, now: int) -> int:
+    def _known(self, queue: Queue, partition: int, draft: Draft, now: int, told: int) -> int:
         extra = draft.extra
         if extra.message_id is not None and queue.config.dedup_window:
             first, end = queue.dedup[partition].get(extra.message_id, (0, 0))
-            if first and end > now:
-                return first
+            if first and end > now and (end > self.latest or told == first):
+                return first  # else it was forgotten before the clock went back
         if extra.origin is not None:
             mail = queue.with_source(partition, (extra.origin.source_id, extra.origin.source_group))
             if mail is not None:
@@ -374,7 +375,7 @@ class Model:
                 for partition, high in enumerate(queue.next_seq):
                     target = high - 1 - cursor.max_lag_messages if cursor.max_lag_messages else 0
                     for mail in sorted(queue.in_partition(partition), key=lambda mail: mail.seq):
-                        if cursor.max_lag_age and cursor.sees(mail):
+                        if cursor.max_lag_age and cursor.sees(mail) and now >= self.latest:
                             if mail.enqueued_at + cursor.max_lag_age > now:
                                 break
                             target = max(target, mail.seq)

@@ -296,8 +296,9 @@ def _check_wakes(shard: ShardPicture, now: int) -> None:
     early = {number_in(key, 12) for key, _ in shard.rows[Table.EXPIRIES]}
     for seq in (*shard.ready, *shard.scheduled):
         expires = shard.messages[seq].expires_at
-        if expires <= now + EXPIRY_RESTS:
-            continue
+        leased = any(seq in deliveries and deliveries[seq].token for deliveries in shard.deliveries.values())
+        if leased or expires <= now + EXPIRY_RESTS:
+            continue  # what is leased is looked at when it is settled
         if seq in early:
             must(0 < head.next_early <= expires, f"{shard.name}: message {seq} will not expire early")
         else:

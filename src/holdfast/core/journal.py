@@ -21,6 +21,7 @@ import msgspec
 from holdfast.core.queue import JournalMode
 from holdfast.core.records import Message
 from holdfast.core.states import Journalled
+from holdfast.errors import FormatUnknown
 
 BLOCK_VERSION = 1
 
@@ -106,7 +107,7 @@ def write_block(
 def read_block(value: bytes) -> Block:
     block = _decode_block(value)
     if block.version != BLOCK_VERSION:
-        raise ValueError(f"journal block of unknown version {block.version}")
+        raise FormatUnknown(path="a journal block", found=block.version, known=BLOCK_VERSION)
     return block
 
 

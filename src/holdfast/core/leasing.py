@@ -557,8 +557,8 @@ def buried(shard: Shard, command: Buried, now: int, effects: Effects) -> None:
         if letter < 0:
             _wait_for_dead_queue(shard, group, delivery, reason, now, effects)
             continue
-        event, details = _end_of(reason, letter)
-        journal_one(shard, group, delivery, event, reason, delivery.error, details, effects)
+        event = _end_of(reason, letter)
+        journal_one(shard, group, delivery, event, reason, delivery.error, None, effects)
         group.count(f"{event}:{reason}")
         if delivery.id in group.deliveries:
             if not delivery.token:
@@ -582,10 +582,10 @@ def _orphans_buried(shard: Shard, command: Buried, now: int, effects: Effects) -
         if letter < 0:
             _postpone_expiry(shard.head, now)
             continue
-        event, details = _end_of(Reason.EXPIRED, letter)
+        event = _end_of(Reason.EXPIRED, letter)
         if shard.config.journal is not JournalMode.OFF:
             effects.entries.append(
-                (Entry.ONE, shard.number, "", event, message_id, 0, Reason.EXPIRED, "", "", "", details)
+                (Entry.ONE, shard.number, "", event, message_id, 0, Reason.EXPIRED, "", "", "", None)
             )
             effects.rows += 1
         shard.remove(delivery.place, effects)
@@ -599,11 +599,11 @@ def _postpone_expiry(head: ShardHead, now: int) -> None:
         head.next_early = now + BURIAL_BACKOFF
 
 
-def _end_of(reason: str, letter: int) -> tuple[Journalled, dict[str, object] | None]:
-    """How the journal names the end of a delivery."""
+def _end_of(reason: str, letter: int) -> Journalled:
+    """How the journal names the end of a delivery. The letter's own row says where it comes from."""
     if letter:
-        return Journalled.DEAD, {"source_id": letter}
-    return (Journalled.EXPIRED if reason == Reason.EXPIRED else Journalled.DROPPED), None
+        return Journalled.DEAD
+    return Journalled.EXPIRED if reason == Reason.EXPIRED else Journalled.DROPPED
 
 
 def leave_lane(group: LeaseGroup, place: Place) -> None:

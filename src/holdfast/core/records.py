@@ -43,6 +43,7 @@ from struct import Struct as Layout
 import msgspec
 
 from holdfast.core.ids import UNKEYED
+from holdfast.errors import FormatUnknown
 
 
 class Table(IntEnum):
@@ -256,7 +257,7 @@ def write_message(
 def read_message(seq: int, value: bytes) -> Message:
     version, message_id, enqueued_at, deliver_at, expires_at, priority, extra_size = _MESSAGE.unpack_from(value)
     if version != MESSAGE_VERSION:
-        raise ValueError(f"message record of unknown version {version}")
+        raise FormatUnknown(path="a message record", found=version, known=MESSAGE_VERSION)
     payload_at = _MESSAGE_SIZE + extra_size
     extra = _decode_extra(value[_MESSAGE_SIZE:payload_at]) if extra_size else NO_EXTRA
     return Message(message_id, seq, priority, enqueued_at, deliver_at, expires_at, extra, value[payload_at:])
@@ -377,7 +378,7 @@ def read_delivery(key: bytes, value: bytes) -> Delivery:
         size_bytes,
     ) = _DELIVERY.unpack_from(value)
     if version != DELIVERY_VERSION:
-        raise ValueError(f"delivery record of unknown version {version}")
+        raise FormatUnknown(path="a delivery record", found=version, known=DELIVERY_VERSION)
     consumer, protocol, error, doom = _decode_texts(value[_DELIVERY_SIZE:])
     return Delivery(
         message_id,
