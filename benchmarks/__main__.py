@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import structlog
 
-from benchmarks import backlog, hotkey, raw, speed, timers
+from benchmarks import backlog, hotkey, mqtt_codec, raw, speed, timers, topics
 
 BENCHMARKS: dict[str, Callable[[], None]] = {
     "raw": raw.main,
@@ -15,6 +15,8 @@ BENCHMARKS: dict[str, Callable[[], None]] = {
     "backlog": lambda: backlog.main((*backlog.SIZES, *map(int, sys.argv[2:]))),
     "hotkey": hotkey.main,
     "timers": timers.main,
+    "mqtt_codec": mqtt_codec.main,
+    "topics": topics.main,
 }
 
 

@@ -166,3 +166,37 @@ async def test_stats_keep_their_counts_over_a_failure(rig: Rig) -> None:
         == (before.depth, before.enqueued, before.size_bytes)
         == (5, 5, 5)
     )
+
+
+async def test_an_error_nobody_expected_takes_the_engine_with_it_and_not_the_data(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = rig.node
+    await node.enqueue(Q, [Draft(b"kept")])
+
+    def bug(*_: object) -> None:
+        raise KeyError("bug")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(node.engine), "lease", bug)
+        with pytest.raises(StoreUnavailable, match="internal error"):
+            await node.lease(Q, "g")
+    await until_back(node)
+    (leased,) = await node.lease(Q, "g")
+    assert leased.message.payload == b"kept"
+
+
+async def test_an_error_nobody_expected_in_a_turn_is_told_to_all_who_wait(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = rig.node
+
+    def bug(*_: object) -> None:
+        raise KeyError("bug")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(node.engine), "write", bug)
+        with pytest.raises(StoreUnavailable, match="internal error"):
+            await node.enqueue(Q, [Draft(b"x")])
+    await until_back(node)
+    assert (await node.enqueue(Q, [Draft(b"y")])).ids[0]

@@ -130,6 +130,30 @@ async def test_stopping_releases_what_members_hold(node: Node) -> None:
     assert len(inbox.got) == 1
 
 
+async def test_a_member_whose_callback_fails_does_not_bring_the_node_down(node: Node) -> None:
+    def broken(leased: list[Leased]) -> None:
+        raise RuntimeError("no")
+
+    bad = await node.subscribe(Q, "g", "bad", broken)
+    await node.enqueue(Q, [Draft(b"a")])
+    bad.leave()
+    (leased,) = await node.lease(Q, "g", wait=10_000_000)
+    assert leased.attempt == 1
+
+
+async def test_a_member_that_comes_back_keeps_what_it_had(node: Node) -> None:
+    old, new = Inbox(), Inbox()
+    first = await node.subscribe(Q, "g", "m1", old, credit=2)
+    await node.enqueue(Q, [Draft(b"%d" % n) for n in range(3)])
+    await old.expect(2)
+    second = await node.subscribe(Q, "g", "m1", new, credit=2)
+    assert second.in_flight == 2
+    first.leave()
+    await node.settle(Q, "g", acks(old.got))
+    (third,) = await new.expect(1)
+    assert third.message.payload == b"2"
+
+
 def _with_heartbeat(node: Node, timeout: int) -> Config:
     return replace(node.config, members=replace(node.config.members, heartbeat_timeout=timeout))
 

@@ -16,6 +16,7 @@ from holdfast.core.queue import Durability, GroupKind
 from holdfast.core.records import Extra
 from holdfast.errors import (
     GroupExists,
+    GroupNotFound,
     InvalidArgument,
     InvalidConfig,
     LeaseLost,
@@ -357,3 +358,17 @@ async def test_a_long_backlog_of_one_key_does_not_hide_the_others(node: Node, mo
     late = await node.lease(Q, "late", 1)
     poll = asyncio.create_task(node.lease(Q, "late", 1, wait=60 * SECOND))
     assert payloads(late) + payloads(await poll) == ["hot", "cold"]
+
+
+async def test_long_polls_end_when_their_queue_or_group_is_deleted(node: Node) -> None:
+    await node.create_group(Q, "one")
+    await node.create_group(Q, "two")
+    polls = [asyncio.create_task(node.lease(Q, group, wait=60 * SECOND)) for group in ("one", "two")]
+    await asyncio.sleep(0)
+    await node.delete_group(Q, "one")
+    with pytest.raises(GroupNotFound):
+        await polls[0]
+    await node.delete_queue(Q)
+    with pytest.raises(QueueNotFound):
+        await polls[1]
+    assert node.queues("default") == []

@@ -24,7 +24,7 @@ from holdfast.mqtt.codec import (
     encode,
 )  # fmt: skip
 from tests.mqtt import cases
-from tests.mqtt.cases import Case, block, connect, frame, text
+from tests.mqtt.raw import Case, block, connect, frame, text
 
 HELLO = encode(Connect("c"), V5)
 

@@ -11,9 +11,13 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+import structlog
+
 from holdfast.broker.engine import Engine
 from holdfast.errors import HoldfastError, StoreUnavailable
 from holdfast.store.contract import Store
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 class GroupCommit:
@@ -84,6 +88,10 @@ class GroupCommit:
             must_sync = engine.write()
         except HoldfastError as error:
             self.fail(error)
+            return
+        except Exception as error:
+            log.exception("a turn failed")
+            self.fail(StoreUnavailable(problem=f"internal error: {error!r}"))
             return
         self.batches += pending
         written, self._written = self._written, None

@@ -9,11 +9,15 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from holdfast.broker.catalog import Queue
+import structlog
+
+from holdfast.broker.catalog import QueueName
 from holdfast.broker.engine import Engine
 from holdfast.broker.members import GroupName, Member, Members
 from holdfast.core.commands import Leased, Settlement, Verb
 from holdfast.errors import HoldfastError
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 class Waiter:
@@ -46,47 +50,63 @@ class Dispatcher:
     def __init__(self) -> None:
         self.members = Members()
         self.waiting = 0
-        self._waiters: dict[GroupName, deque[Waiter]] = {}
+        self._waiters: dict[QueueName, dict[GroupName, deque[Waiter]]] = {}
         self._granted: list[tuple[Waiter | Member, list[Leased]]] = []
 
     def add(self, waiter: Waiter) -> None:
-        self._waiters.setdefault(waiter.group, deque()).append(waiter)
+        lines = self._waiters.setdefault(waiter.group[0], {})
+        lines.setdefault(waiter.group, deque()).append(waiter)
         self.waiting += 1
 
     def remove(self, waiter: Waiter) -> None:
-        line = self._waiters.get(waiter.group)
+        line = self._line(waiter.group)
         if line is not None and waiter in line:
             line.remove(waiter)
             self.waiting -= 1
-            if not line:
-                del self._waiters[waiter.group]
+            self._tidy(waiter.group)
+
+    def _line(self, group: GroupName) -> deque[Waiter] | None:
+        return self._waiters.get(group[0], {}).get(group)
+
+    def _tidy(self, group: GroupName) -> None:
+        """Forget a line in which nobody stands."""
+        lines = self._waiters.get(group[0])
+        if lines is not None and not lines.get(group):
+            lines.pop(group, None)
+            if not lines:
+                del self._waiters[group[0]]
 
     def has_line(self, group: GroupName) -> bool:
         """Whether somebody waits already: who comes later goes behind."""
-        return group in self._waiters
+        return self._line(group) is not None
 
-    def groups_of(self, queue: Queue) -> list[GroupName]:
+    def groups_of(self, queue: QueueName) -> list[GroupName]:
         """Groups of a queue in which somebody wants something."""
-        name = queue.name
-        found = {group: None for group in self._waiters if group[0] == name}
-        found.update(dict.fromkeys(self.members.groups_of(name)))
-        return list(found)
+        return list({**dict.fromkeys(self._waiters.get(queue, ())), **dict.fromkeys(self.members.groups_of(queue))})
+
+    def turn_away(self, queue: QueueName, group: str | None, error: HoldfastError) -> None:
+        """End the long polls of a queue, or of one of its groups, that is no more."""
+        for name in [name for name in self._waiters.get(queue, {}) if group is None or name[1] == group]:
+            for waiter in list(self._waiters[queue][name]):
+                self.waiting -= 1
+                if not waiter.future.done():
+                    waiter.future.set_exception(error)
+            self._waiters[queue][name].clear()
+            self._tidy(name)
 
     def lease(self, engine: Engine, now: int) -> None:
         """Lease for those who wait, in every queue in which something stirred."""
         stirred, engine.stirred = engine.stirred, set()
-        if not self._waiters and not self.members.any():
-            return
         for name in stirred:
             queue = engine.queues.get(name)
             if queue is None or queue.record.closing or queue.config.paused:
                 continue
-            for group in self.groups_of(queue):
+            for group in self.groups_of(name):
                 self._serve_waiters(engine, group, now)
                 self._granted += self.members.serve(engine, queue, group, now)
 
     def _serve_waiters(self, engine: Engine, group: GroupName, now: int) -> None:
-        line = self._waiters.get(group)
+        line = self._line(group)
         while line:
             waiter = line[0]
             found = engine.lease(
@@ -104,7 +124,7 @@ class Dispatcher:
             line.popleft()
             self.waiting -= 1
             self._granted.append((waiter, found))
-        self._waiters.pop(group, None)
+        self._tidy(group)
 
     def hand_over(self) -> list[tuple[GroupName, list[Settlement]]]:
         """Give out what was leased. Returns what must be released because nobody was there to take it."""
@@ -112,8 +132,7 @@ class Dispatcher:
         unclaimed: list[tuple[GroupName, list[Settlement]]] = []
         for taker, leased in granted:
             if isinstance(taker, Member):
-                if self.members.get(taker.group, taker.name) is taker:
-                    taker.deliver(leased)
+                if self.members.get(taker.group, taker.name) is taker and _delivered(taker, leased):
                     continue
             elif not taker.future.done():
                 taker.future.set_result(leased)
@@ -130,12 +149,18 @@ class Dispatcher:
             elif not taker.future.done():
                 taker.future.set_exception(error)
         self._granted = []
-        for line in self._waiters.values():
-            for waiter in line:
-                if not waiter.future.done():
-                    waiter.future.set_exception(error)
-        self._waiters.clear()
-        self.waiting = 0
+        for queue in list(self._waiters):
+            self.turn_away(queue, None, error)
+
+
+def _delivered(member: Member, leased: list[Leased]) -> bool:
+    """Hand a batch to a member. One whose callback fails is not to bring the node down with it."""
+    try:
+        member.deliver(leased)
+    except Exception:
+        log.exception("a member could not take its deliveries; they are released", member=member.name)
+        return False
+    return True
 
 
 def releases(leased: list[Leased]) -> list[Settlement]:

@@ -233,11 +233,11 @@ class Engine:
             self._bury(queue, shard, effects.doomed, now)
         return effects.reply
 
-    def _fetch(self, reads: list[Read]) -> list[bytes | None | Rows]:
+    def _fetch(self, reads: list[Read]) -> list[bytes | Rows | None]:
         store = self.store
         if len(reads) > 1 and all(read.end is None and read.table is reads[0].table for read in reads):
             return list(store.get_many(reads[0].table, [read.key for read in reads]))
-        results: list[bytes | None | Rows] = []
+        results: list[bytes | Rows | None] = []
         for read in reads:
             if read.end is None:
                 results.append(store.get(read.table, read.key))
@@ -305,21 +305,25 @@ class Engine:
                 self._tick_shard(queue, shard, now)
         timeout = timeout if timeout >= 0 else queue.config.delivery_timeout
         found: list[Leased] = []
+        left = max_bytes
+        runs = 0
         while len(found) < limit:
             before = len(found)
             for shard, share in self._shares(shards, group, limit - len(found), in_turn=max_bytes > 0):
-                left = max_bytes - sum(len(leased.message.payload) for leased in found) if max_bytes else 0
+                runs += 1
                 bound = max(left, 1) if max_bytes else 0
                 command = Lease(group, share, timeout, consumer, protocol, bound, one_at_least=not found)
                 reply = self.step(queue, shard, command, now)
                 assert isinstance(reply, list)
                 found += reply
-                if max_bytes and (len(reply) < share or left <= 0):
-                    limit = len(found)  # what comes next does not fit, and nothing may overtake it
-                    break
+                if max_bytes:
+                    left -= sum([len(leased.message.payload) for leased in reply])
+                    if len(reply) < share or left <= 0:
+                        limit = len(found)  # what comes next does not fit, and nothing may overtake it
+                        break
             if len(found) == before:
                 break
-        if len(shards) > 1 and len(found) > 1:
+        if runs > 1:
             found.sort(key=_place)
         return found
 

@@ -7,7 +7,7 @@ alive (`heartbeat_timeout`) and does not is removed, and what it had in flight f
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 
 from holdfast.broker.assign import assign
@@ -91,10 +91,10 @@ class Members:
 
     def __init__(self) -> None:
         self._groups: dict[GroupName, dict[str, Member]] = {}
+        self._of_queue: dict[QueueName, dict[GroupName, None]] = {}
+        self._holders: dict[GroupName, dict[int, Member]] = {}  # who was sent what
+        self._watched: dict[Member, None] = {}  # those that must show that they are alive
         self._turns: dict[GroupName, int] = {}
-
-    def any(self) -> bool:
-        return bool(self._groups)
 
     def of(self, group: GroupName) -> list[Member]:
         return list(self._groups.get(group, {}).values())
@@ -102,27 +102,49 @@ class Members:
     def get(self, group: GroupName, name: str) -> Member | None:
         return self._groups.get(group, {}).get(name)
 
-    def groups_of(self, queue: QueueName) -> list[GroupName]:
-        return [group for group in self._groups if group[0] == queue]
+    def groups_of(self, queue: QueueName) -> Iterable[GroupName]:
+        return self._of_queue.get(queue, ())
 
     def everyone(self) -> list[Member]:
         return [member for members in self._groups.values() for member in members.values()]
 
     def join(self, member: Member, queue: Queue) -> None:
-        self._groups.setdefault(member.group, {})[member.name] = member
-        self.rebalance(member.group, queue)
+        """Take in a member, in the place of one of the same name."""
+        group = member.group
+        members = self._groups.setdefault(group, {})
+        before = members.get(member.name)
+        if before is not None:
+            # The same consumer again, on a new connection: what it had is its own still.
+            member.in_flight, member.deadlines, member.partitions = (
+                before.in_flight,
+                before.deadlines,
+                before.partitions,
+            )
+            self._watched.pop(before, None)
+        members[member.name] = member
+        self._of_queue.setdefault(group[0], {})[group] = None
+        self._holders.setdefault(group, {}).update(dict.fromkeys(member.in_flight, member))
+        if member.heartbeat_timeout:
+            self._watched[member] = None
+        self.rebalance(group, queue)
 
     def leave(self, member: Member, queue: Queue | None) -> bool:
         """Whether it was there. The others take over its partitions."""
-        members = self._groups.get(member.group)
+        group = member.group
+        members = self._groups.get(group)
         if members is None or members.get(member.name) is not member:
             return False
         del members[member.name]
-        if not members:
-            del self._groups[member.group]
-            self._turns.pop(member.group, None)
-        elif queue is not None:
-            self.rebalance(member.group, queue)
+        self._watched.pop(member, None)
+        if members:
+            if queue is not None:
+                self.rebalance(group, queue)
+            return True
+        del self._groups[group], self._holders[group]
+        self._turns.pop(group, None)
+        del self._of_queue[group[0]][group]
+        if not self._of_queue[group[0]]:
+            del self._of_queue[group[0]]
         return True
 
     def rebalance(self, group: GroupName, queue: Queue) -> None:
@@ -131,17 +153,16 @@ class Members:
         for name, partitions in assign(len(queue.shards), list(members), before).items():
             members[name].partitions = partitions
 
-    def settled(self, group: GroupName, settlements: list[Settlement], results: list[object]) -> None:
+    def settled(self, group: GroupName, settlements: list[Settlement], results: Sequence[object]) -> None:
         """Deliveries that were settled, by whomever, free their members' credit."""
-        members = self._groups.get(group)
-        if not members:
+        holders = self._holders.get(group)
+        if not holders:
             return
-        done = [
-            s.id for s, result in zip(settlements, results, strict=True) if result is None and s.verb is not Verb.EXTEND
-        ]
-        for member in members.values():
-            for message_id in done:
-                member.in_flight.pop(message_id, None)
+        for settlement, result in zip(settlements, results, strict=True):
+            if result is None and settlement.verb is not Verb.EXTEND:
+                member = holders.pop(settlement.id, None)
+                if member is not None:
+                    member.forget(settlement.id)
 
     def serve(self, engine: Engine, queue: Queue, group: GroupName, now: int) -> list[tuple[Member, list[Leased]]]:
         """Lease what is ready to members that have credit left. Each gets its turn to be first."""
@@ -170,20 +191,14 @@ class Members:
             )
             if leased:
                 member.took(leased)
+                self._holders[group].update((item.message.id, member) for item in leased)
                 sent.append((member, leased))
         return sent
 
     def silent(self, now: int) -> list[Member]:
         """Members that have not shown that they are alive."""
-        return [
-            member
-            for member in self.everyone()
-            if member.heartbeat_timeout and member.last_seen + member.heartbeat_timeout <= now
-        ]
+        return [member for member in self._watched if member.last_seen + member.heartbeat_timeout <= now]
 
     def wake_at(self) -> int:
         """When the next member will have been silent for too long."""
-        return min(
-            (m.last_seen + m.heartbeat_timeout for m in self.everyone() if m.heartbeat_timeout),
-            default=NEVER,
-        )
+        return min((member.last_seen + member.heartbeat_timeout for member in self._watched), default=NEVER)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 import msgspec
 import structlog
@@ -26,7 +27,7 @@ from holdfast.broker.members import Deliver, GroupName, Member
 from holdfast.broker.stats import GroupStats, QueueStats, Rates, cursor_stats, group_stats
 from holdfast.broker.webhooks import Webhooks
 from holdfast.config import Config
-from holdfast.core.commands import CursorRange, Draft, Enqueued, Leased, Settlement, Standing, Verb
+from holdfast.core.commands import CursorRange, Draft, Leased, Settlement, Standing, Verb
 from holdfast.core.groups import NEVER
 from holdfast.core.ids import born_at
 from holdfast.core.queue import Durability, GroupKind, GroupRecord, QueueRecord
@@ -34,10 +35,12 @@ from holdfast.core.records import Message
 from holdfast.errors import (
     DiskFull,
     Fenced,
+    GroupNotFound,
     HoldfastError,
     InvalidArgument,
     LimitExceeded,
     Overloaded,
+    QueueNotFound,
     ShuttingDown,
     StoreCorrupt,
     StoreError,
@@ -240,7 +243,7 @@ class Node:
         if engine is None or name not in engine.queues:
             return
         results = engine.settle(name, group, settlements, self.clock())
-        self.dispatcher.members.settled((name, group), settlements, list(results))
+        self.dispatcher.members.settled((name, group), settlements, results)
         self.commit.soon()
 
     def _arm_timer(self) -> None:
@@ -267,10 +270,10 @@ class Node:
             return
         now = self.clock()
         try:
-            engine.tick(now)
-        except HoldfastError as error:
-            self.commit.fail(error)
-            return
+            with self._guard():
+                engine.tick(now)
+        except HoldfastError:
+            return  # the guard has seen to it
         for member in self.dispatcher.members.silent(now):
             log.warning("member removed: no heartbeat", member=member.name, queue=member.group[0][1])
             self.remove_member(member, Verb.VANISH)
@@ -356,7 +359,8 @@ class Node:
         self._inbox_bytes += size_bytes
         self.keeper.noted(size_bytes)
         try:
-            reply = self._guarded(engine.enqueue, name, drafts, protocol, now)
+            with self._guard():
+                reply = engine.enqueue(name, drafts, protocol, now)
             durability = engine.queues[name].config.durability
             await self._durable(durability)
         finally:
@@ -364,13 +368,23 @@ class Node:
             self._inbox_bytes -= size_bytes
         return Receipt(reply.ids, reply.duplicates, reply.errors, durability)
 
-    def _guarded(self, operation: Callable[..., Enqueued], *args: object) -> Enqueued:
-        """Run an operation of the engine; a store that fails in the middle of it takes the engine with it."""
+    @contextmanager
+    def _guard(self) -> Iterator[Engine]:
+        """The engine, for one operation. If the store fails in the middle of it, the engine's state must go; so it must
+        after any error that is not an answer to the caller."""
+        engine = self.engine
         try:
-            return operation(*args)
+            yield engine
         except StoreError as error:
             self.commit.fail(error)
             raise
+        except HoldfastError:
+            raise
+        except Exception as error:
+            log.exception("an operation failed")
+            failure = StoreUnavailable(problem=f"internal error: {error!r}")
+            self.commit.fail(failure)
+            raise failure from error
 
     async def lease(
         self,
@@ -392,15 +406,12 @@ class Node:
         target = (name, group)
         found: list[Leased] = []
         if not (wait and self.dispatcher.has_line(target)):
-            try:
+            with self._guard():
                 found = engine.lease(name, group, limit, timeout, consumer, protocol, self.clock(), None, max_bytes)
-                while not found and name in engine.unfinished:
-                    await asyncio.sleep(0)  # a long search behind a hot key: others have their turn
-                    engine = self.engine
+            while not found and name in engine.unfinished:
+                await asyncio.sleep(0)  # a long search behind a hot key: others have their turn
+                with self._guard() as engine:
                     found = engine.lease(name, group, limit, timeout, consumer, protocol, self.clock(), None, max_bytes)
-            except StoreError as error:
-                self.commit.fail(error)
-                raise
         if found or not wait:
             if found or engine.pending:
                 await self._written_or_released(target, found)
@@ -454,12 +465,9 @@ class Node:
         self._admit(len(settlements), 0)
         self._inbox_messages += len(settlements)
         try:
-            try:
+            with self._guard():
                 results = engine.settle(name, group, settlements, self.clock())
-            except StoreError as error:
-                self.commit.fail(error)
-                raise
-            self.dispatcher.members.settled((name, group), settlements, list(results))
+            self.dispatcher.members.settled((name, group), settlements, results)
             await self._durable(engine.queues[name].config.durability)
         finally:
             self._inbox_messages -= len(settlements)
@@ -484,13 +492,13 @@ class Node:
         `deliver` is called on the loop with each batch; it must not block. With `heartbeat` the member must call
         `Subscription.heartbeat` within `members.heartbeat_timeout`, else it is taken for dead.
         """
-        engine = self.engine
         settings = self.config.members
         if not 1 <= credit <= settings.max_prefetch:
             raise InvalidArgument(field="credit", problem=f"is 1 to {settings.max_prefetch}, not {credit}")
         now = self.clock()
-        queue = engine.queue(name, now, create=True)
-        engine.ensure_group(queue, group, GroupKind.LEASE, now)
+        with self._guard() as engine:
+            queue = engine.queue(name, now, create=True)
+            engine.ensure_group(queue, group, GroupKind.LEASE, now)
         target = (name, group)
         existing = self.dispatcher.members.get(target, member)
         if existing is None and len(self.dispatcher.members.of(target)) >= settings.max_members_per_group:
@@ -501,10 +509,6 @@ class Node:
             )
         timeout = settings.heartbeat_timeout if heartbeat else 0
         joined = Member(target, member, protocol, credit, lease_timeout, timeout, deliver, now)
-        if existing is not None:
-            # The same consumer again, on a new connection: what it had is its own still.
-            joined.in_flight, joined.deadlines = existing.in_flight, existing.deadlines
-            joined.partitions = existing.partitions
         self.dispatcher.members.join(joined, queue)
         engine.stirred.add(name)
         await self._durable()
@@ -546,17 +550,20 @@ class Node:
         """Live messages, oldest first; nothing is leased."""
         if not 1 <= limit <= self.config.limits.lease_max:
             raise InvalidArgument(field="limit", problem=f"is 1 to {self.config.limits.lease_max}, not {limit}")
-        return admin.browse(self.engine, name, limit, cursor, state, group, self.clock())
+        with self._guard() as engine:
+            return admin.browse(engine, name, limit, cursor, state, group, self.clock())
 
     async def find(self, name: QueueName, message_id: int) -> tuple[int, Message, list[Standing]]:
         """A live message by its id: its partition, the message, how it stands in each group."""
-        return admin.find(self.engine, name, message_id, self.clock())
+        with self._guard() as engine:
+            return admin.find(engine, name, message_id, self.clock())
 
     async def stats(self, name: QueueName) -> QueueStats:
         """Figures of a queue. They cost the same at any depth."""
         now = self.clock()
-        queue = self.engine.queue(name, now)
-        groups = [self._group_stats(queue, record, now) for record in queue.record.groups]
+        with self._guard() as engine:
+            queue = engine.queue(name, now)
+            groups = [self._group_stats(queue, record, now) for record in queue.record.groups]
         heads = [shard.head for shard in queue.shards]
         rates = self._rates.setdefault(name, Rates())
         return QueueStats(
@@ -597,13 +604,15 @@ class Node:
     # --- administration ---------------------------------------------------------------------------------------------
 
     async def create_queue(self, name: QueueName, fields: Mapping[str, object] | None = None) -> QueueRecord:
-        record = admin.create_queue(self.engine, name, fields or {}, self.clock())
+        with self._guard() as engine:
+            record = admin.create_queue(engine, name, fields or {}, self.clock())
         await self._durable()
         return record
 
     async def update_queue(self, name: QueueName, fields: Mapping[str, object]) -> QueueRecord:
-        record = admin.update_queue(self.engine, name, fields, self.clock())
-        queue = self.engine.queue(name, self.clock())
+        with self._guard() as engine:
+            record = admin.update_queue(engine, name, fields, self.clock())
+            queue = engine.queue(name, self.clock())
         for group in self.dispatcher.members.groups_of(name):
             self.dispatcher.members.rebalance(group, queue)
         await self._durable()
@@ -611,7 +620,10 @@ class Node:
 
     async def delete_queue(self, name: QueueName) -> int:
         """Delete a queue with all it holds. Returns how many messages went with it."""
-        return await self._in_pieces(admin.delete_queue(self.engine, name, self.clock))
+        count = await self._in_pieces(admin.delete_queue(self.engine, name, self.clock))
+        self._rates.pop(name, None)
+        self.dispatcher.turn_away(name, None, QueueNotFound(queue=name[1], namespace=name[0]))
+        return count
 
     async def _finish_deletion(self, queue: Queue) -> None:
         await self._in_pieces(admin.finish_deletion(self.engine, queue, self.clock))
@@ -624,12 +636,8 @@ class Node:
         """Do a long piece of work bit by bit, each bit durable before the next, with others in between."""
         total = 0
         while True:
-            engine = self.engine
-            try:
+            with self._guard() as engine:
                 count = next(work, None)
-            except StoreError as error:
-                self.commit.fail(error)
-                raise
             if engine.pending:
                 await self._durable()
             if count is None:
@@ -659,36 +667,40 @@ class Node:
         max_lag_age: int = 0,
     ) -> GroupRecord:
         """A group by hand. Unless told, the first one of a queue starts with all that is stored, others at the end."""
-        record = admin.create_group(
-            self.engine, name, group, kind, self.clock(), earliest, max_lag_messages, max_lag_age
-        )
+        with self._guard() as engine:
+            record = admin.create_group(
+                engine, name, group, kind, self.clock(), earliest, max_lag_messages, max_lag_age
+            )
         await self._durable()
         return record
 
     async def delete_group(self, name: QueueName, group: str) -> None:
         for member in self.dispatcher.members.of((name, group)):
             self.remove_member(member, None)
+        self.dispatcher.turn_away(name, group, GroupNotFound(group=group, queue=name[1]))
         await self._in_pieces(admin.delete_group(self.engine, name, group, self.clock))
 
     async def edit(
         self, name: QueueName, message_id: int, *, priority: int | None = None, deliver_at: int | None = None
     ) -> Message:
         """Change a waiting message."""
-        message = admin.edit(self.engine, name, message_id, priority, deliver_at, self.clock())
+        with self._guard() as engine:
+            message = admin.edit(engine, name, message_id, priority, deliver_at, self.clock())
         await self._durable()
         return message
 
     async def delete(self, name: QueueName, message_id: int) -> None:
         """Remove one waiting message."""
-        admin.delete(self.engine, name, message_id, self.clock())
+        with self._guard() as engine:
+            admin.delete(engine, name, message_id, self.clock())
         await self._durable()
 
     async def cursor_read(
         self, name: QueueName, group: str, partition: int, first: int = 0, limit: int = 1000, max_bytes: int = 8 << 20
     ) -> CursorRange:
         """A range of sequences of a cursor group, from `first` or from where it stands. Repeatable until committed."""
-        engine = self.engine
-        reply = admin.cursor_read(engine, name, group, partition, first, limit, max_bytes, self.clock())
+        with self._guard() as engine:
+            reply = admin.cursor_read(engine, name, group, partition, first, limit, max_bytes, self.clock())
         if engine.pending:
             await self._durable()
         return reply

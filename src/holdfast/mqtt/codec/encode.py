@@ -98,7 +98,7 @@ def _publish(packet: Publish, version: int) -> bytes:
 def _ack(first: int, known: frozenset[int]) -> Callable[[Ack, int], bytes]:
     def encode_ack(packet: Ack, version: int) -> bytes:
         packet_id = _id(packet.packet_id)
-        plain = packet.properties is NO_PROPERTIES
+        plain = packet.properties is NO_PROPERTIES or packet.properties == NO_PROPERTIES
         if version != V5 or (plain and not packet.reason_code):
             return bytes((first, 2)) + packet_id
         code = _check(packet.reason_code, known)
@@ -145,7 +145,7 @@ _AUTH_CODES = reasons.AUTH_FROM_CLIENT | reasons.AUTH_FROM_SERVER
 
 
 def _disconnect(packet: Disconnect, version: int) -> bytes:
-    plain = packet.properties is NO_PROPERTIES
+    plain = packet.properties == NO_PROPERTIES
     if version != V5 or (plain and not packet.reason_code):
         return DISCONNECT
     code = _check(packet.reason_code, _DISCONNECT_CODES)
@@ -157,7 +157,7 @@ def _disconnect(packet: Disconnect, version: int) -> bytes:
 def _auth(packet: Auth, version: int) -> bytes:
     if version != V5:
         raise ValueError("3.1.1 has no AUTH")
-    if packet.properties is NO_PROPERTIES and not packet.reason_code:
+    if packet.properties == NO_PROPERTIES and not packet.reason_code:
         return b"\xf0\x00"
     return _frame(0xF0, _check(packet.reason_code, _AUTH_CODES), write_block(packet.properties, tables.AUTH))
 

@@ -19,7 +19,6 @@ from holdfast.mqtt.codec.packets import (
     SubAck,
     UnsubAck,
 )  # fmt: skip
-from holdfast.mqtt.codec.properties import NO_PROPERTIES
 
 _EXPLAINED = (ConnAck, PubAck, PubRec, PubRel, PubComp, SubAck, UnsubAck, Disconnect, Auth)
 _Explained = ConnAck | PubAck | PubRec | PubRel | PubComp | SubAck | UnsubAck | Disconnect | Auth
@@ -53,6 +52,4 @@ def without_explanation(packet: Packet) -> Packet:
 def _without(packet: _Explained, fields: tuple[str, ...]) -> _Explained:
     defaults: dict[str, object] = {"user_properties": (), "reason_string": None}
     properties = msgspec.structs.replace(packet.properties, **{field: defaults[field] for field in fields})
-    if properties == NO_PROPERTIES:
-        properties = NO_PROPERTIES
     return msgspec.structs.replace(packet, properties=properties)

@@ -164,17 +164,17 @@ _read_flag = _checked(_read_u8, 0, 1, rules.PROPERTY_VALUE)
 # --- writing one value ----------------------------------------------------------------------------------------------
 
 
+BYTES: Final = tuple(bytes((value,)) for value in range(256))  # cheaper to look up than to make
+
+
 def write_varint(value: int) -> bytes:
     if value < 0x80:
-        return bytes((value,))
+        return BYTES[value]
+    if value < 0x4000:
+        return BYTES[value & 0x7F | 0x80] + BYTES[value >> 7]
     if value > VARINT_MAX:
         raise ValueError(f"{value} does not fit into four bytes of seven bits")
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+    return BYTES[value & 0x7F | 0x80] + write_varint(value >> 7)
 
 
 _write_u8 = Struct(">B").pack

@@ -8,7 +8,7 @@ from struct import Struct
 
 from holdfast.mqtt.codec import properties as tables
 from holdfast.mqtt.codec.packets import V5, Publish
-from holdfast.mqtt.codec.properties import Properties, write_block, write_text, write_varint
+from holdfast.mqtt.codec.properties import BYTES, Properties, write_block, write_text, write_varint
 
 _PUBACK_HEAD = 0x4002
 _pack_ack = Struct(">HH").pack
@@ -36,7 +36,7 @@ def encode_publish(packet: Publish, version: int) -> bytes:
         head += write_block(packet.properties, tables.PUBLISH_FROM_SERVER)
     payload = packet.payload
     first = 0x30 | packet.dup << 3 | qos << 1 | packet.retain
-    return bytes((first,)) + write_varint(len(head) + len(payload)) + head + payload
+    return BYTES[first] + write_varint(len(head) + len(payload)) + head + payload
 
 
 class PreparedPublish:
@@ -55,7 +55,7 @@ class PreparedPublish:
         head = self._heads.get(first)
         if head is None:
             length = len(self._topic) + len(self._tail) + (2 if qos else 0)
-            head = self._heads[first] = bytes((first,)) + write_varint(length) + self._topic
+            head = self._heads[first] = BYTES[first] + write_varint(length) + self._topic
         if qos:
             return head + packet_id.to_bytes(2, "big") + self._tail
         return head + self._tail
