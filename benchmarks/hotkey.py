@@ -59,7 +59,8 @@ def main() -> None:
     for messages in SIZES:
         with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as path:
             first, second = measure(Path(path), messages)
-        print(f"  {messages:>10,} messages of the key: first lease {first:>9.1f} ms, the next {second:>6.2f} ms", flush=True)
+        line = f"  {messages:>10,} messages of the key: first lease {first:>9.1f} ms, the next {second:>6.2f} ms"
+        print(line, flush=True)
 
 
 if __name__ == "__main__":

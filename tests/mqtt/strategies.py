@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from holdfast.mqtt.codec import (
@@ -31,6 +32,9 @@ from holdfast.mqtt.codec import (
     Will,
     reasons,
 )  # fmt: skip
+
+# A stream of packets takes long to make up, longer on a busy machine; that says nothing about the codec.
+patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 u16 = st.integers(0, 0xFFFF)
 u32 = st.integers(0, 0xFFFF_FFFF)

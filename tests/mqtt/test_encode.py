@@ -190,6 +190,7 @@ def test_in_311_there_is_nothing_to_leave_out() -> None:
     assert encode_within(SubAck(1, (0,), EXPLAINED), V311, 4) is None
 
 
+@strategies.patient
 @given(st.data())
 def test_without_an_explanation_the_rest_stays(data: st.DataObject) -> None:
     """[MQTT-3.1.2-32]"""

@@ -44,6 +44,7 @@ def streams(draw: st.DrawFn, version: int | None, from_client: bool) -> bytes:
     return b"".join(raws)
 
 
+@strategies.patient
 @given(side=sides, raw=st.binary(max_size=200))
 def test_random_bytes(side: tuple[int | None, bool], raw: bytes) -> None:
     decoder = fresh(*side)
@@ -53,6 +54,7 @@ def test_random_bytes(side: tuple[int | None, bool], raw: bytes) -> None:
     assert error is None or error[2].startswith("MQTT-")
 
 
+@strategies.patient
 @given(data=st.data(), side=sides)
 def test_flipped_bits(data: st.DataObject, side: tuple[int | None, bool]) -> None:
     raw = bytearray(data.draw(streams(*side).filter(bool)))
@@ -63,6 +65,7 @@ def test_flipped_bits(data: st.DataObject, side: tuple[int | None, bool]) -> Non
     assert single == whole
 
 
+@strategies.patient
 @given(data=st.data(), side=sides)
 def test_any_cut_gives_the_same_packets(data: st.DataObject, side: tuple[int | None, bool]) -> None:
     raw = data.draw(streams(*side))
@@ -72,6 +75,7 @@ def test_any_cut_gives_the_same_packets(data: st.DataObject, side: tuple[int | N
 
 
 @pytest.mark.parametrize("version", [V311, V5])
+@strategies.patient
 @given(data=st.data())
 def test_cut_off_at_every_byte_a_packet_is_incomplete_and_nothing_else(version: int, data: st.DataObject) -> None:
     packet = data.draw(strategies.from_client(version))
@@ -85,6 +89,7 @@ def test_cut_off_at_every_byte_a_packet_is_incomplete_and_nothing_else(version: 
 
 
 @pytest.mark.parametrize("version", [V311, V5])
+@strategies.patient
 @given(data=st.data())
 def test_a_body_shorter_than_its_fields_is_refused_or_means_less(version: int, data: st.DataObject) -> None:
     """Truncated inside a frame whose length is right: the fields are cut, not the stream."""
@@ -95,6 +100,7 @@ def test_a_body_shorter_than_its_fields_is_refused_or_means_less(version: int, d
         assert bool(packets) != bool(error)
 
 
+@strategies.patient
 @given(data=st.data(), kind=st.sampled_from([bytes, bytearray, memoryview]))
 @example(data=None, kind=bytes)
 def test_any_buffer_will_do(data: st.DataObject | None, kind: type) -> None:
@@ -121,6 +127,7 @@ def test_many_packets_in_one_read_with_a_piece_of_the_next() -> None:
     assert len(decoder.feed(one[50:] + one * 10)) == 11
 
 
+@strategies.patient
 @given(st.binary(max_size=100))
 def test_what_follows_a_connect_in_one_read_is_decoded_in_its_version(tail: bytes) -> None:
     hello = encode(Connect("c"), V5)

@@ -38,6 +38,7 @@ def known_to_mqtt5(packet: Packet) -> bool:
 
 
 @VERSIONS
+@strategies.patient
 @given(data=st.data())
 def test_what_paho_sends_is_understood(version: int, data: st.DataObject) -> None:
     packet = data.draw(strategies.from_client(version) | strategies.connects(version))
@@ -54,6 +55,7 @@ def test_what_paho_sends_is_understood(version: int, data: st.DataObject) -> Non
 
 
 @VERSIONS
+@strategies.patient
 @given(data=st.data())
 def test_paho_understands_what_we_send(version: int, data: st.DataObject) -> None:
     packet = data.draw(strategies.from_server(version))
@@ -65,6 +67,7 @@ def test_paho_understands_what_we_send(version: int, data: st.DataObject) -> Non
     assert oracles.paho_decode(raw, version) == packet
 
 
+@strategies.patient
 @given(data=st.data(), from_client=st.booleans())
 def test_what_mqtt5_writes_is_understood(data: st.DataObject, from_client: bool) -> None:
     ours = strategies.from_client(V5) | strategies.connects(V5) if from_client else strategies.from_server(V5)
@@ -73,6 +76,7 @@ def test_what_mqtt5_writes_is_understood(data: st.DataObject, from_client: bool)
     assert oracles.normal(got) == oracles.normal(packet)
 
 
+@strategies.patient
 @given(data=st.data(), from_client=st.booleans())
 def test_mqtt5_understands_what_we_send(data: st.DataObject, from_client: bool) -> None:
     ours = strategies.from_client(V5) | strategies.connects(V5) if from_client else strategies.from_server(V5)

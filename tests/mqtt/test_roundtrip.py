@@ -25,6 +25,7 @@ VERSIONS = pytest.mark.parametrize("version", [V311, V5])
 
 
 @VERSIONS
+@strategies.patient
 @given(data=st.data())
 def test_what_a_client_sends(version: int, data: st.DataObject) -> None:
     packet = data.draw(strategies.from_client(version))
@@ -32,6 +33,7 @@ def test_what_a_client_sends(version: int, data: st.DataObject) -> None:
 
 
 @VERSIONS
+@strategies.patient
 @given(data=st.data())
 def test_what_a_server_sends(version: int, data: st.DataObject) -> None:
     packet = data.draw(strategies.from_server(version))
@@ -39,6 +41,7 @@ def test_what_a_server_sends(version: int, data: st.DataObject) -> None:
 
 
 @VERSIONS
+@strategies.patient
 @given(data=st.data())
 def test_a_connect_tells_the_version_to_what_follows(version: int, data: st.DataObject) -> None:
     connect: Connect = data.draw(strategies.connects(version))
@@ -50,6 +53,7 @@ def test_a_connect_tells_the_version_to_what_follows(version: int, data: st.Data
 
 
 @VERSIONS
+@strategies.patient
 @given(data=st.data())
 def test_a_prepared_publish_gives_the_same_bytes(version: int, data: st.DataObject) -> None:
     packet: Publish = data.draw(strategies.publishes(version, from_client=False))
@@ -60,6 +64,7 @@ def test_a_prepared_publish_gives_the_same_bytes(version: int, data: st.DataObje
     assert prepared.size(packet.qos) == len(raw)
 
 
+@strategies.patient
 @given(st.lists(strategies.packet_ids))
 def test_a_run_of_pubacks_is_each_of_them(packet_ids: list[int]) -> None:
     raw = encode_pubacks(packet_ids)

@@ -11,6 +11,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
 from holdfast.mqtt import topics
 from holdfast.mqtt.topics import LEVELS_MAX, MATCHES_CACHED_MAX, NameIndex, SubscriptionTrie, matches, split_share
+from tests.mqtt.strategies import patient
 
 # Few words, so that names and filters meet; with the empty level and the hidden one.
 WORDS = ["a", "b", "", "$s"]
@@ -125,6 +126,7 @@ def test_the_examples_of_the_standard(topic_filter: str, topic: str, expected: b
     assert index.match_names(topic_filter) == ([topic] if expected else [])
 
 
+@patient
 @given(filters(), names)
 def test_one_filter_against_the_naive_matcher(topic_filter: str, topic: str) -> None:
     assert matches(topic_filter, topic) == naive(topic_filter, topic)
@@ -209,7 +211,7 @@ class Names(RuleBasedStateMachine):
 
 TestSubscriptions = Subscriptions.TestCase
 TestNames = Names.TestCase
-TestSubscriptions.settings = TestNames.settings = settings(max_examples=100, stateful_step_count=30)
+TestSubscriptions.settings = TestNames.settings = settings(patient, max_examples=50, stateful_step_count=30)
 
 
 def test_the_cache_is_bounded() -> None:
@@ -226,6 +228,61 @@ def test_a_subscriber_with_two_matching_filters_is_found_twice() -> None:
     trie.add("a/#", "client", "two")
     trie.add("a/b", "client", "three")
     assert sorted(trie.match("a/b")) == ["one", "three", "two"]
+
+
+FILTERS = ["#", "+", "a", "a/b", "a/+", "a/#", "a/+/c", "a/b/#", "$s", "$s/#", "$s/+", "+/b"]
+TOPICS = ["a", "a/b", "a/b/c", "a/x/c", "$s", "$s/b", "/", "x/y/z"]
+
+
+def test_subscriptions_come_and_go() -> None:
+    trie: SubscriptionTrie[str, str] = SubscriptionTrie()
+    standing: list[str] = []
+
+    def check() -> None:
+        for topic in TOPICS * 2:  # the second time from memory
+            assert sorted(trie.match(topic)) == sorted(one for one in standing if naive(one, topic))
+        assert len(trie) == len(standing)
+
+    for one in FILTERS:
+        for client in ("x", "y"):
+            assert trie.add(one, client, one) is None
+            standing.append(one)
+            check()
+        assert trie.add(one, "x", one) == one
+        assert trie.remove(one, "stranger") is None
+    assert trie.remove("a/b/c/+/e", "x") is None
+    assert trie.remove("nowhere", "x") is None
+    for one in reversed(FILTERS):
+        for client in ("x", "y"):
+            assert trie.remove(one, client) == one
+            standing.remove(one)
+            check()
+    assert trie._root.unused
+    assert not trie._exact
+
+
+def test_names_come_and_go() -> None:
+    index: NameIndex[str] = NameIndex()
+    standing: list[str] = []
+
+    def check() -> None:
+        for one in [*FILTERS, "a/b/c", "x/+/q", "x/q/#"]:
+            assert sorted(index.match_names(one)) == sorted(topic for topic in standing if naive(one, topic))
+        assert sorted(index) == sorted(standing)
+        assert len(index) == len(standing)
+
+    for topic in TOPICS:
+        index.put(topic, "old")
+        index.put(topic, topic)
+        standing.append(topic)
+        assert index.get(topic) == topic
+        check()
+    assert index.remove("nowhere") is None
+    for topic in TOPICS:
+        assert index.remove(topic) == topic
+        standing.remove(topic)
+        check()
+    assert not index._root.children
 
 
 def test_values_may_be_none() -> None:

@@ -20,8 +20,8 @@ from holdfast.store.contract import Store
 from holdfast.store.faulty import FaultyStore, scattered
 from holdfast.store.memory import MemoryDisk, MemoryStore
 from holdfast.store.rocks import RocksStore
-from tests.simulation.mail import must
 from tests.simulation.compare import adopt, check_same
+from tests.simulation.mail import must
 from tests.simulation.model import ID_TIME_SHIFT, Burial, Model
 from tests.simulation.picture import Picture, check_records
 from tests.simulation.rows import Journal

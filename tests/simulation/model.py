@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from holdfast.core.commands import Draft, Enqueued, Settlement, Verb
 from holdfast.core.ids import EPOCH_MS, fnv1a32
-from holdfast.core.queue import DEAD_QUEUE_CONFIG, DEAD_PREFIX, Ordering, QueueConfig
+from holdfast.core.queue import DEAD_PREFIX, DEAD_QUEUE_CONFIG, Ordering, QueueConfig
 from holdfast.core.records import Extra, Origin
 from holdfast.errors import HoldfastError, LeaseLost, MessageTooLarge, QueueFull
 from tests.simulation.facts import Facts

@@ -115,6 +115,9 @@ def _constants(random: Random) -> dict[str, int]:
         "DEDUP_CHUNK": random.choice((1, 3, 100)),
         "KEYED_LOOK": random.choice((1, 2, 4)),
         "MASKS_MAX": random.choice((1, 5, 1000)),
+        "TOGETHER": random.choice((1, 2, 32)),
+        "PASS_BY_MAX": random.choice((1, 10, 20_000)),
+        "PASS_BY_WINDOW": random.choice((1, 5, 4_000)),
     }
     if random.random() < 0.2:
         chosen["MAX_RETRYING"] = random.choice((1, 3))

@@ -267,7 +267,11 @@ class Shard:
         span = last - first + 1
         if len(lacking) >= TOGETHER and span <= 2 * len(lacking):
             # Neighbours, as a backlog is leased: reading on costs a third of looking each one up.
-            raise Missing([Read(Table.MESSAGES, message_key(shard, first), message_key(shard, last + 1), span)])
+            together = Read(Table.MESSAGES, message_key(shard, first), message_key(shard, last + 1), span)
+            if together not in have:
+                raise Missing([together])
+            have.update((Read(Table.MESSAGES, message_key(shard, seq)), None) for seq in lacking)  # they are not there
+            return
         raise Missing([Read(Table.MESSAGES, message_key(shard, seq)) for seq in lacking])
 
     def body(self, seq: int) -> bytes | None:
