@@ -7,6 +7,7 @@ STAMP  := $(VENV)/.stamp
 
 DATA_DIR ?= ./data
 SEEDS    ?= 1000
+JOBS     ?= 2
 ARGS     ?=
 
 # The core is small, pure and everything else stands on it, and MQTT's codec and topics meet bytes from anybody: every
@@ -20,7 +21,7 @@ COVERAGE := --cov=holdfast.core --cov=holdfast.mqtt --cov-branch --cov-report=te
 
 help:  ## Show this help
 	@awk 'BEGIN {FS = ":.*## "; print "Targets (make TARGET):\n"} /^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
-	@printf '\nVariables: DATA_DIR=./data (serve), SEEDS=1000 (simulate), ARGS=... (serve, test, bench), PYTHON=python3 (setup)\n'
+	@printf '\nVariables: DATA_DIR=./data (serve), SEEDS=1000 (simulate), JOBS=2 (test), ARGS=... (serve, test, bench), PYTHON=python3 (setup)\n'
 
 setup: $(STAMP)  ## Make .venv and install everything, exactly as locked (the other targets do it when needed)
 
@@ -39,7 +40,7 @@ serve: $(STAMP)  ## Run the broker on embedded storage in ./data
 	$(BIN)/holdfast serve --data-dir $(DATA_DIR) $(ARGS)
 
 test: check  ## Lint, types, import rules, then every test with the coverage gate
-	$(BIN)/python -m pytest $(COVERAGE) $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) $(COVERAGE) $(ARGS)
 
 check: $(STAMP)  ## Lint, format, types and import rules, without the tests
 	$(BIN)/ruff check .

@@ -149,7 +149,7 @@ class Actions:
         if queue.config.paused:
             must(not leased, f"{queue.name} is paused and gave {leased}")
             return 0
-        calm = not machine.world.bounded_retries
+        calm = not machine.world.bounded_retries and not machine.world.short_leases
         check_lease(
             queue,
             group,
@@ -158,7 +158,8 @@ class Actions:
             limit,
             now + (timeout if timeout >= 0 else queue.config.delivery_timeout),
             consumer,
-            all_in_order=calm,
+            in_key_order=not machine.world.bounded_retries,
+            in_order=calm,
             all_there=calm and not max_bytes,
         )
         for item in leased:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.simulation.facts import Facts
 from tests.simulation.mail import Is, Life, Mail, Queue, must
-from tests.simulation.model import Model
+from tests.simulation.model import BURIAL_BACKOFF, Model
 from tests.simulation.picture import Picture
 
 
@@ -72,7 +72,9 @@ def adopt(model: Model, picture: Picture, doubt: bool) -> None:
         for mail in queue.mails.values():
             _check_kept(facts, mail, queue, stored, doubt)
     for name, stored in picture.queues.items():
-        if name in model.queues:
+        if doubt:  # a dead queue may have refused something
+            stored.no_burials = {at: picture.now + BURIAL_BACKOFF for at in range(len(stored.next_seq))}
+        elif name in model.queues:
             stored.no_burials = model.queues[name].no_burials
         for mail in stored.mails.values():
             _check_known(facts, model, mail, stored, doubt)
@@ -92,29 +94,26 @@ def _check_groups(facts: Facts, picture: Picture, doubt: bool) -> None:
 
 
 def _check_kept(facts: Facts, mail: Mail, queue: Queue, stored: Queue, doubt: bool) -> None:
-    """A message that was stored before the crash."""
-    if mail.id not in facts.ids:
-        return
+    """A message that was stored before the crash: it is still there for everyone who had not ended it.
+
+    In doubt it may have ended in an operation that was cut short; how, the journal knows.
+    """
     after = stored.mails.get(mail.id)
-    numbers = {group.number: group.name for group in stored.groups.values()}
-    for group, life in mail.lives.items():
-        number = queue.groups[group].number
-        if life.over or number not in numbers:
-            continue
-        ended = after is None or after.lives[group].over
-        if ended and doubt:
-            facts.ends[queue.name, mail.id, number] = "?"
-        must(not ended or doubt, f"{queue.name}/{group}: confirmed message {mail.id} is lost: {after}")
+    there = {group.number: group for group in stored.groups.values()}
+    lost: list[int] = []
+    for name, life in mail.lives.items():
+        number = queue.groups[name].number
+        if not life.over and number in there and (after is None or after.lives[name].over):
+            lost.append(number)
     for cursor in queue.cursors():
-        if cursor.number in numbers and cursor.sees(mail):
-            passed = after is None or not stored.groups[cursor.name].sees(after)
-            must(not passed or doubt, f"{queue.name}/{cursor.name}: confirmed message {mail.id} is lost")
-            if passed:
-                facts.ends[queue.name, mail.id, cursor.number] = "?"
-    if not mail.lives and not queue.cursors() and not doubt:
-        must(after is not None, f"{queue.name}: confirmed message {mail.id} is lost, no group has seen it")
-    if after is None and doubt:
-        facts.ends.setdefault((queue.name, mail.id, -1), "?")
+        known = there.get(cursor.number)
+        if known is not None and cursor.sees(mail) and (after is None or not known.sees(after)):
+            lost.append(cursor.number)
+    if after is None and not mail.needed() and not queue.kept(mail) and mail.listed:
+        lost.append(-1)
+    must(not lost or doubt or mail.id not in facts.ids, f"{queue.name}: confirmed {mail} is lost in {lost}")
+    for number in lost:
+        facts.new_ends.setdefault((queue.name, mail.id, number), "?")
 
 
 def _check_known(facts: Facts, model: Model, mail: Mail, stored: Queue, doubt: bool) -> None:

@@ -107,6 +107,7 @@ class Machine:
     def advance(self, by: int) -> None:
         self.now = max(self.now + by, START)
         self.model.latest = max(self.model.latest, self.now)
+        self.model.went_back |= by < 0
 
     def after(self) -> None:
         """An operation was answered: the model hears what was buried."""
@@ -156,7 +157,7 @@ class Machine:
         """What is stored is what the model says, and every record fits."""
         self.write()
         picture = Picture(self.store, self.now, self.model.event)
-        check_records(picture)
+        check_records(picture, self.model.latest)
         check_same(self.model, picture)
 
     # --- misfortune -------------------------------------------------------------------------------------------------
@@ -188,7 +189,7 @@ class Machine:
         self._new_tokens = set()
         self._unsafe = False
         picture = Picture(self.store, self.now, self.model.event)
-        check_records(picture)
+        check_records(picture, self.model.latest)
         adopt(self.model, picture, doubt)
         ids = [max(self.model.facts.ids, default=0), max(self.tokens, default=0)]
         self.model.last_id = max(ids)

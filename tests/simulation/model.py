@@ -41,6 +41,7 @@ class Model:
         self.event = 0
         self.last_id = 0
         self.latest = 0  # the latest time there was
+        self.went_back = False
         self.ids_ms = 0  # about where the engine's ids stand
         self.expected: dict[tuple[str, str, int], tuple[str, int]] = {}  # what must be buried now: reason, attempts
         self.allowed: dict[tuple[str, str, int], tuple[str, int]] = {}  # what may be
@@ -205,7 +206,7 @@ class Model:
 
     def _rests(self, queue: Queue, partition: int, now: int) -> bool:
         """A dead queue that refused what no group needed is not asked again at once, and meanwhile expiry rests."""
-        return abs(queue.no_burials.get(partition, 0) - now) <= BURIAL_BACKOFF
+        return now <= queue.no_burials.get(partition, 0)
 
     def _buried(
         self, queue: Queue, mail: Mail, group: str, reason: str, target: str | None, letter: int, now: int
@@ -375,7 +376,7 @@ class Model:
                 for partition, high in enumerate(queue.next_seq):
                     target = high - 1 - cursor.max_lag_messages if cursor.max_lag_messages else 0
                     for mail in sorted(queue.in_partition(partition), key=lambda mail: mail.seq):
-                        if cursor.max_lag_age and cursor.sees(mail) and now >= self.latest:
+                        if cursor.max_lag_age and cursor.sees(mail) and not self.went_back:
                             if mail.enqueued_at + cursor.max_lag_age > now:
                                 break
                             target = max(target, mail.seq)

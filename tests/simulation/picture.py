@@ -98,6 +98,10 @@ class ShardPicture:
             delivery = read_delivery(key, value)
             self.deliveries[group_number][delivery.seq] = delivery
 
+    def to_be_swept(self, seq: int) -> bool:
+        """Whether a group was removed, and what it has left is still to be looked through here."""
+        return 0 < self.head.unneeded_seq <= seq
+
     def kept(self, seq: int) -> bool:
         return any(seq > head.committed for _, head in self.cursors.values())
 
@@ -153,7 +157,8 @@ class Picture:
             listed = seq in shard.ready or seq in shard.scheduled
             mask = shard.masks.get(seq, 0)
             if not listed and (mask == GONE or not mask or not shard.kept(seq)):
-                must((shard.number, seq) in self.gone, f"{shard.name}: the record of message {seq} is left behind")
+                there = (shard.number, seq) in self.gone or (mask and shard.to_be_swept(seq))
+                must(bool(there), f"{shard.name}: the record of message {seq} is left behind")
                 continue
             must((shard.number, seq) not in self.gone, f"{shard.name}: live message {seq} is to go with the journal")
             origin = message.extra.origin
@@ -225,13 +230,13 @@ def _by_shard(store: Store, table: Table) -> dict[int, Rows]:
     return found
 
 
-def check_records(picture: Picture) -> None:
-    """Every record fits the others, in every shard."""
+def check_records(picture: Picture, latest: int) -> None:
+    """Every record fits the others, in every shard. `latest`: the clock was there once, and may have gone back."""
     for shard in picture.shards.values():
         _check_places(shard)
         _check_counts(shard)
         _check_companions(shard)
-        _check_wakes(shard, picture.now)
+        _check_wakes(shard, latest)
         for name, (number, head) in shard.groups.items():
             _check_group(shard, name, number, head)
 
@@ -282,13 +287,14 @@ def _check_companions(shard: ShardPicture) -> None:
         must(seq in live, f"{shard.name}: EXPIRIES names message {seq}, which is not live")
         must(live[seq].expires_at == number_in(key, 4), f"{shard.name}: EXPIRIES is wrong of {seq}")
     for seq in shard.masks:
-        must(seq in live or shard.kept(seq), f"{shard.name}: SETTLED is left of message {seq}")
+        wanted = seq in live or shard.kept(seq) or shard.to_be_swept(seq)
+        must(wanted, f"{shard.name}: SETTLED is left of message {seq}")
     ends = {(number_in(key, 4), key[12:].decode()) for key, _ in shard.rows[Table.DEDUP_ENDS]}
     for key, value in shard.rows[Table.DEDUP]:
         must((number_in(value, 8), key[4:].decode()) in ends, f"{shard.name}: {key[4:].decode()!r} is never forgotten")
 
 
-def _check_wakes(shard: ShardPicture, now: int) -> None:
+def _check_wakes(shard: ShardPicture, latest: int) -> None:
     """Nothing that will happen by itself is forgotten."""
     head = shard.head
     first_due = min((due for due, _ in shard.scheduled.values()), default=0)
@@ -297,7 +303,7 @@ def _check_wakes(shard: ShardPicture, now: int) -> None:
     for seq in (*shard.ready, *shard.scheduled):
         expires = shard.messages[seq].expires_at
         leased = any(seq in deliveries and deliveries[seq].token for deliveries in shard.deliveries.values())
-        if leased or expires <= now + EXPIRY_RESTS:
+        if leased or expires <= latest + EXPIRY_RESTS:
             continue  # what is leased is looked at when it is settled
         if seq in early:
             must(0 < head.next_early <= expires, f"{shard.name}: message {seq} will not expire early")

@@ -13,6 +13,7 @@ from random import Random
 
 from holdfast.core import admin, enqueue, groups, lanes, leasing, reading, shard, sweeps
 from holdfast.core.ids import EPOCH_MS
+from holdfast.core.shard import PASS_BY_MAX
 from holdfast.core.queue import DeadLetterPolicy, JournalMode, Ordering, QueueConfig, RetryPolicy
 
 SECOND = 1_000_000
@@ -34,6 +35,11 @@ class World:
     crash_rate: float
     fault_rate: float
     wild_clock: bool
+
+    @property
+    def short_leases(self) -> bool:
+        """Whether a lease may give less than there is, because it has passed by enough for one turn."""
+        return self.constants.get("PASS_BY_MAX", PASS_BY_MAX) < PASS_BY_MAX
 
     @property
     def bounded_retries(self) -> bool:

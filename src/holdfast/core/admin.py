@@ -229,19 +229,21 @@ def edit(shard: Shard, command: Edit, now: int, effects: Effects) -> None:
     _check_editable(shard, command, message)
     old = place_of(shard, message, spot.stamp)
     priority = message.priority if command.priority is None or shard.config.strict else command.priority
+    delayed = spot.live is Live.SCHEDULED
     deliver_at = message.deliver_at if command.deliver_at is None else command.deliver_at
-    if deliver_at <= now:  # it is available at once: with the place it has, or with one of now
-        deliver_at = now if spot.live is Live.SCHEDULED else message.deliver_at
+    later = deliver_at > now and (delayed or command.deliver_at is not None)
+    if not later:  # it is available at once: with the place it has, or with one of now
+        deliver_at = now if delayed else message.deliver_at
     edited = replace(message, priority=priority, deliver_at=deliver_at)
     shard.want_to_remove([old])
     shard.want_bodies([message.seq])
     keys = [old.key] if old.key else []
     nexts = {name: next_of_keys(shard, group, keys, (message.id,)) for name, group in shard.groups.items()}
-    if spot.live is Live.SCHEDULED:
+    if delayed:
         unschedule(shard, message, effects)
     else:
         _take_from_order(shard, old, message.id, effects)
-    stamp = 0 if deliver_at > now else spot.stamp or shard.ids.take(now)[0]
+    stamp = 0 if later else spot.stamp or shard.ids.take(now)[0]
     place = place_of(shard, edited, stamp)
     value = write_message(
         message.id, message.enqueued_at, deliver_at, message.expires_at, priority, message.extra, message.payload
@@ -249,7 +251,7 @@ def edit(shard: Shard, command: Edit, now: int, effects: Effects) -> None:
     effects.ops.append((Table.MESSAGES, message_key(shard.number, message.seq), value))
     shard.supply_body(message.seq, value)
     shard.head.size_bytes += place.size_bytes
-    if deliver_at > now:
+    if later:
         _schedule(shard, edited, place, effects)
     else:
         appear(shard, message.id, place, now, effects)

@@ -13,6 +13,7 @@ from holdfast.core.ids import due_stamp
 from holdfast.core.journal import Entry
 from holdfast.core.queue import JournalMode
 from holdfast.core.records import (
+    FLAG_EARLY,
     LAST,
     Delivery,
     Message,
@@ -20,6 +21,7 @@ from holdfast.core.records import (
     ShardHead,
     Table,
     delivery_key,
+    expiry_key,
     keyed_key,
     lease_texts,
     read_keyed,
@@ -376,7 +378,20 @@ def release(shard: Shard, group: LeaseGroup, delivery: Delivery, now: int, effec
     delivery.stamp = delivery.order
     delivery.ready_at = 0
     group.put_back(delivery, now)
+    _watch_expiry(shard, delivery)
     _write(shard, group, delivery, effects)
+
+
+def _watch_expiry(shard: Shard, delivery: Delivery) -> None:
+    """If the sweep has passed by a leased delivery as expired, and the clock went back since, it is to look again."""
+    head, expires_at = shard.head, delivery.expires_at
+    if delivery.flags & FLAG_EARLY:
+        if expiry_key(shard.number, expires_at, delivery.seq) < head.early_at:
+            head.early_at = b""
+            head.next_early = min(head.next_early or expires_at, expires_at)
+    elif expires_at and delivery.seq < head.expiry_seq:
+        head.expiry_seq = delivery.seq
+        head.next_expiry = min(head.next_expiry or expires_at, expires_at)
 
 
 def fail(
@@ -404,6 +419,7 @@ def fail(
     # It goes behind those that are ready before it: its place is that of a message enqueued when it is ready again, and
     # behind all there are now, though the clock may have gone back since they came.
     delivery.stamp = max(due_stamp(delivery.id, delivery.ready_at), shard.ids.floor - 1)
+    _watch_expiry(shard, delivery)
     group.put_back(delivery, now)
     _write(shard, group, delivery, effects)
 

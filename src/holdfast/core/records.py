@@ -22,6 +22,13 @@ id, or, if it was delayed, a number that was taken like an id when it fell due. 
     SOURCES    shard source-id source-group     id of the message that carries it
     JOURNAL    block number                     block of journal entries              core/journal.py
 
+    MQTT_SESSIONS       namespace NUL client              a persistent session and its will     mqtt/records.py
+    MQTT_SUBSCRIPTIONS  namespace NUL client NUL filter   its subscriptions
+    MQTT_OUTGOING       namespace NUL client NUL order    messages queued or in flight towards it
+    MQTT_INCOMING       namespace NUL client NUL id       QoS 2 packet identifiers it has not released yet
+    MQTT_MESSAGES       id                                an MQTT message, however many records refer to it
+    MQTT_RETAINED       namespace NUL topic               id of the retained message
+
 A message is live while it has a READY or a SCHEDULED record. Its MESSAGES record may outlive that until the journal
 that refers to its payload has been exported. A group that has not touched a message has no record of it: the group's
 frontier says how far it has come in each priority. That is why a backlog costs a group nothing.
@@ -67,6 +74,12 @@ class Table(IntEnum):
     TRANSACTIONS = 15
     STAGED = 16
     DUE = 17
+    MQTT_SESSIONS = 18
+    MQTT_SUBSCRIPTIONS = 19
+    MQTT_OUTGOING = 20
+    MQTT_INCOMING = 21
+    MQTT_MESSAGES = 22
+    MQTT_RETAINED = 23
 
 
 # --- keys -----------------------------------------------------------------------------------------------------------

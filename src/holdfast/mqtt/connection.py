@@ -1,0 +1,48 @@
+"""A live network connection, as the hub sees it: what its CONNECT agreed on, and what is to be sent to it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.mqtt.codec import PACKET_BYTES_MAX, V5
+
+if TYPE_CHECKING:
+    from holdfast.mqtt.session import Session
+
+
+class Connection:
+    """`tag` is the shell's own: the transport. Everything else belongs to the hub; the shell and the seams may read."""
+
+    __slots__ = (
+        "alias_max", "aliases_in", "aliases_out", "client_id", "closing", "dirty", "held", "held_acks", "held_turn",
+        "keep_alive_us", "last_seen", "namespace", "out", "packet_bytes_max", "paused", "quota", "receiving",
+        "session", "tag", "username", "version", "wants_problems", "window",
+    )  # fmt: skip
+
+    def __init__(self, tag: object, now: int) -> None:
+        self.tag = tag
+        self.version = V5
+        self.namespace = ""
+        self.client_id = ""
+        self.username: str | None = None
+        self.session: Session | None = None
+        self.last_seen = now
+        self.keep_alive_us = 0  # how long it may be silent; 0: for ever
+        self.closing = False
+        self.paused = False  # its transport is full
+        # towards the client
+        self.window = 0
+        self.quota = 0  # PUBLISHes of QoS 1 and 2 that may still be sent
+        self.packet_bytes_max = PACKET_BYTES_MAX
+        self.wants_problems = True
+        self.alias_max = 0
+        self.aliases_out: dict[str, int] = {}
+        # from the client
+        self.aliases_in: dict[int, str] = {}
+        self.receiving: set[int] = set()  # QoS 2 PUBLISHes of this connection that were not released
+        self.held_acks = 0  # QoS 1 PUBLISHes whose PUBACK waits for a sync
+        # this turn's output: see `turns`
+        self.out: list[bytes] = []
+        self.held: list[bytes] = []
+        self.held_turn = 0
+        self.dirty = False

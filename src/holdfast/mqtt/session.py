@@ -1,0 +1,125 @@
+"""A session: what the broker remembers of a client, connected or not.
+
+Towards the client each message of QoS 1 or 2 is an `Outgoing`. It waits in `queue`, then is in flight under a packet
+identifier until the client has answered: PUBACK at QoS 1; at QoS 2 PUBREC, which makes it `released` (the message
+itself is then no longer needed), and PUBCOMP. After a reconnect those in flight are sent again, before the queue.
+
+From the client only the identifiers of QoS 2 messages are kept, from PUBLISH to PUBREL: a message that comes again
+meanwhile is the same one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.mqtt.codec import Will
+from holdfast.mqtt.messages import Message
+from holdfast.mqtt.settings import NEVER, SECOND_US
+
+if TYPE_CHECKING:
+    from holdfast.mqtt.connection import Connection
+
+PACKET_ID_MAX = 0xFFFF
+
+
+class Outgoing:
+    """One message on its way to one client. `share` is the shared subscription it came by, if any."""
+
+    __slots__ = ("ids", "message", "order", "packet_id", "qos", "retain", "share")
+
+    def __init__(
+        self, message: Message | None, qos: int, retain: bool, ids: tuple[int, ...] = (), share: str = ""
+    ) -> None:
+        self.message = message  # None once the client has received it at QoS 2
+        self.qos = qos
+        self.retain = retain
+        self.ids = ids
+        self.share = share
+        self.order = 0
+        self.packet_id = 0
+
+
+class Subscriber(msgspec.Struct, frozen=True, eq=False):
+    """One subscription of one session; `ids` is its identifier, if it has one."""
+
+    session: Session
+    filter: str
+    qos: int
+    no_local: bool = False
+    retain_as_published: bool = False
+    ids: tuple[int, ...] = ()
+
+
+class Session:
+    """`expiry_s` is what the client asked for, cut to our maximum; with 0 the session ends with its connection and
+    nothing of it is stored."""
+
+    __slots__ = (
+        "_packet_id", "client_id", "connection", "ended_at", "expiry_s", "incoming", "inflight", "key", "namespace",
+        "next_expiry", "order", "protocol", "queue", "queued_bytes", "resend", "subscriptions", "will", "will_at",
+    )  # fmt: skip
+
+    def __init__(self, namespace: str, client_id: str, protocol: int, expiry_s: int) -> None:
+        self.namespace = namespace
+        self.client_id = client_id
+        self.protocol = protocol
+        self.key = f"{namespace}\0{client_id}".encode()
+        self.expiry_s = expiry_s
+        self.connection: Connection | None = None
+        self.ended_at = 0  # when the connection was closed
+        self.will: Will | None = None
+        self.will_at = 0
+        self.subscriptions: dict[str, Subscriber] = {}
+        self.incoming: set[int] = set()
+        self.inflight: dict[int, Outgoing] = {}  # those sent in order, then, as PUBRECs came, those released in order
+        self.resend: deque[Outgoing] = deque()  # of those in flight: to be sent again on this connection
+        self.queue: deque[Outgoing] = deque()
+        self.queued_bytes = 0
+        self.next_expiry = 0  # before this instant nothing in the queue expires; 0: nothing does
+        self.order = 0
+        self._packet_id = 0
+
+    @property
+    def persistent(self) -> bool:
+        return self.expiry_s > 0
+
+    def expires_at(self) -> int | None:
+        """When it ends if the client stays away."""
+        return None if self.expiry_s == NEVER else self.ended_at + self.expiry_s * SECOND_US
+
+    def next_order(self) -> int:
+        self.order += 1
+        return self.order
+
+    def next_packet_id(self) -> int:
+        """An identifier that is not in flight; there is one, because the window is smaller than their number."""
+        packet_id = self._packet_id
+        while True:
+            packet_id = packet_id % PACKET_ID_MAX + 1
+            if packet_id not in self.inflight:
+                self._packet_id = packet_id
+                return packet_id
+
+    def push(self, entry: Outgoing, message: Message) -> None:
+        self.queue.append(entry)
+        self.queued_bytes += message.size_bytes
+        if message.expires_at and (not self.next_expiry or message.expires_at < self.next_expiry):
+            self.next_expiry = message.expires_at
+
+    def drop_expired(self, now: int) -> list[Outgoing]:
+        """Take what has expired out of the queue."""
+        if not 0 < self.next_expiry <= now:
+            return []
+        expired: list[Outgoing] = []
+        entries, self.queue = self.queue, deque()
+        self.queued_bytes = self.next_expiry = 0
+        for entry in entries:
+            assert entry.message is not None
+            if entry.message.expired(now):
+                expired.append(entry)
+            else:
+                self.push(entry, entry.message)
+        return expired

@@ -1,0 +1,74 @@
+"""Every limit of the plain MQTT broker, with its reason. Clients of version 5 are told most of them in CONNACK."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+SECOND_US: Final = 1_000_000
+
+NEVER: Final = 0xFFFF_FFFF  # as a session expiry: the session does not expire
+
+
+class MqttSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Defaults fit a node with a few gigabytes of memory.
+
+    What an offline queue cannot take is dropped, newest first: messages that wait in an order are worth more than one
+    that would stand behind a gap. Expired ones make room before anything is dropped. QoS 0 is never queued: it goes to
+    whoever is connected and keeps up. A publisher is told `quota exceeded` when nobody at all could take its message:
+    sending it again is then safe.
+    """
+
+    connections_max: int = 10_000
+    """Each costs a file descriptor and some 10 KiB; beyond it CONNECT is answered with `server busy`."""
+
+    connect_timeout_us: int = 10 * SECOND_US
+    """From the opened connection to its CONNECT: a stranger who says nothing holds a connection no longer."""
+
+    keep_alive_max_s: int = 1200
+    """A v5 client that asks for more, or for none, is told to keep alive this often: a connection whose peer vanished
+    must not hold memory for ever. 0 leaves it to the client. 3.1.1 has no way to be told."""
+
+    client_id_bytes_max: int = 1024
+    """Client identifiers are part of every key of their session; the standard asks for no more than 23."""
+
+    packet_bytes_max: int = MIB + 128 * KIB
+    """A message of 1 MiB, a topic of 64 KiB and as much again for properties. The decoder enforces it."""
+
+    receive_maximum: int = 1000
+    """How many QoS 1 and 2 messages a v5 client may send before they are answered: at 256 B a quarter of a megabyte,
+    and enough to fill a sync of some milliseconds."""
+
+    inflight_max: int = 1000
+    """How many are sent to a client before it answers, if its own Receive Maximum is not lower."""
+
+    topic_alias_max: int = 32
+    """Aliases a client may set: each holds a topic of up to 64 KiB for as long as the connection lives."""
+
+    topic_alias_out_max: int = 32
+    """Aliases we set towards a client that takes as many, first come first served."""
+
+    subscriptions_max: int = 1000
+    """Per client; one filter costs about a kilobyte in the trie."""
+
+    queued_messages_max: int = 10_000
+    """Per session, QoS 1 and 2 that wait while the client is away or its window is full."""
+
+    queued_bytes_max: int = 16 * MIB
+    """The same, by size. Payloads queued to several sessions count for each, but are kept once."""
+
+    retained_messages_max: int = 100_000
+    """Per namespace. They are kept in memory."""
+
+    session_expiry_max_s: int = NEVER
+    """A longer session expiry is cut to this, and the client told. 3.1.1 sessions without clean session get it too."""
+
+    qos_max: int = 2
+    retain_available: bool = True
+    shared_available: bool = True
+
+    response_information: str = "response/"
+    """Put before the client identifier and given to a v5 client that asks for response information; empty: none."""

@@ -1,0 +1,117 @@
+"""A namespace's sessions, subscriptions and retained messages. Nothing crosses it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from holdfast.mqtt.messages import Message
+from holdfast.mqtt.session import Session, Subscriber
+from holdfast.mqtt.shared import Share
+from holdfast.mqtt.topics import MATCHES_CACHED_MAX, NameIndex, SubscriptionTrie, split_share
+
+
+class Target:
+    """One session that a topic goes to, all its matching subscriptions taken together: one copy, at the highest QoS
+    among them, with all their identifiers [MQTT-3.3.4-2 and -3]."""
+
+    __slots__ = ("ids", "no_local", "qos", "retain_as_published", "session", "subscribers")
+
+    def __init__(self, subscriber: Subscriber) -> None:
+        self.session = subscriber.session
+        self.qos = subscriber.qos
+        self.retain_as_published = subscriber.retain_as_published
+        self.no_local = subscriber.no_local
+        self.ids = subscriber.ids
+        self.subscribers = [subscriber]
+
+    def join(self, subscriber: Subscriber) -> None:
+        self.qos = max(self.qos, subscriber.qos)
+        self.retain_as_published |= subscriber.retain_as_published
+        self.no_local |= subscriber.no_local
+        self.ids += subscriber.ids
+        self.subscribers.append(subscriber)
+
+    def without_local(self) -> Target | None:
+        """What is left for the publisher itself [MQTT-3.8.3-3]."""
+        return _join([one for one in self.subscribers if not one.no_local]).get(self.session)
+
+
+def _join(subscribers: list[Subscriber]) -> dict[Session, Target]:
+    targets: dict[Session, Target] = {}
+    for one in subscribers:
+        target = targets.get(one.session)
+        if target is None:
+            targets[one.session] = Target(one)
+        else:
+            target.join(one)
+    return targets
+
+
+class Plan:
+    """Where a topic goes."""
+
+    __slots__ = ("matched", "shares", "targets")
+
+    def __init__(self, matched: tuple[Subscriber | Share, ...]) -> None:
+        self.matched = matched
+        self.targets = list(_join([one for one in matched if isinstance(one, Subscriber)]).values())
+        self.shares = [one for one in matched if isinstance(one, Share)]
+
+
+_NOWHERE: Final = Plan(())
+
+
+class Space:
+    """One namespace."""
+
+    __slots__ = ("_plans", "_trie", "name", "retained", "sessions", "shares")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.sessions: dict[str, Session] = {}
+        self.retained: NameIndex[Message] = NameIndex()
+        self.shares: dict[str, Share] = {}
+        self._trie: SubscriptionTrie[Session | Share, Subscriber | Share] = SubscriptionTrie()
+        self._plans: dict[str, Plan] = {}
+
+    def plan(self, topic: str) -> Plan:
+        matched = self._trie.match(topic)
+        if not matched:
+            return _NOWHERE
+        plan = self._plans.get(topic)
+        if plan is None or plan.matched is not matched:  # the trie gives the same tuple until something changes
+            if len(self._plans) >= MATCHES_CACHED_MAX:
+                self._plans.clear()
+            plan = self._plans[topic] = Plan(matched)
+        return plan
+
+    def subscribe(self, subscriber: Subscriber) -> bool:
+        """Returns whether there was no such subscription before."""
+        session = subscriber.session
+        group, inner = split_share(subscriber.filter)
+        if group is None:
+            self._trie.add(inner, session, subscriber)
+        else:
+            share = self.shares.get(subscriber.filter)
+            if share is None:
+                share = self.shares[subscriber.filter] = Share(subscriber.filter)
+            share.add(subscriber)
+            self._trie.add(inner, share, share)
+        before = session.subscriptions.get(subscriber.filter)
+        session.subscriptions[subscriber.filter] = subscriber
+        return before is None
+
+    def unsubscribe(self, session: Session, topic_filter: str) -> bool:
+        """Returns whether there was such a subscription."""
+        if session.subscriptions.pop(topic_filter, None) is None:
+            return False
+        group, inner = split_share(topic_filter)
+        if group is None:
+            self._trie.remove(inner, session)
+            return True
+        share = self.shares[topic_filter]
+        share.remove(session)
+        if not share:
+            del self.shares[topic_filter]
+            self._trie.remove(inner, share)
+        return True
