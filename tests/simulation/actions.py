@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from msgspec.structs import replace
 
 from holdfast.broker import admin
-from holdfast.core.commands import Draft, Settlement, Standing, Verb
+from holdfast.core.commands import Draft, Settlement, Verb
 from holdfast.core.queue import GroupKind
 from holdfast.core.records import NO_EXTRA, Extra, Origin
-from holdfast.errors import CursorOutOfRange, MessageNotFound, MessageNotWaiting
+from holdfast.errors import MessageNotFound, MessageNotWaiting
 from tests.simulation.machine import NAMESPACE, Machine
-from tests.simulation.mail import Group, Is, Mail, Queue, must
+from tests.simulation.mail import Queue, must
 from tests.simulation.order import check_lease
+from tests.simulation.readers import LIMITS, Readers
 from tests.simulation.world import SECOND, SIZE_MAX
 
 HANDLES_MAX = 60
 GROUPS_MAX = 4
-LIMITS = (1, 1, 2, 3, 10, 50)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +34,11 @@ class Handle:
     partition: int
 
 
-class Actions:
+class Actions(Readers):
     """Random operations on a machine."""
 
     def __init__(self, machine: Machine) -> None:
-        self.machine = machine
-        self.random = machine.random
+        super().__init__(machine)
         self.handles: list[Handle] = []
         self._groups_made = 0
         self.all: list[tuple[int, Callable[[Queue], None]]] = [
@@ -111,7 +110,7 @@ class Actions:
 
     def lease(self, queue: Queue) -> None:
         random = self.random
-        group = self._some_group(queue, cursor=False)
+        group = self.some_group(queue, cursor=False)
         count = len(queue.next_seq)
         partitions = None
         if random.random() < 0.2:
@@ -141,11 +140,7 @@ class Actions:
             (NAMESPACE, queue.name), group, limit, timeout, consumer, "sim", now, partitions, max_bytes
         )
         chosen = set(range(len(queue.next_seq)) if partitions is None else partitions)
-        machine.model.ids_ms = machine.engine.ids.floor >> 22
-        machine.model.event += 1
-        for partition in chosen:
-            machine.model.tick(queue.name, partition, now)
-        machine.after()
+        machine.ticked((queue.name, partition) for partition in chosen)
         if queue.config.paused:
             must(not leased, f"{queue.name} is paused and gave {leased}")
             return 0
@@ -170,7 +165,7 @@ class Actions:
 
     def settle(self, queue: Queue) -> None:
         random = self.random
-        group = self._some_group(queue, cursor=False)
+        group = self.some_group(queue, cursor=False)
         if group is None:
             return
         mine = [h for h in self.handles if (h.queue, h.group) == (queue.name, group.name)]
@@ -182,7 +177,7 @@ class Actions:
     def settle_with(self, queue: Queue, group: str, settlements: list[Settlement]) -> None:
         machine = self.machine
         results = machine.engine.settle((NAMESPACE, queue.name), group, settlements, machine.now)
-        machine.model.ids_ms = machine.engine.ids.floor >> 22
+        machine.note_ids()
         machine.model.settle(queue.name, group, settlements, results, machine.now)
         machine.after()
 
@@ -210,74 +205,7 @@ class Actions:
             partition=partition,
         )
 
-    # --- cursor groups ----------------------------------------------------------------------------------------------
-
-    def read(self, queue: Queue) -> None:
-        machine, random = self.machine, self.random
-        group = self._some_group(queue, cursor=True)
-        if group is None:
-            return
-        partition = random.randrange(len(queue.next_seq))
-        low, high = group.committed[partition] + 1, queue.next_seq[partition]
-        first = random.choice((0, low, random.randint(max(low - 2, 1), high + 1)))
-        limit, max_bytes = random.choice(LIMITS), random.choice((1, 50, 10_000))
-        try:
-            found = admin.cursor_read(
-                machine.engine, (NAMESPACE, queue.name), group.name, partition, first, limit, max_bytes, machine.now
-            )
-        except CursorOutOfRange:
-            must(not low <= (first or low) <= high, f"{queue.name}/{group.name}: refused to read {first} of {low}..{high}")
-            return
-        start = first or low
-        must(low <= start <= high, f"{queue.name}/{group.name}: read at {start} of {low}..{high}")
-        seen = [m for m in sorted(queue.in_partition(partition), key=_seq) if group.sees(m) and m.seq >= start]
-        got = [message.seq for message in found.messages]
-        must(got == [m.seq for m in seen[: len(got)]], f"{queue.name}/{group.name}: read {got} of {[m.seq for m in seen]}")
-        must(len(got) <= limit, f"{queue.name}/{group.name}: read {len(got)}, asked for {limit}")
-        must(bool(got) or not seen or found.next_seq < high, f"{queue.name}/{group.name}: read nothing of {seen}")
-        between = [m.seq for m in seen[len(got) :] if m.seq < found.next_seq]
-        must(not between, f"{queue.name}/{group.name}: reading on at {found.next_seq} would miss {between}")
-        must(found.next_seq > start or not got, f"{queue.name}/{group.name}: reading does not get on")
-        lost = group.lost[partition]
-        covered = all(found.lost_from <= seq <= found.lost_to for seq in lost)
-        must(covered and bool(lost) == bool(found.lost_from), f"{queue.name}/{group.name}: lost {lost}, told {found}")
-
-    def commit(self, queue: Queue) -> None:
-        random = self.random
-        group = self._some_group(queue, cursor=True)
-        if group is None:
-            return
-        partition = random.randrange(len(queue.next_seq))
-        high = queue.next_seq[partition] - 1
-        self.commit_to(queue, group, partition, random.choice((high, random.randint(0, high + 1))))
-
-    def commit_to(self, queue: Queue, group: Group, partition: int, seq: int) -> None:
-        machine = self.machine
-        high = queue.next_seq[partition] - 1
-        work = admin.cursor_commit(
-            machine.engine, (NAMESPACE, queue.name), group.name, partition, seq, lambda: machine.now
-        )
-        try:
-            self._run(work)
-        except CursorOutOfRange:
-            must(seq > high, f"{queue.name}/{group.name}: refused to commit {seq} of {high}")
-            return
-        must(seq <= high, f"{queue.name}/{group.name}: committed {seq} of {high}")
-        if seq > group.committed[partition]:
-            machine.model.move_on(queue, group, partition, seq, "acked")
-            group.lost[partition] = []
-
     # --- administration ---------------------------------------------------------------------------------------------
-
-    def _some_group(self, queue: Queue, cursor: bool) -> Group | None:
-        groups = queue.cursors() if cursor else queue.leasing()
-        return self.random.choice(groups) if groups else None
-
-    def _run(self, work: Iterator[int]) -> None:
-        """A long piece of work, with commits between its steps or without."""
-        for _ in work:
-            if self.random.random() < 0.3:
-                self.machine.write()
 
     def add_group(self, queue: Queue) -> None:
         if len(queue.groups) >= GROUPS_MAX:
@@ -307,22 +235,18 @@ class Actions:
         name = self.random.choice(list(queue.groups))
         work = admin.delete_group(machine.engine, (NAMESPACE, queue.name), name, lambda: machine.now)
         machine.model.remove_group(queue.name, name)
-        self._run(work)
-        machine.model.ids_ms = machine.engine.ids.floor >> 22
-        machine.model.event += 1
-        for partition in range(len(queue.next_seq)):
-            machine.model.tick(queue.name, partition, machine.now)
-        machine.after()
+        self.run(work)
+        machine.ticked((queue.name, partition) for partition in range(len(queue.next_seq)))
         self.handles = [h for h in self.handles if (h.queue, h.group) != (queue.name, name)]
 
     def purge(self, queue: Queue) -> None:
         machine = self.machine
-        self._run(admin.purge_queue(machine.engine, (NAMESPACE, queue.name), lambda: machine.now))
+        self.run(admin.purge_queue(machine.engine, (NAMESPACE, queue.name), lambda: machine.now))
         machine.model.purge(queue.name)
 
     def edit(self, queue: Queue) -> None:
         machine, random = self.machine, self.random
-        mail = self._some_mail(queue)
+        mail = self.some_mail(queue)
         if mail is None:
             return
         priority = random.choice((None, 0, 7, 200))
@@ -335,12 +259,12 @@ class Actions:
             must(not machine.model.editable(mail), f"{queue.name}: refused to edit {mail}")
         else:
             must(mail.listed and machine.model.editable(mail), f"{queue.name}: edited {mail}")
-            machine.model.ids_ms = machine.engine.ids.floor >> 22
+            machine.note_ids()
             machine.model.edit(queue.name, mail.id, priority, deliver_at, machine.now)
 
     def delete(self, queue: Queue) -> None:
         machine = self.machine
-        mail = self._some_mail(queue)
+        mail = self.some_mail(queue)
         if mail is None:
             return
         try:
@@ -362,44 +286,3 @@ class Actions:
         queue.config = replace(queue.config, paused=paused)
         stored = machine.engine.queues[NAMESPACE, queue.name]
         machine.engine.reconfigure(stored, queue.config, machine.now)
-
-    # --- looking ----------------------------------------------------------------------------------------------------
-
-    def _some_mail(self, queue: Queue) -> Mail | None:
-        return self.random.choice(list(queue.mails.values())) if queue.mails else None
-
-    def look(self, queue: Queue) -> None:
-        machine = self.machine
-        seen: list[int] = []
-        cursor = ""
-        while True:
-            page = admin.browse(
-                machine.engine, (NAMESPACE, queue.name), self.random.choice((1, 3, 50)), cursor, "", "", machine.now
-            )
-            for partition, message, standings in page.messages:
-                mail = queue.mails[message.id]
-                must((partition, message.seq) == (mail.partition, mail.seq), f"{queue.name}: {message.id} misplaced")
-                self._check_standings(mail, standings)
-                seen.append(message.id)
-            cursor = page.cursor
-            if not cursor:
-                break
-        listed = sorted(mail.id for mail in queue.mails.values() if mail.listed)
-        must(sorted(seen) == listed, f"{queue.name}: browsed {sorted(seen)}, there are {listed}")
-        mail = self._some_mail(queue)
-        if mail is not None and mail.listed:
-            partition, message, standings = admin.find(machine.engine, (NAMESPACE, queue.name), mail.id, machine.now)
-            must((partition, message.id) == (mail.partition, mail.id), f"{queue.name}: found {message.id}")
-            self._check_standings(mail, standings)
-
-    def _check_standings(self, mail: Mail, standings: list[Standing]) -> None:
-        must({s.group for s in standings} == set(mail.lives), f"{mail.queue}: {mail.id} stands in {standings}")
-        for standing in standings:
-            life = mail.lives[standing.group]
-            leased = standing.state == "leased"
-            must(leased == (life.state is Is.LEASED), f"{mail.queue}: {mail.id} is {standing}, not {life}")
-            must((standing.state == "settled") == life.over, f"{mail.queue}: {mail.id} is {standing}, not {life}")
-
-
-def _seq(mail: Mail) -> int:
-    return mail.seq

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from tests.simulation.burial import BURIAL_BACKOFF
 from tests.simulation.facts import Facts
 from tests.simulation.mail import Is, Life, Mail, Queue, must
-from tests.simulation.model import BURIAL_BACKOFF, Model
+from tests.simulation.model import Model
 from tests.simulation.picture import Picture
 
 
@@ -30,7 +31,18 @@ def _same_queue(queue: Queue, stored: Queue) -> None:
 
 
 def _same_mail(mail: Mail, stored: Mail) -> None:
-    for field in ("partition", "seq", "priority", "key", "enqueued_at", "expires_at", "size", "listed", "scheduled"):
+    for field in (
+        "partition",
+        "seq",
+        "priority",
+        "key",
+        "enqueued_at",
+        "expires_at",
+        "size",
+        "listed",
+        "scheduled",
+        "why",
+    ):
         one, other = getattr(mail, field), getattr(stored, field)
         must(one == other, f"{mail.queue}: message {mail.id} has {field} {other!r}, not {one!r}")
     if not mail.listed:
@@ -72,10 +84,14 @@ def adopt(model: Model, picture: Picture, doubt: bool) -> None:
         for mail in queue.mails.values():
             _check_kept(facts, mail, queue, stored, doubt)
     for name, stored in picture.queues.items():
-        if doubt:  # a dead queue may have refused something
-            stored.no_burials = {at: picture.now + BURIAL_BACKOFF for at in range(len(stored.next_seq))}
-        elif name in model.queues:
-            stored.no_burials = model.queues[name].no_burials
+        # A dead queue may have refused something just before.
+        rested = model.queues[name].no_burials.values() if name in model.queues else ()
+        until = max((picture.now + BURIAL_BACKOFF, *rested))
+        stored.no_burials = dict.fromkeys(range(len(stored.next_seq)), until)
+        if doubt:
+            before = model.queues[name].next_seq if name in model.queues else [1] * len(stored.next_seq)
+            taken = sum(max(now - then, 0) for now, then in zip(stored.next_seq, before, strict=True))
+            facts.unseen[name] = facts.unseen.get(name, 0) + taken
         for mail in stored.mails.values():
             _check_known(facts, model, mail, stored, doubt)
     _take_over_facts(model, picture)
@@ -123,6 +139,7 @@ def _check_known(facts: Facts, model: Model, mail: Mail, stored: Queue, doubt: b
     must(known or doubt, f"{stored.name}: message {mail.id} appeared from nowhere")
     if not known:
         facts.ids[mail.id] = stored.name
+        facts.doubtful.add(mail.id)
         if mail.source is not None:
             model.letters[mail.source] = mail.id
     for group, life in mail.lives.items():

@@ -16,6 +16,8 @@ class Facts:
         self.groups_gone: set[tuple[str, int]] = set()
         self.gone: set[int] = set()
         self.failures: dict[tuple[int, int], int] = {}
+        self.doubtful: set[int] = set()  # messages of operations that were cut short: seen in the store only
+        self.unseen: dict[str, int] = {}  # by queue, sequences that such operations took, and that are gone again
         self.new_ids: dict[int, str] = {}
         self.new_ends: dict[Ended, str] = {}
         self._new_groups: set[tuple[str, int]] = set()

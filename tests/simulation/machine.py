@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from random import Random
 
@@ -20,9 +21,11 @@ from holdfast.store.contract import Store
 from holdfast.store.faulty import FaultyStore, scattered
 from holdfast.store.memory import MemoryDisk, MemoryStore
 from holdfast.store.rocks import RocksStore
+from tests.simulation.burial import Burial, bury
 from tests.simulation.compare import adopt, check_same
 from tests.simulation.mail import must
-from tests.simulation.model import ID_TIME_SHIFT, Burial, Model
+from tests.simulation.model import ID_TIME_SHIFT, Model
+from tests.simulation.passing import follow, lagging, tick
 from tests.simulation.picture import Picture, check_records
 from tests.simulation.rows import Journal
 from tests.simulation.world import SECOND, START, World
@@ -111,27 +114,35 @@ class Machine:
 
     def after(self) -> None:
         """An operation was answered: the model hears what was buried."""
-        self.model.ids_ms = self.engine.ids.floor >> ID_TIME_SHIFT
+        self.note_ids()
         burials, self.engine.burials = self.engine.burials, []
-        self.model.bury(burials, self.now)
+        bury(self.model, burials, self.now)
         for name, queue in self.model.queues.items():
             for cursor in queue.cursors():
                 for shard in self.engine.queues[NAMESPACE, name].shards:
                     committed = shard.cursors[cursor.name].head.committed
-                    self.model.follow(queue, cursor, shard.partition, committed, self.now)
+                    follow(self.model, queue, cursor, shard.partition, committed, self.now)
 
     def tick(self) -> None:
-        lagging = self.model.lagging(self.now)
+        """Everything that is due by now, on the engine and on the model."""
+        behind = lagging(self.model, self.now)
         self.engine.tick(self.now)
-        self.model.ids_ms = self.engine.ids.floor >> ID_TIME_SHIFT
+        everywhere = [(name, at) for name, queue in self.model.queues.items() for at in range(len(queue.next_seq))]
+        self.ticked(everywhere)
+        for queue, cursor, partition, target in behind:
+            at = cursor.committed
+            must(at[partition] >= target, f"{queue.name}/{cursor.name}: at {at}, must be at {target} in {partition}")
+
+    def ticked(self, where: Iterable[tuple[str, int]]) -> None:
+        """The engine has done what was due in these partitions: so does the model."""
+        self.note_ids()
         self.model.event += 1
-        for name in list(self.model.queues):
-            for partition in range(len(self.model.queues[name].next_seq)):
-                self.model.tick(name, partition, self.now)
+        for name, partition in where:
+            tick(self.model, name, partition, self.now)
         self.after()
-        for queue, cursor, partition, target in lagging:
-            behind = cursor.committed[partition] < target
-            must(not behind, f"{queue.name}/{cursor.name}: at {cursor.committed} and must be at {target} in {partition}")
+
+    def note_ids(self) -> None:
+        self.model.ids_ms = self.engine.ids.floor >> ID_TIME_SHIFT
 
     def told(self, token: int) -> None:
         """A lease was made; its consumer hears of it after the write."""

@@ -34,7 +34,7 @@ class Life:
     consumer: str = ""
     doom: str = ""
     ended: str = ""
-    again_ms: int = 0  # when it was ready again after a failure, as the milliseconds of an id; 0: it stands where it stood
+    again_ms: int = 0  # when it is ready again after a failure, in milliseconds as an id has them; 0: it kept its place
 
     @property
     def over(self) -> bool:
@@ -43,7 +43,7 @@ class Life:
 
 @dataclass(slots=True)
 class Mail:
-    """A message that is stored. `order` is (event, id): when it became available, and the id where one event made many."""
+    """A message that is stored. `order` is the event in which it became available, and its id (0: it fell due)."""
 
     id: int
     queue: str
@@ -57,6 +57,7 @@ class Mail:
     size: int
     message_id: str | None = None
     source: tuple[int, str] | None = None
+    why: tuple[str, int] | None = None  # of a dead letter: reason and attempts
     given_key: str | None = None  # as the producer gave it, whether or not this queue goes by it
     scheduled: bool = False
     order: tuple[int, int] = (0, 0)

@@ -7,29 +7,14 @@ shares no code with the core but the shapes of configuration and commands.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-
 from holdfast.core.commands import Draft, Enqueued, Settlement, Verb
-from holdfast.core.ids import EPOCH_MS, fnv1a32
-from holdfast.core.queue import DEAD_PREFIX, DEAD_QUEUE_CONFIG, Ordering, QueueConfig
-from holdfast.core.records import Extra, Origin
+from holdfast.core.ids import EPOCH_MS
+from holdfast.core.queue import Ordering, QueueConfig
 from holdfast.errors import HoldfastError, LeaseLost, MessageTooLarge, QueueFull
 from tests.simulation.facts import Facts
 from tests.simulation.mail import Group, Is, Life, Mail, Queue, must
 
-BURIAL_BACKOFF = 5_000_000
 ID_TIME_SHIFT = 22
-
-
-@dataclass(frozen=True, slots=True)
-class Burial:
-    """What the engine did with doomed deliveries of a queue: (group, id, reason, attempts) and the letter's id each."""
-
-    queue: str
-    target: str | None
-    doomed: list[tuple[str, int, str, int]]
-    letters: list[int]
 
 
 class Model:
@@ -75,7 +60,7 @@ class Model:
                     room -= 1
                     must(index not in reply.errors, f"{name}: refused without cause: {reply.errors.get(index)}")
                     must(index not in reply.duplicates, f"{name}: draft {index} is no duplicate: {reply}")
-                    self._store(queue, partition, draft, reply.ids[index], now)
+                    self.store(queue, partition, draft, reply.ids[index], now)
         self.last_id = max((self.last_id, *reply.ids))
 
     def _refused(self, reply: Enqueued, index: int, kind: type[HoldfastError]) -> None:
@@ -94,7 +79,7 @@ class Model:
                 return mail.id
         return 0
 
-    def _store(self, queue: Queue, partition: int, draft: Draft, message_id: int, now: int) -> Mail:
+    def store(self, queue: Queue, partition: int, draft: Draft, message_id: int, now: int) -> Mail:
         must(message_id > self.last_id, f"{queue.name}: id {message_id} after {self.last_id}")
         must(message_id not in self.places, f"{queue.name}: id {message_id} is given twice")
         config, extra = queue.config, draft.extra
@@ -114,6 +99,7 @@ class Model:
             message_id=extra.message_id,
             source=(origin.source_id, origin.source_group) if origin else None,
             given_key=extra.key,
+            why=(origin.reason, origin.attempts) if origin else None,
             scheduled=draft.deliver_at > now,
             order=(self.event, message_id),
             ms=message_id >> ID_TIME_SHIFT,
@@ -187,77 +173,6 @@ class Model:
         """The engine must bury this before it answers."""
         self.expected[queue.name, group, mail.id] = (reason, attempts)
 
-    def bury(self, burials: Iterable[Burial], now: int) -> None:
-        """What the engine says it buried must be what had to be, with nothing left."""
-        for burial in burials:
-            queue = self.queues[burial.queue]
-            for (group, message_id, reason, attempts), letter in zip(burial.doomed, burial.letters, strict=True):
-                what = (queue.name, group, message_id)
-                expected = self.expected.pop(what, None) or self.allowed.pop(what, None)
-                must(expected is not None, f"{queue.name}: {message_id} buried in {group!r} for {reason} without cause")
-                must(expected == (reason, attempts), f"{queue.name}: {message_id} in {group!r} died of {expected}")
-                self._buried(queue, queue.mails[message_id], group, reason, burial.target, letter, now)
-        for (name, group, message_id), (reason, _) in list(self.expected.items()):
-            queue = self.queues[name]
-            if reason == "expired" and self._rests(queue, queue.mails[message_id].partition, now):
-                del self.expected[name, group, message_id]
-        must(not self.expected, f"not buried though dead: {self.expected}")
-        self.allowed = {}
-
-    def _rests(self, queue: Queue, partition: int, now: int) -> bool:
-        """A dead queue that refused what no group needed is not asked again at once, and meanwhile expiry rests."""
-        return now <= queue.no_burials.get(partition, 0)
-
-    def _buried(
-        self, queue: Queue, mail: Mail, group: str, reason: str, target: str | None, letter: int, now: int
-    ) -> None:
-        self.reasons[reason] = self.reasons.get(reason, 0) + 1
-        if letter < 0:
-            dead = self.queues.get(target or "")
-            refusable = dead is not None and mail.size > dead.config.max_message_size
-            must(refusable, f"{queue.name}: {target} refused dead letter of {mail.id} ({mail.size} bytes)")
-            self._wait_to_be_buried(queue, mail, group, reason, now)
-            return
-        mail.scheduled = False
-        kind = "dead" if letter else "expired" if reason == "expired" else "dropped"
-        if letter:
-            must(target is not None, f"{queue.name}: letter without a dead queue")
-            self._letter(str(target), mail, group, letter, now)
-        else:
-            must(not queue.config.dlq.enabled, f"{queue.name}: {mail.id} dropped though there is a dead queue")
-        if group:
-            self.end(queue, mail, group, kind)
-        else:
-            self.remove(queue, mail, kind)
-
-    def _wait_to_be_buried(self, queue: Queue, mail: Mail, group: str, reason: str, now: int) -> None:
-        mail.scheduled = False
-        if not group:
-            queue.no_burials[mail.partition] = now + BURIAL_BACKOFF
-            self.allowed[queue.name, "", mail.id] = (reason, 0)
-            return
-        life = mail.lives[group]
-        if life.state is Is.LEASED:
-            life.failures += 1
-        life.state, life.token, life.doom = Is.DOOMED, 0, reason
-        life.ready_at = now + BURIAL_BACKOFF
-
-    def _letter(self, target: str, mail: Mail, group: str, letter: int, now: int) -> None:
-        if target not in self.queues:
-            must(target.startswith(DEAD_PREFIX), f"dead queue {target} appeared")
-            self.add_queue(target, DEAD_QUEUE_CONFIG)
-        dead = self.queues[target]
-        partition = fnv1a32(mail.id.to_bytes(8, "big")) % len(dead.next_seq)
-        known = dead.with_source(partition, (mail.id, group))
-        if known is not None:
-            must(known.id == letter, f"{target}: two letters of {mail.id} in {group!r}: {known.id}, {letter}")
-            return
-        must((mail.id, group) not in self.letters, f"{target}: {mail.id} in {group!r} buried again: {letter}")
-        origin = Origin(mail.id, mail.queue, group)
-        draft = Draft(b"x" * mail.size, mail.priority, extra=Extra(key=mail.given_key, origin=origin))
-        self._store(dead, partition, draft, letter, now)
-        self.letters[mail.id, group] = letter
-
     # --- settling ---------------------------------------------------------------------------------------------------
 
     def settle(
@@ -324,85 +239,6 @@ class Model:
                 life.state, life.token, life.again_ms = Is.READY, 0, 0
         else:
             self.fail(queue, mail, group, settlement.delay if verb is Verb.NACK else -1, now)
-
-    # --- time -------------------------------------------------------------------------------------------------------
-
-    def tick(self, name: str, partition: int, now: int) -> None:
-        """All that is due by now in a partition. What falls due in one event is equal in age."""
-        queue = self.queues[name]
-        for mail in queue.in_partition(partition):
-            for group, life in mail.lives.items():
-                if life.state is Is.LEASED and life.deadline <= now:
-                    self.fail(queue, mail, group, -1, now)
-                elif life.state is Is.BACKING_OFF and life.ready_at <= now:
-                    life.state = Is.READY
-                elif life.state is Is.DOOMED and life.ready_at <= now:
-                    self.doom(queue, mail, group, life.doom, life.failures)
-            if mail.scheduled and mail.deliver_at <= now:
-                mail.scheduled = False
-                mail.order, mail.ms = (self.event, 0), self.ids_ms
-            if mail.listed and mail.expires_at and mail.expires_at <= now:
-                self._expire(queue, mail, now)
-        if partition in queue.unneeded:
-            queue.unneeded.discard(partition)
-            self._drop_unneeded(queue, partition)
-
-    def _expire(self, queue: Queue, mail: Mail, now: int) -> None:
-        if not mail.lives and queue.kept(mail):
-            return
-        due = self.allowed if self._rests(queue, mail.partition, now) else self.expected
-        for group, life in mail.lives.items():
-            if life.state in (Is.READY, Is.BACKING_OFF) and (queue.name, group, mail.id) not in self.expected:
-                due[queue.name, group, mail.id] = ("expired", life.failures)
-        if not mail.lives:
-            due[queue.name, "", mail.id] = ("expired", 0)
-
-    def follow(self, queue: Queue, cursor: Group, partition: int, committed: int, now: int) -> None:
-        """The engine may have moved a cursor on, if it held back too much."""
-        if committed <= cursor.committed[partition]:
-            return
-        what = f"{queue.name}/{cursor.name}: moved on to {committed} of {queue.next_seq[partition]}"
-        if committed > queue.next_seq[partition] - 1 - (cursor.max_lag_messages or committed):
-            old = [mail for mail in queue.in_partition(partition) if cursor.sees(mail) and mail.seq <= committed]
-            too_old = [mail.enqueued_at + cursor.max_lag_age <= now for mail in old]
-            must(cursor.max_lag_age > 0 and all(too_old), f"{what} without cause: {old}")
-        self.move_on(queue, cursor, partition, committed, "dropped")
-
-    def lagging(self, now: int) -> list[tuple[Queue, Group, int, int]]:
-        """Cursor groups that a tick must move on, by partition, at least to a sequence."""
-        found: list[tuple[Queue, Group, int, int]] = []
-        for queue in self.queues.values():
-            for cursor in queue.cursors():
-                for partition, high in enumerate(queue.next_seq):
-                    target = high - 1 - cursor.max_lag_messages if cursor.max_lag_messages else 0
-                    for mail in sorted(queue.in_partition(partition), key=lambda mail: mail.seq):
-                        if cursor.max_lag_age and cursor.sees(mail) and not self.went_back:
-                            if mail.enqueued_at + cursor.max_lag_age > now:
-                                break
-                            target = max(target, mail.seq)
-                    if target > cursor.committed[partition]:
-                        found.append((queue, cursor, partition, target))
-        return found
-
-    def move_on(self, queue: Queue, cursor: Group, partition: int, target: int, kind: str) -> None:
-        """A cursor group needs nothing up to `target`."""
-        passed = [mail for mail in queue.in_partition(partition) if cursor.sees(mail) and mail.seq <= target]
-        cursor.committed[partition] = target
-        if kind == "dropped":
-            cursor.lost[partition] += [mail.seq for mail in passed]
-        for mail in passed:
-            self.facts.ended(queue.name, mail.id, cursor.number, kind)
-            if not mail.needed() and not queue.kept(mail):
-                del queue.mails[mail.id]
-
-    def _drop_unneeded(self, queue: Queue, partition: int) -> None:
-        for mail in queue.in_partition(partition):
-            if queue.kept(mail):
-                continue
-            if mail.masked and not mail.needed():
-                del queue.mails[mail.id]
-            elif not any(life.over for life in mail.lives.values()):
-                mail.masked = False  # only groups had settled it that are no more
 
     # --- administration ---------------------------------------------------------------------------------------------
 

@@ -178,6 +178,7 @@ class Picture:
                 message_id=message.extra.message_id,
                 source=(origin.source_id, origin.source_group) if origin else None,
                 given_key=message.extra.key,
+                why=(origin.reason, origin.attempts) if origin else None,
                 scheduled=seq in shard.scheduled,
                 order=(self.event, stamp),
                 ms=stamp >> 22,
@@ -274,9 +275,7 @@ def _check_counts(shard: ShardPicture) -> None:
 
 def _check_companions(shard: ShardPicture) -> None:
     live = {seq: shard.messages[seq] for seq in (*shard.ready, *shard.scheduled)}
-    sources = {
-        (m.extra.origin.source_id, m.extra.origin.source_group, m.id) for m in live.values() if m.extra.origin
-    }
+    sources = {(m.extra.origin.source_id, m.extra.origin.source_group, m.id) for m in live.values() if m.extra.origin}
     found = {(number_in(k, 4), k[12:].decode(), number_in(v, 0)) for k, v in shard.rows[Table.SOURCES]}
     must(found == sources, f"{shard.name}: SOURCES differ by {found ^ sources}")
     due = {seq_of(key): number_in(value, 0) for key, value in shard.rows[Table.DUE]}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from dataclasses import replace as changed
 
 from msgspec.structs import replace
 
@@ -74,9 +76,9 @@ def _turn(machine: Machine, actions: Actions) -> None:
     actions.handles = [h for h in actions.handles if h.token in machine.tokens or machine.restarts == 0]
 
 
-def _guarded(machine: Machine, work: object) -> None:
+def _guarded(machine: Machine, work: Callable[[], None]) -> None:
     try:
-        work()  # type: ignore[operator]
+        work()
     except StoreUnavailable:
         machine.fail_over()
 
@@ -91,7 +93,7 @@ def _time_passes(machine: Machine) -> int:
 
 def _drain(machine: Machine, actions: Actions) -> None:
     """Everything is resumed, read, leased and acked until nothing is left; then the store must be empty."""
-    machine.world = replace_faults(machine)
+    machine.world = changed(machine.world, fault_rate=0.0)
     machine.crash()
     for name, queue in machine.model.queues.items():
         queue.config = replace(queue.config, paused=False, max_message_size=SIZE_MAX + 1)
@@ -136,9 +138,3 @@ def _drain_once(machine: Machine, actions: Actions) -> None:
             actions.purge(queue)
     machine.write()
     machine.sync()
-
-
-def replace_faults(machine: Machine) -> object:
-    from dataclasses import replace as changed
-
-    return changed(machine.world, fault_rate=0.0)

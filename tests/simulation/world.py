@@ -13,8 +13,8 @@ from random import Random
 
 from holdfast.core import admin, enqueue, groups, lanes, leasing, reading, shard, sweeps
 from holdfast.core.ids import EPOCH_MS
-from holdfast.core.shard import PASS_BY_MAX
 from holdfast.core.queue import DeadLetterPolicy, JournalMode, Ordering, QueueConfig, RetryPolicy
+from holdfast.core.shard import PASS_BY_MAX
 
 SECOND = 1_000_000
 START = EPOCH_MS * 1000 + 40 * 24 * 3600 * SECOND
@@ -142,5 +142,5 @@ def small(constants: dict[str, int]) -> Iterator[None]:
                     setattr(module, name, value)
         yield
     finally:
-        for module, name, value in undo:
-            setattr(module, name, value)
+        for owner, name, value in undo:
+            setattr(owner, name, value)

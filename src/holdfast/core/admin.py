@@ -36,13 +36,14 @@ from holdfast.errors import InvalidArgument, MessageNotWaiting
 
 _EDITED = journal_names(Event.EDIT)
 _PURGED = journal_names(Event.REMOVE)
+AT_ONCE = 1  # an instant that has passed, whatever the clock does
 
 
 # --- groups ---------------------------------------------------------------------------------------------------------
 
 
 @handles(AddGroup)
-def add_group(shard: Shard, command: AddGroup, now: int, _effects: Effects) -> None:
+def add_group(shard: Shard, command: AddGroup, _now: int, _effects: Effects) -> None:
     """A group starts here. Adding one that is here already (again after a crash) changes nothing."""
     if command.name in shard.groups or command.name in shard.cursors:
         return
@@ -55,11 +56,11 @@ def add_group(shard: Shard, command: AddGroup, now: int, _effects: Effects) -> N
         group.dirty = True
         shard.groups[command.name] = group
         if command.earliest:
-            _look_again_for_expired(shard, now)
+            _look_again_for_expired(shard)
 
 
 @handles(RemoveGroup)
-def remove_group(shard: Shard, command: RemoveGroup, now: int, effects: Effects) -> None:
+def remove_group(shard: Shard, command: RemoveGroup, _now: int, effects: Effects) -> None:
     """The group's records go at once; the messages that were kept for it alone follow (`sweeps.drop_unneeded`)."""
     group = shard.groups.get(command.name)
     cursor = shard.cursors.get(command.name)
@@ -73,19 +74,17 @@ def remove_group(shard: Shard, command: RemoveGroup, now: int, effects: Effects)
         effects.ops.append((Table.DELIVERIES, low, Until(high)))
         shard.head.unneeded_seq = 1
         shard.cool()
-        _look_again_for_expired(shard, now)
+        _look_again_for_expired(shard)
 
 
-def _look_again_for_expired(shard: Shard, now: int) -> None:
+def _look_again_for_expired(shard: Shard) -> None:
     """The sweep has passed by what was leased or kept by a cursor group when it expired. That was good as long as the
     groups were the same: it must not reach a new one, and the one that had it may be gone."""
     head = shard.head
     if head.expiry_high:
-        head.expiry_seq, head.next_expiry = 1, now
-    if head.early_at:
-        head.early_at, head.next_early = b"", now
-    elif head.next_early:
-        head.next_early = min(head.next_early, now)
+        head.expiry_seq, head.next_expiry = 1, AT_ONCE
+    if head.early_at or head.next_early:
+        head.early_at, head.next_early = b"", AT_ONCE
 
 
 # --- removing messages ----------------------------------------------------------------------------------------------

@@ -132,6 +132,8 @@ class LeaseGroup:
             self.hold(delivery)
         elif delivery.doom or delivery.key:
             # The first tick asks the dead queue again, or makes it ready once it is known what waits for its key.
+            if delivery.ready_at <= now and not delivery.doom:
+                delivery.ready_at = 0  # it was ready: it stays so, whatever the clock does
             heappush(self.backoffs, (delivery.ready_at, delivery.id))
             self.hold(delivery)
         else:

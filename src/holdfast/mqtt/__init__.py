@@ -1,1 +1,1 @@
-"""The MQTT front. What lives here so far is pure: the rules of the standards, the codec, and topics."""
+"""The MQTT front. What lives here so far is pure: rules of the standards, codec, topics, and the broker (`hub`)."""

@@ -61,15 +61,11 @@ class Keeper:
     def session(self, session: Session) -> None:
         if not session.persistent:
             return
-        will = session.will
-        record = SessionRecord(
-            session.protocol,
-            session.expiry_s,
-            session.ended_at,
-            session.will_at,
-            will
-            and WillRecord(will.topic, will.payload, will.qos, will.retain, write_block(will.properties, WILL)),
-        )
+        will = None
+        if session.will is not None:
+            said = session.will
+            will = WillRecord(said.topic, said.payload, said.qos, said.retain, write_block(said.properties, WILL))
+        record = SessionRecord(session.protocol, session.expiry_s, session.ended_at, session.will_at, will)
         self._turns.ops.append((_SESSIONS, session.key, write(record)))
 
     def subscribed(self, one: Subscriber) -> None:

@@ -71,7 +71,7 @@ class Lifecycle:
     def close(self, connection: Connection, now: int, reason_code: int, reason: str) -> None:
         """We end it: with a DISCONNECT that says why if the client can read it, and with its will."""
         if connection.version == V5:
-            self._turns.send_packet(connection, Disconnect(reason_code, Properties(reason_string=reason)))
+            self._turns.send_packet(connection, Disconnect(reason_code, Properties(reason_string=reason or None)))
         self.ended(connection, now, graceful=False)
 
     def ended(self, connection: Connection, now: int, *, graceful: bool, with_will: bool = True) -> None:
@@ -87,7 +87,7 @@ class Lifecycle:
             self._bridge.closed(connection, graceful, now)
         if not with_will:
             session.will = None
-        self._leave(session, now)
+        self.leave(session, now)
 
     def _drop(self, connection: Connection) -> None:
         self.connections.discard(connection)
@@ -209,7 +209,7 @@ class Lifecycle:
 
     # --- sessions ---------------------------------------------------------------------------------------------------
 
-    def _leave(self, session: Session, now: int) -> None:
+    def leave(self, session: Session, now: int) -> None:
         """The session's connection has ended."""
         if not session.persistent:
             self.end(session, now)

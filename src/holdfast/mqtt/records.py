@@ -92,10 +92,6 @@ def read_outgoing(value: bytes) -> OutgoingRecord:
     return _read(_outgoing, value)
 
 
-def session_key(namespace: str, client_id: str) -> bytes:
-    return f"{namespace}\0{client_id}".encode()
-
-
 def retained_key(namespace: str, topic: str) -> bytes:
     return f"{namespace}\0{topic}".encode()
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from holdfast.mqtt.connection import Connection
 from holdfast.mqtt.keeper import Keeper
 from holdfast.mqtt.messages import Fan, Message
 from holdfast.mqtt.sender import Sender
 from holdfast.mqtt.session import Outgoing, Session, Subscriber
-from holdfast.mqtt.connection import Connection
 from holdfast.mqtt.settings import MqttSettings
 from holdfast.mqtt.spaces import Space
 from holdfast.mqtt.timers import Timers
@@ -66,7 +66,7 @@ class Retainer:
             self._timers.cancel(RetainedTopic(space.name, topic))
             self._keeper.unretain(space.name, message, replaced=False)
 
-    def show(self, space: Space, subscriber: Subscriber, now: int) -> None:
+    def show(self, space: Space, subscriber: Subscriber, connection: Connection, now: int) -> None:
         """What a new subscription is sent, with the retain flag set [MQTT-3.3.1-8]."""
         session = subscriber.session
         for topic in space.retained.match_names(subscriber.filter):
@@ -78,5 +78,5 @@ class Retainer:
             qos = min(message.qos, subscriber.qos)
             if qos:
                 self._sender.deliver(session, fan, Outgoing(message, qos, True, subscriber.ids), message)
-            elif session.connection is not None:
-                self._sender.send_plain(session.connection, fan, True, subscriber.ids)
+            else:
+                self._sender.send_plain(connection, fan, True, subscriber.ids)

@@ -45,7 +45,7 @@ class Router:
                 target = local
             matched = True
             retain = message.retain and target.retain_as_published
-            qos = target.qos if target.qos < message.qos else message.qos
+            qos = min(message.qos, target.qos)
             if qos:
                 taken |= sender.deliver(session, fan, Outgoing(message, qos, retain, target.ids), message)
             else:
@@ -90,11 +90,8 @@ class Router:
             assert message is not None
             if share is None or message.expired(now):
                 continue
-            # A reference of its own: moving must not let the record go in between.
-            self._keeper.refer(message)
             if self._share(share, Fan(message, now), connected_only=not ends):
                 gone.add(entry)
-            self._keeper.unrefer(message)
         if gone and not ends:
             self._take_out(session, gone)
 

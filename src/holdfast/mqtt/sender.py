@@ -85,11 +85,8 @@ class Sender:
         self._keeper.add(session, entry, message)
         return True
 
-    def pump(self, session: Session, now: int) -> None:
+    def pump(self, session: Session, connection: Connection, now: int) -> None:
         """Send what waits, as far as the window allows."""
-        connection = session.connection
-        if connection is None:
-            return
         while connection.quota > 0 and not connection.paused:
             if session.resend:
                 entry = session.resend.popleft()
@@ -172,7 +169,7 @@ class Sender:
             if entry.message is None:
                 self._turns.send_packet(connection, PubRel(entry.packet_id))
         session.resend = deque(entry for entry in session.inflight.values() if entry.message is not None)
-        self.pump(session, now)
+        self.pump(session, connection, now)
 
     def _send_again(self, session: Session, connection: Connection, entry: Outgoing, now: int) -> None:
         message = entry.message
@@ -205,8 +202,8 @@ class Sender:
             if entry.message is not None:
                 self._keeper.release(session, entry)
                 session.inflight[packet_id] = session.inflight.pop(packet_id)  # PUBRELs go in this order [4.6.0-4]
-                if session.persistent:
-                    self._turns.hold(connection)
+            if session.persistent:
+                self._turns.hold(connection)
             self._turns.send_packet(connection, PubRel(packet_id))
 
     def completed(self, session: Session, connection: Connection, packet_id: int) -> None:

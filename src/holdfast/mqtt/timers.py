@@ -19,9 +19,6 @@ class Timers(Generic[K]):
         self._heap: list[tuple[int, int, K]] = []  # the number in the middle keeps keys from being compared
         self._count = 0
 
-    def __len__(self) -> int:
-        return len(self._due)
-
     def set(self, key: K, due: int) -> None:
         self._due[key] = due
         self._count += 1

@@ -96,8 +96,7 @@ class Turns:
             else:
                 if connection.out:
                     now.append(Output(connection, b"".join(connection.out), close=False))
-                if connection.held or closing:
-                    held.append(Output(connection, b"".join(connection.held), closing))
+                held.append(Output(connection, b"".join(connection.held), closing))
             connection.out.clear()
             connection.held.clear()
         turn = Turn(self.number, self.ops, now, held, due)

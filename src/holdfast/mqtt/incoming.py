@@ -1,0 +1,174 @@
+"""From the clients: PUBLISH with its alias, limits and QoS, and the PUBREL that ends QoS 2."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from holdfast.mqtt.codec import V5, Properties, PubAck, PubComp, Publish, PubRec, encode_puback, reasons
+from holdfast.mqtt.connection import Connection
+from holdfast.mqtt.keeper import Keeper
+from holdfast.mqtt.lifecycle import Lifecycle
+from holdfast.mqtt.messages import Message, expiry_of
+from holdfast.mqtt.router import Router
+from holdfast.mqtt.seams import Access, Bridge
+from holdfast.mqtt.session import Session
+from holdfast.mqtt.settings import MqttSettings
+from holdfast.mqtt.topics import is_too_deep
+from holdfast.mqtt.turns import Turns
+
+_SYSTEM = "$SYS/"
+
+
+class Receiver:
+    """Takes PUBLISHes. An answer to one that wrote records waits until they are durable."""
+
+    def __init__(
+        self,
+        settings: MqttSettings,
+        turns: Turns,
+        keeper: Keeper,
+        router: Router,
+        lifecycle: Lifecycle,
+        access: Access,
+        bridge: Bridge | None,
+    ) -> None:
+        self._settings = settings
+        self._turns = turns
+        self._keeper = keeper
+        self._router = router
+        self._lifecycle = lifecycle
+        self._access = access
+        self._prefixes = () if bridge is None else bridge.prefixes
+
+    def publish(
+        self, connection: Connection, session: Session, packet: Publish, now: int, claimed: list[Publish]
+    ) -> None:
+        """What belongs to a bridge goes to `claimed`, its alias resolved."""
+        properties = packet.properties
+        if properties.topic_alias is not None:
+            topic = self._resolve(connection, packet, properties.topic_alias, now)
+            if topic is None:
+                return
+            properties = replace(properties, topic_alias=None)
+            packet = replace(packet, topic=topic, properties=properties)
+        if self._breaks_terms(connection, packet, now):
+            return
+        qos = packet.qos
+        if qos == 2 and packet.packet_id in session.incoming:
+            connection.receiving.add(packet.packet_id)
+            self._hold_if_kept(connection, session)
+            self._turns.send_packet(connection, PubRec(packet.packet_id))
+            return
+        reason_code, reason = self._refusal(connection, packet.topic)
+        if reason_code:
+            if qos:
+                self.answer(connection, packet, reason_code, reason)
+            return
+        if self._prefixes and packet.topic.startswith(self._prefixes):
+            if qos == 2:
+                self._note(connection, session, packet.packet_id)
+            claimed.append(packet)
+            return
+        mark = len(self._turns.ops)
+        message = Message(packet.topic, packet.payload, qos, packet.retain, properties, expiry_of(properties, now))
+        reason_code = self._router.publish(self._lifecycle.space(session.namespace), message, session, now)
+        if not qos:
+            return
+        if qos == 2 and reason_code < reasons.UNSPECIFIED_ERROR:
+            self._note(connection, session, packet.packet_id)
+        if len(self._turns.ops) > mark:
+            self._turns.hold(connection)
+        self.answer(connection, packet, reason_code, "" if reason_code < 0x80 else "no subscriber has room for it")
+
+    def _note(self, connection: Connection, session: Session, packet_id: int) -> None:
+        """Until its PUBREL this identifier means this message."""
+        session.incoming.add(packet_id)
+        connection.receiving.add(packet_id)
+        self._keeper.incoming(session, packet_id, known=True)
+
+    def answer(self, connection: Connection, packet: Publish, reason_code: int, reason: str = "") -> None:
+        """PUBACK or PUBREC. 3.1.1 has no refusals: there it is a plain one, whatever the reason [MQTT-3.3.5-2]."""
+        packet_id = packet.packet_id
+        if packet.qos == 1:
+            if not reason_code or connection.version != V5:
+                self._turns.send(connection, encode_puback(packet_id))
+            else:
+                self._turns.send_packet(connection, PubAck(packet_id, reason_code, _said(reason)))
+            self._turns.count_ack(connection)
+            return
+        if reason_code >= reasons.UNSPECIFIED_ERROR and connection.session is not None:
+            session = connection.session
+            if packet_id in session.incoming:
+                self._hold_if_kept(connection, session)
+                self._forget(connection, session, packet_id)
+        self._turns.send_packet(connection, PubRec(packet_id, reason_code, _said(reason)))
+
+    def _forget(self, connection: Connection, session: Session, packet_id: int) -> None:
+        session.incoming.remove(packet_id)
+        connection.receiving.discard(packet_id)
+        self._keeper.incoming(session, packet_id, known=False)
+
+    def _hold_if_kept(self, connection: Connection, session: Session) -> None:
+        """Answers about QoS 2 wait for a sync even if they changed nothing: what they rest on may have been written a
+        moment ago on another connection. Undone by a crash, a message would be lost, or the next one under its
+        identifier be taken for a copy."""
+        if session.persistent:
+            self._turns.hold(connection)
+
+    def released(self, connection: Connection, session: Session, packet_id: int) -> None:
+        """PUBREL."""
+        self._hold_if_kept(connection, session)
+        if packet_id in session.incoming:
+            self._forget(connection, session, packet_id)
+            self._turns.send_packet(connection, PubComp(packet_id))
+        else:
+            self._turns.send_packet(connection, PubComp(packet_id, reasons.PACKET_ID_NOT_FOUND))
+
+    def _resolve(self, connection: Connection, packet: Publish, alias: int, now: int) -> str | None:
+        if alias > self._settings.topic_alias_max:
+            self._lifecycle.close(
+                connection, now, reasons.TOPIC_ALIAS_INVALID, f"the highest alias is {self._settings.topic_alias_max}"
+            )
+            return None
+        if packet.topic:
+            connection.aliases_in[alias] = packet.topic
+            return packet.topic
+        topic = connection.aliases_in.get(alias)
+        if topic is None:
+            self._lifecycle.close(connection, now, reasons.PROTOCOL_ERROR, f"alias {alias} was not set")
+        return topic
+
+    def _breaks_terms(self, connection: Connection, packet: Publish, now: int) -> bool:
+        """Whether the PUBLISH does what CONNACK said we do not take; the connection is then closed."""
+        settings = self._settings
+        if packet.qos > settings.qos_max:
+            self._lifecycle.close(connection, now, reasons.QOS_NOT_SUPPORTED, f"the highest QoS is {settings.qos_max}")
+        elif packet.retain and not settings.retain_available:
+            self._lifecycle.close(connection, now, reasons.RETAIN_NOT_SUPPORTED, "messages are not retained")
+        elif (
+            packet.qos
+            and connection.version == V5
+            and connection.held_acks + len(connection.receiving) >= settings.receive_maximum
+            and packet.packet_id not in connection.receiving
+        ):
+            self._lifecycle.close(
+                connection,
+                now,
+                reasons.RECEIVE_MAXIMUM_EXCEEDED,
+                f"more than {settings.receive_maximum} messages were sent before an answer",
+            )
+        else:
+            return False
+        return True
+
+    def _refusal(self, connection: Connection, topic: str) -> tuple[int, str]:
+        if is_too_deep(topic):
+            return reasons.TOPIC_NAME_INVALID, "the topic has too many levels"
+        if topic.startswith(_SYSTEM):
+            return reasons.NOT_AUTHORIZED, "$SYS is the broker's own"
+        reason_code = self._access.may_publish(connection, topic)
+        return reason_code, f"not allowed to publish on {topic!r}" if reason_code else ""
+
+
+def _said(reason: str) -> Properties:
+    return Properties(reason_string=reason or None)

@@ -1,0 +1,99 @@
+"""SUBSCRIBE and UNSUBSCRIBE."""
+
+from __future__ import annotations
+
+from holdfast.mqtt.codec import SubAck, Subscribe, Subscription, UnsubAck, Unsubscribe, reasons
+from holdfast.mqtt.connection import Connection
+from holdfast.mqtt.keeper import Keeper
+from holdfast.mqtt.lifecycle import Lifecycle
+from holdfast.mqtt.retained import Retainer
+from holdfast.mqtt.seams import Access, Bridge
+from holdfast.mqtt.session import Session, Subscriber
+from holdfast.mqtt.settings import MqttSettings
+from holdfast.mqtt.topics import SHARE_PREFIX, is_too_deep, split_share
+from holdfast.mqtt.turns import Turns
+
+_SHOW_IF_NEW = 1
+_SHOW_NEVER = 2
+
+
+class Subscriptions:
+    """Adds and removes them, and shows new ones what is retained. SUBACK waits until they are durable."""
+
+    def __init__(
+        self,
+        settings: MqttSettings,
+        turns: Turns,
+        keeper: Keeper,
+        retainer: Retainer,
+        lifecycle: Lifecycle,
+        access: Access,
+        bridge: Bridge | None,
+    ) -> None:
+        self._settings = settings
+        self._turns = turns
+        self._keeper = keeper
+        self._retainer = retainer
+        self._lifecycle = lifecycle
+        self._access = access
+        self._bridge = bridge
+
+    def subscribe(self, connection: Connection, session: Session, packet: Subscribe, now: int) -> None:
+        space = self._lifecycle.space(session.namespace)
+        mark = len(self._turns.ops)
+        codes: list[int] = []
+        shown: list[Subscriber] = []
+        for one in packet.subscriptions:
+            code = self._refusal(connection, session, one)
+            bridge = self._bridge
+            if not code and bridge is not None and split_share(one.filter)[1].startswith(bridge.prefixes):
+                code = bridge.subscribe(connection, one, packet.properties, now)
+            elif not code:
+                code = min(one.qos, self._settings.qos_max)
+                subscriber = Subscriber(
+                    session, one.filter, code, one.no_local, one.retain_as_published, packet.properties.subscription_ids
+                )
+                new = space.subscribe(subscriber)
+                self._keeper.subscribed(subscriber)
+                never = one.retain_handling == _SHOW_NEVER or one.filter.startswith(SHARE_PREFIX)
+                if not never and (new or one.retain_handling != _SHOW_IF_NEW):
+                    shown.append(subscriber)
+            codes.append(code)
+        if len(self._turns.ops) > mark:
+            self._turns.hold(connection)
+        if not self._turns.send_packet(connection, SubAck(packet.packet_id, tuple(codes))):
+            self._too_large(connection, now)
+            return
+        for subscriber in shown:
+            self._retainer.show(space, subscriber, connection, now)
+
+    def _refusal(self, connection: Connection, session: Session, one: Subscription) -> int:
+        if is_too_deep(one.filter):
+            return reasons.TOPIC_FILTER_INVALID
+        if one.filter.startswith(SHARE_PREFIX) and not self._settings.shared_available:
+            return reasons.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
+        if len(session.subscriptions) >= self._settings.subscriptions_max and one.filter not in session.subscriptions:
+            return reasons.QUOTA_EXCEEDED
+        return self._access.may_subscribe(connection, one.filter)
+
+    def unsubscribe(self, connection: Connection, session: Session, packet: Unsubscribe, now: int) -> None:
+        space = self._lifecycle.space(session.namespace)
+        mark = len(self._turns.ops)
+        codes: list[int] = []
+        for topic_filter in packet.filters:
+            bridge = self._bridge
+            if bridge is not None and split_share(topic_filter)[1].startswith(bridge.prefixes):
+                codes.append(bridge.unsubscribe(connection, topic_filter, now))
+            elif space.unsubscribe(session, topic_filter):
+                self._keeper.unsubscribed(session, topic_filter)
+                codes.append(reasons.SUCCESS)
+            else:
+                codes.append(reasons.NO_SUBSCRIPTION_EXISTED)
+        if len(self._turns.ops) > mark:
+            self._turns.hold(connection)
+        if not self._turns.send_packet(connection, UnsubAck(packet.packet_id, tuple(codes))):
+            self._too_large(connection, now)
+
+    def _too_large(self, connection: Connection, now: int) -> None:
+        """An answer that the client cannot take [MQTT-3.1.2-24]."""
+        self._lifecycle.close(connection, now, reasons.PACKET_TOO_LARGE, "")

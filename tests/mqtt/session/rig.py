@@ -1,0 +1,214 @@
+"""A hub over a memory store under a clock that tests set, and clients that read what it sends, as bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.core.records import Table
+from holdfast.mqtt.codec import (
+    V5,
+    ConnAck,
+    Connect,
+    Decoder,
+    Packet,
+    Properties,
+    ProtocolError,
+    PubAck,
+    PubComp,
+    Publish,
+    PubRec,
+    PubRel,
+    Subscribe,
+    Subscription,
+    Will,
+    encode,
+)
+from holdfast.mqtt.hub import Hub
+from holdfast.mqtt.seams import Access, Bridge
+from holdfast.mqtt.settings import SECOND_US, MqttSettings
+from holdfast.mqtt.turns import Output, Turn
+from holdfast.store.memory import MemoryDisk, MemoryStore
+
+MQTT_TABLES = [table for table in Table if table.name.startswith("MQTT_")]
+START = 1_800_000_000 * SECOND_US
+
+
+class Client:
+    """One connection. `seen` are the packets that arrived since they were last taken."""
+
+    def __init__(self, rig: Rig, version: int) -> None:
+        self.rig = rig
+        self.version = version
+        self.connection = rig.hub.open(self, rig.now)
+        self.decoder = Decoder(max_packet_bytes=rig.hub.settings.packet_bytes_max)
+        self.reader = Decoder(version, from_client=False)
+        self.seen: list[Packet] = []
+        self.connack = ConnAck()
+        self.closed = False
+
+    def send(self, *packets: Packet, settle: bool = True) -> list[Packet]:
+        return self.send_raw(b"".join(encode(packet, self.version) for packet in packets), settle=settle)
+
+    def send_raw(self, raw: bytes, *, settle: bool = True) -> list[Packet]:
+        hub, now = self.rig.hub, self.rig.now
+        try:
+            packets: Sequence[Packet] = self.decoder.feed(raw)
+            self._hand_in(packets)
+        except ProtocolError as error:
+            self._hand_in(error.packets)  # type: ignore[arg-type]
+            hub.broken(self.connection, error, self.decoder.version, now)
+        if settle:
+            self.rig.settle()
+        return self.take()
+
+    def _hand_in(self, packets: Sequence[Packet]) -> None:
+        if packets and isinstance(packets[0], Connect):
+            self.rig.hub.connect(self.connection, packets[0], "ns", "assigned-1", self.rig.now)
+            packets = packets[1:]
+        if packets:
+            self.rig.hub.receive(self.connection, packets, self.rig.now)
+
+    def drop(self, *, settle: bool = True) -> None:
+        self.closed = True
+        self.rig.hub.lost(self.connection, self.rig.now)
+        if settle:
+            self.rig.settle()
+
+    def take(self) -> list[Packet]:
+        seen, self.seen = self.seen, []
+        return seen
+
+    def publishes(self) -> list[Publish]:
+        """The PUBLISHes among the packets that arrived; the others are lost."""
+        return [packet for packet in self.take() if isinstance(packet, Publish)]
+
+    def subscribe(
+        self,
+        *filters: str,
+        qos: int = 0,
+        identifier: int = 0,
+        no_local: bool = False,
+        rap: bool = False,
+        handling: int = 0,
+    ) -> list[Packet]:
+        options = [Subscription(one, qos, no_local, rap, handling) for one in filters]
+        properties = Properties(subscription_ids=(identifier,) if identifier else ())
+        return self.send(Subscribe(9, tuple(options), properties))
+
+    def publish(
+        self,
+        topic: str,
+        payload: bytes = b"x",
+        qos: int = 0,
+        packet_id: int = 7,
+        retain: bool = False,
+        dup: bool = False,
+        properties: Properties | None = None,
+    ) -> list[Packet]:
+        packet_id = packet_id if qos else 0
+        return self.send(Publish(topic, payload, qos, packet_id, retain, dup, properties or Properties()))
+
+    def acknowledge(self, *packets: Publish) -> list[Packet]:
+        """Complete the handshake of each."""
+        for packet in packets:
+            if packet.qos == 1:
+                self.send(PubAck(packet.packet_id))
+            else:
+                assert PubRel(packet.packet_id) in self.send(PubRec(packet.packet_id))
+                self.send(PubComp(packet.packet_id))
+        return self.take()
+
+
+class Rig:
+    """The shell, in a few lines: writes, syncs, sends."""
+
+    def __init__(
+        self, settings: MqttSettings | None = None, access: Access | None = None, bridge: Bridge | None = None
+    ) -> None:
+        self.now = START
+        self.parts = (settings, access, bridge)
+        self.disk = MemoryDisk()
+        self.store = MemoryStore(self.disk)
+        self.epoch = self.store.acquire()
+        self.hub = Hub(*self.parts)
+        self.unsynced: list[Turn] = []
+
+    def client(self, version: int = V5) -> Client:
+        return Client(self, version)
+
+    def connect(
+        self,
+        client_id: str = "c",
+        version: int = V5,
+        *,
+        clean: bool = True,
+        expiry: int | None = None,
+        will: Will | None = None,
+        keep_alive: int = 0,
+        properties: Properties | None = None,
+    ) -> Client:
+        client = self.client(version)
+        properties = properties or Properties(session_expiry_s=expiry)
+        client.seen = client.send(Connect(client_id, version, clean, keep_alive, will=will, properties=properties))
+        connack = client.seen.pop(0)
+        assert isinstance(connack, ConnAck)
+        client.connack = connack
+        return client
+
+    def turn(self) -> Turn:
+        """End a turn: write and send what need not wait."""
+        turn = self.hub.take()
+        self.store.write(self.epoch, turn.ops)
+        self._send(turn.now)
+        self.unsynced.append(turn)
+        return turn
+
+    def sync(self) -> None:
+        """Sync and send what waited."""
+        self.store.sync()
+        turns, self.unsynced = self.unsynced, []
+        for turn in turns:
+            self._send(turn.held)
+            self.hub.synced(turn.number)
+
+    def settle(self) -> Turn:
+        turn = self.turn()
+        self.sync()
+        return turn
+
+    def _send(self, outputs: list[Output]) -> None:
+        for connection, data, close in outputs:
+            client = connection.tag
+            assert isinstance(client, Client)
+            if not client.closed:
+                client.seen += client.reader.feed(data)
+                client.closed = close
+
+    def pass_time(self, seconds: float) -> None:
+        """Move the clock, stopping at every deadline."""
+        end = self.now + int(seconds * SECOND_US)
+        while True:
+            due = self.settle().due
+            if due is None or due > end:
+                break
+            self.now = max(self.now, due)
+            self.hub.tick(self.now)
+        self.now = end
+
+    def crash(self, keep: int = 0) -> None:
+        """Lose what was not synced, and start again."""
+        self.disk.crash(keep)
+        self.restart()
+
+    def restart(self) -> None:
+        self.unsynced = []
+        self.store = MemoryStore(self.disk)
+        self.epoch = self.store.acquire()
+        self.hub = Hub(*self.parts)
+        self.hub.load(self.store.scan, self.now)
+        self.settle()
+
+    def records(self) -> dict[str, int]:
+        """How many records there are, by table; empty ones left out."""
+        counts = {table.name: len(self.disk.table(table).values) for table in MQTT_TABLES}
+        return {name: count for name, count in counts.items() if count}

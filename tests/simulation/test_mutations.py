@@ -1,0 +1,135 @@
+"""The checker can see: the core broken on purpose, one way at a time, is caught within a few seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from holdfast.broker import engine as engine_module
+from holdfast.core import enqueue, leasing
+from holdfast.core.commands import Draft, Verb
+from holdfast.core.effects import Effects
+from holdfast.core.groups import NEVER, LeaseGroup
+from holdfast.core.ids import Snowflakes
+from holdfast.core.records import Delivery, GroupHead, Place, read_dedup
+from holdfast.core.shard import Shard
+from holdfast.core.states import Reason
+from tests.simulation.mail import Violation
+from tests.simulation.run import run
+
+SEEDS = range(1, 41)
+
+Break = Callable[[pytest.MonkeyPatch], None]
+
+
+def frontiers_are_not_stored(patch: pytest.MonkeyPatch) -> None:
+    def snapshot(self: LeaseGroup) -> GroupHead:
+        return self.head
+
+    patch.setattr(LeaseGroup, "snapshot", snapshot)
+
+
+def an_acked_message_stays(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(leasing, "_ack_plainly", lambda *_: False)
+    patch.setattr(Shard, "done_with", lambda *_: None)
+
+
+def one_retry_too_many(patch: pytest.MonkeyPatch) -> None:
+    right = leasing.verdict
+
+    def wrong(shard: Shard, delivery: Delivery, verb: Verb, now: int) -> str:
+        found = right(shard, delivery, verb, now)
+        spent = delivery.failures > shard.config.retry.max_retries
+        return "" if found == Reason.MAX_RETRIES and not spent else found
+
+    patch.setattr(leasing, "verdict", wrong)
+
+
+def sources_are_forgotten(patch: pytest.MonkeyPatch) -> None:
+    right = enqueue._known
+
+    def wrong(shard: Shard, draft: Draft, now: int, seen: dict[bytes, int], index: int) -> int:
+        return 0 if draft.extra.origin is not None else right(shard, draft, now, seen, index)
+
+    patch.setattr(enqueue, "_known", wrong)
+
+
+def failures_are_not_journalled(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(leasing, "journal_one", lambda *_: None)
+
+
+def ids_are_not_reserved(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(engine_module, "Snowflakes", lambda node, after=0: Snowflakes(node))
+
+
+def high_values_go_first(patch: pytest.MonkeyPatch) -> None:
+    def fresh(self: LeaseGroup, priorities: dict[int, int]) -> Iterator[Place]:
+        for priority in sorted(priorities, reverse=True):
+            yield from self.lane(priority).loaded
+
+    patch.setattr(LeaseGroup, "fresh", fresh)
+
+
+def a_key_holds_up_nobody(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(LeaseGroup, "may_go", lambda *_: True)
+
+
+def the_last_of_a_key_is_next(patch: pytest.MonkeyPatch) -> None:
+    right = leasing._first_passed
+
+    def wrong(shard: Shard, group: LeaseGroup, entries: list[tuple[int, int, int, int]], ending: set[int]) -> object:
+        return right(shard, group, entries[::-1], ending)
+
+    patch.setattr(leasing, "_first_passed", wrong)
+
+
+def a_release_spends_an_attempt(patch: pytest.MonkeyPatch) -> None:
+    right = leasing.release
+
+    def wrong(shard: Shard, group: LeaseGroup, delivery: Delivery, now: int, effects: Effects) -> None:
+        right(shard, group, delivery, now, effects)
+        delivery.failures += 1
+
+    patch.setattr(leasing, "release", wrong)
+
+
+def a_leased_key_is_free(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(LeaseGroup, "hold", lambda *_: None)
+
+
+def producers_ids_are_kept_beyond_their_window(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(enqueue, "read_dedup", lambda value: (read_dedup(value)[0], NEVER))
+
+
+def a_write_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """The heads of shards are not written with the records they count."""
+    patch.setattr(Shard, "flush", lambda *_: None)
+
+
+BREAKS: list[Break] = [
+    a_leased_key_is_free,
+    producers_ids_are_kept_beyond_their_window,
+    a_write_is_forgotten,
+    frontiers_are_not_stored,
+    an_acked_message_stays,
+    one_retry_too_many,
+    sources_are_forgotten,
+    failures_are_not_journalled,
+    ids_are_not_reserved,
+    high_values_go_first,
+    a_key_holds_up_nobody,
+    the_last_of_a_key_is_next,
+    a_release_spends_an_attempt,
+]
+
+
+@pytest.mark.parametrize("damage", BREAKS, ids=lambda damage: str(damage.__name__))
+def test_a_broken_core_is_caught(damage: Break, monkeypatch: pytest.MonkeyPatch) -> None:
+    damage(monkeypatch)
+    for seed in SEEDS:
+        try:
+            run(seed)
+        except (Violation, AssertionError, LookupError):  # the checker's word, or the core's own
+            return
+    pytest.fail(f"{damage.__name__} went unseen in {len(SEEDS)} seeds")
