@@ -164,3 +164,30 @@ def test_a_cursor_group_that_lags_behind_nothing_has_lost_nothing() -> None:
     bench.advance(0)
     cursor = bench.shard.cursors["log"]
     assert (cursor.head.committed, cursor.head.lost_from) == (1, 0)
+
+
+def test_a_lease_that_outlived_its_message_is_looked_at_again_when_the_clock_goes_back() -> None:
+    for ttl in (100 * SECOND, 5 * SECOND):  # the second expires before the older first: the other index
+        bench = Bench(delivery_timeout="1h")
+        bench.enqueue("older", ttl=100 * SECOND)
+        bench.enqueue("leased", ttl=ttl)
+        _, leased = bench.lease(2)
+        bench.advance(200 * SECOND)
+        bench.now -= 199 * SECOND
+        bench.settle([leased], Verb.RELEASE)
+        assert bench.queue.depth == 2
+        bench.advance(150 * SECOND)
+        assert bench.queue.depth == 1
+        assert bench.engine.queues["default", "dlq/" + NAME[1]].depth == 1
+
+
+def test_records_that_are_not_there_are_known_not_to_be_there() -> None:
+    bench = Bench()
+    bench.enqueue("a")
+    bench.engine.write()
+    shard = bench.queue.shards[0]
+    with pytest.raises(Missing) as missing:
+        shard.want_bodies(range(11, 16))
+    shard.supply(missing.value.reads, [[]])
+    shard.want_bodies(range(11, 16))
+    assert [shard.body(seq) for seq in range(11, 16)] == [None] * 5

@@ -20,6 +20,7 @@ from pathlib import Path
 from holdfast.broker import admin
 from holdfast.broker.catalog import Queue
 from holdfast.broker.engine import Engine, Limits
+from holdfast.core.admin import AT_ONCE
 from holdfast.core.commands import Draft, Leased, Purge, Purged, Settlement, Standing, Verb
 from holdfast.core.effects import Op
 from holdfast.core.groups import NEVER
@@ -146,7 +147,7 @@ class Scene:
         return self.tokens.setdefault(token, f"t{len(self.tokens) + 1}")
 
     def at(self, instant: int) -> str:
-        if not instant:
+        if instant <= AT_ONCE:
             return "once"
         since = instant - START
         return f"{'+' if since >= 0 else '-'}{format_duration(abs(since))}"
