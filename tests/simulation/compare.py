@@ -86,7 +86,7 @@ def adopt(model: Model, picture: Picture, doubt: bool) -> None:
     for name, stored in picture.queues.items():
         # A dead queue may have refused something just before.
         rested = model.queues[name].no_burials.values() if name in model.queues else ()
-        until = max((picture.now + BURIAL_BACKOFF, *rested))
+        until = max((picture.now + BURIAL_BACKOFF, stored.rests_until, *rested))
         stored.no_burials = dict.fromkeys(range(len(stored.next_seq)), until)
         if doubt:
             before = model.queues[name].next_seq if name in model.queues else [1] * len(stored.next_seq)

@@ -167,8 +167,8 @@ class Machine:
     def check(self) -> None:
         """What is stored is what the model says, and every record fits."""
         self.write()
-        picture = Picture(self.store, self.now, self.model.event)
-        check_records(picture, self.model.latest)
+        picture = Picture(self.store, self.now, self.model.event, self.model.latest)
+        check_records(picture)
         check_same(self.model, picture)
 
     # --- misfortune -------------------------------------------------------------------------------------------------
@@ -199,8 +199,8 @@ class Machine:
                 self.store.inner.close()
         self._new_tokens = set()
         self._unsafe = False
-        picture = Picture(self.store, self.now, self.model.event)
-        check_records(picture, self.model.latest)
+        picture = Picture(self.store, self.now, self.model.event, self.model.latest)
+        check_records(picture)
         adopt(self.model, picture, doubt)
         ids = [max(self.model.facts.ids, default=0), max(self.tokens, default=0)]
         self.model.last_id = max(ids)

@@ -103,6 +103,7 @@ class Queue:
     groups: dict[str, Group] = field(default_factory=dict)
     dedup: list[dict[str, tuple[int, int]]] = field(default_factory=list)
     groups_made: int = 0
+    rests_until: int = 0  # as the store has it
     no_burials: dict[int, int] = field(default_factory=dict)  # by partition: until when expiry may rest
     unneeded: set[int] = field(default_factory=set)  # partitions to be looked through after a group went
 

@@ -109,8 +109,9 @@ class ShardPicture:
 class Picture:
     """All that is stored, as the model would have it."""
 
-    def __init__(self, store: Store, now: int, event: int) -> None:
+    def __init__(self, store: Store, now: int, event: int, latest: int) -> None:
         self.now = now
+        self.latest = latest  # the clock was there once, and may have gone back
         self.event = event
         self.queues: dict[str, Queue] = {}
         self.shards: dict[int, ShardPicture] = {}
@@ -139,6 +140,8 @@ class Picture:
         queue.next_seq = [shard.head.next_seq for shard in shards]
         queue.dedup = [{} for _ in shards]
         queue.groups_made = record.groups_made
+        looks = [at for shard in shards for at in (shard.head.next_expiry, shard.head.next_early)]
+        queue.rests_until = max(at if at <= self.latest + EXPIRY_RESTS else 0 for at in looks)
         for group in record.groups:
             queue.groups[group.name] = _group(group.name, shards)
             queue.groups[group.name].max_lag_messages = group.max_lag_messages
@@ -231,13 +234,13 @@ def _by_shard(store: Store, table: Table) -> dict[int, Rows]:
     return found
 
 
-def check_records(picture: Picture, latest: int) -> None:
-    """Every record fits the others, in every shard. `latest`: the clock was there once, and may have gone back."""
+def check_records(picture: Picture) -> None:
+    """Every record fits the others, in every shard."""
     for shard in picture.shards.values():
         _check_places(shard)
         _check_counts(shard)
         _check_companions(shard)
-        _check_wakes(shard, latest)
+        _check_wakes(shard, picture.latest)
         for name, (number, head) in shard.groups.items():
             _check_group(shard, name, number, head)
 

@@ -196,7 +196,10 @@ class LeaseGroup:
         while heap and heap[0][0] <= now and len(self.fallen) < limit:
             ready_at, message_id = heappop(heap)
             delivery = self.deliveries.get(message_id)
-            if delivery is not None and not delivery.token and delivery.ready_at == ready_at:
+            if delivery is None or delivery.token or delivery.ready_at != ready_at:
+                continue
+            # With no time it was restored as ready; an edit may have made it anew since, ready and not held.
+            if ready_at or message_id in self.keys[delivery.key].held:
                 self.fallen.append(delivery)
         return self.fallen
 
