@@ -46,6 +46,7 @@ class GroupCommit:
         self._loop = asyncio.get_running_loop()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="holdfast-sync")
         self._scheduled = False
+        self._in_turn = False
         self._written: asyncio.Future[None] | None = None
         self._durable: asyncio.Future[None] | None = None
         self._syncing: asyncio.Future[None] | None = None
@@ -68,7 +69,8 @@ class GroupCommit:
         """Done when everything gathered so far is synced."""
         if self._durable is None:
             self._durable = self._loop.create_future()
-            self.soon()
+            if not self._in_turn:  # else this very turn starts the sync at its end
+                self.soon()
         return self._durable
 
     def when_synced(self, callback: Callable[[], None]) -> None:
@@ -82,6 +84,13 @@ class GroupCommit:
         engine = self.engine
         if engine is None:
             return
+        self._in_turn = True
+        try:
+            self._turn(engine)
+        finally:
+            self._in_turn = False
+
+    def _turn(self, engine: Engine) -> None:
         try:
             self._before()
             pending = engine.pending

@@ -129,6 +129,8 @@ class Engine:
         self.dropped: list[Doomed] = []
         self.unfinished: set[QueueName] = set()  # queues in which the last lease stopped looking: ask again
         self.stirred: set[QueueName] = set()  # queues in which something may have become ready
+        self.captures: dict[QueueName, tuple[str, ...]] = {}  # queues that also take messages of ordinary topics
+        self.captures_changed = 1  # grows with every change of them
         self._ops: list[Op] = []
         self._entries: list[tuple[object, ...]] = []
         self._rows = 0
@@ -158,10 +160,19 @@ class Engine:
         shards = [self._open_shard(record, partition, number, now) for partition, number in enumerate(record.shards)]
         queue = Queue(record, shards)
         self.queues[queue.name] = queue
+        self._note_captures(queue.name, record.config.topics)
         for shard in shards:
             self.by_shard[shard.number] = queue
             self._note_wake(shard)
         return queue
+
+    def _note_captures(self, name: QueueName, topics: tuple[str, ...]) -> None:
+        if self.captures.get(name, ()) != topics:
+            self.captures_changed += 1
+            if topics:
+                self.captures[name] = topics
+            else:
+                del self.captures[name]
 
     def _open_shard(self, record: QueueRecord, partition: int, number: int, now: int) -> Shard:
         shard = Shard(number, partition, record.name, record.config, self.ids, self.hot)
@@ -209,6 +220,10 @@ class Engine:
             del self.by_shard[number]
         self._forgotten = []
         return must_sync
+
+    def add(self, ops: list[Op]) -> None:
+        """Take records of somebody else's into the batch: a front's own, to be as durable as the messages beside it."""
+        self._ops += ops
 
     def _write_early(self) -> None:
         """Write what has been gathered, because it must be read. Whether it must be synced is for the turn's end."""
@@ -575,6 +590,7 @@ class Engine:
             queue.shards.append(shard)
             self.by_shard[number] = queue
         queue.change(record)
+        self._note_captures(queue.name, config.topics)
         self.save_queue(queue)
         for shard in queue.shards[len(record.shards) - len(added) :]:
             for group in record.groups:
@@ -592,6 +608,7 @@ class Engine:
         self._ops.append((Table.QUEUES, queue_key(record.namespace, record.name), None))
         self._forgotten += [shard.number for shard in queue.shards]
         del self.queues[queue.name]
+        self._note_captures(queue.name, ())
         self._must_sync = True
 
     def _new_shards(self, count: int) -> tuple[int, ...]:

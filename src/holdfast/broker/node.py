@@ -13,6 +13,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Protocol
 
 import msgspec
 import structlog
@@ -27,7 +28,8 @@ from holdfast.broker.members import Deliver, GroupName, Member
 from holdfast.broker.stats import GroupStats, QueueStats, Rates, cursor_stats, group_stats
 from holdfast.broker.webhooks import Webhooks
 from holdfast.config import Config
-from holdfast.core.commands import CursorRange, Draft, Leased, Settlement, Standing, Verb
+from holdfast.core.commands import CursorRange, Draft, Enqueued, Leased, Settlement, Standing, Verb
+from holdfast.core.effects import Op
 from holdfast.core.groups import NEVER
 from holdfast.core.ids import born_at
 from holdfast.core.queue import Durability, GroupKind, GroupRecord, QueueRecord
@@ -62,6 +64,22 @@ def wall_clock() -> int:
     return time.time_ns() // 1000
 
 
+class Companion(Protocol):
+    """A front that has records of its own (sessions, say). They share the node's batches and syncs."""
+
+    def gather(self, now: int) -> list[Op]:
+        """First thing in a turn: do what was put off until now, and give the records to write."""
+
+    def written(self) -> None:
+        """The turn's batch is in the store."""
+
+    def failed(self, error: HoldfastError) -> None:
+        """The store failed: what the companion has in memory is ahead of it, and must go."""
+
+    def opened(self) -> None:
+        """The store works again."""
+
+
 class Receipt(msgspec.Struct, frozen=True):
     """What became of an enqueue: ids in order (0 where refused), what was unusual by index, and how safe it is."""
 
@@ -87,6 +105,7 @@ class Node:
         self.dispatcher = Dispatcher()
         self.webhooks = webhooks or Webhooks(config.webhooks)
         self.broken: asyncio.Future[HoldfastError] | None = None
+        self.companions: list[Companion] = []
         self._commit: GroupCommit | None = None
         self._rates: dict[QueueName, Rates] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -95,6 +114,8 @@ class Node:
         self._refusal: HoldfastError | None = ShuttingDown()
         self._inbox_messages = 0
         self._inbox_bytes = 0
+        self._unsynced = 0  # messages and settlements of `enqueue_now` and `settle_now` whose sync is still to come
+        self._unsynced_bytes = 0
         self._room: int | None = None
         self._room_checked = 0
         self._keeper: Keeper | None = None
@@ -200,6 +221,8 @@ class Node:
         engine = self.commit.engine
         if engine is not None:
             now = self.clock()
+            for companion in self.companions:
+                engine.add(companion.gather(now))
             for name in engine.stirred:
                 queue = engine.queues.get(name)
                 if queue is not None:
@@ -215,6 +238,8 @@ class Node:
             self.commit.when_synced(self._hand_over)
         else:
             self._hand_over()
+        for companion in self.companions:
+            companion.written()
         self._arm_timer()
         self.keeper.look()
 
@@ -300,6 +325,9 @@ class Node:
         log.error("the store failed; refusing work until it works again", code=error.code, error=str(error))
         self._refusal = error if isinstance(error, StoreError) else StoreUnavailable(problem=str(error))
         self.dispatcher.fail(self._refusal)
+        self._unsynced = self._unsynced_bytes = 0
+        for companion in self.companions:
+            companion.failed(self._refusal)
         if isinstance(error, (Fenced, StoreCorrupt)) or not isinstance(error, StoreError):
             if self.broken is not None and not self.broken.done():
                 self.broken.set_result(error)
@@ -316,6 +344,8 @@ class Node:
                 self.store.reopen()
                 self._open_engine()
                 self._resume()
+                for companion in self.companions:
+                    companion.opened()
             except StoreUnavailable as error:
                 log.warning("the store still fails", code=error.code, error=str(error))
                 continue
@@ -326,11 +356,12 @@ class Node:
 
     def _admit(self, messages: int, size_bytes: int) -> None:
         limits = self.config.limits
-        if (
-            self._inbox_messages + messages > limits.inbox_messages
-            or self._inbox_bytes + size_bytes > limits.inbox_bytes
-        ) and self._inbox_messages:
-            raise Overloaded(waiting=self._inbox_messages)
+        waiting = self._inbox_messages + self._unsynced
+        if waiting and (
+            waiting + messages > limits.inbox_messages
+            or self._inbox_bytes + self._unsynced_bytes + size_bytes > limits.inbox_bytes
+        ):
+            raise Overloaded(waiting=waiting)
 
     def _check_room(self, now: int) -> None:
         """Stop taking messages before the disk is full: settling must still be possible then."""
@@ -367,6 +398,40 @@ class Node:
             self._inbox_messages -= len(drafts)
             self._inbox_bytes -= size_bytes
         return Receipt(reply.ids, reply.duplicates, reply.errors, durability)
+
+    def enqueue_now(self, name: QueueName, drafts: list[Draft], protocol: str = "") -> Enqueued:
+        """As `enqueue`, for a companion inside its `gather`: nothing may be answered before the turn is synced."""
+        engine = self.engine
+        size_bytes = sum([len(draft.payload) for draft in drafts])
+        now = self.clock()
+        self._admit(len(drafts), size_bytes)
+        self._check_room(now)
+        self.keeper.noted(size_bytes)
+        with self._guard():
+            reply = engine.enqueue(name, drafts, protocol, now)
+        self._count_unsynced(len(drafts), size_bytes)
+        return reply
+
+    def settle_now(
+        self, name: QueueName, group: str, settlements: list[Settlement]
+    ) -> list[int | HoldfastError | None]:
+        """As `settle`, for a companion inside its `gather`: nothing may be answered before the turn is synced."""
+        engine = self.engine
+        with self._guard():
+            results = engine.settle(name, group, settlements, self.clock())
+        self.dispatcher.members.settled((name, group), settlements, results)
+        self._count_unsynced(len(settlements), 0)
+        return results
+
+    def _count_unsynced(self, messages: int, size_bytes: int) -> None:
+        self._unsynced += messages
+        self._unsynced_bytes += size_bytes
+
+        def synced() -> None:
+            self._unsynced = max(self._unsynced - messages, 0)
+            self._unsynced_bytes = max(self._unsynced_bytes - size_bytes, 0)
+
+        self.commit.when_synced(synced)
 
     @contextmanager
     def _guard(self) -> Iterator[Engine]:
@@ -492,6 +557,32 @@ class Node:
         `deliver` is called on the loop with each batch; it must not block. With `heartbeat` the member must call
         `Subscription.heartbeat` within `members.heartbeat_timeout`, else it is taken for dead.
         """
+        joined = self.join(
+            name,
+            group,
+            member,
+            deliver,
+            credit=credit,
+            lease_timeout=lease_timeout,
+            heartbeat=heartbeat,
+            protocol=protocol,
+        )
+        await self._durable()
+        return joined
+
+    def join(
+        self,
+        name: QueueName,
+        group: str,
+        member: str,
+        deliver: Deliver,
+        *,
+        credit: int = 1,
+        lease_timeout: int = -1,
+        heartbeat: bool = False,
+        protocol: str = "",
+    ) -> Subscription:
+        """As `subscribe`, but it does not wait: a group that is new is durable with the next sync."""
         settings = self.config.members
         if not 1 <= credit <= settings.max_prefetch:
             raise InvalidArgument(field="credit", problem=f"is 1 to {settings.max_prefetch}, not {credit}")
@@ -510,8 +601,7 @@ class Node:
         timeout = settings.heartbeat_timeout if heartbeat else 0
         joined = Member(target, member, protocol, credit, lease_timeout, timeout, deliver, now)
         self.dispatcher.members.join(joined, queue)
-        engine.stirred.add(name)
-        await self._durable()
+        self.stir(name)
         return Subscription(self, joined)
 
     def _give_back(self, member: Member, verb: Verb) -> None:
@@ -560,6 +650,10 @@ class Node:
 
     async def stats(self, name: QueueName) -> QueueStats:
         """Figures of a queue. They cost the same at any depth."""
+        return self.figures(name)
+
+    def figures(self, name: QueueName) -> QueueStats:
+        """As `stats`, at once."""
         now = self.clock()
         with self._guard() as engine:
             queue = engine.queue(name, now)
@@ -604,18 +698,27 @@ class Node:
     # --- administration ---------------------------------------------------------------------------------------------
 
     async def create_queue(self, name: QueueName, fields: Mapping[str, object] | None = None) -> QueueRecord:
-        with self._guard() as engine:
-            record = admin.create_queue(engine, name, fields or {}, self.clock())
+        record = self.create_queue_now(name, fields or {})
         await self._durable()
         return record
 
+    def create_queue_now(self, name: QueueName, fields: Mapping[str, object]) -> QueueRecord:
+        """As `create_queue`, but it does not wait: it is durable with the next sync."""
+        with self._guard() as engine:
+            return admin.create_queue(engine, name, fields, self.clock())
+
     async def update_queue(self, name: QueueName, fields: Mapping[str, object]) -> QueueRecord:
+        record = self.update_queue_now(name, fields)
+        await self._durable()
+        return record
+
+    def update_queue_now(self, name: QueueName, fields: Mapping[str, object]) -> QueueRecord:
+        """As `update_queue`, but it does not wait: it is durable with the next sync."""
         with self._guard() as engine:
             record = admin.update_queue(engine, name, fields, self.clock())
             queue = engine.queue(name, self.clock())
         for group in self.dispatcher.members.groups_of(name):
             self.dispatcher.members.rebalance(group, queue)
-        await self._durable()
         return record
 
     async def delete_queue(self, name: QueueName) -> int:
