@@ -84,6 +84,13 @@ class ConfigUnreadable(InvalidArgument):
     code = "config_unreadable"
 
 
+class ExposureRefused(InvalidConfig):
+    """{front} cannot listen on {address}: everybody who reaches it could do everything, since no credentials are
+    configured. Configure users or tokens (auth.users_file, auth.key_file), listen on 127.0.0.1, or say --insecure."""
+
+    code = "exposure_refused"
+
+
 class QueueNotFound(HoldfastError):
     """Queue {queue!r} does not exist in namespace {namespace!r}. Create it first, or allow queues to appear on first
     use (queues.auto_create)."""
@@ -184,6 +191,28 @@ class CursorOutOfRange(HoldfastError):
     grpc = "OUT_OF_RANGE"
 
 
+# --- who may do what ------------------------------------------------------------------------------------------------
+
+
+class Unauthenticated(HoldfastError):
+    """It is not known who you are: {problem}. Give a token, or a user and its password."""
+
+    code = "unauthenticated"
+    http = 401
+    mqtt = 0x86
+    grpc = "UNAUTHENTICATED"
+
+
+class Forbidden(HoldfastError):
+    """Your credentials do not allow you to {action} {resource!r}. They need a scope that covers it, such as
+    {action}:{resource}."""
+
+    code = "forbidden"
+    http = 403
+    mqtt = 0x87
+    grpc = "PERMISSION_DENIED"
+
+
 # --- limits ---------------------------------------------------------------------------------------------------------
 
 
@@ -223,6 +252,26 @@ class Overloaded(HoldfastError):
     http = 503
     mqtt = 0x89
     grpc = "UNAVAILABLE"
+
+
+class RateLimited(HoldfastError):
+    """Namespace {namespace!r} sends faster than it may. Nothing was done; retry in {retry_after_ms} ms."""
+
+    code = "rate_limited"
+    retryable = True
+    http = 429
+    mqtt = 0x96
+    grpc = "RESOURCE_EXHAUSTED"
+
+
+class LoginThrottled(HoldfastError):
+    """{problem}. The password was not looked at; retry in {retry_after_ms} ms."""
+
+    code = "login_throttled"
+    retryable = True
+    http = 429
+    mqtt = 0x9F
+    grpc = "RESOURCE_EXHAUSTED"
 
 
 class QueuePaused(HoldfastError):

@@ -17,7 +17,8 @@ import structlog
 import uvloop
 
 from holdfast import __version__, logs
-from holdfast.broker.node import Node
+from holdfast.auth.gate import Gate
+from holdfast.broker.node import Node, wall_clock
 from holdfast.config import Config
 from holdfast.errors import StoreReadOnly
 from holdfast.store import open_store
@@ -35,10 +36,11 @@ EXIT_SIGNAL = 128
 def run(config: Config) -> int:
     """Run a node until it is told to stop. Errors at the start are raised, for the caller to show."""
     logs.configure(config.log)
+    gate = Gate(config, wall_clock)
     store = _open(config)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_serve(config, store))
+            return runner.run(_serve(config, store, gate))
     finally:
         store.close()
 
@@ -64,7 +66,7 @@ def _make_directory(path: Path) -> Path:
     return path
 
 
-async def _serve(config: Config, store: Store) -> int:
+async def _serve(config: Config, store: Store, gate: Gate) -> int:
     stop = asyncio.Event()
     _install_signals(stop)
     node = Node(config, store)
@@ -87,6 +89,7 @@ async def _serve(config: Config, store: Store) -> int:
     try:
         async with asyncio.timeout(config.node.shutdown_timeout / SECOND):
             await node.stop()
+            await gate.close()
     except TimeoutError:
         log.error("not stopped in time, ending now", timeout=format_duration(config.node.shutdown_timeout))
         return EXIT_FAILED

@@ -10,7 +10,7 @@ import click
 from holdfast.cli.options import config_file, given, setting_flags
 from holdfast.cli.output import show_json, show_note, show_table
 from holdfast.config import Config, Field, all_fields, load
-from holdfast.config.kinds import Duration, Size
+from holdfast.config.kinds import Duration, Rates, Secret, Size
 
 
 @click.group()
@@ -64,11 +64,11 @@ def _value(loaded: Config, field: Field) -> object:
 
 
 def _as_json(loaded: Config, origin: bool) -> dict[str, dict[str, object]]:
-    """By section. Durations and sizes are text, as in a file, so that nobody has to guess a unit."""
+    """By section. Durations and sizes are text, as in a file: nobody has to guess a unit. Secrets are hidden."""
     document: dict[str, dict[str, object]] = {}
     for field in all_fields():
         value = _value(loaded, field)
-        plain = field.kind.show(value) if isinstance(field.kind, Duration | Size) else value
+        plain = field.kind.show(value) if isinstance(field.kind, Duration | Size | Secret | Rates) else value
         shown = {"value": plain, "origin": loaded.origins[field.dotted]} if origin else plain
         document.setdefault(field.section, {})[field.name] = shown
     return document

@@ -9,7 +9,7 @@ from typing import TypeVar
 import click
 
 from holdfast.config import Field, all_fields
-from holdfast.config.kinds import Choice, Count, Kind, Location
+from holdfast.config.kinds import Choice, Count, Kind, Location, Switch
 
 Command = TypeVar("Command", bound=Callable[..., object])
 
@@ -40,6 +40,8 @@ def _parameter(field: Field) -> str:
 
 def _option(field: Field, flag: str) -> Callable[[Command], Command]:
     text = " ".join(field.doc.split()).partition(". ")[0].rstrip(".")
+    if isinstance(field.kind, Switch):
+        return click.option(f"{flag}/--no-{flag.removeprefix('--')}", _parameter(field), default=None, help=f"{text}.")
     return click.option(
         flag,
         _parameter(field),

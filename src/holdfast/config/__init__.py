@@ -12,6 +12,8 @@ what an operator sets for a node.
 from holdfast.config.fields import Field, all_fields
 from holdfast.config.load import load
 from holdfast.config.settings import (
+    AuditSettings,
+    AuthSettings,
     Config,
     JournalSettings,
     LimitSettings,
@@ -19,11 +21,15 @@ from holdfast.config.settings import (
     MemberSettings,
     NodeSettings,
     QueueSettings,
+    RateSettings,
     StoreSettings,
+    TlsSettings,
     WebhookSettings,
 )
 
 __all__ = [
+    "AuditSettings",
+    "AuthSettings",
     "Config",
     "Field",
     "JournalSettings",
@@ -32,7 +38,9 @@ __all__ = [
     "MemberSettings",
     "NodeSettings",
     "QueueSettings",
+    "RateSettings",
     "StoreSettings",
+    "TlsSettings",
     "WebhookSettings",
     "all_fields",
     "load",

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from hmac import compare_digest
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import ClassVar, Final, Protocol
 
-from holdfast.units import format_duration, format_size, parse_duration, parse_size
+from holdfast.units import TIB, format_duration, format_size, parse_duration, parse_size
 
 
 class Kind(Protocol):
@@ -31,6 +32,57 @@ class Kind(Protocol):
 
     def show(self, value: object) -> str:
         """The value as one would write it."""
+
+
+NONE: Final = "none"
+UNSET: Final = ("", NONE)
+"""How one writes that an optional setting is not set."""
+
+RATE_MESSAGES_MAX: Final = 1_000_000_000
+RATE_BYTES_MAX: Final = TIB
+"""More a second than any node can take: a higher figure is a slip of the pen."""
+
+
+class SecretText:
+    """A secret inside the program. Only `reveal` gives it away: not `str`, not `repr`, not a log line."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def reveal(self) -> str:
+        return self._text
+
+    def __bool__(self) -> bool:
+        return bool(self._text)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SecretText) and compare_digest(self._text.encode(), other._text.encode())
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+    def __str__(self) -> str:
+        return "********" if self._text else ""
+
+    def __repr__(self) -> str:
+        return f"SecretText({str(self)!r})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        raise TypeError("a secret is not written anywhere")
+
+
+@dataclass(frozen=True)
+class Rate:
+    """What one namespace may send; 0 is no limit."""
+
+    namespace: str
+    messages_per_second: int
+    bytes_per_second: int
+
+    def __str__(self) -> str:
+        return f"{self.namespace}={self.messages_per_second}/{format_size(self.bytes_per_second)}"
 
 
 @dataclass(frozen=True)
@@ -162,9 +214,12 @@ class Location:
     """A path. A relative one starts at the directory the server was started in; `~` is the user's home."""
 
     flag: str | None = None
+    optional: bool = False
 
-    def read(self, raw: object) -> Path:
+    def read(self, raw: object) -> Path | None:
         """The path, not looked at: whether it can be used is found out by who uses it."""
+        if self.optional and raw in UNSET:
+            return None
         if isinstance(raw, Path):
             return raw.expanduser()
         if not isinstance(raw, str) or not raw.strip() or "\0" in raw:
@@ -172,10 +227,93 @@ class Location:
         return Path(raw).expanduser()
 
     def allowed(self) -> str:
-        return "a path"
+        return "a path, or none" if self.optional else "a path"
 
     def show(self, value: object) -> str:
-        return str(value)
+        return NONE if value is None else str(value)
+
+
+@dataclass(frozen=True)
+class Text:
+    """One line of text, or none."""
+
+    length_max: int
+    flag: str | None = None
+
+    def read(self, raw: object) -> str:
+        if not isinstance(raw, str) or len(raw) > self.length_max or not raw.isprintable():
+            raise ValueError(f"must be {self.allowed()}")
+        return "" if raw in UNSET else raw
+
+    def allowed(self) -> str:
+        return f"one line of at most {self.length_max} characters, or none"
+
+    def show(self, value: object) -> str:
+        return str(value) or NONE
+
+
+@dataclass(frozen=True)
+class Secret:
+    """Text that nobody but its user may see: it is hidden wherever settings are shown, and in error messages."""
+
+    bytes_min: int
+    bytes_max: int
+    flag: None = None
+    """Never a flag: the command line of a process is there for everybody on the machine to read."""
+
+    def read(self, raw: object) -> SecretText:
+        if isinstance(raw, str) and raw in UNSET:
+            return SecretText("")
+        if not isinstance(raw, str) or not self.bytes_min <= len(raw.encode()) <= self.bytes_max:
+            raise ValueError(f"must be {self.allowed()}")
+        return SecretText(raw)
+
+    def allowed(self) -> str:
+        return f"text of {self.bytes_min} to {self.bytes_max} bytes, or none"
+
+    def show(self, value: object) -> str:
+        return str(value) or NONE
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Rates of namespaces: `acme=5000/10MiB` is 5,000 messages and 10 MiB a second, 0 stands for no limit."""
+
+    entries_max: int
+    flag: str | None = None
+
+    def read(self, raw: object) -> tuple[Rate, ...]:
+        """A text with commas, or in a file also a list of texts."""
+        if raw in UNSET:
+            return ()
+        parts = raw.split(",") if isinstance(raw, str) else raw
+        if not isinstance(parts, list) or len(parts) > self.entries_max:
+            raise ValueError(f"must be {self.allowed()}")
+        rates = tuple(self._entry(part) for part in parts)
+        if len({rate.namespace for rate in rates}) != len(rates):
+            raise ValueError("must name each namespace once")
+        return rates
+
+    def _entry(self, part: object) -> Rate:
+        if not isinstance(part, str):
+            raise ValueError(f"must be {self.allowed()}")
+        namespace, _, limits = part.strip().rpartition("=")
+        messages, slash, size = limits.partition("/")
+        try:
+            return Rate(
+                namespace=Name().read(namespace),
+                messages_per_second=Count(0, RATE_MESSAGES_MAX).read(messages),
+                bytes_per_second=Size(0, RATE_BYTES_MAX).read(size) if slash else 0,
+            )
+        except ValueError:
+            raise ValueError(f"must be {self.allowed()}") from None
+
+    def allowed(self) -> str:
+        return f"none, or up to {self.entries_max} times namespace=messages/bytes with commas between"
+
+    def show(self, value: object) -> str:
+        rates: tuple[Rate, ...] = value if isinstance(value, tuple) else ()
+        return ", ".join(map(str, rates)) or NONE
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from holdfast.config.fields import Field, all_fields, sections
-from holdfast.config.kinds import closest
+from holdfast.config.kinds import Secret, closest
 from holdfast.config.settings import Config
 from holdfast.errors import ConfigUnreadable, InvalidConfig, UnknownSetting
 
@@ -61,8 +61,9 @@ def _read(field: Field, given: _Given) -> object:
     try:
         return field.kind.read(given.raw)
     except ValueError as error:
+        shown = "********" if isinstance(field.kind, Secret) else given.raw
         raise InvalidConfig(
-            field=field.dotted, value=given.raw, problem=f"it {error} ({given.origin})", allowed=field.kind.allowed()
+            field=field.dotted, value=shown, problem=f"it {error} ({given.origin})", allowed=field.kind.allowed()
         ) from None
 
 

@@ -13,7 +13,22 @@ from typing import Annotated
 
 import msgspec
 
-from holdfast.config.kinds import Choice, Count, Duration, Location, Name, Size, Switch
+from holdfast.config.kinds import (
+    RATE_BYTES_MAX,
+    RATE_MESSAGES_MAX,
+    Choice,
+    Count,
+    Duration,
+    Location,
+    Name,
+    Rate,
+    Rates,
+    Secret,
+    SecretText,
+    Size,
+    Switch,
+    Text,
+)
 from holdfast.units import DAY, GIB, HOUR, KIB, MIB, MILLISECOND, MINUTE, SECOND, TIB
 
 
@@ -183,6 +198,157 @@ class WebhookSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Calls under way at the same time. With answers in 100 ms 8 are 80 calls a second."""
 
 
+class AuthSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Who may come in. With no users file, no key file and no secret there are no credentials: everybody may do
+    everything, and the server listens on loopback only."""
+
+    insecure: Annotated[bool, Switch(flag="--insecure")] = False
+    """Listen on addresses other than loopback although no credentials are configured. Everybody who can reach the
+    server may then read and change everything: only for networks where that is meant."""
+
+    users_file: Annotated[Path | None, Location(optional=True)] = None
+    """Users with their passwords (argon2id), certificate subjects, namespaces and scopes. `holdfast user` writes it.
+    A change is seen without a restart."""
+
+    key_file: Annotated[Path | None, Location(optional=True)] = None
+    """The keys that tokens (JWT) are checked with: a PEM public key or certificate, a JWK, or a JWKS with several.
+    `holdfast token key` makes one. A change is seen without a restart; tokens of a key that is gone are refused."""
+
+    token_secret: Annotated[SecretText, Secret(32, 4096)] = SecretText("")
+    """A secret that HS256 tokens are checked with, for places where a variable is easier to give than a file. 32 bytes
+    are what HS256 is worth. It is never shown."""
+
+    token_issuer: Annotated[str, Text(255)] = ""
+    """The `iss` that tokens must carry. None: whoever has the key is trusted."""
+
+    token_audience: Annotated[str, Text(255)] = ""
+    """The `aud` that tokens must carry. None: tokens that name an audience are refused, since they are meant for
+    somebody else."""
+
+    token_leeway: Annotated[int, Duration(0, 5 * MINUTE)] = 10 * SECOND
+    """How far the clocks of issuer and server may differ when `exp` and `nbf` are checked. Machines that keep
+    their time by NTP are within a second."""
+
+    token_expiry_required: Annotated[bool, Switch()] = True
+    """Whether a token must have an end (`exp`). One without cannot be taken back but by changing the key."""
+
+    token_bytes_max: Annotated[int, Size(256, 64 * KIB)] = 8 * KIB
+    """Longer tokens are refused unread. 8 KiB is what most servers take as a header; 100 scopes need about half."""
+
+    scopes_max: Annotated[int, Count(1, 10_000)] = 100
+    """Scopes of one credential. A question not asked before looks at each of them: 100 are about 50 µs."""
+
+    keys_max: Annotated[int, Count(1, 1_000)] = 32
+    """Keys in the key file. A token without `kid` is tried with each that fits: 32 checks are some 3 ms."""
+
+    users_max: Annotated[int, Count(1, 1_000_000)] = 10_000
+    """Users in the users file. It is read whole and kept in memory: 10,000 are about 5 MiB."""
+
+    reload_interval: Annotated[int, Duration(0, HOUR)] = SECOND
+    """How often, at most, the files are looked at for a change; it costs one `stat` each. Until then what was changed
+    still holds."""
+
+    token_cache: Annotated[int, Count(0, 1_000_000)] = 10_000
+    """Checked tokens that are remembered until they expire or the keys change, so that a signature is checked once and
+    not for each request. At about 1 KiB each 10,000 are 10 MiB."""
+
+    password_cache: Annotated[int, Count(0, 1_000_000)] = 10_000
+    """Checked passwords that are remembered, as a keyed hash, so that a thousand clients of one user that come back
+    after a restart cost one argon2 and not a thousand."""
+
+    password_cache_age: Annotated[int, Duration(0, HOUR)] = 5 * MINUTE
+    """How long a checked password is remembered. It is forgotten at once when the users file changes."""
+
+    password_bytes_max: Annotated[int, Size(16, 64 * KIB)] = KIB
+    """Longer passwords are refused unread: hashing them would be work that a stranger chooses."""
+
+    hash_memory: Annotated[int, Size(8 * KIB, GIB)] = 19 * MIB
+    """Memory of one argon2id hash, for passwords set from now on. 19 MiB with 2 passes is OWASP's advice; it takes some
+    20 ms here and makes guessing as slow elsewhere."""
+
+    hash_passes: Annotated[int, Count(1, 100)] = 2
+    """Passes of argon2id over its memory, for passwords set from now on."""
+
+    login_concurrency: Annotated[int, Count(1, 64)] = 2
+    """Passwords checked at the same time, each on a thread and with its own memory: 2 are 38 MiB and leave the loop a
+    core on most machines."""
+
+    login_waiting: Annotated[int, Count(1, 100_000)] = 256
+    """Logins that wait for a check. At 20 ms and 2 at a time 256 wait up to 2.6 s; more are refused and told when to
+    come back."""
+
+    login_failures: Annotated[int, Count(1, 10_000)] = 10
+    """Wrong passwords in a row from one address, or for one user, before further ones are refused unchecked."""
+
+    login_recovery: Annotated[int, Duration(MILLISECOND, DAY)] = 10 * SECOND
+    """After so long one more attempt is allowed. With 10 s an address has 8,640 guesses a day, far from enough for a
+    password that is not in a list."""
+
+    login_tracked: Annotated[int, Count(100, 1_000_000)] = 10_000
+    """Addresses, users and pairs of both whose failures are remembered, each. Past it the one least recently seen is
+    forgotten, so that memory stays bounded: 10,000 of each are some 6 MiB."""
+
+
+class RateSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How fast a namespace may send, over all fronts: a token bucket for messages and one for bytes. A batch is taken
+    whole if the bucket is not empty, and what it takes too much is owed: the long-run rate holds for any batch size."""
+
+    messages_per_second: Annotated[int, Count(0, RATE_MESSAGES_MAX)] = 0
+    """Messages a second of each namespace that has no rate of its own. 0 is no limit."""
+
+    bytes_per_second: Annotated[int, Size(0, RATE_BYTES_MAX)] = 0
+    """Payload bytes a second of each namespace that has no rate of its own. 0 is no limit."""
+
+    burst: Annotated[int, Duration(10 * MILLISECOND, HOUR)] = 2 * SECOND
+    """How much may come at once after a rest, as the time in which the rate would allow it: at 1,000 messages a second
+    and 2 s that is 2,000 messages."""
+
+    namespaces: Annotated[tuple[Rate, ...], Rates(1_000)] = ()
+    """Namespaces with a rate of their own: `acme=5000/10MiB, tests=100/1MiB` is messages and bytes a second; 0 is no
+    limit."""
+
+    namespaces_tracked: Annotated[int, Count(10, 1_000_000)] = 10_000
+    """Namespaces whose buckets are kept. Past it the one least recently used starts again with a full one; at 200
+    bytes each 10,000 are 2 MiB."""
+
+
+class TlsSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """TLS of all fronts. Without a certificate there is none."""
+
+    certificate_file: Annotated[Path | None, Location(optional=True, flag="--tls-certificate")] = None
+    """The server's certificate in PEM, followed by those between it and the root. A change is used for new connections
+    without a restart."""
+
+    key_file: Annotated[Path | None, Location(optional=True, flag="--tls-key")] = None
+    """The certificate's private key in PEM, without a passphrase. None: it is in the certificate's file."""
+
+    client_ca_file: Annotated[Path | None, Location(optional=True)] = None
+    """Certificates in PEM of the authorities whose client certificates are accepted."""
+
+    client_certificates: Annotated[str, Choice(("none", "optional", "required"))] = "none"
+    """Whether clients are asked for a certificate: `optional` lets those without one use a password or a token,
+    `required` ends the handshake. The users file says who a subject is."""
+
+    minimum_version: Annotated[str, Choice(("1.2", "1.3"))] = "1.2"
+    """The oldest TLS version that is spoken. 1.0 and 1.1 are broken and cannot be chosen."""
+
+
+class AuditSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The audit log: one JSON line for each administrative act, who did what, when, and how it ended."""
+
+    enabled: Annotated[bool, Switch()] = True
+    """Whether it is written. Off, nobody can tell afterwards who deleted a queue."""
+
+    file: Annotated[Path, Location()] = Path("audit.log")
+    """Where it is written, relative to data_dir. An absolute path puts it on another disk."""
+
+    file_bytes: Annotated[int, Size(64 * KIB, 4 * GIB)] = 16 * MIB
+    """A file is closed and numbered at this size. A line has about 300 bytes, so 16 MiB are some 50,000 acts."""
+
+    files: Annotated[int, Count(1, 1_000)] = 10
+    """Files kept, with the current one; the oldest is deleted. Ten of 16 MiB bound it at 160 MiB."""
+
+
 class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What the server says on standard error."""
 
@@ -203,6 +369,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     members: MemberSettings = MemberSettings()
     journal: JournalSettings = JournalSettings()
     webhooks: WebhookSettings = WebhookSettings()
+    auth: AuthSettings = AuthSettings()
+    rates: RateSettings = RateSettings()
+    tls: TlsSettings = TlsSettings()
+    audit: AuditSettings = AuditSettings()
     log: LogSettings = LogSettings()
     origins: dict[str, str] = {}
     """Where each value came from, by dotted name: `default`, `file PATH`, `environment HOLDFAST_X`, `flag --x`."""

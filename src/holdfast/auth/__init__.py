@@ -1,0 +1,12 @@
+"""Who a caller is and what it may do: the one place that decides, for every front.
+
+    gate.py        the door: tokens, passwords, certificates and anonymous callers become principals; rate limits
+    principal.py   who a caller is, and what its scopes allow
+    patterns.py    topic filters: what they match, and what they cover
+    rates.py       token buckets of namespaces
+    tls.py         the server's side of TLS, and the subject of a client's certificate
+    exposure.py    no listening beyond loopback without credentials
+
+Fronts take credentials from their wire, ask the gate, and tell the answer in their wire's words. They hold no rule of
+who may do what, and nothing here knows a wire.
+"""

@@ -1,0 +1,129 @@
+"""Who a caller is, and what it may do.
+
+A scope is an action and a pattern: `produce:orders/#`. The pattern is a topic filter over names of queues and plain
+topics alike; a queue goes by its name (`orders/new`), not by its MQTT topic (`$queue/orders/new`).
+
+    produce   enqueue; publish
+    consume   lease, settle, browse, read as a cursor group; subscribe
+    admin     create, change, delete, purge, pause, redrive; see statistics and the audit log
+
+No action implies another: who may configure a queue need not be able to read what is in it. What concerns the whole
+node rather than a queue needs `admin:#`. Nobody has rights outside their own namespace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from functools import cached_property
+from typing import Final
+
+import msgspec
+
+from holdfast.auth import patterns
+from holdfast.auth.patterns import Pattern
+from holdfast.errors import Forbidden
+
+ANSWERS_CACHED_MAX: Final = 4096
+"""Answers each principal remembers for each action; past it all are forgotten. A client that makes up names must not
+fill the memory: 4,096 of 40 bytes are half a megabyte."""
+
+
+class Action(StrEnum):
+    """What a scope allows to do."""
+
+    PRODUCE = "produce"
+    CONSUME = "consume"
+    ADMIN = "admin"
+
+
+_ACTIONS: Final = {action.value for action in Action}
+
+
+class Scope(msgspec.Struct, frozen=True):
+    """An action on everything that the pattern matches."""
+
+    action: Action
+    pattern: str
+
+    @classmethod
+    def parse(cls, text: str) -> Scope:
+        """Reads `produce:orders/#`, or raises ValueError with a whole sentence."""
+        word, colon, pattern = text.partition(":")
+        if not colon or word not in _ACTIONS:
+            raise ValueError(
+                f"Scope {text!r} must be produce:, consume: or admin: and a pattern, like produce:orders/#."
+            )
+        try:
+            patterns.parse(pattern)
+        except ValueError as error:
+            raise ValueError(f"Scope {text!r} is not good: the pattern {error}.") from None
+        return cls(Action(word), pattern)
+
+    def __str__(self) -> str:
+        return f"{self.action}:{self.pattern}"
+
+
+class Principal(msgspec.Struct, frozen=True, dict=True, kw_only=True):
+    """A caller that the gate has let in. Ask it for each thing; answers are remembered."""
+
+    name: str
+    """For the audit log and consumers' names; not unique over methods."""
+
+    namespace: str
+    scopes: tuple[Scope, ...] = ()
+
+    method: str
+    """`anonymous`, `token`, `password` or `certificate`."""
+
+    unlimited: bool = False
+    """Everything is allowed, names that start with `$` as well. Only where no credentials are configured."""
+
+    expires_at: int | None = None
+    """Epoch microseconds. Who keeps a connection open longer asks `Gate.valid` now and then."""
+
+    credential: str = ""
+    """What vouches for it, for the gate to find out whether that still holds."""
+
+    def may(self, action: Action, name: str) -> bool:
+        """Whether it may do this with the queue or topic of that name."""
+        answers = self._answers[action]
+        answer = answers.get(name)
+        if answer is None:
+            if len(answers) >= ANSWERS_CACHED_MAX:
+                answers.clear()
+            levels = name.split("/")
+            answer = self.unlimited or any(patterns.matches(pattern, levels) for pattern in self._patterns[action])
+            answers[name] = answer
+        return answer
+
+    def may_filter(self, action: Action, topic_filter: str) -> bool:
+        """Whether it may do this with every name that the filter could match. `may_filter(ADMIN, "#")` is the right to
+        administer the node."""
+        return self.unlimited or patterns.covers(self._patterns[action], topic_filter)
+
+    def sees(self, name: str) -> bool:
+        """Whether it may do anything at all with that name: what it does not see is left out of lists."""
+        return any(self.may(action, name) for action in Action)
+
+    def demand(self, action: Action, name: str) -> None:
+        """Raises Forbidden unless `may`."""
+        if not self.may(action, name):
+            raise Forbidden(action=str(action), resource=name)
+
+    def demand_filter(self, action: Action, topic_filter: str) -> None:
+        """Raises Forbidden unless `may_filter`."""
+        if not self.may_filter(action, topic_filter):
+            raise Forbidden(action=str(action), resource=topic_filter)
+
+    @cached_property
+    def _patterns(self) -> dict[Action, tuple[Pattern, ...]]:
+        return {action: tuple(_levels(self.scopes, action)) for action in Action}
+
+    @cached_property
+    def _answers(self) -> dict[Action, dict[str, bool]]:
+        return {action: {} for action in Action}
+
+
+def _levels(scopes: Iterable[Scope], action: Action) -> Iterable[Pattern]:
+    return (patterns.parse(scope.pattern) for scope in scopes if scope.action == action)

@@ -1,0 +1,70 @@
+"""How fast namespaces may send: a token bucket for messages and one for bytes, for each namespace.
+
+A request is taken whole while neither bucket is empty, and may take more than is left: the rest is owed, and the next
+request waits until it is paid. So a batch larger than the burst is not refused for ever, and the long-run rate holds.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from holdfast.config import RateSettings
+from holdfast.errors import RateLimited
+from holdfast.units import MILLISECOND, SECOND
+
+
+class Bucket:
+    """Fills at a rate up to a brim; amounts are in units × microseconds, so that all of it is whole numbers."""
+
+    __slots__ = ("brim", "level", "rate", "seen")
+
+    def __init__(self, rate: int, burst: int, now: int) -> None:
+        self.rate = rate
+        self.brim = max(rate * burst, SECOND)
+        self.level = self.brim
+        self.seen = now
+
+    def wait(self, now: int) -> int:
+        """Microseconds until something can be taken; 0 is now. A clock that went back neither fills nor empties."""
+        self.level = min(self.level + self.rate * max(now - self.seen, 0), self.brim)
+        self.seen = now
+        return 0 if self.level > 0 else -self.level // self.rate + 1
+
+    def take(self, amount: int) -> None:
+        self.level -= amount * SECOND
+
+
+class Rates:
+    """The buckets of all namespaces."""
+
+    def __init__(self, settings: RateSettings) -> None:
+        self._settings = settings
+        self._own = {rate.namespace: (rate.messages_per_second, rate.bytes_per_second) for rate in settings.namespaces}
+        self._default = (settings.messages_per_second, settings.bytes_per_second)
+        self._buckets: OrderedDict[str, tuple[Bucket | None, Bucket | None]] = OrderedDict()
+        self.limited = any(self._default) or any(any(rates) for rates in self._own.values())
+        """False: nobody need be asked."""
+
+    def take(self, namespace: str, messages: int, size_bytes: int, now: int) -> None:
+        """Takes both amounts, or raises RateLimited and takes nothing."""
+        pair = self._buckets.get(namespace)
+        if pair is None:
+            pair = self._open(namespace, now)
+        else:
+            self._buckets.move_to_end(namespace)
+        waits = [bucket.wait(now) for bucket in pair if bucket]
+        if any(waits):
+            raise RateLimited(namespace=namespace, retry_after_ms=-(-max(waits) // MILLISECOND))
+        for bucket, amount in zip(pair, (messages, size_bytes), strict=True):
+            if bucket:
+                bucket.take(amount)
+
+    def _open(self, namespace: str, now: int) -> tuple[Bucket | None, Bucket | None]:
+        if len(self._buckets) >= self._settings.namespaces_tracked:
+            self._buckets.popitem(last=False)
+        burst = self._settings.burst
+        messages, size = (
+            Bucket(rate, burst, now) if rate else None for rate in self._own.get(namespace, self._default)
+        )
+        self._buckets[namespace] = (messages, size)
+        return messages, size

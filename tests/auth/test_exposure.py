@@ -1,0 +1,71 @@
+"""Without credentials the server is for this machine only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import structlog
+
+from holdfast.auth import exposure
+from holdfast.auth.gate import Gate
+from holdfast.auth.principal import Action
+from holdfast.config import AuthSettings, Config
+from holdfast.config.kinds import SecretText
+from holdfast.errors import ExposureRefused, InvalidConfig
+from tests.auth.conftest import Clock
+
+LOOPBACK = ["127.0.0.1", "127.8.8.8", "::1", "[::1]", "localhost", "LOCALHOST", "::ffff:127.0.0.1"]
+OPEN = ["0.0.0.0", "::", "", "10.0.0.1", "192.168.1.5", "broker.example.org", "2001:db8::1", "localhost.example.org"]
+
+
+@pytest.mark.parametrize("host", LOOPBACK)
+def test_loopback_is_always_allowed(host: str) -> None:
+    with structlog.testing.capture_logs() as logs:
+        exposure.check(AuthSettings(), host, front="HTTP", tls=False)
+    assert logs == []
+
+
+@pytest.mark.parametrize("host", OPEN)
+def test_any_other_address_is_refused_without_credentials(host: str) -> None:
+    with pytest.raises(ExposureRefused, match=r"HTTP cannot listen on .* or say --insecure") as caught:
+        exposure.check(AuthSettings(), host, front="HTTP", tls=True)
+    assert isinstance(caught.value, InvalidConfig), "the command line ends with the exit code of a wrong configuration"
+
+
+@pytest.mark.parametrize("host", OPEN)
+def test_insecure_allows_it_and_warns(host: str) -> None:
+    with structlog.testing.capture_logs() as logs:
+        exposure.check(AuthSettings(insecure=True), host, front="MQTT", tls=False)
+    assert [(line["log_level"], line["front"]) for line in logs] == [("warning", "MQTT")]
+    assert "everybody" in logs[0]["event"]
+
+
+@pytest.mark.parametrize(
+    "auth",
+    [
+        AuthSettings(users_file=Path("users.json")),
+        AuthSettings(key_file=Path("keys.json")),
+        AuthSettings(token_secret=SecretText("s" * 32)),
+    ],
+)
+def test_with_credentials_only_missing_tls_is_warned_of(auth: AuthSettings) -> None:
+    with structlog.testing.capture_logs() as logs:
+        exposure.check(auth, "0.0.0.0", front="HTTP", tls=True)
+        assert logs == []
+        exposure.check(auth, "0.0.0.0", front="HTTP", tls=False)
+    assert [line["log_level"] for line in logs] == ["warning"]
+    assert "without TLS" in logs[0]["event"]
+
+
+def test_without_credentials_everybody_may_do_everything_in_the_default_namespace(clock: Clock) -> None:
+    door = Gate(Config(), clock)
+    who = door.anonymous()
+    assert not door.required
+    assert (who.namespace, who.method) == ("default", "anonymous")
+    for action in Action:
+        assert who.may(action, "orders/new")
+        assert who.may(action, "$SYS/load")
+        assert who.may_filter(action, "#")
+        assert who.may_filter(action, "$SYS/#")
+    assert door.valid(who)
