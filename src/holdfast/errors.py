@@ -213,6 +213,71 @@ class Forbidden(HoldfastError):
     grpc = "PERMISSION_DENIED"
 
 
+# --- a request that the HTTP front cannot pass on --------------------------------------------------------------------
+
+
+class MalformedRequest(InvalidArgument):
+    """The request cannot be read: {problem}. Nothing was done."""
+
+    code = "malformed_request"
+    mqtt = 0x99
+
+
+class RouteNotFound(HoldfastError):
+    """There is nothing at {path}. See /docs for what there is; a queue's name is one segment, with '/' written %2F."""
+
+    code = "route_not_found"
+    http = 404
+    mqtt = 0x83
+    grpc = "UNIMPLEMENTED"
+
+
+class MethodNotAllowed(HoldfastError):
+    """{path} cannot be asked to {method}; it knows {allowed}."""
+
+    code = "method_not_allowed"
+    http = 405
+    mqtt = 0x83
+    grpc = "UNIMPLEMENTED"
+
+
+class MediaTypeUnsupported(HoldfastError):
+    """The body's Content-Type {given!r} is not taken here. Send {allowed}."""
+
+    code = "media_type_unsupported"
+    http = 415
+    mqtt = 0x99
+    grpc = "INVALID_ARGUMENT"
+
+
+class RequestTooLarge(HoldfastError):
+    """The request's body is larger than {limit_bytes} bytes (http.max_request_bytes). Send it in several requests."""
+
+    code = "request_too_large"
+    http = 413
+    mqtt = 0x95
+    grpc = "RESOURCE_EXHAUSTED"
+
+
+class RequestTimeout(HoldfastError):
+    """The request's body did not arrive within {limit_seconds} s (http.body_timeout). Nothing was done."""
+
+    code = "request_timeout"
+    retryable = True
+    http = 408
+    mqtt = 0x80
+    grpc = "DEADLINE_EXCEEDED"
+
+
+class AddressUnavailable(HoldfastError):
+    """Cannot listen on {address} ({setting}): {problem}. Choose another address, or stop what uses it."""
+
+    code = "address_unavailable"
+    http = 503
+    mqtt = 0x88
+    grpc = "UNAVAILABLE"
+
+
 # --- limits ---------------------------------------------------------------------------------------------------------
 
 

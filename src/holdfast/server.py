@@ -12,6 +12,7 @@ import asyncio
 import os
 import signal
 from pathlib import Path
+from typing import Protocol
 
 import structlog
 import uvloop
@@ -21,6 +22,7 @@ from holdfast.auth.gate import Gate
 from holdfast.broker.node import Node, wall_clock
 from holdfast.config import Config
 from holdfast.errors import StoreReadOnly
+from holdfast.http_api import HttpFront
 from holdfast.store import open_store
 from holdfast.store.contract import Store
 from holdfast.units import SECOND, format_duration
@@ -71,6 +73,13 @@ async def _serve(config: Config, store: Store, gate: Gate) -> int:
     _install_signals(stop)
     node = Node(config, store)
     await node.start()
+    fronts = _fronts(config, node, gate)
+    try:
+        for front in fronts:
+            await front.start()
+    except BaseException:
+        await _stop(fronts, node)
+        raise
     log.info(
         "holdfast is running",
         version=__version__,
@@ -88,13 +97,36 @@ async def _serve(config: Config, store: Store, gate: Gate) -> int:
 
     try:
         async with asyncio.timeout(config.node.shutdown_timeout / SECOND):
-            await node.stop()
+            await _stop(fronts, node)
             await gate.close()
     except TimeoutError:
         log.error("not stopped in time, ending now", timeout=format_duration(config.node.shutdown_timeout))
         return EXIT_FAILED
     log.info("holdfast has stopped")
     return EXIT_STOPPED
+
+
+class Front(Protocol):
+    """What speaks to the outside for the node."""
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+def _fronts(config: Config, node: Node, gate: Gate) -> list[Front]:
+    """The fronts that are switched on, in the order in which they start."""
+    fronts: list[Front] = []
+    if config.http.enabled:
+        fronts.append(HttpFront(config, node, gate))
+    return fronts
+
+
+async def _stop(fronts: list[Front], node: Node) -> None:
+    """Fronts first, so that what is under way can still be answered."""
+    for front in reversed(fronts):
+        await front.stop()
+    await node.stop()
 
 
 def _install_signals(stop: asyncio.Event) -> None:

@@ -107,9 +107,9 @@ def test_a_flag_out_of_range_is_refused_before_anything_starts(tmp_path: Path) -
 
 def test_help_lists_only_what_exists() -> None:
     text = run("serve", "--help").stdout
-    for flag in ("--data-dir", "--store", "--config", "--log-level", "--log-format", "--node-id"):
+    for flag in ("--data-dir", "--store", "--config", "--log-level", "--log-format", "--node-id", "--http"):
         assert flag in text
-    for missing in ("--mqtt", "--http", "--grpc"):
+    for missing in ("--mqtt", "--grpc"):
         assert missing not in text
 
 

@@ -262,11 +262,15 @@ class Engine:
 
     # --- messages ---------------------------------------------------------------------------------------------------
 
-    def enqueue(self, name: QueueName, drafts: list[Draft], protocol: str, now: int) -> Enqueued:
-        """Store messages. The reply is good once the batch is durable."""
+    def enqueue(self, name: QueueName, drafts: list[Draft], protocol: str, now: int, atomic: bool = False) -> Enqueued:
+        """Store messages. The reply is good once the batch is durable. `atomic`: nothing is stored if one errs."""
         queue = self.queue(name, now, create=True)
         room = queue.room()
         routes = queue.route(drafts)
+        if atomic:
+            tried = self._spread(queue, routes, drafts, room, protocol, now, trial=True)
+            if tried.errors:
+                return Enqueued([0] * len(drafts), {}, tried.errors)
         self.stirred.add(name)
         if len(routes) == 1:
             shard, _ = routes[0]
@@ -276,13 +280,22 @@ class Engine:
         return self._spread(queue, routes, drafts, room, protocol, now)
 
     def _spread(
-        self, queue: Queue, routes: Routes, drafts: list[Draft], room: int, protocol: str, now: int
+        self,
+        queue: Queue,
+        routes: Routes,
+        drafts: list[Draft],
+        room: int,
+        protocol: str,
+        now: int,
+        trial: bool = False,
     ) -> Enqueued:
-        """Enqueue a batch that goes to several partitions."""
+        """Enqueue a batch that goes to several partitions. `trial`: only find out what would be refused."""
         total = Enqueued([0] * len(drafts))
-        ids = self.ids.take(now, len(drafts))
+        ids = [] if trial else self.ids.take(now, len(drafts))
         for shard, indexes in routes:
-            part = Enqueue([drafts[i] for i in indexes], room, protocol, [ids[i] for i in indexes])
+            part = Enqueue(
+                [drafts[i] for i in indexes], room, protocol, [] if trial else [ids[i] for i in indexes], trial
+            )
             reply = self.step(queue, shard, part, now)
             assert isinstance(reply, Enqueued)
             stored = 0

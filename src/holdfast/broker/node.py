@@ -373,8 +373,10 @@ class Node:
 
     # --- messages ---------------------------------------------------------------------------------------------------
 
-    async def enqueue(self, name: QueueName, drafts: list[Draft], protocol: str = "") -> Receipt:
-        """Store messages. Answered when they are as durable as the queue says."""
+    async def enqueue(
+        self, name: QueueName, drafts: list[Draft], protocol: str = "", *, atomic: bool = False
+    ) -> Receipt:
+        """Store messages. Answered when they are as durable as the queue says. `atomic`: all, or none if one errs."""
         engine = self.engine
         if len(drafts) > self.config.limits.enqueue_max:
             raise LimitExceeded(
@@ -391,7 +393,7 @@ class Node:
         self.keeper.noted(size_bytes)
         try:
             with self._guard():
-                reply = engine.enqueue(name, drafts, protocol, now)
+                reply = engine.enqueue(name, drafts, protocol, now, atomic)
             durability = engine.queues[name].config.durability
             await self._durable(durability)
         finally:

@@ -317,6 +317,33 @@ class Rates:
 
 
 @dataclass(frozen=True)
+class Address:
+    """A host and a port to listen on: `127.0.0.1:8080`, `[::1]:8080`, `localhost:0` (any free port)."""
+
+    flag: str | None = None
+
+    def read(self, raw: object) -> str:
+        host, colon, port = raw.rpartition(":") if isinstance(raw, str) else ("", "", "")
+        bare = host.removeprefix("[").removesuffix("]")
+        well_formed = bare and colon and port.isascii() and port.isdigit() and int(port) <= 65_535
+        if not well_formed or set(bare) & set("[]/ \0") or (":" in bare and bare == host):
+            raise ValueError(f"must be {self.allowed()}")
+        return f"{host}:{int(port)}"
+
+    def allowed(self) -> str:
+        return "host:port, with an IPv6 address in brackets"
+
+    def show(self, value: object) -> str:
+        return str(value)
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of an address as `Address` reads it."""
+    host, _, port = address.rpartition(":")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+@dataclass(frozen=True)
 class Name:
     """A name of a namespace: 1 to 255 bytes, one level."""
 

@@ -16,6 +16,7 @@ import msgspec
 from holdfast.config.kinds import (
     RATE_BYTES_MAX,
     RATE_MESSAGES_MAX,
+    Address,
     Choice,
     Count,
     Duration,
@@ -349,6 +350,59 @@ class AuditSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Files kept, with the current one; the oldest is deleted. Ten of 16 MiB bound it at 160 MiB."""
 
 
+class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The HTTP API."""
+
+    enabled: Annotated[bool, Switch()] = True
+    """Whether the HTTP API is served. Off, there are no metrics and no health checks either."""
+
+    listen: Annotated[str, Address(flag="--http")] = "127.0.0.1:8080"
+    """The address the HTTP API listens on. Port 0 takes any free one, which the log then names."""
+
+    max_request_bytes: Annotated[int, Size(KIB, 4 * GIB)] = 64 * MIB
+    """The largest body of one request. It is held in memory until its messages are stored: 64 MiB are 10,000 messages
+    of 6.5 KiB, and as much as limits.inbox_bytes takes at once."""
+
+    max_buffered_bytes: Annotated[int, Size(KIB, 64 * GIB)] = 256 * MIB
+    """Bodies that are being received at the same time, over all requests. Past it further ones are refused as
+    `overloaded`, so that many slow uploads cannot fill the memory: 256 MiB are four of the largest."""
+
+    max_header_bytes: Annotated[int, Size(KIB, 16 * MIB)] = 64 * KIB
+    """The request line and headers of one request. A token is 1 to 8 KiB; a message's properties in headers are at most
+    64 KiB."""
+
+    header_timeout: Annotated[int, Duration(100 * MILLISECOND, 10 * MINUTE)] = 10 * SECOND
+    """From the first byte of a request, or the opening of a connection, to the end of its headers. A client that sends
+    one byte now and then does not hold a connection for ever."""
+
+    body_timeout: Annotated[int, Duration(100 * MILLISECOND, HOUR)] = MINUTE
+    """How long a request's body may take to arrive. 64 MiB in 60 s are 1.1 MiB a second."""
+
+    write_timeout: Annotated[int, Duration(100 * MILLISECOND, HOUR)] = MINUTE
+    """How long a client may leave a part of its answer unread before the connection is closed and what was leased for
+    it is released."""
+
+    keep_alive: Annotated[int, Duration(SECOND, HOUR)] = 75 * SECOND
+    """How long an idle connection is kept. Proxies in front keep theirs for 60 s by default and must be the first to
+    close, else they send into a connection that is just being closed."""
+
+    max_connections: Annotated[int, Count(1, 1_000_000)] = 10_000
+    """Connections at the same time. Each costs a file descriptor and about 20 KiB: 10,000 are 200 MiB. Further ones are
+    closed at once."""
+
+    max_concurrency: Annotated[int, Count(1, 1_000_000)] = 1_000
+    """Requests that are being worked on at the same time, not counting those that only wait (long polls, streams). Past
+    it a request is refused as `overloaded`. At 10 ms each 1,000 are 100,000 a second, more than a node can answer."""
+
+    max_streams: Annotated[int, Count(1, 1_000_000)] = 5_000
+    """Streaming consumers at the same time. Each is a member of its group and may have its credit of deliveries in
+    memory."""
+
+    heartbeat: Annotated[int, Duration(100 * MILLISECOND, HOUR)] = 15 * SECOND
+    """A stream on which nothing else is sent carries a heartbeat this often, so that proxies keep it open and a client
+    that is gone is noticed. Most proxies give up after 30 to 60 s of silence."""
+
+
 class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What the server says on standard error."""
 
@@ -373,6 +427,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     rates: RateSettings = RateSettings()
     tls: TlsSettings = TlsSettings()
     audit: AuditSettings = AuditSettings()
+    http: HttpSettings = HttpSettings()
     log: LogSettings = LogSettings()
     origins: dict[str, str] = {}
     """Where each value came from, by dotted name: `default`, `file PATH`, `environment HOLDFAST_X`, `flag --x`."""

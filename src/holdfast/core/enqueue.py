@@ -61,6 +61,10 @@ def enqueue(shard: Shard, command: Enqueue, now: int, effects: Effects) -> None:
         _want_known(shard, ids_given)
     reply = Enqueued([], {}, {}, shard.head.next_seq)
     accepted = _accept(shard, command, now, reply) if ids_given else _accept_plain(shard, command, reply)
+    if command.trial:
+        reply.ids = [0] * len(drafts)
+        effects.reply = reply
+        return
     given = command.ids
     fresh = [given[index] for index in accepted] if given else shard.ids.take(now, len(accepted))
     if len(accepted) == len(drafts):

@@ -1,0 +1,100 @@
+"""What a handler returns, and how errors become RFC 9457 problems."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+
+import msgspec
+
+from holdfast import wire
+from holdfast.errors import HoldfastError
+
+JSON = b"application/json"
+PROBLEM = b"application/problem+json"
+NDJSON = b"application/x-ndjson"
+EVENTS = b"text/event-stream"
+ARROW = b"application/vnd.apache.arrow.stream"
+
+RETRY_AFTER_SECONDS = 1
+"""What `Retry-After` says where nothing better is known: long enough not to hammer, short enough not to idle."""
+
+Header = tuple[bytes, bytes]
+
+encode = msgspec.json.Encoder().encode
+
+
+class Answer:
+    """A whole answer, or one whose body comes bit by bit."""
+
+    __slots__ = ("body", "content_type", "headers", "status")
+
+    def __init__(
+        self,
+        body: bytes | AsyncIterator[bytes] = b"",
+        status: int = 200,
+        content_type: bytes = JSON,
+        headers: Sequence[Header] = (),
+    ) -> None:
+        self.body = body
+        self.status = status
+        self.content_type = content_type
+        self.headers = headers
+
+
+def answer(value: object, status: int = 200) -> Answer:
+    return Answer(encode(value), status)
+
+
+def problem_of(error: HoldfastError, correlation_id: str = "", errors: Sequence[wire.ItemError] = ()) -> wire.Problem:
+    return wire.Problem(
+        type=f"/docs#error-{error.code}",
+        title=error.code.replace("_", " ").capitalize(),
+        status=error.http,
+        code=error.code,
+        detail=str(error),
+        retryable=error.retryable,
+        details=plain(error.details),
+        correlation_id=correlation_id,
+        errors=list(errors),
+    )
+
+
+def item_error(index: int, error: HoldfastError) -> wire.ItemError:
+    return wire.ItemError(
+        index=index,
+        code=error.code,
+        detail=str(error),
+        status=error.http,
+        retryable=error.retryable,
+        details=plain(error.details),
+    )
+
+
+def plain(details: dict[str, object]) -> dict[str, object]:
+    """Details as JSON can say them."""
+    return {
+        name: value if isinstance(value, bool | int | float | str) or value is None else str(value)
+        for name, value in details.items()
+    }
+
+
+def refusal(error: HoldfastError, correlation_id: str = "", errors: Sequence[wire.ItemError] = ()) -> Answer:
+    """The answer that is a problem."""
+    headers: list[Header] = []
+    if error.retryable:
+        wait = error.details.get("retry_after_seconds", RETRY_AFTER_SECONDS)
+        headers.append((b"retry-after", str(wait).encode()))
+    if error.http == 401:
+        headers.append((b"www-authenticate", b'Bearer realm="holdfast", Basic realm="holdfast"'))
+    if error.http == 405:
+        headers.append((b"allow", str(error.details["allowed"]).encode()))
+    return Answer(encode(problem_of(error, correlation_id, errors)), error.http, PROBLEM, headers)
+
+
+class BatchRefused(Exception):
+    """Nothing of a batch was taken: the first item's error is the answer, with all of them in it."""
+
+    def __init__(self, error: HoldfastError, errors: Sequence[wire.ItemError]) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.errors = errors

@@ -1,0 +1,190 @@
+"""The application: finds the endpoint of a request, checks who asks, calls the handler, sends the answer.
+
+It is an ASGI application. What is not under its own paths is offered to `extra_routes`: other fronts' endpoints that
+share the port, such as MQTT over WebSocket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
+from contextlib import aclosing
+from itertools import chain
+from typing import Any, TypeVar
+
+import structlog
+from starlette.routing import BaseRoute
+from starlette.routing import Router as StarletteRouter
+from starlette.types import Receive, Scope, Send
+
+from holdfast.auth.gate import Gate
+from holdfast.broker.node import Node
+from holdfast.config import Config
+from holdfast.errors import HoldfastError, MethodNotAllowed, Overloaded, RouteNotFound, ShuttingDown
+from holdfast.http_api import leases, messages, queues
+from holdfast.http_api.answers import Answer, BatchRefused, Header, refusal
+from holdfast.http_api.call import Call, ClientGone
+from holdfast.http_api.routes import Endpoint, Router, Routes, decoded
+from holdfast.units import SECOND
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+ROUTES: tuple[Routes, ...] = (messages.ROUTES, leases.ROUTES, queues.ROUTES)
+
+CORRELATION_BYTES_MAX = 255
+CORRELATION = b"x-correlation-id"
+
+_Result = TypeVar("_Result")
+
+
+class Api:
+    """See the module."""
+
+    def __init__(
+        self,
+        config: Config,
+        node: Node,
+        gate: Gate,
+        extra_routes: Sequence[BaseRoute] = (),
+        routes: Iterable[Routes] = ROUTES,
+    ) -> None:
+        self.config = config
+        self.node = node
+        self.gate = gate
+        self.router = Router(chain.from_iterable(part.endpoints for part in routes))
+        self.closing = False
+        self.working = 0  # requests under way that are not just waiting
+        self.buffered_bytes = 0
+        self._extra = StarletteRouter(list(extra_routes), redirect_slashes=False) if extra_routes else None
+        self._waits: set[asyncio.Task[Any]] = set()
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Refuse new requests and end those that wait."""
+        self.closing = True
+        for task in list(self._waits):
+            task.cancel()
+
+    async def while_there(self, call: Call, work: Coroutine[Any, Any, _Result]) -> _Result:
+        """Wait for something that may take long, but not longer than the client does, nor than the server runs."""
+        if self.closing:
+            work.close()
+            raise ShuttingDown
+        task = asyncio.create_task(work)
+        gone = asyncio.create_task(call.gone())
+        self._waits.add(task)
+        try:
+            await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                task.cancel()
+                await asyncio.wait((task,))
+            if task.cancelled():
+                raise self._ended()
+            return task.result()
+        finally:
+            self._waits.discard(task)
+            task.cancel()
+            gone.cancel()
+
+    def _ended(self) -> Exception:
+        return ShuttingDown() if self.closing else ClientGone()
+
+    # --- a request --------------------------------------------------------------------------------------------------
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            if self._extra is not None:
+                await self._extra(scope, receive, send)
+            return
+        found = self.router.find(scope["raw_path"].decode("ascii"))
+        if found is None and self._extra is not None:
+            await self._extra(scope, receive, send)
+            return
+        headers = dict(scope["headers"])
+        correlation_id = _correlation_id(headers)
+        try:
+            endpoint, parameters = _endpoint(scope, found)
+            call = Call(self, scope, receive, endpoint, parameters, headers, correlation_id)
+            try:
+                result = await self._work(call)
+            finally:
+                call.close()
+        except HoldfastError as error:
+            result = refusal(error, correlation_id)
+        except BatchRefused as refused:
+            result = refusal(refused.error, correlation_id, refused.errors)
+        except ClientGone:
+            return
+        except Exception:
+            log.exception("a request failed", method=scope["method"], path=scope["path"], correlation_id=correlation_id)
+            result = refusal(HoldfastError(), correlation_id)
+        await self._send(result, send, correlation_id)
+
+    async def _work(self, call: Call) -> Answer:
+        if self.closing:
+            raise ShuttingDown
+        if call.endpoint.waits:
+            return await call.endpoint.handler(call)
+        if self.working >= self.config.http.max_concurrency:
+            raise Overloaded(waiting=self.working)
+        self.working += 1
+        try:
+            return await call.endpoint.handler(call)
+        finally:
+            self.working -= 1
+
+    async def _send(self, result: Answer, send: Send, correlation_id: str) -> None:
+        headers: list[Header] = [
+            (b"content-type", result.content_type),
+            (CORRELATION, correlation_id.encode()),
+            *result.headers,
+        ]
+        if self.closing:
+            headers.append((b"connection", b"close"))
+        body = result.body
+        timeout = self.config.http.write_timeout / SECOND
+        try:
+            if isinstance(body, bytes):
+                headers.append((b"content-length", str(len(body)).encode()))
+                async with asyncio.timeout(timeout):
+                    await send({"type": "http.response.start", "status": result.status, "headers": headers})
+                    await send({"type": "http.response.body", "body": body})
+            else:
+                await send({"type": "http.response.start", "status": result.status, "headers": headers})
+                await _send_parts(body, send, timeout)
+        except TimeoutError:
+            log.warning("a client does not read its answer; closing", correlation_id=correlation_id)
+            raise  # the connection is closed by it
+
+
+def _endpoint(scope: Scope, found: tuple[dict[str, Endpoint], list[str]] | None) -> tuple[Endpoint, list[str]]:
+    path = scope["raw_path"].decode("ascii")
+    if found is None:
+        raise RouteNotFound(path=path)
+    methods, parameters = found
+    method = scope["method"]
+    endpoint = methods.get("GET" if method == "HEAD" else method)
+    if endpoint is None:
+        raise MethodNotAllowed(path=path, method=method, allowed=", ".join(methods))
+    return endpoint, [decoded(value) for value in parameters]
+
+
+async def _send_parts(parts: AsyncIterator[bytes], send: Send, timeout: float) -> None:  # noqa: ASYNC109
+    async with aclosing(parts) as open_parts:  # type: ignore[type-var]
+        async for part in open_parts:
+            async with asyncio.timeout(timeout):
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def _correlation_id(headers: dict[bytes, bytes]) -> str:
+    """The caller's, or a new one. One that is too long or not printable is replaced: it goes into headers and logs."""
+    given = headers.get(CORRELATION)
+    if given is not None:
+        text = given.decode("latin-1")
+        if 0 < len(given) <= CORRELATION_BYTES_MAX and text.isascii() and text.isprintable():
+            return text
+        del headers[CORRELATION]
+    return secrets.token_hex(8)

@@ -1,0 +1,214 @@
+"""One request: its parameters, its headers and its body, read within limits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import parse_qsl
+
+import msgspec
+from starlette.types import Receive, Scope
+
+from holdfast.broker.catalog import QueueName
+from holdfast.broker.node import Node
+from holdfast.core.queue import check_name
+from holdfast.errors import (
+    InvalidArgument,
+    MalformedRequest,
+    MediaTypeUnsupported,
+    Overloaded,
+    RequestTimeout,
+    RequestTooLarge,
+)
+from holdfast.http_api.routes import Endpoint
+from holdfast.units import SECOND, parse_duration, parse_instant
+
+if TYPE_CHECKING:
+    from holdfast.http_api.app import Api
+
+_Shape = TypeVar("_Shape")
+
+ID_MAX = (1 << 63) - 1
+
+
+class ClientGone(Exception):
+    """The client closed the connection; nobody waits for an answer."""
+
+
+class Call:
+    """See the module."""
+
+    __slots__ = (
+        "_held",
+        "_receive",
+        "api",
+        "correlation_id",
+        "endpoint",
+        "headers",
+        "namespace",
+        "parameters",
+        "scope",
+    )
+
+    def __init__(
+        self,
+        api: Api,
+        scope: Scope,
+        receive: Receive,
+        endpoint: Endpoint,
+        parameters: list[str],
+        headers: dict[bytes, bytes],
+        correlation_id: str,
+    ) -> None:
+        self.api = api
+        self.scope = scope
+        self.endpoint = endpoint
+        self.parameters = parameters
+        self.headers = headers
+        self.correlation_id = correlation_id
+        self.namespace = api.config.node.namespace
+        self._receive = receive
+        self._held = 0
+
+    @property
+    def node(self) -> Node:
+        return self.api.node
+
+    @property
+    def queue(self) -> QueueName:
+        """The queue that the path names."""
+        return (self.namespace, check_name(self.parameters[0]))
+
+    def header(self, name: bytes) -> str | None:
+        """A request header, None if it was not sent. Header values are UTF-8, or Latin-1 where they are not."""
+        raw = self.headers.get(name)
+        if raw is None:
+            return None
+        try:
+            return raw.decode()
+        except UnicodeDecodeError:
+            return raw.decode("latin-1")
+
+    @property
+    def given_correlation_id(self) -> str | None:
+        """The correlation id the caller sent, if it sent one: that one is kept with messages."""
+        return self.correlation_id if b"x-correlation-id" in self.headers else None
+
+    @property
+    def content_type(self) -> str:
+        """The body's content type in lower case, without parameters."""
+        return (self.header(b"content-type") or "").partition(";")[0].strip().lower()
+
+    def message_id(self, position: int = 1) -> int:
+        """A message's id in the path."""
+        return read_id(self.parameters[position], "the message id")
+
+    def query(self, shape: type[_Shape]) -> _Shape:
+        """The query string as a struct. Unknown names and wrong values are refused."""
+        raw = self.scope["query_string"]
+        try:
+            pairs = parse_qsl(raw.decode("ascii"), keep_blank_values=True, strict_parsing=bool(raw), errors="strict")
+        except ValueError:
+            raise MalformedRequest(problem="the query string is not name=value pairs in UTF-8") from None
+        values = dict(pairs)
+        if len(values) != len(pairs):
+            raise MalformedRequest(problem="a query parameter is given twice")
+        try:
+            return msgspec.convert(values, shape, strict=False)
+        except msgspec.ValidationError as error:
+            raise InvalidArgument(field="query", problem=f"is wrong: {error}") from None
+
+    # --- the body ---------------------------------------------------------------------------------------------------
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """The body as it arrives, within the limits of size, time and memory."""
+        settings = self.api.config.http
+        deadline = asyncio.get_running_loop().time() + settings.body_timeout / SECOND
+        total = 0
+        more = True
+        while more:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    event = await self._receive()
+            except TimeoutError:
+                raise RequestTimeout(limit_seconds=settings.body_timeout // SECOND) from None
+            if event["type"] == "http.disconnect":
+                raise ClientGone
+            chunk = event.get("body", b"")
+            more = event.get("more_body", False)
+            total += len(chunk)
+            if total > settings.max_request_bytes:
+                raise RequestTooLarge(limit_bytes=settings.max_request_bytes)
+            self._hold(len(chunk))
+            if chunk:
+                yield chunk
+
+    def _hold(self, size_bytes: int) -> None:
+        if self.api.buffered_bytes + size_bytes > self.api.config.http.max_buffered_bytes:
+            raise Overloaded(waiting=self.api.working)
+        self.api.buffered_bytes += size_bytes
+        self._held += size_bytes
+
+    def close(self) -> None:
+        """The call is over; what it held in memory is free."""
+        self.api.buffered_bytes -= self._held
+        self._held = 0
+
+    async def body(self) -> bytes:
+        """The whole body."""
+        length = self.headers.get(b"content-length")
+        limit = self.api.config.http.max_request_bytes
+        if length is not None and length.isdigit() and int(length) > limit:
+            raise RequestTooLarge(limit_bytes=limit)
+        parts = [chunk async for chunk in self.chunks()]
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def json(self, decoder: msgspec.json.Decoder[_Shape], default: bytes = b"") -> _Shape:
+        """The body as a struct. `default` stands for a body that was left out."""
+        raw = await self.body()
+        if not raw and default:
+            raw = default
+        elif self.content_type not in {"application/json", ""} and not self.content_type.endswith("+json"):
+            raise MediaTypeUnsupported(given=self.content_type, allowed="application/json")
+        return decode(decoder.decode, raw)
+
+    async def gone(self) -> None:
+        """Returns when the client has gone."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+
+def decode(decoder: Callable[[bytes], _Shape], raw: bytes) -> _Shape:
+    """A struct from JSON, or an error that says where it is wrong."""
+    try:
+        if not raw.isascii():
+            raw.decode()  # parts that are kept as they are must be UTF-8 too
+        return decoder(raw)
+    except msgspec.ValidationError as error:
+        raise InvalidArgument(field="The body", problem=f"is wrong: {error}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise MalformedRequest(problem=f"the body is not JSON ({error})") from None
+    except RecursionError:
+        raise MalformedRequest(problem="the body is nested too deeply") from None
+
+
+def read_id(text: str, field: str) -> int:
+    """An id or token as the wire spells it."""
+    if text.isascii() and text.isdigit() and len(text) <= 19 and 0 < (number := int(text)) <= ID_MAX:
+        return number
+    raise InvalidArgument(field=field, problem="is a number as this server gave it, as a string")
+
+
+def duration(value: object, field: str) -> int:
+    try:
+        return parse_duration(value)
+    except ValueError as error:
+        raise InvalidArgument(field=field, problem=str(error)) from None
+
+
+def instant(value: object, field: str) -> int:
+    try:
+        return parse_instant(value)
+    except ValueError as error:
+        raise InvalidArgument(field=field, problem=str(error)) from None

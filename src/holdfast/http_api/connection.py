@@ -1,0 +1,87 @@
+"""One connection: uvicorn's HTTP/1.1 protocol, with what it lacks.
+
+It bounds the number of connections, the size of a request's head and the time it may take, and it tells a request that
+runs while further ones wait behind it (pipelining) that its client has gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, ClassVar
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from holdfast.config.settings import HttpSettings
+from holdfast.units import SECOND
+
+
+class Connection(HttpToolsProtocol):
+    """See the module."""
+
+    settings: ClassVar[HttpSettings]
+
+    def __init__(self, *args: Any, **keywords: Any) -> None:
+        super().__init__(*args, **keywords)
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._head_bytes = 0
+        self._in_head = True
+        self._running: RequestResponseCycle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > self.settings.max_connections:
+            transport.abort()
+            return
+        self._watch_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._unwatch_head()
+        if self._running is not None and not self._running.response_complete:
+            self._running.disconnected = True
+            self._running.message_event.set()
+        super().connection_lost(exc)
+
+    def _watch_head(self) -> None:
+        self._unwatch_head()
+        self._head_timer = self.loop.call_later(self.settings.header_timeout / SECOND, self._head_too_slow)
+
+    def _unwatch_head(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _head_too_slow(self) -> None:
+        if not self.transport.is_closing():
+            self._refuse(b"408 Request Timeout", b"The request's headers did not arrive in time.")
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > self.settings.max_header_bytes and not self.transport.is_closing():
+                self._refuse(b"431 Request Header Fields Too Large", b"The request's headers are too large.")
+
+    def on_message_begin(self) -> None:
+        self._in_head = True
+        self._head_bytes = 0
+        if self._head_timer is None:
+            self._watch_head()
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self._unwatch_head()
+        super().on_headers_complete()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def _refuse(self, status: bytes, text: bytes) -> None:
+        """An answer for a request that never became one."""
+        self._unwatch_head()
+        self.transport.write(
+            b"HTTP/1.1 %s\r\ncontent-type: text/plain\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%s"
+            % (status, len(text), text)
+        )
+        self.transport.close()

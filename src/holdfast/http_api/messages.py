@@ -1,0 +1,211 @@
+"""Enqueue, browse, and single messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+
+from holdfast import wire
+from holdfast.core.commands import Draft
+from holdfast.errors import (
+    HoldfastError,
+    InvalidArgument,
+    LimitExceeded,
+    MessageNotFound,
+    MessageNotWaiting,
+    MessageTooLarge,
+    QueueFull,
+    QueueNotFound,
+    RequestTooLarge,
+)
+from holdfast.http_api.answers import Answer, BatchRefused, answer, item_error
+from holdfast.http_api.call import Call, decode, instant
+from holdfast.http_api.routes import Right, Routes
+from holdfast.http_api.shapes import read_draft, show_message, show_view
+
+ROUTES = Routes("Messages")
+PROTOCOL = "http"
+
+_Item = TypeVar("_Item", bound=wire.Draft)
+
+
+class _Parts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An enqueue of which one message is wrong: each is read by itself, to find which."""
+
+    messages: list[msgspec.Raw]
+    atomic: bool = False
+
+
+_enqueue = msgspec.json.Decoder(wire.Enqueue).decode
+_parts = msgspec.json.Decoder(_Parts).decode
+_draft = msgspec.json.Decoder(wire.Draft).decode
+_edit = msgspec.json.Decoder(wire.MessageEdit)
+
+
+@ROUTES(
+    "POST",
+    "/api/v1/queues/{name}/messages",
+    Right.PRODUCE,
+    body=wire.Enqueue,
+    gives=wire.Receipt,
+    errors=(QueueNotFound, QueueFull, MessageTooLarge, LimitExceeded, RequestTooLarge),
+    headers=("Idempotency-Key",),
+)
+async def enqueue(call: Call) -> Answer:
+    """Enqueue 1 to 10,000 messages.
+
+    All of them are one commit, and the answer comes when it is durable. A message that is wrong is reported by its
+    index and does not stop the others, unless `atomic` is true. If none was taken, the answer is the first's problem.
+    """
+    raw = await call.body()
+    items, errors, atomic = _read(raw)
+    return await store(call, items, errors, atomic, read_draft)
+
+
+def _read(raw: bytes) -> tuple[list[wire.Draft | None], dict[int, HoldfastError], bool]:
+    """The messages of a request; None where one is wrong, with what is wrong by index."""
+    try:
+        whole = decode(_enqueue, raw)
+    except InvalidArgument:
+        parts = decode(_parts, raw)
+    else:
+        return list(whole.messages), {}, whole.atomic
+    items: list[wire.Draft | None] = []
+    errors: dict[int, HoldfastError] = {}
+    for index, part in enumerate(parts.messages):
+        try:
+            items.append(decode(_draft, bytes(part)))
+        except InvalidArgument as error:
+            items.append(None)
+            errors[index] = InvalidArgument(field="The message", problem=error.details["problem"])
+    return items, errors, parts.atomic
+
+
+async def store(
+    call: Call,
+    items: list[_Item | None],
+    errors: dict[int, HoldfastError],
+    atomic: bool,
+    read: Callable[[_Item, int, str | None], Draft],
+) -> Answer:
+    """Store what can be stored, and say for each what became of it."""
+    if not items:
+        raise InvalidArgument(field="messages", problem="is empty; send at least one")
+    now = call.node.clock()
+    correlation_id = call.given_correlation_id
+    drafts: list[Draft] = []
+    places: list[int] = []
+    for index, item in enumerate(items):
+        if item is None:
+            continue
+        try:
+            drafts.append(read(item, now, correlation_id))
+            places.append(index)
+        except HoldfastError as error:
+            errors[index] = error
+    if atomic and errors:
+        raise BatchRefused(next(iter(errors.values())), [item_error(at, errors[at]) for at in sorted(errors)])
+    receipt = await call.node.enqueue(call.queue, drafts, PROTOCOL, atomic=atomic)
+    errors.update((places[at], refused) for at, refused in receipt.errors.items())
+    shown = [item_error(at, errors[at]) for at in sorted(errors)]
+    if len(errors) == len(items) or (atomic and errors):
+        raise BatchRefused(errors[min(errors)], shown)
+    ids: list[str | None] = [None] * len(items)
+    for at, message_id in zip(places, receipt.ids, strict=True):
+        if message_id:
+            ids[at] = str(message_id)
+    return answer(
+        wire.Receipt(
+            ids=ids,
+            duplicates=[places[at] for at in sorted(receipt.duplicates)],
+            errors=shown,
+            durability=receipt.durability.value,
+        )
+    )
+
+
+class BrowseQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What to look at."""
+
+    state: str = ""
+    """Only messages that are in this state in some group (or in `group`): `ready`, `scheduled`, `leased`, `settled`."""
+    group: str = ""
+    cursor: str = ""
+    """Where the page before ended."""
+    limit: int = 100
+    encoding: wire.Encoding = "auto"
+
+
+@ROUTES(
+    "GET",
+    "/api/v1/queues/{name}/messages",
+    Right.CONSUME,
+    query=BrowseQuery,
+    gives=wire.MessagePage,
+    errors=(QueueNotFound,),
+)
+async def browse(call: Call) -> Answer:
+    """Browse live messages, oldest first. Nothing is leased or changed.
+
+    A page may hold fewer messages than `limit`, even none, and still have a `cursor`: go on until it is empty.
+    """
+    query = call.query(BrowseQuery)
+    page = await call.node.browse(call.queue, query.limit, query.cursor, query.state, query.group)
+    shown = [
+        show_view(message, partition, standings, query.encoding) for partition, message, standings in page.messages
+    ]
+    return answer(wire.MessagePage(shown, page.cursor))
+
+
+class MessageQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How to show a message."""
+
+    encoding: wire.Encoding = "auto"
+
+
+@ROUTES(
+    "GET",
+    "/api/v1/queues/{name}/messages/{id}",
+    Right.CONSUME,
+    query=MessageQuery,
+    gives=wire.MessageView,
+    errors=(QueueNotFound, MessageNotFound),
+)
+async def get(call: Call) -> Answer:
+    """Show one live message and how it stands in each group."""
+    query = call.query(MessageQuery)
+    partition, message, standings = await call.node.find(call.queue, call.message_id())
+    return answer(show_view(message, partition, standings, query.encoding))
+
+
+@ROUTES(
+    "PATCH",
+    "/api/v1/queues/{name}/messages/{id}",
+    Right.ADMIN,
+    body=wire.MessageEdit,
+    gives=wire.Message,
+    errors=(QueueNotFound, MessageNotFound, MessageNotWaiting),
+    audited=True,
+)
+async def edit(call: Call) -> Answer:
+    """Change the priority or the delivery time of a waiting message."""
+    change = await call.json(_edit)
+    deliver_at = None if change.deliver_at is None else instant(change.deliver_at, "deliver_at")
+    message = await call.node.edit(call.queue, call.message_id(), priority=change.priority, deliver_at=deliver_at)
+    return answer(show_message(message, 0, "auto"))
+
+
+@ROUTES(
+    "DELETE",
+    "/api/v1/queues/{name}/messages/{id}",
+    Right.ADMIN,
+    status=204,
+    errors=(QueueNotFound, MessageNotFound, MessageNotWaiting),
+    audited=True,
+)
+async def delete(call: Call) -> Answer:
+    """Remove a waiting message, for all groups."""
+    await call.node.delete(call.queue, call.message_id())
+    return Answer(status=204)

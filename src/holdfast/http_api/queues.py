@@ -1,0 +1,104 @@
+"""Queues: create, list, look at, change, delete."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast import wire
+from holdfast.errors import (
+    DeadQueueInvalid,
+    InvalidArgument,
+    InvalidConfig,
+    InvalidName,
+    LimitExceeded,
+    QueueExists,
+    QueueInUse,
+    QueueNotFound,
+)
+from holdfast.http_api.answers import Answer, answer
+from holdfast.http_api.call import Call
+from holdfast.http_api.routes import Right, Routes
+from holdfast.http_api.shapes import show_queue
+
+ROUTES = Routes("Queues")
+PAGE_MAX = 1_000
+
+_create = msgspec.json.Decoder(wire.QueueCreate)
+_fields = msgspec.json.Decoder(wire.ConfigFields)
+
+
+class ListQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which queues to list."""
+
+    prefix: str = ""
+    cursor: str = ""
+    """Where the page before ended."""
+    limit: int = 100
+
+
+def _shown(call: Call, name: tuple[str, str]) -> wire.Queue:
+    return show_queue(call.node.engine.queue(name, call.node.clock()))
+
+
+@ROUTES(
+    "POST",
+    "/api/v1/queues",
+    Right.KNOWN,
+    body=wire.QueueCreate,
+    gives=wire.Queue,
+    status=201,
+    errors=(QueueExists, InvalidName, InvalidConfig, DeadQueueInvalid, LimitExceeded),
+    audited=True,
+)
+async def create(call: Call) -> Answer:
+    """Create a queue."""
+    wish = await call.json(_create)
+    name = (call.namespace, wish.name)
+    await call.node.create_queue(name, wish.config)
+    return answer(_shown(call, name), 201)
+
+
+@ROUTES("GET", "/api/v1/queues", Right.KNOWN, query=ListQuery, gives=wire.QueueList)
+async def list_all(call: Call) -> Answer:
+    """List queues by name."""
+    query = call.query(ListQuery)
+    if not 1 <= query.limit <= PAGE_MAX:
+        raise InvalidArgument(field="limit", problem=f"is 1 to {PAGE_MAX}, not {query.limit}")
+    records = call.node.queues(call.namespace, query.prefix, query.cursor, query.limit)
+    shown = [_shown(call, (record.namespace, record.name)) for record in records]
+    return answer(wire.QueueList(shown, records[-1].name if len(records) == query.limit else ""))
+
+
+@ROUTES("GET", "/api/v1/queues/{name}", Right.ANY, gives=wire.Queue, errors=(QueueNotFound,))
+async def get(call: Call) -> Answer:
+    """Show a queue: its configuration, groups and depth."""
+    return answer(_shown(call, call.queue))
+
+
+@ROUTES(
+    "PUT",
+    "/api/v1/queues/{name}/config",
+    Right.ADMIN,
+    body=wire.QueueConfig,
+    gives=wire.Queue,
+    errors=(QueueNotFound, InvalidConfig, DeadQueueInvalid),
+    audited=True,
+)
+async def update(call: Call) -> Answer:
+    """Change a queue's configuration. What is not named stays as it is."""
+    fields = await call.json(_fields)
+    await call.node.update_queue(call.queue, fields)
+    return answer(_shown(call, call.queue))
+
+
+@ROUTES(
+    "DELETE",
+    "/api/v1/queues/{name}",
+    Right.ADMIN,
+    gives=wire.QueueDeleted,
+    errors=(QueueNotFound, QueueInUse),
+    audited=True,
+)
+async def delete(call: Call) -> Answer:
+    """Delete a queue with all it holds."""
+    return answer(wire.QueueDeleted(await call.node.delete_queue(call.queue)))

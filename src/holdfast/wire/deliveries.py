@@ -1,0 +1,85 @@
+"""Deliveries: leasing and settling."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from holdfast.wire.messages import Message
+from holdfast.wire.problems import ItemError
+from holdfast.wire.times import Duration
+
+Encoding = Literal["auto", "base64"]
+
+
+class Lease(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A wish for deliveries."""
+
+    group: str = "default"
+    limit: int = 1
+    wait: Duration = 0
+    """If nothing is ready, wait so long for the first."""
+    timeout: Duration | None = None
+    """How long the leases last. Without it: the queue's `delivery_timeout`."""
+    consumer: str = ""
+    """Who asks: shown to others, and able to settle without a token."""
+    max_bytes: int = 0
+    """About how many bytes of payload to give at most; `0`: as many as the server allows."""
+    encoding: Encoding = "auto"
+
+
+class Delivery(Message, kw_only=True, omit_defaults=True):
+    """A message in a consumer's hands, until `lease_deadline`."""
+
+    queue: str
+    group: str
+    attempt: int
+    lease_token: str
+    """Settles it. It changes with every lease; of two, the larger number is the later lease."""
+    lease_deadline: str
+
+
+class Leased(msgspec.Struct, frozen=True):
+    """What was leased; nothing if nothing was ready in time."""
+
+    deliveries: list[Delivery]
+
+
+Action = Literal["ack", "nack", "reject", "release", "extend"]
+
+
+class Settlement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What a consumer says of one delivery. With `lease_token`, or as the `consumer` that holds the lease."""
+
+    id: str
+    lease_token: str = ""
+    action: Action = "ack"
+    delay: Duration | None = None
+    """For nack: before it is ready again. Without it the retry policy says."""
+    error: str = ""
+    """For nack and reject: what went wrong; kept with the message."""
+    timeout: Duration | None = None
+    """For extend: how long from now. Without it: the queue's `delivery_timeout`."""
+    consumer: str = ""
+    partition: int = -1
+    """The delivery's partition, if it is known: it saves a search."""
+
+
+class Settle(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Settlements, as one commit."""
+
+    group: str = "default"
+    settlements: list[Settlement]
+
+
+class Settled(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of settlements: how many were done, why others were not, and the new deadlines of extended leases.
+
+    All that is not in `errors` is done, and durable.
+    """
+
+    settled: int
+    errors: list[ItemError] = []
+    deadlines: dict[str, str] = {}
+    """Extended leases: the new deadline by message id."""

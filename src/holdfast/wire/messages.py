@@ -1,0 +1,159 @@
+"""Messages: as producers give them, and as they are shown."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, UnsetType
+
+from holdfast.wire.problems import ItemError
+from holdfast.wire.times import Duration, Instant
+
+Properties = dict[str, str | list[str]]
+"""A producer's own fields. A list where a name occurs more than once (MQTT allows that)."""
+
+JsonPayload = Annotated[Raw, Meta(description="Any JSON value.")]
+
+
+class Draft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A message to enqueue. Its payload is exactly one of `payload`, `text` and `base64`; none of them: empty."""
+
+    payload: JsonPayload | UnsetType = UNSET
+    """Any JSON value, kept as it is written here."""
+    text: str | UnsetType = UNSET
+    """Text, kept as UTF-8 and marked `text/plain` unless `content_type` says otherwise."""
+    base64: bytes | UnsetType = UNSET
+    """Bytes."""
+    content_type: str | None = None
+    key: str | None = None
+    """Messages of one key are delivered one after another."""
+    message_id: str | None = None
+    """The producer's id: a second enqueue with it inside the queue's `dedup_window` stores nothing."""
+    priority: int = 128
+    """0 to 255, lower is sooner."""
+    delay: Duration | None = None
+    deliver_at: Instant | None = None
+    """Not before this instant. Not together with `delay`."""
+    ttl: Duration | None = None
+    """How long it may wait; `0`: for ever. Without it: the queue's `message_ttl`."""
+    properties: Properties = {}
+    correlation_id: str | None = None
+    """Kept for the message's whole life. Without it: the request's `X-Correlation-Id`, if it has one."""
+    reply_to: str | None = None
+
+
+class Enqueue(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Messages to store, as one commit. `atomic`: all or none."""
+
+    messages: list[Draft]
+    atomic: bool = False
+
+
+class Receipt(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of an enqueue. It is given when what was stored is as durable as the queue says.
+
+    `ids` has an id for each message, in order: null where it was refused (`errors` says why), the first one's where it
+    is a duplicate (`duplicates` has its index).
+    """
+
+    ids: list[str | None]
+    duplicates: list[int] = []
+    errors: list[ItemError] = []
+    durability: str = "fsync"
+
+
+class Origin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Where a dead letter, a redriven or an imported message comes from, and why."""
+
+    source_id: str
+    source_queue: str = ""
+    source_group: str = ""
+    reason: str = ""
+    """`max_retries`, `total_timeout`, `rejected` or `expired`."""
+    error: str = ""
+    attempts: int = 0
+    first_attempt_at: Instant | None = None
+    last_attempt_at: Instant | None = None
+
+
+class Message(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A stored message. Absent fields are empty.
+
+    The payload is in one of three fields. With `encoding=base64` it is always `base64`. With `auto` it follows the
+    content type: JSON is in `payload`, text in `text`, anything else in `base64`; without a content type it is in
+    `payload` if it is JSON, else in `text` if it is UTF-8, else in `base64`.
+    """
+
+    id: str
+    sequence: int
+    partition: int
+    enqueued_at: str
+    payload: JsonPayload | UnsetType = UNSET
+    text: str | UnsetType = UNSET
+    base64: bytes | UnsetType = UNSET
+    content_type: str | None = None
+    key: str | None = None
+    message_id: str | None = None
+    priority: int = 128
+    deliver_at: str | None = None
+    expires_at: str | None = None
+    properties: Properties = {}
+    correlation_id: str | None = None
+    reply_to: str | None = None
+    correlation_data: bytes | None = None
+    origin: Origin | None = None
+
+    def body(self) -> bytes:
+        """The payload's bytes, in whichever field it is."""
+        if isinstance(self.payload, Raw):
+            return bytes(self.payload)
+        if isinstance(self.text, str):
+            return self.text.encode()
+        return self.base64 if isinstance(self.base64, bytes) else b""
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How a message stands in one group."""
+
+    group: str
+    state: str
+    """`ready`, `scheduled`, `leased` or `settled`."""
+    attempt: int = 0
+    consumer: str = ""
+    lease_deadline: str | None = None
+    ready_at: str | None = None
+    error: str = ""
+
+
+class MessageView(Message, kw_only=True, omit_defaults=True):
+    """A message and how it stands in each group."""
+
+    standings: list[Standing] = []
+
+
+class MessagePage(msgspec.Struct, frozen=True):
+    """Live messages, oldest first; nothing is leased. Go on with `cursor`; empty: there are no more."""
+
+    messages: list[MessageView]
+    cursor: str = ""
+
+
+class MessageEdit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Changes to a waiting message."""
+
+    priority: int | None = None
+    deliver_at: Instant | None = None
+
+
+class ImportItem(Draft, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A message with where it comes from. Importing the same `source_id` and `source_group` again stores nothing."""
+
+    origin: Origin
+
+
+class Import(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Stored items to take in, as one commit."""
+
+    items: list[ImportItem]
+    atomic: bool = False
