@@ -16,6 +16,7 @@ from holdfast.core.commands import (
     Settle,
     Settlement,
     Verb,
+    Withdraw,
 )
 from holdfast.core.effects import Effects, Missing
 from holdfast.core.queue import GroupKind
@@ -191,3 +192,13 @@ def test_records_that_are_not_there_are_known_not_to_be_there() -> None:
     shard.supply(missing.value.reads, [[]])
     shard.want_bodies(range(11, 16))
     assert [shard.body(seq) for seq in range(11, 16)] == [None] * 5
+
+
+def test_withdrawing_what_is_gone_or_leased_changes_nothing() -> None:
+    bench = Bench()
+    bench.enqueue("acked", "leased", "waiting")
+    acked, _ = bench.lease(2)
+    bench.settle([acked])
+    reply = bench.engine.step(bench.queue, bench.shard, Withdraw([1, 2, 3, 99]), bench.now)
+    assert reply == 1
+    assert bench.queue.depth == 1

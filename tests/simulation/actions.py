@@ -14,8 +14,9 @@ from holdfast.core.records import NO_EXTRA, Extra, Origin
 from holdfast.errors import MessageNotFound, MessageNotWaiting
 from tests.simulation.machine import NAMESPACE, Machine
 from tests.simulation.mail import Queue, must
+from tests.simulation.movers import Movers
 from tests.simulation.order import check_lease
-from tests.simulation.readers import LIMITS, Readers
+from tests.simulation.readers import LIMITS
 from tests.simulation.world import SECOND, SIZE_MAX
 
 HANDLES_MAX = 60
@@ -34,7 +35,7 @@ class Handle:
     partition: int
 
 
-class Actions(Readers):
+class Actions(Movers):
     """Random operations on a machine."""
 
     def __init__(self, machine: Machine) -> None:
@@ -55,6 +56,7 @@ class Actions(Readers):
             (2, self.pause),
             (2, self.look),
             (2, self.bring_in),
+            (3, self.redrive),
         ]
 
     def one(self) -> None:

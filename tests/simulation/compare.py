@@ -94,6 +94,7 @@ def adopt(model: Model, picture: Picture, doubt: bool) -> None:
             facts.unseen[name] = facts.unseen.get(name, 0) + taken
         for mail in stored.mails.values():
             _check_known(facts, model, mail, stored, doubt)
+    _check_swaps(model, picture)
     _take_over_facts(model, picture)
     model.queues = picture.queues
     model.expected = {}
@@ -148,6 +149,20 @@ def _check_known(facts: Facts, model: Model, mail: Mail, stored: Queue, doubt: b
         must(life.over or kind in (None, "?"), f"{stored.name}/{group}: {mail.id} ended {kind} and is back: {life}")
         least = facts.failures.get((mail.id, number), 0)
         must(life.over or life.failures >= least, f"{stored.name}/{group}: {mail.id} forgot failures: {life}, {least}")
+
+
+def _check_swaps(model: Model, picture: Picture) -> None:
+    """A letter and what it was redriven to change places: one of the two came through the crash."""
+    for dead, letter, target, message_id in model.swaps:
+        back = dead in picture.queues and letter in picture.queues[dead].mails
+        there = _stored(model, picture, target, message_id)
+        # If the letter itself was lost, its source is back.
+        kept = letter in model.facts.ids
+        must(
+            back != there if kept else not (back and there),
+            f"{dead}: {letter} redriven to {message_id}: letter {back}, message {there}",
+        )
+    model.swaps = []
 
 
 def _take_over_facts(model: Model, picture: Picture) -> None:

@@ -163,6 +163,7 @@ class Machine:
         self._new_tokens = set()
         self._unsafe = False
         self.model.facts.confirm()
+        self.model.swaps = []
 
     def check(self) -> None:
         """What is stored is what the model says, and every record fits."""

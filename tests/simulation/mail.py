@@ -57,6 +57,7 @@ class Mail:
     size: int
     message_id: str | None = None
     source: tuple[int, str] | None = None
+    source_queue: str = ""
     why: tuple[str, int] | None = None  # of a dead letter: reason and attempts
     given_key: str | None = None  # as the producer gave it, whether or not this queue goes by it
     scheduled: bool = False

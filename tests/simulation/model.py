@@ -34,6 +34,7 @@ class Model:
         self.places: dict[int, tuple[int, int]] = {}  # partition and sequence of every message ever stored
         self.names: dict[tuple[str, int], str] = {}  # groups ever made
         self.reasons: dict[str, int] = {}
+        self.swaps: list[tuple[str, int, str, int]] = []  # letters that were redriven and not confirmed, and to what
 
     # --- messages come ----------------------------------------------------------------------------------------------
 
@@ -98,6 +99,7 @@ class Model:
             size=len(draft.payload),
             message_id=extra.message_id,
             source=(origin.source_id, origin.source_group) if origin else None,
+            source_queue=origin.source_queue if origin else "",
             given_key=extra.key,
             why=(origin.reason, origin.attempts) if origin else None,
             scheduled=draft.deliver_at > now,

@@ -180,6 +180,7 @@ class Picture:
                 size=len(message.payload),
                 message_id=message.extra.message_id,
                 source=(origin.source_id, origin.source_group) if origin else None,
+                source_queue=origin.source_queue if origin else "",
                 given_key=message.extra.key,
                 why=(origin.reason, origin.attempts) if origin else None,
                 scheduled=seq in shard.scheduled,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from holdfast.broker import engine as engine_module
+from holdfast.broker import redrive
 from holdfast.core import enqueue, leasing
-from holdfast.core.commands import Draft, Verb
+from holdfast.core.commands import Draft, Verb, Withdraw
 from holdfast.core.effects import Effects
 from holdfast.core.groups import NEVER, LeaseGroup
 from holdfast.core.ids import Snowflakes
@@ -107,7 +109,21 @@ def a_write_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Shard, "flush", lambda *_: None)
 
 
+def a_redrive_is_two_batches(patch: pytest.MonkeyPatch) -> None:
+    def wrong(seqs: list[int], reason: str) -> Withdraw:
+        frame = inspect.currentframe()
+        assert frame is not None
+        assert frame.f_back is not None
+        engine = frame.f_back.f_locals["engine"]
+        assert isinstance(engine, engine_module.Engine)
+        engine.write_early()
+        return Withdraw(seqs, reason)
+
+    patch.setattr(redrive, "Withdraw", wrong)
+
+
 BREAKS: list[Break] = [
+    a_redrive_is_two_batches,
     a_leased_key_is_free,
     producers_ids_are_kept_beyond_their_window,
     a_write_is_forgotten,

@@ -20,6 +20,7 @@ from pathlib import Path
 from holdfast.broker import admin
 from holdfast.broker.catalog import Queue
 from holdfast.broker.engine import Engine, Limits
+from holdfast.broker.redrive import Letters, redrive
 from holdfast.core.admin import AT_ONCE
 from holdfast.core.commands import Draft, Leased, Purge, Purged, Settlement, Standing, Verb
 from holdfast.core.effects import Op
@@ -439,6 +440,33 @@ class Scene:
         message_id = self.ids[arguments[0]]
         admin.delete(self.engine, ("default", self.homes[message_id]), message_id, self.now)
         yield f"deleted {arguments[0]}"
+
+    def do_redrive(self, arguments: list[str], options: Options) -> Iterator[str]:
+        """`redrive dlq/tasks reason=rejected target=other`, or letters by name: `redrive dlq/tasks m3`."""
+        queue, *names = arguments
+        which = Letters(
+            ids=frozenset(self.ids[name] for name in names),
+            reasons=frozenset(options["reason"].split(",")) if "reason" in options else frozenset(),
+            error=options.get("error", ""),
+            source_queue=options.get("source_queue", ""),
+            source_group=options.get("source_group", ""),
+        )
+        for done in redrive(
+            self.engine,
+            ("default", queue),
+            which,
+            self._clock,
+            target=options.get("target", ""),
+            limit=int(options.get("limit", "0")),
+            dry_run="dry" in options,
+            discard="discard" in options,
+        ):
+            self._commit()
+            yield f"looked at {done.looked}, {done.leased} leased"
+            for letter, message in done.moved:
+                yield f"{self.name(letter)} -> {self.name(message) if message else 'nowhere'}"
+            for letter, error in done.refused.items():
+                yield f"{self.name(letter)}: {self._error(error)}"
 
     # --- looking ----------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from holdfast.core.commands import Draft
 from holdfast.core.ids import fnv1a32, route_of
 from holdfast.core.journal import ShardName
 from holdfast.core.queue import QueueConfig, QueueRecord
-from holdfast.core.records import NO_EXTRA
+from holdfast.core.records import NO_EXTRA, Origin
 from holdfast.core.shard import Shard
 
 QueueName = tuple[str, str]
@@ -57,8 +57,8 @@ class Queue:
     def route(self, drafts: list[Draft]) -> Routes:
         """Which shard takes which drafts, by index, in order.
 
-        A key decides; else a producer's message id, so that its repetition meets the first; else the source of a dead
-        letter or import. What has none of these goes together to the partition whose turn it is.
+        A key decides; else the source of an import or redrive, or a producer's message id, so that a repetition meets
+        the first. What has none of these goes together to the partition whose turn it is.
         """
         shards = self.shards
         self._turn = (self._turn + 1) % len(shards)
@@ -70,12 +70,23 @@ class Queue:
             parts.setdefault(self._partition(draft), []).append(index)
         return [(shards[partition], indexes) for partition, indexes in parts.items()]
 
+    def route_letters(self, drafts: list[Draft]) -> Routes:
+        """Which shard takes which dead letters: their source decides, whatever their key."""
+        parts: dict[int, list[int]] = {}
+        for index, draft in enumerate(drafts):
+            assert draft.extra.origin is not None
+            parts.setdefault(self._of_source(draft.extra.origin), []).append(index)
+        return [(self.shards[partition], indexes) for partition, indexes in parts.items()]
+
+    def _of_source(self, origin: Origin) -> int:
+        return fnv1a32(origin.source_id.to_bytes(8, "big")) % len(self.shards)
+
     def _partition(self, draft: Draft) -> int:
         extra = draft.extra
-        if extra.origin is not None:
-            return fnv1a32(extra.origin.source_id.to_bytes(8, "big")) % len(self.shards)
         if extra.key is not None:
             return route_of(extra.key) % len(self.shards)
+        if extra.origin is not None:
+            return self._of_source(extra.origin)
         if extra.message_id is not None:
             return route_of(extra.message_id) % len(self.shards)
         return self._turn

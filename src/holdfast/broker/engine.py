@@ -66,14 +66,20 @@ BURIAL_ROUNDS = 1_000  # chunks of one Tick loop; more waits for the next turn
 
 
 # What a shard leaves behind when its queue is deleted. MESSAGES are not among it: the journal refers to them.
-_OF_SHARDS = frozenset(Table) - {
-    Table.META,
-    Table.QUEUES,
-    Table.MESSAGES,
-    Table.JOURNAL,
-    Table.TRANSACTIONS,
-    Table.STAGED,
-}
+_OF_SHARDS = (
+    Table.SHARDS,
+    Table.GROUPS,
+    Table.READY,
+    Table.SCHEDULED,
+    Table.DUE,
+    Table.KEYED,
+    Table.DELIVERIES,
+    Table.SETTLED,
+    Table.EXPIRIES,
+    Table.DEDUP,
+    Table.DEDUP_ENDS,
+    Table.SOURCES,
+)
 
 
 class NodeRecord(msgspec.Struct, array_like=True):
@@ -225,7 +231,7 @@ class Engine:
         """Take records of somebody else's into the batch: a front's own, to be as durable as the messages beside it."""
         self._ops += ops
 
-    def _write_early(self) -> None:
+    def write_early(self) -> None:
         """Write what has been gathered, because it must be read. Whether it must be synced is for the turn's end."""
         must_sync = self.write()
         self._must_sync = self._must_sync or must_sync
@@ -235,7 +241,7 @@ class Engine:
         effects = shard.step(command, now)
         while effects.reads:
             if shard.number in self._touched:
-                self._write_early()
+                self.write_early()
             shard.supply(effects.reads, self._fetch(effects.reads))
             effects = shard.step(command, now)
         self._at = now
@@ -264,14 +270,17 @@ class Engine:
 
     def enqueue(self, name: QueueName, drafts: list[Draft], protocol: str, now: int, atomic: bool = False) -> Enqueued:
         """Store messages. The reply is good once the batch is durable. `atomic`: nothing is stored if one errs."""
-        queue = self.queue(name, now, create=True)
+        return self.enqueue_in(self.queue(name, now, create=True), drafts, protocol, now, atomic)
+
+    def enqueue_in(self, queue: Queue, drafts: list[Draft], protocol: str, now: int, atomic: bool = False) -> Enqueued:
+        """Store messages in a queue that is at hand."""
         room = queue.room()
         routes = queue.route(drafts)
         if atomic:
             tried = self._spread(queue, routes, drafts, room, protocol, now, trial=True)
             if tried.errors:
                 return Enqueued([0] * len(drafts), {}, tried.errors)
-        self.stirred.add(name)
+        self.stirred.add(queue.name)
         if len(routes) == 1:
             shard, _ = routes[0]
             reply = self.step(queue, shard, Enqueue(drafts, room, protocol), now)
@@ -402,7 +411,7 @@ class Engine:
         places, reads = shard.heads(group, limit)
         while reads:
             if shard.number in self._touched:
-                self._write_early()
+                self.write_early()
             shard.supply(reads, self._fetch(reads))
             places, reads = shard.heads(group, limit)
         if shard.passed_by >= PASS_BY_MAX:
@@ -509,7 +518,7 @@ class Engine:
         for item in doomed:
             by_group.setdefault(item.group, []).append(item)
         for group, items in by_group.items():
-            self._write_early()
+            self.write_early()
             if target_name is None:
                 self.dropped += items
                 letters = [0] * len(items)
@@ -524,7 +533,7 @@ class Engine:
         if target is None:
             return [-1] * len(doomed)
         drafts = [dead_letter(queue.record.name, item) for item in doomed]
-        reply = self._spread(target, target.route(drafts), drafts, -1, "broker", now)
+        reply = self._spread(target, target.route_letters(drafts), drafts, -1, "broker", now)
         self.stirred.add(target.name)
         if queue.config.dlq.alert_webhook:
             for item, letter in zip(doomed, reply.ids, strict=True):
@@ -615,7 +624,7 @@ class Engine:
         record = queue.record
         for shard in queue.shards:
             low, high = shard_key(shard.number), shard_key(shard.number + 1)
-            self._ops += [(table, low, Until(high)) for table in sorted(_OF_SHARDS)]
+            self._ops += [(table, low, Until(high)) for table in _OF_SHARDS]
             self._touched.pop(shard.number, None)
             self._wake_of.pop(shard.number, None)
         self._ops.append((Table.QUEUES, queue_key(record.namespace, record.name), None))

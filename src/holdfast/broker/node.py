@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -25,6 +25,7 @@ from holdfast.broker.dispatch import Dispatcher, Waiter, releases
 from holdfast.broker.engine import Engine, Limits
 from holdfast.broker.keeper import Keeper
 from holdfast.broker.members import Deliver, GroupName, Member
+from holdfast.broker.redrive import STEP, Letters, Redriven, redrive
 from holdfast.broker.stats import GroupStats, QueueStats, Rates, cursor_stats, group_stats
 from holdfast.broker.webhooks import Webhooks
 from holdfast.config import Config
@@ -32,7 +33,7 @@ from holdfast.core.commands import CursorRange, Draft, Enqueued, Leased, Settlem
 from holdfast.core.effects import Op
 from holdfast.core.groups import NEVER
 from holdfast.core.ids import born_at
-from holdfast.core.queue import Durability, GroupKind, GroupRecord, QueueRecord
+from holdfast.core.queue import Durability, GroupKind, GroupRecord, QueueRecord, dead_queue_of
 from holdfast.core.records import Message
 from holdfast.errors import (
     DiskFull,
@@ -54,6 +55,8 @@ from holdfast.units import SECOND
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 ROOM_CHECK_EVERY = SECOND
+ALL_LETTERS = Letters()
+STEPS_A_SECOND = 10  # of a redrive with a rate: it goes evenly, not in bursts
 RECOVERY_PAUSE_SECONDS = 1.0  # between attempts to open a store that failed
 LAZY_SYNC_SECONDS = 1.0  # what is answered before its sync is synced at most this much later
 """Queues with durability `buffered` lose at most this much when the machine dies (nothing when the process does)."""
@@ -748,6 +751,49 @@ class Node:
             if count is None:
                 return total
             total += count
+
+    async def redrive(
+        self,
+        name: QueueName,
+        which: Letters = ALL_LETTERS,
+        *,
+        target: str = "",
+        limit: int = 0,
+        rate: float = 0.0,
+        dry_run: bool = False,
+        discard: bool = False,
+    ) -> AsyncGenerator[Redriven, None]:
+        """Move dead letters of the dead queue `name` back to their source, or to `target`; with `discard`, away.
+
+        Yields what each step did, when it is durable. `rate` bounds the letters moved in a second. Closing the
+        iterator stops it: what was moved stays moved, and another call goes on with the rest.
+        """
+        if rate < 0 or limit < 0:
+            raise InvalidArgument(field="rate and limit", problem="cannot be negative")
+        first = self.engine
+        step = min(max(int(rate / STEPS_A_SECOND), 1), STEP) if rate else STEP
+        work = redrive(
+            first, name, which, self.clock, target=target, step=step, limit=limit, dry_run=dry_run, discard=discard
+        )
+        while True:
+            with self._guard() as engine:
+                if engine is not first:
+                    raise StoreUnavailable(problem="it was opened anew while letters were being redriven")
+                if not dry_run and not discard:
+                    self._check_room(self.clock())
+                done = next(work, None)
+            if engine.pending:
+                await self._durable()
+            if done is None:
+                return
+            yield done
+            await asyncio.sleep(len(done.moved) / rate if rate and not dry_run else 0)
+
+    def dead_queue(self, name: QueueName) -> QueueName | None:
+        """The queue that takes the dead letters of a queue, None if they are dropped. It may not be there yet."""
+        record = self.queue(name)
+        dead = dead_queue_of(record.name, record.config)
+        return (name[0], dead) if dead is not None else None
 
     def queue(self, name: QueueName) -> QueueRecord:
         return self.engine.queue(name, self.clock()).record

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from holdfast.core.commands import AddGroup, Delete, Edit, Purge, Purged, RemoveGroup
+from holdfast.core.commands import AddGroup, Delete, Edit, Purge, Purged, RemoveGroup, Withdraw
 from holdfast.core.effects import Effects, Until
 from holdfast.core.enqueue import appear, place_of
 from holdfast.core.groups import LeaseGroup
 from holdfast.core.journal import Entry
 from holdfast.core.leasing import free_key, leave_lane, next_of_keys
 from holdfast.core.queue import PRIORITY_MAX, JournalMode
-from holdfast.core.reading import CHUNK, Live, locate, unschedule
+from holdfast.core.reading import CHUNK, Live, liveness, locate, unschedule
 from holdfast.core.records import (
     GONE,
     LAST,
@@ -21,6 +21,7 @@ from holdfast.core.records import (
     delivery_key,
     group_key,
     message_key,
+    read_message,
     read_ready,
     read_scheduled,
     ready_key,
@@ -111,7 +112,7 @@ def purge(shard: Shard, command: Purge, now: int, effects: Effects) -> None:
     effects.reply = Purged(len(entries), done, after=(Table.SCHEDULED, b"" if done else rows[-1][0] + b"\0"))
 
 
-def _purge_delayed(shard: Shard, entries: list[tuple[int, int, Place]], effects: Effects) -> None:
+def _purge_delayed(shard: Shard, entries: list[tuple[int, int, Place]], effects: Effects, reason: str = "") -> None:
     """Remove messages that are delayed: due time, id, place."""
     shard.want_to_remove(place for _, _, place in entries)
     purged: dict[str, list[int]] = {}
@@ -126,10 +127,12 @@ def _purge_delayed(shard: Shard, entries: list[tuple[int, int, Place]], effects:
         for name in names or [""]:
             purged.setdefault(name, []).append(message_id)
     for name, ids in purged.items():
-        journal_purged(shard, name, ids, effects)
+        journal_purged(shard, name, ids, effects, reason)
 
 
-def _purge_places(shard: Shard, places: list[Place], everything: bool, now: int, effects: Effects) -> int:
+def _purge_places(
+    shard: Shard, places: list[Place], everything: bool, now: int, effects: Effects, reason: str = ""
+) -> int:
     shard.want_to_remove(places)
     shard.want_bodies(place.seq for place in places)  # for their ids
     messages = [(place, shard.message(place.seq)) for place in places]
@@ -147,7 +150,7 @@ def _purge_places(shard: Shard, places: list[Place], everything: bool, now: int,
             if key in group.keys:
                 free_key(shard, group, key, nexts[name], now, effects)
     for name, ids in purged.items():
-        journal_purged(shard, name, ids, effects)
+        journal_purged(shard, name, ids, effects, reason)
     return len(messages)
 
 
@@ -191,12 +194,12 @@ def _gone(shard: Shard, seq: int, effects: Effects) -> None:
         effects.ops.append((Table.SETTLED, settled_key(shard.number, seq), write_mask(GONE)))
 
 
-def journal_purged(shard: Shard, group: str, ids: list[int], effects: Effects) -> None:
+def journal_purged(shard: Shard, group: str, ids: list[int], effects: Effects, reason: str = "") -> None:
     if group:
         who = shard.groups.get(group) or shard.cursors[group]
         who.count("purged", len(ids))
     if ids and shard.config.journal is not JournalMode.OFF:
-        effects.entries.append((Entry.MANY, shard.number, group, _PURGED, "", ids))
+        effects.entries.append((Entry.MANY, shard.number, group, _PURGED, reason, ids))
         effects.rows += len(ids)
 
 
@@ -210,6 +213,28 @@ def delete(shard: Shard, command: Delete, now: int, effects: Effects) -> None:
         _purge_delayed(shard, [(message.deliver_at, message.id, place)], effects)
     else:
         _purge_places(shard, [place], False, now, effects)
+
+
+@handles(Withdraw)
+def withdraw(shard: Shard, command: Withdraw, now: int, effects: Effects) -> None:
+    """Remove many waiting messages at once. What is leased or gone stays as it is; the reply is how many went."""
+    shard.want_bodies(command.seqs)
+    bodies = [(seq, shard.body(seq)) for seq in command.seqs]
+    messages = [read_message(seq, value) for seq, value in bodies if value is not None]
+    spots = liveness(shard, messages)
+    delayed: list[tuple[int, int, Place]] = []
+    places: list[Place] = []
+    for message in messages:
+        spot = spots[message.seq]
+        place = place_of(shard, message, spot.stamp)
+        if spot.live is Live.SCHEDULED:
+            delayed.append((message.deliver_at, message.id, place))
+        elif spot.live is Live.READY:
+            places.append(place)
+    shard.want_to_remove(place for _, _, place in delayed)  # before the first change
+    count = _purge_places(shard, places, False, now, effects, command.reason)
+    _purge_delayed(shard, delayed, effects, command.reason)
+    effects.reply = count + len(delayed)
 
 
 def _check_waiting(shard: Shard, message_id: int) -> None:

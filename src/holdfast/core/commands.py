@@ -196,6 +196,13 @@ class Delete(msgspec.Struct, frozen=True):
     id: int
 
 
+class Withdraw(msgspec.Struct, frozen=True):
+    """Remove these waiting messages, by their sequences, for all groups; `reason` says why in the journal."""
+
+    seqs: list[int]
+    reason: str = ""
+
+
 class Browse(msgspec.Struct, frozen=True):
     """Look at live messages in the order of their sequence, from `first`; nothing is leased."""
 
@@ -242,6 +249,7 @@ Command = (
     | Purge
     | Edit
     | Delete
+    | Withdraw
     | Browse
     | Find
 )

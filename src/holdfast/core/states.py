@@ -134,6 +134,7 @@ class Reason(StrEnum):
     REJECTED = "rejected"
     EXPIRED = "expired"
     MAX_LAG = "max_lag"
+    REDRIVEN = "redriven"  # a dead letter that went back to work; in the journal it is `purged` from the dead queue
 
 
 def journal_names(event: Event) -> Journalled | None:
