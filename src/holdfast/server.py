@@ -16,6 +16,7 @@ from typing import Protocol
 
 import structlog
 import uvloop
+from starlette.routing import BaseRoute, WebSocketRoute
 
 from holdfast import __version__, logs
 from holdfast.auth.gate import Gate
@@ -23,6 +24,7 @@ from holdfast.broker.node import Node, wall_clock
 from holdfast.config import Config
 from holdfast.errors import StoreReadOnly
 from holdfast.http_api import HttpFront
+from holdfast.mqtt.net import MqttFront
 from holdfast.store import open_store
 from holdfast.store.contract import Store
 from holdfast.units import SECOND, format_duration
@@ -117,8 +119,14 @@ class Front(Protocol):
 def _fronts(config: Config, node: Node, gate: Gate) -> list[Front]:
     """The fronts that are switched on, in the order in which they start."""
     fronts: list[Front] = []
+    routes: list[BaseRoute] = []
+    if config.mqtt.enabled:
+        mqtt = MqttFront(config, node, gate)
+        fronts.append(mqtt)
+        if config.mqtt.websocket:
+            routes.append(WebSocketRoute("/mqtt", mqtt.websocket()))
     if config.http.enabled:
-        fronts.append(HttpFront(config, node, gate))
+        fronts.append(HttpFront(config, node, gate, routes))
     return fronts
 
 

@@ -153,6 +153,11 @@ class Members:
         for name, partitions in assign(len(queue.shards), list(members), before).items():
             members[name].partitions = partitions
 
+    def adopt(self, member: Member, leased: Leased) -> None:
+        """A member is back and has this delivery still."""
+        member.took([leased])
+        self._holders[member.group][leased.message.id] = member
+
     def settled(self, group: GroupName, settlements: list[Settlement], results: Sequence[object]) -> None:
         """Deliveries that were settled, by whomever, free their members' credit."""
         holders = self._holders.get(group)

@@ -630,6 +630,17 @@ class Node:
             engine.stirred.add(member.group[0])
             self.commit.soon()
 
+    def held(self, name: QueueName, group: str, partition: int, message_id: int, token: int) -> Leased | None:
+        """A delivery under a lease, if that is still the current one: for a consumer that must be sent it again."""
+        with self._guard() as engine:
+            queue = engine.queues.get(name)
+            here = queue.shards[partition].groups.get(group) if queue is not None else None
+            delivery = here.deliveries.get(message_id) if here is not None else None
+            if delivery is None or delivery.token != token or delivery.deadline <= self.clock():
+                return None
+            _, message, _ = admin.find(engine, name, message_id, self.clock())
+        return Leased(message, token, delivery.failures + 1, delivery.deadline, partition, group, delivery.stamp)
+
     def stir(self, name: QueueName) -> None:
         """Look again whether somebody can be served in a queue."""
         engine = self.commit.engine
@@ -888,6 +899,10 @@ class Subscription:
         """How many deliveries it may have unsettled from now on; 0 pauses it."""
         self._member.credit = credit
         self._node.stir(self._member.group[0])
+
+    def adopt(self, leased: Leased) -> None:
+        """The member holds this delivery since before it joined: it counts against its credit."""
+        self._node.dispatcher.members.adopt(self._member, leased)
 
     def leave(self, verb: Verb | None = Verb.RELEASE) -> None:
         """Leave the group. Its leases are released, failed (`VANISH`), or kept until their deadline (None)."""

@@ -321,8 +321,11 @@ class Address:
     """A host and a port to listen on: `127.0.0.1:8080`, `[::1]:8080`, `localhost:0` (any free port)."""
 
     flag: str | None = None
+    optional: bool = False
 
     def read(self, raw: object) -> str:
+        if self.optional and raw in UNSET:
+            return ""
         host, colon, port = raw.rpartition(":") if isinstance(raw, str) else ("", "", "")
         bare = host.removeprefix("[").removesuffix("]")
         well_formed = bare and colon and port.isascii() and port.isdigit() and int(port) <= 65_535
@@ -331,10 +334,10 @@ class Address:
         return f"{host}:{int(port)}"
 
     def allowed(self) -> str:
-        return "host:port, with an IPv6 address in brackets"
+        return "host:port, with an IPv6 address in brackets" + (", or none" if self.optional else "")
 
     def show(self, value: object) -> str:
-        return str(value)
+        return str(value) if value or not self.optional else NONE
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -403,6 +403,85 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
     that is gone is noticed. Most proxies give up after 30 to 60 s of silence."""
 
 
+class MqttSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The MQTT broker."""
+
+    enabled: Annotated[bool, Switch()] = True
+    """Whether MQTT is served."""
+
+    listen: Annotated[str, Address(flag="--mqtt")] = "127.0.0.1:1883"
+    """The address for MQTT over plain TCP. Port 0 takes any free one, which the log then names."""
+
+    tls_listen: Annotated[str, Address(flag="--mqtts", optional=True)] = ""
+    """The address for MQTT over TLS, usually port 8883; needs `tls.certificate_file`. Empty: none."""
+
+    websocket: Annotated[bool, Switch()] = True
+    """Whether the HTTP server also takes MQTT over WebSocket, at `/mqtt`."""
+
+    queues: Annotated[bool, Switch()] = True
+    """Whether topics below `$queue/` and `$admin/` are queues. Off, this is an ordinary MQTT broker."""
+
+    prefetch: Annotated[int, Count(1, 100_000)] = 10
+    """Deliveries a consumer of a queue has in flight if it does not say (`prefetch`). All of them are under their lease
+    while they wait in the client: with 30 s leases 10 leave 3 s for each, worked off one after another."""
+
+    stats_interval: Annotated[int, Duration(100 * MILLISECOND, HOUR)] = 5 * SECOND
+    """How often subscribers of `$admin/queue/<name>/stats` are sent the figures."""
+
+    max_connections: Annotated[int, Count(1, 1_000_000)] = 10_000
+    """Clients at the same time. Each costs a file descriptor and some 10 KiB; past it a CONNECT is answered with
+    `server busy`."""
+
+    connect_timeout: Annotated[int, Duration(100 * MILLISECOND, 10 * MINUTE)] = 10 * SECOND
+    """From the opening of a connection to its CONNECT: a stranger who says nothing holds a connection no longer."""
+
+    keep_alive_max: Annotated[int, Duration(0, 18 * HOUR)] = 20 * MINUTE
+    """A v5 client that asks for a longer keep alive, or for none, is told this one: a connection whose peer vanished
+    must not hold memory for ever. 0 leaves it to the client. 3.1.1 has no way to be told."""
+
+    max_connect_bytes: Annotated[int, Size(KIB, 256 * MIB)] = 128 * KIB
+    """The largest CONNECT, which a stranger may make us keep: room for a token and a will of 64 KiB each."""
+
+    max_packet_bytes: Annotated[int, Size(KIB, 256 * MIB)] = MIB + 128 * KIB
+    """The largest packet of a client that is connected: a message of 1 MiB, a topic of 64 KiB and as much again for
+    properties. v5 clients are told."""
+
+    receive_maximum: Annotated[int, Count(1, 65_535)] = 1_000
+    """QoS 1 and 2 messages a v5 client may send before they are answered: at 256 B a quarter of a megabyte, and enough
+    to fill a sync of some milliseconds."""
+
+    max_inflight: Annotated[int, Count(1, 65_535)] = 1_000
+    """Messages of QoS 1 and 2 sent to a client before it answers, if its own Receive Maximum is not lower."""
+
+    topic_aliases: Annotated[int, Count(0, 65_535)] = 32
+    """Topic aliases in each direction: each holds a topic of up to 64 KiB for as long as the connection lives."""
+
+    max_subscriptions: Annotated[int, Count(1, 1_000_000)] = 1_000
+    """Subscriptions of one client; one costs about a kilobyte."""
+
+    max_queued_messages: Annotated[int, Count(1, 10_000_000)] = 10_000
+    """Messages of QoS 1 and 2 that wait in one session while its client is away or slow. What does not fit is dropped,
+    the newest first, and counted; durable queues have no such limit but their `max_depth`."""
+
+    max_queued_bytes: Annotated[int, Size(KIB, TIB)] = 16 * MIB
+    """The same, by size."""
+
+    max_retained: Annotated[int, Count(0, 10_000_000)] = 100_000
+    """Retained messages of one namespace. They are kept in memory."""
+
+    session_expiry_max: Annotated[int, Duration(0, 49_710 * DAY)] = 7 * DAY
+    """The longest a session is kept without its client; a longer wish is cut to this and the client told. Sessions of
+    3.1.1 clients without `clean session` get it too. Seven days outlast a long weekend, and a client that never comes
+    back does not fill the disk."""
+
+    buffer_bytes: Annotated[int, Size(KIB, GIB)] = 256 * KIB
+    """Bytes on their way to a client, beyond what the system buffers, after which it is slow: QoS 0 messages for it are
+    dropped, others wait in its session, its deliveries stay leased, and nothing more is read from it."""
+
+    stall_timeout: Annotated[int, Duration(100 * MILLISECOND, HOUR)] = 30 * SECOND
+    """A client that stays slow for so long is dropped: it holds the buffers above, and messages others could have."""
+
+
 class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What the server says on standard error."""
 
@@ -428,6 +507,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     tls: TlsSettings = TlsSettings()
     audit: AuditSettings = AuditSettings()
     http: HttpSettings = HttpSettings()
+    mqtt: MqttSettings = MqttSettings()
     log: LogSettings = LogSettings()
     origins: dict[str, str] = {}
     """Where each value came from, by dotted name: `default`, `file PATH`, `environment HOLDFAST_X`, `flag --x`."""

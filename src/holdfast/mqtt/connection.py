@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from holdfast.mqtt.codec import PACKET_BYTES_MAX, V5
 
@@ -10,13 +10,21 @@ if TYPE_CHECKING:
     from holdfast.mqtt.session import Session
 
 
+class Feed(Protocol):
+    """What a bridge has to send to a connection, as its window allows."""
+
+    def pump(self, now: int) -> None:
+        """There may be room: send what waits."""
+
+
 class Connection:
-    """`tag` is the shell's own: the transport. Everything else belongs to the hub; the shell and the seams may read."""
+    """`tag` is the shell's own, the transport; `feed` is the bridge's. All else belongs to the hub; the shell and the
+    seams may read."""
 
     __slots__ = (
-        "alias_max", "aliases_in", "aliases_out", "client_id", "closing", "dirty", "held", "held_acks", "held_turn",
-        "keep_alive_us", "last_seen", "namespace", "out", "packet_bytes_max", "paused", "quota", "receiving",
-        "session", "tag", "username", "version", "wants_problems", "window",
+        "alias_max", "aliases_in", "aliases_out", "assigned", "client_id", "closing", "dirty", "feed", "held",
+        "held_acks", "held_turn", "keep_alive_us", "last_seen", "namespace", "out", "packet_bytes_max", "paused",
+        "quota", "receiving", "session", "tag", "username", "version", "wants_problems", "window",
     )  # fmt: skip
 
     def __init__(self, tag: object, now: int) -> None:
@@ -24,12 +32,14 @@ class Connection:
         self.version = V5
         self.namespace = ""
         self.client_id = ""
+        self.assigned = False  # the client brought no identifier and was given one
         self.username: str | None = None
         self.session: Session | None = None
         self.last_seen = now
         self.keep_alive_us = 0  # how long it may be silent; 0: for ever
         self.closing = False
         self.paused = False  # its transport is full
+        self.feed: Feed | None = None
         # towards the client
         self.window = 0
         self.quota = 0  # PUBLISHes of QoS 1 and 2 that may still be sent

@@ -41,7 +41,7 @@ from holdfast.mqtt.messages import Message
 from holdfast.mqtt.retained import Deadline, Retainer
 from holdfast.mqtt.router import Router
 from holdfast.mqtt.rules import ProtocolError
-from holdfast.mqtt.seams import Access, AllowAll, Bridge
+from holdfast.mqtt.seams import Access, AllowAll, Bridge, Claim
 from holdfast.mqtt.sender import Sender
 from holdfast.mqtt.session import Session
 from holdfast.mqtt.settings import MqttSettings
@@ -107,24 +107,38 @@ class Hub:
         if session is None:
             return  # it was closed while the packets were under way
         connection.last_seen = now
-        claimed: list[Publish] = []
+        claimed: list[Claim] = []
+        settled: list[PubAck] = []
+        leases = session.leases
         freed = False
         for packet in packets:
             kind = type(packet)
             if kind is Publish:
                 self._receiver.publish(connection, session, packet, now, claimed)  # type: ignore[arg-type]
             elif kind is PubAck:
-                self._sender.acknowledged(session, connection, packet.packet_id)  # type: ignore[union-attr]
-                freed = True
+                if packet.packet_id in leases:  # type: ignore[union-attr]
+                    settled.append(packet)  # type: ignore[arg-type]
+                else:
+                    self._sender.acknowledged(session, connection, packet.packet_id)  # type: ignore[union-attr]
+                    freed = True
             else:
                 freed = True
                 self._other(connection, session, packet, now)
             if connection.closing:
                 break
-        if claimed and self._bridge is not None:
-            self._bridge.publish(connection, claimed, now)
+        if self._bridge is not None:
+            if claimed:
+                self._bridge.publish(connection, claimed, now)
+            if settled:
+                freed = True
+                self._bridge.acknowledged(connection, session, settled, now)
         if freed and not connection.closing:
-            self._sender.pump(session, connection, now)
+            self._pump(session, connection, now)
+
+    def _pump(self, session: Session, connection: Connection, now: int) -> None:
+        self._sender.pump(session, connection, now)
+        if connection.feed is not None:
+            connection.feed.pump(now)
 
     def _other(self, connection: Connection, session: Session, packet: Packet, now: int) -> None:
         match packet:
@@ -184,7 +198,7 @@ class Hub:
         """The transport has room again."""
         connection.paused = False
         if connection.session is not None:
-            self._sender.pump(connection.session, connection, now)
+            self._pump(connection.session, connection, now)
 
     def tick(self, now: int) -> None:
         """Do what is due."""
@@ -201,10 +215,31 @@ class Hub:
         """A message of the broker's own. Returns the reason code a client would be given."""
         return self._router.publish(self._lifecycle.space(namespace), message, None, now)
 
-    def answer(self, connection: Connection, packet: Publish, reason_code: int, reason: str = "") -> None:
-        """For a bridge: PUBACK or PUBREC of a claimed PUBLISH. Nothing happens if the client has left meanwhile."""
-        if not connection.closing:
-            self._receiver.answer(connection, packet, reason_code, reason)
+    # --- for a bridge -----------------------------------------------------------------------------------------------
+
+    def turn_down(self, connection: Connection, claim: Claim, reason_code: int, reason: str, now: int) -> None:
+        """Refuse a claimed PUBLISH, within the turn in which it came. Nothing happens if the client has left."""
+        self._receiver.turn_down(connection, claim, reason_code, reason, now)
+
+    def room(self, connection: Connection) -> int:
+        """How many QoS 1 messages may be sent to a client now."""
+        return 0 if connection.paused or connection.closing else connection.quota
+
+    def lend(self, connection: Connection, session: Session, lease: object) -> int:
+        """The packet identifier for a QoS 1 message of the bridge's; `lease` stands behind it until it is answered."""
+        packet_id = session.next_packet_id()
+        session.leases[packet_id] = lease
+        connection.quota -= 1
+        return packet_id
+
+    def returned(self, connection: Connection, session: Session, packet_id: int) -> object:
+        """The client has answered: what stood behind the identifier."""
+        connection.quota = min(connection.quota + 1, connection.window)
+        return session.leases.pop(packet_id)
+
+    def send(self, connection: Connection, data: bytes) -> None:
+        """Bytes of the bridge's own, in their place in the connection's stream."""
+        self._turns.send(connection, data)
 
     # --- effects ----------------------------------------------------------------------------------------------------
 

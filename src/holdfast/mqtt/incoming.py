@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from holdfast.mqtt.codec import V5, Properties, PubAck, PubComp, Publish, PubRec, encode_puback, reasons
+from holdfast.mqtt.codec import V5, Properties, PubAck, PubComp, Publish, PubRec, encode, encode_puback, reasons
 from holdfast.mqtt.connection import Connection
 from holdfast.mqtt.keeper import Keeper
 from holdfast.mqtt.lifecycle import Lifecycle
 from holdfast.mqtt.messages import Message, expiry_of
 from holdfast.mqtt.router import Router
-from holdfast.mqtt.seams import Access, Bridge
+from holdfast.mqtt.seams import Access, Bridge, Claim
 from holdfast.mqtt.session import Session
 from holdfast.mqtt.settings import MqttSettings
 from holdfast.mqtt.topics import is_too_deep
@@ -38,10 +38,11 @@ class Receiver:
         self._router = router
         self._lifecycle = lifecycle
         self._access = access
+        self._bridge = bridge
         self._prefixes = () if bridge is None else bridge.prefixes
 
     def publish(
-        self, connection: Connection, session: Session, packet: Publish, now: int, claimed: list[Publish]
+        self, connection: Connection, session: Session, packet: Publish, now: int, claimed: list[Claim]
     ) -> None:
         """What belongs to a bridge goes to `claimed`, its alias resolved."""
         properties = packet.properties
@@ -65,13 +66,17 @@ class Receiver:
                 self.answer(connection, packet, reason_code, reason)
             return
         if self._prefixes and packet.topic.startswith(self._prefixes):
-            if qos == 2:
-                self._note(connection, session, packet.packet_id)
-            claimed.append(packet)
+            claimed.append(self._claim(connection, session, packet))
             return
+        bridge = self._bridge
+        captured = bridge is not None and bridge.captures(session.namespace, packet.topic)
         mark = len(self._turns.ops)
         message = Message(packet.topic, packet.payload, qos, packet.retain, properties, expiry_of(properties, now))
         reason_code = self._router.publish(self._lifecycle.space(session.namespace), message, session, now)
+        if captured and bridge is not None:
+            # A copy is stored: the answer is success, whatever subscribers there are, and waits for the sync.
+            bridge.capture(connection, session.namespace, self._claim(connection, session, packet), now)
+            return
         if not qos:
             return
         if qos == 2 and reason_code < reasons.UNSPECIFIED_ERROR:
@@ -79,6 +84,35 @@ class Receiver:
         if len(self._turns.ops) > mark:
             self._turns.hold(connection)
         self.answer(connection, packet, reason_code, "" if reason_code < 0x80 else "no subscriber has room for it")
+
+    def _claim(self, connection: Connection, session: Session, packet: Publish) -> Claim:
+        """Answer with success, to be seen when the turn is durable, unless the bridge turns it down."""
+        packet_id = packet.packet_id
+        if packet.qos == 1:
+            place = self._turns.reserve(connection, encode_puback(packet_id))
+            self._turns.count_ack(connection)
+            return Claim(packet, place)
+        if packet.qos == 2:
+            self._note(connection, session, packet_id)
+            return Claim(packet, self._turns.reserve(connection, encode(PubRec(packet_id), connection.version)))
+        return Claim(packet, -1)
+
+    def turn_down(self, connection: Connection, claim: Claim, reason_code: int, reason: str, now: int) -> None:
+        """Refuse a claimed PUBLISH. 3.1.1 has no refusals, and a message that is not stored must not be acknowledged:
+        there the connection is closed [MQTT-3.3.5-2]."""
+        packet = claim.packet
+        if connection.closing or not packet.qos:
+            return
+        session = connection.session
+        if packet.qos == 2 and session is not None and packet.packet_id in session.incoming:
+            self._forget(connection, session, packet.packet_id)
+        if connection.version != V5:
+            connection.held = connection.held[: claim.place]
+            self._lifecycle.close(connection, now, reason_code, reason)
+        elif packet.qos == 1:
+            self._turns.replace(connection, claim.place, PubAck(packet.packet_id, reason_code, _said(reason)))
+        else:
+            self._turns.replace(connection, claim.place, PubRec(packet.packet_id, reason_code, _said(reason)))
 
     def _note(self, connection: Connection, session: Session, packet_id: int) -> None:
         """Until its PUBREL this identifier means this message."""
@@ -96,11 +130,6 @@ class Receiver:
                 self._turns.send_packet(connection, PubAck(packet_id, reason_code, _said(reason)))
             self._turns.count_ack(connection)
             return
-        if reason_code >= reasons.UNSPECIFIED_ERROR and connection.session is not None:
-            session = connection.session
-            if packet_id in session.incoming:
-                self._hold_if_kept(connection, session)
-                self._forget(connection, session, packet_id)
         self._turns.send_packet(connection, PubRec(packet_id, reason_code, _said(reason)))
 
     def _forget(self, connection: Connection, session: Session, packet_id: int) -> None:

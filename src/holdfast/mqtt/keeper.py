@@ -70,7 +70,8 @@ class Keeper:
 
     def subscribed(self, one: Subscriber) -> None:
         if one.session.persistent:
-            record = SubscriptionRecord(one.qos, one.no_local, one.retain_as_published, one.ids[0] if one.ids else 0)
+            identifier = one.ids[0] if one.ids else 0
+            record = SubscriptionRecord(one.qos, one.no_local, one.retain_as_published, identifier, one.terms)
             self._turns.ops.append((_SUBSCRIPTIONS, _below(one.session, one.filter.encode()), write(record)))
 
     def unsubscribed(self, session: Session, topic_filter: str) -> None:

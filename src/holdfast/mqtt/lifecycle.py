@@ -84,7 +84,7 @@ class Lifecycle:
         session.connection = None
         session.resend.clear()
         if self._bridge is not None:
-            self._bridge.closed(connection, graceful, now)
+            self._bridge.closed(connection, session, graceful, now)
         if not with_will:
             session.will = None
         self.leave(session, now)
@@ -111,6 +111,7 @@ class Lifecycle:
         connection.namespace = namespace
         connection.username = packet.username
         connection.client_id = packet.client_id or assigned_id
+        connection.assigned = not packet.client_id
         connection.last_seen = now
         _agree(connection, packet.properties, self._settings)
         refusal = self._refusal(connection, packet)
@@ -132,6 +133,8 @@ class Lifecycle:
             self.ended(connection, now, graceful=False)  # its maximum packet size does not even take a CONNACK
             return
         self._sender.resume(session, connection, now)
+        if self._bridge is not None and any(one.terms is not None for one in session.subscriptions.values()):
+            self._bridge.resumed(connection, session, now)
 
     def _refusal(self, connection: Connection, packet: Connect) -> tuple[int, str] | None:
         settings = self._settings

@@ -65,7 +65,13 @@ def _load_sessions(scan: Scan, lifecycle: Lifecycle) -> dict[tuple[str, str], Se
         ids = (one.identifier,) if one.identifier else ()
         lifecycle.space(namespace).subscribe(
             Subscriber(
-                sessions[namespace, client_id], rest.decode(), one.qos, one.no_local, one.retain_as_published, ids
+                sessions[namespace, client_id],
+                rest.decode(),
+                one.qos,
+                one.no_local,
+                one.retain_as_published,
+                ids,
+                one.terms,
             )
         )
     for key, _ in _all(scan, Table.MQTT_INCOMING):

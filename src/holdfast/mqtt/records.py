@@ -20,6 +20,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from holdfast.errors import FormatUnknown
+from holdfast.mqtt.session import Terms
 
 _VERSION: Final = b"\1"
 
@@ -45,10 +46,13 @@ class SessionRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class SubscriptionRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """`terms` is there for a subscription of a bridge's."""
+
     qos: int
     no_local: bool
     retain_as_published: bool
     identifier: int
+    terms: Terms | None = None
 
 
 class OutgoingRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from holdfast.mqtt.codec import Properties, Publish, Subscription, Will
+from holdfast.mqtt.codec import Properties, PubAck, Publish, Subscription, Will
 from holdfast.mqtt.connection import Connection
+from holdfast.mqtt.session import Session, Subscriber, Terms
 
 
 class Access(Protocol):
@@ -19,30 +20,61 @@ class Access(Protocol):
         """Asked for every filter, `$share/...` included."""
 
 
+class Claim(NamedTuple):
+    """A PUBLISH that is a bridge's. Its answer (success) stands in its place already; `Hub.turn_down` puts a refusal
+    there, until the turn is taken."""
+
+    packet: Publish
+    place: int
+
+
 class Bridge(Protocol):
     """Claims topics: what begins with one of `prefixes` is the bridge's, and the plain broker looks at it no more.
 
     Packet identifiers, aliases, access and limits were seen to before. A shared subscription is claimed by the filter
-    inside it.
+    inside it. The bridge must have acted on what it was given, and turned down what it will not do, before the turn is
+    taken: the answers go out when the turn's batch is durable.
     """
 
     prefixes: tuple[str, ...]
 
-    def publish(self, connection: Connection, packets: Sequence[Publish], now: int) -> None:
-        """All claimed PUBLISHes of one read, in order. Each of QoS 1 or 2 must be answered, in order, by `Hub.answer`;
-        of QoS 2 only the first arrives, retransmissions are answered by the hub."""
+    def publish(self, connection: Connection, claims: Sequence[Claim], now: int) -> None:
+        """All claimed PUBLISHes of one read, in order. Of QoS 2 only the first arrives: retransmissions are answered by
+        the hub."""
+
+    def captures(self, namespace: str, topic: str) -> bool:
+        """Whether the bridge wants a copy of what is published on an ordinary topic."""
+
+    def capture(self, connection: Connection | None, namespace: str, claim: Claim, now: int) -> None:
+        """A copy of an ordinary message; for one of a will there is no connection and nobody to turn down."""
+
+    def acknowledged(self, connection: Connection, session: Session, acks: Sequence[PubAck], now: int) -> None:
+        """PUBACKs of a read for what the bridge has sent: it takes them out of `Session.leases`."""
 
     def will(self, namespace: str, client_id: str, will: Will, now: int) -> None:
         """A will on a claimed topic is due."""
 
-    def subscribe(self, connection: Connection, subscription: Subscription, properties: Properties, now: int) -> int:
-        """Returns the code for SUBACK."""
+    def subscribe(
+        self, connection: Connection, session: Session, subscription: Subscription, properties: Properties, now: int
+    ) -> Granted:
+        """What the client gets. The hub keeps the subscription with the session."""
 
-    def unsubscribe(self, connection: Connection, topic_filter: str, now: int) -> int:
-        """Returns the code for UNSUBACK."""
+    def unsubscribed(self, connection: Connection, subscriber: Subscriber, now: int) -> None:
+        """The subscription is gone."""
 
-    def closed(self, connection: Connection, graceful: bool, now: int) -> None:
+    def resumed(self, connection: Connection, session: Session, now: int) -> None:
+        """A client is back on a session with subscriptions of the bridge's."""
+
+    def closed(self, connection: Connection, session: Session, graceful: bool, now: int) -> None:
         """The connection has ended; `graceful` if the client said so with DISCONNECT."""
+
+
+class Granted(NamedTuple):
+    """The code for SUBACK; the terms if it is a success, what is wrong if it is not."""
+
+    code: int
+    terms: Terms | None = None
+    reason: str = ""
 
 
 class AllowAll:

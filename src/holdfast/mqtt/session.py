@@ -4,6 +4,8 @@ Towards the client each message of QoS 1 or 2 is an `Outgoing`. It waits in `que
 identifier until the client has answered: PUBACK at QoS 1; at QoS 2 PUBREC, which makes it `released` (the message
 itself is then no longer needed), and PUBCOMP. After a reconnect those in flight are sent again, before the queue.
 
+Messages that a bridge sends have identifiers of the same range; what stands behind one (`leases`) is the bridge's own.
+
 From the client only the identifiers of QoS 2 messages are kept, from PUBLISH to PUBREL: a message that comes again
 meanwhile is the same one.
 """
@@ -42,8 +44,16 @@ class Outgoing:
         self.packet_id = 0
 
 
+class Terms(msgspec.Struct, frozen=True, array_like=True):
+    """What a client agreed on with a bridge when it subscribed; `native`: its PUBACK settles the delivery."""
+
+    group: str = ""
+    prefetch: int = 0
+    native: bool = False
+
+
 class Subscriber(msgspec.Struct, frozen=True, eq=False):
-    """One subscription of one session; `ids` is its identifier, if it has one."""
+    """One subscription of one session; `ids` is its identifier, if it has one. One with `terms` is a bridge's."""
 
     session: Session
     filter: str
@@ -51,6 +61,7 @@ class Subscriber(msgspec.Struct, frozen=True, eq=False):
     no_local: bool = False
     retain_as_published: bool = False
     ids: tuple[int, ...] = ()
+    terms: Terms | None = None
 
 
 class Session:
@@ -58,8 +69,9 @@ class Session:
     nothing of it is stored."""
 
     __slots__ = (
-        "_packet_id", "client_id", "connection", "ended_at", "expiry_s", "incoming", "inflight", "key", "namespace",
-        "next_expiry", "order", "protocol", "queue", "queued_bytes", "resend", "subscriptions", "will", "will_at",
+        "_packet_id", "client_id", "connection", "ended_at", "expiry_s", "incoming", "inflight", "key", "leases",
+        "namespace", "next_expiry", "order", "protocol", "queue", "queued_bytes", "resend", "subscriptions", "will",
+        "will_at",
     )  # fmt: skip
 
     def __init__(self, namespace: str, client_id: str, protocol: int, expiry_s: int) -> None:
@@ -75,6 +87,7 @@ class Session:
         self.subscriptions: dict[str, Subscriber] = {}
         self.incoming: set[int] = set()
         self.inflight: dict[int, Outgoing] = {}  # those sent in order, then, as PUBRECs came, those released in order
+        self.leases: dict[int, object] = {}  # in flight from a bridge, by packet identifier
         self.resend: deque[Outgoing] = deque()  # of those in flight: to be sent again on this connection
         self.queue: deque[Outgoing] = deque()
         self.queued_bytes = 0
@@ -99,7 +112,7 @@ class Session:
         packet_id = self._packet_id
         while True:
             packet_id = packet_id % PACKET_ID_MAX + 1
-            if packet_id not in self.inflight:
+            if packet_id not in self.inflight and packet_id not in self.leases:
                 self._packet_id = packet_id
                 return packet_id
 

@@ -86,10 +86,12 @@ class Space:
         return plan
 
     def subscribe(self, subscriber: Subscriber) -> bool:
-        """Returns whether there was no such subscription before."""
+        """Returns whether there was no such subscription before. A bridge's is only noted with its session."""
         session = subscriber.session
         group, inner = split_share(subscriber.filter)
-        if group is None:
+        if subscriber.terms is not None:
+            pass
+        elif group is None:
             self._trie.add(inner, session, subscriber)
         else:
             share = self.shares.get(subscriber.filter)
@@ -103,8 +105,11 @@ class Space:
 
     def unsubscribe(self, session: Session, topic_filter: str) -> bool:
         """Returns whether there was such a subscription."""
-        if session.subscriptions.pop(topic_filter, None) is None:
+        subscriber = session.subscriptions.pop(topic_filter, None)
+        if subscriber is None:
             return False
+        if subscriber.terms is not None:
+            return True
         group, inner = split_share(topic_filter)
         if group is None:
             self._trie.remove(inner, session)

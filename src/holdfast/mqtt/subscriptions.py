@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.mqtt.codec import SubAck, Subscribe, Subscription, UnsubAck, Unsubscribe, reasons
+from holdfast.mqtt.codec import Properties, SubAck, Subscribe, Subscription, UnsubAck, Unsubscribe, reasons
 from holdfast.mqtt.connection import Connection
 from holdfast.mqtt.keeper import Keeper
 from holdfast.mqtt.lifecycle import Lifecycle
@@ -43,11 +43,18 @@ class Subscriptions:
         mark = len(self._turns.ops)
         codes: list[int] = []
         shown: list[Subscriber] = []
+        said = ""
         for one in packet.subscriptions:
             code = self._refusal(connection, session, one)
             bridge = self._bridge
             if not code and bridge is not None and split_share(one.filter)[1].startswith(bridge.prefixes):
-                code = bridge.subscribe(connection, one, packet.properties, now)
+                granted = bridge.subscribe(connection, session, one, packet.properties, now)
+                code, said = granted.code, said or granted.reason
+                if granted.terms is not None:
+                    ids = packet.properties.subscription_ids
+                    subscriber = Subscriber(session, one.filter, code, ids=ids, terms=granted.terms)
+                    space.subscribe(subscriber)
+                    self._keeper.subscribed(subscriber)
             elif not code:
                 code = min(one.qos, self._settings.qos_max)
                 subscriber = Subscriber(
@@ -61,7 +68,8 @@ class Subscriptions:
             codes.append(code)
         if len(self._turns.ops) > mark:
             self._turns.hold(connection)
-        if not self._turns.send_packet(connection, SubAck(packet.packet_id, tuple(codes))):
+        answer = SubAck(packet.packet_id, tuple(codes), Properties(reason_string=said or None))
+        if not self._turns.send_packet(connection, answer):
             self._too_large(connection, now)
             return
         for subscriber in shown:
@@ -81,11 +89,12 @@ class Subscriptions:
         mark = len(self._turns.ops)
         codes: list[int] = []
         for topic_filter in packet.filters:
-            bridge = self._bridge
-            if bridge is not None and split_share(topic_filter)[1].startswith(bridge.prefixes):
-                codes.append(bridge.unsubscribe(connection, topic_filter, now))
-            elif space.unsubscribe(session, topic_filter):
+            subscriber = session.subscriptions.get(topic_filter)
+            if subscriber is not None:
+                space.unsubscribe(session, topic_filter)
                 self._keeper.unsubscribed(session, topic_filter)
+                if subscriber.terms is not None and self._bridge is not None:
+                    self._bridge.unsubscribed(connection, subscriber, now)
                 codes.append(reasons.SUCCESS)
             else:
                 codes.append(reasons.NO_SUBSCRIPTION_EXISTED)

@@ -72,6 +72,23 @@ class Turns:
         """What follows may be seen only when this turn's records are durable."""
         connection.held_turn = self.number
 
+    def reserve(self, connection: Connection, data: bytes) -> int:
+        """Put an answer in its place in the stream, to be seen when this turn is durable. Until the turn is taken
+        `replace` can put another one there."""
+        connection.held_turn = self.number
+        held = connection.held
+        held.append(data)
+        if not connection.dirty:
+            connection.dirty = True
+            self._dirty.append(connection)
+        return len(held) - 1
+
+    def replace(self, connection: Connection, place: int, packet: Packet) -> None:
+        """Put another answer in the place that was reserved."""
+        if not connection.wants_problems:
+            packet = without_explanation(packet)
+        connection.held[place] = encode_within(packet, connection.version, connection.packet_bytes_max) or b""
+
     def count_ack(self, connection: Connection) -> None:
         """A PUBACK was sent; if it is held the client's message counts against our Receive Maximum until then."""
         if connection.held_turn > self.synced:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from holdfast.mqtt.codec import Properties
+from holdfast.mqtt.codec import Properties, Publish
 from holdfast.mqtt.messages import Message, expiry_of
 from holdfast.mqtt.router import Router
-from holdfast.mqtt.seams import Bridge
+from holdfast.mqtt.seams import Bridge, Claim
 from holdfast.mqtt.session import Session
 from holdfast.mqtt.settings import SECOND_US
 from holdfast.mqtt.spaces import Space
@@ -47,3 +47,6 @@ class Wills:
         properties: Properties = replace(will.properties, will_delay_s=None)
         message = Message(will.topic, will.payload, will.qos, will.retain, properties, expiry_of(properties, now))
         self._router.publish(space, message, session, now)
+        if self._bridge is not None and self._bridge.captures(space.name, will.topic):
+            packet = Publish(will.topic, will.payload, properties=properties)
+            self._bridge.capture(None, space.name, Claim(packet, -1), now)

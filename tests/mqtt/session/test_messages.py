@@ -27,8 +27,10 @@ from holdfast.mqtt.codec import (
     encode,
 )
 from holdfast.mqtt.connection import Connection
+from holdfast.mqtt.hub import Hub
 from holdfast.mqtt.messages import Message
-from holdfast.mqtt.seams import AllowAll
+from holdfast.mqtt.seams import AllowAll, Claim, Granted
+from holdfast.mqtt.session import Session, Subscriber, Terms
 from holdfast.mqtt.settings import MqttSettings
 from tests.mqtt.session.rig import Client, Rig
 
@@ -671,47 +673,152 @@ class Queues:
     def __init__(self) -> None:
         self.prefixes: tuple[str, ...] = ("$queue/", "$admin/")
         self.asked: list[object] = []
+        self.hub: Hub | None = None
+        self.refused: set[int] = set()
 
-    def publish(self, connection: Connection, packets: Sequence[Publish], now: int) -> None:
-        self.asked.append([(one.topic, one.qos) for one in packets])
+    def publish(self, connection: Connection, claims: Sequence[Claim], now: int) -> None:
+        self.asked.append([(one.packet.topic, one.packet.qos) for one in claims])
+        assert self.hub is not None
+        for claim in claims:
+            if claim.packet.packet_id in self.refused:
+                self.hub.turn_down(connection, claim, 0x97, "full", now)
+
+    def captures(self, namespace: str, topic: str) -> bool:
+        return topic.startswith("captured")
+
+    def capture(self, connection: Connection | None, namespace: str, claim: Claim, now: int) -> None:
+        self.asked.append((connection is not None, claim.packet.topic))
+
+    def acknowledged(self, connection: Connection, session: Session, acks: Sequence[PubAck], now: int) -> None:
+        assert self.hub is not None
+        self.asked.append([self.hub.returned(connection, session, ack.packet_id) for ack in acks])
 
     def will(self, namespace: str, client_id: str, will: Will, now: int) -> None:
         self.asked.append((namespace, client_id, will.payload))
 
-    def subscribe(self, connection: Connection, subscription: Subscription, properties: Properties, now: int) -> int:
+    def subscribe(
+        self, connection: Connection, session: Session, subscription: Subscription, properties: Properties, now: int
+    ) -> Granted:
         self.asked.append(subscription.filter)
-        return 1
+        if subscription.filter.endswith("/no"):
+            return Granted(0x8F, None, "no such queue")
+        return Granted(1, Terms("g", 5))
 
-    def unsubscribe(self, connection: Connection, topic_filter: str, now: int) -> int:
-        self.asked.append(topic_filter)
-        return 0x11
+    def unsubscribed(self, connection: Connection, subscriber: Subscriber, now: int) -> None:
+        self.asked.append(subscriber.filter)
 
-    def closed(self, connection: Connection, graceful: bool, now: int) -> None:
+    def resumed(self, connection: Connection, session: Session, now: int) -> None:
+        self.asked.append("resumed")
+
+    def closed(self, connection: Connection, session: Session, graceful: bool, now: int) -> None:
         self.asked.append(graceful)
 
 
-def test_claimed_topics_go_to_the_bridge_all_of_a_read_at_once() -> None:
+class Pumped:
+    """A feed that counts."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def pump(self, now: int) -> None:
+        self.count += 1
+
+
+def bridged() -> tuple[Queues, Rig]:
     bridge = Queues()
     rig = Rig(bridge=bridge)
+    bridge.hub = rig.hub
+    return bridge, rig
+
+
+def test_claimed_topics_go_to_the_bridge_and_are_answered_in_their_place() -> None:
+    bridge, rig = bridged()
     client = rig.connect("c", expiry=10, will=Will("$queue/w", b"bye"))
     alias = Properties(topic_alias=1)
     one, two = Publish("$queue/a", b"1", 1, 1), Publish("$queue/a", b"2", 2, 2)
     plain = Publish("plain", b"", 1, 4)
     assert client.send(one, plain, two, Publish("$admin/b", b"", 0, properties=alias), two) == [
+        PubAck(1),
         PubAck(4, 0x10),
+        PubRec(2),
         PubRec(2),
     ]
     assert bridge.asked.pop() == [("$queue/a", 1), ("$queue/a", 2), ("$admin/b", 0)]
-    rig.hub.answer(client.connection, one, 0)
-    rig.hub.answer(client.connection, two, 0x97, "full")
-    rig.settle()
-    assert client.take() == [PubAck(1), PubRec(2, 0x97, Properties(reason_string="full"))]
-    assert client.subscribe("$share/g/$queue/a", "t", "$admin/x") == [SubAck(9, (1, 0, 1))]
+    assert client.subscribe("$share/g/$queue/a", "t", "$admin/x", "$queue/no") == [
+        SubAck(9, (1, 0, 1, 0x8F), Properties(reason_string="no such queue"))
+    ]
     client.send(Unsubscribe(1, ("$share/g/$queue/a", "t")))
     client.drop()
-    assert bridge.asked == ["$share/g/$queue/a", "$admin/x", "$share/g/$queue/a", False, ("ns", "c", b"bye")]
-    rig.connect("c").send(Disconnect())
-    assert bridge.asked[-1] is True
+    assert bridge.asked == [
+        "$share/g/$queue/a", "$admin/x", "$queue/no", "$share/g/$queue/a", False, ("ns", "c", b"bye"),
+    ]  # fmt: skip
+    again = rig.connect("c", clean=False, expiry=10)
+    again.send(Disconnect())
+    assert bridge.asked[-2:] == ["resumed", True]
+    rig.connect("c", clean=True).send(Disconnect())
+    assert bridge.asked[-2:] == [True, True]
+
+
+def test_what_the_bridge_turns_down_is_refused_in_its_place() -> None:
+    bridge, rig = bridged()
+    bridge.refused = {1, 2}
+    client = rig.connect("c", expiry=10)
+    said = Properties(reason_string="full")
+    two = Publish("$queue/a", b"2", 2, 2)
+    assert client.send(Publish("$queue/a", b"1", 1, 1), two, Publish("$queue/a", b"3", 1, 3)) == [
+        PubAck(1, 0x97, said),
+        PubRec(2, 0x97, said),
+        PubAck(3),
+    ]
+    bridge.refused = set()
+    assert client.send(two) == [PubRec(2)]  # it was not kept: this is a new one
+    quiet = rig.connect("q", properties=Properties(request_problem_information=0))
+    bridge.refused = {0, 1}
+    assert quiet.send(Publish("$queue/a", b"1", 1, 1), Publish("$queue/a", b"")) == [PubAck(1, 0x97)]
+
+
+def test_in_3_1_1_a_refused_message_closes_the_connection_instead_of_being_acknowledged() -> None:
+    bridge, rig = bridged()
+    bridge.refused = {2, 3}
+    client = rig.connect("c", version=V311)
+    answers = client.send(
+        Publish("$queue/a", b"1", 1, 1), Publish("$queue/a", b"2", 1, 2), Publish("$queue/a", b"3", 1, 3)
+    )
+    assert answers == [PubAck(1)]
+    assert client.closed
+
+
+def test_captured_messages_go_to_subscribers_and_to_the_bridge() -> None:
+    bridge, rig = bridged()
+    listener = rig.connect("l")
+    listener.subscribe("captured/#")
+    client = rig.connect("c", will=Will("captured/will", b"w"))
+    assert client.send(Publish("captured/t", b"x", 1, 1), Publish("captured/t", b"y")) == [PubAck(1)]
+    client.drop()
+    assert bridge.asked == [(True, "captured/t"), (True, "captured/t"), False, (False, "captured/will")]
+    assert payloads(listener.take()) == [b"x", b"y", b"w"]
+
+
+def test_what_a_bridge_sends_shares_the_window_and_the_identifiers() -> None:
+    bridge, rig = bridged()
+    client = rig.connect("c", properties=Properties(receive_maximum=2))
+    session = client.connection.session
+    assert session is not None
+    client.subscribe("t")
+    feed = client.connection.feed = Pumped()
+    assert rig.hub.room(client.connection) == 2
+    first = rig.hub.lend(client.connection, session, "lease")
+    session._packet_id = 0
+    second = rig.hub.lend(client.connection, session, "other")
+    assert (first, second) == (1, 2)
+    assert rig.hub.room(client.connection) == 0
+    rig.hub.send(client.connection, encode(Publish("$queue/a", b"x", 1, first), V5))
+    rig.settle()
+    assert payloads(client.take()) == [b"x"]
+    client.send(PubAck(1), PubAck(2))
+    assert bridge.asked == [["lease", "other"]]
+    assert feed.count == 1
+    assert rig.hub.room(client.connection) == 2
 
 
 def test_the_broker_can_publish_itself_and_namespaces_do_not_meet() -> None:

@@ -1,0 +1,377 @@
+"""The MQTT front: listeners, the hub, and the turn that they share with the node.
+
+Reads change the hub at once. At the end of a pass of the loop the node has a turn: the front does what its bridge has
+gathered, hands its records into the node's batch, and sends what need not wait; the rest is sent when the batch is
+synced. If the store fails, the hub is ahead of it: every connection is cut, and a new hub loaded once it works again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Final
+
+import msgspec
+import structlog
+
+from holdfast.auth import exposure, tls
+from holdfast.auth.gate import Gate
+from holdfast.auth.principal import Principal
+from holdfast.broker.node import Node
+from holdfast.config import Config
+from holdfast.config.kinds import split_address
+from holdfast.core.effects import Op
+from holdfast.errors import AddressUnavailable, HoldfastError, InvalidConfig, QueueNotFound, Unauthenticated
+from holdfast.mqtt.codec import Connect, Decoder, Packet, ProtocolError, Publish, encode, reasons
+from holdfast.mqtt.connection import Connection
+from holdfast.mqtt.hub import Hub
+from holdfast.mqtt.net.link import Link
+from holdfast.mqtt.net.rights import Rights
+from holdfast.mqtt.net.websocket import Endpoint
+from holdfast.mqtt.queues.bridge import QueueBridge
+from holdfast.mqtt.settings import MqttSettings
+from holdfast.mqtt.turns import Output, Turn
+from holdfast.units import SECOND
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+CHECK_SECONDS: Final = 30.0
+"""How often open connections are asked whether their credentials still hold."""
+
+_ACKS_HELD_MAX: Final = 2000
+"""Unanswered messages after which nothing more is read from a client: 3.1.1 knows no Receive Maximum."""
+
+
+class MqttFront:
+    """A companion of the node, and the owner of every link."""
+
+    def __init__(self, config: Config, node: Node, gate: Gate) -> None:
+        self._config = config
+        self._settings = config.mqtt
+        self._limits = hub_settings(config)
+        self._node = node
+        self._gate = gate
+        self._bridge = QueueBridge(node, config.mqtt.prefetch, gate.admit) if config.mqtt.queues else None
+        self._hub: Hub | None = None
+        self._links: set[Link] = set()
+        self._full: set[Link] = set()  # links that are not read because too much of theirs is unanswered
+        self._turn: Turn | None = None
+        self._servers: list[asyncio.Server] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at: int | None = None
+        self._chores: set[asyncio.Task[None]] = set()
+        self._stopping = False
+        self._empty = asyncio.Event()
+        self.addresses: list[tuple[str, int]] = []
+        """Where it listens: TCP first, then TLS."""
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Load the sessions and listen."""
+        self._load()
+        self._node.companions.append(self)
+        await self._listen(self._settings.listen, with_tls=False)
+        if self._settings.tls_listen:
+            await self._listen(self._settings.tls_listen, with_tls=True)
+        self._spawn(self._every(CHECK_SECONDS, self._check_principals))
+        if self._bridge is not None:
+            self._spawn(self._every(self._settings.stats_interval / SECOND, self._show_stats))
+
+    def _load(self) -> None:
+        hub = Hub(self._limits, Rights(self._bridge is not None), self._bridge)
+        if self._bridge is not None:
+            self._bridge.hub = hub
+        hub.load(self._node.store.scan, self._node.clock())
+        self._hub = hub
+        self._soon()
+
+    async def _listen(self, address: str, *, with_tls: bool) -> None:
+        host, port = split_address(address)
+        context = tls.server_context(self._config.tls) if with_tls else None
+        if with_tls and context is None:
+            raise InvalidConfig(field="mqtt.tls_listen", value=address, problem="it needs tls.certificate_file")
+        exposure.check(self._config.auth, host, front="MQTT", tls=with_tls)
+        loop = asyncio.get_running_loop()
+        try:
+            server = await loop.create_server(self.make_link, host, port, ssl=context, backlog=1024)
+        except OSError as error:
+            raise AddressUnavailable(
+                address=address, setting="mqtt.listen", problem=error.strerror or str(error)
+            ) from error
+        self._servers.append(server)
+        bound = server.sockets[0].getsockname()[:2]
+        self.addresses.append(bound)
+        log.info("MQTT is listening", address=f"{bound[0]}:{bound[1]}", tls=with_tls)
+
+    def make_link(self) -> Link:
+        limits = self._limits
+        decoder = Decoder(max_packet_bytes=limits.packet_bytes_max, max_connect_bytes=self._settings.max_connect_bytes)
+        return Link(self, decoder, self._settings.buffer_bytes, self._settings.stall_timeout / SECOND)
+
+    def websocket(self) -> Endpoint:
+        """For the HTTP server, to be mounted at `/mqtt`."""
+        return Endpoint(self.make_link, self._settings.buffer_bytes)
+
+    async def stop(self) -> None:
+        """Tell everybody, release what they hold, and close."""
+        self._stopping = True
+        if self._bridge is not None:
+            self._bridge.stopping = True
+        for server in self._servers:
+            server.close()
+        for chore in self._chores:
+            chore.cancel()
+        hub = self._hub
+        if hub is not None:
+            now = self._node.clock()
+            for connection in list(hub.connections):
+                hub.close(connection, reasons.SERVER_SHUTTING_DOWN, "the server is shutting down", now)
+            self._soon()
+            await asyncio.shield(self._node.commit.durable())
+        if self._links:  # each is closed, or cut after a while
+            await self._empty.wait()
+        if self in self._node.companions:
+            self._node.companions.remove(self)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _spawn(self, chore: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(chore)
+        self._chores.add(task)
+        task.add_done_callback(self._chores.discard)
+
+    async def _every(self, seconds: float, chore: Callable[[], None]) -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            try:
+                chore()
+            except HoldfastError as error:
+                log.warning("an MQTT chore failed", code=error.code, error=str(error))
+
+    # --- links ------------------------------------------------------------------------------------------------------
+
+    def made(self, link: Link) -> Connection | None:
+        hub = self._hub
+        if hub is None or self._stopping or len(self._links) >= 2 * self._limits.connections_max:
+            return None
+        self._links.add(link)
+        connection = hub.open(link, self._node.clock())
+        self._soon()
+        return connection
+
+    def connecting(self, link: Link, packet: Connect) -> None:
+        """A CONNECT came: find out from whom."""
+        subject = link.subject
+        if packet.password is None and subject is None:
+            try:
+                self._connect(link, packet, self._gate.anonymous())
+            except HoldfastError as error:
+                self._refuse(link, packet, error)
+            return
+        self._spawn(self._identify(link, packet))
+
+    async def _identify(self, link: Link, packet: Connect) -> None:
+        try:
+            principal = await self._principal(link, packet)
+        except HoldfastError as error:
+            self._refuse(link, packet, error)
+            return
+        self._connect(link, packet, principal)
+
+    async def _principal(self, link: Link, packet: Connect) -> Principal:
+        if link.subject is not None:
+            known = self._gate.certificate(link.subject)
+            if known is not None:
+                return known
+        if packet.password is None or not self._gate.required:
+            return self._gate.anonymous()
+        if not packet.username:
+            return await self._gate.token(_text(packet.password), link.peer)
+        return await self._gate.password(packet.username, packet.password, link.peer)
+
+    def _connect(self, link: Link, packet: Connect, principal: Principal) -> None:
+        hub, connection = self._hub, link.connection
+        if hub is None or connection is None or connection.closing:
+            return
+        link.principal = principal
+        assigned = "" if packet.client_id else f"auto-{secrets.token_hex(10)}"
+        hub.connect(connection, packet, principal.namespace, assigned, self._node.clock())
+        link.let_in()
+        self._soon()
+
+    def _refuse(self, link: Link, packet: Connect, error: HoldfastError) -> None:
+        hub, connection = self._hub, link.connection
+        if hub is None or connection is None or connection.closing:
+            return
+        log.info("MQTT client refused", client=packet.client_id, peer=link.peer, code=error.code)
+        hub.refuse(connection, packet.version, error.mqtt, str(error))
+        self._soon()
+
+    def received(self, link: Link, packets: list[Packet]) -> None:
+        hub, connection = self._hub, link.connection
+        if hub is None or connection is None:
+            return
+        hub.receive(connection, packets, self._node.clock())
+        if connection.held_acks > _ACKS_HELD_MAX:
+            self._full.add(link)
+            link.hold("answers")
+        self._soon()
+
+    def broken(self, link: Link, error: ProtocolError) -> None:
+        if self._hub is not None and link.connection is not None:
+            log.info("MQTT protocol error", client=link.connection.client_id, peer=link.peer, error=error.message)
+            self._hub.broken(link.connection, error, link.decoder.version, self._node.clock())
+            self._soon()
+
+    def paused(self, link: Link) -> None:
+        if self._hub is not None and link.connection is not None:
+            self._hub.pause(link.connection)
+
+    def resumed(self, link: Link) -> None:
+        if self._hub is not None and link.connection is not None and not link.connection.closing:
+            self._hub.resume(link.connection, self._node.clock())
+            self._soon()
+
+    def lost(self, link: Link) -> None:
+        self._links.discard(link)
+        self._full.discard(link)
+        if self._stopping and not self._links:
+            self._empty.set()
+        if self._hub is not None and link.connection is not None:
+            self._hub.lost(link.connection, self._node.clock())
+            self._soon()
+
+    # --- the turn ---------------------------------------------------------------------------------------------------
+
+    def _soon(self) -> None:
+        self._node.commit.soon()
+
+    def gather(self, now: int) -> list[Op]:  # noqa: ARG002 - the companion's signature
+        """See `broker.node.Companion`."""
+        hub = self._hub
+        if hub is None:
+            return []
+        if self._bridge is not None and self._bridge.busy:
+            self._bridge.work()
+            if self._hub is not hub:  # the store failed meanwhile
+                return []
+        turn = self._turn = hub.take()
+        if turn.held:
+            self._node.commit.when_synced(partial(self._release, hub, turn))
+        return turn.ops
+
+    def written(self) -> None:
+        turn, self._turn = self._turn, None
+        if turn is None:
+            return
+        for output in turn.now:
+            _send(output)
+        if turn.due != self._timer_at:
+            self._arm(turn.due)
+
+    def _release(self, hub: Hub, turn: Turn) -> None:
+        """The turn is durable."""
+        if self._hub is not hub:
+            return
+        for output in turn.held:
+            _send(output)
+        hub.synced(turn.number)
+        if self._full:
+            for link in [link for link in self._full if link.connection is None or not link.connection.held_acks]:
+                self._full.discard(link)
+                link.unhold("answers")
+
+    def _arm(self, due: int | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._timer_at = due
+        if due is not None:
+            delay = (
+                max(due - self._node.clock(), 0) / SECOND + 0.001
+            )  # the loop's timers may be early by less than that
+            self._timer = asyncio.get_running_loop().call_later(delay, self._due)
+
+    def _due(self) -> None:
+        self._timer = self._timer_at = None
+        if self._hub is not None:
+            self._hub.tick(self._node.clock())
+            self._soon()
+
+    def failed(self, error: HoldfastError) -> None:
+        """See `broker.node.Companion`."""
+        log.error("MQTT connections are cut: the store failed", code=error.code, connections=len(self._links))
+        self._hub = self._turn = None
+        if self._bridge is not None:
+            self._bridge.reset()
+        for link in list(self._links):
+            link.cut()
+
+    def opened(self) -> None:
+        """See `broker.node.Companion`."""
+        self._load()
+
+    # --- chores -----------------------------------------------------------------------------------------------------
+
+    def _check_principals(self) -> None:
+        hub = self._hub
+        if hub is None:
+            return
+        now = self._node.clock()
+        for link in list(self._links):
+            principal, connection = link.principal, link.connection
+            if principal is not None and connection is not None and not self._gate.valid(principal):
+                hub.close(connection, reasons.NOT_AUTHORIZED, str(Unauthenticated(problem="the token expired")), now)
+        self._soon()
+
+    def _show_stats(self) -> None:
+        bridge, hub = self._bridge, self._hub
+        if bridge is None or hub is None or not bridge.watchers:
+            return
+        shown: dict[tuple[str, str], bytes] = {}
+        for (connection, topic), queue in list(bridge.watchers.items()):
+            if connection.paused or connection.closing:
+                continue
+            if queue not in shown:
+                try:
+                    shown[queue] = msgspec.json.encode(self._node.figures(queue))
+                except QueueNotFound:
+                    shown[queue] = b""
+            if shown[queue]:
+                hub.send(connection, encode(Publish(topic, shown[queue]), connection.version))
+        self._soon()
+
+
+def _send(output: Output) -> None:
+    link: Link = output.connection.tag  # type: ignore[assignment]
+    link.send(output.data, output.close)
+
+
+def _text(password: bytes) -> str:
+    try:
+        return password.decode()
+    except UnicodeDecodeError:
+        raise Unauthenticated(problem="the password is not a token") from None
+
+
+def hub_settings(config: Config) -> MqttSettings:
+    """The limits of the plain broker, from the configuration."""
+    told = config.mqtt
+    return MqttSettings(
+        connections_max=told.max_connections,
+        connect_timeout_us=told.connect_timeout,
+        keep_alive_max_s=told.keep_alive_max // SECOND,
+        packet_bytes_max=told.max_packet_bytes,
+        receive_maximum=told.receive_maximum,
+        inflight_max=told.max_inflight,
+        topic_alias_max=told.topic_aliases,
+        topic_alias_out_max=told.topic_aliases,
+        subscriptions_max=told.max_subscriptions,
+        queued_messages_max=told.max_queued_messages,
+        queued_bytes_max=told.max_queued_bytes,
+        retained_messages_max=told.max_retained,
+        session_expiry_max_s=told.session_expiry_max // SECOND,
+    )

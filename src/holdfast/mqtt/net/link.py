@@ -1,0 +1,165 @@
+"""One network connection, whatever it runs over: bytes in, packets to the front, bytes out.
+
+A `Link` is the tag of the hub's connection. It is bounded on both sides: a client that does not read what it is sent
+gets no more and is not read from either until it does, and is dropped if it never does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, Protocol, cast
+
+from holdfast.auth import tls
+from holdfast.auth.principal import Principal
+from holdfast.mqtt.codec import Connect, Decoder, Packet, ProtocolError
+from holdfast.mqtt.connection import Connection
+
+LINGER_SECONDS: Final = 5.0
+"""How long a closed connection may take to send what is left before it is cut."""
+
+
+class Wire(Protocol):
+    """What a link needs of a transport; asyncio's are such."""
+
+    def write(self, data: bytes) -> None: ...
+    def close(self) -> None: ...
+    def abort(self) -> None: ...
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+
+
+class Owner(Protocol):
+    """The front."""
+
+    def made(self, link: Link) -> Connection | None: ...
+    def connecting(self, link: Link, packet: Connect) -> None: ...
+    def received(self, link: Link, packets: list[Packet]) -> None: ...
+    def broken(self, link: Link, error: ProtocolError) -> None: ...
+    def paused(self, link: Link) -> None: ...
+    def resumed(self, link: Link) -> None: ...
+    def lost(self, link: Link) -> None: ...
+
+
+class Link(asyncio.Protocol):
+    """See the module. asyncio calls the upper half, the front the lower."""
+
+    def __init__(self, owner: Owner, decoder: Decoder, buffer_bytes: int, stall_seconds: float) -> None:
+        self._owner = owner
+        self._buffer_bytes = buffer_bytes
+        self._stall_seconds = stall_seconds
+        self._loop = asyncio.get_running_loop()
+        self._wire: Wire | None = None
+        self._stall: asyncio.TimerHandle | None = None
+        self._waiting: list[Packet] | None = None  # what came after CONNECT, while that is being looked at
+        self._error: ProtocolError | None = None
+        self._holds: set[str] = set()  # why nothing is read at the moment
+        self._closed = False
+        self.decoder = decoder
+        self.connection: Connection | None = None
+        self.principal: Principal | None = None
+        self.peer = ""
+        self.subject: str | None = None  # of the client's certificate
+
+    # --- from the network -------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        wire = cast("asyncio.Transport", transport)  # uvloop's are, in all but the name
+        wire.set_write_buffer_limits(high=self._buffer_bytes)
+        peer = transport.get_extra_info("peername")
+        self.subject = tls.peer_subject(transport.get_extra_info("ssl_object"))
+        self.open(wire, str(peer[0]) if isinstance(peer, tuple) else "")
+
+    def open(self, wire: Wire, peer: str) -> None:
+        self._wire = wire
+        self.peer = peer
+        self.connection = self._owner.made(self)
+        if self.connection is None:
+            self._closed = True
+            wire.abort()
+
+    def data_received(self, data: bytes) -> None:
+        connection = self.connection
+        if connection is None or connection.closing:
+            return
+        error: ProtocolError | None = None
+        try:
+            packets = self.decoder.feed(data)
+        except ProtocolError as found:
+            error = found
+            packets = list(found.packets)  # type: ignore[arg-type]  # packets, though `rules` does not know the type
+        if self._waiting is not None:
+            self._waiting += packets
+            self._error = self._error or error
+            return
+        if packets:
+            if type(packets[0]) is Connect:
+                self._waiting, self._error = packets[1:], error
+                self.hold("connect")
+                self._owner.connecting(self, packets[0])
+                return
+            self._owner.received(self, packets)
+        if error is not None:
+            self._owner.broken(self, error)
+
+    def let_in(self) -> None:
+        """CONNECT was answered: go on with what came after it."""
+        packets, self._waiting = self._waiting or [], None
+        error, self._error = self._error, None
+        self.unhold("connect")
+        if packets:
+            self._owner.received(self, packets)
+        if error is not None:
+            self._owner.broken(self, error)
+
+    def pause_writing(self) -> None:
+        self._stall = self._loop.call_later(self._stall_seconds, self._give_up)
+        self.hold("writing")  # its answers would pile up here
+        self._owner.paused(self)
+
+    def resume_writing(self) -> None:
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
+        self.unhold("writing")
+        self._owner.resumed(self)
+
+    def _give_up(self) -> None:
+        """It has read nothing for too long."""
+        if self._wire is not None:
+            self._wire.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+        self._closed = True
+        if self._stall is not None:
+            self._stall.cancel()
+        self._owner.lost(self)
+
+    # --- from the front ---------------------------------------------------------------------------------------------
+
+    def send(self, data: bytes, close: bool) -> None:
+        wire = self._wire
+        if wire is None or self._closed:
+            return
+        if data:
+            wire.write(data)
+        if close:
+            self._closed = True
+            wire.close()
+            self._loop.call_later(LINGER_SECONDS, wire.abort)
+
+    def cut(self) -> None:
+        """End it at once: nothing more is sent."""
+        self._closed = True
+        if self._wire is not None:
+            self._wire.abort()
+
+    def hold(self, why: str) -> None:
+        """Read nothing until the reason is gone. TCP makes the client wait."""
+        if not self._holds and self._wire is not None and not self._closed:
+            self._wire.pause_reading()
+        self._holds.add(why)
+
+    def unhold(self, why: str) -> None:
+        self._holds.discard(why)
+        if not self._holds and self._wire is not None and not self._closed:
+            self._wire.resume_reading()

@@ -1,0 +1,65 @@
+"""Who may publish and subscribe where, as the node's one decision point says. Queues go by their names."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from holdfast.auth.principal import Action, Principal
+from holdfast.errors import HoldfastError
+from holdfast.mqtt.codec import reasons
+from holdfast.mqtt.connection import Connection
+from holdfast.mqtt.queues import names
+from holdfast.mqtt.queues.names import Deed
+from holdfast.mqtt.topics import split_share
+
+_ACTIONS: Final = {
+    Deed.ENQUEUE: Action.PRODUCE,
+    Deed.SETTLE: Action.CONSUME,
+    Deed.CONSUME: Action.CONSUME,
+    Deed.CREATE: Action.ADMIN,
+    Deed.CONFIGURE: Action.ADMIN,
+    Deed.WATCH: Action.ADMIN,
+}
+
+
+class Rights:
+    """`seams.Access` by the principal of each connection, which its tag knows."""
+
+    def __init__(self, queues: bool) -> None:
+        self._prefixes = (names.QUEUE, names.ADMIN) if queues else ()
+
+    def may_publish(self, connection: Connection, topic: str) -> int:
+        principal = _principal(connection)
+        if principal.unlimited:
+            return 0
+        if not topic.startswith(self._prefixes):
+            return _code(principal.may(Action.PRODUCE, topic))
+        try:
+            route = names.of_publish(topic)
+        except HoldfastError:
+            return 0  # the bridge says what is wrong with it
+        if route.deed is Deed.CREATE:
+            return _code(principal.may_filter(Action.ADMIN, "#"))
+        return _code(principal.may(_ACTIONS[route.deed], route.queue))
+
+    def may_subscribe(self, connection: Connection, topic_filter: str) -> int:
+        principal = _principal(connection)
+        if principal.unlimited:
+            return 0
+        inner = split_share(topic_filter)[1]
+        if not inner.startswith(self._prefixes):
+            return _code(principal.may_filter(Action.CONSUME, inner))
+        try:
+            route = names.of_subscribe(topic_filter)
+        except HoldfastError:
+            return 0  # the bridge says what is wrong with it
+        return _code(principal.may(_ACTIONS[route.deed], route.queue))
+
+
+def _principal(connection: Connection) -> Principal:
+    principal: Principal = connection.tag.principal  # type: ignore[attr-defined]  # the tag is a Link
+    return principal
+
+
+def _code(allowed: bool) -> int:
+    return 0 if allowed else reasons.NOT_AUTHORIZED

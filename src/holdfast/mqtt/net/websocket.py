@@ -1,0 +1,123 @@
+"""MQTT over WebSocket: an ASGI endpoint that the HTTP server mounts at `/mqtt`.
+
+Packets may be cut and joined in messages at will [MQTT-6.0.0-2], text messages are refused [MQTT-6.0.0-1], the
+subprotocol is `mqtt` [MQTT-6.0.0-3].
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, Final
+
+from holdfast.mqtt.net.link import Link
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+SUBPROTOCOL: Final = "mqtt"
+_UNSUPPORTED_DATA: Final = 1003
+_PROTOCOL_ERROR: Final = 1002
+
+
+class Endpoint:
+    """Makes a link of every WebSocket that is opened."""
+
+    def __init__(self, make: Callable[[], Link], buffer_bytes: int) -> None:
+        self._make = make
+        self._buffer_bytes = buffer_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if (await receive())["type"] != "websocket.connect":
+            return
+        if SUBPROTOCOL not in scope.get("subprotocols", ()):
+            await send({"type": "websocket.close", "code": _PROTOCOL_ERROR, "reason": "subprotocol mqtt is needed"})
+            return
+        await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL})
+        link = self._make()
+        wire = SocketWire(link, send, self._buffer_bytes)
+        client = scope.get("client")
+        link.open(wire, str(client[0]) if client else "")
+        writer = asyncio.create_task(wire.write_out())
+        try:
+            await _read(link, wire, receive)
+        finally:
+            link.connection_lost(None)
+            wire.abort()
+            await writer
+
+
+async def _read(link: Link, wire: SocketWire, receive: Receive) -> None:
+    while not wire.ended.is_set():
+        await wire.readable.wait()
+        message = await receive()
+        if message["type"] != "websocket.receive":
+            return
+        data = message.get("bytes")
+        if data is None:
+            wire.code = _UNSUPPORTED_DATA
+            wire.close()
+            return
+        link.data_received(data)
+
+
+class SocketWire:
+    """`Wire` over ASGI's calls: what is written waits here, and the link is told when it is too much."""
+
+    def __init__(self, link: Link, send: Send, buffer_bytes: int) -> None:
+        self._link = link
+        self._send = send
+        self._high = buffer_bytes
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._paused = False
+        self._more = asyncio.Event()
+        self._closing = False
+        self.code = 1000
+        self.readable = asyncio.Event()
+        self.readable.set()
+        self.ended = asyncio.Event()
+
+    def write(self, data: bytes) -> None:
+        self._parts.append(data)
+        self._size += len(data)
+        self._more.set()
+        if self._size > self._high and not self._paused:
+            self._paused = True
+            self._link.pause_writing()
+
+    def close(self) -> None:
+        self._closing = True
+        self._more.set()
+
+    def abort(self) -> None:
+        self._parts.clear()
+        self.close()
+        self.readable.set()
+        self.ended.set()
+
+    def pause_reading(self) -> None:
+        self.readable.clear()
+
+    def resume_reading(self) -> None:
+        self.readable.set()
+
+    async def write_out(self) -> None:
+        """Send what is written until it is closed."""
+        try:
+            while self._parts or not self._closing:
+                if not self._parts:
+                    self._more.clear()
+                    await self._more.wait()
+                    continue
+                data, self._parts, self._size = b"".join(self._parts), [], 0
+                await self._send({"type": "websocket.send", "bytes": data})
+                if self._paused and self._size <= self._high // 4:
+                    self._paused = False
+                    self._link.resume_writing()
+            await self._send({"type": "websocket.close", "code": self.code})
+        except Exception:  # noqa: BLE001, S110 - the client is gone; servers raise what they like then, and reading ends too
+            pass
+        self.ended.set()
+        self.readable.set()

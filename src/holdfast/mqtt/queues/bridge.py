@@ -1,0 +1,478 @@
+"""The bridge between the plain MQTT broker and the queues.
+
+What arrives in a turn of the loop gathers here, from all connections: one enqueue a queue, one settle a group. `work`
+does it, at the end of the turn; what the node refuses is turned down then. The answers go out when the turn's batch is
+durable, because they share the stream of everything else that the connection is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from holdfast.broker.node import Node
+from holdfast.core.commands import Draft, Leased, Settlement, Verb
+from holdfast.errors import Forbidden, HoldfastError, InvalidArgument, LeaseLost, RateLimited
+from holdfast.mqtt.codec import NO_PROPERTIES, V5, Properties, PubAck, Publish, Subscription, Will, reasons
+from holdfast.mqtt.connection import Connection
+from holdfast.mqtt.hub import Hub
+from holdfast.mqtt.queues import names
+from holdfast.mqtt.queues.captures import Captures
+from holdfast.mqtt.queues.consumers import Consumer, Feed, QueueName, Ticket
+from holdfast.mqtt.queues.drafts import to_draft
+from holdfast.mqtt.queues.names import Deed, Route
+from holdfast.mqtt.queues.settling import Wish, wishes
+from holdfast.mqtt.seams import Claim, Granted
+from holdfast.mqtt.session import Session, Subscriber, Terms
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+PROTOCOL: Final = "mqtt"
+ROUTES_CACHED_MAX: Final = 10_000
+"""Topics whose meaning is remembered, over all clients: at 300 bytes each 3 MB. A full cache starts anew."""
+
+_GROUP_OF_NOBODY: Final = "default"
+
+
+class Batch:
+    """Drafts for one queue, and who is told if one is refused. A will's has nobody."""
+
+    __slots__ = ("claims", "drafts")
+
+    def __init__(self) -> None:
+        self.drafts: list[Draft] = []
+        self.claims: list[tuple[Connection | None, Claim]] = []
+
+
+class Settling:
+    """Settlements for one group, and who is told if one is refused; an ack by PUBACK has nobody."""
+
+    __slots__ = ("claims", "settlements")
+
+    def __init__(self) -> None:
+        self.settlements: list[Settlement] = []
+        self.claims: list[tuple[Connection | None, Claim | None]] = []
+
+
+class QueueBridge:
+    """`hub` is set by the front once it has one; `admit` counts messages against a namespace's rate."""
+
+    prefixes: tuple[str, ...] = (names.QUEUE, names.ADMIN)
+
+    def __init__(self, node: Node, prefetch: int, admit: Callable[[str, int, int], None]) -> None:
+        self._node = node
+        self._prefetch = prefetch
+        self._admit = admit
+        self.hub: Hub | None = None
+        self.stopping = False
+        self.watchers: dict[tuple[Connection, str], QueueName] = {}
+        self._captures = Captures(node)
+        self._routes: dict[str, Route] = {}
+        self._batches: dict[QueueName, Batch] = {}
+        self._settling: dict[tuple[QueueName, str], Settling] = {}
+
+    @property
+    def _plain(self) -> Hub:
+        assert self.hub is not None
+        return self.hub
+
+    def now(self) -> int:
+        return self._node.clock()
+
+    # --- from clients -----------------------------------------------------------------------------------------------
+
+    def publish(self, connection: Connection, claims: Sequence[Claim], now: int) -> None:
+        """See `seams.Bridge`."""
+        topic = ""
+        batch: Batch | None = None
+        for claim in claims:
+            packet = claim.packet
+            try:
+                if packet.topic != topic:
+                    route = self._route(packet.topic)
+                    topic = packet.topic
+                    batch = None
+                    if route.deed is Deed.ENQUEUE:
+                        batch = self._batch((connection.namespace, route.queue))
+                if batch is not None:
+                    properties = packet.properties
+                    batch.drafts.append(Draft(packet.payload) if properties is NO_PROPERTIES else to_draft(packet, now))
+                    batch.claims.append((connection, claim))
+                else:
+                    self._other(connection, claim, self._route(topic))
+            except HoldfastError as error:
+                self._turn_down(connection, claim, error)
+
+    def _route(self, topic: str) -> Route:
+        route = self._routes.get(topic)
+        if route is None:
+            route = names.of_publish(topic)
+            if len(self._routes) >= ROUTES_CACHED_MAX:
+                self._routes.clear()
+            self._routes[topic] = route
+        return route
+
+    def _batch(self, queue: QueueName) -> Batch:
+        batch = self._batches.get(queue)
+        if batch is None:
+            batch = self._batches[queue] = Batch()
+        return batch
+
+    def _other(self, connection: Connection, claim: Claim, route: Route) -> None:
+        """Anything but an enqueue."""
+        if route.deed is Deed.SETTLE:
+            for wish in wishes(claim.packet):
+                self._settle_as(connection, claim, route, wish)
+            return
+        self.work()  # what came before must have happened before
+        fields = _fields(claim.packet)
+        if route.deed is Deed.CREATE:
+            name = fields.pop("name", None)
+            if not isinstance(name, str):
+                raise InvalidArgument(field="name", problem="is missing: name the queue to create")
+            self._node.create_queue_now((connection.namespace, name), fields)
+        else:
+            self._node.update_queue_now((connection.namespace, route.queue), fields)
+
+    def _settle_as(self, connection: Connection, claim: Claim, route: Route, wish: Wish) -> None:
+        queue = (connection.namespace, route.queue)
+        feed = _feed(connection)
+        consumers = [] if feed is None else [one for one in feed.consumers.values() if one.queue == queue]
+        if wish.group:
+            consumers = [one for one in consumers if one.group == wish.group]
+        found = _held(consumers, wish, oldest=connection.version != V5)
+        if found is not None:
+            consumer, leased = found
+            token = wish.token or leased.token
+            settlement = Settlement(
+                leased.message.id, token, route.verb, wish.delay, wish.error, wish.timeout, partition=leased.partition
+            )
+            group = consumer.group
+            if route.verb is not Verb.EXTEND:
+                consumer.held.pop(leased.message.extra.message_id or str(leased.message.id), None)
+        else:
+            settlement = _from_afar(wish, route.verb, connection)
+            group = wish.group or (consumers[0].group if consumers else _default_group(connection))
+        self._settle(queue, group, settlement, connection, claim)
+
+    def _settle(
+        self,
+        queue: QueueName,
+        group: str,
+        settlement: Settlement,
+        connection: Connection | None = None,
+        claim: Claim | None = None,
+    ) -> None:
+        settling = self._settling.get((queue, group))
+        if settling is None:
+            settling = self._settling[queue, group] = Settling()
+        settling.settlements.append(settlement)
+        settling.claims.append((connection, claim))
+
+    def acknowledged(self, connection: Connection, session: Session, acks: Sequence[PubAck], now: int) -> None:  # noqa: ARG002
+        """See `seams.Bridge`."""
+        hub = self._plain
+        for ack in acks:
+            ticket = hub.returned(connection, session, ack.packet_id)
+            if not isinstance(ticket, Ticket) or not ticket.native:
+                continue
+            code = ack.reason_code
+            if code < reasons.UNSPECIFIED_ERROR:
+                verb, error = Verb.ACK, ""
+            else:
+                verb = Verb.REJECT if code == reasons.PAYLOAD_FORMAT_INVALID else Verb.NACK
+                error = ack.properties.reason_string or f"PUBACK with reason code 0x{code:02X}"
+            settlement = Settlement(ticket.message_id, ticket.token, verb, error=error, partition=ticket.partition)
+            self._settle(ticket.queue, ticket.group, settlement)
+
+    def captures(self, namespace: str, topic: str) -> bool:
+        return bool(self._captures.of(namespace, topic))
+
+    def capture(self, connection: Connection | None, namespace: str, claim: Claim, now: int) -> None:
+        try:
+            draft = to_draft(claim.packet, now, captured=True)
+        except HoldfastError as error:
+            self._turn_down(connection, claim, error)
+            return
+        for queue in self._captures.of(namespace, claim.packet.topic):
+            batch = self._batch(queue)
+            batch.drafts.append(draft)
+            batch.claims.append((connection, claim))
+
+    def will(self, namespace: str, client_id: str, will: Will, now: int) -> None:
+        """A will for a queue is enqueued like any other message."""
+        packet = Publish(
+            will.topic, will.payload, properties=msgspec.structs.replace(will.properties, will_delay_s=None)
+        )
+        try:
+            route = self._route(will.topic)
+            if route.deed is not Deed.ENQUEUE:
+                raise InvalidArgument(field="the will topic", problem="is not a queue")
+            batch = self._batch((namespace, route.queue))
+            batch.drafts.append(to_draft(packet, now))
+            batch.claims.append((None, Claim(packet, -1)))
+        except HoldfastError as error:
+            log.warning(
+                "a will was not enqueued", client=client_id, topic=will.topic, code=error.code, error=str(error)
+            )
+
+    # --- the turn ---------------------------------------------------------------------------------------------------
+
+    @property
+    def busy(self) -> bool:
+        """Whether something waits for the end of the turn."""
+        return bool(self._batches or self._settling)
+
+    def work(self) -> None:
+        """Do what has gathered: at the end of a turn, before its answers are taken."""
+        batches, self._batches = self._batches, {}
+        settling, self._settling = self._settling, {}
+        for queue, batch in batches.items():
+            self._enqueue(queue, batch)
+        for (queue, group), one in settling.items():
+            self._settle_all(queue, group, one)
+
+    def reset(self) -> None:
+        """The store failed: what was gathered was confirmed to nobody, and goes."""
+        self.hub = None
+        self.watchers.clear()
+        self._batches.clear()
+        self._settling.clear()
+
+    def _enqueue(self, queue: QueueName, batch: Batch) -> None:
+        drafts = batch.drafts
+        try:
+            self._admit(queue[0], len(drafts), sum([len(draft.payload) for draft in drafts]))
+            reply = self._node.enqueue_now(queue, drafts, PROTOCOL)
+        except HoldfastError as error:
+            for connection, claim in batch.claims:
+                self._turn_down(connection, claim, error)
+            return
+        for index, refusal in reply.errors.items():
+            self._turn_down(*batch.claims[index], refusal)
+
+    def _settle_all(self, queue: QueueName, group: str, settling: Settling) -> None:
+        results: Sequence[int | HoldfastError | None]
+        try:
+            results = self._node.settle_now(queue, group, settling.settlements)
+        except HoldfastError as error:
+            results = [error] * len(settling.settlements)
+        for (connection, claim), result in zip(settling.claims, results, strict=True):
+            if isinstance(result, HoldfastError) and claim is not None:
+                self._turn_down(connection, claim, result)
+
+    def _turn_down(self, connection: Connection | None, claim: Claim, error: HoldfastError) -> None:
+        if connection is None:
+            log.warning("a message was not enqueued", topic=claim.packet.topic, code=error.code, error=str(error))
+            return
+        if self.hub is not None:
+            self.hub.turn_down(connection, claim, error.mqtt, str(error), self.now())
+        if connection.version != V5 or not claim.packet.qos:  # the client cannot be told
+            log.info("message refused", client=connection.client_id, topic=claim.packet.topic, code=error.code)
+
+    # --- consuming --------------------------------------------------------------------------------------------------
+
+    def subscribe(
+        self,
+        connection: Connection,
+        session: Session,
+        subscription: Subscription,
+        properties: Properties,
+        now: int,  # noqa: ARG002 - the seam's
+    ) -> Granted:
+        """See `seams.Bridge`."""
+        try:
+            route = names.of_subscribe(subscription.filter)
+            self.work()  # what was published before must have happened before
+            if route.deed is Deed.WATCH:
+                self._node.queue((connection.namespace, route.queue))
+                self.watchers[connection, subscription.filter] = (connection.namespace, route.queue)
+                return Granted(0, Terms())
+            terms = self._terms(connection, subscription, properties, route)
+            qos = min(subscription.qos, 1)
+            subscriber = Subscriber(session, subscription.filter, qos, ids=properties.subscription_ids, terms=terms)
+            self._join(connection, session, subscriber, terms, route)
+        except HoldfastError as error:
+            return Granted(_suback_code(error), None, str(error))
+        return Granted(qos, terms)
+
+    def _terms(self, connection: Connection, subscription: Subscription, properties: Properties, route: Route) -> Terms:
+        told = dict(properties.user_properties)
+        group = route.group or told.get("consumer-group") or _default_group(connection)
+        prefetch = told.get("prefetch", str(self._prefetch))
+        most = self._node.config.members.max_prefetch
+        if not prefetch.isascii() or not prefetch.isdigit() or not 1 <= int(prefetch) <= most:
+            raise InvalidArgument(field="prefetch", problem=f"is 1 to {most}, not {prefetch!r}")
+        mode = told.get("ack-mode", "explicit" if connection.version == V5 else "puback")
+        if mode not in ("explicit", "puback"):
+            raise InvalidArgument(field="ack-mode", problem=f"is explicit or puback, not {mode!r}")
+        if mode == "puback" and connection.version == V5 and not subscription.qos:
+            raise InvalidArgument(field="ack-mode", problem="puback needs a subscription of QoS 1: QoS 0 has no PUBACK")
+        return Terms(group, int(prefetch), mode == "puback")
+
+    def _join(
+        self, connection: Connection, session: Session, subscriber: Subscriber, terms: Terms, route: Route
+    ) -> Consumer:
+        feed = _feed(connection)
+        if feed is None:
+            feed = connection.feed = Feed(self, connection, session)
+        queue = (connection.namespace, route.queue)
+        for other in feed.consumers.values():
+            if other.filter != subscriber.filter and (other.queue, other.group) == (queue, terms.group):
+                raise InvalidArgument(
+                    field=f"filter {subscriber.filter!r}",
+                    problem=f"consumes in group {terms.group!r}, as {other.filter!r} does already: use one of them",
+                )
+        before = feed.consumers.get(subscriber.filter)
+        if before is not None and before.group != terms.group:
+            feed.remove(before)
+        consumer = Consumer(feed, subscriber, queue, terms)
+        consumer.membership = self._node.join(
+            queue,
+            terms.group,
+            connection.client_id,
+            consumer.deliver,
+            credit=min(terms.prefetch, connection.window),
+            protocol=PROTOCOL,
+        )
+        if before is not None and before.group == terms.group:
+            consumer.held = before.held
+        feed.consumers[subscriber.filter] = consumer
+        return consumer
+
+    def unsubscribed(self, connection: Connection, subscriber: Subscriber, now: int) -> None:  # noqa: ARG002 - the seam's
+        """See `seams.Bridge`."""
+        self.watchers.pop((connection, subscriber.filter), None)
+        feed = _feed(connection)
+        if feed is not None and subscriber.filter in feed.consumers:
+            feed.remove(feed.consumers[subscriber.filter])
+
+    def resumed(self, connection: Connection, session: Session, now: int) -> None:
+        """See `seams.Bridge`."""
+        for subscriber in session.subscriptions.values():
+            if subscriber.terms is None:
+                continue
+            try:
+                route = names.of_subscribe(subscriber.filter)
+                if route.deed is Deed.WATCH:
+                    self.watchers[connection, subscriber.filter] = (connection.namespace, route.queue)
+                else:
+                    self._join(connection, session, subscriber, subscriber.terms, route)
+            except HoldfastError as error:
+                log.warning(
+                    "a subscription could not be taken up again",
+                    client=connection.client_id,
+                    filter=subscriber.filter,
+                    code=error.code,
+                    error=str(error),
+                )
+        self._send_again(connection, session, now)
+
+    def _send_again(self, connection: Connection, session: Session, now: int) -> None:
+        """What the client did not answer before goes out once more, if its lease still holds."""
+        feed = _feed(connection)
+        leases, session.leases = session.leases, {}
+        for packet_id, ticket in leases.items():
+            if not isinstance(ticket, Ticket) or feed is None:
+                continue
+            consumer = feed.consumers.get(ticket.filter)
+            leased = self._node.held(ticket.queue, ticket.group, ticket.partition, ticket.message_id, ticket.token)
+            if leased is None:
+                continue
+            if consumer is not None and feed.send_again(consumer, packet_id, leased, now):
+                session.leases[packet_id] = ticket
+                if consumer.membership is not None:
+                    consumer.membership.adopt(leased)
+            else:
+                release = Settlement(ticket.message_id, ticket.token, Verb.RELEASE, partition=ticket.partition)
+                self._settle(ticket.queue, ticket.group, release)
+
+    def closed(self, connection: Connection, session: Session, graceful: bool, now: int) -> None:  # noqa: ARG002 - the seam's
+        """See `seams.Bridge`."""
+        for key in [key for key in self.watchers if key[0] is connection]:
+            del self.watchers[key]
+        feed = _feed(connection)
+        if feed is None:
+            return
+        connection.feed = None
+        if graceful or self.stopping:
+            feed.leave(Verb.RELEASE)
+            session.leases.clear()
+        elif session.persistent:
+            feed.leave(None)
+        else:
+            feed.leave(Verb.VANISH)
+
+    # --- for the feeds ----------------------------------------------------------------------------------------------
+
+    def room(self, connection: Connection) -> int:
+        return self._plain.room(connection)
+
+    def lend(self, connection: Connection, session: Session, lease: object) -> int:
+        return self._plain.lend(connection, session, lease)
+
+    def send(self, connection: Connection, data: bytes) -> None:
+        self._plain.send(connection, data)
+
+    def settle(self, queue: QueueName, group: str, settlement: Settlement) -> None:
+        self._settle(queue, group, settlement)
+
+
+def _feed(connection: Connection) -> Feed | None:
+    feed = connection.feed
+    assert feed is None or isinstance(feed, Feed)
+    return feed
+
+
+def _default_group(connection: Connection) -> str:
+    """The client identifier up to its first `-`, so that `billing-1` and `billing-2` share; clients that brought none
+    share the group `default`."""
+    if connection.assigned:
+        return _GROUP_OF_NOBODY
+    return connection.client_id.partition("-")[0] or _GROUP_OF_NOBODY
+
+
+def _held(consumers: list[Consumer], wish: Wish, *, oldest: bool) -> tuple[Consumer, Leased] | None:
+    """The delivery that is meant, if the client holds it."""
+    for consumer in consumers:
+        if wish.message_id:
+            leased = consumer.held.get(wish.message_id)
+            if leased is None and wish.message_id.isdigit():
+                wanted = int(wish.message_id)
+                leased = next((one for one in consumer.held.values() if one.message.id == wanted), None)
+            if leased is not None:
+                return consumer, leased
+        elif oldest and not wish.token and consumer.held:
+            return consumer, next(iter(consumer.held.values()))
+    return None
+
+
+def _from_afar(wish: Wish, verb: Verb, connection: Connection) -> Settlement:
+    """A delivery that was not sent to this connection: leased over HTTP, say, or on the connection before."""
+    if not wish.message_id:
+        raise InvalidArgument(field="message-id", problem="is missing: give it as it came with the delivery")
+    if not wish.message_id.isascii() or not wish.message_id.isdigit() or len(wish.message_id) > 19:
+        raise LeaseLost(message_id=wish.message_id)
+    consumer = "" if wish.token else connection.client_id
+    return Settlement(int(wish.message_id), wish.token, verb, wish.delay, wish.error, wish.timeout, consumer)
+
+
+def _fields(packet: Publish) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(packet.payload, type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        raise InvalidArgument(field="the payload", problem=f"must be a JSON object: {error}") from None
+
+
+def _suback_code(error: HoldfastError) -> int:
+    """SUBACK knows fewer codes than PUBACK."""
+    if isinstance(error, Forbidden):
+        return reasons.NOT_AUTHORIZED
+    if isinstance(error, RateLimited) or error.mqtt == reasons.QUOTA_EXCEEDED:
+        return reasons.QUOTA_EXCEEDED
+    if error.mqtt in (reasons.TOPIC_NAME_INVALID, reasons.TOPIC_FILTER_INVALID):
+        return reasons.TOPIC_FILTER_INVALID
+    return reasons.IMPLEMENTATION_SPECIFIC_ERROR

@@ -1,0 +1,70 @@
+"""A PUBLISH to a queue becomes a draft: what its properties say of the message, and what travels with it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from holdfast.core.commands import Draft
+from holdfast.core.queue import PRIORITY_DEFAULT
+from holdfast.core.records import Extra
+from holdfast.errors import InvalidArgument
+from holdfast.mqtt.codec import NO_PROPERTIES, Publish
+from holdfast.units import SECOND, parse_duration, parse_instant
+
+CAPTURED_TOPIC: Final = "mqtt-topic"
+"""The user property that tells a consumer on which ordinary topic a captured message was published."""
+
+
+def to_draft(packet: Publish, now: int, captured: bool = False) -> Draft:
+    """Raises `InvalidArgument` for a property that makes no sense."""
+    properties = packet.properties
+    if properties is NO_PROPERTIES and not captured:
+        return Draft(packet.payload)
+    told: dict[str, Any] = {"priority": PRIORITY_DEFAULT, "deliver_at": 0, "ttl": -1}
+    names: dict[str, str | None] = {"key": None, "message_id": None, "correlation_id": None}
+    pairs: list[tuple[str, str]] = []
+    if properties.message_expiry_s is not None:
+        told["ttl"] = properties.message_expiry_s * SECOND
+    for name, value in properties.user_properties:
+        if name in _NAMES:
+            names[_NAMES[name]] = value
+        elif name in _TOLD:
+            field, read = _TOLD[name]
+            told[field] = _read(name, value, read, now)
+        else:
+            pairs.append((name, value))
+    if captured:
+        pairs.append((CAPTURED_TOPIC, packet.topic))
+    extra = Extra(
+        names["key"],
+        names["message_id"],
+        tuple(pairs),
+        names["correlation_id"],
+        properties.content_type,
+        properties.response_topic,
+        properties.correlation_data,
+    )
+    return Draft(packet.payload, told["priority"], told["deliver_at"], told["ttl"], extra)
+
+
+def _read(name: str, value: str, read: Callable[[str, int], int], now: int) -> int:
+    try:
+        return read(value, now)
+    except ValueError as error:
+        raise InvalidArgument(field=f"user property {name}", problem=f"cannot be {value!r}: {error}") from None
+
+
+def _number(value: str, _: int) -> int:
+    if not value.isascii() or not value.isdigit():
+        raise ValueError("it must be a whole number")
+    return int(value)
+
+
+_NAMES: Final = {"partition-key": "key", "message-id": "message_id", "correlation-id": "correlation_id"}
+_TOLD: Final[dict[str, tuple[str, Callable[[str, int], int]]]] = {
+    "priority": ("priority", _number),
+    "delay": ("deliver_at", lambda value, now: now + parse_duration(value)),
+    "deliver-at": ("deliver_at", lambda value, _: parse_instant(value)),
+    "ttl": ("ttl", lambda value, _: parse_duration(value)),
+}

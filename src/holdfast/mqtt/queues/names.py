@@ -1,0 +1,86 @@
+"""Topics of queues: which queue a topic means, and what is to be done with it. Pure.
+
+$queue/<name>                 PUBLISH enqueues, SUBSCRIBE consumes
+$queue/<name>/$ack            settle: also $nack, $reject, $release, $extend
+$admin/queue/create           make a queue
+$admin/queue/<name>/config    change one
+$admin/queue/<name>/stats     SUBSCRIBE: its figures, again and again
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import Final, NamedTuple
+
+from holdfast.core.commands import Verb
+from holdfast.core.queue import check_name
+from holdfast.errors import InvalidArgument
+from holdfast.mqtt.topics import has_wildcard, split_share
+
+QUEUE: Final = "$queue/"
+ADMIN: Final = "$admin/"
+_ADMIN_QUEUE: Final = "$admin/queue/"
+_CONFIG: Final = "/config"
+_STATS: Final = "/stats"
+_VERBS: Final = {
+    "$ack": Verb.ACK,
+    "$nack": Verb.NACK,
+    "$reject": Verb.REJECT,
+    "$release": Verb.RELEASE,
+    "$extend": Verb.EXTEND,
+}
+
+
+class Deed(Enum):
+    """What a topic asks for."""
+
+    ENQUEUE = auto()
+    SETTLE = auto()
+    CONSUME = auto()
+    CREATE = auto()
+    CONFIGURE = auto()
+    WATCH = auto()
+
+
+class Route(NamedTuple):
+    """`verb` is there to settle, `group` if a shared subscription names one."""
+
+    deed: Deed
+    queue: str = ""
+    verb: Verb = Verb.ACK
+    group: str = ""
+
+
+def of_publish(topic: str) -> Route:
+    """What a PUBLISH on a topic of the bridge's means."""
+    if topic.startswith(QUEUE):
+        name = topic[len(QUEUE) :]
+        rest, _, last = name.rpartition("/")
+        verb = _VERBS.get(last)
+        if verb is not None:
+            return Route(Deed.SETTLE, check_name(rest), verb)
+        return Route(Deed.ENQUEUE, check_name(name))
+    if topic == _ADMIN_QUEUE + "create":
+        return Route(Deed.CREATE)
+    if topic.startswith(_ADMIN_QUEUE) and topic.endswith(_CONFIG):
+        return Route(Deed.CONFIGURE, check_name(topic[len(_ADMIN_QUEUE) : -len(_CONFIG)]))
+    raise InvalidArgument(
+        field=f"topic {topic!r}",
+        problem="is nothing to publish on: there are $admin/queue/create and $admin/queue/<name>/config",
+    )
+
+
+def of_subscribe(topic_filter: str) -> Route:
+    """What a SUBSCRIBE to a filter of the bridge's means."""
+    group, inner = split_share(topic_filter)
+    if has_wildcard(inner):
+        raise InvalidArgument(
+            field=f"filter {inner!r}", problem="has a wildcard: a queue is consumed by its full name, one filter each"
+        )
+    if inner.startswith(QUEUE):
+        return Route(Deed.CONSUME, check_name(inner[len(QUEUE) :]), group=group or "")
+    if group is None and inner.startswith(_ADMIN_QUEUE) and inner.endswith(_STATS):
+        return Route(Deed.WATCH, check_name(inner[len(_ADMIN_QUEUE) : -len(_STATS)]))
+    raise InvalidArgument(
+        field=f"filter {topic_filter!r}", problem="is nothing to subscribe to: there is $admin/queue/<name>/stats"
+    )

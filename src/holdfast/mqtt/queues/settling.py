@@ -1,0 +1,91 @@
+"""What a PUBLISH on a settle topic says: user properties, or a JSON payload for those who have none. Pure.
+
+    {"message-id": "...", "lease-token": "...", "delay": "5s", "error": "...", "timeout": "1m"}
+
+or a list of such objects. A 3.1.1 client does not see identifiers: without one it means the oldest delivery it holds.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from holdfast.errors import InvalidArgument
+from holdfast.mqtt.codec import Publish
+from holdfast.units import parse_duration
+
+AT_ONCE_MAX: Final = 1000
+"""Settlements in one payload: as many as a client can have in flight."""
+
+_FIELDS: Final = frozenset(("message-id", "lease-token", "delay", "error", "timeout", "consumer-group"))
+_decode = msgspec.json.Decoder().decode
+
+
+class Wish(NamedTuple):
+    """One settlement as the client puts it; empty and -1 where it said nothing."""
+
+    message_id: str = ""
+    token: int = 0
+    delay: int = -1
+    error: str = ""
+    timeout: int = -1
+    group: str = ""
+
+
+def wishes(packet: Publish) -> list[Wish]:
+    """All that a settle PUBLISH asks for."""
+    told = {name: value for name, value in packet.properties.user_properties if name in _FIELDS}
+    if told or not packet.payload:
+        return [_wish(told)]
+    try:
+        payload = _decode(packet.payload)
+    except msgspec.DecodeError as error:
+        raise InvalidArgument(
+            field="the payload", problem=f"is not JSON ({error}); give message-id there or as a user property"
+        ) from None
+    items = payload if isinstance(payload, list) else [payload]
+    if not 1 <= len(items) <= AT_ONCE_MAX or not all(isinstance(item, dict) for item in items):
+        raise InvalidArgument(
+            field="the payload", problem=f"is not an object with message-id, nor a list of 1 to {AT_ONCE_MAX} of them"
+        )
+    return [_wish(item) for item in items]
+
+
+def _wish(told: dict[str, Any]) -> Wish:
+    unknown = set(told) - _FIELDS
+    if unknown:
+        raise InvalidArgument(field=min(unknown), problem=f"is not known; there are {', '.join(sorted(_FIELDS))}")
+    return Wish(
+        str(told.get("message-id", "")),
+        _token(told.get("lease-token", "")),
+        _duration(told, "delay"),
+        _text(told, "error"),
+        _duration(told, "timeout"),
+        _text(told, "consumer-group"),
+    )
+
+
+def _token(value: object) -> int:
+    text = str(value)
+    if not text:
+        return 0
+    if not text.isascii() or not text.isdigit() or len(text) > 20:
+        raise InvalidArgument(field="lease-token", problem="is not one: give it as it came with the delivery")
+    return int(text)
+
+
+def _duration(told: dict[str, Any], field: str) -> int:
+    if field not in told:
+        return -1
+    try:
+        return parse_duration(told[field])
+    except ValueError as error:
+        raise InvalidArgument(field=field, problem=f"cannot be {told[field]!r}: {error}") from None
+
+
+def _text(told: dict[str, Any], field: str) -> str:
+    value = told.get(field, "")
+    if not isinstance(value, str):
+        raise InvalidArgument(field=field, problem="must be a text")
+    return value
