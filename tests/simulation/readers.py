@@ -46,26 +46,36 @@ class Readers:
         first = random.choice((0, low, random.randint(max(low - 2, 1), high + 1)))
         start = first or low
         limit, max_bytes = random.choice(LIMITS), random.choice((1, 50, 10_000))
+        until = random.choice((0, 0, start + random.randint(0, 10)))
         what = f"{queue.name}/{group.name}: read at {start} of {low}..{high}"
         try:
             found = admin.cursor_read(
-                machine.engine, (NAMESPACE, queue.name), group.name, partition, first, limit, max_bytes, machine.now
+                machine.engine,
+                (NAMESPACE, queue.name),
+                group.name,
+                partition,
+                first,
+                limit,
+                max_bytes,
+                machine.now,
+                until,
             )
         except CursorOutOfRange:
             must(not low <= start <= high, f"{what}: refused")
             return
         must(low <= start <= high, f"{what}: not refused")
         must(len(found.messages) <= limit, f"{what}: {len(found.messages)}, asked for {limit}")
-        self._check_range(what, queue, group, partition, start, found)
+        self._check_range(what, queue, group, partition, start, until or high, found)
 
     def _check_range(
-        self, what: str, queue: Queue, group: Group, partition: int, start: int, found: CursorRange
+        self, what: str, queue: Queue, group: Group, partition: int, start: int, end: int, found: CursorRange
     ) -> None:
         """What was read is all there is, from the start on and without a gap; and what was lost is told."""
-        seen = [m.seq for m in sorted(queue.in_partition(partition), key=_seq) if group.sees(m) and m.seq >= start]
+        mails = sorted(queue.in_partition(partition), key=_seq)
+        seen = [mail.seq for mail in mails if group.sees(mail) and start <= mail.seq < end]
         got = [message.seq for message in found.messages]
         must(got == seen[: len(got)], f"{what}: {got} of {seen}")
-        must(bool(got) or not seen or found.next_seq < found.high, f"{what}: nothing of {seen}")
+        must(bool(got) or not seen, f"{what}: nothing of {seen}")
         between = [seq for seq in seen[len(got) :] if seq < found.next_seq]
         must(not between, f"{what}: reading on at {found.next_seq} would miss {between}")
         must(found.next_seq > start or not got, f"{what}: reading does not get on")

@@ -564,12 +564,18 @@ class Scene:
             int(options.get("limit", "100")),
             int(options.get("max_bytes", str(1 << 20))),
             self.now,
+            int(options.get("until", "0")),
         )
         if found.lost_from:
             yield f"lost {found.lost_from}..{found.lost_to}"
         for message in found.messages:
             yield f"{message.seq} {self.name(message.id)} {_shown(message.payload)}"
         yield f"next={found.next_seq} committed={found.committed} end={found.high}"
+
+    def do_ends(self, arguments: list[str], options: Options) -> Iterator[str]:
+        for end in admin.cursor_ends(self.engine, ("default", arguments[0]), arguments[1], self.now):
+            lost = f" lost {end.lost_from}..{end.lost_to}" if end.lost_from else ""
+            yield f"#{end.partition} {end.first}..{end.end - 1}{lost}"
 
     def do_commit(self, arguments: list[str], options: Options) -> Iterator[str]:
         queue, group, seq = arguments

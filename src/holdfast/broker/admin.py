@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from holdfast.broker.catalog import Queue, QueueName
 from holdfast.broker.engine import Engine
+from holdfast.core import reading
 from holdfast.core.commands import (
     Browse,
     Browsed,
@@ -235,17 +236,63 @@ def delete(engine: Engine, name: QueueName, message_id: int, now: int) -> None:
 # --- cursor groups --------------------------------------------------------------------------------------------------
 
 
+class CursorEnd(msgspec.Struct, frozen=True):
+    """Where a cursor group stands in one partition, and where the partition ends: sequences `first` to `end - 1` can be
+    read. `lost_from..lost_to` were given up for max_lag since the last commit."""
+
+    partition: int
+    first: int
+    committed: int
+    end: int
+    lost_from: int = 0
+    lost_to: int = 0
+
+
+def cursor_ends(engine: Engine, name: QueueName, group: str, now: int) -> list[CursorEnd]:
+    """For every partition, what there is to read. Looks at nothing but the heads."""
+    queue = engine.queue(name, now, create=True)
+    engine.ensure_group(queue, group, GroupKind.CURSOR, now)
+    ends: list[CursorEnd] = []
+    for shard in queue.shards:
+        head = shard.cursors[group].head
+        done = head.committed
+        ends.append(CursorEnd(shard.partition, done + 1, done, shard.head.next_seq, head.lost_from, head.lost_to))
+    return ends
+
+
 def cursor_read(
-    engine: Engine, name: QueueName, group: str, partition: int, first: int, limit: int, max_bytes: int, now: int
+    engine: Engine,
+    name: QueueName,
+    group: str,
+    partition: int,
+    first: int,
+    limit: int,
+    max_bytes: int,
+    now: int,
+    until: int = 0,
+    one_at_least: bool = True,
 ) -> CursorRange:
+    """A range of sequences, from `first` or where the cursor stands, up to `until` or the end.
+
+    In pieces: a step begins anew for every record it lacks, so one for all of a long range would read it many times.
+    """
     queue = engine.queue(name, now, create=True)
     engine.ensure_group(queue, group, GroupKind.CURSOR, now)
     shard = _shard_of(queue, partition)
-    cursor = shard.cursors[group]
-    start = cursor.head.committed + 1 if first <= 0 else first
-    reply = engine.step(queue, shard, CursorRead(group, start, limit, max_bytes), now)
-    assert isinstance(reply, CursorRange)
-    return reply
+    at = shard.cursors[group].head.committed + 1 if first <= 0 else first
+    found: list[Message] = []
+    left = max_bytes
+    while True:
+        piece = min(limit - len(found), reading.CHUNK)
+        command = CursorRead(group, at, piece, left, until, one_at_least and not found)
+        reply = engine.step(queue, shard, command, now)
+        assert isinstance(reply, CursorRange)
+        found += reply.messages
+        left -= sum([len(message.payload) for message in reply.messages])
+        stuck = reply.next_seq == at
+        at = reply.next_seq
+        if stuck or left <= 0 or len(found) >= limit:
+            return replace(reply, messages=found)
 
 
 def cursor_commit(engine: Engine, name: QueueName, group: str, partition: int, seq: int, clock: Clock) -> Iterator[int]:

@@ -47,6 +47,7 @@ class GroupCommit:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="holdfast-sync")
         self._scheduled = False
         self._in_turn = False
+        self._unsynced = False
         self._written: asyncio.Future[None] | None = None
         self._durable: asyncio.Future[None] | None = None
         self._syncing: asyncio.Future[None] | None = None
@@ -72,6 +73,12 @@ class GroupCommit:
             if not self._in_turn:  # else this very turn starts the sync at its end
                 self.soon()
         return self._durable
+
+    @property
+    def clean(self) -> bool:
+        """Whether everything that was gathered is synced: what is in memory now will survive a crash."""
+        pending = self.engine is not None and self.engine.pending
+        return not pending and not self._unsynced and self._syncing is None
 
     def when_synced(self, callback: Callable[[], None]) -> None:
         """Call back when everything gathered so far is synced: for bookkeeping, not for answers."""
@@ -103,6 +110,7 @@ class GroupCommit:
             self.fail(StoreUnavailable(problem=f"internal error: {error!r}"))
             return
         self.batches += pending
+        self._unsynced = self._unsynced or pending
         written, self._written = self._written, None
         if must_sync:
             durable = self.durable()
@@ -117,6 +125,7 @@ class GroupCommit:
         if self._durable is None or self._syncing is not None:
             return
         self._syncing, self._durable = self._durable, None
+        self._unsynced = False
         callbacks, self._on_synced = self._on_synced, []
         started = self._loop.time()
         job = self._loop.run_in_executor(self._thread, self._store.sync)

@@ -24,12 +24,13 @@ from holdfast.broker.commit import GroupCommit
 from holdfast.broker.dispatch import Dispatcher, Waiter, releases
 from holdfast.broker.engine import Engine, Limits
 from holdfast.broker.keeper import Keeper
+from holdfast.broker.log_calls import LogCalls
 from holdfast.broker.members import Deliver, GroupName, Member
 from holdfast.broker.redrive import STEP, Letters, Redriven, redrive
 from holdfast.broker.stats import GroupStats, QueueStats, Rates, cursor_stats, group_stats
 from holdfast.broker.webhooks import Webhooks
 from holdfast.config import Config
-from holdfast.core.commands import CursorRange, Draft, Enqueued, Leased, Settlement, Standing, Verb
+from holdfast.core.commands import Draft, Enqueued, Leased, Settlement, Standing, Verb
 from holdfast.core.effects import Op
 from holdfast.core.groups import NEVER
 from holdfast.core.ids import born_at
@@ -92,7 +93,7 @@ class Receipt(msgspec.Struct, frozen=True):
     durability: Durability
 
 
-class Node:
+class Node(LogCalls):
     """See the module."""
 
     def __init__(
@@ -751,18 +752,6 @@ class Node:
         """Remove the messages that wait now. Returns how many."""
         return await self._in_pieces(admin.purge_queue(self.engine, name, self.clock))
 
-    async def _in_pieces(self, work: Iterator[int]) -> int:
-        """Do a long piece of work bit by bit, each bit durable before the next, with others in between."""
-        total = 0
-        while True:
-            with self._guard() as engine:
-                count = next(work, None)
-            if engine.pending:
-                await self._durable()
-            if count is None:
-                return total
-            total += count
-
     async def redrive(
         self,
         name: QueueName,
@@ -856,20 +845,6 @@ class Node:
         with self._guard() as engine:
             admin.delete(engine, name, message_id, self.clock())
         await self._durable()
-
-    async def cursor_read(
-        self, name: QueueName, group: str, partition: int, first: int = 0, limit: int = 1000, max_bytes: int = 8 << 20
-    ) -> CursorRange:
-        """A range of sequences of a cursor group, from `first` or from where it stands. Repeatable until committed."""
-        with self._guard() as engine:
-            reply = admin.cursor_read(engine, name, group, partition, first, limit, max_bytes, self.clock())
-        if engine.pending:
-            await self._durable()
-        return reply
-
-    async def cursor_commit(self, name: QueueName, group: str, partition: int, seq: int) -> int:
-        """The cursor group needs nothing up to and including `seq`. Returns how many messages that were."""
-        return await self._in_pieces(admin.cursor_commit(self.engine, name, group, partition, seq, self.clock))
 
     async def export(self) -> None:
         """Export the journal now, without waiting for a segment to fill or to grow old."""

@@ -119,6 +119,13 @@ class LimitSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Payload bytes in one lease's answer; at least one message is always given. 1,000 messages of 1 MiB would be 1 GiB
     in one answer."""
 
+    read_max: Annotated[int, Count(1, 100_000)] = 10_000
+    """Messages in one read of a cursor group, over all partitions it asks for. Reading 10,000 takes about 30 ms in
+    which nobody else has a turn; what Spark takes at a time is as many."""
+
+    read_bytes: Annotated[int, Size(MIB, GIB)] = 32 * MIB
+    """Payload bytes in one read of a cursor group, for the same reason as lease_bytes."""
+
     max_wait: Annotated[int, Duration(0, HOUR)] = 15 * MINUTE
     """The longest a lease request may wait for a message. A waiting request costs a few hundred bytes and no work, but
     proxies between drop silent connections, most after 15 minutes at the latest."""

@@ -123,6 +123,8 @@ class CursorRead(msgspec.Struct, frozen=True):
     first: int
     limit: int
     max_bytes: int
+    until: int = 0  # only sequences below this; 0: to the end
+    one_at_least: bool = True  # a first one is given even if it is larger than `max_bytes`
 
 
 class CursorRange(msgspec.Struct):

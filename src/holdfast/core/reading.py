@@ -124,21 +124,22 @@ def cursor_read(shard: Shard, command: CursorRead, _now: int, effects: Effects) 
     found: list[Message] = []
     size = 0
     at = command.first
-    while at < high and len(found) < command.limit and size < command.max_bytes:
+    end = min(high, command.until) if command.until else high
+    while at < end and len(found) < command.limit and size < command.max_bytes:
         chunk = chunk_for(shard, command.limit - len(found), command.max_bytes - size)
-        messages = log(shard, at, high - 1, chunk)
+        messages = log(shard, at, end - 1, chunk)
         if not messages:
-            at = high
+            at = end
             break
         for message in _visible(shard, cursor, messages):
-            if found and size + len(message.payload) > command.max_bytes:
+            if (found or not command.one_at_least) and size + len(message.payload) > command.max_bytes:
                 at = message.seq
                 break
             found.append(message)
             size += len(message.payload)
             at = message.seq + 1
         else:
-            at = messages[-1].seq + 1 if len(messages) == chunk else high
+            at = messages[-1].seq + 1 if len(messages) == chunk else end
             continue
         break
     effects.reply = CursorRange(found, at, head.committed, high, head.lost_from, head.lost_to)

@@ -1,0 +1,82 @@
+"""Cursor groups through the node: ends, ranges over several partitions, and what is shown is durable."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.broker.node import Node
+from holdfast.core.commands import Draft
+from holdfast.core.queue import GroupKind
+from holdfast.core.records import Extra
+from holdfast.errors import CursorOutOfRange, InvalidArgument
+
+LOG = ("default", "log")
+
+
+async def fill(node: Node, count: int, **fields: object) -> None:
+    await node.create_queue(LOG, {"partitions": 3, **fields})
+    await node.create_group(LOG, "g", GroupKind.CURSOR)
+    await node.enqueue(LOG, [Draft(b"%04d" % i, extra=Extra(key=f"k{i}")) for i in range(count)])
+
+
+async def test_all_partitions_are_read_together_within_one_limit(node: Node) -> None:
+    await fill(node, 900)
+    ends = await node.cursor_ends(LOG, "g")
+    assert sum(end.end - end.first for end in ends) == 900
+    ranges = {end.partition: (end.first, end.end) for end in ends}
+    seen: list[bytes] = []
+    while ranges:
+        found = await node.cursor_read_many(LOG, "g", ranges, limit=400)
+        assert sum(len(part.messages) for part in found.values()) <= 400
+        seen += [message.payload for part in found.values() for message in part.messages]
+        ranges = {p: (f.next_seq, ranges[p][1]) for p, f in found.items() if f.next_seq < ranges[p][1]}
+    assert sorted(seen) == [b"%04d" % i for i in range(900)]
+    assert await node.cursor_commit_many(LOG, "g", {end.partition: end.end - 1 for end in ends}) == 900
+    assert [end.first for end in await node.cursor_ends(LOG, "g")] == [end.end for end in ends]
+
+
+async def test_a_range_read_again_is_the_same(node: Node) -> None:
+    await fill(node, 30)
+    first = await node.cursor_read(LOG, "g", 1, until=5)
+    await node.enqueue(LOG, [Draft(b"later", extra=Extra(key="k1"))])
+    again = await node.cursor_read(LOG, "g", 1, 1, until=5)
+    assert [m.id for m in again.messages] == [m.id for m in first.messages]
+    assert again.next_seq == first.next_seq == 5
+
+
+async def test_bytes_are_bounded_over_all_partitions(node: Node) -> None:
+    await fill(node, 30)
+    ranges = dict.fromkeys(range(3), (0, 0))
+    found = await node.cursor_read_many(LOG, "g", ranges, max_bytes=9)
+    assert sum(len(part.messages) for part in found.values()) == 2
+    one = await node.cursor_read_many(LOG, "g", ranges, max_bytes=1)
+    assert sum(len(part.messages) for part in one.values()) == 1
+
+
+def clean(node: Node) -> bool:
+    return node.commit.clean
+
+
+async def test_what_is_shown_is_durable(node: Node) -> None:
+    await fill(node, 3)
+    assert clean(node)
+    node.engine.enqueue(LOG, [Draft(b"gathered")], "", node.clock())
+    assert not clean(node)
+    await node.cursor_ends(LOG, "g")
+    assert clean(node)
+    node.engine.enqueue(LOG, [Draft(b"written")], "", node.clock())
+    node.commit.turn()
+    assert not clean(node)
+    await node.cursor_read(LOG, "g", 0)
+    assert clean(node)
+
+
+async def test_what_cannot_be_read_is_refused(node: Node) -> None:
+    await fill(node, 3)
+    for wrong in ({"limit": 0}, {"limit": 10_001}, {"max_bytes": 0}, {"first": 3, "until": 2}):
+        with pytest.raises(InvalidArgument):
+            await node.cursor_read(LOG, "g", 0, **wrong)
+    with pytest.raises(CursorOutOfRange):
+        await node.cursor_read(LOG, "g", 0, 99)
+    with pytest.raises(InvalidArgument):
+        await node.cursor_read(LOG, "g", 3)
