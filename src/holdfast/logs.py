@@ -14,6 +14,7 @@ import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 from holdfast.config import LogSettings
+from holdfast.config.secret import HIDDEN, is_secret_name
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
@@ -25,6 +26,7 @@ def configure(settings: LogSettings) -> None:
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
+        _hide_secrets,
     ]
     rendering = _rendering(settings.format)
 
@@ -44,6 +46,14 @@ def configure(settings: LogSettings) -> None:
     )
     # Libraries tell their every step at `info`; that is ours only when somebody debugs.
     logging.basicConfig(handlers=[handler], level=level if level == logging.DEBUG else logging.WARNING, force=True)
+
+
+def _hide_secrets(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """The last line of defence: nobody should log a password, and if somebody does it is not shown."""
+    for name in event:
+        if is_secret_name(name):
+            event[name] = HIDDEN
+    return event
 
 
 def _rendering(shape: str) -> list[Processor]:

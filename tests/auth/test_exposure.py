@@ -11,7 +11,7 @@ from holdfast.auth import exposure
 from holdfast.auth.gate import Gate
 from holdfast.auth.principal import Action
 from holdfast.config import AuthSettings, Config
-from holdfast.config.kinds import SecretText
+from holdfast.config.secret import SecretText
 from holdfast.errors import ExposureRefused, InvalidConfig
 from tests.auth.conftest import Clock
 

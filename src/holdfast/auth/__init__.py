@@ -2,6 +2,13 @@
 
     gate.py        the door: tokens, passwords, certificates and anonymous callers become principals; rate limits
     principal.py   who a caller is, and what its scopes allow
+    keys.py        the keys of tokens, each bound to its algorithm
+    tokens.py      JWTs: signature, then claims, then a principal
+    users.py       the users file
+    passwords.py   argon2id, off the loop
+    throttle.py    wrong passwords have a price
+    watch.py       files that change while the server runs
+    audit.py       who did what
     patterns.py    topic filters: what they match, and what they cover
     rates.py       token buckets of namespaces
     tls.py         the server's side of TLS, and the subject of a client's certificate

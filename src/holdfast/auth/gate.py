@@ -5,30 +5,95 @@
     certificate(subject)             the subject of a client certificate that the TLS handshake has checked
     anonymous()                      nothing was given
 
-`peer` is the caller's address without its port. Nothing here blocks the loop: passwords are hashed on threads.
+`peer` is the caller's address without its port. Nothing here blocks the loop: passwords are hashed on threads. Where no
+credentials are configured, whatever is given makes an anonymous caller: there is nothing to check it against.
+
+Checked tokens and passwords are remembered, under a hash with a key that only this process has. What is remembered ends
+with the token, after a while, and at once when the file that vouched for it changes.
 """
 
 from __future__ import annotations
 
+import hashlib
+import secrets
+from collections import OrderedDict
 from collections.abc import Callable
+from typing import NamedTuple
 
-from holdfast.auth import exposure
+import structlog
+
+from holdfast.auth import exposure, keys, tokens, users
+from holdfast.auth.audit import AuditLog
+from holdfast.auth.keys import Keyring
+from holdfast.auth.passwords import Passwords
 from holdfast.auth.principal import Principal
 from holdfast.auth.rates import Rates
+from holdfast.auth.throttle import Throttle
+from holdfast.auth.users import User, Users
+from holdfast.auth.watch import Watched
 from holdfast.config import Config
-from holdfast.errors import Unauthenticated
+from holdfast.config.secret import HIDDEN
+from holdfast.errors import InvalidConfig, LoginThrottled, Unauthenticated
+from holdfast.units import INSTANT_MAX, MILLISECOND, SECOND
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+_WRONG = "the user or the password is wrong"
+"""The same for both: whether there is such a user is nobody's business."""
+
+
+class _Remembered(NamedTuple):
+    principal: Principal
+    until: int
 
 
 class Gate:
     """See the module. One for a node, used by all fronts on the node's loop."""
 
-    def __init__(self, config: Config, clock: Callable[[], int]) -> None:
+    def __init__(self, config: Config, clock: Callable[[], int], audit: AuditLog | None = None) -> None:
+        """Raises InvalidConfig if a file of credentials is missing or not good."""
+        self._settings = config.auth
         self._clock = clock
+        self._audit = audit
         self._namespace = config.node.namespace
         self._rates = Rates(config.rates)
+        self._throttle = Throttle(config.auth)
+        self._passwords = Passwords(config.auth)
         self._anonymous = Principal(name="anonymous", namespace=self._namespace, method="anonymous", unlimited=True)
+        self._secret = secrets.token_bytes(32)
+        self._tokens: OrderedDict[bytes, _Remembered] = OrderedDict()
+        self._logins: OrderedDict[bytes, _Remembered] = OrderedDict()
+        self._certificates: dict[str, Principal] = {}  # no more than there are users
+        self._failures_logged = 0
+        self._failures_silent = 0
         self.required = exposure.has_credentials(config.auth)
         """Whether callers must show who they are."""
+        self._open_files()
+
+    def _open_files(self) -> None:
+        settings, now = self._settings, self._clock()
+        self._users: Watched[Users] | None = None
+        self._keys: Watched[Keyring] | None = None
+        if settings.users_file is not None:
+            self._users = Watched(
+                "auth.users_file",
+                settings.users_file,
+                lambda content: users.read(content, settings.users_max, settings.scopes_max),
+                settings.reload_interval,
+                now,
+            )
+        if settings.key_file is not None:
+            self._keys = Watched(
+                "auth.key_file",
+                settings.key_file,
+                lambda content: keys.read(content, settings.keys_max),
+                settings.reload_interval,
+                now,
+            )
+        self._take_keys()
+        self._take_users()
+
+    # --- who it is --------------------------------------------------------------------------------------------------
 
     def anonymous(self) -> Principal:
         """A caller that showed nothing: may do everything where no credentials are configured, else nothing."""
@@ -36,21 +101,95 @@ class Gate:
             raise Unauthenticated(problem="no credentials were given")
         return self._anonymous
 
-    async def token(self, text: str, peer: str) -> Principal:  # noqa: ARG002 - the seam
+    async def token(self, text: str, peer: str) -> Principal:
         """Who a token says the caller is. Raises Unauthenticated."""
-        raise Unauthenticated(problem="this server takes no tokens")
+        if not self.required:
+            return self._anonymous
+        now = self._clock()
+        self._refresh(now)
+        if not self._keyring.keys:
+            raise Unauthenticated(problem="this server takes no tokens")
+        if len(text) > self._settings.token_bytes_max:
+            raise Unauthenticated(problem=f"the token is longer than {self._settings.token_bytes_max} bytes")
+        digest = self._digest(b"token", text.encode(errors="surrogatepass"))
+        if (principal := _recall(self._tokens, digest, now)) is not None:
+            return principal
+        try:
+            checked = tokens.check_signature(text, self._keyring, self._settings.token_bytes_max)
+            principal = tokens.principal(checked, self._settings, self._namespace, now)
+        except Unauthenticated as error:
+            self._log_failure("token refused", peer, now, problem=error.details["problem"])
+            raise
+        until = principal.expires_at if principal.expires_at is not None else INSTANT_MAX
+        _remember(self._tokens, self._settings.token_cache, digest, _Remembered(principal, until))
+        return principal
 
-    async def password(self, username: str, password: str | bytes, peer: str) -> Principal:  # noqa: ARG002 - the seam
+    async def password(self, username: str, password: str | bytes, peer: str) -> Principal:
         """Who the caller is if the password is the user's. Raises Unauthenticated or LoginThrottled."""
-        raise Unauthenticated(problem="this server has no users")
+        if not self.required:
+            return self._anonymous
+        now = self._clock()
+        self._refresh(now)
+        raw = password.encode(errors="surrogatepass") if isinstance(password, str) else password
+        if self._keyring.keys and raw.startswith(b"eyJ") and len(raw) <= self._settings.token_bytes_max:
+            text = raw.decode(errors="replace")
+            if tokens.looks_like_token(text):
+                return await self.token(text, peer)
+        if self._users is None:
+            raise Unauthenticated(problem="this server has no users")
+        if len(raw) > self._settings.password_bytes_max or len(username) > users.NAME_BYTES_MAX:
+            raise Unauthenticated(problem=_WRONG)
+        digest = self._digest(b"login", username.encode(errors="surrogatepass"), raw)
+        if (principal := _recall(self._logins, digest, now)) is not None:
+            return principal
+        user = await self._login(username, raw, peer)
+        principal = user.principal("password", self._namespace)
+        if not self.valid(principal):  # the file changed meanwhile
+            raise Unauthenticated(problem=_WRONG)
+        until = self._clock() + self._settings.password_cache_age
+        _remember(self._logins, self._settings.password_cache, digest, _Remembered(principal, until))
+        return principal
 
-    def certificate(self, subject: str) -> Principal | None:  # noqa: ARG002 - the seam
+    async def _login(self, username: str, password: bytes, peer: str) -> User:
+        self._throttled(peer, username)
+        async with self._passwords:
+            # Asked again: while this one waited for its turn, those before it may have used up what was left.
+            self._throttled(peer, username)
+            assert self._users is not None
+            known = self._users.value
+            user = known.by_name.get(username)
+            good = await self._passwords.check(user.password if user else None, password, known.hash_like(username))
+            now = self._clock()
+            if user is None or not good:
+                self._throttle.failed(peer, username, now)
+                # A name that is no user's may be a password in the wrong field.
+                self._log_failure("login failed", peer, now, user=username if user else "unknown")
+                raise Unauthenticated(problem=_WRONG)
+            self._throttle.succeeded(peer, username)
+            return user
+
+    def _throttled(self, peer: str, username: str) -> None:
+        wait = self._throttle.wait(peer, username, self._clock())
+        if wait:
+            raise LoginThrottled(problem="Too many wrong passwords", retry_after_ms=-(-wait // MILLISECOND))
+
+    def certificate(self, subject: str) -> Principal | None:
         """Who a certificate's subject stands for; None if nobody, and then another credential is needed."""
-        return None
+        self._refresh(self._clock())
+        found = self._certificates.get(subject)
+        if found is None and self._users is not None and (user := self._users.value.by_subject.get(subject)):
+            found = self._certificates[subject] = user.principal("certificate", self._namespace)
+        return found
 
     def valid(self, principal: Principal) -> bool:
         """Whether what vouched for it still holds: cheap, for connections that stay open. False: end the connection."""
-        return principal.expires_at is None or self._clock() < principal.expires_at
+        now = self._clock()
+        if principal.expires_at is not None and now >= principal.expires_at:
+            return False
+        self._refresh(now)
+        return principal.credential in self._live if self.required else True
+
+    # --- how fast ---------------------------------------------------------------------------------------------------
 
     def admit(self, namespace: str, messages: int, size_bytes: int) -> None:
         """Counts what is about to be sent against the namespace's rate. Raises RateLimited, and then nothing counts."""
@@ -59,3 +198,93 @@ class Gate:
 
     async def close(self) -> None:
         """Ends the threads."""
+        self._passwords.close()
+
+    # --- files that change ------------------------------------------------------------------------------------------
+
+    def _refresh(self, now: int) -> None:
+        if self._keys is not None and self._keys.refresh(now):
+            before = {key.thumbprint for key in self._keyring.keys}
+            self._take_keys()
+            after = {key.thumbprint for key in self._keyring.keys}
+            self._tell("keys.reload", "auth.key_file", added=len(after - before), removed=len(before - after))
+        if self._users is not None:
+            before_users = self._users.value
+            if self._users.refresh(now):
+                self._take_users()
+                self._tell("users.reload", "auth.users_file", *_difference(before_users, self._users.value))
+
+    def _take_keys(self) -> None:
+        """The keys in force from now on. Tokens are judged anew, since the key of any of them may be gone."""
+        keyring = self._keys.value if self._keys else Keyring()
+        if keyring.skipped:
+            log.warning("some keys are of no use", setting="auth.key_file", reasons=keyring.skipped)
+        if self._settings.token_secret:
+            try:
+                keyring = Keyring((*keyring.keys, keys.from_secret(self._settings.token_secret)))
+            except ValueError as error:
+                raise InvalidConfig(field="auth.token_secret", value=HIDDEN, problem=f"it {error}") from None
+        self._keyring = keyring
+        self._tokens.clear()
+        self._find_live()
+
+    def _take_users(self) -> None:
+        self._logins.clear()
+        self._certificates.clear()
+        self._find_live()
+
+    def _find_live(self) -> None:
+        self._live = {f"key:{key.thumbprint}" for key in self._keyring.keys}
+        if self._users is not None:
+            self._live |= self._users.value.credentials
+
+    def _tell(self, act: str, setting: str, added: object, removed: object, changed: object = "") -> None:
+        log.info("credentials changed", setting=setting, added=added, removed=removed, changed=changed)
+        if self._audit is not None:
+            self._audit.record(None, act, setting, "ok", front="node", added=added, removed=removed, changed=changed)
+
+    # --- small things -----------------------------------------------------------------------------------------------
+
+    def _digest(self, purpose: bytes, *parts: bytes) -> bytes:
+        """What something is remembered by: it says nothing about it to anybody who reads this memory later."""
+        state = hashlib.blake2b(key=self._secret, digest_size=32, person=purpose)
+        for part in parts:
+            state.update(len(part).to_bytes(8, "big"))
+            state.update(part)
+        return state.digest()
+
+    def _log_failure(self, event: str, peer: str, now: int, **details: object) -> None:
+        """At most one line a second: somebody who guesses must not fill the log."""
+        if 0 <= now - self._failures_logged < SECOND:
+            self._failures_silent += 1
+            return
+        log.warning(event, peer=peer, others_not_logged=self._failures_silent, **details)
+        self._failures_logged = now
+        self._failures_silent = 0
+
+
+def _recall(memory: OrderedDict[bytes, _Remembered], digest: bytes, now: int) -> Principal | None:
+    found = memory.get(digest)
+    if found is None:
+        return None
+    if now >= found.until:
+        del memory[digest]
+        return None
+    memory.move_to_end(digest)
+    return found.principal
+
+
+def _remember(memory: OrderedDict[bytes, _Remembered], limit: int, digest: bytes, what: _Remembered) -> None:
+    memory[digest] = what
+    if len(memory) > limit:
+        memory.popitem(last=False)
+
+
+def _difference(before: Users, after: Users) -> tuple[str, str, str]:
+    """Names of those added, removed and changed; the audit log cuts what is too long."""
+    changed = [name for name, user in after.by_name.items() if before.by_name.get(name, user) != user]
+    return (
+        ", ".join(sorted(after.by_name.keys() - before.by_name.keys())),
+        ", ".join(sorted(before.by_name.keys() - after.by_name.keys())),
+        ", ".join(sorted(changed)),
+    )

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import ssl
+import time
 from pathlib import Path
+from typing import Final
 
+import structlog
 from cryptography import x509
 
 from holdfast.config import TlsSettings
 from holdfast.errors import InvalidConfig
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+LOOK_SECONDS: Final = 1.0
 
 _VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 _VERIFICATION = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
@@ -22,7 +29,7 @@ def server_context(settings: TlsSettings) -> ssl.SSLContext | None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = _VERSIONS[settings.minimum_version]
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION | ssl.OP_CIPHER_SERVER_PREFERENCE
-    load_certificate(context, settings)
+    _load_certificate(context, settings)
     if settings.client_certificates != "none":
         if settings.client_ca_file is None:
             raise _problem("client_certificates", settings.client_certificates, "it needs tls.client_ca_file")
@@ -32,11 +39,53 @@ def server_context(settings: TlsSettings) -> ssl.SSLContext | None:
         raise _problem(
             "client_ca_file", settings.client_ca_file, "nobody is asked for a certificate (tls.client_certificates)"
         )
+    context.sni_callback = _Renewal(settings, context)
     return context
 
 
-def load_certificate(context: ssl.SSLContext, settings: TlsSettings) -> None:
-    """Loads certificate and key, also into a context in use: connections made from then on get the new ones."""
+class _Renewal:
+    """Looks, at a handshake and at most once a second, whether certificate or key have changed, and loads them.
+
+    The handshake at hand still gets the old certificate, those after it the new one. A pair that does not fit (one file
+    is new, the other not yet) is not taken: it is tried in a context of its own first.
+    """
+
+    def __init__(self, settings: TlsSettings, context: ssl.SSLContext) -> None:
+        self._settings = settings
+        self._context = context
+        self._stamps = self._look()
+        self._looked = time.monotonic()
+
+    def __call__(self, _connection: object, _name: str | None, _context: ssl.SSLContext) -> None:
+        if time.monotonic() - self._looked < LOOK_SECONDS:
+            return
+        self._looked = time.monotonic()
+        stamps = self._look()
+        if stamps == self._stamps:
+            return
+        self._stamps = stamps
+        try:
+            _load_certificate(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self._settings)
+        except InvalidConfig as error:
+            log.error("changed certificate is not good, the one before is still used", error=str(error))
+            return
+        _load_certificate(self._context, self._settings)
+        log.info("certificate read again", path=str(self._settings.certificate_file))
+
+    def _look(self) -> list[tuple[int, int] | None]:
+        paths = [path for path in (self._settings.certificate_file, self._settings.key_file) if path is not None]
+        return [_stamp(path) for path in paths]
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_ino
+
+
+def _load_certificate(context: ssl.SSLContext, settings: TlsSettings) -> None:
     certificate, key = settings.certificate_file, settings.key_file
     assert certificate is not None
     _readable("certificate_file", certificate)
@@ -45,11 +94,12 @@ def load_certificate(context: ssl.SSLContext, settings: TlsSettings) -> None:
     try:
         context.load_cert_chain(certificate, key, password=_no_passphrase)
     except ssl.SSLError as error:
-        reason = {
-            "KEY_VALUES_MISMATCH": "the private key does not belong to the certificate",
-            "NO_START_LINE": "a certificate and a private key in PEM are needed",
-            "PEM_LIB": "a certificate and a private key in PEM are needed",
-        }.get(error.reason or "", error.reason or str(error))
+        mismatch = error.reason == "KEY_VALUES_MISMATCH"
+        reason = (
+            "the private key does not belong to the certificate"
+            if mismatch
+            else "a certificate and its private key in PEM are needed"
+        )
         raise _problem("certificate_file", certificate, reason) from error
     except _PassphraseNeeded as error:
         raise _problem("key_file", key or certificate, "the private key has a passphrase; remove it") from error

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from hmac import compare_digest
 from pathlib import Path
 from typing import ClassVar, Final, Protocol
 
+from holdfast.config.secret import SecretText
 from holdfast.units import TIB, format_duration, format_size, parse_duration, parse_size
 
 
@@ -41,36 +41,6 @@ UNSET: Final = ("", NONE)
 RATE_MESSAGES_MAX: Final = 1_000_000_000
 RATE_BYTES_MAX: Final = TIB
 """More a second than any node can take: a higher figure is a slip of the pen."""
-
-
-class SecretText:
-    """A secret inside the program. Only `reveal` gives it away: not `str`, not `repr`, not a log line."""
-
-    __slots__ = ("_text",)
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    def reveal(self) -> str:
-        return self._text
-
-    def __bool__(self) -> bool:
-        return bool(self._text)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, SecretText) and compare_digest(self._text.encode(), other._text.encode())
-
-    def __hash__(self) -> int:
-        return hash(self._text)
-
-    def __str__(self) -> str:
-        return "********" if self._text else ""
-
-    def __repr__(self) -> str:
-        return f"SecretText({str(self)!r})"
-
-    def __reduce__(self) -> tuple[object, ...]:
-        raise TypeError("a secret is not written anywhere")
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ import msgspec
 
 from holdfast.config.fields import Field, all_fields, sections
 from holdfast.config.kinds import Secret, closest
+from holdfast.config.secret import HIDDEN
 from holdfast.config.settings import Config
 from holdfast.errors import ConfigUnreadable, InvalidConfig, UnknownSetting
 
@@ -61,7 +62,7 @@ def _read(field: Field, given: _Given) -> object:
     try:
         return field.kind.read(given.raw)
     except ValueError as error:
-        shown = "********" if isinstance(field.kind, Secret) else given.raw
+        shown = HIDDEN if isinstance(field.kind, Secret) else given.raw
         raise InvalidConfig(
             field=field.dotted, value=shown, problem=f"it {error} ({given.origin})", allowed=field.kind.allowed()
         ) from None

@@ -25,11 +25,11 @@ from holdfast.config.kinds import (
     Rate,
     Rates,
     Secret,
-    SecretText,
     Size,
     Switch,
     Text,
 )
+from holdfast.config.secret import SecretText
 from holdfast.units import DAY, GIB, HOUR, KIB, MIB, MILLISECOND, MINUTE, SECOND, TIB
 
 
@@ -272,7 +272,7 @@ class AuthSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     hash_memory: Annotated[int, Size(8 * KIB, GIB)] = 19 * MIB
     """Memory of one argon2id hash, for passwords set from now on. 19 MiB with 2 passes is OWASP's advice; it takes some
-    20 ms here and makes guessing as slow elsewhere."""
+    30 ms, here and for whoever guesses."""
 
     hash_passes: Annotated[int, Count(1, 100)] = 2
     """Passes of argon2id over its memory, for passwords set from now on."""
@@ -282,7 +282,7 @@ class AuthSettings(msgspec.Struct, frozen=True, kw_only=True):
     core on most machines."""
 
     login_waiting: Annotated[int, Count(1, 100_000)] = 256
-    """Logins that wait for a check. At 20 ms and 2 at a time 256 wait up to 2.6 s; more are refused and told when to
+    """Logins that wait for a check. At 30 ms and 2 at a time 256 wait up to 4 s; more are refused and told when to
     come back."""
 
     login_failures: Annotated[int, Count(1, 10_000)] = 10

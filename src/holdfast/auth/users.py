@@ -1,0 +1,182 @@
+"""The users file: who there is, with which password or certificate, and what they may do.
+
+    {
+      "version": 1,
+      "users": [
+        {
+          "name": "shop",
+          "namespace": "default",
+          "scopes": ["produce:orders/#", "consume:bills"],
+          "password": "$argon2id$v=19$m=19456,t=2,p=1$...",
+          "subject": "CN=shop,O=Acme"
+        }
+      ]
+    }
+
+`namespace` may be left out and is then the node's own. A user has a password (argon2id, in the PHC form), or the
+subject of a client certificate as RFC 4514 writes it, or both. Unknown fields are refused. `holdfast user` writes the
+file whole, aside, and renames it, with mode 0600; a server sees the change by itself.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import tempfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import argon2
+import msgspec
+
+from holdfast.auth.principal import Principal, Scope
+from holdfast.config.kinds import Name
+from holdfast.units import GIB
+
+VERSION: Final = 1
+NAME_BYTES_MAX: Final = 255
+HASH_MEMORY_MAX_KIB: Final = GIB // 1024
+"""A hash that asks for more is refused when the file is read, not when somebody logs in and takes the node down."""
+
+
+class User(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One entry."""
+
+    name: str
+    namespace: str | None = None
+    scopes: tuple[str, ...] = ()
+    password: str | None = None
+    subject: str | None = None
+
+    def principal(self, method: str, namespace: str) -> Principal:
+        return Principal(
+            name=self.name,
+            namespace=self.namespace or namespace,
+            scopes=tuple(Scope.parse(text) for text in self.scopes),
+            method=method,
+            credential=self.credential,
+        )
+
+    @property
+    def credential(self) -> str:
+        """Changes when anything about the user does, so that what was let in before is not valid any more."""
+        return f"user:{hashlib.sha256(msgspec.json.encode(self)).hexdigest()}"
+
+
+class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    version: int
+    users: tuple[User, ...]
+
+
+class Users:
+    """All users, by name and by subject."""
+
+    def __init__(self, users: tuple[User, ...] = ()) -> None:
+        self.by_name = {user.name: user for user in users}
+        self.by_subject = {user.subject: user for user in users if user.subject}
+        self.credentials = {user.credential for user in users}
+        self._hashes = [user.password for user in users if user.password]
+
+    def hash_like(self, name: str) -> str | None:
+        """The hash of some user, always the same for a name: what checking a user of that name would cost."""
+        return self._hashes[zlib.crc32(name.encode(errors="replace")) % len(self._hashes)] if self._hashes else None
+
+    def with_user(self, user: User) -> Users:
+        """In place of the one of that name, if there is one."""
+        return Users(tuple({**self.by_name, user.name: user}.values()))
+
+    def without(self, name: str) -> Users:
+        return Users(tuple(user for user in self.by_name.values() if user.name != name))
+
+    def encode(self) -> bytes:
+        document = _Document(VERSION, tuple(sorted(self.by_name.values(), key=lambda user: user.name)))
+        return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
+
+
+def read(content: bytes, users_max: int, scopes_max: int) -> Users:
+    """The users in a file's content, or ValueError whose text completes "The file ...". No hash is quoted."""
+    try:
+        document = msgspec.json.decode(content, type=_Document)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"is not a users file: {error}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise ValueError("is not JSON") from None
+    if document.version != VERSION:
+        raise ValueError(f"has version {document.version}; this Holdfast reads version {VERSION}")
+    if len(document.users) > users_max:
+        raise ValueError(f"has more than {users_max} users (auth.users_max)")
+    for user in document.users:
+        check(user, scopes_max)
+    users = Users(document.users)
+    if len(users.by_name) != len(document.users):
+        raise ValueError("names a user twice")
+    if len(users.by_subject) != sum(user.subject is not None for user in document.users):
+        raise ValueError("gives two users the same subject")
+    return users
+
+
+def check(user: User, scopes_max: int) -> None:
+    """Raises ValueError whose text completes "The file ..."."""
+    if not 1 <= len(user.name.encode()) <= NAME_BYTES_MAX or not user.name.isprintable():
+        raise ValueError(f"has a user name that is not 1 to {NAME_BYTES_MAX} printable bytes: {user.name!r}")
+    if user.password is None and not user.subject:
+        raise ValueError(f"gives user {user.name!r} neither a password nor a subject")
+    if len(user.scopes) > scopes_max:
+        raise ValueError(f"gives user {user.name!r} more than {scopes_max} scopes (auth.scopes_max)")
+    try:
+        if user.namespace is not None:
+            Name().read(user.namespace)
+    except ValueError as error:
+        raise ValueError(f"has user {user.name!r} in a namespace that {error}") from None
+    for text in user.scopes:
+        try:
+            Scope.parse(text)
+        except ValueError as error:
+            raise ValueError(f"has a wrong scope for user {user.name!r}. {error}") from None
+    if user.password is not None:
+        _check_hash(user)
+
+
+def _check_hash(user: User) -> None:
+    try:
+        parameters = argon2.extract_parameters(user.password or "")
+    except argon2.exceptions.InvalidHashError:
+        raise ValueError(f"has a password of user {user.name!r} that is not an argon2id hash") from None
+    if parameters.type is not argon2.Type.ID or parameters.memory_cost > HASH_MEMORY_MAX_KIB:
+        raise ValueError(f"has a password of user {user.name!r} that is not argon2id with at most 1 GiB of memory")
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Only one writer at a time; readers need no lock, since the file is replaced whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_name(f".{path.name}.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Replaces the file by one that only its owner may read: aside, synced, renamed, so that a crash leaves either.
+
+    A link is followed, so that what it points to is replaced and not the link.
+    """
+    target = path.resolve()
+    descriptor, aside = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:  # mkstemp gives it mode 0600
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(aside).replace(target)
+    except BaseException:
+        Path(aside).unlink(missing_ok=True)
+        raise
+    directory = os.open(target.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

@@ -1,0 +1,85 @@
+"""A file that may change while the server runs: it is looked at now and then, and read again when it differs.
+
+A file that cannot be read or makes no sense any more changes nothing: what was read last still holds, and the log says
+so once. A slip in an editor must not lock everybody out, and an empty file must not let anybody in.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Generic, TypeVar
+
+import structlog
+
+from holdfast.errors import InvalidConfig
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+FILE_BYTES_MAX: Final = 64 << 20
+"""Larger files are refused unread: 10,000 users with 100 scopes each are some 30 MiB."""
+
+T = TypeVar("T")
+Stamp = tuple[int, int, int, int]
+
+
+class Watched(Generic[T]):
+    """A file and what was read from it. `read` raises ValueError whose text completes "The file ..."."""
+
+    def __init__(self, setting: str, path: Path, read: Callable[[bytes], T], interval: int, now: int) -> None:
+        """Raises InvalidConfig if the file is not good: then the server does not start."""
+        self._setting = setting
+        self._path = path
+        self._read = read
+        self._interval = interval
+        self._looked = now
+        self._failed: Stamp | None = None
+        self.value, self._stamp = self._load()
+
+    def refresh(self, now: int) -> bool:
+        """Whether there is something new. Looks no more often than the interval says, or when the clock went back."""
+        if 0 <= now - self._looked < self._interval:
+            return False
+        self._looked = now
+        try:
+            stamp = _stamp(self._path.stat())
+        except OSError:
+            stamp = (0, 0, 0, 0)
+        if stamp in (self._stamp, self._failed):
+            return False
+        try:
+            self.value, self._stamp = self._load()
+        except InvalidConfig as error:
+            self._failed = stamp
+            log.error("changed file is not good, what was read before still holds", error=str(error))
+            return False
+        self._failed = None
+        log.info("read again", setting=self._setting, path=str(self._path))
+        return True
+
+    def _load(self) -> tuple[T, Stamp]:
+        try:
+            with self._path.open("rb") as file:
+                status = os.fstat(file.fileno())
+                content = file.read(FILE_BYTES_MAX + 1)
+        except OSError as error:
+            raise self._problem(error.strerror or str(error)) from error
+        if len(content) > FILE_BYTES_MAX:
+            raise self._problem(f"the file is larger than {FILE_BYTES_MAX} bytes")
+        if status.st_mode & stat.S_IWOTH:
+            raise self._problem("the file can be written by everybody; take that right away (chmod o-w)")
+        if status.st_mode & stat.S_IROTH:
+            log.warning("file with credentials can be read by everybody (chmod 600)", path=str(self._path))
+        try:
+            return self._read(content), _stamp(status)
+        except ValueError as error:
+            raise self._problem(f"the file {error}") from error
+
+    def _problem(self, problem: str) -> InvalidConfig:
+        return InvalidConfig(field=self._setting, value=str(self._path), problem=problem)
+
+
+def _stamp(status: os.stat_result) -> Stamp:
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino

@@ -1,0 +1,151 @@
+"""The audit log: a line for each act, nothing secret in it, and never more than so many bytes."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import msgspec
+import pytest
+import structlog
+
+from holdfast.auth.audit import AuditLog
+from holdfast.auth.gate import Gate
+from holdfast.auth.principal import Principal
+from holdfast.config import AuditSettings, Config, NodeSettings
+from holdfast.errors import Forbidden, QueueNotFound
+from holdfast.units import KIB
+from tests.auth.conftest import Clock
+from tests.auth.rig import settings, user, write_users
+
+OPS = Principal(name="ops", namespace="acme", method="password")
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    return Config(node=NodeSettings(data_dir=tmp_path / "data"))
+
+
+@pytest.fixture
+def audit(config: Config, clock: Clock) -> AuditLog:
+    return AuditLog(config, clock)
+
+
+def lines(config: Config, name: str = "audit.log") -> list[dict[str, object]]:
+    return [json.loads(line) for line in (config.node.data_dir / name).read_text().splitlines()]
+
+
+def test_an_act_is_one_line_with_who_what_when_and_how_it_ended(audit: AuditLog, config: Config) -> None:
+    with audit.act(OPS, "queue.purge", "orders", front="http", peer="10.0.0.7") as found:
+        found["messages"] = 17
+    with pytest.raises(QueueNotFound), audit.act(OPS, "queue.delete", "bills", front="mqtt"):
+        raise QueueNotFound(queue="bills", namespace="acme")
+    with pytest.raises(Forbidden), audit.act(None, "queue.delete", "bills", front="http"):
+        raise Forbidden(action="admin", resource="bills")
+    with pytest.raises(ZeroDivisionError), audit.act(OPS, "queue.pause", "bills", front="http"):
+        raise ZeroDivisionError
+    first, *others = lines(config)
+    assert first == {
+        "at": "2027-01-15T08:00:00.000Z",
+        "who": "ops",
+        "namespace": "acme",
+        "method": "password",
+        "front": "http",
+        "act": "queue.purge",
+        "resource": "orders",
+        "result": "ok",
+        "peer": "10.0.0.7",
+        "details": {"messages": 17},
+    }
+    assert [(line["act"], line["result"], line["who"]) for line in others] == [
+        ("queue.delete", "queue_not_found", "ops"),
+        ("queue.delete", "forbidden", ""),
+        ("queue.pause", "internal", "ops"),
+    ]
+
+
+def test_it_is_for_the_servers_user_only(audit: AuditLog, config: Config) -> None:
+    audit.record(OPS, "x", "y", "ok", front="http")
+    assert (config.node.data_dir / "audit.log").stat().st_mode & 0o777 == 0o600
+
+
+def test_secrets_and_line_breaks_and_floods_stay_out(audit: AuditLog, config: Config) -> None:
+    evil = Principal(name='x"}\n{"who":"ops', namespace="acme", method="token")
+    audit.record(evil, "a", "b\nc", "ok", front="http", new_password="hunter2", webhook_token="t0p", note="z" * 9999)
+    audit.record(OPS, "a", "b", "ok", front="http", **{f"n{i}": "y" * 1000 for i in range(100)})
+    one, two = lines(config)
+    assert one["who"] == 'x"}\n{"who":"ops'
+    details = one["details"]
+    assert isinstance(details, dict)
+    assert details["new_password"] == details["webhook_token"] == "********"
+    assert len(details["note"]) == 1001
+    assert "hunter2" not in (config.node.data_dir / "audit.log").read_text()
+    assert list(two["details"]) == ["cut"]  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("files", [1, 2, 4])
+def test_full_files_are_numbered_and_the_oldest_deleted(config: Config, clock: Clock, files: int) -> None:
+    config = msgspec.structs.replace(config, audit=AuditSettings(file_bytes=64 * KIB, files=files))
+    audit = AuditLog(config, clock)
+    for number in range(3000):
+        audit.record(OPS, "act", f"queue{number}", "ok", front="http")
+    names = ["audit.log", "audit.log.1", "audit.log.2", "audit.log.3"][:files]
+    assert sorted(path.name for path in config.node.data_dir.iterdir()) == names
+    assert all((config.node.data_dir / name).stat().st_size <= 64 * KIB for name in names)
+    told = [line["resource"] for name in reversed(names) for line in lines(config, name)]
+    assert told == [f"queue{number}" for number in range(3000 - len(told), 3000)], "in order, without a gap"
+
+
+def test_a_file_that_somebody_moved_away_is_begun_anew(audit: AuditLog, config: Config) -> None:
+    audit.record(OPS, "one", "", "ok", front="http")
+    path = config.node.data_dir / "audit.log"
+    path.rename(path.with_name("moved"))
+    audit.record(OPS, "two", "", "ok", front="http")
+    path.unlink()
+    audit.record(OPS, "three", "", "ok", front="http")
+    assert [line["act"] for line in lines(config)] == ["three"]
+    assert [line["act"] for line in lines(config, "moved")] == ["one"]
+
+
+def test_a_line_torn_by_a_crash_does_not_swallow_the_next(audit: AuditLog, config: Config) -> None:
+    audit.record(OPS, "one", "", "ok", front="http")
+    audit.close()
+    with (config.node.data_dir / "audit.log").open("a") as file:
+        file.write('{"at": "20')
+    audit.record(OPS, "two", "", "ok", front="http")
+    last = (config.node.data_dir / "audit.log").read_text().splitlines()[-1]
+    assert json.loads(last)["act"] == "two"
+
+
+def test_what_cannot_be_written_is_in_the_other_log(
+    audit: AuditLog, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    audit.record(OPS, "one", "", "ok", front="http")
+    write = os.write
+    with structlog.testing.capture_logs() as logs, monkeypatch.context() as patch:
+        patch.setattr("os.write", lambda descriptor, data: write(descriptor, data[:10]))
+        audit.record(OPS, "lost", "orders", "ok", front="http")
+    assert [line["log_level"] for line in logs] == ["error"]
+    assert json.loads(logs[0]["entry"])["act"] == "lost"
+    audit.record(OPS, "three", "", "ok", front="http")
+    last = (config.node.data_dir / "audit.log").read_text().splitlines()[-1]
+    assert json.loads(last)["act"] == "three"
+
+
+def test_it_can_be_switched_off(config: Config, clock: Clock) -> None:
+    audit = AuditLog(msgspec.structs.replace(config, audit=AuditSettings(enabled=False)), clock)
+    audit.record(OPS, "x", "y", "ok", front="http")
+    assert not config.node.data_dir.exists()
+
+
+async def test_changed_credentials_are_an_act(audit: AuditLog, config: Config, clock: Clock, tmp_path: Path) -> None:
+    file = write_users(tmp_path / "users.json", user("a"), user("b"), user("c"))
+    auth = settings(users_file=file)
+    door = Gate(msgspec.structs.replace(config, auth=auth), clock, audit)
+    kept = await door.password("b", "correct horse", "")
+    write_users(file, user("b", "other password"), user("c", None, subject="CN=c"), user("d"))
+    assert not door.valid(kept)
+    (line,) = lines(config)
+    assert (line["act"], line["resource"], line["front"]) == ("users.reload", "auth.users_file", "node")
+    assert line["details"] == {"added": "d", "removed": "a", "changed": "b, c"}
