@@ -420,6 +420,9 @@ class QueueBridge:
     def settle(self, queue: QueueName, group: str, settlement: Settlement) -> None:
         self._settle(queue, group, settlement)
 
+    def soon(self) -> None:
+        self._node.commit.soon()
+
 
 def _feed(connection: Connection) -> Feed | None:
     feed = connection.feed
