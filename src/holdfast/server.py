@@ -19,7 +19,6 @@ import uvloop
 from starlette.routing import BaseRoute, WebSocketRoute
 
 from holdfast import __version__, logs
-from holdfast.auth.audit import AuditLog
 from holdfast.auth.gate import Gate
 from holdfast.broker.node import Node, wall_clock
 from holdfast.config import Config
@@ -41,15 +40,13 @@ EXIT_SIGNAL = 128
 def run(config: Config) -> int:
     """Run a node until it is told to stop. Errors at the start are raised, for the caller to show."""
     logs.configure(config.log)
-    audit = AuditLog(config, wall_clock)
-    gate = Gate(config, wall_clock, audit)
+    gate = Gate(config, wall_clock)
     store = _open(config)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_serve(config, store, gate))
     finally:
         store.close()
-        audit.close()
 
 
 def _open(config: Config) -> Store:

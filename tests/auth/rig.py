@@ -8,13 +8,13 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.auth import keys, tokens, users
+from holdfast.auth import files, keys, tokens
 from holdfast.auth.gate import Gate
 from holdfast.auth.keys import Key
 from holdfast.auth.passwords import hasher
 from holdfast.auth.tokens import Claims
 from holdfast.auth.users import User, Users
-from holdfast.config import AuthSettings, Config
+from holdfast.config import AuditSettings, AuthSettings, Config
 from holdfast.units import KIB, SECOND
 from tests.auth.conftest import Clock
 
@@ -27,7 +27,7 @@ def settings(**changes: object) -> AuthSettings:
 
 
 def gate(clock: Clock, **changes: object) -> Gate:
-    return Gate(Config(auth=settings(**changes)), clock)
+    return Gate(Config(auth=settings(**changes), audit=AuditSettings(enabled=False)), clock)
 
 
 def write(path: Path, content: bytes | str) -> Path:
@@ -38,12 +38,12 @@ def write(path: Path, content: bytes | str) -> Path:
 
 
 def write_keys(path: Path, *jwks: dict[str, object]) -> Path:
-    users.write_private(path, keys.as_document(jwks))
+    files.replace(path, keys.as_document(jwks))
     return path
 
 
 def write_users(path: Path, *entries: User) -> Path:
-    users.write_private(path, Users(entries).encode())
+    files.replace(path, Users(entries).encode())
     return path
 
 

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 import structlog
 
-from holdfast.auth import users
+from holdfast.auth import files, users
 from holdfast.auth.gate import Gate
 from holdfast.auth.passwords import Passwords
 from holdfast.auth.principal import Action
@@ -350,7 +350,7 @@ async def test_a_changed_file_is_used_at_once(door: Gate, file: Path) -> None:
 async def test_who_did_not_change_stays(door: Gate, file: Path) -> None:
     entries = users.read(users_content(file), 10, 10)
     shop = await door.password("shop", GOOD, "10.0.0.1")
-    users.write_private(file, entries.without("ops").encode())
+    files.replace(file, entries.without("ops").encode())
     assert door.valid(shop)
 
 
@@ -432,7 +432,7 @@ def test_the_file_is_replaced_whole_and_for_its_owner_only(tmp_path: Path) -> No
     link = tmp_path / "link.json"
     link.symlink_to(file)
     with file.open() as still_open:
-        users.write_private(link, b"new")
+        files.replace(link, b"new")
         assert still_open.read() == "old", "who reads the old one reads it to its end"
     assert file.read_text() == "new"
     assert link.is_symlink()
@@ -442,13 +442,13 @@ def test_the_file_is_replaced_whole_and_for_its_owner_only(tmp_path: Path) -> No
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "users.json"
-    users.write_private(file, b"old")
+    files.replace(file, b"old")
 
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(OSError, match="No space"):
-        users.write_private(file, b"new")
+        files.replace(file, b"new")
     assert [path.name for path in tmp_path.iterdir()] == ["users.json"]
     assert file.read_bytes() == b"old"

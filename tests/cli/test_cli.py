@@ -19,9 +19,9 @@ from holdfast.config import all_fields
 HOLDFAST = Path(sys.executable).parent / "holdfast"
 
 
-def run(*arguments: str, **environ: str) -> Result:
+def run(*arguments: str, stdin: str | None = None, **environ: str) -> Result:
     clean = {name: None for name in os.environ if name.startswith("HOLDFAST_")}
-    return CliRunner().invoke(main, arguments, env={**clean, **environ})
+    return CliRunner().invoke(main, arguments, input=stdin, env={**clean, **environ})
 
 
 def run_for_real(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:

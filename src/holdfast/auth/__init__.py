@@ -8,12 +8,21 @@
     passwords.py   argon2id, off the loop
     throttle.py    wrong passwords have a price
     watch.py       files that change while the server runs
+    files.py       how such files are written
     audit.py       who did what
     patterns.py    topic filters: what they match, and what they cover
     rates.py       token buckets of namespaces
     tls.py         the server's side of TLS, and the subject of a client's certificate
     exposure.py    no listening beyond loopback without credentials
 
-Fronts take credentials from their wire, ask the gate, and tell the answer in their wire's words. They hold no rule of
-who may do what, and nothing here knows a wire.
+Fronts take credentials from their wire, ask the gate, and tell the answer in their wire's words:
+
+    exposure.check(config.auth, host, front="HTTP", tls=...)   before binding
+    who = await gate.token(text, peer)                         or password, certificate, anonymous
+    who.demand(Action.PRODUCE, queue)                          for each thing it wants
+    gate.admit(who.namespace, messages, size_bytes)            before what it sends is taken
+    with gate.audit.act(who, "queue.delete", queue, front="HTTP", peer=peer): ...
+    gate.valid(who)                                            now and then, on connections that stay open
+
+They hold no rule of who may do what, and nothing here knows a wire.
 """

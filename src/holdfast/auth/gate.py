@@ -54,7 +54,6 @@ class Gate:
         """Raises InvalidConfig if a file of credentials is missing or not good."""
         self._settings = config.auth
         self._clock = clock
-        self._audit = audit
         self._namespace = config.node.namespace
         self._rates = Rates(config.rates)
         self._throttle = Throttle(config.auth)
@@ -68,6 +67,8 @@ class Gate:
         self._failures_silent = 0
         self.required = exposure.has_credentials(config.auth)
         """Whether callers must show who they are."""
+        self.audit = audit or AuditLog(config, clock)
+        """Where fronts write who administered what."""
         self._open_files()
 
     def _open_files(self) -> None:
@@ -197,8 +198,9 @@ class Gate:
             self._rates.take(namespace, messages, size_bytes, self._clock())
 
     async def close(self) -> None:
-        """Ends the threads."""
+        """Ends the threads, closes the audit log."""
         self._passwords.close()
+        self.audit.close()
 
     # --- files that change ------------------------------------------------------------------------------------------
 
@@ -240,8 +242,7 @@ class Gate:
 
     def _tell(self, act: str, setting: str, added: object, removed: object, changed: object = "") -> None:
         log.info("credentials changed", setting=setting, added=added, removed=removed, changed=changed)
-        if self._audit is not None:
-            self._audit.record(None, act, setting, "ok", front="node", added=added, removed=removed, changed=changed)
+        self.audit.record(None, act, setting, "ok", front="node", added=added, removed=removed, changed=changed)
 
     # --- small things -----------------------------------------------------------------------------------------------
 

@@ -113,7 +113,11 @@ def peer_subject(ssl_object: ssl.SSLObject | ssl.SSLSocket | None) -> str | None
     certificate = ssl_object.getpeercert(binary_form=True) if ssl_object is not None else None
     if certificate is None:
         return None
-    return x509.load_der_x509_certificate(certificate).subject.rfc4514_string()
+    try:
+        return x509.load_der_x509_certificate(certificate).subject.rfc4514_string()
+    except ValueError as error:  # OpenSSL was content with it; what cannot be read names nobody
+        log.warning("subject of a client certificate cannot be read", error=str(error))
+        return None
 
 
 def _refuse_leftovers(settings: TlsSettings) -> None:

@@ -20,14 +20,8 @@ file whole, aside, and renames it, with mode 0600; a server sees the change by i
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
-import os
-import tempfile
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Final
 
 import argon2
@@ -148,35 +142,3 @@ def _check_hash(user: User) -> None:
         raise ValueError(f"has a password of user {user.name!r} that is not an argon2id hash") from None
     if parameters.type is not argon2.Type.ID or parameters.memory_cost > HASH_MEMORY_MAX_KIB:
         raise ValueError(f"has a password of user {user.name!r} that is not argon2id with at most 1 GiB of memory")
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Only one writer at a time; readers need no lock, since the file is replaced whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.with_name(f".{path.name}.lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def write_private(path: Path, content: bytes) -> None:
-    """Replaces the file by one that only its owner may read: aside, synced, renamed, so that a crash leaves either.
-
-    A link is followed, so that what it points to is replaced and not the link.
-    """
-    target = path.resolve()
-    descriptor, aside = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as file:  # mkstemp gives it mode 0600
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(aside).replace(target)
-    except BaseException:
-        Path(aside).unlink(missing_ok=True)
-        raise
-    directory = os.open(target.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)

@@ -17,6 +17,8 @@ from holdfast.cli.completion import completion
 from holdfast.cli.config import config
 from holdfast.cli.output import show_error
 from holdfast.cli.serve import serve
+from holdfast.cli.token import token
+from holdfast.cli.user import user
 from holdfast.errors import ConfigUnreadable, HoldfastError, InvalidConfig
 
 EXIT_FAILED = 1
@@ -43,5 +45,5 @@ def main() -> None:
     """
 
 
-for command in (serve, config, completion):
+for command in (serve, config, user, token, completion):
     main.add_command(command)

@@ -21,6 +21,16 @@ config_file = click.option(
 )
 
 
+output_format = click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json", "jsonl"]),
+    default="table",
+    show_default=True,
+    help="For people (table) or for programs.",
+)
+
+
 def setting_flags(command: Command) -> Command:
     """Add a flag for each setting that has one. The command gets them by name; `given` sorts them out."""
     for field in reversed(all_fields()):

@@ -30,6 +30,24 @@ def show_json(value: object) -> None:
     click.echo(msgspec.json.format(msgspec.json.encode(value, enc_hook=str), indent=2).decode())
 
 
+def show_rows(output: str, columns: list[str], rows: list[dict[str, object]]) -> None:
+    """Rows as a table, as one JSON list, or as one JSON object a line; lists in a cell are joined for people."""
+    match output:
+        case "json":
+            show_json(rows)
+        case "jsonl":
+            for row in rows:
+                click.echo(msgspec.json.encode(row, enc_hook=str).decode())
+        case _:
+            show_table(columns, [[_cell(row.get(column)) for column in columns] for row in rows])
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, list | tuple):
+        return " ".join(map(str, value))
+    return "-" if value is None or value == "" else str(value)
+
+
 def show_error(error: HoldfastError) -> None:
     """The message, and the stable code to search the documentation for."""
     message = Text.assemble(("error", "bold red"), f": {error} ", (f"[{error.code}]", "dim"))
