@@ -125,6 +125,15 @@ class DeadQueueInvalid(InvalidConfig):
     code = "dead_queue_invalid"
 
 
+class NoDeadQueue(HoldfastError):
+    """Queue {queue!r} has no dead queue (dlq.enabled is false): what dies in it is dropped."""
+
+    code = "no_dead_queue"
+    http = 409
+    mqtt = 0x83
+    grpc = "FAILED_PRECONDITION"
+
+
 class GroupNotFound(HoldfastError):
     """Group {group!r} of queue {queue!r} does not exist. Create it, or consume with it once."""
 
@@ -169,6 +178,15 @@ class MessageNotWaiting(HoldfastError):
     http = 409
     mqtt = 0x83
     grpc = "FAILED_PRECONDITION"
+
+
+class RedriveNotFound(HoldfastError):
+    """Redrive {redrive!r} of this queue is not known: it ended long ago, or before the server was started."""
+
+    code = "redrive_not_found"
+    http = 404
+    mqtt = 0x8F
+    grpc = "NOT_FOUND"
 
 
 class LeaseLost(HoldfastError):

@@ -80,6 +80,9 @@ class Dispatcher:
         """Whether somebody waits already: who comes later goes behind."""
         return self._line(group) is not None
 
+    def waiting_for(self, queue: QueueName) -> int:
+        return sum(len(line) for line in self._waiters.get(queue, {}).values())
+
     def groups_of(self, queue: QueueName) -> list[GroupName]:
         """Groups of a queue in which somebody wants something."""
         return list({**dict.fromkeys(self._waiters.get(queue, ())), **dict.fromkeys(self.members.groups_of(queue))})

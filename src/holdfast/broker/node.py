@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -27,6 +27,7 @@ from holdfast.broker.keeper import Keeper
 from holdfast.broker.log_calls import LogCalls
 from holdfast.broker.members import Deliver, GroupName, Member
 from holdfast.broker.redrive import STEP, Letters, Redriven, redrive
+from holdfast.broker.redrive_jobs import Redrives
 from holdfast.broker.stats import GroupStats, QueueStats, Rates, cursor_stats, group_stats
 from holdfast.broker.webhooks import Webhooks
 from holdfast.config import Config
@@ -110,6 +111,7 @@ class Node(LogCalls):
         self.webhooks = webhooks or Webhooks(config.webhooks)
         self.broken: asyncio.Future[HoldfastError] | None = None
         self.companions: list[Companion] = []
+        self.redrives = Redrives(self)
         self._commit: GroupCommit | None = None
         self._rates: dict[QueueName, Rates] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -168,6 +170,7 @@ class Node(LogCalls):
 
     async def stop(self) -> None:
         """Refuse new work, end long polls, release what push members hold, make everything durable, close."""
+        await self.redrives.stop()
         engine = self.commit.engine
         self._refusal = ShuttingDown()
         self.dispatcher.fail(self._refusal)
@@ -762,11 +765,13 @@ class Node(LogCalls):
         rate: float = 0.0,
         dry_run: bool = False,
         discard: bool = False,
+        pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> AsyncGenerator[Redriven, None]:
         """Move dead letters of the dead queue `name` back to their source, or to `target`; with `discard`, away.
 
         Yields what each step did, when it is durable. `rate` bounds the letters moved in a second. Closing the
-        iterator stops it: what was moved stays moved, and another call goes on with the rest.
+        iterator stops it: what was moved stays moved, and another call goes on with the rest. `pause` is called between
+        two steps, with how long it should last.
         """
         if rate < 0 or limit < 0:
             raise InvalidArgument(field="rate and limit", problem="cannot be negative")
@@ -787,7 +792,7 @@ class Node(LogCalls):
             if done is None:
                 return
             yield done
-            await asyncio.sleep(len(done.moved) / rate if rate and not dry_run else 0)
+            await pause(len(done.moved) / rate if rate and not dry_run else 0)
 
     def dead_queue(self, name: QueueName) -> QueueName | None:
         """The queue that takes the dead letters of a queue, None if they are dropped. It may not be there yet."""
@@ -845,6 +850,16 @@ class Node(LogCalls):
         with self._guard() as engine:
             admin.delete(engine, name, message_id, self.clock())
         await self._durable()
+
+    def consumers(self, name: QueueName) -> list[Member]:
+        """The push members of a queue's groups."""
+        self.queue(name)
+        members = self.dispatcher.members
+        return [member for group in members.groups_of(name) for member in members.of(group)]
+
+    def waiting(self, name: QueueName) -> int:
+        """Lease requests that wait for a message of a queue."""
+        return self.dispatcher.waiting_for(name)
 
     async def export(self) -> None:
         """Export the journal now, without waiting for a segment to fill or to grow old."""

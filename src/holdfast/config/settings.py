@@ -137,6 +137,10 @@ class LimitSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The longest lease that can be asked for or extended to. Until it ends nobody else can work on the message, so it
     bounds how long a vanished consumer can hold one back."""
 
+    max_redrives: Annotated[int, Count(1, 1_000)] = 16
+    """Redrives of dead letters under way at the same time. Each reads up to 32 MiB ahead and moves up to 100 letters in
+    a turn of the loop."""
+
     hot_cache_bytes: Annotated[int, Size(0, 64 * GIB)] = 64 * MIB
     """Payloads kept in memory after they were stored, so that a consumer who keeps up is served without a read from
     the store. Over all queues; the oldest go first."""

@@ -82,8 +82,8 @@ def refusal(error: HoldfastError, correlation_id: str = "", errors: Sequence[wir
     """The answer that is a problem."""
     headers: list[Header] = []
     if error.retryable:
-        wait = error.details.get("retry_after_seconds", RETRY_AFTER_SECONDS)
-        headers.append((b"retry-after", str(wait).encode()))
+        wait_ms = error.details.get("retry_after_ms", RETRY_AFTER_SECONDS * 1000)
+        headers.append((b"retry-after", b"%d" % max(1, -(-int(str(wait_ms)) // 1000))))
     if error.http == 401:
         headers.append((b"www-authenticate", b'Bearer realm="holdfast", Basic realm="holdfast"'))
     if error.http == 405:

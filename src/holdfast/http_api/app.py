@@ -19,18 +19,23 @@ from starlette.routing import Router as StarletteRouter
 from starlette.types import Receive, Scope, Send
 
 from holdfast.auth.gate import Gate
+from holdfast.auth.principal import Principal
 from holdfast.broker.node import Node
 from holdfast.config import Config
 from holdfast.errors import HoldfastError, MethodNotAllowed, Overloaded, RouteNotFound, ShuttingDown
-from holdfast.http_api import leases, messages, queues
+from holdfast.http_api import deadletters, groups, leases, messages, queues
+from holdfast.http_api.access import authorize, identify
 from holdfast.http_api.answers import Answer, BatchRefused, Header, refusal
 from holdfast.http_api.call import Call, ClientGone
-from holdfast.http_api.routes import Endpoint, Router, Routes, decoded
+from holdfast.http_api.routes import Endpoint, Right, Router, Routes, decoded
 from holdfast.units import SECOND
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
-ROUTES: tuple[Routes, ...] = (messages.ROUTES, leases.ROUTES, queues.ROUTES)
+ROUTES: tuple[Routes, ...] = (messages.ROUTES, leases.ROUTES, queues.ROUTES, groups.ROUTES, deadletters.ROUTES)
+
+NOBODY = Principal(name="", namespace="", method="anonymous")
+"""Who asks for what needs no credential. It may do nothing else."""
 
 CORRELATION_BYTES_MAX = 255
 CORRELATION = b"x-correlation-id"
@@ -106,7 +111,8 @@ class Api:
         correlation_id = _correlation_id(headers)
         try:
             endpoint, parameters = _endpoint(scope, found)
-            call = Call(self, scope, receive, endpoint, parameters, headers, correlation_id)
+            principal = await self._caller(endpoint, parameters, scope, headers)
+            call = Call(self, scope, receive, endpoint, parameters, headers, correlation_id, principal)
             try:
                 result = await self._work(call)
             finally:
@@ -121,6 +127,15 @@ class Api:
             log.exception("a request failed", method=scope["method"], path=scope["path"], correlation_id=correlation_id)
             result = refusal(HoldfastError(), correlation_id)
         await self._send(result, send, correlation_id)
+
+    async def _caller(
+        self, endpoint: Endpoint, parameters: list[str], scope: Scope, headers: dict[bytes, bytes]
+    ) -> Principal:
+        if endpoint.right is Right.NOBODY:
+            return NOBODY
+        principal = await identify(self.gate, scope, headers)
+        authorize(endpoint, principal, parameters[0] if parameters else "")
+        return principal
 
     async def _work(self, call: Call) -> Answer:
         if self.closing:

@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl
 import msgspec
 from starlette.types import Receive, Scope
 
+from holdfast.auth.principal import Principal
 from holdfast.broker.catalog import QueueName
 from holdfast.broker.node import Node
 from holdfast.core.queue import check_name
@@ -46,8 +47,8 @@ class Call:
         "correlation_id",
         "endpoint",
         "headers",
-        "namespace",
         "parameters",
+        "principal",
         "scope",
     )
 
@@ -60,6 +61,7 @@ class Call:
         parameters: list[str],
         headers: dict[bytes, bytes],
         correlation_id: str,
+        principal: Principal,
     ) -> None:
         self.api = api
         self.scope = scope
@@ -67,13 +69,17 @@ class Call:
         self.parameters = parameters
         self.headers = headers
         self.correlation_id = correlation_id
-        self.namespace = api.config.node.namespace
+        self.principal = principal
         self._receive = receive
         self._held = 0
 
     @property
     def node(self) -> Node:
         return self.api.node
+
+    @property
+    def namespace(self) -> str:
+        return self.principal.namespace
 
     @property
     def queue(self) -> QueueName:

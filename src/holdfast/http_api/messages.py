@@ -23,7 +23,7 @@ from holdfast.errors import (
 from holdfast.http_api.answers import Answer, BatchRefused, answer, item_error
 from holdfast.http_api.call import Call, decode, instant
 from holdfast.http_api.routes import Right, Routes
-from holdfast.http_api.shapes import read_draft, show_message, show_view
+from holdfast.http_api.shapes import read_draft, read_import, show_message, show_view
 
 ROUTES = Routes("Messages")
 PROTOCOL = "http"
@@ -41,6 +41,7 @@ class _Parts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 _enqueue = msgspec.json.Decoder(wire.Enqueue).decode
 _parts = msgspec.json.Decoder(_Parts).decode
 _draft = msgspec.json.Decoder(wire.Draft).decode
+_import = msgspec.json.Decoder(wire.Import)
 _edit = msgspec.json.Decoder(wire.MessageEdit)
 
 
@@ -107,6 +108,7 @@ async def store(
             errors[index] = error
     if atomic and errors:
         raise BatchRefused(next(iter(errors.values())), [item_error(at, errors[at]) for at in sorted(errors)])
+    call.api.gate.admit(call.namespace, len(drafts), sum([len(draft.payload) for draft in drafts]))
     receipt = await call.node.enqueue(call.queue, drafts, PROTOCOL, atomic=atomic)
     errors.update((places[at], refused) for at, refused in receipt.errors.items())
     shown = [item_error(at, errors[at]) for at in sorted(errors)]
@@ -178,6 +180,25 @@ async def get(call: Call) -> Answer:
     query = call.query(MessageQuery)
     partition, message, standings = await call.node.find(call.queue, call.message_id())
     return answer(show_view(message, partition, standings, query.encoding))
+
+
+@ROUTES(
+    "POST",
+    "/api/v1/queues/{name}/import",
+    Right.ADMIN,
+    body=wire.Import,
+    gives=wire.Receipt,
+    errors=(QueueNotFound, QueueFull, MessageTooLarge, LimitExceeded, RequestTooLarge),
+    audited=True,
+)
+async def take_in(call: Call) -> Answer:
+    """Import stored items with where they come from.
+
+    Importing the same `source_id` and `source_group` again, while the first is still there, stores nothing and is
+    answered as a duplicate.
+    """
+    wish = await call.json(_import)
+    return await store(call, list(wish.items), {}, wish.atomic, read_import)
 
 
 @ROUTES(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from holdfast import wire
+from holdfast.auth.principal import Action
 from holdfast.errors import (
     DeadQueueInvalid,
     InvalidArgument,
@@ -18,7 +19,7 @@ from holdfast.errors import (
 from holdfast.http_api.answers import Answer, answer
 from holdfast.http_api.call import Call
 from holdfast.http_api.routes import Right, Routes
-from holdfast.http_api.shapes import show_queue
+from holdfast.http_api.shapes import show_queue, show_stats
 
 ROUTES = Routes("Queues")
 PAGE_MAX = 1_000
@@ -53,6 +54,7 @@ def _shown(call: Call, name: tuple[str, str]) -> wire.Queue:
 async def create(call: Call) -> Answer:
     """Create a queue."""
     wish = await call.json(_create)
+    call.principal.demand(Action.ADMIN, wish.name)
     name = (call.namespace, wish.name)
     await call.node.create_queue(name, wish.config)
     return answer(_shown(call, name), 201)
@@ -60,12 +62,13 @@ async def create(call: Call) -> Answer:
 
 @ROUTES("GET", "/api/v1/queues", Right.KNOWN, query=ListQuery, gives=wire.QueueList)
 async def list_all(call: Call) -> Answer:
-    """List queues by name."""
+    """List queues by name. Those that the caller may do nothing with are left out."""
     query = call.query(ListQuery)
     if not 1 <= query.limit <= PAGE_MAX:
         raise InvalidArgument(field="limit", problem=f"is 1 to {PAGE_MAX}, not {query.limit}")
     records = call.node.queues(call.namespace, query.prefix, query.cursor, query.limit)
-    shown = [_shown(call, (record.namespace, record.name)) for record in records]
+    seen = [record for record in records if call.principal.sees(record.name)]
+    shown = [_shown(call, (record.namespace, record.name)) for record in seen]
     return answer(wire.QueueList(shown, records[-1].name if len(records) == query.limit else ""))
 
 
@@ -102,3 +105,42 @@ async def update(call: Call) -> Answer:
 async def delete(call: Call) -> Answer:
     """Delete a queue with all it holds."""
     return answer(wire.QueueDeleted(await call.node.delete_queue(call.queue)))
+
+
+@ROUTES("GET", "/api/v1/queues/{name}/stats", Right.ADMIN, gives=wire.QueueStats, errors=(QueueNotFound,))
+async def stats(call: Call) -> Answer:
+    """Show the figures of a queue and its groups. Asking costs the same at any depth."""
+    return answer(show_stats(await call.node.stats(call.queue)))
+
+
+@ROUTES("GET", "/api/v1/queues/{name}/consumers", Right.ADMIN, gives=wire.ConsumerList, errors=(QueueNotFound,))
+async def consumers(call: Call) -> Answer:
+    """List the push consumers of a queue, with their partitions and what they have in flight."""
+    members = call.node.consumers(call.queue)
+    shown = [
+        wire.Consumer(
+            member.name, member.group[1], member.protocol, member.partitions, len(member.in_flight), member.credit
+        )
+        for member in members
+    ]
+    return answer(wire.ConsumerList(shown, call.node.waiting(call.queue)))
+
+
+@ROUTES("POST", "/api/v1/queues/{name}/purge", Right.ADMIN, gives=wire.Purged, errors=(QueueNotFound,), audited=True)
+async def purge(call: Call) -> Answer:
+    """Remove every message that waits now. What is leased stays until it is settled."""
+    return answer(wire.Purged(await call.node.purge(call.queue)))
+
+
+@ROUTES("POST", "/api/v1/queues/{name}/pause", Right.ADMIN, gives=wire.Queue, errors=(QueueNotFound,), audited=True)
+async def pause(call: Call) -> Answer:
+    """Pause a queue: it takes messages and gives none out."""
+    await call.node.update_queue(call.queue, {"paused": True})
+    return answer(_shown(call, call.queue))
+
+
+@ROUTES("POST", "/api/v1/queues/{name}/resume", Right.ADMIN, gives=wire.Queue, errors=(QueueNotFound,), audited=True)
+async def resume(call: Call) -> Answer:
+    """Resume a queue that was paused."""
+    await call.node.update_queue(call.queue, {"paused": False})
+    return answer(_shown(call, call.queue))

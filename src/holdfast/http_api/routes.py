@@ -31,6 +31,7 @@ class Right(Enum):
     CONSUME = "consume"
     ADMIN = "admin"
     ANY = "any"  # any of these on the queue: looking at it
+    NODE = "node"  # administration of the whole node
     KNOWN = "known"  # a credential, no matter what for; the handler looks closer
     NOBODY = "nobody"  # no credential needed
 

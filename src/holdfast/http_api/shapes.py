@@ -9,12 +9,13 @@ from msgspec import UNSET, Raw
 
 from holdfast import wire
 from holdfast.broker.catalog import Queue
+from holdfast.broker.stats import GroupStats, Histogram, QueueStats
 from holdfast.core.commands import Draft, Leased, Settlement, Standing, Verb
 from holdfast.core.queue import GroupRecord, QueueRecord, to_fields
 from holdfast.core.records import NO_EXTRA, Extra, Message, Origin
 from holdfast.errors import InvalidArgument
 from holdfast.http_api.call import duration, instant, read_id
-from holdfast.units import format_duration, format_instant
+from holdfast.units import SECOND, format_duration, format_instant
 
 TEXT = "text/plain; charset=utf-8"
 ERROR_LENGTH_MAX = 4_096  # of a consumer's error text; the rest is cut off
@@ -302,4 +303,62 @@ def show_group(group: GroupRecord) -> wire.Group:
         created_at=format_instant(group.created_at),
         max_lag_messages=group.max_lag_messages,
         max_lag_age=format_duration(group.max_lag_age),
+    )
+
+
+# --- figures --------------------------------------------------------------------------------------------------------
+
+
+def show_stats(stats: QueueStats) -> wire.QueueStats:
+    return wire.QueueStats(
+        namespace=stats.namespace,
+        name=stats.name,
+        partitions=stats.partitions,
+        depth=stats.depth,
+        ready=stats.ready,
+        scheduled=stats.scheduled,
+        size_bytes=stats.size_bytes,
+        enqueued=stats.enqueued,
+        duplicates=stats.duplicates,
+        refused=stats.refused,
+        rates=stats.rates,
+        oldest_message_age_seconds=stats.oldest_age / SECOND,
+        groups=[_show_group_stats(group) for group in stats.groups],
+    )
+
+
+def _show_group_stats(stats: GroupStats) -> wire.GroupStats:
+    return wire.GroupStats(
+        name=stats.name,
+        kind=stats.kind.value,
+        ready=stats.ready,
+        scheduled=stats.scheduled,
+        leased=stats.leased,
+        lag=stats.lag,
+        acked=stats.acked,
+        leases=stats.leases,
+        redelivered=stats.redelivered,
+        released=stats.released,
+        extended=stats.extended,
+        failures=stats.failures,
+        dead=stats.dead,
+        dropped=stats.dropped,
+        expired=stats.expired,
+        purged=stats.purged,
+        oldest_message_age_seconds=stats.oldest_age / SECOND,
+        delivery_latency=_show_latency(stats.delivery_latency),
+        processing_latency=_show_latency(stats.processing_latency),
+        members=stats.members,
+        in_flight=stats.in_flight,
+    )
+
+
+def _show_latency(histogram: Histogram) -> wire.Latency:
+    return wire.Latency(
+        count=sum(histogram.counts),
+        p50_ms=histogram.quantile_ms(0.5),
+        p95_ms=histogram.quantile_ms(0.95),
+        p99_ms=histogram.quantile_ms(0.99),
+        bounds_ms=histogram.bounds_ms,
+        counts=histogram.counts,
     )

@@ -1,0 +1,51 @@
+"""Who asks, and whether they may: credentials from the request, rights from the endpoint's table."""
+
+from __future__ import annotations
+
+import binascii
+from base64 import b64decode
+
+from starlette.types import Scope
+
+from holdfast.auth.gate import Gate
+from holdfast.auth.principal import Action, Principal
+from holdfast.errors import Forbidden, Unauthenticated
+from holdfast.http_api.routes import Endpoint, Right
+
+SUBJECT = "holdfast.subject"
+"""In a scope's extensions: the subject of the client's certificate, if it showed one."""
+
+_ACTIONS = {Right.PRODUCE: Action.PRODUCE, Right.CONSUME: Action.CONSUME, Right.ADMIN: Action.ADMIN}
+
+
+async def identify(gate: Gate, scope: Scope, headers: dict[bytes, bytes]) -> Principal:
+    """A token or a password in `Authorization`, else a client certificate, else nobody in particular."""
+    authorization = headers.get(b"authorization")
+    if authorization is None:
+        subject = scope.get("extensions", {}).get(SUBJECT)
+        known = gate.certificate(subject) if subject is not None else None
+        return known if known is not None else gate.anonymous()
+    client = scope.get("client")
+    peer = client[0] if client else ""
+    scheme, _, value = authorization.partition(b" ")
+    try:
+        if scheme.lower() == b"bearer":
+            return await gate.token(value.strip().decode("ascii"), peer)
+        if scheme.lower() == b"basic":
+            user, colon, password = b64decode(value.strip(), validate=True).partition(b":")
+            if colon:
+                return await gate.password(user.decode(), password, peer)
+    except (UnicodeDecodeError, binascii.Error):
+        pass
+    raise Unauthenticated(problem="the Authorization header is neither Bearer and a token nor Basic and user:password")
+
+
+def authorize(endpoint: Endpoint, principal: Principal, name: str) -> None:
+    """Whether the caller may do this with the queue of that name, as far as the table can tell."""
+    action = _ACTIONS.get(endpoint.right)
+    if action is not None:
+        principal.demand(action, name)
+    elif endpoint.right is Right.ANY and not principal.sees(name):
+        raise Forbidden(action="see", resource=name)
+    elif endpoint.right is Right.NODE:
+        principal.demand_filter(Action.ADMIN, "#")

@@ -1,0 +1,153 @@
+"""Groups of a queue, and cursor groups: reading a queue as a log."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast import wire
+from holdfast.core.queue import GroupKind, check_name
+from holdfast.errors import (
+    CursorOutOfRange,
+    GroupExists,
+    GroupNotFound,
+    InvalidArgument,
+    LimitExceeded,
+    QueueNotFound,
+    WrongGroupKind,
+)
+from holdfast.http_api.answers import Answer, answer
+from holdfast.http_api.call import ID_MAX, Call, duration
+from holdfast.http_api.routes import Right, Routes
+from holdfast.http_api.shapes import show_group, show_message
+
+ROUTES = Routes("Groups")
+READ_MAX = 10_000
+READ_BYTES_MAX = 64 << 20
+COUNT_MAX = 1 << 40
+
+_create = msgspec.json.Decoder(wire.GroupCreate)
+_read = msgspec.json.Decoder(wire.CursorRead)
+_commit = msgspec.json.Decoder(wire.CursorCommit)
+
+
+def _group(call: Call) -> str:
+    return check_name(call.parameters[1], "group")
+
+
+@ROUTES("GET", "/api/v1/queues/{name}/groups", Right.ANY, gives=wire.GroupList, errors=(QueueNotFound,))
+async def list_all(call: Call) -> Answer:
+    """List the groups of a queue."""
+    return answer(wire.GroupList([show_group(group) for group in call.node.queue(call.queue).groups]))
+
+
+@ROUTES(
+    "PUT",
+    "/api/v1/queues/{name}/groups/{group}",
+    Right.CONSUME,
+    body=wire.GroupCreate,
+    gives=wire.Group,
+    errors=(QueueNotFound, GroupExists, LimitExceeded),
+)
+async def create(call: Call) -> Answer:
+    """Create a group by hand. Creating one that is there already, of the same kind, changes nothing."""
+    wish = await call.json(_create, b"{}")
+    name, group = call.queue, _group(call)
+    age = duration(wish.max_lag_age, "max_lag_age")
+    if not 0 <= wish.max_lag_messages <= COUNT_MAX:
+        raise InvalidArgument(field="max_lag_messages", problem=f"is 0 to {COUNT_MAX}")
+    try:
+        record = await call.node.create_group(
+            name,
+            group,
+            GroupKind(wish.kind),
+            earliest=None if wish.start is None else wish.start == "earliest",
+            max_lag_messages=wish.max_lag_messages,
+            max_lag_age=age,
+        )
+    except GroupExists:
+        known = call.node.queue(name).group(group)
+        if known is None or (known.kind.value, known.max_lag_messages, known.max_lag_age) != (
+            wish.kind,
+            wish.max_lag_messages,
+            age,
+        ):
+            raise
+        record = known
+    return answer(show_group(record))
+
+
+@ROUTES(
+    "DELETE",
+    "/api/v1/queues/{name}/groups/{group}",
+    Right.ADMIN,
+    status=204,
+    errors=(QueueNotFound, GroupNotFound),
+    audited=True,
+)
+async def delete(call: Call) -> Answer:
+    """Delete a group. What only it still needed goes with it."""
+    await call.node.delete_group(call.queue, _group(call))
+    return Answer(status=204)
+
+
+async def read_range(call: Call) -> tuple[wire.CursorRead, wire.CursorRange]:
+    """What a read asks for, and what it finds."""
+    wish = await call.json(_read, b"{}")
+    if not 1 <= wish.limit <= READ_MAX:
+        raise InvalidArgument(field="limit", problem=f"is 1 to {READ_MAX}, not {wish.limit}")
+    if not 0 <= wish.max_bytes <= READ_BYTES_MAX:
+        raise InvalidArgument(field="max_bytes", problem=f"is 0 to {READ_BYTES_MAX}")
+    if not 0 <= wish.first <= ID_MAX:
+        raise InvalidArgument(field="first", problem="is a sequence, or 0")
+    found = await call.node.cursor_read(
+        call.queue, _group(call), wish.partition, wish.first, wish.limit, wish.max_bytes
+    )
+    return wish, wire.CursorRange(
+        messages=[show_message(message, wish.partition, wish.encoding) for message in found.messages],
+        next=found.next_seq,
+        committed=found.committed,
+        high=found.high,
+        lost_from=found.lost_from,
+        lost_to=found.lost_to,
+    )
+
+
+@ROUTES(
+    "POST",
+    "/api/v1/queues/{name}/groups/{group}/read",
+    Right.CONSUME,
+    body=wire.CursorRead,
+    gives=wire.CursorRange,
+    errors=(QueueNotFound, WrongGroupKind, CursorOutOfRange, LimitExceeded),
+)
+async def read(call: Call) -> Answer:
+    """Read a range of sequences of one partition, in order, without leasing anything.
+
+    The same range can be read again until the group commits past it. The group appears if it is new.
+    """
+    _, found = await read_range(call)
+    return answer(found)
+
+
+@ROUTES(
+    "POST",
+    "/api/v1/queues/{name}/groups/{group}/commit",
+    Right.CONSUME,
+    body=wire.CursorCommit,
+    gives=wire.CursorCommitted,
+    errors=(QueueNotFound, GroupNotFound, WrongGroupKind, CursorOutOfRange),
+)
+async def commit(call: Call) -> Answer:
+    """Commit a cursor group: it needs nothing up to and including these sequences.
+
+    Partitions are committed one after another; if one is refused, those before it stay committed.
+    """
+    wish = await call.json(_commit)
+    name, group = call.queue, _group(call)
+    for position in wish.positions:
+        if not 0 <= position.sequence <= ID_MAX:
+            raise InvalidArgument(field="sequence", problem="is a sequence that was read")
+    count = 0
+    for position in wish.positions:
+        count += await call.node.cursor_commit(name, group, position.partition, position.sequence)
+    return answer(wire.CursorCommitted(count))

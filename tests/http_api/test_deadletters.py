@@ -1,0 +1,102 @@
+"""Dead letters over HTTP."""
+
+from __future__ import annotations
+
+import httpx
+
+QUEUE = "/api/v1/queues/jobs"
+
+
+async def die(http: httpx.AsyncClient, *errors: str) -> list[str]:
+    """Messages that are rejected with these errors; their ids."""
+    stored = await http.post(f"{QUEUE}/messages", json={"messages": [{"text": error} for error in errors]})
+    leased = (await http.post(f"{QUEUE}/leases", json={"limit": 100})).json()["deliveries"]
+    await http.post(
+        f"{QUEUE}/settle",
+        json={
+            "settlements": [
+                {"id": item["id"], "lease_token": item["lease_token"], "action": "reject", "error": item["text"]}
+                for item in leased
+            ]
+        },
+    )
+    ids: list[str] = stored.json()["ids"]
+    return ids
+
+
+async def test_dead_letters_are_listed_with_their_story(http: httpx.AsyncClient) -> None:
+    await http.post("/api/v1/queues", json={"name": "jobs"})
+    assert (await http.get(f"{QUEUE}/dlq")).json() == {"messages": [], "cursor": ""}
+    sources = await die(http, "boom", "bang")
+    letters = (await http.get(f"{QUEUE}/dlq")).json()["messages"]
+    assert [letter["origin"]["source_id"] for letter in letters] == sources
+    assert [letter["origin"]["error"] for letter in letters] == ["boom", "bang"]
+    assert {letter["origin"]["reason"] for letter in letters} == {"rejected"}
+    some = (await http.get(f"{QUEUE}/dlq", params={"error": "an"})).json()["messages"]
+    assert [letter["text"] for letter in some] == ["bang"]
+
+
+async def test_one_dead_letter_is_retried(http: httpx.AsyncClient) -> None:
+    [source] = await die(http, "boom")
+    [letter] = (await http.get(f"{QUEUE}/dlq")).json()["messages"]
+    back = (await http.post(f"{QUEUE}/dlq/{letter['id']}/retry")).json()
+    assert back["queue"] == "jobs"
+    [again] = (await http.post(f"{QUEUE}/leases")).json()["deliveries"]
+    assert again["id"] == back["id"]
+    assert again["origin"]["source_id"] == source
+    gone = await http.post(f"{QUEUE}/dlq/{letter['id']}/retry")
+    assert gone.json()["code"] == "message_not_found"
+
+
+async def test_redrive_counts_first_then_moves_what_matches(http: httpx.AsyncClient) -> None:
+    await die(http, "timeout 1", "timeout 2", "bad input")
+    wish = {"filter": {"error": "timeout", "reason": "rejected"}}
+    dry = await http.post(f"{QUEUE}/dlq/redrive", json={**wish, "dry_run": True})
+    assert dry.status_code == 202
+    assert (dry.json()["state"], dry.json()["matched"], dry.json()["moved"]) == ("done", 2, 0)
+    job = (await http.post(f"{QUEUE}/dlq/redrive", json={**wish, "rate": 1000})).json()
+    while job["state"] == "running":
+        job = (await http.get(f"{QUEUE}/dlq/redrive/{job['id']}")).json()
+    assert (job["state"], job["moved"]) == ("done", 2)
+    assert len((await http.get(f"{QUEUE}/dlq/redrive")).json()["redrives"]) == 2
+    assert [letter["text"] for letter in (await http.get(f"{QUEUE}/dlq")).json()["messages"]] == ["bad input"]
+
+
+async def test_a_redrive_at_a_rate_can_be_cancelled(http: httpx.AsyncClient) -> None:
+    await die(http, *["slow"] * 20)
+    job = (await http.post(f"{QUEUE}/dlq/redrive", json={"rate": 0.1})).json()
+    ended = (await http.delete(f"{QUEUE}/dlq/redrive/{job['id']}")).json()
+    assert ended["state"] == "cancelled"
+    assert ended["moved"] <= 1
+    missing = await http.get(f"{QUEUE}/dlq/redrive/nothing")
+    assert missing.json()["code"] == "redrive_not_found"
+
+
+async def test_dead_letters_are_purged_by_filter(http: httpx.AsyncClient) -> None:
+    await die(http, "keep", "drop", "drop")
+    assert (await http.post(f"{QUEUE}/dlq/purge", json={"error": "drop"})).json() == {"messages": 2}
+    assert (await http.post(f"{QUEUE}/dlq/purge")).json() == {"messages": 1}
+
+
+async def test_a_shared_dead_queue_gives_each_queue_its_own_letters(http: httpx.AsyncClient) -> None:
+    await http.post("/api/v1/queues", json={"name": "morgue", "config": {"dlq": {"enabled": False}}})
+    for name in ("jobs", "other"):
+        await http.post("/api/v1/queues", json={"name": name, "config": {"dlq": {"queue": "morgue"}}})
+    await die(http, "boom")
+    assert (await http.get("/api/v1/queues/other/dlq")).json()["messages"] == []
+    [letter] = (await http.get(f"{QUEUE}/dlq")).json()["messages"]
+    refused = await http.post(f"/api/v1/queues/other/dlq/{letter['id']}/retry")
+    assert refused.json()["code"] == "message_not_found"
+    assert (await http.post("/api/v1/queues/other/dlq/purge")).json() == {"messages": 0}
+    none = await http.get("/api/v1/queues/morgue/dlq")
+    assert none.json()["code"] == "no_dead_queue"
+
+
+async def test_stored_items_are_imported_once(http: httpx.AsyncClient) -> None:
+    items = [{"text": "a", "origin": {"source_id": "41", "source_queue": "old", "reason": "expired", "attempts": 3}}]
+    first = (await http.post(f"{QUEUE}/import", json={"items": items})).json()
+    again = (await http.post(f"{QUEUE}/import", json={"items": items})).json()
+    assert again["ids"] == first["ids"]
+    assert again["duplicates"] == [0]
+    [message] = (await http.get(f"{QUEUE}/messages")).json()["messages"]
+    assert message["origin"] == items[0]["origin"]
