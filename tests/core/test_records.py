@@ -38,7 +38,7 @@ from holdfast.core.records import (
     seq_of,
     write_delivery,
     write_head,
-    write_lease,
+    write_leases,
     write_message,
 )
 from holdfast.errors import FormatUnknown
@@ -119,7 +119,7 @@ def test_a_first_lease_is_written_as_the_delivery_it_makes(
         consumer=consumer,
         protocol=protocol,
     )
-    written = write_lease(place, message, now, deadline, token, lease_texts(consumer, protocol))
+    (written,) = write_leases([place], [message], [token], now, deadline, lease_texts(consumer, protocol))
     assert written == write_delivery(delivery)
 
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from random import Random
 
-from holdfast.core import admin, enqueue, groups, lanes, leasing, reading, shard, sweeps
+from holdfast.core import admin, deadlines, effects, enqueue, groups, lanes, leasing, reading, shard, sweeps
 from holdfast.core.ids import EPOCH_MS
 from holdfast.core.queue import DeadLetterPolicy, JournalMode, Ordering, QueueConfig, RetryPolicy
 from holdfast.core.shard import PASS_BY_MAX
@@ -21,7 +21,7 @@ START = EPOCH_MS * 1000 + 40 * 24 * 3600 * SECOND
 SIZE_MAX = 64
 NAMED_DEAD_QUEUE = "graves"
 
-_MODULES = (admin, enqueue, groups, lanes, leasing, reading, shard, sweeps)
+_MODULES = (admin, deadlines, effects, enqueue, groups, lanes, leasing, reading, shard, sweeps)
 
 
 @dataclass(frozen=True)
@@ -124,6 +124,8 @@ def _constants(random: Random) -> dict[str, int]:
         "TOGETHER": random.choice((1, 2, 32)),
         "PASS_BY_MAX": random.choice((1, 10, 20_000)),
         "PASS_BY_WINDOW": random.choice((1, 5, 4_000)),
+        "RANGE_MIN": random.choice((1, 2, 4)),
+        "STALE_MAX": random.choice((0, 3, 1_000)),
     }
     if random.random() < 0.2:
         chosen["MAX_RETRYING"] = random.choice((1, 3))

@@ -542,5 +542,10 @@ def test_closing_ends_a_sweep_that_is_under_way(tmp_path: Path) -> None:
 def test_spans_that_overlap_or_touch_are_one() -> None:
     spans = [Span("b", b"1", b"2"), Span("a", b"3", b"5"), Span("a", b"1", b"3"), Span("a", b"7", b"9")]
     assert merged(spans) == [Span("a", b"1", b"5"), Span("a", b"7", b"9"), Span("b", b"1", b"2")]
-    assert sorted(widened(spans)) == [Span("a", b"1", b"9"), Span("b", b"1", b"2")]
-    assert merged([]) == widened([]) == []
+    assert sorted(widened(spans, 0)) == [Span("a", b"1", b"9"), Span("b", b"1", b"2")]
+    assert merged([]) == widened([], 0) == []
+
+
+def test_spans_are_widened_to_those_that_begin_alike() -> None:
+    spans = [Span("a", b"x1", b"x2"), Span("a", b"y5", b"y6"), Span("a", b"x7", b"x9"), Span("b", b"x1", b"x2")]
+    assert sorted(widened(spans, 1)) == [Span("a", b"x1", b"x9"), Span("a", b"y5", b"y6"), Span("b", b"x1", b"x2")]

@@ -8,7 +8,6 @@ A read of a shard that has changes in the batch writes the batch first, so that 
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterable
 from heapq import heappop, heappush, merge
 from itertools import islice
@@ -46,7 +45,7 @@ from holdfast.core.queue import (
     check_name,
     dead_queue_of,
 )
-from holdfast.core.records import LAST, Table, journal_key, queue_key, read_ready, ready_key, shard_key
+from holdfast.core.records import LAST, Delivery, Place, Table, journal_key, queue_key, read_ready, ready_key, shard_key
 from holdfast.core.shard import PASS_BY_MAX, HotBodies, Rows, Shard
 from holdfast.errors import (
     GroupNotFound,
@@ -80,6 +79,9 @@ _OF_SHARDS = (
     Table.DEDUP_ENDS,
     Table.SOURCES,
 )
+
+
+_encode = msgspec.msgpack.Encoder().encode
 
 
 class NodeRecord(msgspec.Struct, array_like=True):
@@ -216,7 +218,7 @@ class Engine:
         if self.ids.ahead(RESERVE_MS // 2) > record.ids_reserved:
             record.ids_reserved = self.ids.ahead(RESERVE_MS)
             must_sync = True
-        effects.ops.append((Table.META, NODE_KEY, msgspec.msgpack.encode(record)))
+        effects.ops.append((Table.META, NODE_KEY, _encode(record)))
         touched = self._touched
         self._ops, self._entries, self._rows, self._touched, self._must_sync = [], [], 0, {}, False
         self.store.write(self.epoch, effects.ops)
@@ -361,7 +363,7 @@ class Engine:
             if len(found) == before:
                 break
         if runs > 1:
-            found.sort(key=_place)
+            found.sort(key=_place_of_leased)
         return found
 
     def _shares(self, shards: list[Shard], group: str, limit: int, in_turn: bool) -> list[tuple[Shard, int]]:
@@ -369,25 +371,20 @@ class Engine:
 
         `in_turn`: in runs, in the very order of the places, so that one can stop anywhere.
         """
-        fronts: list[tuple[tuple[int, int], int]] = []
-        for index, shard in enumerate(shards):
-            if shard.head.ready:
-                front = self.heads(shard, group)
-                if front:
-                    fronts.append((front[0], index))
+        firsts = [(index, self.heads(shard, group)) for index, shard in enumerate(shards) if shard.head.ready]
+        fronts = sorted((_place(first[0]), index) for index, first in firsts if first)
         if not fronts:
             return []
-        fronts.sort()
         # What arrived together lies together, so the first shard often has all of it: look there before merging.
         best = shards[fronts[0][1]]
-        places = self.heads(best, group, limit)
+        nexts = self.heads(best, group, limit)
         if len(fronts) == 1:
-            return [(best, len(places))]
-        ahead = bisect_left(places, fronts[1][0])
-        if ahead == limit:
+            return [(best, len(nexts))]
+        if len(nexts) == limit and _place(nexts[-1]) < fronts[1][0]:
             return [(best, limit)]
-        lists = [[(place, fronts[0][1]) for place in places]]
-        lists += [[(place, index) for place in self.heads(shards[index], group, limit)] for _, index in fronts[1:]]
+        found = {index: self.heads(shards[index], group, limit) for _, index in fronts[1:]}
+        found[fronts[0][1]] = nexts
+        lists = [[(_place(item), index) for item in items] for index, items in found.items()]
         horizons = [shards[part[0][1]].horizon(group) for part in lists if len(part) < limit]
         known = min((horizon for horizon in horizons if horizon is not None), default=(PRIORITY_MAX + 1, 0))
         runs: list[tuple[int, int]] = []
@@ -405,18 +402,18 @@ class Engine:
             counts[index] = counts.get(index, 0) + count
         return [(shards[index], count) for index, count in counts.items()]
 
-    def heads(self, shard: Shard, group: str, limit: int = 1) -> list[tuple[int, int]]:
-        """Places of the next deliveries of a group in one shard."""
+    def heads(self, shard: Shard, group: str, limit: int = 1) -> list[Place | Delivery]:
+        """The next deliveries of a group in one shard."""
         shard.passed_by = 0
-        places, reads = shard.heads(group, limit)
+        found, reads = shard.heads(group, limit)
         while reads:
             if shard.number in self._touched:
                 self.write_early()
             shard.supply(reads, self._fetch(reads))
-            places, reads = shard.heads(group, limit)
+            found, reads = shard.heads(group, limit)
         if shard.passed_by >= PASS_BY_MAX:
             self.unfinished.add(self.by_shard[shard.number].name)
-        return places
+        return found
 
     def oldest(self, shard: Shard) -> int:
         """The stamp of the oldest message that is not delayed, 0 if there is none."""
@@ -434,6 +431,10 @@ class Engine:
     ) -> list[int | HoldfastError | None]:
         """Settle deliveries; a result for each, in order."""
         queue = self.queue(name, now)
+        self.stirred.add(name)
+        together = {settlement.partition for settlement in settlements}
+        if len(together) == 1 and 0 <= (partition := together.pop()) < len(queue.shards):
+            return self._settle_in(queue, queue.shards[partition], group, settlements, now)
         results: list[int | HoldfastError | None] = [None] * len(settlements)
         parts: dict[int, list[int]] = {}
         for index, settlement in enumerate(settlements):
@@ -445,14 +446,18 @@ class Engine:
             else:
                 parts.setdefault(partition, []).append(index)
         for partition, indexes in parts.items():
-            shard = queue.shards[partition]
-            batch = settlements if len(indexes) == len(settlements) else [settlements[i] for i in indexes]
-            reply = self.step(queue, shard, Settle(group, batch), now)
-            assert isinstance(reply, Settled)
-            for index, result in zip(indexes, reply.results, strict=True):
+            batch = [settlements[index] for index in indexes]
+            settled = self._settle_in(queue, queue.shards[partition], group, batch, now)
+            for index, result in zip(indexes, settled, strict=True):
                 results[index] = result
-        self.stirred.add(name)
         return results
+
+    def _settle_in(
+        self, queue: Queue, shard: Shard, group: str, settlements: list[Settlement], now: int
+    ) -> list[int | HoldfastError | None]:
+        reply = self.step(queue, shard, Settle(group, settlements), now)
+        assert isinstance(reply, Settled)
+        return reply.results
 
     def _holder(self, queue: Queue, group: str, message_id: int) -> int:
         """The partition that has a delivery or remembers it, -1 if none does."""
@@ -699,5 +704,9 @@ class Engine:
         return group
 
 
-def _place(leased: Leased) -> tuple[int, int]:
+def _place(item: Place | Delivery) -> tuple[int, int]:
+    return (item.priority, item.stamp)
+
+
+def _place_of_leased(leased: Leased) -> tuple[int, int]:
     return (leased.message.priority, leased.stamp)

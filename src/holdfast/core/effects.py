@@ -6,6 +6,7 @@ broker fetches them, hands them in with `Shard.supply`, and steps the same comma
 
 from __future__ import annotations
 
+from struct import Struct as Layout
 from typing import NamedTuple
 
 from holdfast.core.records import Delivery, Message, Table
@@ -32,6 +33,44 @@ class Until:
 # (table, key, value): bytes are put, None deletes the key, Until deletes a range. Plain tuples: one is made for every
 # record of every message, and a class here costs more than the RocksDB call it stands for.
 Op = tuple[Table, bytes, "bytes | Until | None"]
+
+
+# Records in a row that are rather deleted by a range than one by one. In RocksDB a range costs as much as 5 deletions,
+# and the next read 0.2 us for each of some hundred recent ones: at this many both ways cost the same at worst.
+RANGE_MIN = 32
+_U64 = Layout(">Q")
+
+
+def deletions(table: Table, prefix: bytes, numbers: list[int]) -> list[Op]:
+    """Delete the records whose keys are `prefix` and one of these numbers, which are all different.
+
+    Consecutive numbers go by range. That is exact: there is no other key between them.
+    """
+    pack = _U64.pack
+    if len(numbers) < RANGE_MIN:
+        return [(table, prefix + pack(number), None) for number in numbers]
+    numbers = sorted(numbers)
+    ops: list[Op] = []
+    start = 0
+    while start < len(numbers):
+        end = run_end(numbers, start)
+        if end - start >= RANGE_MIN:
+            ops.append((table, prefix + pack(numbers[start]), Until(prefix + pack(numbers[end - 1] + 1))))
+        else:
+            ops += [(table, prefix + pack(number), None) for number in numbers[start:end]]
+        start = end
+    return ops
+
+
+def run_end(numbers: list[int], start: int) -> int:
+    """Where the consecutive numbers that begin at index `start` end; `numbers` are sorted and all different."""
+    first = numbers[start] - start
+    if numbers[-1] - (len(numbers) - 1) == first:
+        return len(numbers)
+    end = start + 1
+    while numbers[end] - end == first:  # ends, since the last one does not belong to them
+        end += 1
+    return end
 
 
 class Read(NamedTuple):

@@ -29,6 +29,7 @@ from holdfast.core.records import (
     keyed_key,
     keyed_value,
     message_key,
+    plain_ready_values,
     read_dedup,
     ready_key,
     ready_value,
@@ -37,6 +38,7 @@ from holdfast.core.records import (
     source_key,
     write_delivery,
     write_message,
+    write_plain_messages,
 )
 from holdfast.core.records import Delivery as DeliveryRecord
 from holdfast.core.shard import Shard, handles
@@ -55,6 +57,8 @@ DUPLICATE = "duplicate"
 
 @handles(Enqueue)
 def enqueue(shard: Shard, command: Enqueue, now: int, effects: Effects) -> None:
+    if _enqueue_plainly(shard, command, now, effects):
+        return
     drafts = command.drafts
     ids_given = [draft for draft in drafts if draft.extra is not NO_EXTRA]
     if ids_given:
@@ -78,12 +82,74 @@ def enqueue(shard: Shard, command: Enqueue, now: int, effects: Effects) -> None:
             reply.ids[index] = reply.duplicates[index] = reply.ids[-1 - original] if original < 0 else original
     if accepted:
         size_bytes = _store(shard, [drafts[index] for index in accepted], fresh, now, effects)
-        if shard.config.journal is not JournalMode.OFF:
-            entry = (Entry.ENQUEUED, shard.number, reply.first_seq, len(accepted), command.protocol, size_bytes)
-            effects.entries.append(entry)
-            effects.rows += len(accepted)
+        _journal_enqueued(shard, command, len(accepted), size_bytes, effects)
     _journal_duplicates(shard, command, reply, effects)
     effects.reply = reply
+
+
+def _enqueue_plainly(shard: Shard, command: Enqueue, now: int, effects: Effects) -> bool:
+    """`enqueue` for the common case: messages of one priority that bring nothing but a payload, and room for all.
+    The same in 1.1 instead of 3 us each.
+
+    False: this is not that case, and nothing was done.
+    """
+    drafts, head, config, number = command.drafts, shard.head, shard.config, shard.number
+    count = len(drafts)
+    if not count or 0 <= command.room < count:
+        return False
+    limit, priority = config.max_message_size, drafts[0].priority
+    for draft in drafts:
+        if (
+            draft.extra is not NO_EXTRA
+            or draft.deliver_at
+            or draft.ttl != -1
+            or draft.priority != priority
+            or len(draft.payload) > limit
+        ):
+            return False
+    if not 0 <= priority <= PRIORITY_MAX or (config.strict and priority != PRIORITY_DEFAULT):
+        return False
+    expires_at = now + config.message_ttl if config.message_ttl else 0
+    if expires_at:
+        if expires_at < head.expiry_high:
+            return False
+        head.expiry_high = expires_at
+        head.next_expiry = head.next_expiry or expires_at
+    ids = command.ids or shard.ids.take(now, count)
+    payloads = [draft.payload for draft in drafts]
+    sizes = [len(payload) for payload in payloads]
+    first = head.next_seq
+    seqs = range(first, first + count)
+    values = write_plain_messages(ids, now, expires_at, priority, payloads)
+    # The tables as names of this function: to look up a member of an enum costs as much as to pack a key.
+    ops, messages, ready = effects.ops, Table.MESSAGES, Table.READY
+    ops += [(messages, message_key(number, seq), value) for seq, value in zip(seqs, values, strict=True)]
+    rests = plain_ready_values(first, sizes)
+    ops += [(ready, ready_key(number, priority, stamp), rest) for stamp, rest in zip(ids, rests, strict=True)]
+    _warm(shard, first, values)
+    places = [Place(stamp, seq, UNKEYED, 0, priority, size) for stamp, seq, size in zip(ids, seqs, sizes, strict=True)]
+    size_bytes = sum(sizes)
+    _count(shard, count, size_bytes, places, now)
+    _journal_enqueued(shard, command, count, size_bytes, effects)
+    effects.reply = Enqueued(ids, {}, {}, first)
+    return True
+
+
+def _warm(shard: Shard, first_seq: int, values: list[bytes]) -> None:
+    """Keep the records of a batch in memory until they are leased, if there is room for all of them."""
+    hot = shard.hot
+    used_bytes = hot.used_bytes + sum(map(len, values))
+    if used_bytes <= hot.limit_bytes:
+        hot.used_bytes = used_bytes
+        shard.bodies.update(enumerate(values, first_seq))
+
+
+def _journal_enqueued(shard: Shard, command: Enqueue, count: int, size_bytes: int, effects: Effects) -> None:
+    """The last `count` messages of the shard were enqueued just now."""
+    if shard.config.journal is not JournalMode.OFF:
+        first = shard.head.next_seq - count
+        effects.entries.append((Entry.ENQUEUED, shard.number, first, count, command.protocol, size_bytes))
+        effects.rows += count
 
 
 def _journal_duplicates(shard: Shard, command: Enqueue, reply: Enqueued, effects: Effects) -> None:
@@ -217,7 +283,7 @@ def _known(shard: Shard, draft: Draft, now: int, seen: dict[bytes, int], index: 
 
 
 # One loop without a call a message: this is half of what an enqueue costs.
-def _store(  # noqa: C901, PLR0912, PLR0915
+def _store(  # noqa: C901, PLR0912
     shard: Shard, drafts: list[Draft], ids: list[int], now: int, effects: Effects
 ) -> int:
     """The records of new messages, and their way into the windows of the groups. Returns their payloads' bytes."""
@@ -285,14 +351,20 @@ def _store(  # noqa: C901, PLR0912, PLR0915
                 shard.bodies[seq] = value
                 hot.used_bytes += len(value)
         seq += 1
+    _count(shard, len(drafts), size_total, places, now)
+    return size_total
+
+
+def _count(shard: Shard, count: int, size_bytes: int, places: list[Place], now: int) -> None:
+    """New messages are in the shard, those with places in the order of delivery."""
+    head = shard.head
     for cursor in shard.cursors.values():
         cursor.arrive(now)
-    head.next_seq = seq
-    head.enqueued += len(drafts)
-    head.size_bytes += size_total
+    head.next_seq += count
+    head.enqueued += count
+    head.size_bytes += size_bytes
     if places:
         arrive(shard, places)
-    return size_total
 
 
 def _remember(shard: Shard, name: str, message_id: int, now: int, ops: list[Op]) -> None:
@@ -309,7 +381,7 @@ def arrive(shard: Shard, places: list[Place]) -> None:
     priorities = head.priorities
     by_priority: dict[int, list[Place]] = {}
     first = places[0].priority
-    if all(place.priority == first for place in places):
+    if all([place.priority == first for place in places]):  # noqa: C419 - a list is faster than a generator
         by_priority[first] = places
     else:
         for place in places:

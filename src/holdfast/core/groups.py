@@ -12,11 +12,13 @@ passed by is found through the KEYED index and made ready. A key that has nothin
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Iterator
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from itertools import islice
-from operator import is_
+from operator import attrgetter, is_
 
+from holdfast.core.deadlines import Deadlines
 from holdfast.core.lanes import WINDOW, WINDOW_MAX, Lane
 from holdfast.core.records import Delivery, GroupHead, Place, read_ready, ready_key_hash
 
@@ -43,6 +45,12 @@ class KeyState:
         self.waiting: list[int] = []  # ids of deliveries that are ready again
         self.deferred = False  # messages behind the frontier may be waiting for this key
         self.first = NOWHERE  # no place before this is of one: where to look, so as not to wade through what is gone
+
+
+def tally(histogram: list[int], now: int, times: list[int]) -> None:
+    """Count how long ago `times` are, in powers of two of a millisecond. Those of a batch are mostly the same."""
+    for time, count in Counter(times).items():
+        histogram[min(((now - time) // 1000).bit_length(), HISTOGRAM_BUCKETS - 1)] += count
 
 
 class LeaseGroup:
@@ -80,7 +88,7 @@ class LeaseGroup:
         self.leased = 0
         self.ready: list[tuple[int, int, int]] = []  # (priority, stamp, id), sorted
         self.backoffs: list[tuple[int, int]] = []  # heap of (ready_at, id)
-        self.deadlines: list[tuple[int, int, int]] = []  # heap of (deadline, id, token)
+        self.deadlines = Deadlines(self.deliveries)
         self.keys: dict[bytes, KeyState] = {}
         self.remembered: dict[int, tuple[str, int]] = {}
         self.skips: set[int] = set(head.skips)  # sequences beyond the lanes that it has settled without a lease
@@ -128,7 +136,7 @@ class LeaseGroup:
         self.deliveries[delivery.id] = delivery
         if delivery.token:
             self.leased += 1
-            heappush(self.deadlines, (delivery.deadline, delivery.id, delivery.token))
+            self.deadlines.add(delivery.deadline, [delivery.id], [delivery.token])
             self.hold(delivery)
         elif delivery.doom or delivery.key:
             # The first tick asks the dead queue again, or makes it ready once it is known what waits for its key.
@@ -205,37 +213,31 @@ class LeaseGroup:
 
     def overdue(self, now: int, limit: int) -> list[Delivery]:
         """Leases past their deadline, at most `limit`: those to act on, kept in `expiring` until they are."""
-        heap = self.deadlines
-        while heap and heap[0][0] <= now and len(self.expiring) < limit:
-            entry = heappop(heap)
-            if self._current(entry) and not (heap and heap[0] == entry):  # extended twice to the same time
-                self.expiring.append(self.deliveries[entry[1]])
+        ended = self.deadlines.take(now, limit - len(self.expiring))
+        if ended:
+            # By id: one that was extended to the same time twice is there twice.
+            overdue = {delivery.id: delivery for delivery in self.expiring}
+            overdue.update((message_id, self.deliveries[message_id]) for message_id in ended)
+            self.expiring = sorted(overdue.values(), key=attrgetter("deadline", "id"))
         return self.expiring
-
-    def tidy_deadlines(self) -> None:
-        """Drop entries of leases that ended or were extended, when they are the next or have become the most."""
-        heap = self.deadlines
-        if len(heap) > 2 * self.leased + 1_000:
-            self.deadlines = heap = [entry for entry in heap if self._current(entry)]
-            heapify(heap)
-        while heap and not self._current(heap[0]):
-            heappop(heap)
-
-    def _current(self, entry: tuple[int, int, int]) -> bool:
-        deadline, message_id, token = entry
-        delivery = self.deliveries.get(message_id)
-        return delivery is not None and delivery.token == token and delivery.deadline == deadline
 
     def wake_at(self) -> int:
         """When something happens here by itself."""
-        self.tidy_deadlines()
-        wake = self.deadlines[0][0] if self.deadlines else NEVER
+        self.deadlines.tidy(self.leased)
+        deadline = self.deadlines.first()
+        wake = NEVER if deadline is None else deadline
         return min(wake, self.backoffs[0][0]) if self.backoffs else wake
 
     def remember(self, token: int, verb: str, message_id: int) -> None:
-        self.remembered[token] = (verb, message_id)
-        if len(self.remembered) > MAX_REMEMBERED:
-            del self.remembered[next(iter(self.remembered))]
+        self.remember_all({token: (verb, message_id)})
+
+    def remember_all(self, settled: dict[int, tuple[str, int]]) -> None:
+        """By token, how leases ended."""
+        self.remembered.update(settled)
+        excess = len(self.remembered) - MAX_REMEMBERED
+        if excess > 0:
+            for token in list(islice(self.remembered, excess)):
+                del self.remembered[token]
 
     # --- who is next ------------------------------------------------------------------------------------------------
 
@@ -332,10 +334,6 @@ class LeaseGroup:
                 return priority, lane.reached
         return None
 
-    def heads(self, priorities: dict[int, int], limit: int) -> list[tuple[int, int]]:
-        """Places of the deliveries that `choose` would choose, in order."""
-        return [(item.priority, item.stamp) for item in self.choose(priorities, limit)]
-
     def backoffs_held(self) -> bool:
         """Whether something that failed still waits for its time."""
         return len(self.deliveries) - self.leased > len(self.ready)
@@ -362,7 +360,7 @@ class LeaseGroup:
     def _choose_fresh(self, priorities: dict[int, int], limit: int) -> list[Place | Delivery]:
         """The common case: nothing is ready again, no key has anything out."""
         chosen: list[Place | Delivery] = list(islice(self.fresh(priorities), limit))
-        if not any(place.key for place in chosen):
+        if not any([place.key for place in chosen]):  # noqa: C419 - a list is faster than a generator
             return chosen
         chosen = []
         keys: set[bytes] = set()

@@ -100,6 +100,7 @@ message_key = _SHARD_U64.pack
 settled_key = _SHARD_U64.pack
 due_key = _SHARD_U64.pack
 ready_key = _PLACE.pack
+ready_prefix = Layout(">IB").pack  # of the keys of one priority; a stamp follows
 scheduled_key = _SHARD_U64_U64.pack
 expiry_key = _SHARD_U64_U64.pack
 keyed_key = _KEYED.pack
@@ -147,6 +148,12 @@ due_value = _U64.pack
 
 def ready_value(seq: int, key: bytes, flags: int, size_bytes: int) -> bytes:
     return _READY_VALUE.pack(seq, key or _NO_KEY, flags, size_bytes)
+
+
+def plain_ready_values(first_seq: int, sizes_bytes: list[int]) -> list[bytes]:
+    """`ready_value` for messages in sequence that have neither keys nor flags."""
+    pack, no_key = _READY_VALUE.pack, _NO_KEY
+    return [pack(seq, no_key, 0, size_bytes) for seq, size_bytes in enumerate(sizes_bytes, first_seq)]
 
 
 def ready_key_hash(value: bytes) -> bytes:
@@ -267,6 +274,17 @@ def write_message(
     return head + packed + payload if packed else head + payload
 
 
+def write_plain_messages(
+    ids: list[int], enqueued_at: int, expires_at: int, priority: int, payloads: list[bytes]
+) -> list[bytes]:
+    """`write_message` for many that differ in nothing but id and payload: a loop without a call."""
+    pack, version = _MESSAGE.pack, MESSAGE_VERSION
+    return [
+        pack(version, message_id, enqueued_at, 0, expires_at, priority, 0) + payload
+        for message_id, payload in zip(ids, payloads, strict=True)
+    ]
+
+
 def read_message(seq: int, value: bytes) -> Message:
     version, message_id, enqueued_at, deliver_at, expires_at, priority, extra_size = _MESSAGE.unpack_from(value)
     if version != MESSAGE_VERSION:
@@ -274,6 +292,20 @@ def read_message(seq: int, value: bytes) -> Message:
     payload_at = _MESSAGE_SIZE + extra_size
     extra = _decode_extra(value[_MESSAGE_SIZE:payload_at]) if extra_size else NO_EXTRA
     return Message(message_id, seq, priority, enqueued_at, deliver_at, expires_at, extra, value[payload_at:])
+
+
+def read_messages(seqs: list[int], values: list[bytes]) -> list[Message]:
+    """`read_message` for many: three quarters of the time where they have no extras."""
+    unpack, payload_at, version, no_extra = _MESSAGE.unpack_from, _MESSAGE_SIZE, MESSAGE_VERSION, NO_EXTRA
+    messages: list[Message] = []
+    for seq, value in zip(seqs, values, strict=True):
+        found, message_id, enqueued_at, deliver_at, expires_at, priority, extra_size = unpack(value)
+        if found != version or extra_size:
+            messages.append(read_message(seq, value))
+        else:
+            payload = value[payload_at:]
+            messages.append(Message(message_id, seq, priority, enqueued_at, deliver_at, expires_at, no_extra, payload))
+    return messages
 
 
 # --- deliveries -----------------------------------------------------------------------------------------------------
@@ -323,17 +355,19 @@ def lease_texts(consumer: str, protocol: str) -> bytes:
     return _encode((consumer, protocol, "", ""))
 
 
-def write_lease(place: Place, message: Message, now: int, deadline: int, token: int, texts: bytes) -> bytes:
-    """`write_delivery` for a first lease, from what is at hand: half the time, and most deliveries have no other."""
-    stamp = place.stamp
-    return (
-        _DELIVERY.pack(
-            DELIVERY_VERSION,
+def write_leases(
+    places: list[Place], messages: list[Message], tokens: list[int], now: int, deadline: int, texts: bytes
+) -> list[bytes]:
+    """`write_delivery` for first leases, from what is at hand: half the time, and most deliveries have no other."""
+    pack, version, no_key = _DELIVERY.pack, DELIVERY_VERSION, _NO_KEY
+    return [
+        pack(
+            version,
             place.seq,
             place.priority,
-            stamp,
-            stamp,
-            place.key or _NO_KEY,
+            place.stamp,
+            place.stamp,
+            place.key or no_key,
             place.flags,
             0,
             message.enqueued_at,
@@ -346,7 +380,8 @@ def write_lease(place: Place, message: Message, now: int, deadline: int, token: 
             place.size_bytes,
         )
         + texts
-    )
+        for place, message, token in zip(places, messages, tokens, strict=True)
+    ]
 
 
 def write_delivery(d: Delivery) -> bytes:

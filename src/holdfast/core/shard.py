@@ -45,6 +45,7 @@ from holdfast.core.records import (
     read_group_head,
     read_mask,
     read_message,
+    read_messages,
     read_ready,
     read_shard_head,
     ready_key,
@@ -173,8 +174,8 @@ class Shard:
             if read.table is Table.MESSAGES and isinstance(result, list):
                 self._have.update((Read(Table.MESSAGES, key), value) for key, value in result)
 
-    def heads(self, group: str, limit: int) -> tuple[list[tuple[int, int]], list[Read]]:
-        """Places of up to `limit` deliveries that might go out next in `group`, or what must be read to know."""
+    def heads(self, group: str, limit: int) -> tuple[list[Place | Delivery], list[Read]]:
+        """Up to `limit` deliveries that might go out next in `group`, or what must be read to know."""
         lease_group = self.groups.get(group)
         if lease_group is None or self.config.paused:
             return [], []
@@ -183,7 +184,7 @@ class Shard:
         except Missing as missing:
             return [], missing.reads
         self._have = {}
-        return lease_group.heads(self.head.priorities, limit), []
+        return lease_group.choose(self.head.priorities, limit), []
 
     def horizon(self, group: str) -> tuple[int, int] | None:
         """The place beyond which `heads` does not know what stands next, None if it knows all."""
@@ -258,9 +259,10 @@ class Shard:
     def want_bodies(self, seqs: Iterable[int]) -> None:
         """Make sure that the message records of these sequences are at hand."""
         shard, bodies, have = self.number, self.bodies, self._have
-        lacking = [
-            seq for seq in seqs if seq not in bodies and Read(Table.MESSAGES, message_key(shard, seq)) not in have
-        ]
+        lacking = [seq for seq in seqs if seq not in bodies]
+        if not lacking:
+            return
+        lacking = [seq for seq in lacking if Read(Table.MESSAGES, message_key(shard, seq)) not in have]
         if not lacking:
             return
         first, last = min(lacking), max(lacking)
@@ -278,11 +280,23 @@ class Shard:
         value = self.bodies.get(seq)
         return value if value is not None else self.get(Table.MESSAGES, message_key(self.number, seq))
 
-    def message(self, seq: int) -> Message:
-        """A live message; its record is there."""
+    def record(self, seq: int) -> bytes:
+        """The record of a live message: it is there."""
         value = self.body(seq)
         assert value is not None, f"message record {seq} of shard {self.number} is missing"
-        return read_message(seq, value)
+        return value
+
+    def message(self, seq: int) -> Message:
+        """A live message."""
+        return read_message(seq, self.record(seq))
+
+    def take_bodies(self, seqs: list[int]) -> list[Message]:
+        """Messages that go out. With one group nobody comes for them again soon, and memory need not hold them."""
+        bodies = self.bodies
+        values = [bodies.get(seq) or self.record(seq) for seq in seqs]
+        if len(self.groups) == 1:
+            self.hot.used_bytes -= sum([len(bodies.pop(seq, b"")) for seq in seqs])
+        return read_messages(seqs, values)
 
     def lease_group(self, name: str, action: str) -> LeaseGroup:
         group = self.groups.get(name)

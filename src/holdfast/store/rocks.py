@@ -209,12 +209,16 @@ class RocksStore:
         batch = WriteBatch(raw_mode=True)
         put = batch.put
         delete = batch.delete
+        last = Table.META
+        prefix, home = homes[last]
         for table, key, value in ops:
-            prefix, home = homes[table]
-            if value is None:
-                delete(prefix + key, home)
-            elif isinstance(value, bytes):
+            if table is not last:  # operations of one table mostly follow each other
+                last = table
+                prefix, home = homes[table]
+            if isinstance(value, bytes):
                 put(prefix + key, value, home)
+            elif value is None:
+                delete(prefix + key, home)
             elif key < value.end:
                 batch.delete_range(prefix + key, prefix + value.end, home)
                 handles.sweeper.emptied(Span(FAMILY_OF[table], prefix + key, prefix + value.end))

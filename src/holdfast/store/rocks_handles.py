@@ -8,7 +8,7 @@ from pathlib import Path
 from rocksdict import Cache, ColumnFamily, Rdict, WriteBatch
 
 from holdfast.store.rocks_sweep import Sweeper
-from holdfast.store.rocks_tuning import FAMILIES, FAMILY_OF, database_options, family_options
+from holdfast.store.rocks_tuning import FAMILIES, FAMILY_CHANGES, FAMILY_OF, database_options, family_options
 
 _EPOCH_FAMILY = "state"
 _EPOCH_KEY = b"\xffepoch"  # no table has the number 255
@@ -33,6 +33,8 @@ class Handles:
         options = {name: family_options(name, write_buffer_bytes, cache) for name in FAMILIES}
         self.db = Rdict(str(path), database_options(write_buffer_bytes, create=create), options)
         named = {name: self.db.get_column_family(name) for name in FAMILIES}
+        for name, changes in FAMILY_CHANGES.items():
+            named[name].set_options(changes)
         handles = {name: self.db.get_column_family_handle(name) for name in FAMILIES}
         # Lists by table number: looking one up costs a third of hashing a member of an enum.
         numbers = range(max(FAMILY_OF) + 1)

@@ -18,6 +18,10 @@ from holdfast.store.rocks_tuning import FAMILY_OF, sweep_options
 # Spans are merged when there are more than this many to remember.
 _SPANS_MAX = 256
 
+# The table and a shard: what is deleted in one partition of a queue lies mostly
+# together, at its front.
+_ONE_SHARD_BYTES = 5
+
 # A file is worth compacting when one in this many of its entries is a tombstone.
 _CROWDED = 4
 
@@ -45,12 +49,13 @@ def merged(spans: Iterable[Span]) -> list[Span]:
     return result
 
 
-def widened(spans: Iterable[Span]) -> list[Span]:
-    """One range a family that covers all of its ranges: coarse, but few."""
-    hulls: dict[str, Span] = {}
+def widened(spans: Iterable[Span], prefix_bytes: int) -> list[Span]:
+    """One range that covers all of a family that begin with the same bytes: coarse, but few."""
+    hulls: dict[tuple[str, bytes], Span] = {}
     for span in spans:
-        hull = hulls.setdefault(span.family, span)
-        hulls[span.family] = Span(span.family, min(hull.start, span.start), max(hull.end, span.end))
+        name = (span.family, span.start[:prefix_bytes])
+        hull = hulls.setdefault(name, span)
+        hulls[name] = Span(span.family, min(hull.start, span.start), max(hull.end, span.end))
     return list(hulls.values())
 
 
@@ -71,8 +76,9 @@ class Sweeper:
         self._spans.append(span)
         if len(self._spans) > _SPANS_MAX:
             self._spans = merged(self._spans)
-        if len(self._spans) > _SPANS_MAX:
-            self._spans = widened(self._spans)
+            for prefix_bytes in (_ONE_SHARD_BYTES, 0):
+                if len(self._spans) > _SPANS_MAX // 2:
+                    self._spans = widened(self._spans, prefix_bytes)
 
     def start(self, *, everything: bool) -> None:
         """Sweep the ranges remembered, and with `everything` also flush and look for crowded files."""

@@ -53,6 +53,10 @@ _SHARE: Final = {"state": 1 / 16, "messages": 1 / 2, "index": 1 / 8, "lookup": 1
 # are cheaper inline: a blob costs one more read.
 _BLOB_BYTES = 4 * KIB
 
+# Options for which the binding has no name at opening. The first read after a deletion of a range sorts all of those in
+# the memtable (0.2 µs each), so that there must not be too many.
+FAMILY_CHANGES: Final = {"index": {"memtable_max_range_deletions": "400"}}
+
 # A scan that steps over more tombstones than this in one go asks for their removal: about a millisecond's worth.
 SKIPPED_MAX: Final = 4_000
 

@@ -1,0 +1,66 @@
+"""The heap of leases: what is settled or extended falls off, what is current ends in time."""
+
+from __future__ import annotations
+
+from holdfast.core.deadlines import STALE_MAX, Deadlines
+from holdfast.core.records import Delivery
+
+
+def leases(*ids: int) -> dict[int, Delivery]:
+    return {each: Delivery(each, each, 128, each, each, b"", 0, 0, 0, 0, deadline=50, token=-each) for each in ids}
+
+
+def filled(deliveries: dict[int, Delivery]) -> Deadlines:
+    deadlines = Deadlines(deliveries)
+    deadlines.add(50, list(deliveries), [delivery.token for delivery in deliveries.values()])
+    return deadlines
+
+
+def test_leases_end_in_their_order() -> None:
+    deadlines = filled(leases(1, 2, 3))
+    assert deadlines.take(49, 10) == []
+    assert deadlines.take(50, 2) == [1, 2]
+    assert deadlines.first() == 50
+    assert deadlines.take(50, 2) == [3]
+    assert deadlines.first() is None
+
+
+def test_settled_leases_do_not_end() -> None:
+    deliveries = leases(1, 2, 3)
+    deadlines = filled(deliveries)
+    del deliveries[1], deliveries[3]
+    assert deadlines.take(99, 10) == [2]
+    deliveries.clear()
+    assert deadlines.first() is None
+    assert deadlines.size == 0
+
+
+def test_an_extended_lease_ends_at_its_new_deadline() -> None:
+    deliveries = leases(1, 2)
+    deadlines = filled(deliveries)
+    deliveries[1].deadline = 80
+    deadlines.add(80, [1], [-1])
+    assert deadlines.take(70, 10) == [2]
+    assert deadlines.first() == 80
+
+
+def test_a_lease_that_was_given_anew_has_another_token() -> None:
+    deliveries = leases(1)
+    deadlines = filled(deliveries)
+    deliveries[1].token = 77
+    deadlines.add(50, [1], [77])
+    assert deadlines.take(50, 10) == [1]
+    assert deadlines.first() is None
+
+
+def test_what_is_stale_is_forgotten_when_it_is_the_most() -> None:
+    deliveries = leases(*range(1, STALE_MAX + 10))
+    deadlines = filled(deliveries)
+    deadlines.add(10, [0], [-5])
+    last = STALE_MAX + 9
+    for each in range(1, last):
+        del deliveries[each]
+    deadlines.tidy(leased=1)
+    assert deadlines.size == 1
+    assert deadlines.first() == 50
+    assert deadlines.take(50, 10) == [last]

@@ -1,0 +1,78 @@
+"""What is done often has a short way through the core; it must leave what the long way leaves."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.core import enqueue, leasing
+from holdfast.core.commands import Draft, Enqueued, Settlement
+from holdfast.core.records import NO_EXTRA, Extra, Table
+from tests.core.bench import NAME, Bench
+
+EVERYTHING = b"\xff" * 32
+HOUR = 3_600_000_000
+
+drafts = st.lists(
+    st.builds(
+        Draft,
+        st.binary(max_size=12),
+        priority=st.sampled_from((128, 128, 128, 0, 255, 256)),
+        deliver_at=st.sampled_from((0, 0, 0, 1 << 60)),
+        ttl=st.sampled_from((-1, -1, -1, 0, 5)),
+        extra=st.sampled_from((NO_EXTRA, NO_EXTRA, Extra(key="k"))),
+    ),
+    max_size=5,
+)
+plain = st.lists(st.builds(Draft, st.binary(max_size=12), priority=st.just(128)), min_size=1, max_size=5)
+batches = st.lists(st.one_of(drafts, plain), min_size=1, max_size=4)
+
+
+def stored(bench: Bench) -> dict[str, list[tuple[bytes, bytes]]]:
+    bench.engine.write()
+    return {table.name: bench.engine.store.scan(table, b"", EVERYTHING, 1 << 20) for table in Table}
+
+
+def life(batches: list[list[Draft]], fields: dict[str, object]) -> tuple[list[object], object]:
+    """Enqueue, lease and ack; what was answered, and what stands in the store after each of them."""
+    bench = Bench(("g",), 1 << 20, **fields)
+    seen: list[object] = []
+    for batch in batches:
+        reply = bench.engine.enqueue(NAME, batch, "http", bench.now)
+        seen.append((reply.ids, reply.first_seq, list(reply.errors)))
+        bench.now -= 10  # the clock goes back: what comes next expires before what came before
+    seen.append(stored(bench))
+    leased = bench.lease(8)
+    seen.append(stored(bench))
+    bench.now += HOUR // 60
+    settlements = [Settlement(item.message.id, item.token) for item in leased[::2]]
+    bench.engine.settle(NAME, "g", settlements, bench.now)
+    return seen, stored(bench)
+
+
+@given(batches, st.sampled_from(({}, {"ordering": "strict"}, {"message_ttl": 0}, {"max_depth": 6})))
+def test_the_short_ways_leave_what_the_long_ones_do(batches: list[list[Draft]], fields: dict[str, object]) -> None:
+    short = life(batches, fields)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(enqueue, "_enqueue_plainly", lambda *_: False)
+        patch.setattr(leasing, "_ack_plainly", lambda *_: False)
+        assert life(batches, fields) == short
+
+
+def test_plain_messages_go_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(enqueue, "_store", None)
+    monkeypatch.setattr(leasing, "_ack", None)
+    bench = Bench()
+    reply = bench.engine.enqueue(NAME, [Draft(b"a"), Draft(b"b")], "", bench.now)
+    assert isinstance(reply, Enqueued)
+    assert bench.settle(bench.lease(2)) == [None, None]
+
+
+def test_a_batch_that_does_not_fit_into_memory_is_read_from_the_store() -> None:
+    bench = Bench(hot_bytes=150)
+    bench.enqueue("kept")
+    bench.enqueue("large" * 10, "larger" * 10)
+    assert list(bench.shard.bodies) == [1]
+    assert [len(item.message.payload) for item in bench.lease(3)] == [4, 50, 60]
+    assert bench.engine.hot.used_bytes == 0
