@@ -395,8 +395,10 @@ HASH = user("x").password
         ([User("a", password=HASH, scopes=("produce:x",) * 101)], "more than 100 scopes"),
         ([User("a", password="plain text")], "not an argon2id hash"),
         ([User("a", password="$2b$12$abcdefghijklmnopqrstuv")], "not an argon2id hash"),
-        ([User("a", password=str(HASH).replace("argon2id", "argon2i"))], "not argon2id"),
-        ([User("a", password=str(HASH).replace("m=8,", "m=99999999,"))], "at most 1 GiB"),
+        ([User("a", password=str(HASH).replace("argon2id", "argon2i"))], "not an argon2id hash"),
+        ([User("a", password=str(HASH).replace("m=8,", "m=99999999,"))], "more than 1 GiB"),
+        ([User("a", password=str(HASH).replace("t=1,", "t=101,"))], "100 passes"),
+        ([User("a", password=str(HASH)[:-8] + "========")], "not an argon2id hash"),
         ([User(f"u{n}", password=HASH) for n in range(11)], "more than 10 users"),
     ],
 )

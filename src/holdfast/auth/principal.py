@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Final
 
 import msgspec
@@ -46,8 +46,9 @@ class Scope(msgspec.Struct, frozen=True):
     action: Action
     pattern: str
 
-    @classmethod
-    def parse(cls, text: str) -> Scope:
+    @staticmethod
+    @lru_cache(maxsize=4096)  # credentials of one kind have the same few scopes
+    def parse(text: str) -> Scope:
         """Reads `produce:orders/#`, or raises ValueError with a whole sentence."""
         word, colon, pattern = text.partition(":")
         if not colon or word not in _ACTIONS:
@@ -58,7 +59,7 @@ class Scope(msgspec.Struct, frozen=True):
             patterns.parse(pattern)
         except ValueError as error:
             raise ValueError(f"Scope {text!r} is not good: the pattern {error}.") from None
-        return cls(Action(word), pattern)
+        return Scope(Action(word), pattern)
 
     def __str__(self) -> str:
         return f"{self.action}:{self.pattern}"

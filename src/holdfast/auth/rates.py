@@ -52,12 +52,16 @@ class Rates:
             pair = self._open(namespace, now)
         else:
             self._buckets.move_to_end(namespace)
-        waits = [bucket.wait(now) for bucket in pair if bucket]
-        if any(waits):
-            raise RateLimited(namespace=namespace, retry_after_ms=-(-max(waits) // MILLISECOND))
-        for bucket, amount in zip(pair, (messages, size_bytes), strict=True):
-            if bucket:
-                bucket.take(amount)
+        of_messages, of_bytes = pair
+        wait = of_messages.wait(now) if of_messages else 0
+        if of_bytes:
+            wait = max(wait, of_bytes.wait(now))
+        if wait:
+            raise RateLimited(namespace=namespace, retry_after_ms=-(-wait // MILLISECOND))
+        if of_messages:
+            of_messages.take(messages)
+        if of_bytes:
+            of_bytes.take(size_bytes)
 
     def _open(self, namespace: str, now: int) -> tuple[Bucket | None, Bucket | None]:
         if len(self._buckets) >= self._settings.namespaces_tracked:

@@ -254,7 +254,8 @@ class AuthSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Keys in the key file. A token without `kid` is tried with each that fits: 32 checks are some 3 ms."""
 
     users_max: Annotated[int, Count(1, 1_000_000)] = 10_000
-    """Users in the users file. It is read whole and kept in memory: 10,000 are about 5 MiB."""
+    """Users in the users file. It is read whole and kept in memory, about 10 MiB for 10,000; reading them again
+    after a change takes some 70 ms, in which the node does nothing else."""
 
     reload_interval: Annotated[int, Duration(0, HOUR)] = SECOND
     """How often, at most, the files are looked at for a change; it costs one `stat` each. Until then what was changed
