@@ -417,6 +417,10 @@ class QueueBridge:
     def send(self, connection: Connection, data: bytes) -> None:
         self._plain.send(connection, data)
 
+    def wake(self) -> None:
+        """Something is to be sent or done: have a turn."""
+        self._node.commit.soon()
+
     def settle(self, queue: QueueName, group: str, settlement: Settlement) -> None:
         self._settle(queue, group, settlement)
 
