@@ -449,6 +449,40 @@ class Fenced(StoreError):
     code = "fenced"
 
 
+# --- what a client meets before or instead of an answer --------------------------------------------------------------
+
+
+class ServerUnreachable(HoldfastError):
+    """The server at {url} did not answer: {problem}. Check the address, and that `holdfast serve` runs there. What was
+    asked for may or may not have been done."""
+
+    code = "server_unreachable"
+    retryable = True
+    http = 503
+    mqtt = 0x88
+    grpc = "UNAVAILABLE"
+
+
+class AnswerUnreadable(HoldfastError):
+    """{url} answered {status} with something that is not an answer of Holdfast: {problem}. Check that the address is
+    the server's own HTTP address, and what stands between (a proxy?)."""
+
+    code = "answer_unreadable"
+    http = 502
+    mqtt = 0x80
+    grpc = "UNKNOWN"
+
+
+class BatchIncomplete(HoldfastError):
+    """{failed} of {total} messages were not stored; the others are. The first one that was not, message {index}:
+    {problem}"""
+
+    code = "batch_incomplete"
+    http = 400
+    mqtt = 0x80
+    grpc = "FAILED_PRECONDITION"
+
+
 def all_errors() -> list[type[HoldfastError]]:
     """Every class of the tree, parents before children: the error reference in the docs is made from it."""
     found: list[type[HoldfastError]] = []

@@ -294,6 +294,13 @@ class Node(LogCalls):
             delay = max(at - self.clock(), 0) / SECOND + 0.001
             self._timer = asyncio.get_running_loop().call_later(delay, self._due)
 
+    def look_at_clock(self) -> None:
+        """Act on what is due now. The node's timer does it in time; whoever sets the clock forward calls it."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._due()
+
     def _due(self) -> None:
         """Something is due: a delay, a deadline, an expiry, a silent member."""
         self._timer_at = NEVER

@@ -1,0 +1,488 @@
+"""The asynchronous client.
+
+    async with Client("http://127.0.0.1:8080", token=...) as client:
+        await client.send("emails", {"to": "a@example.com"})
+        async for message in client.consume("emails", group="mailer"):
+            ...
+            await message.ack()
+
+Everything it puts on the wire is described in `holdfast.client.calls`. The synchronous twin, `SyncClient`, is this very
+client on a loop of its own in a background thread (see `holdfast.client.sync` for why).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+import ssl
+import time
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Self, TypeVar
+
+import httpx
+
+from holdfast import __version__, wire
+from holdfast.client import calls
+from holdfast.client.answers import error_of
+from holdfast.client.batches import Sent, SentMany
+from holdfast.client.consuming import Consumer
+from holdfast.client.drafts import Properties, as_draft, draft, size_of
+from holdfast.client.keeping import Keeper
+from holdfast.client.messages import Message, let_go
+from holdfast.client.retries import Retries
+from holdfast.client.settling import Lane
+from holdfast.client.times import Duration, Instant, duration, instant, optional_duration, seconds
+from holdfast.client.tls import Tls
+from holdfast.client.transport import Token, Transport
+from holdfast.errors import InvalidArgument, LeaseLost, QueueExists, QueueNotFound
+from holdfast.wire import Queue
+
+URL = "http://127.0.0.1:8080"
+CONNECTIONS_MAX = 100
+"""Connections at the same time; each long poll takes one. Further calls wait for one to be free."""
+CONNECTIONS_IDLE = 20  # kept open for the next call
+TIMEOUT_SECONDS = 30.0
+CHUNK_MESSAGES = 1_000
+"""Messages in one request of `send_many`: enough that the request costs little beside them, few enough that progress
+shows and that a retry repeats little."""
+CHUNK_BYTES = 4 << 20
+HELD_MAX = 10_000
+"""Unsettled messages that the client remembers, to give them back when it closes. Past it the oldest are forgotten:
+their leases then end by themselves."""
+HOLD = "12h"
+"""How long a message's lease is extended at most: as long as the server allows one lease to be."""
+LEASE_LENGTH_SECONDS = 60.0  # how long a queue's `delivery_timeout` is believed to be unchanged
+
+Answer = TypeVar("Answer")
+Progress = Callable[[int], None]
+"""Called with how many messages have been answered so far."""
+
+
+class Client:
+    """A client of one server, with a pool of connections. Use it in one event loop.
+
+    Without an address it takes that of `HOLDFAST_URL`, else http://127.0.0.1:8080; without credentials the token in
+    `HOLDFAST_TOKEN`, if there is one. A token may be a function that returns one, asked for each request.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        token: Token | None = None,
+        user: str | None = None,
+        password: str | None = None,
+        tls: Tls | ssl.SSLContext | None = None,
+        retries: Retries = Retries(),
+        timeout: Duration = TIMEOUT_SECONDS,
+        connections: int = CONNECTIONS_MAX,
+        name: str | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        if token is None and user is None:
+            token = os.environ.get("HOLDFAST_TOKEN") or None
+        self.name = name or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
+        """Who leases: shown to others beside what it holds."""
+        timeout_seconds = seconds(timeout, "timeout")
+        address = _checked_url(url or os.environ.get("HOLDFAST_URL") or URL)
+        http = httpx.AsyncClient(
+            base_url=address,
+            auth=(user, password or "") if user is not None else None,
+            verify=_context(tls or Tls()) if address.scheme == "https" else False,
+            limits=httpx.Limits(max_connections=connections, max_keepalive_connections=CONNECTIONS_IDLE),
+            headers={"user-agent": f"holdfast-python/{__version__}"},
+            timeout=timeout_seconds,
+            transport=transport,
+            trust_env=False,  # a broker is nearby; a proxy meant for the web must not get in between
+        )
+        self._transport = Transport(http, retries, timeout_seconds, token)
+        self._retries = retries
+        self._lanes: dict[tuple[str, str], Lane] = {}
+        self._keeper = Keeper()
+        self._consumers: set[Consumer] = set()
+        self._owners: dict[Message, Consumer | None] = {}
+        self._lease_lengths: dict[str, tuple[float, float]] = {}
+        self._closed = False
+
+    @property
+    def url(self) -> str:
+        return self._transport.url
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Give back every message that is not settled, and close the connections."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            for consumer in list(self._consumers):
+                await consumer.close()
+            unsettled = [message for message in self._owners if message.settled is None and not message.lost]
+            await asyncio.gather(*(let_go(message) for message in unsettled), return_exceptions=True)
+            for lane in self._lanes.values():
+                await lane.close()
+        finally:
+            await self._keeper.close()
+            await self._transport.close()
+
+    async def call(self, call: calls.Call[Answer]) -> Answer:
+        """Perform a call of `holdfast.client.calls`."""
+        return await self._transport.perform(call)
+
+    # --- sending ----------------------------------------------------------------------------------------------------
+
+    async def send(
+        self,
+        queue: str,
+        payload: object = b"",
+        *,
+        key: str | None = None,
+        priority: int = 128,
+        delay: Duration | None = None,
+        deliver_at: Instant | None = None,
+        ttl: Duration | None = None,
+        message_id: str | None = None,
+        content_type: str | None = None,
+        properties: Properties | None = None,
+        correlation_id: str | None = None,
+        reply_to: str | None = None,
+    ) -> Sent:
+        """Store one message. When this returns it is durable.
+
+        Bytes are sent as they are, a str as text, anything else as JSON. A retry after a lost answer stores nothing
+        twice: the message has an id, yours or a new one, that the queue remembers for its `dedup_window`.
+        """
+        message = draft(
+            payload,
+            key=key,
+            priority=priority,
+            delay=delay,
+            deliver_at=deliver_at,
+            ttl=ttl,
+            message_id=message_id,
+            content_type=content_type,
+            properties=properties,
+            correlation_id=correlation_id,
+            reply_to=reply_to,
+        )
+        receipt = await self.call(calls.enqueue(queue, [message]))
+        if receipt.errors:
+            raise error_of(receipt.errors[0])
+        (stored,) = receipt.ids
+        assert stored is not None
+        return Sent(stored, bool(receipt.duplicates))
+
+    async def send_many(
+        self,
+        queue: str,
+        messages: Iterable[object] | AsyncIterable[object],
+        *,
+        chunk: int = CHUNK_MESSAGES,
+        atomic: bool = False,
+        check: bool = True,
+        progress: Progress | None = None,
+    ) -> SentMany:
+        """Store many messages, in their order: payloads, or drafts made by `draft` where more is to be said.
+
+        They go in chunks, each one request and one commit. A message that is refused does not stop the others; at the
+        end `BatchIncomplete` tells of it, or with `check=False` the result does. `atomic` makes each chunk all or
+        nothing.
+        """
+        if chunk < 1:
+            raise InvalidArgument(field="chunk", problem=f"is at least 1, not {chunk}")
+        result = SentMany(ids=[], duplicates=[], errors={})
+        async for part in _chunks(messages, chunk):
+            start = len(result.ids)
+            result.ids.extend([None] * len(part))
+            await self._send_part(queue, part, start, atomic, result)
+            if progress is not None:
+                progress(len(result.ids))
+        if check:
+            result.check()
+        return result
+
+    async def _send_part(self, queue: str, part: list[wire.Draft], start: int, atomic: bool, result: SentMany) -> None:
+        """One chunk. What was refused for the moment only (a full queue) is sent again, as retries allow."""
+        places = list(range(len(part)))
+        began = time.monotonic()
+        attempt = 0
+        while places:
+            attempt += 1
+            receipt = await self.call(calls.enqueue(queue, [part[place] for place in places], atomic=atomic))
+            errors = {places[item.index]: error_of(item) for item in receipt.errors}
+            for place, stored in zip(places, receipt.ids, strict=True):
+                result.ids[start + place] = stored
+            result.duplicates.extend(start + places[index] for index in receipt.duplicates)
+            again = [place for place, error in errors.items() if error.retryable]
+            whole = len(again) == len(places)  # then the transport has retried it as a whole
+            pause = self._retries.pause(attempt, 0.0, 1.0)
+            if whole or not self._retries.another(attempt, time.monotonic() - began, pause):
+                again = []
+            result.errors.update((start + place, error) for place, error in errors.items() if place not in again)
+            places = sorted(again)
+            if places:
+                await asyncio.sleep(pause)
+
+    # --- receiving --------------------------------------------------------------------------------------------------
+
+    async def receive(
+        self,
+        queue: str,
+        *,
+        group: str = "default",
+        limit: int = 1,
+        wait: Duration = 0,
+        timeout: Duration | None = None,  # noqa: ASYNC109 - how long the lease is for
+        max_bytes: int = 0,
+    ) -> list[Message]:
+        """Lease up to `limit` messages; if there are none, wait so long for the first.
+
+        The leases last for `timeout`, else for the queue's `delivery_timeout`. They are not extended by themselves,
+        unless inside `async with message:`. What is not settled when the client closes is given back.
+        """
+        deliveries = await self.lease(queue, group=group, limit=limit, wait=wait, timeout=timeout, max_bytes=max_bytes)
+        length = None if timeout is None else seconds(timeout, "timeout")
+        return [self._own(Message(delivery, self, length)) for delivery in deliveries]
+
+    def consume(
+        self,
+        queue: str,
+        *,
+        group: str = "default",
+        prefetch: int = 1,
+        lease: Duration | None = None,
+        hold: Duration = HOLD,
+    ) -> Consumer:
+        """Messages one after another, for ever: `async for message in client.consume("jobs"):`.
+
+        Up to `prefetch` messages are in hand at a time, settled ones not counted; their leases (of the queue's
+        `delivery_timeout`, or of `lease`) are extended until they are settled, for `hold` at the most. Leaving the loop
+        releases what is not settled.
+        """
+        lease_seconds = None if lease is None else seconds(lease, "lease")
+        consumer = Consumer(self, queue, group, prefetch, lease_seconds, seconds(hold, "hold"))
+        self._consumers.add(consumer)
+        return consumer
+
+    async def lease(
+        self,
+        queue: str,
+        *,
+        group: str = "default",
+        limit: int = 1,
+        wait: Duration = 0,
+        timeout: Duration | None = None,  # noqa: ASYNC109 - how long the lease is for
+        max_bytes: int = 0,
+        consumer: str | None = None,
+    ) -> list[wire.Delivery]:
+        """Lease deliveries without looking after them: nothing extends them or gives them back. See `receive`."""
+        wish = wire.Lease(
+            group=group,
+            limit=limit,
+            wait=duration(wait),
+            timeout=optional_duration(timeout),
+            consumer=self.name if consumer is None else consumer,
+            max_bytes=max_bytes,
+            encoding="base64",
+        )
+        return (await self.call(calls.lease(queue, wish, seconds(wait, "wait")))).deliveries
+
+    async def settle(
+        self, queue: str, settlements: Iterable[wire.Settlement], *, group: str = "default"
+    ) -> wire.Settled:
+        """Settle deliveries by their ids and tokens, as one commit; the answer tells which were refused, and why."""
+        return await self.call(calls.settle(queue, group, list(settlements)))
+
+    # What messages and consumers need of their client.
+
+    def _own(self, message: Message, consumer: Consumer | None = None) -> Message:
+        self._owners[message] = consumer
+        while len(self._owners) > HELD_MAX:
+            self._owners.pop(next(iter(self._owners)))
+        return message
+
+    def _disown(self, message: Message) -> None:
+        self._keeper.drop(message)
+        owner = self._owners.pop(message, None)
+        if owner is not None:
+            owner.done(message)
+
+    async def settle_one(self, message: Message, settlement: wire.Settlement) -> str | None:
+        """Settle a message; used by the message itself."""
+        lane = self._lanes.get((message.queue, message.group))
+        if lane is None:
+            lane = self._lanes[message.queue, message.group] = Lane(message.queue, message.group, self.call)
+        try:
+            deadline = await lane.settle(settlement)
+        except LeaseLost:
+            self._disown(message)
+            raise
+        if settlement.action != "extend":
+            self._disown(message)
+        return deadline
+
+    async def hold(self, message: Message) -> None:
+        """Extend a message's lease until it is settled; used by `async with message`."""
+        if self._keeper.keeps(message):
+            return
+        length = message.lease_seconds
+        if length is None:
+            length = await self.lease_seconds(message.queue)
+        self._keeper.keep(message, length, seconds(HOLD, "hold"))
+
+    def keep(self, message: Message, lease_seconds: float, longest_seconds: float) -> None:
+        self._keeper.keep(message, lease_seconds, longest_seconds)
+
+    async def lease_messages(
+        self, consumer: Consumer, limit: int, wait_seconds: float, lease_seconds: float
+    ) -> list[Message]:
+        deliveries = await self.lease(
+            consumer.queue, group=consumer.group, limit=limit, wait=wait_seconds, timeout=lease_seconds
+        )
+        return [self._own(Message(delivery, self, lease_seconds), consumer) for delivery in deliveries]
+
+    async def lease_seconds(self, queue: str) -> float:
+        """How long leases of a queue last by its own setting."""
+        known = self._lease_lengths.get(queue)
+        now = time.monotonic()
+        if known is None or known[1] < now:
+            config = (await self.queue(queue)).config
+            known = (seconds(config.delivery_timeout, "delivery_timeout"), now + LEASE_LENGTH_SECONDS)
+            self._lease_lengths[queue] = known
+        return known[0]
+
+    def forget(self, consumer: Consumer) -> None:
+        self._consumers.discard(consumer)
+
+    # --- looking ----------------------------------------------------------------------------------------------------
+
+    async def browse(
+        self, queue: str, *, state: str = "", group: str = "", limit: int | None = None
+    ) -> AsyncGenerator[wire.MessageView, None]:
+        """Live messages, oldest first, page by page; nothing is leased. `limit` is how many at most."""
+        cursor = ""
+        left = limit
+        while left is None or left > 0:
+            size = 100 if left is None else min(left, 100)
+            page = await self.call(calls.browse(queue, state=state, group=group, cursor=cursor, limit=size))
+            for message in page.messages:
+                yield message
+            cursor = page.cursor
+            if not cursor:
+                return
+            left = None if left is None else left - len(page.messages)
+
+    async def message(self, queue: str, message_id: str) -> wire.MessageView:
+        """One live message, and how it stands in each group."""
+        return await self.call(calls.message(queue, message_id))
+
+    async def edit(
+        self, queue: str, message_id: str, *, priority: int | None = None, deliver_at: Instant | None = None
+    ) -> wire.Message:
+        """Change a message that waits."""
+        return await self.call(calls.edit(queue, message_id, wire.MessageEdit(priority, instant(deliver_at))))
+
+    async def delete(self, queue: str, message_id: str) -> None:
+        """Remove a message that waits, for all groups."""
+        await self.call(calls.delete_message(queue, message_id))
+
+    # --- queues -----------------------------------------------------------------------------------------------------
+
+    async def create_queue(
+        self, queue: str, config: Mapping[str, object] | None = None, *, exist_ok: bool = False
+    ) -> Queue:
+        """Create a queue; fields of `config` are those of `QueueConfig`, nested or as `retry.max_retries`.
+
+        With `exist_ok` one that exists already is returned as it is.
+        """
+        try:
+            return await self.call(calls.create_queue(queue, config or {}))
+        except QueueExists:
+            if not exist_ok:
+                raise
+            return await self.queue(queue)
+
+    async def queue(self, queue: str) -> Queue:
+        """A queue: its configuration, groups and depth."""
+        return await self.call(calls.get_queue(queue))
+
+    async def queues(self, prefix: str = "") -> list[Queue]:
+        """All queues, by name."""
+        found: list[Queue] = []
+        cursor = ""
+        while True:
+            page = await self.call(calls.list_queues(prefix=prefix, cursor=cursor))
+            found += page.queues
+            cursor = page.cursor
+            if not cursor:
+                return found
+
+    async def update_queue(self, queue: str, config: Mapping[str, object]) -> Queue:
+        """Change a queue's configuration; what is not named stays as it is."""
+        return await self.call(calls.update_queue(queue, config))
+
+    async def delete_queue(self, queue: str, *, missing_ok: bool = False) -> int:
+        """Delete a queue with all it holds; how many messages went with it."""
+        try:
+            return (await self.call(calls.delete_queue(queue))).messages
+        except QueueNotFound:
+            if not missing_ok:
+                raise
+            return 0
+
+    async def pause_queue(self, queue: str) -> Queue:
+        """Give out no further messages; it still takes them."""
+        return await self.update_queue(queue, {"paused": True})
+
+    async def resume_queue(self, queue: str) -> Queue:
+        """Give out messages again."""
+        return await self.update_queue(queue, {"paused": False})
+
+
+def _context(tls: Tls | ssl.SSLContext) -> ssl.SSLContext:
+    return tls.context() if isinstance(tls, Tls) else tls
+
+
+def _checked_url(url: str) -> httpx.URL:
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise InvalidArgument(field="url", problem=f"cannot be {url!r}: {error}") from None
+    if parsed.scheme not in {"http", "https"} or not parsed.host:
+        raise InvalidArgument(field="url", problem=f"is http://HOST:PORT or https://HOST:PORT, not {url!r}")
+    return parsed
+
+
+async def _chunks(messages: Iterable[object] | AsyncIterable[object], count: int) -> AsyncIterator[list[wire.Draft]]:
+    """Drafts in chunks, none larger than a request should be."""
+    part: list[wire.Draft] = []
+    size = 0
+    async for item in _each(messages):
+        message = as_draft(item)
+        this = size_of(message)
+        if part and (len(part) >= count or size + this > CHUNK_BYTES):
+            yield part
+            part, size = [], 0
+        part.append(message)
+        size += this
+    if part:
+        yield part
+
+
+async def _each(messages: Iterable[object] | AsyncIterable[object]) -> AsyncIterator[object]:
+    if isinstance(messages, AsyncIterable):
+        async for message in messages:
+            yield message
+    else:
+        for message in messages:
+            yield message

@@ -1,0 +1,182 @@
+"""A consumer: keeps up to `prefetch` messages in hand, their leases alive, and gives back what is left when it ends.
+
+It leases by long polls, so nothing polls an empty queue. A server that is away for a while does not end it: it waits
+and tries again. What no waiting can mend (no right, no queue) is raised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import Protocol, Self
+
+from holdfast.client.messages import Message, let_go
+from holdfast.errors import HoldfastError, InvalidArgument, QueueNotFound
+
+log = logging.getLogger("holdfast.client")
+
+PREFETCH_MAX = 1_000  # as many as one lease request may ask for
+POLL_SECONDS = 20.0
+"""How long one long poll waits: shorter than the patience of proxies, long enough to cost nothing."""
+LEASE_SECONDS = 30.0
+"""How long leases last on a queue that does not exist yet: what a queue's `delivery_timeout` is by default."""
+RETRY_SECONDS = 1.0  # between rounds of retries while the server is away
+
+
+class Source(Protocol):
+    """What a consumer needs of its client."""
+
+    async def lease_messages(
+        self, consumer: Consumer, limit: int, wait_seconds: float, lease_seconds: float
+    ) -> list[Message]: ...
+
+    async def lease_seconds(self, queue: str) -> float: ...
+
+    def keep(self, message: Message, lease_seconds: float, longest_seconds: float) -> None: ...
+
+    def forget(self, consumer: Consumer) -> None: ...
+
+
+class Consumer:
+    """See the module. Iterate over it; `async with` it as well if it must give back at a certain point.
+
+    Every message that the loop is given must be settled: those that are not count against `prefetch`, and with
+    `prefetch` of them unsettled no further ones come.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        queue: str,
+        group: str,
+        prefetch: int,
+        lease_seconds: float | None,
+        hold_seconds: float,
+    ) -> None:
+        if not 1 <= prefetch <= PREFETCH_MAX:
+            raise InvalidArgument(field="prefetch", problem=f"is 1 to {PREFETCH_MAX}, not {prefetch}")
+        self.queue = queue
+        self.group = group
+        self._source = source
+        self._prefetch = prefetch
+        self._lease_seconds = lease_seconds
+        self._hold_seconds = hold_seconds
+        self._ready: deque[Message] = deque()
+        self._open: set[Message] = set()  # leased and not settled, whether handed out or not
+        self._changed = asyncio.Event()  # a message came or was settled, or the end has come
+        self._failure: HoldfastError | None = None
+        self._ended = False
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def unsettled(self) -> int:
+        """Messages in hand."""
+        return len(self._open)
+
+    # --- what the loop sees -----------------------------------------------------------------------------------------
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        try:
+            while (message := await self.next()) is not None:
+                yield message
+        finally:
+            await self.close()
+
+    async def next(self) -> Message | None:
+        """The next message, as soon as there is one; None when the consumer has been stopped."""
+        if self._task is None and not self._ended:
+            self._task = asyncio.create_task(self._fetch())
+        while True:
+            while self._ready:
+                message = self._ready.popleft()
+                if not message.lost:
+                    return message
+            if self._failure is not None:
+                raise self._failure
+            if self._ended:
+                return None
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def stop(self) -> None:
+        """Take no further messages, give back those that nobody has begun with; the others can still be settled."""
+        self._ended = True
+        self._changed.set()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait((self._task,))
+        unbegun = list(self._ready)
+        self._ready.clear()
+        await _release(unbegun)
+
+    async def close(self) -> None:
+        """Stop, and give back everything that is not settled."""
+        await self.stop()
+        await _release(list(self._open))
+        self._open.clear()
+        self._source.forget(self)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def done(self, message: Message) -> None:
+        """A message has been settled, or is lost: there is room for another."""
+        self._open.discard(message)
+        self._changed.set()
+
+    # --- what goes on behind it -------------------------------------------------------------------------------------
+
+    async def _fetch(self) -> None:
+        try:
+            while True:
+                room = self._prefetch - len(self._open)
+                if room <= 0:
+                    self._changed.clear()
+                    await self._changed.wait()
+                    continue
+                for message in await self._lease_patiently(room):
+                    self._open.add(message)
+                    self._ready.append(message)
+                    self._source.keep(message, message.lease_seconds or LEASE_SECONDS, self._hold_seconds)
+                self._changed.set()
+        except HoldfastError as error:
+            self._failure = error
+        finally:
+            self._changed.set()
+
+    async def _lease(self, room: int) -> list[Message]:
+        if self._lease_seconds is None:
+            try:
+                self._lease_seconds = await self._source.lease_seconds(self.queue)
+            except QueueNotFound:  # it may appear with the first lease, with the default
+                return await self._source.lease_messages(self, room, 0.0, LEASE_SECONDS)
+        return await self._source.lease_messages(self, room, POLL_SECONDS, self._lease_seconds)
+
+    async def _lease_patiently(self, room: int) -> list[Message]:
+        while True:
+            try:
+                return await self._lease(room)
+            except HoldfastError as error:
+                if not error.retryable:
+                    raise
+                log.warning("no messages of %r for now: %s", self.queue, error)
+                await asyncio.sleep(RETRY_SECONDS)
+
+
+async def _release(messages: list[Message]) -> None:
+    """Give back; if that fails, the leases end by themselves."""
+    unsettled = [message for message in messages if message.settled is None and not message.lost]
+    results = await asyncio.gather(*(let_go(message) for message in unsettled), return_exceptions=True)
+    for message, result in zip(unsettled, results, strict=True):
+        if isinstance(result, HoldfastError):
+            log.warning("%r could not be given back: %s", message, result)
+        elif isinstance(result, BaseException):
+            raise result

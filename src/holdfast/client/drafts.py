@@ -1,0 +1,99 @@
+"""Messages to send: any payload, and what the wire makes of it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from holdfast import wire
+from holdfast.client.times import Duration, Instant, instant, optional_duration
+from holdfast.errors import InvalidArgument
+
+JSON = "application/json"
+
+Properties = Mapping[str, str | Sequence[str]]
+
+
+def draft(
+    payload: object = b"",
+    *,
+    key: str | None = None,
+    priority: int = 128,
+    delay: Duration | None = None,
+    deliver_at: Instant | None = None,
+    ttl: Duration | None = None,
+    message_id: str | None = None,
+    content_type: str | None = None,
+    properties: Properties | None = None,
+    correlation_id: str | None = None,
+    reply_to: str | None = None,
+) -> wire.Draft:
+    """A message to send.
+
+    Bytes are sent as they are, a str as text, anything else as JSON: what `json` knows, dataclasses, msgspec structs,
+    pydantic models, dates, UUIDs. Without a `message_id` it gets a new one, so that sending it again stores nothing
+    twice.
+    """
+    as_json: Raw | UnsetType = UNSET
+    text: str | UnsetType = UNSET
+    base64: bytes | UnsetType = UNSET
+    match payload:
+        case bytes() | bytearray() | memoryview():
+            base64 = bytes(payload)
+        case str():
+            text = payload
+        case _:
+            as_json, content_type = Raw(encode_json(payload)), content_type or JSON
+    return wire.Draft(
+        payload=as_json,
+        text=text,
+        base64=base64,
+        content_type=content_type,
+        key=key,
+        message_id=message_id if message_id is not None else uuid.uuid4().hex,
+        priority=priority,
+        delay=optional_duration(delay),
+        deliver_at=instant(deliver_at),
+        ttl=optional_duration(ttl),
+        properties={name: each if isinstance(each, str) else list(each) for name, each in (properties or {}).items()},
+        correlation_id=correlation_id,
+        reply_to=reply_to,
+    )
+
+
+def as_draft(item: object) -> wire.Draft:
+    """An item of a batch: a draft, or a payload that needs no more. One without an id of its own gets one."""
+    if not isinstance(item, wire.Draft):
+        return draft(item)
+    return item if item.message_id is not None else msgspec.structs.replace(item, message_id=uuid.uuid4().hex)
+
+
+def size_of(item: wire.Draft) -> int:
+    """About how many bytes it is on the wire."""
+    match item:
+        case wire.Draft(payload=Raw() as raw):
+            return len(bytes(raw)) + 100
+        case wire.Draft(text=str() as text):
+            return len(text) + 100
+        case wire.Draft(base64=bytes() as data):
+            return len(data) * 4 // 3 + 100
+        case _:
+            return 100
+
+
+def encode_json(value: object) -> bytes:
+    try:
+        return msgspec.json.encode(value, enc_hook=_plain)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise InvalidArgument(field="payload", problem=f"cannot be written as JSON: {error}") from None
+
+
+def _plain(value: object) -> object:
+    """pydantic's models, without importing pydantic."""
+    dump = getattr(value, "model_dump", None)
+    if dump is None:
+        raise TypeError(f"{type(value).__name__} is neither bytes, str, nor anything JSON has")
+    return dump(mode="json")

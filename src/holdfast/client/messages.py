@@ -1,0 +1,215 @@
+"""A message in the consumer's hands: what it says, and what becomes of it.
+
+`Received` is what there is to read; `Message` can be settled by awaiting, its twin in `holdfast.client.sync` by
+calling.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeVar, overload
+
+import msgspec
+
+from holdfast import wire
+from holdfast.client.times import Duration, duration, moment, optional_duration
+from holdfast.errors import InvalidArgument, LeaseLost
+
+Value = TypeVar("Value")
+
+
+class Received:
+    """What can be read of a delivery."""
+
+    def __init__(self, delivery: wire.Delivery) -> None:
+        self.delivery = delivery
+        self.body: bytes = delivery.body()
+        """The payload, byte for byte as it was sent."""
+
+    @property
+    def id(self) -> str:
+        return self.delivery.id
+
+    @property
+    def queue(self) -> str:
+        return self.delivery.queue
+
+    @property
+    def group(self) -> str:
+        return self.delivery.group
+
+    @property
+    def attempt(self) -> int:
+        """1 the first time it is delivered."""
+        return self.delivery.attempt
+
+    @property
+    def message_id(self) -> str | None:
+        """The producer's own id."""
+        return self.delivery.message_id
+
+    @property
+    def key(self) -> str | None:
+        return self.delivery.key
+
+    @property
+    def priority(self) -> int:
+        return self.delivery.priority
+
+    @property
+    def properties(self) -> wire.Properties:
+        return self.delivery.properties
+
+    @property
+    def content_type(self) -> str | None:
+        return self.delivery.content_type
+
+    @property
+    def correlation_id(self) -> str | None:
+        return self.delivery.correlation_id
+
+    @property
+    def reply_to(self) -> str | None:
+        return self.delivery.reply_to
+
+    @property
+    def origin(self) -> wire.Origin | None:
+        """Of a dead letter, a redriven or an imported message: where it comes from, and why."""
+        return self.delivery.origin
+
+    @property
+    def enqueued_at(self) -> datetime:
+        return moment(self.delivery.enqueued_at)
+
+    @property
+    def lease_token(self) -> str:
+        return self.delivery.lease_token
+
+    @property
+    def lease_deadline(self) -> datetime:
+        """By the server's clock. It moves when the lease is extended."""
+        return moment(self.delivery.lease_deadline)
+
+    def text(self) -> str:
+        """The payload as UTF-8 text."""
+        try:
+            return self.body.decode()
+        except UnicodeDecodeError as error:
+            raise InvalidArgument(field="payload", problem=f"of message {self.id} is not UTF-8: {error}") from None
+
+    @overload
+    def json(self) -> Any: ...
+    @overload
+    def json(self, kind: type[Value]) -> Value: ...
+    def json(self, kind: Any = Any) -> Any:
+        """The payload as JSON; with a type, checked and converted to it by msgspec."""
+        try:
+            return msgspec.json.decode(self.body, type=kind)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise InvalidArgument(field="payload", problem=f"of message {self.id} is wrong: {error}") from None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id} of {self.queue!r} for {self.group!r}, attempt {self.attempt}>"
+
+
+class Holder(Protocol):
+    """What a message needs of the client that leased it."""
+
+    async def settle_one(self, message: Message, settlement: wire.Settlement) -> str | None:
+        """Settles it; the new deadline if it was extended."""
+
+    async def hold(self, message: Message) -> None:
+        """Extends its lease from now on, until it is settled or let go."""
+
+
+class Message(Received):
+    """A delivery. Settle it once: ack, nack, reject or release; whatever comes after that changes nothing.
+
+    `async with message:` extends its lease while the block runs, and releases it if the block leaves it unsettled.
+    """
+
+    def __init__(self, delivery: wire.Delivery, holder: Holder, lease_seconds: float | None = None) -> None:
+        super().__init__(delivery)
+        self._holder = holder
+        self.lease_seconds = lease_seconds
+        """How long a lease lasts, if that is known."""
+        self.settled: wire.Action | None = None
+        """How it was settled."""
+        self.lost = False
+        """True when the lease was found to be somebody else's: another consumer may be working on it now."""
+
+    async def ack(self) -> None:
+        """Done: it is gone for this group, durably when this returns."""
+        await self._settle("ack")
+
+    async def nack(self, delay: Duration | None = None, error: str = "") -> None:
+        """Failed: try again after `delay`, or as the queue's retry policy says; the attempt counts."""
+        await self._settle("nack", delay=optional_duration(delay), error=error)
+
+    async def reject(self, error: str = "") -> None:
+        """Hopeless: to the dead queue at once."""
+        await self._settle("reject", error=error)
+
+    async def release(self) -> None:
+        """Not now: back to the others as if it had never been leased; the attempt does not count."""
+        await self._settle("release")
+
+    async def extend(self, timeout: Duration | None = None) -> datetime:  # noqa: ASYNC109 - how long the lease is for
+        """Keep it for `timeout` from now, or for the queue's `delivery_timeout`. Returns the new deadline."""
+        settlement = self._settlement("extend", timeout=None if timeout is None else duration(timeout))
+        deadline = await self._settled(settlement)
+        if deadline is not None:
+            self.delivery.lease_deadline = deadline
+        return self.lease_deadline
+
+    async def _settle(self, action: wire.Action, *, delay: wire.Duration | None = None, error: str = "") -> None:
+        if self.settled is not None:
+            if self.settled != action:
+                raise InvalidArgument(field="message", problem=f"{self.id} was settled by {self.settled} before")
+            return
+        await self._settled(self._settlement(action, delay=delay, error=error))
+        self.settled = action
+
+    async def _settled(self, settlement: wire.Settlement) -> str | None:
+        try:
+            return await self._holder.settle_one(self, settlement)
+        except LeaseLost:
+            self.lost = self.settled is None  # an extension may cross with an ack
+            raise
+
+    def _settlement(
+        self,
+        action: wire.Action,
+        *,
+        delay: wire.Duration | None = None,
+        error: str = "",
+        timeout: wire.Duration | None = None,
+    ) -> wire.Settlement:
+        return wire.Settlement(
+            id=self.id,
+            lease_token=self.lease_token,
+            action=action,
+            delay=delay,
+            error=error,
+            timeout=timeout,
+            partition=self.delivery.partition,
+        )
+
+    async def __aenter__(self) -> Self:
+        await self._holder.hold(self)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.settled is None and not self.lost:
+            await let_go(self)
+
+
+async def let_go(message: Message) -> None:
+    """Release what nobody settled. That somebody else has it by now is as good."""
+    try:
+        await message.release()
+    except LeaseLost:
+        return

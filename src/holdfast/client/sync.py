@@ -1,0 +1,332 @@
+"""The synchronous twin of the client, for ordinary code and threads.
+
+It has no logic of its own. It runs the asynchronous client on an event loop in a background thread, and each method
+hands its call over and waits. The other ways were worse: a second transport would still need a second thread, because
+leases must be extended and messages fetched while the caller's handler runs; and a generated copy of everything is a
+second program to test. The price is a hop between threads, some 0.1 ms a call, little beside a durable write.
+
+A test compares every signature with the asynchronous client's, so the two cannot drift apart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from datetime import datetime
+from itertools import islice
+from types import TracebackType
+from typing import Self
+
+import httpx
+
+from holdfast import wire
+from holdfast.client.batches import Sent, SentMany
+from holdfast.client.client import CHUNK_MESSAGES, CONNECTIONS_MAX, HOLD, TIMEOUT_SECONDS, Client, Progress
+from holdfast.client.consuming import Consumer
+from holdfast.client.drafts import Properties
+from holdfast.client.messages import Message, Received
+from holdfast.client.portal import Portal
+from holdfast.client.retries import Retries
+from holdfast.client.times import Duration, Instant
+from holdfast.client.tls import Tls
+from holdfast.client.transport import Token
+from holdfast.wire import Queue
+
+
+class SyncMessage(Received):
+    """A delivery. Settle it once: ack, nack, reject or release.
+
+    `with message:` extends its lease while the block runs, and releases it if the block leaves it unsettled.
+    """
+
+    def __init__(self, message: Message, portal: Portal) -> None:
+        super().__init__(message.delivery)
+        self._message = message
+        self._portal = portal
+
+    @property
+    def settled(self) -> wire.Action | None:
+        """How it was settled."""
+        return self._message.settled
+
+    @property
+    def lost(self) -> bool:
+        """True when the lease was found to be somebody else's."""
+        return self._message.lost
+
+    def ack(self) -> None:
+        """Done: it is gone for this group, durably when this returns."""
+        self._portal.run(self._message.ack())
+
+    def nack(self, delay: Duration | None = None, error: str = "") -> None:
+        """Failed: try again after `delay`, or as the queue's retry policy says; the attempt counts."""
+        self._portal.run(self._message.nack(delay, error))
+
+    def reject(self, error: str = "") -> None:
+        """Hopeless: to the dead queue at once."""
+        self._portal.run(self._message.reject(error))
+
+    def release(self) -> None:
+        """Not now: back to the others as if it had never been leased; the attempt does not count."""
+        self._portal.run(self._message.release())
+
+    def extend(self, timeout: Duration | None = None) -> datetime:
+        """Keep it for `timeout` from now, or for the queue's `delivery_timeout`. Returns the new deadline."""
+        return self._portal.run(self._message.extend(timeout))
+
+    def __enter__(self) -> Self:
+        self._portal.run(self._message.__aenter__())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._portal.run(self._message.__aexit__(kind, error, trace))
+
+
+class SyncConsumer:
+    """Messages one after another, for ever; leaving the loop releases what is not settled."""
+
+    def __init__(self, consumer: Consumer, portal: Portal) -> None:
+        self._consumer = consumer
+        self._portal = portal
+
+    def __iter__(self) -> Iterator[SyncMessage]:
+        try:
+            while (message := self.next()) is not None:
+                yield message
+        finally:
+            self.close()
+
+    def next(self) -> SyncMessage | None:
+        """The next message, as soon as there is one; None when the consumer has been stopped."""
+        message = self._portal.run(self._consumer.next())
+        return None if message is None else SyncMessage(message, self._portal)
+
+    def stop(self) -> None:
+        """Take no further messages, give back those that nobody has begun with. Any thread may call it."""
+        self._portal.run(self._consumer.stop())
+
+    def close(self) -> None:
+        """Stop, and give back everything that is not settled."""
+        self._portal.run(self._consumer.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class SyncClient:
+    """A client of one server. Any thread may use it. See `Client` for what the arguments mean."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        token: Token | None = None,
+        user: str | None = None,
+        password: str | None = None,
+        tls: Tls | ssl.SSLContext | None = None,
+        retries: Retries = Retries(),
+        timeout: Duration = TIMEOUT_SECONDS,
+        connections: int = CONNECTIONS_MAX,
+        name: str | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self._portal = Portal()
+        self._client = Client(
+            url,
+            token=token,
+            user=user,
+            password=password,
+            tls=tls,
+            retries=retries,
+            timeout=timeout,
+            connections=connections,
+            name=name,
+            transport=transport,
+        )
+        self._portal.open()
+
+    @property
+    def url(self) -> str:
+        return self._client.url
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give back every message that is not settled, close the connections, end the thread."""
+        if self._portal.running:
+            try:
+                self._portal.run(self._client.close())
+            finally:
+                self._portal.close()
+
+    def receive(
+        self,
+        queue: str,
+        *,
+        group: str = "default",
+        limit: int = 1,
+        wait: Duration = 0,
+        timeout: Duration | None = None,
+        max_bytes: int = 0,
+    ) -> list[SyncMessage]:
+        """Lease up to `limit` messages; if there are none, wait so long for the first."""
+        messages = self._portal.run(
+            self._client.receive(queue, group=group, limit=limit, wait=wait, timeout=timeout, max_bytes=max_bytes)
+        )
+        return [SyncMessage(message, self._portal) for message in messages]
+
+    def consume(
+        self,
+        queue: str,
+        *,
+        group: str = "default",
+        prefetch: int = 1,
+        lease: Duration | None = None,
+        hold: Duration = HOLD,
+    ) -> SyncConsumer:
+        """Messages one after another, for ever: `for message in client.consume("jobs"):`."""
+        consumer = self._client.consume(queue, group=group, prefetch=prefetch, lease=lease, hold=hold)
+        return SyncConsumer(consumer, self._portal)
+
+    def browse(
+        self, queue: str, *, state: str = "", group: str = "", limit: int | None = None
+    ) -> Iterator[wire.MessageView]:
+        """Live messages, oldest first, page by page; nothing is leased."""
+        return self._portal.iterate(self._client.browse(queue, state=state, group=group, limit=limit))
+
+    def send_many(
+        self,
+        queue: str,
+        messages: Iterable[object],
+        *,
+        chunk: int = CHUNK_MESSAGES,
+        atomic: bool = False,
+        check: bool = True,
+        progress: Progress | None = None,
+    ) -> SentMany:
+        """Store many messages, in their order. `progress` is called from the background thread."""
+        return self._portal.run(
+            self._client.send_many(
+                queue, _pulled(messages, chunk), chunk=chunk, atomic=atomic, check=check, progress=progress
+            )
+        )
+
+    def send(
+        self,
+        queue: str,
+        payload: object = b"",
+        *,
+        key: str | None = None,
+        priority: int = 128,
+        delay: Duration | None = None,
+        deliver_at: Instant | None = None,
+        ttl: Duration | None = None,
+        message_id: str | None = None,
+        content_type: str | None = None,
+        properties: Properties | None = None,
+        correlation_id: str | None = None,
+        reply_to: str | None = None,
+    ) -> Sent:
+        """Store one message. When this returns it is durable."""
+        return self._portal.run(
+            self._client.send(
+                queue,
+                payload,
+                key=key,
+                priority=priority,
+                delay=delay,
+                deliver_at=deliver_at,
+                ttl=ttl,
+                message_id=message_id,
+                content_type=content_type,
+                properties=properties,
+                correlation_id=correlation_id,
+                reply_to=reply_to,
+            )
+        )
+
+    def lease(
+        self,
+        queue: str,
+        *,
+        group: str = "default",
+        limit: int = 1,
+        wait: Duration = 0,
+        timeout: Duration | None = None,
+        max_bytes: int = 0,
+        consumer: str | None = None,
+    ) -> list[wire.Delivery]:
+        """Lease deliveries without looking after them: nothing extends them or gives them back. See `receive`."""
+        return self._portal.run(
+            self._client.lease(
+                queue, group=group, limit=limit, wait=wait, timeout=timeout, max_bytes=max_bytes, consumer=consumer
+            )
+        )
+
+    def settle(self, queue: str, settlements: Iterable[wire.Settlement], *, group: str = "default") -> wire.Settled:
+        """Settle deliveries by their ids and tokens, as one commit; the answer tells which were refused, and why."""
+        return self._portal.run(self._client.settle(queue, settlements, group=group))
+
+    def message(self, queue: str, message_id: str) -> wire.MessageView:
+        """One live message, and how it stands in each group."""
+        return self._portal.run(self._client.message(queue, message_id))
+
+    def edit(
+        self, queue: str, message_id: str, *, priority: int | None = None, deliver_at: Instant | None = None
+    ) -> wire.Message:
+        """Change a message that waits."""
+        return self._portal.run(self._client.edit(queue, message_id, priority=priority, deliver_at=deliver_at))
+
+    def delete(self, queue: str, message_id: str) -> None:
+        """Remove a message that waits, for all groups."""
+        return self._portal.run(self._client.delete(queue, message_id))
+
+    def create_queue(self, queue: str, config: Mapping[str, object] | None = None, *, exist_ok: bool = False) -> Queue:
+        """Create a queue; fields of `config` are those of `QueueConfig`, nested or as `retry.max_retries`."""
+        return self._portal.run(self._client.create_queue(queue, config, exist_ok=exist_ok))
+
+    def queue(self, queue: str) -> Queue:
+        """A queue: its configuration, groups and depth."""
+        return self._portal.run(self._client.queue(queue))
+
+    def queues(self, prefix: str = "") -> list[Queue]:
+        """All queues, by name."""
+        return self._portal.run(self._client.queues(prefix))
+
+    def update_queue(self, queue: str, config: Mapping[str, object]) -> Queue:
+        """Change a queue's configuration; what is not named stays as it is."""
+        return self._portal.run(self._client.update_queue(queue, config))
+
+    def delete_queue(self, queue: str, *, missing_ok: bool = False) -> int:
+        """Delete a queue with all it holds; how many messages went with it."""
+        return self._portal.run(self._client.delete_queue(queue, missing_ok=missing_ok))
+
+    def pause_queue(self, queue: str) -> Queue:
+        """Give out no further messages; it still takes them."""
+        return self._portal.run(self._client.pause_queue(queue))
+
+    def resume_queue(self, queue: str) -> Queue:
+        """Give out messages again."""
+        return self._portal.run(self._client.resume_queue(queue))
+
+
+async def _pulled(messages: Iterable[object], count: int) -> AsyncIterator[object]:
+    """An ordinary iterable may block (a file, a pipe): it is read on a thread, a chunk at a time, not on the loop."""
+    rest = iter(messages)
+    while part := await asyncio.to_thread(lambda: list(islice(rest, max(count, 1)))):
+        for message in part:
+            yield message

@@ -1,0 +1,30 @@
+"""TLS as a client sees it: whom to trust, and who to be."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+import msgspec
+
+
+class Tls(msgspec.Struct, frozen=True, kw_only=True):
+    """Options for `https` addresses."""
+
+    ca_file: Path | str | None = None
+    """Certificates in PEM to trust instead of the system's."""
+    certificate_file: Path | str | None = None
+    """The client's own certificate in PEM, for servers that ask for one."""
+    key_file: Path | str | None = None
+    """Its key; None: it is in the certificate's file."""
+    verify: bool = True
+    """False believes any server: for a look at a test system, never for more."""
+
+    def context(self) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=self.ca_file)
+        if self.certificate_file is not None:
+            context.load_cert_chain(self.certificate_file, self.key_file)
+        if not self.verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        return context

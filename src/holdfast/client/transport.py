@@ -1,0 +1,129 @@
+"""Performs calls over HTTP: one pool of connections, credentials, timeouts, and retries."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import httpx
+import msgspec
+
+from holdfast.client.answers import error_of, problem_of
+from holdfast.client.calls import Call
+from holdfast.client.retries import Retries, may_repeat
+from holdfast.errors import AnswerUnreadable, HoldfastError, ServerUnreachable
+from holdfast.wire import ItemError
+
+Answer = TypeVar("Answer")
+Token = str | Callable[[], str]
+
+_HEADERS = {"content-type": "application/json", "accept": "application/json"}
+
+
+class Transport:
+    """See the module."""
+
+    def __init__(
+        self,
+        http: httpx.AsyncClient,
+        retries: Retries,
+        timeout_seconds: float,
+        token: Token | None = None,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self._http = http
+        self._retries = retries
+        self._timeout = timeout_seconds
+        self._token = token
+        self._chance = chance
+
+    @property
+    def url(self) -> str:
+        return str(self._http.base_url).rstrip("/")
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def perform(self, call: Call[Answer], retries: Retries | None = None) -> Answer:
+        """The call's answer, after as many attempts as it takes and the retries allow; else the last one's error."""
+        policy = retries or self._retries
+        began = time.monotonic()
+        attempt = 0
+        while True:
+            attempt += 1
+            answer = await self._attempt(call)
+            if not isinstance(answer, _Failure):
+                return answer
+            pause = policy.pause(attempt, answer.retry_after, self._chance())
+            if not may_repeat(answer.error, call.repeatable) or not policy.another(
+                attempt, time.monotonic() - began, pause
+            ):
+                return _given_up(call, answer)
+            await asyncio.sleep(pause)
+
+    async def _attempt(self, call: Call[Answer]) -> Answer | _Failure:
+        headers = dict(_HEADERS)
+        if self._token is not None:
+            headers["authorization"] = f"Bearer {self._token if isinstance(self._token, str) else self._token()}"
+        timeout = httpx.Timeout(self._timeout, read=self._timeout + call.wait_seconds)
+        try:
+            response = await self._http.request(
+                call.method, call.path, content=call.body or None, headers=headers, timeout=timeout
+            )
+        except httpx.TransportError as error:
+            return _Failure(ServerUnreachable(url=self.url, problem=_reason(error)))
+        if response.is_success:
+            return self._read(call, response)
+        problem = problem_of(response.status_code, response.content, self.url)
+        if isinstance(problem, AnswerUnreadable):
+            return _Failure(problem)
+        return _Failure(error_of(problem), _retry_after(response), problem.errors)
+
+    def _read(self, call: Call[Answer], response: httpx.Response) -> Answer | _Failure:
+        try:
+            return call.read(response.content)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            return _Failure(AnswerUnreadable(url=self.url, status=response.status_code, problem=str(error)))
+
+
+class _Failure:
+    """An attempt that brought no answer."""
+
+    __slots__ = ("error", "items", "retry_after")
+
+    def __init__(self, error: HoldfastError, retry_after: float = 0.0, items: list[ItemError] | None = None) -> None:
+        self.error = error
+        self.retry_after = retry_after
+        self.items = items or []
+
+
+def _given_up(call: Call[Answer], failure: _Failure) -> Answer:
+    """What was refused item by item is an answer; anything else is raised."""
+    if call.refused is not None and failure.items:
+        return call.refused(failure.items)
+    raise failure.error
+
+
+def _reason(error: httpx.TransportError) -> str:
+    """httpx's timeouts have no text of their own."""
+    match error:
+        case httpx.ConnectTimeout():
+            return "the connection was not made in time"
+        case httpx.PoolTimeout():
+            return "all connections of the pool are busy"
+        case httpx.TimeoutException():
+            return "no answer in time"
+        case _:
+            return str(error) or type(error).__name__
+
+
+def _retry_after(response: httpx.Response) -> float:
+    """Seconds; a date, which our server never sends, counts as nothing."""
+    text = response.headers.get("retry-after", "")
+    try:
+        return max(float(text), 0.0)
+    except ValueError:
+        return 0.0

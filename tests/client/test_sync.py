@@ -1,0 +1,148 @@
+"""The synchronous twin: the same calls, from ordinary code."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+
+from holdfast.client import Client, Consumer, Message, SyncClient, SyncConsumer, SyncMessage
+from holdfast.errors import LeaseLost, QueueNotFound
+from holdfast.testing import Broker
+
+pytest_plugins = ["holdfast.testing.fixtures"]
+
+FOR_THE_CLIENTS_OWN_PARTS = {"call", "settle_one", "hold", "keep", "lease_messages", "lease_seconds", "forget"}
+ALIKE = (
+    ("AsyncGenerator[wire.MessageView, None]", "Iterator[wire.MessageView]"),
+    ("Iterable[object] | AsyncIterable[object]", "Iterable[object]"),
+    ("list[Message]", "list[SyncMessage]"),
+    ("-> 'Message | None'", "-> 'SyncMessage | None'"),
+    ("-> 'Consumer'", "-> 'SyncConsumer'"),
+)
+
+
+def methods(kind: type) -> dict[str, str]:
+    return {
+        name: str(inspect.signature(member))
+        for name, member in vars(kind).items()
+        if inspect.isfunction(member) and (name == "__init__" or not name.startswith("_"))
+    }
+
+
+def as_sync(signature: str) -> str:
+    for one, other in ALIKE:
+        signature = signature.replace(one, other)
+    return signature
+
+
+@pytest.mark.parametrize(
+    ("one", "twin", "without"),
+    [
+        (Client, SyncClient, FOR_THE_CLIENTS_OWN_PARTS),
+        (Consumer, SyncConsumer, {"__init__", "done"}),
+        (Message, SyncMessage, {"__init__"}),
+    ],
+)
+def test_the_twin_has_every_method_with_the_same_signature(one: type, twin: type, without: set[str]) -> None:
+    expected = {name: as_sync(signature) for name, signature in methods(one).items() if name not in without}
+    assert {name: text for name, text in methods(twin).items() if name not in without} == expected
+
+
+def test_a_message_goes_and_comes(holdfast_client: SyncClient) -> None:
+    sent = holdfast_client.send("jobs", {"n": 1})
+    (message,) = holdfast_client.receive("jobs", wait="10s")
+    assert (message.id, message.json()) == (sent.id, {"n": 1})
+    message.nack(delay=0, error="no")
+    with holdfast_client.receive("jobs", wait="10s")[0] as again:
+        assert again.attempt == 2
+        assert again.extend("1m") > again.enqueued_at
+        again.ack()
+    assert again.settled == "ack"
+    assert holdfast_client.queue("jobs").depth == 0
+
+
+def test_a_loop_extends_leases_while_the_callers_thread_works(holdfast_client: SyncClient) -> None:
+    holdfast_client.send("jobs", "a")
+    for message in holdfast_client.consume("jobs", lease="600ms"):
+        before = message.lease_deadline
+        while message.lease_deadline < before + timedelta(seconds=1):
+            assert not holdfast_client.receive("jobs", wait="100ms")
+        message.ack()
+        break
+    assert holdfast_client.queue("jobs").depth == 0
+
+
+def test_leaving_the_loop_and_the_with_releases(holdfast_client: SyncClient, holdfast_broker: Broker) -> None:
+    holdfast_client.send_many("jobs", range(3))
+    for _ in holdfast_client.consume("jobs", prefetch=3):
+        break
+    with holdfast_broker.sync_client() as other:
+        assert [m.attempt for m in other.receive("jobs", limit=3)] == [1, 1, 1]
+    assert [m.attempt for m in holdfast_client.receive("jobs", limit=3)] == [1, 1, 1]
+
+
+def test_errors_are_raised_where_the_call_was_made(holdfast_client: SyncClient, holdfast_broker: Broker) -> None:
+    with pytest.raises(QueueNotFound):
+        holdfast_client.queue("none")
+    holdfast_client.create_queue("jobs", {"retry.initial_backoff": "0s"})
+    holdfast_client.send("jobs", "x")
+    (message,) = holdfast_client.receive("jobs")
+    holdfast_broker.advance("1m")
+    assert holdfast_client.receive("jobs", wait="10s")[0].attempt == 2
+    with pytest.raises(LeaseLost):
+        message.ack()
+    assert message.lost
+
+
+def test_sending_many_reads_its_source_as_it_goes(holdfast_client: SyncClient) -> None:
+    told: list[int] = []
+
+    def source() -> Iterator[int]:
+        yield from range(25)
+
+    holdfast_client.send_many("jobs", source(), chunk=10, progress=told.append)
+    assert told == [10, 20, 25]
+    assert [int(view.body()) for view in holdfast_client.browse("jobs")] == list(range(25))
+
+
+def test_another_thread_can_stop_a_loop(holdfast_client: SyncClient) -> None:
+    consumer = holdfast_client.consume("jobs")
+    holdfast_client.send("jobs", "x")
+    iterator = iter(consumer)
+    next(iterator).ack()
+    stopper = threading.Thread(target=consumer.stop)
+    stopper.start()
+    assert list(iterator) == []
+    stopper.join()
+
+
+def test_a_closed_client_says_so() -> None:
+    client = SyncClient("http://127.0.0.1:1")
+    client.close()
+    client.close()
+    with pytest.raises(RuntimeError, match="the client is closed"):
+        client.queue("jobs")
+
+
+def test_the_client_needs_nothing_of_the_server() -> None:
+    program = """
+import sys
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"rocksdict", "starlette", "uvicorn", "uvloop", "pyarrow", "structlog", "rich",
+                "click", "argon2", "cryptography", "joserfc", "prometheus_client", "websockets", "httptools"}:
+            raise ImportError(name)
+        if name in {"holdfast.broker", "holdfast.core", "holdfast.store", "holdfast.config", "holdfast.server"}:
+            raise ImportError(name)
+sys.meta_path.insert(0, Refuse())
+import holdfast.client
+print("fine")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.stdout, done.stderr) == ("fine\n", "")
