@@ -287,6 +287,16 @@ class RequestTimeout(HoldfastError):
     grpc = "DEADLINE_EXCEEDED"
 
 
+class StreamEnded(HoldfastError):
+    """The stream has ended: {reason}. Open another one to go on."""
+
+    code = "stream_ended"
+    retryable = True
+    http = 409
+    mqtt = 0x8E
+    grpc = "ABORTED"
+
+
 class AddressUnavailable(HoldfastError):
     """Cannot listen on {address} ({setting}): {problem}. Choose another address, or stop what uses it."""
 

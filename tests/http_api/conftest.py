@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import httpx
@@ -27,6 +28,12 @@ def config_for(path: Path, **http: object) -> Config:
         journal=JournalSettings(segment_age=3_600_000_000),
         http=replace(HttpSettings(listen="127.0.0.1:0"), **http),
     )
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for something that has no event."""
+    while not condition():  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
 
 
 @pytest.fixture(params=STORES)

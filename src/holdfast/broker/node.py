@@ -885,6 +885,11 @@ class Subscription:
         return list(self._member.partitions)
 
     @property
+    def joined(self) -> bool:
+        """Whether it is still a member: it is not when its group was deleted or another of its name took its place."""
+        return self._node.dispatcher.members.get(self._member.group, self._member.name) is self._member
+
+    @property
     def in_flight(self) -> int:
         return len(self._member.in_flight)
 

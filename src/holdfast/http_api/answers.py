@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import msgspec
 
@@ -26,7 +26,7 @@ encode = msgspec.json.Encoder().encode
 class Answer:
     """A whole answer, or one whose body comes bit by bit."""
 
-    __slots__ = ("body", "content_type", "headers", "status")
+    __slots__ = ("body", "close", "content_type", "headers", "status")
 
     def __init__(
         self,
@@ -34,8 +34,10 @@ class Answer:
         status: int = 200,
         content_type: bytes = JSON,
         headers: Sequence[Header] = (),
+        close: Callable[[], None] | None = None,
     ) -> None:
         self.body = body
+        self.close = close  # called when the answer is over, however it ends
         self.status = status
         self.content_type = content_type
         self.headers = headers
@@ -89,12 +91,3 @@ def refusal(error: HoldfastError, correlation_id: str = "", errors: Sequence[wir
     if error.http == 405:
         headers.append((b"allow", str(error.details["allowed"]).encode()))
     return Answer(encode(problem_of(error, correlation_id, errors)), error.http, PROBLEM, headers)
-
-
-class BatchRefused(Exception):
-    """Nothing of a batch was taken: the first item's error is the answer, with all of them in it."""
-
-    def __init__(self, error: HoldfastError, errors: Sequence[wire.ItemError]) -> None:
-        super().__init__(str(error))
-        self.error = error
-        self.errors = errors

@@ -20,19 +20,27 @@ from starlette.types import Receive, Scope, Send
 
 from holdfast.auth.gate import Gate
 from holdfast.auth.principal import Principal
+from holdfast.broker.members import GroupName
 from holdfast.broker.node import Node
 from holdfast.config import Config
 from holdfast.errors import HoldfastError, MethodNotAllowed, Overloaded, RouteNotFound, ShuttingDown
-from holdfast.http_api import deadletters, groups, leases, messages, queues
+from holdfast.http_api import deadletters, groups, leases, messages, queues, streams
 from holdfast.http_api.access import authorize, identify
-from holdfast.http_api.answers import Answer, BatchRefused, Header, refusal
+from holdfast.http_api.answers import Answer, Header, refusal
 from holdfast.http_api.call import Call, ClientGone
 from holdfast.http_api.routes import Endpoint, Right, Router, Routes, decoded
 from holdfast.units import SECOND
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
-ROUTES: tuple[Routes, ...] = (messages.ROUTES, leases.ROUTES, queues.ROUTES, groups.ROUTES, deadletters.ROUTES)
+ROUTES: tuple[Routes, ...] = (
+    messages.ROUTES,
+    leases.ROUTES,
+    streams.ROUTES,
+    queues.ROUTES,
+    groups.ROUTES,
+    deadletters.ROUTES,
+)
 
 NOBODY = Principal(name="", namespace="", method="anonymous")
 """Who asks for what needs no credential. It may do nothing else."""
@@ -62,6 +70,7 @@ class Api:
         self.working = 0  # requests under way that are not just waiting
         self.buffered_bytes = 0
         self._extra = StarletteRouter(list(extra_routes), redirect_slashes=False) if extra_routes else None
+        self.streams: dict[tuple[GroupName, str], streams.Stream] = {}
         self._waits: set[asyncio.Task[Any]] = set()
 
     # --- life -------------------------------------------------------------------------------------------------------
@@ -71,6 +80,8 @@ class Api:
         self.closing = True
         for task in list(self._waits):
             task.cancel()
+        for stream in list(self.streams.values()):
+            stream.end(ShuttingDown())
 
     async def while_there(self, call: Call, work: Coroutine[Any, Any, _Result]) -> _Result:
         """Wait for something that may take long, but not longer than the client does, nor than the server runs."""
@@ -109,33 +120,35 @@ class Api:
             return
         headers = dict(scope["headers"])
         correlation_id = _correlation_id(headers)
+        call: Call | None = None
         try:
             endpoint, parameters = _endpoint(scope, found)
-            principal = await self._caller(endpoint, parameters, scope, headers)
+            principal = NOBODY if endpoint.right is Right.NOBODY else await identify(self.gate, scope, headers)
             call = Call(self, scope, receive, endpoint, parameters, headers, correlation_id, principal)
-            try:
-                result = await self._work(call)
-            finally:
-                call.close()
+            result = await self._answer(call)
         except HoldfastError as error:
-            result = refusal(error, correlation_id)
-        except BatchRefused as refused:
-            result = refusal(refused.error, correlation_id, refused.errors)
+            result = refusal(error, correlation_id, call.batch_errors if call is not None else ())
         except ClientGone:
             return
         except Exception:
             log.exception("a request failed", method=scope["method"], path=scope["path"], correlation_id=correlation_id)
             result = refusal(HoldfastError(), correlation_id)
+        finally:
+            if call is not None:
+                call.close()
         await self._send(result, send, correlation_id)
 
-    async def _caller(
-        self, endpoint: Endpoint, parameters: list[str], scope: Scope, headers: dict[bytes, bytes]
-    ) -> Principal:
-        if endpoint.right is Right.NOBODY:
-            return NOBODY
-        principal = await identify(self.gate, scope, headers)
-        authorize(endpoint, principal, parameters[0] if parameters else "")
-        return principal
+    async def _answer(self, call: Call) -> Answer:
+        """Let the caller in, and do what it asks; for an act of administration, with an entry in the audit log."""
+        endpoint = call.endpoint
+        name = call.parameters[0] if call.parameters else ""
+        if not endpoint.act:
+            authorize(endpoint, call.principal, name)
+            return await self._work(call)
+        with self.gate.audit.act(call.principal, endpoint.act, name, front="http", peer=call.peer) as noted:
+            call.noted = noted
+            authorize(endpoint, call.principal, name)
+            return await self._work(call)
 
     async def _work(self, call: Call) -> Answer:
         if self.closing:
@@ -172,6 +185,9 @@ class Api:
         except TimeoutError:
             log.warning("a client does not read its answer; closing", correlation_id=correlation_id)
             raise  # the connection is closed by it
+        finally:
+            if result.close is not None:
+                result.close()
 
 
 def _endpoint(scope: Scope, found: tuple[dict[str, Endpoint], list[str]] | None) -> tuple[Endpoint, list[str]]:
@@ -181,7 +197,7 @@ def _endpoint(scope: Scope, found: tuple[dict[str, Endpoint], list[str]] | None)
     methods, parameters = found
     method = scope["method"]
     endpoint = methods.get("GET" if method == "HEAD" else method)
-    if endpoint is None:
+    if endpoint is None or (method == "HEAD" and endpoint.waits):
         raise MethodNotAllowed(path=path, method=method, allowed=", ".join(methods))
     return endpoint, [decoded(value) for value in parameters]
 

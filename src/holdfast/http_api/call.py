@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
 from starlette.types import Receive, Scope
 
+from holdfast import wire
 from holdfast.auth.principal import Principal
 from holdfast.broker.catalog import QueueName
 from holdfast.broker.node import Node
 from holdfast.core.queue import check_name
 from holdfast.errors import (
+    HoldfastError,
     InvalidArgument,
     MalformedRequest,
     MediaTypeUnsupported,
@@ -22,6 +24,7 @@ from holdfast.errors import (
     RequestTimeout,
     RequestTooLarge,
 )
+from holdfast.http_api.answers import item_error
 from holdfast.http_api.routes import Endpoint
 from holdfast.units import SECOND, parse_duration, parse_instant
 
@@ -44,9 +47,11 @@ class Call:
         "_held",
         "_receive",
         "api",
+        "batch_errors",
         "correlation_id",
         "endpoint",
         "headers",
+        "noted",
         "parameters",
         "principal",
         "scope",
@@ -70,6 +75,8 @@ class Call:
         self.headers = headers
         self.correlation_id = correlation_id
         self.principal = principal
+        self.noted: dict[str, object] = {}  # details for the audit log
+        self.batch_errors: list[wire.ItemError] = []
         self._receive = receive
         self._held = 0
 
@@ -105,6 +112,17 @@ class Call:
     def content_type(self) -> str:
         """The body's content type in lower case, without parameters."""
         return (self.header(b"content-type") or "").partition(";")[0].strip().lower()
+
+    @property
+    def peer(self) -> str:
+        """The caller's address."""
+        client = self.scope.get("client")
+        return client[0] if client else ""
+
+    def refused(self, errors: Mapping[int, HoldfastError]) -> HoldfastError:
+        """For a batch of which nothing was taken: the first one's error, with all of them in the answer."""
+        self.batch_errors = [item_error(index, errors[index]) for index in sorted(errors)]
+        return errors[min(errors)]
 
     def message_id(self, position: int = 1) -> int:
         """A message's id in the path."""

@@ -122,7 +122,7 @@ class RetryQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     query=RetryQuery,
     gives=wire.Retried,
     errors=(QueueNotFound, NoDeadQueue, MessageNotFound, MessageNotWaiting, QueueFull),
-    audited=True,
+    act="dlq.retry",
 )
 async def retry(call: Call) -> Answer:
     """Bring one dead letter back to the queue it came from, or to another.
@@ -160,7 +160,7 @@ def _check_destination(call: Call, to: str) -> None:
     gives=wire.RedriveJob,
     status=202,
     errors=(QueueNotFound, NoDeadQueue, LimitExceeded),
-    audited=True,
+    act="dlq.redrive",
     waits=True,
 )
 async def redrive(call: Call) -> Answer:
@@ -228,7 +228,7 @@ async def progress(call: Call) -> Answer:
     Right.ADMIN,
     gives=wire.RedriveJob,
     errors=(QueueNotFound, NoDeadQueue, RedriveNotFound),
-    audited=True,
+    act="dlq.cancel",
 )
 async def cancel(call: Call) -> Answer:
     """Cancel a redrive. What it has moved stays moved, the rest stays in the dead queue."""
@@ -246,7 +246,7 @@ async def cancel(call: Call) -> Answer:
     body=wire.DeadFilter,
     gives=wire.Purged,
     errors=(QueueNotFound, NoDeadQueue, LimitExceeded),
-    audited=True,
+    act="dlq.purge",
     waits=True,
 )
 async def purge(call: Call) -> Answer:

@@ -21,8 +21,6 @@ from holdfast.http_api.routes import Right, Routes
 from holdfast.http_api.shapes import show_group, show_message
 
 ROUTES = Routes("Groups")
-READ_MAX = 10_000
-READ_BYTES_MAX = 64 << 20
 COUNT_MAX = 1 << 40
 
 _create = msgspec.json.Decoder(wire.GroupCreate)
@@ -82,7 +80,7 @@ async def create(call: Call) -> Answer:
     Right.ADMIN,
     status=204,
     errors=(QueueNotFound, GroupNotFound),
-    audited=True,
+    act="group.delete",
 )
 async def delete(call: Call) -> Answer:
     """Delete a group. What only it still needed goes with it."""
@@ -93,14 +91,11 @@ async def delete(call: Call) -> Answer:
 async def read_range(call: Call) -> tuple[wire.CursorRead, wire.CursorRange]:
     """What a read asks for, and what it finds."""
     wish = await call.json(_read, b"{}")
-    if not 1 <= wish.limit <= READ_MAX:
-        raise InvalidArgument(field="limit", problem=f"is 1 to {READ_MAX}, not {wish.limit}")
-    if not 0 <= wish.max_bytes <= READ_BYTES_MAX:
-        raise InvalidArgument(field="max_bytes", problem=f"is 0 to {READ_BYTES_MAX}")
-    if not 0 <= wish.first <= ID_MAX:
-        raise InvalidArgument(field="first", problem="is a sequence, or 0")
+    for field, sequence in (("first", wish.first), ("until", wish.until)):
+        if not 0 <= sequence <= ID_MAX:
+            raise InvalidArgument(field=field, problem="is a sequence, or 0")
     found = await call.node.cursor_read(
-        call.queue, _group(call), wish.partition, wish.first, wish.limit, wish.max_bytes
+        call.queue, _group(call), wish.partition, wish.first, wish.limit, wish.max_bytes, wish.until
     )
     return wish, wire.CursorRange(
         messages=[show_message(message, wish.partition, wish.encoding) for message in found.messages],
@@ -130,6 +125,33 @@ async def read(call: Call) -> Answer:
 
 
 @ROUTES(
+    "GET",
+    "/api/v1/queues/{name}/groups/{group}/ends",
+    Right.CONSUME,
+    gives=wire.CursorEnds,
+    errors=(QueueNotFound, WrongGroupKind, LimitExceeded),
+)
+async def ends(call: Call) -> Answer:
+    """Show what a cursor group can read now, by partition. It costs the same at any depth.
+
+    The group appears, as a cursor group, if it is new.
+    """
+    found = await call.node.cursor_ends(call.queue, _group(call))
+    shown = [
+        wire.CursorEnd(
+            partition=end.partition,
+            first=end.first,
+            committed=end.committed,
+            end=end.end,
+            lost_from=end.lost_from,
+            lost_to=end.lost_to,
+        )
+        for end in found
+    ]
+    return answer(wire.CursorEnds(shown))
+
+
+@ROUTES(
     "POST",
     "/api/v1/queues/{name}/groups/{group}/commit",
     Right.CONSUME,
@@ -147,7 +169,5 @@ async def commit(call: Call) -> Answer:
     for position in wish.positions:
         if not 0 <= position.sequence <= ID_MAX:
             raise InvalidArgument(field="sequence", problem="is a sequence that was read")
-    count = 0
-    for position in wish.positions:
-        count += await call.node.cursor_commit(name, group, position.partition, position.sequence)
-    return answer(wire.CursorCommitted(count))
+    positions = {position.partition: position.sequence for position in wish.positions}
+    return answer(wire.CursorCommitted(await call.node.cursor_commit_many(name, group, positions)))

@@ -15,7 +15,7 @@ from holdfast.errors import (
     QueueNotFound,
     WrongGroupKind,
 )
-from holdfast.http_api.answers import Answer, BatchRefused, answer, item_error
+from holdfast.http_api.answers import Answer, answer, item_error
 from holdfast.http_api.call import Call, duration
 from holdfast.http_api.routes import Right, Routes
 from holdfast.http_api.shapes import read_consumer, read_settlement, show_delivery
@@ -96,7 +96,7 @@ async def settle(call: Call) -> Answer:
             errors[place] = result
         elif result is not None:
             deadlines[wish.settlements[place].id] = format_instant(result)
-    shown = [item_error(place, errors[place]) for place in sorted(errors)]
     if len(errors) == len(wish.settlements):
-        raise BatchRefused(errors[0], shown)
+        raise call.refused(errors)
+    shown = [item_error(place, errors[place]) for place in sorted(errors)]
     return answer(wire.Settled(settled=len(wish.settlements) - len(errors), errors=shown, deadlines=deadlines))

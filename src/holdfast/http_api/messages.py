@@ -20,7 +20,7 @@ from holdfast.errors import (
     QueueNotFound,
     RequestTooLarge,
 )
-from holdfast.http_api.answers import Answer, BatchRefused, answer, item_error
+from holdfast.http_api.answers import Answer, answer, item_error
 from holdfast.http_api.call import Call, decode, instant
 from holdfast.http_api.routes import Right, Routes
 from holdfast.http_api.shapes import read_draft, read_import, show_message, show_view
@@ -107,13 +107,12 @@ async def store(
         except HoldfastError as error:
             errors[index] = error
     if atomic and errors:
-        raise BatchRefused(next(iter(errors.values())), [item_error(at, errors[at]) for at in sorted(errors)])
+        raise call.refused(errors)
     call.api.gate.admit(call.namespace, len(drafts), sum([len(draft.payload) for draft in drafts]))
     receipt = await call.node.enqueue(call.queue, drafts, PROTOCOL, atomic=atomic)
     errors.update((places[at], refused) for at, refused in receipt.errors.items())
-    shown = [item_error(at, errors[at]) for at in sorted(errors)]
     if len(errors) == len(items) or (atomic and errors):
-        raise BatchRefused(errors[min(errors)], shown)
+        raise call.refused(errors)
     ids: list[str | None] = [None] * len(items)
     for at, message_id in zip(places, receipt.ids, strict=True):
         if message_id:
@@ -122,7 +121,7 @@ async def store(
         wire.Receipt(
             ids=ids,
             duplicates=[places[at] for at in sorted(receipt.duplicates)],
-            errors=shown,
+            errors=[item_error(at, errors[at]) for at in sorted(errors)],
             durability=receipt.durability.value,
         )
     )
@@ -189,7 +188,7 @@ async def get(call: Call) -> Answer:
     body=wire.Import,
     gives=wire.Receipt,
     errors=(QueueNotFound, QueueFull, MessageTooLarge, LimitExceeded, RequestTooLarge),
-    audited=True,
+    act="queue.import",
 )
 async def take_in(call: Call) -> Answer:
     """Import stored items with where they come from.
@@ -208,7 +207,7 @@ async def take_in(call: Call) -> Answer:
     body=wire.MessageEdit,
     gives=wire.Message,
     errors=(QueueNotFound, MessageNotFound, MessageNotWaiting),
-    audited=True,
+    act="message.edit",
 )
 async def edit(call: Call) -> Answer:
     """Change the priority or the delivery time of a waiting message."""
@@ -224,7 +223,7 @@ async def edit(call: Call) -> Answer:
     Right.ADMIN,
     status=204,
     errors=(QueueNotFound, MessageNotFound, MessageNotWaiting),
-    audited=True,
+    act="message.delete",
 )
 async def delete(call: Call) -> Answer:
     """Remove a waiting message, for all groups."""

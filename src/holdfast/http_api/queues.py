@@ -49,11 +49,12 @@ def _shown(call: Call, name: tuple[str, str]) -> wire.Queue:
     gives=wire.Queue,
     status=201,
     errors=(QueueExists, InvalidName, InvalidConfig, DeadQueueInvalid, LimitExceeded),
-    audited=True,
+    act="queue.create",
 )
 async def create(call: Call) -> Answer:
     """Create a queue."""
     wish = await call.json(_create)
+    call.noted["queue"] = wish.name
     call.principal.demand(Action.ADMIN, wish.name)
     name = (call.namespace, wish.name)
     await call.node.create_queue(name, wish.config)
@@ -85,11 +86,12 @@ async def get(call: Call) -> Answer:
     body=wire.QueueConfig,
     gives=wire.Queue,
     errors=(QueueNotFound, InvalidConfig, DeadQueueInvalid),
-    audited=True,
+    act="queue.update",
 )
 async def update(call: Call) -> Answer:
     """Change a queue's configuration. What is not named stays as it is."""
     fields = await call.json(_fields)
+    call.noted.update(fields)
     await call.node.update_queue(call.queue, fields)
     return answer(_shown(call, call.queue))
 
@@ -100,11 +102,13 @@ async def update(call: Call) -> Answer:
     Right.ADMIN,
     gives=wire.QueueDeleted,
     errors=(QueueNotFound, QueueInUse),
-    audited=True,
+    act="queue.delete",
 )
 async def delete(call: Call) -> Answer:
     """Delete a queue with all it holds."""
-    return answer(wire.QueueDeleted(await call.node.delete_queue(call.queue)))
+    messages = await call.node.delete_queue(call.queue)
+    call.noted["messages"] = messages
+    return answer(wire.QueueDeleted(messages))
 
 
 @ROUTES("GET", "/api/v1/queues/{name}/stats", Right.ADMIN, gives=wire.QueueStats, errors=(QueueNotFound,))
@@ -126,20 +130,28 @@ async def consumers(call: Call) -> Answer:
     return answer(wire.ConsumerList(shown, call.node.waiting(call.queue)))
 
 
-@ROUTES("POST", "/api/v1/queues/{name}/purge", Right.ADMIN, gives=wire.Purged, errors=(QueueNotFound,), audited=True)
+@ROUTES(
+    "POST", "/api/v1/queues/{name}/purge", Right.ADMIN, gives=wire.Purged, errors=(QueueNotFound,), act="queue.purge"
+)
 async def purge(call: Call) -> Answer:
     """Remove every message that waits now. What is leased stays until it is settled."""
-    return answer(wire.Purged(await call.node.purge(call.queue)))
+    messages = await call.node.purge(call.queue)
+    call.noted["messages"] = messages
+    return answer(wire.Purged(messages))
 
 
-@ROUTES("POST", "/api/v1/queues/{name}/pause", Right.ADMIN, gives=wire.Queue, errors=(QueueNotFound,), audited=True)
+@ROUTES(
+    "POST", "/api/v1/queues/{name}/pause", Right.ADMIN, gives=wire.Queue, errors=(QueueNotFound,), act="queue.pause"
+)
 async def pause(call: Call) -> Answer:
     """Pause a queue: it takes messages and gives none out."""
     await call.node.update_queue(call.queue, {"paused": True})
     return answer(_shown(call, call.queue))
 
 
-@ROUTES("POST", "/api/v1/queues/{name}/resume", Right.ADMIN, gives=wire.Queue, errors=(QueueNotFound,), audited=True)
+@ROUTES(
+    "POST", "/api/v1/queues/{name}/resume", Right.ADMIN, gives=wire.Queue, errors=(QueueNotFound,), act="queue.resume"
+)
 async def resume(call: Call) -> Answer:
     """Resume a queue that was paused."""
     await call.node.update_queue(call.queue, {"paused": False})

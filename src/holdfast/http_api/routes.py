@@ -52,7 +52,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     takes: tuple[str, ...] = ()  # other content types of the body
     gives_also: tuple[str, ...] = ()  # other content types of the answer
     headers: tuple[str, ...] = ()  # request headers with a meaning here
-    audited: bool = False  # an act of administration
+    act: str = ""  # its name in the audit log, if it is an act of administration
     waits: bool = False  # may wait long: does not count against http.max_concurrency
 
     @property
@@ -89,7 +89,7 @@ class Routes:
         takes: tuple[str, ...] = (),
         gives_also: tuple[str, ...] = (),
         headers: tuple[str, ...] = (),
-        audited: bool = False,
+        act: str = "",
         waits: bool = False,
     ) -> Callable[[_Handler], _Handler]:
         """Register a handler."""
@@ -109,7 +109,7 @@ class Routes:
                 takes=takes,
                 gives_also=gives_also,
                 headers=headers,
-                audited=audited,
+                act=act,
                 waits=waits,
             )
             self.endpoints.append(endpoint)

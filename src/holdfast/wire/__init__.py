@@ -6,6 +6,8 @@ so nothing here may need the server. Ids are strings, because JavaScript loses 6
 
 from holdfast.wire.cursors import CursorCommit as CursorCommit
 from holdfast.wire.cursors import CursorCommitted as CursorCommitted
+from holdfast.wire.cursors import CursorEnd as CursorEnd
+from holdfast.wire.cursors import CursorEnds as CursorEnds
 from holdfast.wire.cursors import CursorRange as CursorRange
 from holdfast.wire.cursors import CursorRead as CursorRead
 from holdfast.wire.cursors import Position as Position

@@ -14,6 +14,8 @@ class CursorRead(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     partition: int = 0
     first: int = 0
     """The sequence to start at; `0`: after what is committed."""
+    until: int = 0
+    """The sequence to stop before; `0`: the end."""
     limit: int = 1000
     max_bytes: int = 8 << 20
     """About how many bytes of payload to give at most; one message is always given."""
@@ -33,6 +35,23 @@ class CursorRange(msgspec.Struct, frozen=True, kw_only=True):
     """The sequence that the next message will get: all there is lies below it."""
     lost_from: int = 0
     lost_to: int = 0
+
+
+class CursorEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """One partition: sequences `first` to `end - 1` can be read."""
+
+    partition: int
+    first: int
+    committed: int
+    end: int
+    lost_from: int = 0
+    lost_to: int = 0
+
+
+class CursorEnds(msgspec.Struct, frozen=True):
+    """What a cursor group can read now."""
+
+    partitions: list[CursorEnd]
 
 
 class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,0 +1,169 @@
+"""Long polls and streams: waiting for deliveries, and what becomes of them when the client goes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from holdfast.auth.gate import Gate
+from holdfast.broker.node import Node
+from holdfast.core.commands import Draft
+from holdfast.http_api import HttpFront
+from holdfast.store import open_store
+from tests.http_api.conftest import config_for, until
+
+JOBS = ("default", "jobs")
+QUEUE = "/api/v1/queues/jobs"
+
+
+async def lines(response: httpx.Response) -> AsyncIterator[dict[str, object]]:
+    async for line in response.aiter_lines():
+        yield json.loads(line)
+
+
+async def test_a_long_poll_is_answered_when_a_message_comes(http: httpx.AsyncClient, node: Node) -> None:
+    poll = asyncio.create_task(http.post(f"{QUEUE}/leases", json={"wait": "30s", "limit": 5}))
+    await until(lambda: node.waiting(JOBS) == 1)
+    await node.enqueue(JOBS, [Draft(b"now")])
+    [delivery] = (await poll).json()["deliveries"]
+    assert delivery["text"] == "now"
+
+
+async def test_a_long_poll_that_finds_nothing_ends_empty(http: httpx.AsyncClient) -> None:
+    assert (await http.post(f"{QUEUE}/leases", json={"wait": "10ms"})).json() == {"deliveries": []}
+
+
+async def test_a_client_that_goes_while_it_waits_takes_nothing_with_it(http: httpx.AsyncClient, node: Node) -> None:
+    poll = asyncio.create_task(http.post(f"{QUEUE}/leases", json={"wait": "30s"}))
+    await until(lambda: node.waiting(JOBS) == 1)
+    poll.cancel()
+    await until(lambda: not node.waiting(JOBS))
+    await node.enqueue(JOBS, [Draft(b"kept")])
+    [delivery] = (await http.post(f"{QUEUE}/leases")).json()["deliveries"]
+    assert delivery["attempt"] == 1
+
+
+async def test_a_client_that_pipelines_and_goes_takes_nothing_with_it(front: HttpFront, node: Node) -> None:
+    _, writer = await asyncio.open_connection(*front.address)
+    body = b'{"wait":"30s"}'
+    poll = b"POST /api/v1/queues/jobs/leases HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body)
+    writer.write(poll + b"GET /api/v1/queues HTTP/1.1\r\nhost: x\r\n\r\n")
+    await until(lambda: node.waiting(JOBS) == 1)
+    writer.close()
+    await until(lambda: not node.waiting(JOBS))
+
+
+async def test_a_stream_gives_one_line_a_delivery_and_no_more_than_its_credit(
+    http: httpx.AsyncClient, node: Node
+) -> None:
+    await node.enqueue(JOBS, [Draft(b"%d" % n) for n in range(5)])
+    async with http.stream("GET", f"{QUEUE}/stream", params={"credit": 2, "consumer": "me"}) as response:
+        assert response.headers["content-type"] == "application/x-ndjson"
+        stream = lines(response)
+        assert "heartbeat" in await anext(stream)
+        first = [(await anext(stream))["delivery"] for _ in range(2)]
+        assert [item["payload"] for item in first] == [0, 1]  # type: ignore[index]
+        assert [(member.name, len(member.in_flight)) for member in node.consumers(JOBS)] == [("me", 2)]
+        await http.post(
+            f"{QUEUE}/settle",
+            json={"settlements": [{"id": item["id"], "lease_token": item["lease_token"]} for item in first]},  # type: ignore[index]
+        )
+        second = [(await anext(stream))["delivery"] for _ in range(2)]
+        assert [item["payload"] for item in second] == [2, 3]  # type: ignore[index]
+    await until(lambda: not node.consumers(JOBS))
+    rest = (await http.post(f"{QUEUE}/leases", json={"limit": 9})).json()["deliveries"]
+    assert [(item["payload"], item["attempt"]) for item in rest] == [(2, 1), (3, 1), (4, 1)]
+
+
+async def test_a_stream_can_spend_the_attempt_of_what_its_client_had_when_it_went(
+    http: httpx.AsyncClient, node: Node
+) -> None:
+    await node.create_queue(JOBS, {"retry.initial_backoff": "0s"})
+    await node.enqueue(JOBS, [Draft(b"poison")])
+    async with http.stream("GET", f"{QUEUE}/stream", params={"gone": "fail"}) as response:
+        stream = lines(response)
+        await anext(stream)
+        await anext(stream)
+    [again] = (await http.post(f"{QUEUE}/leases", json={"wait": "30s"})).json()["deliveries"]
+    assert again["attempt"] == 2
+
+
+async def test_server_sent_events(http: httpx.AsyncClient, node: Node) -> None:
+    await node.enqueue(JOBS, [Draft(b'{\n"a": 1\n}')])
+    headers = {"accept": "text/event-stream"}
+    async with http.stream("GET", f"{QUEUE}/stream", params={"limit": 1}, headers=headers) as response:
+        assert response.headers["content-type"] == "text/event-stream"
+        text = (await response.aread()).decode()
+    beat, delivery, end = text.strip().split("\n\n")
+    assert beat == ": heartbeat"
+    event, number, data = delivery.split("\n")
+    assert event == "event: delivery"
+    assert json.loads(data.removeprefix("data: "))["payload"] == {"a": 1}
+    assert number.removeprefix("id: ") == json.loads(data.removeprefix("data: "))["id"]
+    assert end.startswith("event: end\ndata: {")
+
+
+async def test_a_second_stream_of_a_consumer_takes_over(http: httpx.AsyncClient, node: Node) -> None:
+    async with http.stream("GET", f"{QUEUE}/stream", params={"consumer": "me"}) as old:
+        old_lines = lines(old)
+        await anext(old_lines)
+        async with http.stream("GET", f"{QUEUE}/stream", params={"consumer": "me"}) as new:
+            new_lines = lines(new)
+            await anext(new_lines)
+            assert (await anext(old_lines))["end"]["code"] == "stream_ended"  # type: ignore[index]
+            await node.enqueue(JOBS, [Draft(b"x")])
+            assert "delivery" in await anext(new_lines)
+
+
+@pytest.fixture
+async def own(tmp_path: Path) -> AsyncIterator[tuple[Node, HttpFront]]:
+    """A node and a front that a test stops itself, with a quick heartbeat."""
+    config = config_for(tmp_path, heartbeat=100_000)
+    store = open_store("memory", tmp_path)
+    node = Node(config, store)
+    await node.start()
+    front = HttpFront(config, node, Gate(config, node.clock))
+    await front.start()
+    yield node, front
+    await front.stop()
+    await node.stop()
+    store.close()
+
+
+async def test_a_silent_stream_carries_heartbeats_and_ends_when_its_queue_does(own: tuple[Node, HttpFront]) -> None:
+    node, front = own
+    async with (
+        httpx.AsyncClient(base_url=front.url, timeout=30) as http,
+        http.stream("GET", f"{QUEUE}/stream") as response,
+    ):
+        stream = lines(response)
+        assert "heartbeat" in await anext(stream)
+        assert "heartbeat" in await anext(stream)
+        await node.delete_queue(JOBS)
+        codes = [line["end"]["code"] async for line in stream if "end" in line]  # type: ignore[index]
+        assert codes == ["queue_not_found"]
+
+
+async def test_a_stop_ends_long_polls_at_once_and_tells_streams(own: tuple[Node, HttpFront]) -> None:
+    node, front = own
+    async with httpx.AsyncClient(base_url=front.url, timeout=30) as http:
+        poll = asyncio.create_task(http.post(f"{QUEUE}/leases", json={"wait": "10m"}))
+        await until(lambda: node.waiting(JOBS) == 1)
+        async with http.stream("GET", f"{QUEUE}/stream", params={"group": "other"}) as response:
+            stream = lines(response)
+            await anext(stream)
+            stopping = asyncio.create_task(front.stop())
+            answer = await poll
+            assert answer.status_code == 503
+            assert answer.json()["code"] == "shutting_down"
+            ends = [line["end"] async for line in stream if "end" in line]
+            assert [end["code"] for end in ends] == ["shutting_down"]  # type: ignore[index]
+        await stopping
+        with pytest.raises(httpx.ConnectError):
+            await http.get("/api/v1/queues")
+    assert node.waiting(JOBS) == 0
