@@ -306,6 +306,16 @@ class AddressUnavailable(HoldfastError):
     grpc = "UNAVAILABLE"
 
 
+class ForeignOrigin(HoldfastError):
+    """A web page from {origin} made a browser call {host}. That is refused unless the call carries a token: a page must
+    not act with what the browser has, or with what the machine it runs on may reach."""
+
+    code = "foreign_origin"
+    http = 403
+    mqtt = 0x87
+    grpc = "PERMISSION_DENIED"
+
+
 # --- limits ---------------------------------------------------------------------------------------------------------
 
 

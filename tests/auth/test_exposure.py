@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 import structlog
 
 from holdfast.auth import exposure
 from holdfast.auth.gate import Gate
-from holdfast.auth.principal import Action
+from holdfast.auth.principal import Action, Principal
 from holdfast.config import AuthSettings, Config
 from holdfast.config.secret import SecretText
-from holdfast.errors import ExposureRefused, InvalidConfig
+from holdfast.errors import ExposureRefused, ForeignOrigin, InvalidConfig
 from tests.auth.conftest import Clock
 
 LOOPBACK = ["127.0.0.1", "127.8.8.8", "::1", "[::1]", "localhost", "LOCALHOST", "::ffff:127.0.0.1"]
@@ -69,3 +70,55 @@ def test_without_credentials_everybody_may_do_everything_in_the_default_namespac
         assert who.may_filter(action, "#")
         assert who.may_filter(action, "$SYS/#")
     assert door.valid(who)
+
+
+# --- browsers -------------------------------------------------------------------------------------------------------
+
+ANONYMOUS = Principal(name="anonymous", namespace="default", method="anonymous", unlimited=True)
+NO_CREDENTIALS = AuthSettings()
+USERS = AuthSettings(users_file=Path("users.json"))
+
+
+def refused(auth: AuthSettings, method: str, host: str | None, origin: str | None) -> bool:
+    who = msgspec.structs.replace(ANONYMOUS, method=method)
+    try:
+        exposure.check_browser(auth, who, host, origin)
+    except ForeignOrigin:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:8080", "localhost:8080", "localhost", "[::1]:8080", "[::1]", None, ""])
+def test_a_program_on_this_machine_may_call(host: str | None) -> None:
+    assert not refused(NO_CREDENTIALS, "anonymous", host, None)
+
+
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example", "https://localhost.evil.example:8080", "null", "", "http://localhost:9999"]
+)
+@pytest.mark.parametrize("method", ["anonymous", "password", "certificate"])
+def test_a_page_from_elsewhere_cannot_use_what_a_browser_has(method: str, origin: str) -> None:
+    assert refused(USERS if method != "anonymous" else NO_CREDENTIALS, method, "localhost:8080", origin)
+
+
+def test_a_page_that_has_a_token_may_call() -> None:
+    assert not refused(USERS, "token", "broker.example.org", "https://app.example.org")
+
+
+@pytest.mark.parametrize("host", ["evil.example:8080", "evil.example", "127.0.0.1.evil.example", "10.0.0.1:8080"])
+def test_a_name_of_somebody_else_that_points_here_is_refused(host: str) -> None:
+    """DNS rebinding: for the browser the page is from the same origin, so no other rule would stop it."""
+    assert refused(NO_CREDENTIALS, "anonymous", host, f"http://{host}")
+    assert refused(NO_CREDENTIALS, "anonymous", host, None)
+
+
+def test_a_page_of_our_own_may_call() -> None:
+    assert not refused(NO_CREDENTIALS, "anonymous", "localhost:8080", "http://localhost:8080")
+    assert not refused(USERS, "password", "broker.example.org", "https://broker.example.org")
+    assert not refused(USERS, "password", "Broker.example.org", "https://broker.example.org")
+
+
+def test_insecure_is_for_any_name_but_not_for_other_pages() -> None:
+    insecure = AuthSettings(insecure=True)
+    assert not refused(insecure, "anonymous", "broker.example.org:8080", None)
+    assert refused(insecure, "anonymous", "broker.example.org:8080", "http://evil.example")

@@ -1,7 +1,11 @@
-"""No listening beyond loopback without credentials.
+"""No listening beyond loopback without credentials, and no calls by web pages from elsewhere.
 
 A front calls `check` with its address before it binds. A broker that was tried out on a laptop and then started on a
 server must not be open to the world because nobody thought of it.
+
+Loopback alone does not keep a browser out: any page may make it call 127.0.0.1, by a form, a script or a WebSocket, and
+a name that an attacker owns may point there (DNS rebinding). Nor do passwords and certificates: a browser sends along
+those it has. A front that browsers can speak to calls `check_browser` for each request and each WebSocket.
 """
 
 from __future__ import annotations
@@ -10,8 +14,9 @@ import ipaddress
 
 import structlog
 
+from holdfast.auth.principal import Principal
 from holdfast.config import AuthSettings
-from holdfast.errors import ExposureRefused
+from holdfast.errors import ExposureRefused, ForeignOrigin
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -38,6 +43,27 @@ def check(auth: AuthSettings, host: str, *, front: str, tls: bool) -> None:
     if not auth.insecure:
         raise ExposureRefused(front=front, address=address)
     log.warning("insecure: everybody who reaches this address may do everything", front=front, address=address)
+
+
+def check_browser(auth: AuthSettings, principal: Principal, host: str | None, origin: str | None) -> None:
+    """Raises ForeignOrigin unless the call is none of a browser's, or of a page that this server itself served.
+
+    `host` and `origin` are the headers of these names. Only browsers send an origin, and a page cannot change it. A
+    token is not sent along by a browser on its own, so who has one was meant to call.
+    """
+    if principal.method == "token":
+        return
+    called = (host or "").lower()
+    if origin is not None and origin.lower().partition("://")[2] != called:
+        raise ForeignOrigin(origin=origin[:255], host=called[:255])
+    if principal.method == "anonymous" and not auth.insecure and called and not is_loopback(_without_port(called)):
+        raise ForeignOrigin(origin=f"http://{called[:255]}", host=called[:255])
+
+
+def _without_port(host: str) -> str:
+    if host.startswith("["):
+        return host.partition("]")[0] + "]"
+    return host.partition(":")[0]
 
 
 def is_loopback(host: str) -> bool:
