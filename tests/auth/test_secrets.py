@@ -18,11 +18,13 @@ SECRET = "a secret that is forty characters long!!"
 
 LOGGING = """
 import sys, structlog
+from holdfast import logs
 from holdfast.config import LogSettings
 
 logs.configure(LogSettings(format=sys.argv[1]))
 s = sys.argv[2]
-structlog.get_logger().warning("hello", password=s, Authorization=s, new_password=s, token=s, user="shop", lease_token="42")
+hidden = dict(password=s, Authorization=s, new_password=s, token=s)
+structlog.get_logger().warning("hello", **hidden, user="shop", lease_token="42")
 """
 
 
