@@ -22,9 +22,9 @@ class Connection:
     seams may read."""
 
     __slots__ = (
-        "alias_max", "aliases_in", "aliases_out", "assigned", "client_id", "closing", "dirty", "feed", "held",
-        "held_acks", "held_turn", "keep_alive_us", "last_seen", "namespace", "out", "packet_bytes_max", "paused",
-        "quota", "receiving", "session", "tag", "username", "version", "wants_problems", "window",
+        "alias_max", "aliases_in", "aliases_out", "assigned", "clear", "client_id", "closing", "dirty", "feed",
+        "held", "held_acks", "held_turn", "keep_alive_us", "last_seen", "namespace", "out", "packet_bytes_max",
+        "paused", "quota", "receiving", "session", "tag", "username", "version", "wants_problems", "window",
     )  # fmt: skip
 
     def __init__(self, tag: object, now: int) -> None:
@@ -49,6 +49,7 @@ class Connection:
         self.aliases_out: dict[str, int] = {}
         # from the client
         self.aliases_in: dict[int, str] = {}
+        self.clear: str | None = None  # a topic of a bridge's on which the client may publish: see `Hub.receive`
         self.receiving: set[int] = set()  # QoS 2 PUBLISHes of this connection that were not released
         self.held_acks = 0  # QoS 1 PUBLISHes whose PUBACK waits for a sync
         # this turn's output: see `turns`

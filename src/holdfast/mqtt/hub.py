@@ -41,7 +41,7 @@ from holdfast.mqtt.messages import Message
 from holdfast.mqtt.retained import Deadline, Retainer
 from holdfast.mqtt.router import Router
 from holdfast.mqtt.rules import ProtocolError
-from holdfast.mqtt.seams import Access, AllowAll, Bridge, Claim
+from holdfast.mqtt.seams import Access, AllowAll, Bridge, Run
 from holdfast.mqtt.sender import Sender
 from holdfast.mqtt.session import Session
 from holdfast.mqtt.settings import MqttSettings
@@ -101,19 +101,42 @@ class Hub:
         connection.version = version
         self._lifecycle.refuse(connection, reason_code, reason)
 
-    def receive(self, connection: Connection, packets: Sequence[Packet], now: int) -> None:
-        """The packets of one read, after CONNECT."""
+    def receive(  # noqa: C901, PLR0912 - one loop over the packets
+        self, connection: Connection, packets: Sequence[Packet], now: int
+    ) -> None:
+        """The packets of one read, after CONNECT.
+
+        Publishing to queues is nearly all that some connections do. PUBLISHes of QoS 1 that follow one another on the
+        same topic of a bridge's are claimed together: the first has shown that the client may, and a run of 100 costs
+        0.3 µs each instead of 3.
+        """
         session = connection.session
         if session is None:
             return  # it was closed while the packets were under way
         connection.last_seen = now
-        claimed: list[Claim] = []
+        claimed: list[Run] = []
+        run: list[Publish] = []
+        room = 0
         settled: list[PubAck] = []
         leases = session.leases
         freed = False
         for packet in packets:
             kind = type(packet)
             if kind is Publish:
+                if (
+                    packet.topic is connection.clear  # type: ignore[union-attr]  # the decoder gives the same text again
+                    and packet.qos == 1  # type: ignore[union-attr]
+                    and packet.properties.topic_alias is None  # type: ignore[union-attr]
+                    and not packet.retain  # type: ignore[union-attr]
+                ):
+                    if not run:
+                        room = self._receiver.room(connection)
+                    if len(run) < room:
+                        run.append(packet)  # type: ignore[arg-type]
+                        continue
+                if run:
+                    claimed.append(self._receiver.claim(connection, run))
+                    run = []
                 self._receiver.publish(connection, session, packet, now, claimed)  # type: ignore[arg-type]
             elif kind is PubAck:
                 if packet.packet_id in leases:  # type: ignore[union-attr]
@@ -123,9 +146,14 @@ class Hub:
                     freed = True
             else:
                 freed = True
+                if run:
+                    claimed.append(self._receiver.claim(connection, run))
+                    run = []
                 self._other(connection, session, packet, now)
             if connection.closing:
                 break
+        if run:
+            claimed.append(self._receiver.claim(connection, run))
         if self._bridge is not None:
             if claimed:
                 self._bridge.publish(connection, claimed, now)
@@ -217,25 +245,26 @@ class Hub:
 
     # --- for a bridge -----------------------------------------------------------------------------------------------
 
-    def turn_down(self, connection: Connection, claim: Claim, reason_code: int, reason: str, now: int) -> None:
-        """Refuse a claimed PUBLISH, within the turn in which it came. Nothing happens if the client has left."""
-        self._receiver.turn_down(connection, claim, reason_code, reason, now)
+    def turn_down(self, connection: Connection, run: Run, now: int) -> None:
+        """Refuse what has a refusal, within the turn in which it came. Nothing happens if the client has left."""
+        self._receiver.turn_down(connection, run, now)
 
     def room(self, connection: Connection) -> int:
         """How many QoS 1 messages may be sent to a client now."""
         return 0 if connection.paused or connection.closing else connection.quota
 
-    def lend(self, connection: Connection, session: Session, lease: object) -> int:
-        """The packet identifier for a QoS 1 message of the bridge's; `lease` stands behind it until it is answered."""
-        packet_id = session.next_packet_id()
-        session.leases[packet_id] = lease
-        connection.quota -= 1
-        return packet_id
+    def lend(self, connection: Connection, session: Session, leases: list[object]) -> list[int]:
+        """Packet identifiers for QoS 1 messages of the bridge's; each lease stands behind its one until it is
+        answered."""
+        connection.quota -= len(leases)
+        return session.lend(leases)
 
-    def returned(self, connection: Connection, session: Session, packet_id: int) -> object:
-        """The client has answered: what stood behind the identifier."""
-        connection.quota = min(connection.quota + 1, connection.window)
-        return session.leases.pop(packet_id)
+    def returned(self, connection: Connection, session: Session, acks: Sequence[PubAck]) -> list[object]:
+        """The client has answered: what stood behind the identifiers. None where one was answered twice."""
+        before = len(session.leases)
+        leases = [session.leases.pop(ack.packet_id, None) for ack in acks]
+        connection.quota = min(connection.quota + before - len(session.leases), connection.window)
+        return leases
 
     def send(self, connection: Connection, data: bytes) -> None:
         """Bytes of the bridge's own, in their place in the connection's stream."""

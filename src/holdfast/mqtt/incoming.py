@@ -4,19 +4,31 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from holdfast.mqtt.codec import V5, Properties, PubAck, PubComp, Publish, PubRec, encode, encode_puback, reasons
+from holdfast.mqtt.codec import (
+    V5,
+    Properties,
+    PubAck,
+    PubComp,
+    Publish,
+    PubRec,
+    encode,
+    encode_puback,
+    encode_pubacks,
+    reasons,
+)
 from holdfast.mqtt.connection import Connection
 from holdfast.mqtt.keeper import Keeper
 from holdfast.mqtt.lifecycle import Lifecycle
 from holdfast.mqtt.messages import Message, expiry_of
 from holdfast.mqtt.router import Router
-from holdfast.mqtt.seams import Access, Bridge, Claim
+from holdfast.mqtt.seams import Access, Bridge, Refusal, Run
 from holdfast.mqtt.session import Session
 from holdfast.mqtt.settings import MqttSettings
 from holdfast.mqtt.topics import is_too_deep
 from holdfast.mqtt.turns import Turns
 
 _SYSTEM = "$SYS/"
+_NO_LIMIT = 1 << 30
 
 
 class Receiver:
@@ -41,9 +53,7 @@ class Receiver:
         self._bridge = bridge
         self._prefixes = () if bridge is None else bridge.prefixes
 
-    def publish(
-        self, connection: Connection, session: Session, packet: Publish, now: int, claimed: list[Claim]
-    ) -> None:
+    def publish(self, connection: Connection, session: Session, packet: Publish, now: int, claimed: list[Run]) -> None:
         """What belongs to a bridge goes to `claimed`, its alias resolved."""
         properties = packet.properties
         if properties.topic_alias is not None:
@@ -67,6 +77,7 @@ class Receiver:
             return
         if self._prefixes and packet.topic.startswith(self._prefixes):
             claimed.append(self._claim(connection, session, packet))
+            connection.clear = packet.topic
             return
         bridge = self._bridge
         captured = bridge is not None and bridge.captures(session.namespace, packet.topic)
@@ -85,34 +96,54 @@ class Receiver:
             self._turns.hold(connection)
         self.answer(connection, packet, reason_code, "" if reason_code < 0x80 else "no subscriber has room for it")
 
-    def _claim(self, connection: Connection, session: Session, packet: Publish) -> Claim:
+    def _claim(self, connection: Connection, session: Session, packet: Publish) -> Run:
         """Answer with success, to be seen when the turn is durable, unless the bridge turns it down."""
-        packet_id = packet.packet_id
         if packet.qos == 1:
-            place = self._turns.reserve(connection, encode_puback(packet_id))
-            self._turns.count_ack(connection)
-            return Claim(packet, place)
+            return self.claim(connection, [packet])
         if packet.qos == 2:
+            packet_id = packet.packet_id
             self._note(connection, session, packet_id)
-            return Claim(packet, self._turns.reserve(connection, encode(PubRec(packet_id), connection.version)))
-        return Claim(packet, -1)
+            return Run([packet], self._turns.reserve(connection, encode(PubRec(packet_id), connection.version)))
+        return Run([packet])
 
-    def turn_down(self, connection: Connection, claim: Claim, reason_code: int, reason: str, now: int) -> None:
-        """Refuse a claimed PUBLISH. 3.1.1 has no refusals, and a message that is not stored must not be acknowledged:
-        there the connection is closed [MQTT-3.3.5-2]."""
-        packet = claim.packet
-        if connection.closing or not packet.qos:
+    def claim(self, connection: Connection, packets: list[Publish]) -> Run:
+        """The same for several of QoS 1 that are known to be a bridge's, and to be allowed."""
+        place = self._turns.reserve(connection, encode_pubacks([packet.packet_id for packet in packets]))
+        self._turns.count_acks(connection, len(packets))
+        return Run(packets, place)
+
+    def room(self, connection: Connection) -> int:
+        """How many more messages of QoS 1 the client may send before one is answered. 3.1.1 knows no limit."""
+        if connection.version != V5:
+            return _NO_LIMIT
+        return self._settings.receive_maximum - connection.held_acks - len(connection.receiving)
+
+    def turn_down(self, connection: Connection, run: Run, now: int) -> None:
+        """Refuse what has a refusal. 3.1.1 knows none, and a message that is not stored must not be acknowledged: there
+        the connection is closed [MQTT-3.3.5-2]."""
+        packets = run.packets
+        qos = packets[0].qos
+        if connection.closing or not qos or not run.refusals:
             return
         session = connection.session
-        if packet.qos == 2 and session is not None and packet.packet_id in session.incoming:
-            self._forget(connection, session, packet.packet_id)
+        if qos == 2 and session is not None:
+            for index in run.refusals:
+                if packets[index].packet_id in session.incoming:
+                    self._forget(connection, session, packets[index].packet_id)
         if connection.version != V5:
-            connection.held = connection.held[: claim.place]
-            self._lifecycle.close(connection, now, reason_code, reason)
-        elif packet.qos == 1:
-            self._turns.replace(connection, claim.place, PubAck(packet.packet_id, reason_code, _said(reason)))
-        else:
-            self._turns.replace(connection, claim.place, PubRec(packet.packet_id, reason_code, _said(reason)))
+            first = min(run.refusals)
+            accepted = encode_pubacks([packet.packet_id for packet in packets[:first]])
+            connection.held = [*connection.held[: run.place], accepted]
+            self._lifecycle.close(connection, now, *run.refusals[first])
+            return
+        answers = [self._refused(connection, packet, run.refusals.get(index)) for index, packet in enumerate(packets)]
+        connection.held[run.place] = b"".join(answers)
+
+    def _refused(self, connection: Connection, packet: Publish, refusal: Refusal | None) -> bytes:
+        if refusal is None:
+            return encode_puback(packet.packet_id)
+        kind = PubAck if packet.qos == 1 else PubRec
+        return self._turns.fit(connection, kind(packet.packet_id, refusal.reason_code, _said(refusal.reason)))
 
     def _note(self, connection: Connection, session: Session, packet_id: int) -> None:
         """Until its PUBREL this identifier means this message."""
@@ -128,7 +159,7 @@ class Receiver:
                 self._turns.send(connection, encode_puback(packet_id))
             else:
                 self._turns.send_packet(connection, PubAck(packet_id, reason_code, _said(reason)))
-            self._turns.count_ack(connection)
+            self._turns.count_acks(connection, 1)
             return
         self._turns.send_packet(connection, PubRec(packet_id, reason_code, _said(reason)))
 

@@ -20,12 +20,23 @@ class Access(Protocol):
         """Asked for every filter, `$share/...` included."""
 
 
-class Claim(NamedTuple):
-    """A PUBLISH that is a bridge's. Its answer (success) stands in its place already; `Hub.turn_down` puts a refusal
-    there, until the turn is taken."""
+class Run:
+    """PUBLISHes of one QoS and topic that are a bridge's, one after another. Their answers (success) stand in their
+    place already; `Hub.turn_down` puts refusals there, by index, until the turn is taken."""
 
-    packet: Publish
-    place: int
+    __slots__ = ("packets", "place", "refusals")
+
+    def __init__(self, packets: list[Publish], place: int = -1) -> None:
+        self.packets = packets
+        self.place = place
+        self.refusals: dict[int, Refusal] = {}
+
+
+class Refusal(NamedTuple):
+    """Why a PUBLISH was turned down."""
+
+    reason_code: int
+    reason: str
 
 
 class Bridge(Protocol):
@@ -38,14 +49,14 @@ class Bridge(Protocol):
 
     prefixes: tuple[str, ...]
 
-    def publish(self, connection: Connection, claims: Sequence[Claim], now: int) -> None:
+    def publish(self, connection: Connection, runs: Sequence[Run], now: int) -> None:
         """All claimed PUBLISHes of one read, in order. Of QoS 2 only the first arrives: retransmissions are answered by
         the hub."""
 
     def captures(self, namespace: str, topic: str) -> bool:
         """Whether the bridge wants a copy of what is published on an ordinary topic."""
 
-    def capture(self, connection: Connection | None, namespace: str, claim: Claim, now: int) -> None:
+    def capture(self, connection: Connection | None, namespace: str, run: Run, now: int) -> None:
         """A copy of an ordinary message; for one of a will there is no connection and nobody to turn down."""
 
     def acknowledged(self, connection: Connection, session: Session, acks: Sequence[PubAck], now: int) -> None:

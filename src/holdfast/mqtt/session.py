@@ -116,6 +116,21 @@ class Session:
                 self._packet_id = packet_id
                 return packet_id
 
+    def lend(self, leases: list[object]) -> list[int]:
+        """Identifiers for messages of a bridge's."""
+        packet_id = self._packet_id
+        inflight = self.inflight
+        taken = self.leases
+        ids: list[int] = []
+        for lease in leases:
+            packet_id = packet_id % PACKET_ID_MAX + 1
+            while packet_id in taken or packet_id in inflight:
+                packet_id = packet_id % PACKET_ID_MAX + 1
+            taken[packet_id] = lease
+            ids.append(packet_id)
+        self._packet_id = packet_id
+        return ids
+
     def push(self, entry: Outgoing, message: Message) -> None:
         self.queue.append(entry)
         self.queued_bytes += message.size_bytes

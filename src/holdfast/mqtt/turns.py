@@ -73,8 +73,8 @@ class Turns:
         connection.held_turn = self.number
 
     def reserve(self, connection: Connection, data: bytes) -> int:
-        """Put an answer in its place in the stream, to be seen when this turn is durable. Until the turn is taken
-        `replace` can put another one there."""
+        """Put answers in their place in the stream, to be seen when this turn is durable. Until the turn is taken
+        others can be put there."""
         connection.held_turn = self.number
         held = connection.held
         held.append(data)
@@ -83,18 +83,18 @@ class Turns:
             self._dirty.append(connection)
         return len(held) - 1
 
-    def replace(self, connection: Connection, place: int, packet: Packet) -> None:
-        """Put another answer in the place that was reserved."""
+    def fit(self, connection: Connection, packet: Packet) -> bytes:
+        """The packet as the client can take it; nothing if it cannot."""
         if not connection.wants_problems:
             packet = without_explanation(packet)
-        connection.held[place] = encode_within(packet, connection.version, connection.packet_bytes_max) or b""
+        return encode_within(packet, connection.version, connection.packet_bytes_max) or b""
 
-    def count_ack(self, connection: Connection) -> None:
-        """A PUBACK was sent; if it is held the client's message counts against our Receive Maximum until then."""
+    def count_acks(self, connection: Connection, count: int) -> None:
+        """PUBACKs were sent; while they are held the client's messages count against our Receive Maximum."""
         if connection.held_turn > self.synced:
-            connection.held_acks += 1
+            connection.held_acks += count
             held = self._awaiting.setdefault(self.number, {})
-            held[connection] = held.get(connection, 0) + 1
+            held[connection] = held.get(connection, 0) + count
 
     def close(self, connection: Connection) -> None:
         connection.closing = True

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from holdfast.mqtt.codec import Properties, Publish
 from holdfast.mqtt.messages import Message, expiry_of
 from holdfast.mqtt.router import Router
-from holdfast.mqtt.seams import Bridge, Claim
+from holdfast.mqtt.seams import Bridge, Run
 from holdfast.mqtt.session import Session
 from holdfast.mqtt.settings import SECOND_US
 from holdfast.mqtt.spaces import Space
@@ -49,4 +49,4 @@ class Wills:
         self._router.publish(space, message, session, now)
         if self._bridge is not None and self._bridge.captures(space.name, will.topic):
             packet = Publish(will.topic, will.payload, properties=properties)
-            self._bridge.capture(None, space.name, Claim(packet, -1), now)
+            self._bridge.capture(None, space.name, Run([packet]), now)

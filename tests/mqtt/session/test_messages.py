@@ -13,6 +13,8 @@ from holdfast.mqtt.codec import (
     V311,
     Disconnect,
     Packet,
+    PingReq,
+    PingResp,
     Properties,
     PubAck,
     PubComp,
@@ -29,7 +31,7 @@ from holdfast.mqtt.codec import (
 from holdfast.mqtt.connection import Connection
 from holdfast.mqtt.hub import Hub
 from holdfast.mqtt.messages import Message
-from holdfast.mqtt.seams import AllowAll, Claim, Granted
+from holdfast.mqtt.seams import AllowAll, Granted, Refusal, Run
 from holdfast.mqtt.session import Session, Subscriber, Terms
 from holdfast.mqtt.settings import MqttSettings
 from tests.mqtt.session.rig import Client, Rig
@@ -675,23 +677,27 @@ class Queues:
         self.asked: list[object] = []
         self.hub: Hub | None = None
         self.refused: set[int] = set()
+        self.lengths: list[int] = []
 
-    def publish(self, connection: Connection, claims: Sequence[Claim], now: int) -> None:
-        self.asked.append([(one.packet.topic, one.packet.qos) for one in claims])
+    def publish(self, connection: Connection, runs: Sequence[Run], now: int) -> None:
+        self.asked.append([(one.topic, one.qos) for run in runs for one in run.packets])
+        self.lengths = [len(run.packets) for run in runs]
         assert self.hub is not None
-        for claim in claims:
-            if claim.packet.packet_id in self.refused:
-                self.hub.turn_down(connection, claim, 0x97, "full", now)
+        for run in runs:
+            for index, packet in enumerate(run.packets):
+                if packet.packet_id in self.refused:
+                    run.refusals[index] = Refusal(0x97, "full")
+            self.hub.turn_down(connection, run, now)
 
     def captures(self, namespace: str, topic: str) -> bool:
         return topic.startswith("captured")
 
-    def capture(self, connection: Connection | None, namespace: str, claim: Claim, now: int) -> None:
-        self.asked.append((connection is not None, claim.packet.topic))
+    def capture(self, connection: Connection | None, namespace: str, run: Run, now: int) -> None:
+        self.asked.append((connection is not None, run.packets[0].topic))
 
     def acknowledged(self, connection: Connection, session: Session, acks: Sequence[PubAck], now: int) -> None:
         assert self.hub is not None
-        self.asked.append([self.hub.returned(connection, session, ack.packet_id) for ack in acks])
+        self.asked.append(self.hub.returned(connection, session, acks))
 
     def will(self, namespace: str, client_id: str, will: Will, now: int) -> None:
         self.asked.append((namespace, client_id, will.payload))
@@ -777,6 +783,41 @@ def test_what_the_bridge_turns_down_is_refused_in_its_place() -> None:
     assert quiet.send(Publish("$queue/a", b"1", 1, 1), Publish("$queue/a", b"")) == [PubAck(1, 0x97)]
 
 
+def test_messages_to_a_queue_are_claimed_in_runs() -> None:
+    bridge, rig = bridged()
+    client = rig.connect("c")
+    other = Properties(topic_alias=1)
+    client.send(*[Publish("$queue/a", b"", 1, n) for n in range(1, 6)])
+    assert bridge.lengths == [1, 4]  # the first shows that the client may
+    answers = client.send(
+        Publish("$queue/a", b"", 1, 6),
+        Publish("$queue/a", b"", 1, 7),
+        Publish("$queue/a", b"", 2, 8),
+        Publish("$queue/a", b"", 1, 9),
+        PingReq(),
+        Publish("$queue/a", b"", 1, 10),
+        Publish("$queue/a", b"", 1, 11, properties=other),
+        Publish("$queue/b", b"", 1, 12),
+        Publish("$queue/b", b"", 1, 13),
+    )
+    assert bridge.lengths == [2, 1, 1, 1, 1, 1, 1]
+    assert answers == [
+        PubAck(6), PubAck(7), PubRec(8), PubAck(9), PingResp(), PubAck(10), PubAck(11), PubAck(12), PubAck(13),
+    ]  # fmt: skip
+
+
+def test_a_run_does_not_go_beyond_the_receive_maximum() -> None:
+    bridge = Queues()
+    rig = Rig(MqttSettings(receive_maximum=3), bridge=bridge)
+    bridge.hub = rig.hub
+    client = rig.connect("c")
+    client.send(Publish("$queue/a", b"", 1, 1))
+    assert client.send(*[Publish("$queue/a", b"", 1, n) for n in range(2, 5)]) == [PubAck(2), PubAck(3), PubAck(4)]
+    answers = client.send(*[Publish("$queue/a", b"", 1, n) for n in range(5, 9)])
+    assert [type(answer) for answer in answers] == [PubAck, PubAck, PubAck, Disconnect]
+    assert code_of(answers[-1:]) == 0x93
+
+
 def test_in_3_1_1_a_refused_message_closes_the_connection_instead_of_being_acknowledged() -> None:
     bridge, rig = bridged()
     bridge.refused = {2, 3}
@@ -807,16 +848,15 @@ def test_what_a_bridge_sends_shares_the_window_and_the_identifiers() -> None:
     client.subscribe("t")
     feed = client.connection.feed = Pumped()
     assert rig.hub.room(client.connection) == 2
-    first = rig.hub.lend(client.connection, session, "lease")
+    assert rig.hub.lend(client.connection, session, ["lease"]) == [1]
     session._packet_id = 0
-    second = rig.hub.lend(client.connection, session, "other")
-    assert (first, second) == (1, 2)
+    assert rig.hub.lend(client.connection, session, ["other"]) == [2]
     assert rig.hub.room(client.connection) == 0
-    rig.hub.send(client.connection, encode(Publish("$queue/a", b"x", 1, first), V5))
+    rig.hub.send(client.connection, encode(Publish("$queue/a", b"x", 1, 1), V5))
     rig.settle()
     assert payloads(client.take()) == [b"x"]
-    client.send(PubAck(1), PubAck(2))
-    assert bridge.asked == [["lease", "other"]]
+    client.send(PubAck(1), PubAck(2), PubAck(2))
+    assert bridge.asked == [["lease", "other", None]]
     assert feed.count == 1
     assert rig.hub.room(client.connection) == 2
 

@@ -18,7 +18,8 @@ from holdfast.mqtt.codec import (
     Publish,
     Will,
 )
-from holdfast.mqtt.seams import AllowAll, Claim
+from holdfast.mqtt.seams import AllowAll
+from holdfast.mqtt.seams import Run
 from holdfast.mqtt.settings import NEVER, MqttSettings
 from tests.mqtt.session.rig import Rig
 
@@ -361,7 +362,7 @@ def test_what_the_shell_says_late_changes_nothing() -> None:
     rig.hub.lost(client.connection, rig.now)
     rig.hub.receive(client.connection, [PingReq()], rig.now)
     rig.hub.resume(client.connection, rig.now)
-    rig.hub.turn_down(client.connection, Claim(Publish("t", b"", 1, 1), 0), 0x97, "full", rig.now)
+    rig.hub.turn_down(client.connection, Run([Publish("t", b"", 1, 1)], 0), rig.now)
     assert rig.settle().now == []
     stranger = rig.client()
     stranger.drop()

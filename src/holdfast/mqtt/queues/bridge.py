@@ -7,8 +7,9 @@ durable, because they share the stream of everything else that the connection is
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import structlog
@@ -25,7 +26,7 @@ from holdfast.mqtt.queues.consumers import Consumer, Feed, QueueName, Ticket
 from holdfast.mqtt.queues.drafts import to_draft
 from holdfast.mqtt.queues.names import Deed, Route
 from holdfast.mqtt.queues.settling import Wish, wishes
-from holdfast.mqtt.seams import Claim, Granted
+from holdfast.mqtt.seams import Granted, Refusal, Run
 from holdfast.mqtt.session import Session, Subscriber, Terms
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
@@ -37,24 +38,45 @@ ROUTES_CACHED_MAX: Final = 10_000
 _GROUP_OF_NOBODY: Final = "default"
 
 
-class Batch:
-    """Drafts for one queue, and who is told if one is refused. A will's has nobody."""
+class Owner(NamedTuple):
+    """Who is told if a draft or settlement is refused: a PUBLISH, by where it is in a run. A will has no connection."""
 
-    __slots__ = ("claims", "drafts")
+    connection: Connection | None
+    run: Run
+    at: int
+
+
+class Batch:
+    """Drafts for one queue. `owners` has them by the index of the first draft of each run."""
+
+    __slots__ = ("drafts", "owners", "starts")
 
     def __init__(self) -> None:
         self.drafts: list[Draft] = []
-        self.claims: list[tuple[Connection | None, Claim]] = []
+        self.starts: list[int] = []
+        self.owners: list[Owner] = []
+
+    def add(self, connection: Connection | None, run: Run, index: int, drafts: list[Draft]) -> None:
+        """Drafts of the PUBLISHes of a run from `index` on."""
+        self.starts.append(len(self.drafts))
+        self.owners.append(Owner(connection, run, index))
+        self.drafts += drafts
+
+    def owner(self, index: int) -> Owner:
+        """Whose draft it is."""
+        at = bisect_right(self.starts, index) - 1
+        owner = self.owners[at]
+        return owner._replace(at=owner.at + index - self.starts[at])
 
 
 class Settling:
-    """Settlements for one group, and who is told if one is refused; an ack by PUBACK has nobody."""
+    """Settlements for one group, and who is told if one is refused, by index; of an ack by PUBACK nobody is."""
 
-    __slots__ = ("claims", "settlements")
+    __slots__ = ("owners", "settlements")
 
     def __init__(self) -> None:
         self.settlements: list[Settlement] = []
-        self.claims: list[tuple[Connection | None, Claim | None]] = []
+        self.owners: dict[int, Owner] = {}
 
 
 class QueueBridge:
@@ -72,6 +94,7 @@ class QueueBridge:
         self._captures = Captures(node)
         self._routes: dict[str, Route] = {}
         self._batches: dict[QueueName, Batch] = {}
+        self._refused: dict[Run, Connection] = {}
         self._settling: dict[tuple[QueueName, str], Settling] = {}
 
     @property
@@ -84,27 +107,36 @@ class QueueBridge:
 
     # --- from clients -----------------------------------------------------------------------------------------------
 
-    def publish(self, connection: Connection, claims: Sequence[Claim], now: int) -> None:
+    def publish(self, connection: Connection, runs: Sequence[Run], now: int) -> None:
         """See `seams.Bridge`."""
-        topic = ""
-        batch: Batch | None = None
-        for claim in claims:
-            packet = claim.packet
+        for run in runs:
+            packets = run.packets
             try:
-                if packet.topic != topic:
-                    route = self._route(packet.topic)
-                    topic = packet.topic
-                    batch = None
-                    if route.deed is Deed.ENQUEUE:
-                        batch = self._batch((connection.namespace, route.queue))
-                if batch is not None:
-                    properties = packet.properties
-                    batch.drafts.append(Draft(packet.payload) if properties is NO_PROPERTIES else to_draft(packet, now))
-                    batch.claims.append((connection, claim))
-                else:
-                    self._other(connection, claim, self._route(topic))
+                route = self._route(packets[0].topic)
             except HoldfastError as error:
-                self._turn_down(connection, claim, error)
+                for index in range(len(packets)):
+                    self._refuse(Owner(connection, run, index), error)
+                continue
+            if route.deed is Deed.ENQUEUE:
+                batch = self._batch((connection.namespace, route.queue))
+                if any(packet.properties is not NO_PROPERTIES for packet in packets):
+                    self._draft_each(connection, run, batch, now)
+                else:
+                    batch.add(connection, run, 0, [Draft(packet.payload) for packet in packets])
+                continue
+            for index in range(len(packets)):
+                try:
+                    self._other(Owner(connection, run, index), route)
+                except HoldfastError as error:
+                    self._refuse(Owner(connection, run, index), error)
+
+    def _draft_each(self, connection: Connection, run: Run, batch: Batch, now: int) -> None:
+        """Drafts of messages with properties, which may make no sense."""
+        for index, packet in enumerate(run.packets):
+            try:
+                batch.add(connection, run, index, [to_draft(packet, now)])
+            except HoldfastError as error:
+                self._refuse(Owner(connection, run, index), error)
 
     def _route(self, topic: str) -> Route:
         route = self._routes.get(topic)
@@ -121,14 +153,17 @@ class QueueBridge:
             batch = self._batches[queue] = Batch()
         return batch
 
-    def _other(self, connection: Connection, claim: Claim, route: Route) -> None:
+    def _other(self, owner: Owner, route: Route) -> None:
         """Anything but an enqueue."""
+        connection = owner.connection
+        assert connection is not None
+        packet = owner.run.packets[owner.at]
         if route.deed is Deed.SETTLE:
-            for wish in wishes(claim.packet):
-                self._settle_as(connection, claim, route, wish)
+            for wish in wishes(packet):
+                self._settle_as(connection, owner, route, wish)
             return
         self.work()  # what came before must have happened before
-        fields = _fields(claim.packet)
+        fields = _fields(packet)
         if route.deed is Deed.CREATE:
             name = fields.pop("name", None)
             if not isinstance(name, str):
@@ -137,7 +172,7 @@ class QueueBridge:
         else:
             self._node.update_queue_now((connection.namespace, route.queue), fields)
 
-    def _settle_as(self, connection: Connection, claim: Claim, route: Route, wish: Wish) -> None:
+    def _settle_as(self, connection: Connection, owner: Owner, route: Route, wish: Wish) -> None:
         queue = (connection.namespace, route.queue)
         feed = _feed(connection)
         consumers = [] if feed is None else [one for one in feed.consumers.values() if one.queue == queue]
@@ -156,51 +191,45 @@ class QueueBridge:
         else:
             settlement = _from_afar(wish, route.verb, connection)
             group = wish.group or (consumers[0].group if consumers else _default_group(connection))
-        self._settle(queue, group, settlement, connection, claim)
+        settling = self._settling_of(queue, group)
+        settling.owners[len(settling.settlements)] = owner
+        settling.settlements.append(settlement)
 
-    def _settle(
-        self,
-        queue: QueueName,
-        group: str,
-        settlement: Settlement,
-        connection: Connection | None = None,
-        claim: Claim | None = None,
-    ) -> None:
+    def _settling_of(self, queue: QueueName, group: str) -> Settling:
         settling = self._settling.get((queue, group))
         if settling is None:
             settling = self._settling[queue, group] = Settling()
-        settling.settlements.append(settlement)
-        settling.claims.append((connection, claim))
+        return settling
 
     def acknowledged(self, connection: Connection, session: Session, acks: Sequence[PubAck], now: int) -> None:  # noqa: ARG002
         """See `seams.Bridge`."""
-        hub = self._plain
-        for ack in acks:
-            ticket = hub.returned(connection, session, ack.packet_id)
-            if not isinstance(ticket, Ticket) or not ticket.native:
+        consumer: Consumer | None = None
+        settlements: list[Settlement] = []
+        for ack, ticket in zip(acks, self._plain.returned(connection, session, acks), strict=True):
+            if not isinstance(ticket, Ticket) or not ticket.consumer.native:
                 continue
-            code = ack.reason_code
-            if code < reasons.UNSPECIFIED_ERROR:
-                verb, error = Verb.ACK, ""
+            if ticket.consumer is not consumer:
+                consumer = ticket.consumer
+                settlements = self._settling_of(consumer.queue, consumer.group).settlements
+            _, message_id, token, partition = ticket
+            if ack.reason_code < reasons.UNSPECIFIED_ERROR:
+                settlements.append(Settlement(message_id, token, partition=partition))
             else:
-                verb = Verb.REJECT if code == reasons.PAYLOAD_FORMAT_INVALID else Verb.NACK
-                error = ack.properties.reason_string or f"PUBACK with reason code 0x{code:02X}"
-            settlement = Settlement(ticket.message_id, ticket.token, verb, error=error, partition=ticket.partition)
-            self._settle(ticket.queue, ticket.group, settlement)
+                settlements.append(_refusal(ack, message_id, token, partition))
 
     def captures(self, namespace: str, topic: str) -> bool:
         return bool(self._captures.of(namespace, topic))
 
-    def capture(self, connection: Connection | None, namespace: str, claim: Claim, now: int) -> None:
+    def capture(self, connection: Connection | None, namespace: str, run: Run, now: int) -> None:
+        """See `seams.Bridge`."""
+        [packet] = run.packets
         try:
-            draft = to_draft(claim.packet, now, captured=True)
+            draft = to_draft(packet, now, captured=True)
         except HoldfastError as error:
-            self._turn_down(connection, claim, error)
+            self._refuse(Owner(connection, run, 0), error)
             return
-        for queue in self._captures.of(namespace, claim.packet.topic):
-            batch = self._batch(queue)
-            batch.drafts.append(draft)
-            batch.claims.append((connection, claim))
+        for queue in self._captures.of(namespace, packet.topic):
+            self._batch(queue).add(connection, run, 0, [draft])
 
     def will(self, namespace: str, client_id: str, will: Will, now: int) -> None:
         """A will for a queue is enqueued like any other message."""
@@ -211,9 +240,7 @@ class QueueBridge:
             route = self._route(will.topic)
             if route.deed is not Deed.ENQUEUE:
                 raise InvalidArgument(field="the will topic", problem="is not a queue")
-            batch = self._batch((namespace, route.queue))
-            batch.drafts.append(to_draft(packet, now))
-            batch.claims.append((None, Claim(packet, -1)))
+            self._batch((namespace, route.queue)).add(None, Run([packet]), 0, [to_draft(packet, now)])
         except HoldfastError as error:
             log.warning(
                 "a will was not enqueued", client=client_id, topic=will.topic, code=error.code, error=str(error)
@@ -224,7 +251,7 @@ class QueueBridge:
     @property
     def busy(self) -> bool:
         """Whether something waits for the end of the turn."""
-        return bool(self._batches or self._settling)
+        return bool(self._batches or self._settling or self._refused)
 
     def work(self) -> None:
         """Do what has gathered: at the end of a turn, before its answers are taken."""
@@ -234,6 +261,11 @@ class QueueBridge:
             self._enqueue(queue, batch)
         for (queue, group), one in settling.items():
             self._settle_all(queue, group, one)
+        refused, self._refused = self._refused, {}
+        if refused and self.hub is not None:
+            now = self.now()
+            for run, connection in refused.items():
+                self.hub.turn_down(connection, run, now)
 
     def reset(self) -> None:
         """The store failed: what was gathered was confirmed to nobody, and goes."""
@@ -241,6 +273,7 @@ class QueueBridge:
         self.watchers.clear()
         self._batches.clear()
         self._settling.clear()
+        self._refused.clear()
 
     def _enqueue(self, queue: QueueName, batch: Batch) -> None:
         drafts = batch.drafts
@@ -248,11 +281,11 @@ class QueueBridge:
             self._admit(queue[0], len(drafts), sum([len(draft.payload) for draft in drafts]))
             reply = self._node.enqueue_now(queue, drafts, PROTOCOL)
         except HoldfastError as error:
-            for connection, claim in batch.claims:
-                self._turn_down(connection, claim, error)
+            for index in range(len(drafts)):
+                self._refuse(batch.owner(index), error)
             return
         for index, refusal in reply.errors.items():
-            self._turn_down(*batch.claims[index], refusal)
+            self._refuse(batch.owner(index), refusal)
 
     def _settle_all(self, queue: QueueName, group: str, settling: Settling) -> None:
         results: Sequence[int | HoldfastError | None]
@@ -260,18 +293,22 @@ class QueueBridge:
             results = self._node.settle_now(queue, group, settling.settlements)
         except HoldfastError as error:
             results = [error] * len(settling.settlements)
-        for (connection, claim), result in zip(settling.claims, results, strict=True):
-            if isinstance(result, HoldfastError) and claim is not None:
-                self._turn_down(connection, claim, result)
+        for index, owner in settling.owners.items():
+            result = results[index]
+            if isinstance(result, HoldfastError):
+                self._refuse(owner, result)
 
-    def _turn_down(self, connection: Connection | None, claim: Claim, error: HoldfastError) -> None:
+    def _refuse(self, owner: Owner, error: HoldfastError) -> None:
+        """To be told at the end of the turn, with all others of its run."""
+        connection, run, index = owner
+        packet = run.packets[index]
         if connection is None:
-            log.warning("a message was not enqueued", topic=claim.packet.topic, code=error.code, error=str(error))
+            log.warning("a message was not enqueued", topic=packet.topic, code=error.code, error=str(error))
             return
-        if self.hub is not None:
-            self.hub.turn_down(connection, claim, error.mqtt, str(error), self.now())
-        if connection.version != V5 or not claim.packet.qos:  # the client cannot be told
-            log.info("message refused", client=connection.client_id, topic=claim.packet.topic, code=error.code)
+        run.refusals[index] = Refusal(error.mqtt, str(error))
+        self._refused[run] = connection
+        if connection.version != V5 or not packet.qos:  # the client cannot be told
+            log.info("message refused", client=connection.client_id, topic=packet.topic, code=error.code)
 
     # --- consuming --------------------------------------------------------------------------------------------------
 
@@ -378,17 +415,18 @@ class QueueBridge:
         for packet_id, ticket in leases.items():
             if not isinstance(ticket, Ticket) or feed is None:
                 continue
-            consumer = feed.consumers.get(ticket.filter)
-            leased = self._node.held(ticket.queue, ticket.group, ticket.partition, ticket.message_id, ticket.token)
+            before = ticket.consumer
+            consumer = feed.consumers.get(before.filter)
+            leased = self._node.held(before.queue, before.group, ticket.partition, ticket.message_id, ticket.token)
             if leased is None:
                 continue
             if consumer is not None and feed.send_again(consumer, packet_id, leased, now):
-                session.leases[packet_id] = ticket
+                session.leases[packet_id] = ticket._replace(consumer=consumer)
                 if consumer.membership is not None:
                     consumer.membership.adopt(leased)
             else:
                 release = Settlement(ticket.message_id, ticket.token, Verb.RELEASE, partition=ticket.partition)
-                self._settle(ticket.queue, ticket.group, release)
+                self.settle(before.queue, before.group, release)
 
     def closed(self, connection: Connection, session: Session, graceful: bool, now: int) -> None:  # noqa: ARG002 - the seam's
         """See `seams.Bridge`."""
@@ -411,21 +449,25 @@ class QueueBridge:
     def room(self, connection: Connection) -> int:
         return self._plain.room(connection)
 
-    def lend(self, connection: Connection, session: Session, lease: object) -> int:
-        return self._plain.lend(connection, session, lease)
+    def lend(self, connection: Connection, session: Session, leases: list[object]) -> list[int]:
+        return self._plain.lend(connection, session, leases)
 
     def send(self, connection: Connection, data: bytes) -> None:
         self._plain.send(connection, data)
 
-    def wake(self) -> None:
-        """Something is to be sent or done: have a turn."""
-        self._node.commit.soon()
-
     def settle(self, queue: QueueName, group: str, settlement: Settlement) -> None:
-        self._settle(queue, group, settlement)
+        self._settling_of(queue, group).settlements.append(settlement)
 
     def soon(self) -> None:
         self._node.commit.soon()
+
+
+def _refusal(ack: PubAck, message_id: int, token: int, partition: int) -> Settlement:
+    """A PUBACK that says the client could not."""
+    code = ack.reason_code
+    verb = Verb.REJECT if code == reasons.PAYLOAD_FORMAT_INVALID else Verb.NACK
+    error = ack.properties.reason_string or f"PUBACK with reason code 0x{code:02X}"
+    return Settlement(message_id, token, verb, error=error, partition=partition)
 
 
 def _feed(connection: Connection) -> Feed | None:

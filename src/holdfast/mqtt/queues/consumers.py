@@ -12,7 +12,7 @@ from collections import deque
 from typing import NamedTuple, Protocol
 
 from holdfast.core.commands import Leased, Settlement, Verb
-from holdfast.mqtt.codec import V5
+from holdfast.mqtt.codec import PACKET_BYTES_MAX, V5
 from holdfast.mqtt.connection import Connection
 from holdfast.mqtt.queues.deliveries import Form
 from holdfast.mqtt.session import Session, Subscriber, Terms
@@ -21,13 +21,9 @@ QueueName = tuple[str, str]
 
 
 class Ticket(NamedTuple):
-    """A delivery that was sent and not answered. It names its consumer by filter: the client may be on a new connection
-    when it answers."""
+    """A delivery that was sent and not answered. The payload is not kept: it is read again should it be needed."""
 
-    filter: str
-    queue: QueueName
-    group: str
-    native: bool
+    consumer: Consumer
     message_id: int
     token: int
     partition: int
@@ -44,11 +40,10 @@ class Outlet(Protocol):
     """Where a feed sends, and where it settles."""
 
     def room(self, connection: Connection) -> int: ...
-    def lend(self, connection: Connection, session: Session, lease: object) -> int: ...
+    def lend(self, connection: Connection, session: Session, leases: list[object]) -> list[int]: ...
     def send(self, connection: Connection, data: bytes) -> None: ...
     def settle(self, queue: QueueName, group: str, settlement: Settlement) -> None: ...
     def now(self) -> int: ...
-    def wake(self) -> None: ...
     def soon(self) -> None: ...
 
 
@@ -77,7 +72,6 @@ class Consumer:
         feed = self._feed
         feed.waiting.extend([(self, leased) for leased in batch])
         feed.pump(feed.outlet.now())
-        feed.outlet.wake()
         feed.outlet.soon()  # the turn that leased them is over: without another nobody would send what was pumped
 
     def hold(self, leased: Leased) -> None:
@@ -101,43 +95,40 @@ class Feed:
         self.waiting: deque[tuple[Consumer, Leased]] = deque()
 
     def pump(self, now: int) -> None:
-        """Send what waits, as far as the window allows."""
+        """Send what waits, as far as the window allows: runs of one consumer at a time."""
         connection = self.connection
-        outlet = self.outlet
         waiting = self.waiting
         while waiting and not connection.paused and not connection.closing:
-            consumer, leased = waiting[0]
-            if consumer.qos and outlet.room(connection) <= 0:
+            consumer = waiting[0][0]
+            most = self.outlet.room(connection) if consumer.qos else len(waiting)
+            run: list[Leased] = []
+            while waiting and waiting[0][0] is consumer and len(run) < most:
+                run.append(waiting.popleft()[1])
+            if not run:
                 return
-            waiting.popleft()
             if self.consumers.get(consumer.filter) is consumer:
-                self._send(consumer, leased, now)
+                self._send(consumer, run, now)
 
-    def _send(self, consumer: Consumer, leased: Leased, now: int) -> None:
-        message = leased.message
+    def _send(self, consumer: Consumer, run: list[Leased], now: int) -> None:
         connection = self.connection
         outlet = self.outlet
-        packet_id = 0
+        ids = [0] * len(run)
         if consumer.qos:
-            ticket = Ticket(
-                consumer.filter,
-                consumer.queue,
-                consumer.group,
-                consumer.native,
-                message.id,
-                leased.token,
-                leased.partition,
-            )
-            packet_id = outlet.lend(connection, self.session, ticket)
-        data = consumer.form.encode(leased, packet_id, now)
-        if len(data) > connection.packet_bytes_max:
-            self._too_large(consumer, leased, packet_id, len(data))
-            return
-        outlet.send(connection, data)
+            tickets = [Ticket(consumer, leased.message.id, leased.token, leased.partition) for leased in run]
+            ids = outlet.lend(connection, self.session, list[object](tickets))
+        packets = consumer.form.encode(run, ids, now)
+        limit = connection.packet_bytes_max
+        if limit < PACKET_BYTES_MAX:
+            for index in [index for index, packet in enumerate(packets) if len(packet) > limit]:
+                self._too_large(consumer, run[index], ids[index], len(packets[index]))
+                packets[index] = b""
+        outlet.send(connection, b"".join(packets))
         if not consumer.native or connection.version != V5:
-            consumer.hold(leased)
+            for leased in run:
+                consumer.hold(leased)
         if not consumer.qos and consumer.native:
-            outlet.settle(consumer.queue, consumer.group, _settlement(leased, Verb.ACK))
+            for leased in run:
+                outlet.settle(consumer.queue, consumer.group, _settlement(leased, Verb.ACK))
 
     def _too_large(self, consumer: Consumer, leased: Leased, packet_id: int, size_bytes: int) -> None:
         """The client cannot take it [MQTT-3.1.2-24]: that is a failed attempt, and another consumer may do better."""
@@ -150,7 +141,7 @@ class Feed:
 
     def send_again(self, consumer: Consumer, packet_id: int, leased: Leased, now: int) -> bool:
         """What the client did not answer on the connection before. False if there is no room for it now."""
-        data = consumer.form.encode(leased, packet_id, now, dup=True)
+        [data] = consumer.form.encode([leased], [packet_id], now, dup=True)
         if self.connection.quota <= 0 or len(data) > self.connection.packet_bytes_max:
             return False
         self.connection.quota -= 1
@@ -173,7 +164,7 @@ class Feed:
         del self.consumers[consumer.filter]
         self.waiting = deque(item for item in self.waiting if item[0] is not consumer)
         for packet_id, lease in list(self.session.leases.items()):
-            if isinstance(lease, Ticket) and lease.filter == consumer.filter:
+            if isinstance(lease, Ticket) and lease.consumer is consumer:
                 self.session.leases[packet_id] = None  # the identifier stays in use until its PUBACK
         if consumer.membership is not None:
             consumer.membership.leave(Verb.RELEASE)

@@ -1,11 +1,12 @@
 """A leased delivery becomes a PUBLISH. Pure.
 
-This is the hot way out, so the property block is put together by one format instead of field by field: 1.5 µs a
-message against 6 with the general encoder. What is the same for a subscription is encoded once.
+This is the hot way out, so the property block is put together as one text instead of field by field, and what a
+delivery has in common with the one before it is made once: 1.4 µs a message against 6 with the general encoder.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from holdfast.core.commands import Leased
@@ -15,10 +16,7 @@ from holdfast.mqtt.codec.properties import BYTES, write_bytes, write_text, write
 from holdfast.units import MILLISECOND, SECOND
 
 _EXPIRY_MAX_S: Final = 0xFFFF_FFFF
-_PAIRS: Final = (
-    b"%b&\0\x0amessage-id%b&\0\x07attempt\0%c%b&\0\x0blease-token\0%c%b"
-    b"&\0\x0elease-deadline\0%c%b&\0\x0benqueued-at\0%c%b"
-)
+_LENGTHS: Final = [chr(length) for length in range(0x80)]
 
 
 def pair(name: str, value: str) -> bytes:
@@ -29,49 +27,64 @@ def pair(name: str, value: str) -> bytes:
 class Form:
     """How deliveries of one subscription look on the wire."""
 
-    __slots__ = ("_first", "_same", "_topic", "_version")
+    __slots__ = ("_first", "_ids", "_same", "_topic", "_version")
 
     def __init__(self, queue: str, group: str, qos: int, version: int, ids: tuple[int, ...]) -> None:
         self._topic = write_text(f"$queue/{queue}")
         self._first = 0x30 | qos << 1
         self._version = version
-        same = pair("queue", queue) + pair("consumer-group", group)
-        self._same = b"".join(b"\x0b" + write_varint(one) for one in ids) + same
+        self._ids = b"".join(b"\x0b" + write_varint(one) for one in ids)
+        self._same = pair("queue", queue) + pair("consumer-group", group)
 
-    def encode(self, leased: Leased, packet_id: int, now: int, *, dup: bool = False) -> bytes:
-        """The PUBLISH; `packet_id` is 0 with QoS 0."""
-        message = leased.message
-        head = self._topic + packet_id.to_bytes(2, "big") if packet_id else self._topic
-        if self._version == V5:
-            block = self._block(leased, now)
-            head += write_varint(len(block)) + block
-        first = self._first | 8 if dup else self._first
-        return BYTES[first] + write_varint(len(head) + len(message.payload)) + head + message.payload
+    def encode(self, run: Sequence[Leased], packet_ids: Sequence[int], now: int, *, dup: bool = False) -> list[bytes]:
+        """The PUBLISHes; the identifiers are 0 with QoS 0."""
+        first = BYTES[self._first | 8 if dup else self._first]
+        topic = self._topic
+        v5 = self._version == V5
+        packets: list[bytes] = []
+        shown: tuple[int, ...] = ()
+        common = block = b""
+        for leased, packet_id in zip(run, packet_ids, strict=True):
+            message = leased.message
+            if v5:
+                times = (leased.deadline, leased.attempt, message.enqueued_at, message.expires_at)
+                if times != shown:
+                    shown = times
+                    common = self._common(leased, now)
+                extra = message.extra
+                token = str(leased.token)
+                if extra is NO_EXTRA or extra.message_id is None:
+                    name = str(message.id)
+                    text = (
+                        f"&\0\x0amessage-id\0{_LENGTHS[len(name)]}{name}"
+                        f"&\0\x0blease-token\0{_LENGTHS[len(token)]}{token}"
+                    )
+                    block = common + text.encode()
+                else:
+                    block = common + pair("message-id", extra.message_id) + pair("lease-token", token)
+                if extra is not NO_EXTRA:
+                    block += _travelling(extra)
+                block = write_varint(len(block)) + block
+            payload = message.payload
+            head = topic + packet_id.to_bytes(2, "big") + block if packet_id else topic + block
+            packets.append(first + write_varint(len(head) + len(payload)) + head + payload)
+        return packets
 
-    def _block(self, leased: Leased, now: int) -> bytes:
+    def _common(self, leased: Leased, now: int) -> bytes:
+        """What deliveries of one lease, of messages that came together, have in common."""
         message = leased.message
-        extra = message.extra
-        message_id = str(message.id) if extra.message_id is None else extra.message_id
-        attempt = b"%d" % leased.attempt
-        token = b"%d" % leased.token
-        deadline = b"%d" % (leased.deadline // MILLISECOND)
-        enqueued_at = b"%d" % (message.enqueued_at // MILLISECOND)
-        block = _PAIRS % (
-            self._same,
-            write_text(message_id),
-            len(attempt),
-            attempt,
-            len(token),
-            token,
-            len(deadline),
-            deadline,
-            len(enqueued_at),
-            enqueued_at,
-        )
+        expiry = b""
         if message.expires_at:
-            left_s = min(max(0, -((now - message.expires_at) // SECOND)), _EXPIRY_MAX_S)
-            block = b"\x02" + left_s.to_bytes(4, "big") + block
-        return block if extra is NO_EXTRA else block + _travelling(extra)
+            left_s = max(0, -((now - message.expires_at) // SECOND))
+            expiry = b"\x02" + min(left_s, _EXPIRY_MAX_S).to_bytes(4, "big")
+        return (
+            expiry
+            + self._ids
+            + self._same
+            + pair("attempt", str(leased.attempt))
+            + pair("lease-deadline", str(leased.deadline // MILLISECOND))
+            + pair("enqueued-at", str(message.enqueued_at // MILLISECOND))
+        )
 
 
 def _travelling(extra: Extra) -> bytes:
