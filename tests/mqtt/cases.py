@@ -228,7 +228,7 @@ CONNECTS = [
     ],
     hello("flags of a CONNECT", rules.FLAGS_RESERVED, b"\x12\x00"),
     refused("a second CONNECT", rules.CONNECT_TWICE, connect(V5, "02", ID)),
-    hello("MQIsdp", rules.PROTOCOL_NAME, frame(0x10, text("MQIsdp") + "03 02 003c" + ID)),
+    hello("MQTT 3.1", rules.PROTOCOL_LEVEL, frame(0x10, text("MQIsdp") + "03 02 003c" + ID), ONLY_311),
     hello("mqtt in small letters", rules.PROTOCOL_NAME, frame(0x10, text("mqtt") + "04 02 003c" + ID)),
     hello("an empty protocol name", rules.PROTOCOL_NAME, frame(0x10, "0000")),
     hello("nothing in a CONNECT", rules.TRUNCATED, frame(0x10, "")),

@@ -193,7 +193,7 @@ def test_in_311_there_is_nothing_to_leave_out() -> None:
 @strategies.patient
 @given(st.data())
 def test_without_an_explanation_the_rest_stays(data: st.DataObject) -> None:
-    """[MQTT-3.1.2-32]"""
+    """[MQTT-3.1.2-29]"""
     packet = data.draw(strategies.from_server(V5))
     quiet = without_explanation(packet)
     assert type(quiet) is type(packet)

@@ -10,6 +10,7 @@ from holdfast.mqtt.codec.packets import V5, V311, Auth, ConnAck, Connect, Discon
 from holdfast.mqtt.codec.properties import NO_PROPERTIES, Properties
 from holdfast.mqtt.rules import Violation
 
+_V31 = 3  # it had another name, and is not spoken here; its clients understand the refusal of 3.1.1
 _CLEAN = 0x02
 _WILL = 0x04
 _WILL_RETAIN = 0x20
@@ -20,6 +21,8 @@ _USERNAME = 0x80
 def read_version(body: Body) -> int:
     """The protocol's name and level. Whoever speaks another protocol is told so before anything else is looked at."""
     name = body.binary()
+    if name == b"MQIsdp":
+        return _V31
     if name != b"MQTT":
         raise Violation(rules.PROTOCOL_NAME)
     return body.u8()

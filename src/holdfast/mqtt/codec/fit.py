@@ -29,7 +29,7 @@ def encode_within(packet: Packet, version: int, limit_bytes: int) -> bytes | Non
     """The packet in at most `limit_bytes`; None if it cannot be made to fit.
 
     User properties go first, then the reason string, then both [MQTT-3.2.2-19 and -20, and the like of each packet].
-    None means for a PUBLISH to drop it as if it had been sent [MQTT-3.1.2-28], for any other packet to close.
+    None means for a PUBLISH to drop it as if it had been sent [MQTT-3.1.2-25], for any other packet to close.
     """
     raw = encode(packet, version)
     if len(raw) <= limit_bytes:
@@ -45,7 +45,7 @@ def encode_within(packet: Packet, version: int, limit_bytes: int) -> bytes | Non
 
 def without_explanation(packet: Packet) -> Packet:
     """The packet for a client that asked for no problem information: reason string and user properties go only with
-    PUBLISH, CONNACK and DISCONNECT then [MQTT-3.1.2-32]."""
+    PUBLISH, CONNACK and DISCONNECT then [MQTT-3.1.2-29]."""
     return _without(packet, ("user_properties", "reason_string")) if isinstance(packet, _SILENCED) else packet
 
 

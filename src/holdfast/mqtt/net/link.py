@@ -15,13 +15,15 @@ from holdfast.mqtt.codec import Connect, Decoder, Packet, ProtocolError
 from holdfast.mqtt.connection import Connection
 
 LINGER_SECONDS: Final = 5.0
-"""How long a closed connection may take to send what is left before it is cut."""
+"""How long a closed connection may take to send what is left, and its client to close it too, before it is cut."""
 
 
 class Wire(Protocol):
     """What a link needs of a transport; asyncio's are such."""
 
     def write(self, data: bytes) -> None: ...
+    def can_write_eof(self) -> bool: ...
+    def write_eof(self) -> None: ...
     def close(self) -> None: ...
     def abort(self) -> None: ...
     def pause_reading(self) -> None: ...
@@ -50,6 +52,7 @@ class Link(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._wire: Wire | None = None
         self._stall: asyncio.TimerHandle | None = None
+        self._linger: asyncio.TimerHandle | None = None
         self._waiting: list[Packet] | None = None  # what came after CONNECT, while that is being looked at
         self._error: ProtocolError | None = None
         self._holds: set[str] = set()  # why nothing is read at the moment
@@ -130,8 +133,9 @@ class Link(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         self._closed = True
-        if self._stall is not None:
-            self._stall.cancel()
+        for timer in (self._stall, self._linger):
+            if timer is not None:
+                timer.cancel()
         self._owner.lost(self)
 
     # --- from the front ---------------------------------------------------------------------------------------------
@@ -143,9 +147,19 @@ class Link(asyncio.Protocol):
         if data:
             wire.write(data)
         if close:
-            self._closed = True
+            self._end(wire)
+
+    def _end(self, wire: Wire) -> None:
+        """Send what is left, and close when the client does. What it still sends is read and thrown away: the system
+        resets a connection that is closed with input unread, and then the client may never see why it was closed."""
+        self._closed = True
+        if wire.can_write_eof():
+            wire.write_eof()
+            if self._holds:
+                wire.resume_reading()
+        else:
             wire.close()
-            self._loop.call_later(LINGER_SECONDS, wire.abort)
+        self._linger = self._loop.call_later(LINGER_SECONDS, wire.abort)
 
     def cut(self) -> None:
         """End it at once: nothing more is sent."""

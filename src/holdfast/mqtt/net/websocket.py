@@ -87,6 +87,12 @@ class SocketWire:
             self._paused = True
             self._link.pause_writing()
 
+    def can_write_eof(self) -> bool:
+        return False  # a WebSocket has its own goodbye
+
+    def write_eof(self) -> None:
+        raise NotImplementedError
+
     def close(self) -> None:
         self._closing = True
         self._more.set()
