@@ -18,8 +18,7 @@ from holdfast.mqtt.codec import (
     Publish,
     Will,
 )
-from holdfast.mqtt.seams import AllowAll
-from holdfast.mqtt.seams import Run
+from holdfast.mqtt.seams import AllowAll, Run
 from holdfast.mqtt.settings import NEVER, MqttSettings
 from tests.mqtt.session.rig import Rig
 
