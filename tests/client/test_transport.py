@@ -222,3 +222,17 @@ async def test_tls_with_a_private_authority_and_a_client_certificate(tmp_path: P
         async with Client(url, retries=NEVER) as stranger:
             with pytest.raises(ServerUnreachable, match="certificate verify failed"):
                 await stranger.queue("jobs")
+
+
+async def test_a_server_that_is_just_starting_is_waited_for_whatever_is_asked() -> None:
+    asked = 0
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        nonlocal asked
+        asked += 1
+        if asked < 3:
+            raise httpx.ConnectError("refused", request=request)
+        return httpx.Response(200, json={"messages": 7})
+
+    async with client_of(handler) as client:
+        assert await client.delete_queue("jobs") == 7

@@ -3,26 +3,44 @@
 Exit codes, the same for every command:
 
     0     done; for `serve`, stopped gracefully
-    1     failed; the message and the error's code are on standard error
-    2     the command line or the configuration is wrong; nothing was started
-    130   ended at once by a second Ctrl-C (SIGINT); 143 by a second SIGTERM
+    1     failed, or not all of it was done; the message and the error's code are on standard error
+    2     the command line or the configuration is wrong; nothing was started or sent
+    3     there was nothing to receive
+    130   ended by Ctrl-C (SIGINT); `serve` and `worker` by a second one, and by a second SIGTERM with 143
+
+Results are on standard output, everything said about them on standard error. Every flag has an environment twin:
+`HOLDFAST_`, the words of the command and the flag in capitals, joined by `_`, as in `HOLDFAST_QUEUE_CREATE_MAX_DEPTH`;
+those that many commands share have one for all: `HOLDFAST_URL`, `HOLDFAST_TOKEN`, `HOLDFAST_OUTPUT`, `HOLDFAST_YES`,
+`HOLDFAST_DRY_RUN`, `HOLDFAST_GROUP`. Flags of `serve` are settings, and go by the variables of those too. `NO_COLOR` is
+respected.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from holdfast import __version__
+from holdfast.cli.browse import browse
 from holdfast.cli.completion import completion
 from holdfast.cli.config import config
+from holdfast.cli.connection import Connection, connection_options
+from holdfast.cli.dlq import dlq
+from holdfast.cli.options import give_twins
 from holdfast.cli.output import show_error
+from holdfast.cli.queue import queue
+from holdfast.cli.receive import receive
+from holdfast.cli.send import send
 from holdfast.cli.serve import serve
+from holdfast.cli.settle import ack, extend, nack, reject, release
 from holdfast.cli.token import token
 from holdfast.cli.user import user
 from holdfast.errors import ConfigUnreadable, HoldfastError, InvalidConfig
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
 
 
 class _Root(click.Group):
@@ -31,6 +49,8 @@ class _Root(click.Group):
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
+        except KeyboardInterrupt:
+            ctx.exit(EXIT_INTERRUPTED)
         except HoldfastError as error:
             show_error(error)
             ctx.exit(EXIT_USAGE if isinstance(error, InvalidConfig | ConfigUnreadable) else EXIT_FAILED)
@@ -38,12 +58,37 @@ class _Root(click.Group):
 
 @click.group(cls=_Root, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="holdfast", message="%(prog)s %(version)s")
-def main() -> None:
+@connection_options
+@click.pass_context
+def main(context: click.Context, /, **options: Any) -> None:
     """Holdfast, a durable message queue broker.
 
-    Exit codes: 0 done, 1 failed, 2 wrong command line or configuration, 130 or 143 ended by a second signal.
+    The options below say which server a command talks to; `serve` and what works on files need none of them.
+
+    Exit codes: 0 done, 1 failed, 2 wrong command line or configuration, 3 nothing to receive, 130 or 143 ended by a
+    signal.
     """
+    context.obj = Connection(**options)
 
 
-for command in (serve, config, user, token, completion):
+COMMANDS: tuple[click.Command, ...] = (
+    serve,
+    queue,
+    send,
+    receive,
+    ack,
+    nack,
+    reject,
+    release,
+    extend,
+    browse,
+    dlq,
+    config,
+    user,
+    token,
+    completion,
+)
+
+for command in COMMANDS:
     main.add_command(command)
+    give_twins(command, f"HOLDFAST_{command.name}")

@@ -24,6 +24,7 @@ config_file = click.option(
 output_format = click.option(
     "-o",
     "--output",
+    envvar="HOLDFAST_OUTPUT",
     type=click.Choice(["table", "json", "jsonl"]),
     default="table",
     show_default=True,
@@ -37,6 +38,18 @@ def setting_flags(command: Command) -> Command:
         if field.kind.flag:
             command = _option(field, field.kind.flag)(command)
     return command
+
+
+def give_twins(command: click.Command, prefix: str) -> None:
+    """Give every flag of a command, and of those below it, its environment variable. Flags that are settings have the
+    setting's."""
+    settings = {_parameter(field) for field in all_fields() if field.kind.flag}
+    for option in command.params:
+        if isinstance(option, click.Option) and option.envvar is None and option.name not in settings:
+            option.envvar = f"{prefix}_{max(option.opts, key=len).lstrip('-')}".replace("-", "_").upper()
+    if isinstance(command, click.Group):
+        for name, child in command.commands.items():
+            give_twins(child, f"{prefix}_{name}")
 
 
 def given(flags: dict[str, object]) -> dict[str, object]:

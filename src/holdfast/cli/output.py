@@ -2,27 +2,43 @@
 
 from __future__ import annotations
 
+import re
 import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import click
 import msgspec
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
 from holdfast.errors import HoldfastError
 
 _WIDER_THAN_ANY_LINE = 100_000
+_NUMBER = re.compile(r"-|[\d,.]+( ?(ms|s|B|[KMGT]iB|/s))?|\d+[dhm] \d+[hms]")
+"""What stands to the right in a table."""
 
 
 def show_table(columns: list[str], rows: list[list[str]]) -> None:
     """A table that is never cut: in a pipe or a narrow terminal a line grows past the edge instead."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, no_wrap=True)
+    for index, column in enumerate(columns):
+        numbers = rows and all(_NUMBER.fullmatch(row[index]) for row in rows)
+        table.add_column(column, no_wrap=True, justify="right" if numbers else "left")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    Console(file=sys.stdout, width=_WIDER_THAN_ANY_LINE).print(table)
+    _print(table)
+
+
+def _print(table: Table) -> None:
+    """Without the blanks that fill up the last column."""
+    console = Console(file=sys.stdout, width=_WIDER_THAN_ANY_LINE)
+    with console.capture() as captured:
+        console.print(table)
+    click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()), color=True)
 
 
 def show_json(value: object) -> None:
@@ -42,9 +58,25 @@ def show_rows(output: str, columns: list[str], rows: list[dict[str, object]]) ->
             show_table(columns, [[_cell(row.get(column)) for column in columns] for row in rows])
 
 
+def show_one(output: str, fields: dict[str, object]) -> None:
+    """One thing: its fields below one another for people, an object for programs."""
+    match output:
+        case "json":
+            show_json(fields)
+        case "jsonl":
+            show_rows(output, [], [fields])
+        case _:
+            table = Table(box=None, pad_edge=False, show_header=False)
+            table.add_column(style="bold", no_wrap=True)
+            table.add_column(no_wrap=True)
+            for name, value in fields.items():
+                table.add_row(Text(name), Text(_cell(value)))
+            _print(table)
+
+
 def _cell(value: object) -> str:
     if isinstance(value, list | tuple):
-        return " ".join(map(str, value))
+        return " ".join(map(str, value)) or "-"
     return "-" if value is None or value == "" else str(value)
 
 
@@ -57,3 +89,28 @@ def show_error(error: HoldfastError) -> None:
 def show_note(text: str) -> None:
     """A remark for the person at the terminal."""
     Console(file=sys.stderr, soft_wrap=True).print(Text(text))
+
+
+@contextmanager
+def progress_bar(what: str, total: int | None, *, hidden: bool) -> Iterator[Callable[[int], None]]:
+    """A bar on standard error, if that is a terminal. Call what it gives with how many are done."""
+    console = Console(file=sys.stderr)
+    columns = [
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[speed]}"),
+        TimeElapsedColumn(),
+    ]
+    if hidden or not console.is_terminal:
+        yield lambda _done: None
+        return
+    started = time.monotonic()
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(what, total=total, speed="")
+
+        def advance(done: int) -> None:
+            elapsed = time.monotonic() - started
+            progress.update(task, completed=done, speed=f"{done / elapsed:,.0f}/s" if elapsed > 0.5 else "")
+
+        yield advance

@@ -17,6 +17,9 @@ from holdfast import wire
 
 Answer = TypeVar("Answer")
 
+LONG_WORK_SECONDS = 600.0
+"""How much longer than others calls may take that go through all messages of a queue."""
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -135,6 +138,8 @@ def delete_message(queue: str, message_id: str) -> Call[None]:
 # --- queues ---------------------------------------------------------------------------------------------------------
 
 _one_queue = _reader(wire.Queue)
+_stats = _reader(wire.QueueStats)
+_cursor_range = _reader(wire.CursorRange)
 
 
 def create_queue(queue: str, config: Mapping[str, object]) -> Call[wire.Queue]:
@@ -158,4 +163,101 @@ def update_queue(queue: str, config: Mapping[str, object]) -> Call[wire.Queue]:
 
 
 def delete_queue(queue: str) -> Call[wire.QueueDeleted]:
-    return Call(method="DELETE", path=_queue(queue), read=_reader(wire.QueueDeleted))
+    read = _reader(wire.QueueDeleted)
+    return Call(method="DELETE", path=_queue(queue), read=read, wait_seconds=LONG_WORK_SECONDS)
+
+
+def pause_queue(queue: str) -> Call[wire.Queue]:
+    return Call(method="POST", path=_queue(queue, "pause"), read=_one_queue, repeatable=True)
+
+
+def resume_queue(queue: str) -> Call[wire.Queue]:
+    return Call(method="POST", path=_queue(queue, "resume"), read=_one_queue, repeatable=True)
+
+
+def purge_queue(queue: str) -> Call[wire.Purged]:
+    return Call(method="POST", path=_queue(queue, "purge"), read=_reader(wire.Purged), wait_seconds=LONG_WORK_SECONDS)
+
+
+def stats(queue: str) -> Call[wire.QueueStats]:
+    return Call(method="GET", path=_queue(queue, "stats"), read=_stats, repeatable=True)
+
+
+def consumers(queue: str) -> Call[wire.ConsumerList]:
+    return Call(method="GET", path=_queue(queue, "consumers"), read=_reader(wire.ConsumerList), repeatable=True)
+
+
+def overview() -> Call[wire.Overview]:
+    return Call(method="GET", path=_path("overview"), read=_reader(wire.Overview), repeatable=True)
+
+
+# --- groups ---------------------------------------------------------------------------------------------------------
+
+
+def groups(queue: str) -> Call[wire.GroupList]:
+    return Call(method="GET", path=_queue(queue, "groups"), read=_reader(wire.GroupList), repeatable=True)
+
+
+def create_group(queue: str, group: str, wish: wire.GroupCreate) -> Call[wire.Group]:
+    path = _queue(queue, "groups", segment(group))
+    return Call(method="PUT", path=path, read=_reader(wire.Group), body=_encode(wish))
+
+
+def delete_group(queue: str, group: str) -> Call[None]:
+    path = _queue(queue, "groups", segment(group))
+    return Call(method="DELETE", path=path, read=_nothing, wait_seconds=LONG_WORK_SECONDS)
+
+
+def cursor_read(queue: str, group: str, wish: wire.CursorRead) -> Call[wire.CursorRange]:
+    path = _queue(queue, "groups", segment(group), "read")
+    return Call(method="POST", path=path, read=_cursor_range, body=_encode(wish), repeatable=True)
+
+
+def cursor_commit(queue: str, group: str, positions: Sequence[wire.Position]) -> Call[wire.CursorCommitted]:
+    path = _queue(queue, "groups", segment(group), "commit")
+    body = _encode(wire.CursorCommit(list(positions)))
+    return Call(method="POST", path=path, read=_reader(wire.CursorCommitted), body=body, repeatable=True)
+
+
+# --- dead letters ---------------------------------------------------------------------------------------------------
+
+_job = _reader(wire.RedriveJob)
+
+
+def dead_letters(
+    queue: str, *, reason: str = "", error: str = "", group: str = "", cursor: str = "", limit: int = 100
+) -> Call[wire.MessagePage]:
+    path = _queue(queue, "dlq", reason=reason, error=error, group=group, cursor=cursor, limit=limit, encoding="base64")
+    return Call(method="GET", path=path, read=_page, repeatable=True)
+
+
+def retry_dead(queue: str, letter: str, to: str = "") -> Call[wire.Retried]:
+    path = _queue(queue, "dlq", segment(letter), "retry", to=to)
+    return Call(method="POST", path=path, read=_reader(wire.Retried))
+
+
+def redrive(queue: str, wish: wire.Redrive) -> Call[wire.RedriveJob]:
+    path = _queue(queue, "dlq", "redrive")
+    return Call(method="POST", path=path, read=_job, body=_encode(wish), wait_seconds=LONG_WORK_SECONDS)
+
+
+def redrives(queue: str) -> Call[wire.RedriveList]:
+    return Call(method="GET", path=_queue(queue, "dlq", "redrive"), read=_reader(wire.RedriveList), repeatable=True)
+
+
+def redrive_progress(queue: str, job: str) -> Call[wire.RedriveJob]:
+    return Call(method="GET", path=_queue(queue, "dlq", "redrive", segment(job)), read=_job, repeatable=True)
+
+
+def cancel_redrive(queue: str, job: str) -> Call[wire.RedriveJob]:
+    return Call(method="DELETE", path=_queue(queue, "dlq", "redrive", segment(job)), read=_job, repeatable=True)
+
+
+def purge_dead(queue: str, which: wire.DeadFilter) -> Call[wire.Purged]:
+    return Call(
+        method="POST",
+        path=_queue(queue, "dlq", "purge"),
+        read=_reader(wire.Purged),
+        body=_encode(which),
+        wait_seconds=LONG_WORK_SECONDS,
+    )

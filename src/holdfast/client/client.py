@@ -20,7 +20,7 @@ import ssl
 import time
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Literal, Self, TypeVar
 
 import httpx
 
@@ -49,6 +49,8 @@ CHUNK_MESSAGES = 1_000
 """Messages in one request of `send_many`: enough that the request costs little beside them, few enough that progress
 shows and that a retry repeats little."""
 CHUNK_BYTES = 4 << 20
+PAGE_MESSAGES = 100
+PAGE_ENDLESS = 1 << 62
 HELD_MAX = 10_000
 """Unsettled messages that the client remembers, to give them back when it closes. Past it the oldest are forgotten:
 their leases then end by themselves."""
@@ -370,17 +372,27 @@ class Client:
         self, queue: str, *, state: str = "", group: str = "", limit: int | None = None
     ) -> AsyncGenerator[wire.MessageView, None]:
         """Live messages, oldest first, page by page; nothing is leased. `limit` is how many at most."""
+
+        def page(cursor: str, size: int) -> calls.Call[wire.MessagePage]:
+            return calls.browse(queue, state=state, group=group, cursor=cursor, limit=size)
+
+        async for message in self._pages(page, limit):
+            yield message
+
+    async def _pages(
+        self, page: Callable[[str, int], calls.Call[wire.MessagePage]], limit: int | None
+    ) -> AsyncGenerator[wire.MessageView, None]:
+        """Messages, page after page. A page may be empty and not the last."""
         cursor = ""
-        left = limit
-        while left is None or left > 0:
-            size = 100 if left is None else min(left, 100)
-            page = await self.call(calls.browse(queue, state=state, group=group, cursor=cursor, limit=size))
-            for message in page.messages:
+        left = PAGE_ENDLESS if limit is None else limit
+        while left > 0:
+            found = await self.call(page(cursor, min(left, PAGE_MESSAGES)))
+            for message in found.messages:
                 yield message
-            cursor = page.cursor
+            left -= len(found.messages)
+            cursor = found.cursor
             if not cursor:
                 return
-            left = None if left is None else left - len(page.messages)
 
     async def message(self, queue: str, message_id: str) -> wire.MessageView:
         """One live message, and how it stands in each group."""
@@ -442,11 +454,113 @@ class Client:
 
     async def pause_queue(self, queue: str) -> Queue:
         """Give out no further messages; it still takes them."""
-        return await self.update_queue(queue, {"paused": True})
+        return await self.call(calls.pause_queue(queue))
 
     async def resume_queue(self, queue: str) -> Queue:
         """Give out messages again."""
-        return await self.update_queue(queue, {"paused": False})
+        return await self.call(calls.resume_queue(queue))
+
+    async def purge_queue(self, queue: str) -> int:
+        """Remove the messages that wait now; how many that were."""
+        return (await self.call(calls.purge_queue(queue))).messages
+
+    async def stats(self, queue: str) -> wire.QueueStats:
+        """Figures of a queue and its groups."""
+        return await self.call(calls.stats(queue))
+
+    async def consumers(self, queue: str) -> wire.ConsumerList:
+        """The push consumers of a queue, and how many lease requests wait."""
+        return await self.call(calls.consumers(queue))
+
+    async def overview(self) -> wire.Overview:
+        """The node at a glance; its `namespace` is the one this client's credentials are for."""
+        return await self.call(calls.overview())
+
+    # --- groups -----------------------------------------------------------------------------------------------------
+
+    async def groups(self, queue: str) -> list[wire.Group]:
+        """The groups of a queue."""
+        return (await self.call(calls.groups(queue))).groups
+
+    async def create_group(
+        self,
+        queue: str,
+        group: str,
+        *,
+        kind: Literal["lease", "cursor"] = "lease",
+        start: Literal["earliest", "latest"] | None = None,
+        max_lag_messages: int = 0,
+        max_lag_age: Duration = 0,
+    ) -> wire.Group:
+        """Create a group before it is used. Without `start` the first group of a queue has all that is stored, a later
+        one only what comes after it."""
+        wish = wire.GroupCreate(
+            kind=kind, start=start, max_lag_messages=max_lag_messages, max_lag_age=duration(max_lag_age)
+        )
+        return await self.call(calls.create_group(queue, group, wish))
+
+    async def delete_group(self, queue: str, group: str) -> None:
+        """Delete a group; messages that only it had still to settle go with it."""
+        await self.call(calls.delete_group(queue, group))
+
+    async def read(
+        self, queue: str, group: str, partition: int = 0, *, first: int = 0, limit: int = 1_000
+    ) -> wire.CursorRange:
+        """Read a partition as a log, as a cursor group: from sequence `first`, or from after what is committed."""
+        wish = wire.CursorRead(partition=partition, first=first, limit=limit, encoding="base64")
+        return await self.call(calls.cursor_read(queue, group, wish))
+
+    async def commit(self, queue: str, group: str, positions: Mapping[int, int]) -> int:
+        """A cursor group is done with everything up to these sequences, by partition; how many messages that were."""
+        wish = [wire.Position(partition, sequence) for partition, sequence in positions.items()]
+        return (await self.call(calls.cursor_commit(queue, group, wish))).messages
+
+    # --- dead letters -----------------------------------------------------------------------------------------------
+
+    async def dead_letters(
+        self, queue: str, *, reason: str = "", error: str = "", group: str = "", limit: int | None = None
+    ) -> AsyncGenerator[wire.MessageView, None]:
+        """The dead letters of a queue, oldest first; nothing is leased. `error` is a part of the last error."""
+
+        def page(cursor: str, size: int) -> calls.Call[wire.MessagePage]:
+            return calls.dead_letters(queue, reason=reason, error=error, group=group, cursor=cursor, limit=size)
+
+        async for letter in self._pages(page, limit):
+            yield letter
+
+    async def retry_dead(self, queue: str, letter: str, *, to: str = "") -> wire.Retried:
+        """Bring one dead letter back, to where it came from or to another queue."""
+        return await self.call(calls.retry_dead(queue, letter, to))
+
+    async def redrive(
+        self,
+        queue: str,
+        which: wire.DeadFilter = wire.DeadFilter(),
+        *,
+        to: str = "",
+        rate: float = 0,
+        limit: int = 0,
+        dry_run: bool = False,
+    ) -> wire.RedriveJob:
+        """Start to bring dead letters back, at `rate` a second at most. `dry_run` only counts them."""
+        wish = wire.Redrive(filter=which, to=to, rate=rate, limit=limit, dry_run=dry_run)
+        return await self.call(calls.redrive(queue, wish))
+
+    async def redrives(self, queue: str) -> list[wire.RedriveJob]:
+        """Redrives of a queue, newest first."""
+        return (await self.call(calls.redrives(queue))).redrives
+
+    async def redrive_progress(self, queue: str, job: str) -> wire.RedriveJob:
+        """How far a redrive has come."""
+        return await self.call(calls.redrive_progress(queue, job))
+
+    async def cancel_redrive(self, queue: str, job: str) -> wire.RedriveJob:
+        """End a redrive; what it has moved stays moved."""
+        return await self.call(calls.cancel_redrive(queue, job))
+
+    async def purge_dead(self, queue: str, which: wire.DeadFilter = wire.DeadFilter()) -> int:
+        """Throw dead letters of a queue away; how many that were."""
+        return (await self.call(calls.purge_dead(queue, which))).messages
 
 
 def _context(tls: Tls | ssl.SSLContext) -> ssl.SSLContext:

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from datetime import datetime
 from itertools import islice
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 import httpx
 
@@ -322,6 +322,153 @@ class SyncClient:
     def resume_queue(self, queue: str) -> Queue:
         """Give out messages again."""
         return self._portal.run(self._client.resume_queue(queue))
+
+    def purge_queue(
+        self,
+        queue: str,
+    ) -> int:
+        """Remove the messages that wait now; how many that were."""
+        return self._portal.run(self._client.purge_queue(queue))
+
+    def stats(
+        self,
+        queue: str,
+    ) -> wire.QueueStats:
+        """Figures of a queue and its groups."""
+        return self._portal.run(self._client.stats(queue))
+
+    def consumers(
+        self,
+        queue: str,
+    ) -> wire.ConsumerList:
+        """The push consumers of a queue, and how many lease requests wait."""
+        return self._portal.run(self._client.consumers(queue))
+
+    def overview(self) -> wire.Overview:
+        """The node at a glance; its `namespace` is the one this client's credentials are for."""
+        return self._portal.run(self._client.overview())
+
+    def groups(
+        self,
+        queue: str,
+    ) -> list[wire.Group]:
+        """The groups of a queue."""
+        return self._portal.run(self._client.groups(queue))
+
+    def create_group(
+        self,
+        queue: str,
+        group: str,
+        *,
+        kind: Literal["lease", "cursor"] = "lease",
+        start: Literal["earliest", "latest"] | None = None,
+        max_lag_messages: int = 0,
+        max_lag_age: Duration = 0,
+    ) -> wire.Group:
+        """Create a group before it is used. Without `start` the first group of a queue has all that is stored, a later
+        one only what comes after it."""
+        return self._portal.run(
+            self._client.create_group(
+                queue, group, kind=kind, start=start, max_lag_messages=max_lag_messages, max_lag_age=max_lag_age
+            )
+        )
+
+    def delete_group(
+        self,
+        queue: str,
+        group: str,
+    ) -> None:
+        """Delete a group; messages that only it had still to settle go with it."""
+        return self._portal.run(self._client.delete_group(queue, group))
+
+    def read(
+        self,
+        queue: str,
+        group: str,
+        partition: int = 0,
+        *,
+        first: int = 0,
+        limit: int = 1000,
+    ) -> wire.CursorRange:
+        """Read a partition as a log, as a cursor group: from sequence `first`, or from after what is committed."""
+        return self._portal.run(self._client.read(queue, group, partition, first=first, limit=limit))
+
+    def commit(
+        self,
+        queue: str,
+        group: str,
+        positions: Mapping[int, int],
+    ) -> int:
+        """A cursor group is done with everything up to these sequences, by partition; how many messages that were."""
+        return self._portal.run(self._client.commit(queue, group, positions))
+
+    def dead_letters(
+        self,
+        queue: str,
+        *,
+        reason: str = "",
+        error: str = "",
+        group: str = "",
+        limit: int | None = None,
+    ) -> Iterator[wire.MessageView]:
+        """The dead letters of a queue, oldest first; nothing is leased. `error` is a part of the last error."""
+        return self._portal.iterate(
+            self._client.dead_letters(queue, reason=reason, error=error, group=group, limit=limit)
+        )
+
+    def retry_dead(
+        self,
+        queue: str,
+        letter: str,
+        *,
+        to: str = "",
+    ) -> wire.Retried:
+        """Bring one dead letter back, to where it came from or to another queue."""
+        return self._portal.run(self._client.retry_dead(queue, letter, to=to))
+
+    def redrive(
+        self,
+        queue: str,
+        which: wire.DeadFilter = wire.DeadFilter(),
+        *,
+        to: str = "",
+        rate: float = 0,
+        limit: int = 0,
+        dry_run: bool = False,
+    ) -> wire.RedriveJob:
+        """Start to bring dead letters back, at `rate` a second at most. `dry_run` only counts them."""
+        return self._portal.run(self._client.redrive(queue, which, to=to, rate=rate, limit=limit, dry_run=dry_run))
+
+    def redrives(
+        self,
+        queue: str,
+    ) -> list[wire.RedriveJob]:
+        """Redrives of a queue, newest first."""
+        return self._portal.run(self._client.redrives(queue))
+
+    def redrive_progress(
+        self,
+        queue: str,
+        job: str,
+    ) -> wire.RedriveJob:
+        """How far a redrive has come."""
+        return self._portal.run(self._client.redrive_progress(queue, job))
+
+    def cancel_redrive(
+        self,
+        queue: str,
+        job: str,
+    ) -> wire.RedriveJob:
+        """End a redrive; what it has moved stays moved."""
+        return self._portal.run(self._client.cancel_redrive(queue, job))
+
+    def purge_dead(
+        self,
+        queue: str,
+        which: wire.DeadFilter = wire.DeadFilter(),
+    ) -> int:
+        """Throw dead letters of a queue away; how many that were."""
+        return self._portal.run(self._client.purge_dead(queue, which))
 
 
 async def _pulled(messages: Iterable[object], count: int) -> AsyncIterator[object]:

@@ -20,6 +20,8 @@ from holdfast.wire import ItemError
 Answer = TypeVar("Answer")
 Token = str | Callable[[], str]
 
+_NOTHING_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+
 _HEADERS = {"content-type": "application/json", "accept": "application/json"}
 
 
@@ -58,7 +60,7 @@ class Transport:
             if not isinstance(answer, _Failure):
                 return answer
             pause = policy.pause(attempt, answer.retry_after, self._chance())
-            if not may_repeat(answer.error, call.repeatable) or not policy.another(
+            if not may_repeat(answer.error, call.repeatable or not answer.sent) or not policy.another(
                 attempt, time.monotonic() - began, pause
             ):
                 return _given_up(call, answer)
@@ -74,7 +76,9 @@ class Transport:
                 call.method, call.path, content=call.body or None, headers=headers, timeout=timeout
             )
         except httpx.TransportError as error:
-            return _Failure(ServerUnreachable(url=self.url, problem=_reason(error)))
+            failure = _Failure(ServerUnreachable(url=self.url, problem=_reason(error)))
+            failure.sent = not isinstance(error, _NOTHING_SENT)
+            return failure
         if response.is_success:
             return self._read(call, response)
         problem = problem_of(response.status_code, response.content, self.url)
@@ -92,12 +96,13 @@ class Transport:
 class _Failure:
     """An attempt that brought no answer."""
 
-    __slots__ = ("error", "items", "retry_after")
+    __slots__ = ("error", "items", "retry_after", "sent")
 
     def __init__(self, error: HoldfastError, retry_after: float = 0.0, items: list[ItemError] | None = None) -> None:
         self.error = error
         self.retry_after = retry_after
         self.items = items or []
+        self.sent = True  # False: the server cannot have seen it
 
 
 def _given_up(call: Call[Answer], failure: _Failure) -> Answer:

@@ -23,6 +23,26 @@ from holdfast.errors import ConfigUnreadable, InvalidConfig, UnknownSetting
 CONFIG_VARIABLE = "HOLDFAST_CONFIG"
 """Names the file when no --config is given. It is not a setting: a file cannot name itself."""
 
+COMMAND_LINE_VARIABLES = frozenset(
+    f"HOLDFAST_{name}"
+    for name in (
+        *("URL", "TOKEN", "TOKEN_FILE", "USER", "PASSWORD_FILE", "NAMESPACE", "CA_FILE", "CERTIFICATE_FILE"),
+        *("KEY_FILE", "VERIFY", "TIMEOUT", "OUTPUT", "YES", "DRY_RUN"),
+        *("QUEUE", "GROUP", "ID", "LEASE_TOKEN", "LEASE_DEADLINE", "ATTEMPT", "ENQUEUED_AT", "PRIORITY", "KEY"),
+        *("MESSAGE_ID", "CONTENT_TYPE", "CORRELATION_ID", "REPLY_TO", "PAYLOAD"),
+    )
+)
+"""Not settings of a server: where the commands of a client find it, and what they tell a shell of a message."""
+
+COMMAND_LINE_PREFIXES = tuple(
+    f"HOLDFAST_{command}_"
+    for command in (
+        *("SERVE", "QUEUE", "SEND", "RECEIVE", "ACK", "NACK", "REJECT", "RELEASE", "EXTEND", "BROWSE", "DLQ", "TOP"),
+        *("BENCH", "TOKEN", "USER", "CONFIG", "DOCTOR", "COMPLETION", "WORKER"),
+    )
+)
+"""Twins of flags: HOLDFAST_QUEUE_CREATE_MAX_DEPTH."""
+
 
 class _Given(NamedTuple):
     """A raw value somebody wrote, under the name they wrote it."""
@@ -96,6 +116,8 @@ def _from_environment(environ: Mapping[str, str]) -> Iterator[_Given]:
     for variable in sorted(environ):
         if variable in by_variable:
             yield _Given(by_variable[variable], environ[variable], f"environment {variable}")
+        elif variable in COMMAND_LINE_VARIABLES or variable.startswith(COMMAND_LINE_PREFIXES):
+            continue
         elif variable.startswith(prefixes) or get_close_matches(variable, by_variable, n=1, cutoff=0.85):
             # Not every unknown HOLDFAST_ variable is a slip: a scheduler may put some under our prefix (a Kubernetes
             # service named holdfast brings HOLDFAST_SERVICE_HOST), so only what looks like a setting is refused.

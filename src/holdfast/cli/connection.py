@@ -1,0 +1,160 @@
+"""Which server a command talks to, and as whom: the options of `holdfast` itself, and the client made from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+import msgspec
+
+from holdfast.cli.secrets import ask_secret
+from holdfast.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from holdfast.client import SyncClient
+
+# The client is imported by the commands that use it: the others should answer at once.
+
+Command = TypeVar("Command", bound=Callable[..., object])
+
+URL = "http://127.0.0.1:8080"
+
+
+class Connection(msgspec.Struct, frozen=True, kw_only=True):
+    """What the options said."""
+
+    url: str
+    token: str | None
+    token_file: Path | None
+    user: str | None
+    password_file: Path | None
+    namespace: str | None
+    ca_file: Path | None
+    certificate_file: Path | None
+    key_file: Path | None
+    verify: bool
+    timeout: str
+
+    def open(self) -> SyncClient:
+        """A client. A command that talks to the server uses `connected`, which also checks the namespace."""
+        from holdfast.client import SyncClient, Tls  # noqa: PLC0415
+
+        return SyncClient(
+            self.url,
+            token=self._token(),
+            user=self.user,
+            password=self._password(),
+            tls=Tls(
+                ca_file=self.ca_file,
+                certificate_file=self.certificate_file,
+                key_file=self.key_file,
+                verify=self.verify,
+            ),
+            timeout=self.timeout,
+        )
+
+    def _token(self) -> str | None:
+        if self.token is not None or self.token_file is None:
+            return self.token
+        return _secret(self.token_file, "token")
+
+    def _password(self) -> str | None:
+        if self.user is None:
+            return None
+        if self.password_file is not None:
+            return _secret(self.password_file, "password")
+        return ask_secret(f"Password of {self.user}")
+
+
+def _secret(file: Path, what: str) -> str:
+    try:
+        return file.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidArgument(field=f"The {what} file {file}", problem=f"cannot be read: {error}") from None
+
+
+_OPTIONS = (
+    click.option("--url", envvar="HOLDFAST_URL", default=URL, show_default=True, help="The server's HTTP address."),
+    click.option(
+        "--token",
+        envvar="HOLDFAST_TOKEN",
+        help="The token to show. On a command line others can see it: rather set HOLDFAST_TOKEN, or use --token-file.",
+    ),
+    click.option(
+        "--token-file",
+        envvar="HOLDFAST_TOKEN_FILE",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="A file with the token to show.",
+    ),
+    click.option("--user", envvar="HOLDFAST_USER", help="The user to be; its password is asked for."),
+    click.option(
+        "--password-file",
+        envvar="HOLDFAST_PASSWORD_FILE",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="A file with the user's password.",
+    ),
+    click.option(
+        "--namespace",
+        envvar="HOLDFAST_NAMESPACE",
+        help="Do nothing unless the credentials are for this namespace. (They decide it; a client cannot choose.)",
+    ),
+    click.option(
+        "--ca-file",
+        envvar="HOLDFAST_CA_FILE",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="Certificates in PEM to trust, instead of the system's.",
+    ),
+    click.option(
+        "--certificate-file",
+        envvar="HOLDFAST_CERTIFICATE_FILE",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="Your own certificate in PEM, for servers that ask for one.",
+    ),
+    click.option(
+        "--key-file",
+        envvar="HOLDFAST_KEY_FILE",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="The certificate's key. [default: it is in the certificate's file]",
+    ),
+    click.option(
+        "--verify/--no-verify",
+        envvar="HOLDFAST_VERIFY",
+        default=True,
+        help="Whether the server's certificate must be good. [default: verify]",
+    ),
+    click.option(
+        "--timeout", envvar="HOLDFAST_TIMEOUT", default="30s", show_default=True, help="How long to wait for an answer."
+    ),
+)
+
+
+def connection_options(command: Command) -> Command:
+    """The options of `holdfast` itself."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def settings() -> Connection:
+    """What the options of the running command said."""
+    found = click.get_current_context().find_object(Connection)
+    assert found is not None
+    return found
+
+
+@contextmanager
+def connected() -> Iterator[SyncClient]:
+    """A client for the running command."""
+    wanted = settings()
+    with wanted.open() as client:
+        if wanted.namespace is not None:
+            actual = client.overview().namespace
+            if actual != wanted.namespace:
+                raise InvalidArgument(
+                    field="--namespace",
+                    problem=f"is {wanted.namespace!r}, but the credentials are for {actual!r}; nothing was done",
+                )
+        yield client

@@ -1,0 +1,160 @@
+"""`holdfast receive`: lease messages, for a person, a shell, or a command that works on each."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from holdfast.cli.confirm import dry_run_option
+from holdfast.cli.connection import connected, settings
+from holdfast.cli.deliveries import document, exports, row, variables
+from holdfast.cli.options import output_format
+from holdfast.cli.output import show_note, show_rows
+from holdfast.cli.words import plural
+
+if TYPE_CHECKING:
+    from holdfast.client import SyncClient, SyncMessage
+
+EXIT_NOTHING = 3
+EXIT_FAILED = 1
+ERROR_BYTES = 1_000  # of what a failing command said last, kept with the message
+
+group_option = click.option(
+    "-g", "--group", envvar="HOLDFAST_GROUP", default="default", show_default=True, help="The group to consume as."
+)
+
+
+@click.command()
+@click.argument("queue")
+@group_option
+@click.option("-n", "--limit", type=click.IntRange(1, 1_000), default=1, show_default=True, help="How many at most.")
+@click.option("-w", "--wait", default="0s", show_default=True, help="If there is none, wait so long for the first.")
+@click.option("--lease", help="How long the leases last, as 5m. [default: the queue's delivery_timeout]")
+@click.option("--ack", is_flag=True, help="Ack what was received at once: it is gone when it is printed.")
+@click.option("--raw", is_flag=True, help="Print the payload and nothing else, byte for byte.")
+@click.option("--export", is_flag=True, help='Print HOLDFAST_ variables for a shell: eval "$(holdfast receive ...)".')
+@click.option(
+    "--exec",
+    "command",
+    help="Run this shell command for each message, with the payload on its standard input and the HOLDFAST_ "
+    "variables set; its exit code 0 is an ack, any other a nack. Leases are extended while it runs.",
+)
+@click.option("-f", "--follow", is_flag=True, help="With --exec: go on for ever. Ctrl-C gives back what is unfinished.")
+@dry_run_option
+@output_format
+def receive(
+    queue: str,
+    group: str,
+    limit: int,
+    wait: str,
+    lease: str | None,
+    ack: bool,
+    raw: bool,
+    export: bool,
+    command: str | None,
+    follow: bool,
+    dry_run: bool,
+    output: str,
+) -> None:
+    """Lease messages of QUEUE. Settle them with ack, nack, reject, release or extend.
+
+    Exit code 3 if there was nothing to receive.
+
+    \b
+    eval "$(holdfast receive jobs --export)" && echo "$HOLDFAST_PAYLOAD" && holdfast ack
+    holdfast receive jobs --exec 'jq .url | xargs curl -fsS' --follow
+    """
+    if command is None and follow:
+        raise click.UsageError("--follow needs --exec.")
+    if export and limit != 1:
+        raise click.UsageError("--export is for one message: a shell has one set of variables.")
+    with connected() as client:
+        if dry_run:
+            waiting = client.stats(queue).ready
+            show_note(f"Would lease up to {plural(limit, 'message')} of {plural(waiting, 'message')} ready in {queue}.")
+            return
+        if command is not None:
+            _run_each(client, queue, group, limit, wait, lease, command, follow)
+            return
+        deliveries = client.lease(queue, group=group, limit=limit, wait=wait, timeout=lease, consumer=_consumer())
+        if ack and deliveries:
+            from holdfast.wire import Settlement  # noqa: PLC0415
+
+            settlements = [Settlement(id=each.id, lease_token=each.lease_token) for each in deliveries]
+            client.settle(queue, settlements, group=group)
+    if not deliveries:
+        show_note(f"Nothing to receive from {queue}.")
+        raise click.exceptions.Exit(EXIT_NOTHING)
+    if raw:
+        for each in deliveries:
+            sys.stdout.buffer.write(each.body())
+    elif export:
+        click.echo(exports(deliveries[0]))
+    elif output == "table":
+        columns = ["id", "attempt", "age", "prio", "key", "payload"] + ([] if ack else ["token"])
+        show_rows(output, columns, [row(each) for each in deliveries])
+        if not ack:
+            first = deliveries[0]
+            show_note(
+                f"Leased until {first.lease_deadline}. "
+                f"Done with one: holdfast ack {shlex.quote(queue)} {first.id} {first.lease_token}"
+                + (f" --group {shlex.quote(group)}" if group != "default" else "")
+            )
+    else:
+        show_rows(output, [], [document(each) for each in deliveries])
+
+
+def _consumer() -> str:
+    """The same for every command of a user on a machine, so that one may settle what another received."""
+    user = os.environ.get("USER") or os.environ.get("LOGNAME") or "somebody"
+    return f"cli-{user}@{os.uname().nodename}"[:255]
+
+
+# --- --exec ---------------------------------------------------------------------------------------------------------
+
+
+def _run_each(
+    client: SyncClient, queue: str, group: str, limit: int, wait: str, lease: str | None, command: str, follow: bool
+) -> None:
+    done = failed = 0
+    with client.consume(queue, group=group, lease=lease) as consumer:
+        while follow or done + failed < limit:
+            message = consumer.next() if follow else _next(client, queue, group, wait, lease)
+            if message is None:
+                break
+            with message:
+                if _run_one(message, command):
+                    done += 1
+                else:
+                    failed += 1
+    if done + failed == 0:
+        show_note(f"Nothing to receive from {queue}.")
+        raise click.exceptions.Exit(EXIT_NOTHING)
+    show_note(f"{plural(done, 'message')} acked, {failed:,} nacked.")
+    if failed:
+        raise click.exceptions.Exit(EXIT_FAILED)
+
+
+def _next(client: SyncClient, queue: str, group: str, wait: str, lease: str | None) -> SyncMessage | None:
+    found = client.receive(queue, group=group, wait=wait, timeout=lease)
+    return found[0] if found else None
+
+
+def _run_one(message: SyncMessage, command: str) -> bool:
+    """Whether the command did it. What it says goes where ours goes; its last words are kept if it fails."""
+    environment = os.environ | variables(message.delivery) | {"HOLDFAST_URL": settings().url}
+    ran = subprocess.run(  # noqa: S602 - a shell command is what --exec is for
+        command, shell=True, input=message.body, stderr=subprocess.PIPE, env=environment, check=False
+    )
+    sys.stderr.buffer.write(ran.stderr)
+    if ran.returncode == 0:
+        message.ack()
+        return True
+    words = ran.stderr[-ERROR_BYTES:].decode(errors="replace").strip()
+    message.nack(error=f"exit code {ran.returncode}" + (f": {words}" if words else ""))
+    return False
