@@ -372,3 +372,10 @@ async def test_long_polls_end_when_their_queue_or_group_is_deleted(node: Node) -
     with pytest.raises(QueueNotFound):
         await polls[1]
     assert node.queues("default") == []
+
+
+@pytest.mark.parametrize("fields", [{}, {"extra": Extra(key="k")}])
+async def test_an_atomic_enqueue_stores_each_message_once(node: Node, fields: dict[str, object]) -> None:
+    receipt = await node.enqueue(Q, drafts("a", "b", **fields), atomic=True)
+    assert [message.id for _, message, _ in (await node.browse(Q)).messages] == receipt.ids
+    assert (await node.stats(Q)).enqueued == 2

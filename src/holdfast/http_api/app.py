@@ -28,6 +28,7 @@ from holdfast.http_api import deadletters, groups, leases, messages, queues, str
 from holdfast.http_api.access import authorize, identify
 from holdfast.http_api.answers import Answer, Header, refusal
 from holdfast.http_api.call import Call, ClientGone
+from holdfast.http_api.dialects import mqueue
 from holdfast.http_api.routes import Endpoint, Right, Router, Routes, decoded
 from holdfast.units import SECOND
 
@@ -40,6 +41,7 @@ ROUTES: tuple[Routes, ...] = (
     queues.ROUTES,
     groups.ROUTES,
     deadletters.ROUTES,
+    mqueue.ROUTES,
 )
 
 NOBODY = Principal(name="", namespace="", method="anonymous")

@@ -46,7 +46,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     right: Right
     body: type[msgspec.Struct] | object | None = None
     query: type[msgspec.Struct] | None = None
-    gives: type[msgspec.Struct] | None = None
+    gives: object | None = None
     status: int = 200
     errors: tuple[type[HoldfastError], ...] = ()
     takes: tuple[str, ...] = ()  # other content types of the body
@@ -83,7 +83,7 @@ class Routes:
         *,
         body: object | None = None,
         query: type[msgspec.Struct] | None = None,
-        gives: type[msgspec.Struct] | None = None,
+        gives: object | None = None,
         status: int = 200,
         errors: tuple[type[HoldfastError], ...] = (),
         takes: tuple[str, ...] = (),

@@ -1,0 +1,195 @@
+"""MQueue's API: `/enqueue`, `/dequeue`, `/ack`, `/nack`. A namespace and a topic are a namespace and a queue here.
+
+Ids are integers, payloads base64. There are no lease tokens in it: a delivery is settled by the credential that
+dequeued it, in the group `default`.
+"""
+
+from __future__ import annotations
+
+import binascii
+from base64 import b64decode, b64encode
+from typing import Annotated
+
+import msgspec
+
+from holdfast.auth.principal import Action
+from holdfast.broker.catalog import QueueName
+from holdfast.core.commands import Draft, Settlement, Verb
+from holdfast.core.queue import PRIORITY_DEFAULT, check_name
+from holdfast.core.records import NO_EXTRA, Extra
+from holdfast.errors import (
+    Forbidden,
+    HoldfastError,
+    InvalidArgument,
+    LeaseLost,
+    LimitExceeded,
+    MessageTooLarge,
+    QueueFull,
+    QueueNotFound,
+    RequestTooLarge,
+)
+from holdfast.http_api.answers import Answer, answer
+from holdfast.http_api.call import Call, instant
+from holdfast.http_api.routes import Right, Routes
+from holdfast.units import format_instant
+
+ROUTES = Routes("MQueue")
+PROTOCOL = "mqueue"
+GROUP = "default"
+
+Id = Annotated[int, msgspec.Meta(gt=0, le=(1 << 63) - 1)]
+
+
+class Item(msgspec.Struct, frozen=True):
+    """A message to enqueue."""
+
+    namespace: str
+    topic: str
+    payload: str = ""
+    """In base64."""
+    priority: Annotated[int, msgspec.Meta(ge=0, le=255)] = PRIORITY_DEFAULT
+    """Lower is sooner."""
+    deliver_after: str = ""
+    """Not before this instant, as RFC 3339."""
+
+
+class Dequeued(msgspec.Struct, frozen=True):
+    """A delivery."""
+
+    id: Id
+    payload: str
+    lease_expires_at: str
+
+
+class DequeueQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """From where, and how many."""
+
+    namespace: str
+    topic: str
+    limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 10
+
+
+class Ack(msgspec.Struct, frozen=True):
+    """Which delivery is done."""
+
+    id: Id
+    namespace: str
+    topic: str
+
+
+class Nack(msgspec.Struct, frozen=True):
+    """Which delivery failed, and why."""
+
+    id: Id
+    namespace: str
+    topic: str
+    error: str = ""
+
+
+_items = msgspec.json.Decoder(list[Item])
+_ack = msgspec.json.Decoder(Ack)
+_nack = msgspec.json.Decoder(Nack)
+
+
+@ROUTES(
+    "POST",
+    "/enqueue",
+    Right.KNOWN,
+    body=list[Item],
+    gives=list[Id],
+    errors=(QueueNotFound, QueueFull, MessageTooLarge, LimitExceeded, RequestTooLarge, Forbidden),
+)
+async def enqueue(call: Call) -> Answer:
+    """Enqueue items, to one or several topics, and get their ids.
+
+    The items of one topic are stored all or none, since the answer has no place for a single refusal. If a later topic
+    of the same request is refused, the items of those before it are stored; the problem names the items that are not.
+    """
+    items = await call.json(_items)
+    if not items:
+        raise InvalidArgument(field="The body", problem="is empty; send at least one item")
+    batches: dict[QueueName, list[int]] = {}
+    drafts: list[Draft] = []
+    for index, item in enumerate(items):
+        name = _queue(call, item.namespace, item.topic, Action.PRODUCE)
+        batches.setdefault(name, []).append(index)
+        drafts.append(_draft(call, item))
+    for (namespace, _), places in batches.items():
+        call.api.gate.admit(namespace, len(places), sum([len(drafts[place].payload) for place in places]))
+    ids = [0] * len(items)
+    for name, places in batches.items():
+        receipt = await call.node.enqueue(name, [drafts[place] for place in places], PROTOCOL, atomic=True)
+        if receipt.errors:
+            raise call.refused({places[at]: error for at, error in receipt.errors.items()})
+        for place, message_id in zip(places, receipt.ids, strict=True):
+            ids[place] = message_id
+    return answer(ids)
+
+
+def _draft(call: Call, item: Item) -> Draft:
+    try:
+        payload = b64decode(item.payload, validate=True)
+    except binascii.Error:
+        raise InvalidArgument(field="payload", problem="is not base64") from None
+    correlation_id = call.given_correlation_id
+    extra = NO_EXTRA if correlation_id is None else Extra(correlation_id=correlation_id)
+    deliver_at = instant(item.deliver_after, "deliver_after") if item.deliver_after else 0
+    return Draft(payload, item.priority, deliver_at, extra=extra)
+
+
+@ROUTES(
+    "GET",
+    "/dequeue",
+    Right.KNOWN,
+    query=DequeueQuery,
+    gives=list[Dequeued],
+    errors=(QueueNotFound, Forbidden),
+)
+async def dequeue(call: Call) -> Answer:
+    """Lease up to `limit` items, the best first. An empty list means that nothing is ready."""
+    query = call.query(DequeueQuery)
+    name = _queue(call, query.namespace, query.topic, Action.CONSUME)
+    found = await call.node.lease(name, GROUP, query.limit, consumer=_consumer(call), protocol=PROTOCOL)
+    return answer(
+        [
+            Dequeued(one.message.id, b64encode(one.message.payload).decode("ascii"), format_instant(one.deadline))
+            for one in found
+        ]
+    )
+
+
+@ROUTES("POST", "/ack", Right.KNOWN, body=Ack, errors=(QueueNotFound, LeaseLost, Forbidden))
+async def ack(call: Call) -> Answer:
+    """Acknowledge an item: it is done and goes."""
+    wish = await call.json(_ack)
+    return await _settle(call, wish, Verb.ACK, "")
+
+
+@ROUTES("POST", "/nack", Right.KNOWN, body=Nack, errors=(QueueNotFound, LeaseLost, Forbidden))
+async def nack(call: Call) -> Answer:
+    """Say that an item failed: it is retried after the queue's backoff, or dead."""
+    wish = await call.json(_nack)
+    return await _settle(call, wish, Verb.NACK, wish.error)
+
+
+async def _settle(call: Call, wish: Ack | Nack, verb: Verb, error: str) -> Answer:
+    name = _queue(call, wish.namespace, wish.topic, Action.CONSUME)
+    settlement = Settlement(wish.id, verb=verb, error=error, consumer=_consumer(call))
+    [result] = await call.node.settle(name, GROUP, [settlement])
+    if isinstance(result, HoldfastError):
+        raise result
+    return Answer(b"", 200)
+
+
+def _consumer(call: Call) -> str:
+    return f"{call.principal.method}:{call.principal.name}"
+
+
+def _queue(call: Call, namespace: str, topic: str, action: Action) -> QueueName:
+    """Nobody reaches into another's namespace; where no credentials are configured there are no others."""
+    principal = call.principal
+    if namespace != principal.namespace and not principal.unlimited:
+        raise Forbidden(action=str(action), resource=f"namespace {namespace!r}")
+    check_name(namespace, "namespace")
+    principal.demand(action, check_name(topic))
+    return (namespace, topic)
