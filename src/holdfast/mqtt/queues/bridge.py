@@ -211,7 +211,7 @@ class QueueBridge:
             if ticket.consumer is not consumer:
                 consumer = ticket.consumer
                 settlements = self._settling_of(consumer.queue, consumer.group).settlements
-            _, message_id, token, partition = ticket
+            message_id, token, partition = ticket.message_id, ticket.token, ticket.partition
             if ack.reason_code < reasons.UNSPECIFIED_ERROR:
                 settlements.append(Settlement(message_id, token, partition=partition))
             else:
@@ -421,7 +421,7 @@ class QueueBridge:
             if leased is None:
                 continue
             if consumer is not None and feed.send_again(consumer, packet_id, leased, now):
-                session.leases[packet_id] = ticket._replace(consumer=consumer)
+                session.leases[packet_id] = msgspec.structs.replace(ticket, consumer=consumer)
                 if consumer.membership is not None:
                     consumer.membership.adopt(leased)
             else:

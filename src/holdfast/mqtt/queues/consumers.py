@@ -9,7 +9,9 @@ consumer is then served at most once, and what was sent counts as acked.
 from __future__ import annotations
 
 from collections import deque
-from typing import NamedTuple, Protocol
+from typing import Protocol
+
+import msgspec
 
 from holdfast.core.commands import Leased, Settlement, Verb
 from holdfast.mqtt.codec import PACKET_BYTES_MAX, V5
@@ -20,7 +22,7 @@ from holdfast.mqtt.session import Session, Subscriber, Terms
 QueueName = tuple[str, str]
 
 
-class Ticket(NamedTuple):
+class Ticket(msgspec.Struct, frozen=True, eq=False):
     """A delivery that was sent and not answered. The payload is not kept: it is read again should it be needed."""
 
     consumer: Consumer
