@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 import msgspec
@@ -14,7 +14,7 @@ from holdfast.cli.secrets import ask_secret
 from holdfast.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from holdfast.client import SyncClient
+    from holdfast.client import Client, SyncClient
 
 # The client is imported by the commands that use it: the others should answer at once.
 
@@ -40,21 +40,31 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
 
     def open(self) -> SyncClient:
         """A client. A command that talks to the server uses `connected`, which also checks the namespace."""
-        from holdfast.client import SyncClient, Tls  # noqa: PLC0415
+        from holdfast.client import SyncClient  # noqa: PLC0415
 
-        return SyncClient(
-            self.url,
-            token=self._token(),
-            user=self.user,
-            password=self._password(),
-            tls=Tls(
+        return SyncClient(self.url, **self._options())
+
+    def open_async(self) -> Client:
+        """The asynchronous one."""
+        from holdfast.client import Client  # noqa: PLC0415
+
+        return Client(self.url, **self._options())
+
+    def _options(self) -> dict[str, Any]:
+        from holdfast.client import Tls  # noqa: PLC0415
+
+        return {
+            "token": self._token(),
+            "user": self.user,
+            "password": self._password(),
+            "timeout": self.timeout,
+            "tls": Tls(
                 ca_file=self.ca_file,
                 certificate_file=self.certificate_file,
                 key_file=self.key_file,
                 verify=self.verify,
             ),
-            timeout=self.timeout,
-        )
+        }
 
     def _token(self) -> str | None:
         if self.token is not None or self.token_file is None:

@@ -36,6 +36,7 @@ from holdfast.cli.serve import serve
 from holdfast.cli.settle import ack, extend, nack, reject, release
 from holdfast.cli.token import token
 from holdfast.cli.user import user
+from holdfast.cli.worker import worker
 from holdfast.errors import ConfigUnreadable, HoldfastError, InvalidConfig
 
 EXIT_FAILED = 1
@@ -83,6 +84,7 @@ COMMANDS: tuple[click.Command, ...] = (
     extend,
     browse,
     dlq,
+    worker,
     config,
     user,
     token,

@@ -19,4 +19,12 @@ from holdfast.client.sync import SyncClient as SyncClient
 from holdfast.client.sync import SyncConsumer as SyncConsumer
 from holdfast.client.sync import SyncMessage as SyncMessage
 from holdfast.client.tls import Tls as Tls
+from holdfast.client.working import Middleware as Middleware
+from holdfast.client.working import Proceed as Proceed
+from holdfast.client.working import Reject as Reject
+from holdfast.client.working import Release as Release
+from holdfast.client.working import Retry as Retry
+from holdfast.client.working import Worker as Worker
+from holdfast.client.working import Workers as Workers
+from holdfast.client.working import worker as worker
 from holdfast.wire import Draft as Draft

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 Result = TypeVar("Result")
 
@@ -18,6 +18,13 @@ class Portal:
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+
+    @classmethod
+    def of(cls, loop: asyncio.AbstractEventLoop) -> Self:
+        """The door to a loop that somebody else runs."""
+        portal = cls()
+        portal._loop = loop
+        return portal
 
     def open(self) -> None:
         if self._loop is not None:

@@ -1,0 +1,77 @@
+"""Threads for ordinary functions.
+
+A pool like the standard library's, but of daemon threads: that one waits at the end of the program for every thread,
+and a handler that hangs would keep a worker from ever ending.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+
+Job = Callable[[], None]
+
+
+class Threads:
+    """Runs functions on up to `size` threads, which it starts as they are needed and keeps."""
+
+    def __init__(self, size: int, name: str) -> None:
+        self._size = size
+        self._name = name
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._busy = 0
+
+    async def run(self, function: Callable[[], object]) -> object:
+        """What the function returns or raises. If the waiting is cancelled, it runs on unseen: a thread cannot be
+        stopped."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[object] = loop.create_future()
+        context = contextvars.copy_context()
+
+        def job() -> None:
+            result: object = None
+            failure: BaseException | None = None
+            try:
+                result = context.run(function)
+            except BaseException as error:  # noqa: BLE001 - it is handed to whoever waits
+                failure = error
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(_finish, done, result, failure)
+
+        self._busy += 1
+        if self._busy > len(self._threads) and len(self._threads) < self._size:
+            self._start()
+        self._jobs.put(job)
+        try:
+            return await done
+        finally:
+            self._busy -= 1
+
+    def _start(self) -> None:
+        thread = threading.Thread(target=self._work, name=f"{self._name}-{len(self._threads) + 1}", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
+
+    def close(self) -> None:
+        """Let the threads end after what they are doing."""
+        for _ in self._threads:
+            self._jobs.put(None)
+
+
+def _finish(done: asyncio.Future[object], result: object, failure: BaseException | None) -> None:
+    if done.done():
+        return
+    if failure is None:
+        done.set_result(result)
+    elif isinstance(failure, StopIteration):  # a future cannot hold it
+        done.set_exception(RuntimeError("the handler raised StopIteration"))
+    else:
+        done.set_exception(failure)

@@ -1,0 +1,166 @@
+"""A worker: a function, and which queue's messages it is given."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Generic, ParamSpec, TypeVar
+
+from holdfast.client.client import HOLD, Client
+from holdfast.client.messages import Message
+from holdfast.client.portal import Portal
+from holdfast.client.sync import SyncMessage
+from holdfast.client.times import Duration
+from holdfast.client.working.outcomes import Reject, Release, Retry
+from holdfast.client.working.payloads import Unreadable, call_of
+from holdfast.client.working.threads import Threads
+from holdfast.errors import HoldfastError, InvalidArgument
+
+log = logging.getLogger("holdfast.client")
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+Proceed = Callable[[], Awaitable[object]]
+Middleware = Callable[[Message, Proceed], Awaitable[object]]
+"""Stands around a handler: `async def timed(message, proceed): ... ; return await proceed()`. What it raises instead of
+the handler counts as if the handler had."""
+
+CONCURRENCY_MAX = 1_000  # as many messages as one consumer can have in hand
+ERROR_LENGTH = 1_000  # characters of an exception that are kept with the message
+
+
+class Worker(Generic[Parameters, Result]):
+    """A handler of a queue's messages. It can still be called as the function it is."""
+
+    def __init__(
+        self,
+        function: Callable[Parameters, Result],
+        queue: str,
+        *,
+        group: str = "default",
+        concurrency: int = 1,
+        prefetch: int | None = None,
+        lease: Duration | None = None,
+        hold: Duration = HOLD,
+        middleware: Sequence[Middleware] = (),
+        local_names: dict[str, Any] | None = None,
+    ) -> None:
+        if not 1 <= concurrency <= CONCURRENCY_MAX:
+            raise InvalidArgument(field="concurrency", problem=f"is 1 to {CONCURRENCY_MAX}, not {concurrency}")
+        self.function = function
+        self._function: Callable[..., Any] = function  # called by what its annotations say, not by its type
+        self.queue = queue
+        self.group = group
+        self.concurrency = concurrency
+        self.prefetch = concurrency if prefetch is None else prefetch
+        self.lease = lease
+        self.hold = hold
+        self.middleware = tuple(middleware)
+        self.asynchronous = inspect.iscoroutinefunction(function)
+        self._call = call_of(function, self.asynchronous, local_names or {})
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args: Parameters.args, **keywords: Parameters.kwargs) -> Result:
+        return self.function(*args, **keywords)
+
+    @property
+    def name(self) -> str:
+        return getattr(self.function, "__qualname__", repr(self.function))
+
+    def __repr__(self) -> str:
+        return f"<Worker {self.name} of {self.queue!r} for {self.group!r}>"
+
+    async def handle(
+        self, message: Message, client: Client, threads: Threads, portal: Portal, around: Sequence[Middleware] = ()
+    ) -> None:
+        """Call the function with a message and settle it by what comes of that."""
+
+        async def innermost() -> object:
+            return await self._invoke(message, threads, portal)
+
+        try:
+            result = await _wrapped(innermost, message, (*around, *self.middleware))
+            if result is not None and message.reply_to and message.settled is None:
+                await client.send(message.reply_to, result, correlation_id=message.correlation_id)
+        except Exception as error:  # noqa: BLE001 - whatever a handler raises becomes of its message
+            await self._failed(message, error)
+            return
+        try:
+            if message.settled is None:
+                await message.ack()
+        except HoldfastError as refused:
+            log.warning("%r is done but could not be acked, and may be delivered again: %s", message, refused)
+
+    async def _invoke(self, message: Message, threads: Threads, portal: Portal) -> object:
+        if self.asynchronous:
+            return await self._function(**self._call.arguments(message))
+        arguments = self._call.arguments(SyncMessage(message, portal))
+        return await threads.run(functools.partial(self._function, **arguments))
+
+    async def _failed(self, message: Message, error: Exception) -> None:
+        if message.settled is not None or message.lost:
+            log.warning("%s failed after %r was settled or lost", self.name, message, exc_info=error)
+            return
+        try:
+            match error:
+                case Retry():
+                    await message.nack(error.delay, str(error))
+                case Reject():
+                    await message.reject(str(error))
+                case Release():
+                    await message.release()
+                case Unreadable():
+                    log.warning("%s cannot read %r: %s", self.name, message, error)
+                    await message.reject(str(error)[:ERROR_LENGTH])
+                case _:
+                    log.error("%s failed with %r", self.name, message, exc_info=error)
+                    await message.nack(error=f"{type(error).__name__}: {error}"[:ERROR_LENGTH])
+        except HoldfastError as refused:
+            log.warning("%r could not be settled, and will be delivered again: %s", message, refused)
+
+
+async def _wrapped(innermost: Proceed, message: Message, around: Sequence[Middleware]) -> object:
+    """The handler inside its middleware, the first of which is the outermost."""
+    if not around:
+        return await innermost()
+    return await around[0](message, lambda: _wrapped(innermost, message, around[1:]))
+
+
+def worker(
+    queue: str,
+    *,
+    group: str = "default",
+    concurrency: int = 1,
+    prefetch: int | None = None,
+    lease: Duration | None = None,
+    hold: Duration = HOLD,
+    middleware: Sequence[Middleware] = (),
+) -> Callable[[Callable[Parameters, Result]], Worker[Parameters, Result]]:
+    """Make a worker of a function; `async def` or an ordinary one, which is called on threads.
+
+    It is called with each message of the queue, `concurrency` at the same time. Its annotations say what it takes (see
+    `holdfast.client.working.payloads`). When it returns, the message is acked; when it raises, it is nacked, unless by
+    `Retry`, `Reject` or `Release` it says otherwise. What it returns is sent to the message's `reply_to`, if it has
+    one. Leases last for `lease` or the queue's `delivery_timeout`, and are extended while it runs, for `hold` at the
+    most.
+    """
+    local_names = sys._getframe(1).f_locals  # noqa: SLF001 - types of payloads may be local to where the worker is made
+
+    def decorate(function: Callable[Parameters, Result]) -> Worker[Parameters, Result]:
+        return Worker(
+            function,
+            queue,
+            group=group,
+            concurrency=concurrency,
+            prefetch=prefetch,
+            lease=lease,
+            hold=hold,
+            middleware=middleware,
+            local_names=dict(local_names),
+        )
+
+    return decorate

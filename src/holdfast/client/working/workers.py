@@ -1,0 +1,189 @@
+"""Runs workers, until it is told to stop.
+
+The first SIGTERM or SIGINT drains: no further messages are taken, those that no handler has begun with go back at once,
+and those under way are finished. What is not finished in time goes back too. A second signal ends the process at once;
+the leases then run out by themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from holdfast.client.client import Client
+from holdfast.client.consuming import Consumer
+from holdfast.client.messages import Message, let_go
+from holdfast.client.portal import Portal
+from holdfast.client.times import Duration, seconds
+from holdfast.client.working.threads import Threads
+from holdfast.client.working.worker import Middleware, Worker
+from holdfast.errors import HoldfastError, InvalidArgument
+
+log = logging.getLogger("holdfast.client")
+
+DRAIN = "30s"
+EXIT_DONE = 0
+EXIT_FAILED = 1
+EXIT_SIGNAL = 128
+"""Added to the number of a second signal."""
+
+AnyWorker = Worker[..., Any]
+Connect = Callable[[], Client]
+
+
+class Workers:
+    """Several workers that run together, with `middleware` around all of them.
+
+        app = Workers(send_email, resize_image)
+        app.run()                                   # or: holdfast worker module:app
+
+    `drain` is how long handlers may take to finish when it is told to stop.
+    """
+
+    def __init__(self, *workers: AnyWorker, middleware: Sequence[Middleware] = (), drain: Duration = DRAIN) -> None:
+        self.workers = list(workers)
+        self.middleware = tuple(middleware)
+        self._drain_seconds = seconds(drain, "drain")
+
+    def add(self, worker: AnyWorker) -> AnyWorker:
+        """One more. As a decorator above `@worker` it registers the function."""
+        self.workers.append(worker)
+        return worker
+
+    def run(self, connect: Connect = Client) -> int:
+        """Run until a signal comes; the exit code for the process: 0 if everything was finished, else 1.
+
+        `connect` makes the client; without it the server is the one that `HOLDFAST_URL` names.
+        """
+        return asyncio.run(self._run(connect))
+
+    async def _run(self, connect: Connect) -> int:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, _on_signal, number, stop)
+        try:
+            async with connect() as client:
+                return EXIT_DONE if await self.serve(client, stop) else EXIT_FAILED
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+
+    async def serve(self, client: Client, stop: asyncio.Event | None = None) -> bool:
+        """Run on a client until `stop` is set, then drain. False if handlers were not finished in time.
+
+        An error that no waiting can mend, such as a missing right, ends all of them and is raised.
+        """
+        if not self.workers:
+            raise InvalidArgument(field="workers", problem="are none: give Workers at least one")
+        lines = [_Line(worker, client, self.middleware) for worker in self.workers]
+        running = [asyncio.create_task(line.run()) for line in lines]
+        told = asyncio.create_task((stop or asyncio.Event()).wait())
+        try:
+            await asyncio.wait((told, *running), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            told.cancel()
+            finished = await asyncio.gather(*(line.drain(self._drain_seconds) for line in lines))
+            results = await asyncio.gather(*running, return_exceptions=True)
+        for result in results:
+            if isinstance(result, HoldfastError):
+                raise result
+        return all(finished)
+
+    async def work_off(self, client: Client) -> int:
+        """Work until nothing is ready, and return how many messages that were: for tests, and jobs of a timer."""
+        total = 0
+        while True:
+            counts = [await _work_off(worker, client, self.middleware) for worker in self.workers]
+            total += sum(counts)
+            if not any(counts):
+                return total
+
+
+class _Line:
+    """One worker at work."""
+
+    def __init__(self, worker: AnyWorker, client: Client, around: Sequence[Middleware]) -> None:
+        self._worker = worker
+        self._client = client
+        self._around = around
+        self._threads = Threads(worker.concurrency, worker.name)
+        self._portal = Portal.of(asyncio.get_running_loop())
+        self._consumer: Consumer = client.consume(
+            worker.queue, group=worker.group, prefetch=worker.prefetch, lease=worker.lease, hold=worker.hold
+        )
+        self._slots = asyncio.Semaphore(worker.concurrency)
+        self._tasks: dict[asyncio.Task[None], Message] = {}
+
+    async def run(self) -> None:
+        log.info("%r is running, %d at a time", self._worker, self._worker.concurrency)
+        while True:
+            await self._slots.acquire()
+            message = await self._consumer.next()
+            if message is None:
+                return
+            task = asyncio.create_task(
+                self._worker.handle(message, self._client, self._threads, self._portal, self._around)
+            )
+            self._tasks[task] = message
+            task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._slots.release()
+        self._tasks.pop(task, None)
+
+    async def drain(self, timeout_seconds: float) -> bool:
+        """Finish what was begun, for so long; give back the rest."""
+        await self._consumer.stop()
+        if self._tasks:
+            log.info("%r finishes %d messages", self._worker, len(self._tasks))
+            await asyncio.wait(self._tasks, timeout=timeout_seconds)
+        unfinished = dict(self._tasks)
+        for task, message in unfinished.items():
+            log.error("%s did not finish %r in time; it goes back", self._worker.name, message)
+            task.cancel()
+        if unfinished:
+            await asyncio.wait(unfinished)
+        await self._consumer.close()
+        self._threads.close()
+        return not unfinished
+
+
+async def _work_off(worker: AnyWorker, client: Client, around: Sequence[Middleware]) -> int:
+    """Everything of one worker that is ready now."""
+    threads = Threads(worker.concurrency, worker.name)
+    portal = Portal.of(asyncio.get_running_loop())
+    done = 0
+    try:
+        while messages := await client.receive(worker.queue, group=worker.group, limit=worker.concurrency):
+            await asyncio.gather(*(_work_on(worker, message, client, threads, portal, around) for message in messages))
+            done += len(messages)
+    finally:
+        threads.close()
+    return done
+
+
+async def _work_on(
+    worker: AnyWorker,
+    message: Message,
+    client: Client,
+    threads: Threads,
+    portal: Portal,
+    around: Sequence[Middleware],
+) -> None:
+    async with message:
+        await worker.handle(message, client, threads, portal, around)
+    if message.settled is None and not message.lost:
+        await let_go(message)
+
+
+def _on_signal(number: signal.Signals, stop: asyncio.Event) -> None:
+    if stop.is_set():
+        log.warning("second signal, ending at once")
+        os._exit(EXIT_SIGNAL + number)
+    log.info("stopping after %s; a second signal ends at once", number.name)
+    stop.set()

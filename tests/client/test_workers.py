@@ -1,0 +1,428 @@
+"""Workers: what handlers are given, what becomes of their messages, and how they stop."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pydantic
+import pytest
+
+from holdfast.client import (
+    Client,
+    Message,
+    Proceed,
+    Reject,
+    Release,
+    Retry,
+    SyncMessage,
+    Workers,
+    worker,
+)
+from holdfast.errors import InvalidArgument
+from holdfast.testing import Broker
+
+WAIT = "10s"
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[Broker]:
+    async with Broker() as running:
+        yield running
+
+
+@pytest.fixture
+async def client(broker: Broker) -> AsyncIterator[Client]:
+    async with broker.client() as opened:
+        yield opened
+
+
+class Order(msgspec.Struct):
+    number: int
+
+
+class Model(pydantic.BaseModel):
+    number: int
+
+
+@dataclasses.dataclass
+class Data:
+    number: int
+
+
+# --- payloads -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "payload", "value"),
+    [
+        (Order, {"number": 1}, Order(1)),
+        (Model, {"number": 1}, Model(number=1)),
+        (Data, {"number": 1}, Data(1)),
+        (dict[str, int], {"number": 1}, {"number": 1}),
+        (list[int], [1, 2], [1, 2]),
+        (bytes, b"\x00", b"\x00"),
+        (str, "text", "text"),
+        (int, 5, 5),
+        (Any, {"a": 1}, {"a": 1}),
+        (Any, "text", "text"),
+        (Any, b"\xff", b"\xff"),
+    ],
+)
+@pytest.mark.parametrize("asynchronous", [True, False])
+async def test_a_handler_is_given_what_its_annotation_says(
+    client: Client, kind: Any, payload: object, value: object, asynchronous: bool
+) -> None:
+    seen: list[object] = []
+
+    if asynchronous:
+
+        @worker("jobs")
+        async def handle(job: kind) -> None:
+            seen.append(job)
+
+    else:
+
+        @worker("jobs")
+        def handle(job: kind) -> None:
+            seen.append(job)
+            assert threading.current_thread() is not threading.main_thread()
+
+    await client.send("jobs", payload)
+    assert await Workers(handle).work_off(client) == 1
+    assert seen == [value]
+    assert (await client.queue("jobs")).depth == 0
+
+
+async def test_a_handler_may_take_the_message_too(client: Client) -> None:
+    seen: list[tuple[object, str, str | None]] = []
+
+    @worker("async")
+    async def one(message: Message, job: Order) -> None:
+        seen.append((job, message.queue, message.key))
+        await message.ack()
+
+    @worker("sync")
+    def two(job: str, message: SyncMessage, unused: int = 0) -> None:
+        seen.append((job, message.queue, message.key))
+        message.extend("1m")
+        message.reject("by hand")
+
+    @worker("bare")
+    async def three(message: Message) -> None:
+        seen.append((message.body, message.queue, message.key))
+
+    await client.send("async", Order(1), key="k")
+    await client.send("sync", "x")
+    await client.send("bare", b"y")
+    assert await Workers(one, two, three).work_off(client) == 3
+    assert seen == [(Order(1), "async", "k"), ("x", "sync", None), (b"y", "bare", None)]
+    assert (await client.queue("dlq/sync")).depth == 1
+
+
+def test_a_worker_is_still_the_function() -> None:
+    @worker("jobs")
+    def double(number: int) -> int:
+        """Twice as much."""
+        return number * 2
+
+    assert double(4) == 8
+    assert double.__doc__ == "Twice as much."
+    assert "double" in repr(double)
+
+
+def test_a_function_that_no_message_fits_is_refused_when_it_is_made() -> None:
+    def three(a: int, b: int) -> None: ...
+
+    def starred(*args: int) -> None: ...
+
+    def mixed(message: Message) -> None: ...
+
+    async def mixed_too(message: SyncMessage) -> None: ...
+
+    for function, problem in (
+        (three, "takes 'b' too"),
+        (starred, "given by name"),
+        (mixed, "takes a SyncMessage"),
+        (mixed_too, "takes a Message"),
+    ):
+        with pytest.raises(TypeError, match=problem):
+            worker("jobs")(function)
+    with pytest.raises(InvalidArgument, match="concurrency is 1 to 1000"):
+        worker("jobs", concurrency=0)(lambda job: None)
+
+
+# --- outcomes -------------------------------------------------------------------------------------------------------
+
+
+async def test_what_a_handler_raises_decides(client: Client, broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    await client.create_queue("jobs", {"retry": {"max_retries": 1, "initial_backoff": "1h", "max_backoff": "1h"}})
+
+    @worker("jobs")
+    async def handle(job: str, message: Message) -> None:
+        match job:
+            case "reject":
+                raise Reject("no good")
+            case "retry" if message.attempt == 1:
+                raise Retry("later", delay="2h")
+            case "release" if "seen" not in released:
+                released.append("seen")
+                raise Release
+            case "fail":
+                raise ZeroDivisionError("oh")
+
+    released: list[str] = []
+    await client.send_many("jobs", ["good", "reject", "retry", "release", "fail", b"\xff"])
+    await Workers(handle).work_off(client)
+    dead = {letter.body(): letter.origin async for letter in client.dead_letters("jobs")}
+    assert {body: origin.error for body, origin in dead.items() if origin} == {
+        b"reject": "no good",
+        b"\xff": dead[b"\xff"].error,  # type: ignore[union-attr]
+    }
+    assert "payload is not UTF-8" in dead[b"\xff"].error  # type: ignore[union-attr]
+    waiting = {view.body(): view.standings[0] async for view in client.browse("jobs")}
+    assert {body: (standing.state, standing.error) for body, standing in waiting.items()} == {
+        b"retry": ("scheduled", "later"),
+        b"fail": ("scheduled", "ZeroDivisionError: oh"),
+    }
+    assert "ZeroDivisionError" in caplog.text
+    assert released == ["seen"]
+
+    broker.advance("90m")
+    assert await Workers(handle).work_off(client) == 1
+    assert [letter.origin.error async for letter in client.dead_letters("jobs", error="zero") if letter.origin] == [
+        "ZeroDivisionError: oh"
+    ]
+    broker.advance("1h")
+    assert await Workers(handle).work_off(client) == 1
+    assert (await client.queue("jobs")).depth == 0
+
+
+async def test_what_it_returns_goes_to_whoever_asked(client: Client) -> None:
+    @worker("questions")
+    def answer(question: int) -> dict[str, int]:
+        return {"answer": question * 2}
+
+    await client.send("questions", 21, reply_to="answers", correlation_id="c")
+    await Workers(answer).work_off(client)
+    (reply,) = await client.receive("answers")
+    assert (reply.json(), reply.correlation_id) == ({"answer": 42}, "c")
+
+
+async def test_middleware_stands_around_the_handler(client: Client) -> None:
+    told: list[str] = []
+
+    async def outer(message: Message, proceed: Proceed) -> object:
+        told.append(f"outer {message.text()}")
+        result = await proceed()
+        told.append("outer after")
+        return result
+
+    async def inner(message: Message, proceed: Proceed) -> object:
+        told.append("inner")
+        if message.text() == "no":
+            raise Reject("not allowed")
+        return await proceed()
+
+    @worker("jobs", middleware=[inner])
+    async def handle(job: str) -> None:
+        told.append(f"handler {job}")
+
+    await client.send_many("jobs", ["yes", "no"])
+    await Workers(handle, middleware=[outer]).work_off(client)
+    assert told == ["outer yes", "inner", "handler yes", "outer after", "outer no", "inner"]
+    assert (await client.queue("dlq/jobs")).depth == 1
+
+
+# --- running --------------------------------------------------------------------------------------------------------
+
+
+async def test_as_many_run_at_the_same_time_as_told_and_no_more(client: Client) -> None:
+    running = most = 0
+    all_in = asyncio.Event()
+    stop = asyncio.Event()
+
+    @worker("jobs", concurrency=3)
+    async def handle(job: int) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        if running == 3:
+            all_in.set()
+        await all_in.wait()
+        running -= 1
+        if job == 8:
+            stop.set()
+
+    await client.send_many("jobs", range(9))
+    assert await Workers(handle).serve(client, stop)
+    assert most == 3
+
+
+async def test_ordinary_functions_run_on_threads_of_their_own(client: Client) -> None:
+    together = threading.Barrier(3, timeout=30)
+    names: set[str] = set()
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    @worker("jobs", concurrency=3)
+    def handle(job: int) -> None:
+        names.add(threading.current_thread().name)
+        together.wait()
+        if job >= 6:
+            loop.call_soon_threadsafe(stop.set)
+
+    await client.send_many("jobs", range(9))
+    await Workers(handle).serve(client, stop)
+    assert len(names) == 3
+    assert (await client.queue("jobs")).depth == 0
+
+
+async def test_stopping_finishes_what_was_begun_and_gives_back_the_rest(client: Client) -> None:
+    begun = asyncio.Event()
+    go_on = asyncio.Event()
+    stop = asyncio.Event()
+
+    @worker("jobs", concurrency=1, prefetch=3)
+    async def handle(job: int) -> None:
+        begun.set()
+        await go_on.wait()
+
+    await client.send_many("jobs", range(3))
+    serving = asyncio.create_task(Workers(handle).serve(client, stop))
+    await begun.wait()
+    stop.set()
+    returned: list[int] = []
+    while len(returned) < 2:
+        returned += [message.attempt for message in await client.receive("jobs", limit=3, wait=WAIT)]
+    assert returned == [1, 1]  # given back while the first is still being worked on, no attempt spent
+    go_on.set()
+    assert await serving
+    assert (await client.queue("jobs")).depth == 2
+
+
+@pytest.mark.parametrize("asynchronous", [True, False])
+async def test_what_does_not_finish_in_time_goes_back(
+    client: Client, caplog: pytest.LogCaptureFixture, asynchronous: bool
+) -> None:
+    begun = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    never = threading.Event()
+
+    if asynchronous:
+
+        @worker("jobs")
+        async def handle(job: int) -> None:
+            begun.set()
+            await asyncio.Event().wait()
+
+    else:
+
+        @worker("jobs")
+        def handle(job: int) -> None:
+            loop.call_soon_threadsafe(begun.set)
+            never.wait()
+
+    await client.send("jobs", 1)
+    serving = asyncio.create_task(Workers(handle, drain="50ms").serve(client, stop))
+    await begun.wait()
+    stop.set()
+    assert not await serving
+    assert "did not finish" in caplog.text
+    (again,) = await client.receive("jobs", wait=WAIT)
+    assert again.attempt == 1
+    never.set()
+
+
+async def test_an_error_that_no_waiting_can_mend_ends_all_of_them(client: Client) -> None:
+    @worker("jobs", group="$not-allowed")
+    async def handle(job: int) -> None: ...
+
+    @worker("others")
+    async def other(job: int) -> None: ...
+
+    with pytest.raises(InvalidArgument, match="name"):
+        await Workers(handle, other).serve(client)
+    with pytest.raises(InvalidArgument, match="are none"):
+        await Workers().serve(client)
+
+
+async def test_a_server_that_comes_back_is_served_again(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    seen = asyncio.Event()
+
+    @worker("jobs")
+    async def handle(job: str) -> None:
+        seen.set()
+
+    async with Broker(http=True) as broker, broker.client() as client:
+        real = client._transport.perform
+        failures = 2
+
+        async def failing(call: Any, retries: Any = None) -> Any:
+            nonlocal failures
+            if failures and call.path.endswith("/leases"):
+                failures -= 1
+                from holdfast.errors import ServerUnreachable
+
+                raise ServerUnreachable(url="u", problem="p")
+            return await real(call, retries)
+
+        client._transport.perform = failing  # type: ignore[method-assign]
+        await client.send("jobs", "x")
+        stop = asyncio.Event()
+        serving = asyncio.create_task(Workers(handle).serve(client, stop))
+        await seen.wait()
+        stop.set()
+        assert await serving
+    assert "no messages of 'jobs' for now" in caplog.text
+
+
+APP = """
+from holdfast.client import Workers, worker
+
+@worker("jobs", concurrency=2)
+def handle(job: str) -> None:
+    print("did", job, flush=True)
+    if job == "hang":
+        import time
+        time.sleep(600)
+
+app = Workers(handle, drain="200ms")
+"""
+
+
+@pytest.mark.parametrize(("job", "code"), [("quick", 0), ("hang", 1)])
+async def test_a_worker_process_drains_on_sigterm(tmp_path: Path, job: str, code: int) -> None:
+    (tmp_path / "my_app.py").write_text(APP)
+    async with Broker(http=True) as broker, broker.client() as client:
+        await client.send("jobs", job)
+        process = await asyncio.create_subprocess_exec(
+            Path(sys.executable).parent / "holdfast",
+            *("--url", broker.url, "worker", "my_app:app"),
+            cwd=tmp_path,
+            env={name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        assert process.stdout is not None
+        assert await process.stdout.readline() == f"did {job}\n".encode()
+        process.send_signal(signal.SIGTERM)
+        _, said = await process.communicate()
+        assert process.returncode == code, said
+        depth = (await client.queue("jobs")).depth
+        assert depth == code
+        if depth:
+            (back,) = await client.receive("jobs", wait=WAIT)
+            assert back.attempt == 1
