@@ -316,6 +316,36 @@ class ForeignOrigin(HoldfastError):
     grpc = "PERMISSION_DENIED"
 
 
+class TransactionNotFound(HoldfastError):
+    """Transaction {transaction!r} is not known: nothing was staged in it, or it was aborted, or it expired. Stage its
+    messages again."""
+
+    code = "transaction_not_found"
+    http = 404
+    mqtt = 0x8F
+    grpc = "NOT_FOUND"
+
+
+class TransactionPublished(HoldfastError):
+    """Transaction {transaction!r} has been published: nothing can be added to it and it cannot be aborted. Use another
+    id for other messages."""
+
+    code = "transaction_published"
+    http = 409
+    mqtt = 0x83
+    grpc = "FAILED_PRECONDITION"
+
+
+class TransactionIncomplete(HoldfastError):
+    """Transaction {transaction!r} cannot be published: {problem}. Name for each part the attempt that counts, and stage
+    what is missing."""
+
+    code = "transaction_incomplete"
+    http = 409
+    mqtt = 0x83
+    grpc = "FAILED_PRECONDITION"
+
+
 # --- limits ---------------------------------------------------------------------------------------------------------
 
 
@@ -329,7 +359,8 @@ class MessageTooLarge(HoldfastError):
 
 
 class QueueFull(HoldfastError):
-    """Queue {queue!r} holds {depth} messages, its max_depth. Retry when consumers have caught up."""
+    """Queue {queue!r} holds {depth} messages and has no room for more (max_depth). Retry when consumers have caught
+    up."""
 
     code = "queue_full"
     retryable = True

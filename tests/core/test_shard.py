@@ -11,7 +11,10 @@ from holdfast.core.commands import (
     AddGroup,
     CursorCommit,
     CursorRead,
+    Draft,
     Edit,
+    Enqueue,
+    Enqueued,
     Lease,
     RemoveGroup,
     Settle,
@@ -213,3 +216,11 @@ def test_withdrawing_what_is_gone_or_leased_changes_nothing() -> None:
     reply = bench.engine.step(bench.queue, bench.shard, Withdraw([1, 2, 3, 99]), bench.now)
     assert reply == 1
     assert bench.queue.depth == 1
+
+
+def test_a_trial_tells_what_would_be_refused_and_changes_nothing() -> None:
+    bench = Bench(max_message_size=3)
+    reply = bench.step(Enqueue([Draft(b"ok"), Draft(b"large")], trial=True))
+    assert isinstance(reply, Enqueued)
+    assert (reply.ids, list(reply.errors)) == ([0, 0], [1])
+    assert bench.queue.depth == 0

@@ -53,10 +53,10 @@ class Facts:
                 self.delivered[rest[0], rest[1]].append(name)
 
 
-def kill_under_load(path: Path, seed: int, seconds: float) -> str:
+def kill_under_load(path: Path, seed: int, seconds: float, load: str = "tests.crash.load") -> str:
     """Run the load, kill it after a while, return what it said."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.crash.load", str(path), str(seed)],
+        [sys.executable, "-m", load, str(path), str(seed)],
         stdout=subprocess.PIPE,
         cwd=Path(__file__).parents[2],
     )

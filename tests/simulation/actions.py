@@ -14,8 +14,8 @@ from holdfast.core.records import NO_EXTRA, Extra, Origin
 from holdfast.errors import MessageNotFound, MessageNotWaiting
 from tests.simulation.machine import NAMESPACE, Machine
 from tests.simulation.mail import Queue, must
-from tests.simulation.movers import Movers
 from tests.simulation.order import check_lease
+from tests.simulation.producers import Producers
 from tests.simulation.readers import LIMITS
 from tests.simulation.world import SECOND, SIZE_MAX
 
@@ -35,13 +35,14 @@ class Handle:
     partition: int
 
 
-class Actions(Movers):
+class Actions(Producers):
     """Random operations on a machine."""
 
     def __init__(self, machine: Machine) -> None:
         super().__init__(machine)
         self.handles: list[Handle] = []
         self._groups_made = 0
+        self.draft = self._draft
         self.all: list[tuple[int, Callable[[Queue], None]]] = [
             (28, self.enqueue),
             (26, self.lease),
@@ -57,6 +58,9 @@ class Actions(Movers):
             (2, self.look),
             (2, self.bring_in),
             (3, self.redrive),
+            (6, self.stage),
+            (4, self.publish),
+            (1, self.abort),
         ]
 
     def one(self) -> None:

@@ -155,7 +155,7 @@ def _check_swaps(model: Model, picture: Picture) -> None:
     """A letter and what it was redriven to change places: one of the two came through the crash."""
     for dead, letter, target, message_id in model.swaps:
         back = dead in picture.queues and letter in picture.queues[dead].mails
-        there = _stored(model, picture, target, message_id)
+        there = came_through(model, picture, target, message_id)
         # If the letter itself was lost, its source is back.
         kept = letter in model.facts.ids
         must(
@@ -168,7 +168,7 @@ def _check_swaps(model: Model, picture: Picture) -> None:
 def _take_over_facts(model: Model, picture: Picture) -> None:
     """Of what was not confirmed, what has survived is confirmed now: it is in what a restart found."""
     facts = model.facts
-    survived = {i: name for i, name in facts.new_ids.items() if _stored(model, picture, name, i)}
+    survived = {i: name for i, name in facts.new_ids.items() if came_through(model, picture, name, i)}
     for (name, message_id, number), kind in facts.new_ends.items():
         if message_id not in facts.ids and message_id not in survived:
             continue
@@ -183,7 +183,7 @@ def _take_over_facts(model: Model, picture: Picture) -> None:
     facts.forget()
 
 
-def _stored(model: Model, picture: Picture, name: str, message_id: int) -> bool:
+def came_through(model: Model, picture: Picture, name: str, message_id: int) -> bool:
     """Whether an unconfirmed message came through the crash: it is there, or its sequence was taken and it ended."""
     stored = picture.queues.get(name)
     if stored is None:

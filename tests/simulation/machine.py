@@ -7,12 +7,13 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from random import Random
 
 from holdfast.broker.catalog import Queue as BrokerQueue
 from holdfast.broker.engine import Engine, Limits
-from holdfast.core.commands import Command, Tick
+from holdfast.core.commands import Command, Enqueue, Enqueued, Tick
 from holdfast.core.effects import Doomed
 from holdfast.core.queue import dead_queue_of
 from holdfast.core.shard import Shard
@@ -22,12 +23,13 @@ from holdfast.store.faulty import FaultyStore, scattered
 from holdfast.store.memory import MemoryDisk, MemoryStore
 from holdfast.store.rocks import RocksStore
 from tests.simulation.burial import Burial, bury
-from tests.simulation.compare import adopt, check_same
+from tests.simulation.compare import adopt, came_through, check_same
 from tests.simulation.mail import must
 from tests.simulation.model import ID_TIME_SHIFT, Model
 from tests.simulation.passing import follow, lagging, tick
 from tests.simulation.picture import Picture, check_records
 from tests.simulation.rows import Journal
+from tests.simulation.staging import Arrival, Staging
 from tests.simulation.world import SECOND, START, World
 
 NAMESPACE = "default"
@@ -40,11 +42,15 @@ class TracedEngine(Engine):
     def __init__(self, store: Store, limits: Limits) -> None:
         super().__init__(store, 0, limits)
         self.burials: list[Burial] = []
+        self.arrivals: list[Arrival] = []
         self._letters: dict[tuple[str, int], int] = {}
 
     def step(self, queue: BrokerQueue, shard: Shard, command: Command, now: int) -> object:
         """As the engine, told on stderr if asked for: what a failed seed is read with."""
         reply = super().step(queue, shard, command, now)
+        if isinstance(command, Enqueue) and command.promised:
+            assert isinstance(reply, Enqueued)
+            self.arrivals.append(Arrival(queue.record.name, shard.partition, command.drafts, reply))
         if TRACE and (reply or type(command) is not Tick):
             sys.stderr.write(f"{now - START:>12} {queue.record.name}#{shard.partition} {command} -> {reply}\n")
         return reply
@@ -77,6 +83,8 @@ class Machine:
         self.random = Random(f"machine {world.seed}")
         self.now = START
         self.model = Model()
+        transactions = world.transactions
+        self.staging = Staging(transactions.timeout, transactions.remember, transactions.max_remembered)
         self.journal = Journal()
         self.restarts = 0
         self.tokens: set[int] = set()  # tokens that consumers were told
@@ -96,7 +104,8 @@ class Machine:
         inner: Store = RocksStore(Path(self._directory)) if self._disk is None else MemoryStore(self._disk)
         rate = self.world.fault_rate if 0 < self.restarts < 30 else 0.0
         self.store = FaultyStore(inner, write=scattered(self.random, rate), sync=scattered(self.random, rate))
-        engine = TracedEngine(self.store, Limits(auto_create=False, hot_bytes=self.world.hot_bytes))
+        limits = Limits(auto_create=False, hot_bytes=self.world.hot_bytes, transactions=self.world.transactions)
+        engine = TracedEngine(self.store, limits)
         engine.open(self.now)
         return engine
 
@@ -127,6 +136,7 @@ class Machine:
         """Everything that is due by now, on the engine and on the model."""
         behind = lagging(self.model, self.now)
         self.engine.tick(self.now)
+        self.staging.tick(self.now)
         everywhere = [(name, at) for name, queue in self.model.queues.items() for at in range(len(queue.next_seq))]
         self.ticked(everywhere)
         for queue, cursor, partition, target in behind:
@@ -163,6 +173,7 @@ class Machine:
         self._new_tokens = set()
         self._unsafe = False
         self.model.facts.confirm()
+        self.staging.confirm()
         self.model.swaps = []
 
     def check(self) -> None:
@@ -171,6 +182,7 @@ class Machine:
         picture = Picture(self.store, self.now, self.model.event, self.model.latest)
         check_records(picture)
         check_same(self.model, picture)
+        self.staging.check(self.store)
 
     # --- misfortune -------------------------------------------------------------------------------------------------
 
@@ -202,6 +214,8 @@ class Machine:
         self._unsafe = False
         picture = Picture(self.store, self.now, self.model.event, self.model.latest)
         check_records(picture)
+        # What was promised of messages is looked at first, while the model still knows where they were put.
+        self.staging.adopt(self.store, partial(came_through, self.model, picture), doubt)
         adopt(self.model, picture, doubt)
         ids = [max(self.model.facts.ids, default=0), max(self.tokens, default=0)]
         self.model.last_id = max(ids)

@@ -49,7 +49,7 @@ class Model:
         for partition, indexes in by_partition.items():
             for index in indexes:
                 draft = drafts[index]
-                first = self._known(queue, partition, draft, now, reply.duplicates.get(index, 0))
+                first = self.known(queue, partition, draft, now, reply.duplicates.get(index, 0))
                 if len(draft.payload) > queue.config.max_message_size:
                     self._refused(reply, index, MessageTooLarge)
                 elif first:
@@ -68,7 +68,7 @@ class Model:
         must(isinstance(reply.errors.get(index), kind), f"draft {index} not refused with {kind.__name__}: {reply}")
         must(reply.ids[index] == 0, f"refused draft {index} has an id")
 
-    def _known(self, queue: Queue, partition: int, draft: Draft, now: int, told: int) -> int:
+    def known(self, queue: Queue, partition: int, draft: Draft, now: int, told: int) -> int:
         extra = draft.extra
         if extra.message_id is not None and queue.config.dedup_window:
             first, end = queue.dedup[partition].get(extra.message_id, (0, 0))

@@ -95,6 +95,7 @@ def _drain(machine: Machine, actions: Actions) -> None:
     """Everything is resumed, read, leased and acked until nothing is left; then the store must be empty."""
     machine.world = changed(machine.world, fault_rate=0.0)
     machine.crash()
+    actions.move_on_all(to_the_end=True)
     for name, queue in machine.model.queues.items():
         queue.config = replace(queue.config, paused=False, max_message_size=SIZE_MAX + 1)
         machine.engine.reconfigure(machine.engine.queues[NAMESPACE, name], queue.config, machine.now)

@@ -9,6 +9,8 @@ import pytest
 
 from holdfast.broker import engine as engine_module
 from holdfast.broker import redrive
+from holdfast.broker import transactions as transactions_module
+from holdfast.broker.transactions import Open, Transactions
 from holdfast.core import enqueue, leasing
 from holdfast.core.commands import Draft, Verb, Withdraw
 from holdfast.core.effects import Effects
@@ -17,6 +19,7 @@ from holdfast.core.ids import Snowflakes
 from holdfast.core.records import Delivery, GroupHead, Place, read_dedup
 from holdfast.core.shard import Shard
 from holdfast.core.states import Reason
+from holdfast.core.transactions import Stage, Transaction
 from tests.simulation.mail import Violation
 from tests.simulation.run import run
 
@@ -122,7 +125,35 @@ def a_redrive_is_two_batches(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(redrive, "Withdraw", wrong)
 
 
+def a_move_is_two_batches(patch: pytest.MonkeyPatch) -> None:
+    """What was staged goes in one batch, what it became comes in the next."""
+    right = Transactions._enqueue
+
+    def wrong(self: Transactions, record: Transaction, number: int, drafts: list[Draft], *rest: object) -> int:
+        self._engine.write_early()
+        return right(self, record, number, drafts, *rest)  # type: ignore[arg-type]
+
+    patch.setattr(Transactions, "_enqueue", wrong)
+
+
+def a_decision_is_not_stored(patch: pytest.MonkeyPatch) -> None:
+    right = Transactions._save
+
+    def wrong(self: Transactions, found: Open) -> None:
+        if found.record.state is Stage.OPEN:
+            right(self, found)
+
+    patch.setattr(Transactions, "_save", wrong)
+
+
+def every_attempt_counts(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(transactions_module, "choose", lambda name, lots, parts: list(lots))
+
+
 BREAKS: list[Break] = [
+    a_move_is_two_batches,
+    a_decision_is_not_stored,
+    every_attempt_counts,
     a_redrive_is_two_batches,
     a_leased_key_is_free,
     producers_ids_are_kept_beyond_their_window,

@@ -11,7 +11,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from random import Random
 
-from holdfast.core import admin, deadlines, effects, enqueue, groups, lanes, leasing, reading, shard, sweeps
+from holdfast.broker.transactions import TransactionLimits
+from holdfast.core import (
+    admin,
+    deadlines,
+    effects,
+    enqueue,
+    groups,
+    lanes,
+    leasing,
+    reading,
+    shard,
+    sweeps,
+    transactions,
+)
 from holdfast.core.ids import EPOCH_MS
 from holdfast.core.queue import DeadLetterPolicy, JournalMode, Ordering, QueueConfig, RetryPolicy
 from holdfast.core.shard import PASS_BY_MAX
@@ -21,7 +34,7 @@ START = EPOCH_MS * 1000 + 40 * 24 * 3600 * SECOND
 SIZE_MAX = 64
 NAMED_DEAD_QUEUE = "graves"
 
-_MODULES = (admin, deadlines, effects, enqueue, groups, lanes, leasing, reading, shard, sweeps)
+_MODULES = (admin, deadlines, effects, enqueue, groups, lanes, leasing, reading, shard, sweeps, transactions)
 
 
 @dataclass(frozen=True)
@@ -35,6 +48,7 @@ class World:
     crash_rate: float
     fault_rate: float
     wild_clock: bool
+    transactions: TransactionLimits
 
     @property
     def short_leases(self) -> bool:
@@ -60,6 +74,13 @@ def make_world(seed: int) -> World:
         crash_rate=random.choice((0.0, 0.02, 0.08)),
         fault_rate=random.choice((0.0, 0.0, 0.02)),
         wild_clock=random.random() < 0.4,
+        transactions=TransactionLimits(
+            timeout=random.choice((5 * SECOND, 60 * SECOND)),
+            remember=random.choice((10 * SECOND, 600 * SECOND)),
+            max_remembered=random.choice((1, 3, 1_000)),
+            step_messages=random.choice((1, 3, 1_000)),
+            step_bytes=random.choice((1, 100, 1_000_000)),
+        ),
     )
 
 
@@ -126,6 +147,8 @@ def _constants(random: Random) -> dict[str, int]:
         "PASS_BY_WINDOW": random.choice((1, 5, 4_000)),
         "RANGE_MIN": random.choice((1, 2, 4)),
         "STALE_MAX": random.choice((0, 3, 1_000)),
+        "BLOCK_MESSAGES": random.choice((1, 2, 1_000)),
+        "BLOCK_BYTES": random.choice((1, 50, 1 << 20)),
     }
     if random.random() < 0.2:
         chosen["MAX_RETRYING"] = random.choice((1, 3))

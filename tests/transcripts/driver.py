@@ -17,6 +17,8 @@ import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from holdfast.broker import admin
 from holdfast.broker.catalog import Queue
 from holdfast.broker.engine import Engine, Limits
@@ -29,6 +31,7 @@ from holdfast.core.journal import Row, gone, read_block, rows
 from holdfast.core.queue import GROUP_DEFAULT, PRIORITY_DEFAULT, GroupKind
 from holdfast.core.records import NO_EXTRA, Extra, Message, Origin, Table, journal_key, message_key, read_message
 from holdfast.core.states import Event, State
+from holdfast.core.transactions import Stage, Transaction
 from holdfast.errors import HoldfastError
 from holdfast.store.memory import MemoryDisk, MemoryStore
 from holdfast.units import format_duration, parse_duration
@@ -468,6 +471,66 @@ class Scene:
             for letter, error in done.refused.items():
                 yield f"{self.name(letter)}: {self._error(error)}"
 
+    # --- transactions -----------------------------------------------------------------------------------------------
+
+    def do_stage(self, arguments: list[str], options: Options) -> Iterator[str]:
+        """`stage t1 tasks a b / images c part=p attempt=1 chunk=0`"""
+        name, *rest = arguments
+        batches: list[tuple[str, list[Draft]]] = []
+        for batch in " ".join(rest).split("/") if rest else []:
+            queue, *payloads = batch.split()
+            batches.append((queue, [self._draft(p, _nth(options, i)) for i, p in enumerate(payloads)]))
+        receipt = self.engine.transactions.stage(
+            ("default", name),
+            batches,
+            options.get("part", ""),
+            options.get("attempt", ""),
+            int(options.get("chunk", "0")),
+            self.now,
+        )
+        for (batch_at, index), error in receipt.errors.items():
+            yield f"{batches[batch_at][0]}, {index}: {self._error(error)}"
+        again = ", staged before" if receipt.repeated else ""
+        yield f"{receipt.messages} messages, {receipt.size_bytes} bytes, until {self.at(receipt.expires_at)}{again}"
+
+    def do_publish(self, arguments: list[str], options: Options) -> Iterator[str]:
+        """`publish t1 parts=p:1,q:2 steps=1`: only the first steps, if told so."""
+        name = ("default", arguments[0])
+        parts = None
+        if "parts" in options:
+            parts = dict(pair.split(":") for pair in options["parts"].split(",") if pair)
+        record, decided = self.engine.transactions.publish(name, parts, "test", self.now)
+        yield from self._published(record, "" if decided else ", decided before")
+        steps = int(options.get("steps", "1000")) - 1
+        yield from self._move(name, record, steps if decided else 0)
+
+    def do_move(self, arguments: list[str], options: Options) -> Iterator[str]:
+        """Go on with what is decided, as a node does when it starts."""
+        for name in self.engine.transactions.unmoved():
+            record, _ = self.engine.transactions.look(name)
+            yield from self._move(name, record, int(options.get("steps", "1000")))
+
+    def _move(self, name: tuple[str, str], record: Transaction, steps: int) -> Iterator[str]:
+        while record.state is Stage.PUBLISHING and steps > 0:
+            self._commit()
+            self.engine.transactions.move(name, self.now)
+            yield from self._published(record, "")
+            steps -= 1
+
+    def _published(self, record: Transaction, note: str) -> Iterator[str]:
+        more = [f"{name}={getattr(record, name)}" for name in ("duplicates", "dropped") if getattr(record, name)]
+        yield " ".join([f"{record.state} {record.published} of {record.messages}", *more]) + note
+
+    def do_abort(self, arguments: list[str], options: Options) -> Iterator[str]:
+        gone = self.engine.transactions.abort(("default", arguments[0]))
+        yield "removed" if gone else "there is none"
+
+    def do_transaction(self, arguments: list[str], options: Options) -> Iterator[str]:
+        record, lots = self.engine.transactions.look(("default", arguments[0]))
+        yield f"{record.state} {record.messages} messages, ends {self.at(record.ends_at)}"
+        for lot in lots:
+            yield f"part {lot.part!r} attempt {lot.attempt!r}: {lot.chunks} chunks, {lot.messages} messages"
+
     # --- looking ----------------------------------------------------------------------------------------------------
 
     def do_browse(self, arguments: list[str], options: Options) -> Iterator[str]:
@@ -630,7 +693,11 @@ class Scene:
         yield f"exported, {len(removed)} message records removed"
 
     def do_limits(self, arguments: list[str], options: Options) -> Iterator[str]:
-        self.limits = self.engine.limits = Limits(max_queues=int(options["max_queues"]))
+        numbers = {name: int(value) for name, value in options.items()}
+        queues = numbers.pop("max_queues", self.limits.max_queues)
+        transactions = replace(self.limits.transactions, **numbers)
+        self.limits = self.engine.limits = Limits(max_queues=queues, transactions=transactions)
+        self.engine.transactions.limits = transactions
         yield from ()
 
 

@@ -16,6 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.broker.catalog import Queue, QueueName, Routes
+from holdfast.broker.transactions import TransactionLimits, Transactions
 from holdfast.core.commands import (
     AddGroup,
     Buried,
@@ -94,6 +95,7 @@ class NodeRecord(msgspec.Struct, array_like=True):
     next_shard: int = 1
     exported_block: int = 0
     exported_lsn: int = 0
+    transactions_remembered: int = 0
 
 
 class Alert(msgspec.Struct, frozen=True):
@@ -119,6 +121,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_queues: int = 10_000
     max_groups: int = 64
     hot_bytes: int = 64 << 20
+    transactions: TransactionLimits = TransactionLimits()
 
 
 class Engine:
@@ -148,6 +151,7 @@ class Engine:
         self._must_sync = False
         self._forgotten: list[int] = []  # shards of a deleted queue; the batch's journal still names them
         self._at = 0
+        self.transactions = Transactions(self, self.limits.transactions)
 
     # --- opening ----------------------------------------------------------------------------------------------------
 
@@ -163,6 +167,7 @@ class Engine:
         for _, raw in self.store.scan(Table.QUEUES, b"", b"\xff" * 8, 1 << 30):
             record = msgspec.msgpack.decode(raw, type=QueueRecord)
             self._adopt(record, now)
+        self.transactions.open()
 
     def _adopt(self, record: QueueRecord, now: int) -> Queue:
         shards = [self._open_shard(record, partition, number, now) for partition, number in enumerate(record.shards)]
@@ -484,6 +489,7 @@ class Engine:
             if queue is not None:
                 shard = next(shard for shard in queue.shards if shard.number == number)
                 self._tick_shard(queue, shard, now)
+        self.transactions.tick(now)
 
     def _tick_shard(self, queue: Queue, shard: Shard, now: int) -> None:
         rounds = 0
@@ -498,7 +504,7 @@ class Engine:
         """When the next thing is due; NEVER if nothing is."""
         while self._wakes and self._wake_of.get(self._wakes[0][1]) != self._wakes[0][0]:
             heappop(self._wakes)
-        return self._wakes[0][0] if self._wakes else NEVER
+        return min(self._wakes[0][0] if self._wakes else NEVER, self.transactions.wake_at())
 
     def _note_wake(self, shard: Shard) -> None:
         at = shard.wake_at()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -29,6 +29,8 @@ from holdfast.broker.members import Deliver, GroupName, Member
 from holdfast.broker.redrive import STEP, Letters, Redriven, redrive
 from holdfast.broker.redrive_jobs import Redrives
 from holdfast.broker.stats import GroupStats, QueueStats, Rates, cursor_stats, group_stats
+from holdfast.broker.transaction_calls import TransactionCalls
+from holdfast.broker.transactions import TransactionLimits
 from holdfast.broker.webhooks import Webhooks
 from holdfast.config import Config
 from holdfast.core.commands import Draft, Enqueued, Leased, Settlement, Standing, Verb
@@ -94,7 +96,7 @@ class Receipt(msgspec.Struct, frozen=True):
     durability: Durability
 
 
-class Node(LogCalls):
+class Node(LogCalls, TransactionCalls):
     """See the module."""
 
     def __init__(
@@ -104,6 +106,7 @@ class Node(LogCalls):
         clock: Callable[[], int] = wall_clock,
         webhooks: Webhooks | None = None,
     ) -> None:
+        super().__init__()
         self.config = config
         self.store = store
         self.clock = clock
@@ -148,6 +151,9 @@ class Node(LogCalls):
             max_queues=config.queues.max_queues,
             max_groups=config.queues.max_groups_per_queue,
             hot_bytes=config.limits.hot_cache_bytes,
+            transactions=TransactionLimits(
+                **{name: getattr(config.transactions, name) for name in TransactionLimits.__struct_fields__}
+            ),
         )
         engine = Engine(self.store, config.node.node_id, limits)
         started = time.perf_counter()
@@ -164,9 +170,10 @@ class Node(LogCalls):
         )
 
     def _resume(self) -> None:
-        """Take up what a crash or a failure interrupted: queues that were being deleted."""
+        """Take up what a crash or a failure interrupted: queues being deleted, transactions being published."""
         for queue in [queue for queue in self.engine.queues.values() if queue.record.closing]:
             self._spawn(self._finish_deletion(queue))
+        self._resume_moves()
 
     async def stop(self) -> None:
         """Refuse new work, end long polls, release what push members hold, make everything durable, close."""
@@ -212,10 +219,11 @@ class Node(LogCalls):
         assert engine is not None
         return engine
 
-    def _spawn(self, coroutine: object) -> None:
-        task = asyncio.ensure_future(coroutine)  # type: ignore[call-overload]
+    def _spawn(self, coroutine: Coroutine[object, object, None]) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = asyncio.ensure_future(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._task_done)
+        return task
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -376,6 +384,21 @@ class Node(LogCalls):
             or self._inbox_bytes + self._unsynced_bytes + size_bytes > limits.inbox_bytes
         ):
             raise Overloaded(waiting=waiting)
+
+    @contextmanager
+    def _taking(self, messages: int, size_bytes: int) -> Iterator[None]:
+        """Refuse if too much is waiting; while it lasts, this waits too."""
+        self._admit(messages, size_bytes)
+        self._inbox_messages += messages
+        self._inbox_bytes += size_bytes
+        try:
+            yield
+        finally:
+            self._inbox_messages -= messages
+            self._inbox_bytes -= size_bytes
+
+    def _noted(self, size_bytes: int) -> None:
+        self.keeper.noted(size_bytes)
 
     def _check_room(self, now: int) -> None:
         """Stop taking messages before the disk is full: settling must still be possible then."""

@@ -146,6 +146,47 @@ class LimitSettings(msgspec.Struct, frozen=True, kw_only=True):
     the store. Over all queues; the oldest go first."""
 
 
+class TransactionSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Messages that are staged and published all at once."""
+
+    timeout: Annotated[int, Duration(SECOND, 30 * DAY)] = HOUR
+    """A transaction into which nothing was staged for so long, and which was not published, is removed with what it
+    holds. An hour is longer than any producer should pause, and short enough that forgotten ones do not fill the
+    disk."""
+
+    max_messages: Annotated[int, Count(1, 1_000_000_000)] = 10_000_000
+    """Messages one transaction may hold, all attempts of its parts together. They lie on disk; 10,000,000 of 1 KiB are
+    10 GiB."""
+
+    max_bytes: Annotated[int, Size(MIB, TIB)] = 16 * GIB
+    """Payload bytes one transaction may hold: the same limit for large messages. Until it is published and its messages
+    are settled, all of it is on disk."""
+
+    max_open: Annotated[int, Count(1, 100_000)] = 1_000
+    """Transactions of one namespace that are open at the same time. Each costs about 1 KiB of memory, and a streaming
+    query has one at a time."""
+
+    max_parts: Annotated[int, Count(1, 10_000_000)] = 100_000
+    """Parts, with their attempts, of all open transactions of the node. Each is a tally in memory of what it has staged
+    for which partition, about 1 KiB: 100,000 are 100 MiB. A job has as many as it has tasks."""
+
+    remember: Annotated[int, Duration(SECOND, 3650 * DAY)] = 7 * DAY
+    """How long it is remembered that a transaction was published. Published again within this time, it is answered as
+    the first time; after it, its messages would be taken for new ones. A job that crashed must be restarted within it:
+    seven days outlast a long weekend."""
+
+    max_remembered: Annotated[int, Count(1, 100_000_000)] = 100_000
+    """Published transactions that are remembered; the oldest is forgotten for a new one. Each is a record of about 150
+    bytes on disk. With a batch every 6 s 100,000 are seven days."""
+
+    step_messages: Annotated[int, Count(1, 100_000)] = 10_000
+    """Messages that one step of publishing moves into their queues. Up to so many become visible in one and the same
+    commit. It is as many as one enqueue may bring, and takes as long: about 100 ms in which nobody else has a turn."""
+
+    step_bytes: Annotated[int, Size(64 * KIB, GIB)] = 16 * MIB
+    """Payload bytes that one step of publishing moves: the same bound for large messages, all of them in memory."""
+
+
 class MemberSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Consumers to whom messages are pushed."""
 
@@ -511,6 +552,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     store: StoreSettings = StoreSettings()
     queues: QueueSettings = QueueSettings()
     limits: LimitSettings = LimitSettings()
+    transactions: TransactionSettings = TransactionSettings()
     members: MemberSettings = MemberSettings()
     journal: JournalSettings = JournalSettings()
     webhooks: WebhookSettings = WebhookSettings()

@@ -35,6 +35,7 @@ class Enqueue(msgspec.Struct, frozen=True):
     room: int = -1
     protocol: str = ""
     ids: list[int] = []
+    promised: bool = False  # these were checked when they were staged: they are refused for nothing any more
     trial: bool = False  # change nothing, only tell what would be refused; the ids in the reply mean nothing
 
 

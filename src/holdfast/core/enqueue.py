@@ -182,12 +182,12 @@ def _want_known(shard: Shard, drafts: list[Draft]) -> None:
 
 def _accept_plain(shard: Shard, command: Enqueue, reply: Enqueued) -> list[int]:
     """The common case: no message brings an id of its own."""
-    limit = shard.config.max_message_size
+    limit = FAR if command.promised else shard.config.max_message_size
     room = command.room if command.room >= 0 else len(command.drafts)
     accepted: list[int] = []
     for index, draft in enumerate(command.drafts):
         if len(draft.payload) > limit or odd(draft) or len(accepted) >= room:
-            reply.errors[index] = _refusal(shard, draft)
+            reply.errors[index] = refusal(shard, draft)
         else:
             accepted.append(index)
     return accepted
@@ -195,13 +195,13 @@ def _accept_plain(shard: Shard, command: Enqueue, reply: Enqueued) -> list[int]:
 
 def _accept(shard: Shard, command: Enqueue, now: int, reply: Enqueued) -> list[int]:
     """Indexes of the drafts to store; the others are in `reply` as duplicates or errors."""
-    limit = shard.config.max_message_size
+    limit = FAR if command.promised else shard.config.max_message_size
     room = command.room if command.room >= 0 else len(command.drafts)
     accepted: list[int] = []
     seen: dict[bytes, int] = {}
     for index, draft in enumerate(command.drafts):
         if len(draft.payload) > limit or odd(draft) or oversized(draft.extra):
-            reply.errors[index] = _refusal(shard, draft)
+            reply.errors[index] = refusal(shard, draft)
             continue
         known = _known(shard, draft, now, seen, index)
         if not known and len(accepted) < room:
@@ -210,7 +210,7 @@ def _accept(shard: Shard, command: Enqueue, now: int, reply: Enqueued) -> list[i
         if known:
             reply.duplicates[index] = known
         else:
-            reply.errors[index] = _refusal(shard, draft)
+            reply.errors[index] = refusal(shard, draft)
         for name in [name for name, at in seen.items() if at == index]:
             del seen[name]  # it is not stored: what it names may be brought by another one
     return accepted
@@ -243,7 +243,14 @@ def oversized(extra: Extra) -> str:
     return ""
 
 
-def _refusal(shard: Shard, draft: Draft) -> HoldfastError:
+def flaw(shard: Shard, draft: Draft) -> HoldfastError | None:
+    """Why a draft could not be stored here, whatever room there is; None if it could."""
+    if len(draft.payload) > shard.config.max_message_size or odd(draft) or oversized(draft.extra):
+        return refusal(shard, draft)
+    return None
+
+
+def refusal(shard: Shard, draft: Draft) -> HoldfastError:
     if len(draft.payload) > shard.config.max_message_size:
         return MessageTooLarge(
             size_bytes=len(draft.payload), limit_bytes=shard.config.max_message_size, queue=shard.queue

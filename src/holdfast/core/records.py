@@ -21,6 +21,7 @@ id, or, if it was delayed, a number that was taken like an id when it fell due. 
     DEDUP_ENDS shard end message-id             (empty)
     SOURCES    shard source-id source-group     id of the message that carries it
     JOURNAL    block number                     block of journal entries              core/journal.py
+    TRANSACTIONS, LOTS, STAGED, ENDS            messages that are staged              core/transactions.py
 
     MQTT_SESSIONS       namespace NUL client              a persistent session and its will     mqtt/records.py
     MQTT_SUBSCRIPTIONS  namespace NUL client NUL filter   its subscriptions
@@ -80,6 +81,9 @@ class Table(IntEnum):
     MQTT_INCOMING = 21
     MQTT_MESSAGES = 22
     MQTT_RETAINED = 23
+    LOTS = 24
+    ENDS = 25
+    STATES = 26
 
 
 # --- keys -----------------------------------------------------------------------------------------------------------
