@@ -223,4 +223,7 @@ def test_a_trial_tells_what_would_be_refused_and_changes_nothing() -> None:
     reply = bench.step(Enqueue([Draft(b"ok"), Draft(b"large")], trial=True))
     assert isinstance(reply, Enqueued)
     assert (reply.ids, list(reply.errors)) == ([0, 0], [1])
+    reply = bench.step(Enqueue([Draft(b"ok"), Draft(b"too")], trial=True))
+    assert isinstance(reply, Enqueued)
+    assert (reply.ids, reply.errors) == ([0, 0], {})
     assert bench.queue.depth == 0

@@ -71,11 +71,16 @@ class Producers(Movers):
         if large:
             return
         if txn is None:
-            txn = staging.live[name] = Txn(name)
+            txn = self._begun(name)
         txn.chunks[lot] = expected + 1
         txn.ends_at = machine.now + staging.timeout
         for to, drafts in batches:
             txn.staged |= {tag_of(draft): (lot, to) for draft in drafts}
+
+    def _begun(self, name: str) -> Txn:
+        record, _ = self.machine.engine.transactions.look((NAMESPACE, name))
+        txn = self.machine.staging.live[name] = Txn(name, number=record.number)
+        return txn
 
     def publish(self, _queue: Queue) -> None:
         machine, random, staging = self.machine, self.random, self.machine.staging
@@ -107,7 +112,7 @@ class Producers(Movers):
         if not decided:
             return
         if txn is None:
-            txn = staging.live[name] = Txn(name)
+            txn = self._begun(name)
         chosen = self._choose(txn, parts)
         must(chosen is not None and not self._too_many(txn, parts), f"{name}: {parts} of {txn} not refused")
         txn.state, txn.chosen = Stage.PUBLISHING, chosen or set()

@@ -31,7 +31,7 @@ class Txn:
     id: str
     state: Stage = Stage.OPEN
     ends_at: int = 0
-    order: int = 0  # in which it was published
+    number: int = 0
     chunks: dict[LotName, int] = field(default_factory=dict)
     staged: dict[Tag, tuple[LotName, str]] = field(default_factory=dict)  # lot and queue
     chosen: set[Tag] = field(default_factory=set)
@@ -59,7 +59,6 @@ class Staging:
         self.max_remembered = max_remembered
         self._safe: dict[str, tuple[Stage, set[Tag]]] = {}
         self._gone: set[str] = set()  # removed, and not confirmed
-        self._finished = 0
 
     def get(self, name: str) -> Txn | None:
         return self.live.get(name) or self.done.get(name)
@@ -72,16 +71,13 @@ class Staging:
     def finish(self, txn: Txn, now: int) -> None:
         must(set(txn.moved) == txn.chosen, f"{txn.id}: published without {txn.chosen - set(txn.moved)}")
         txn.state, txn.ends_at = Stage.PUBLISHED, now + self.remember
-        self._finished += 1
-        txn.order = self._finished
         self.done[txn.id] = self.live.pop(txn.id)
 
     def tick(self, now: int) -> None:
         for txn in list(self.live.values()):
             if txn.state is Stage.OPEN and txn.ends_at <= now:
                 self.remove(txn.id)
-        # Two that end at the same time were finished in the order of their numbers, or not: either may go first.
-        for txn in sorted(self.done.values(), key=lambda txn: (txn.ends_at, txn.order)):
+        for txn in sorted(self.done.values(), key=lambda txn: (txn.ends_at, txn.number)):
             if txn.ends_at <= now or len(self.done) > self.max_remembered:
                 self.remove(txn.id)
 
@@ -140,7 +136,7 @@ class Staging:
                 must(doubt or name in self._gone or tags <= set(after.staged), f"{name} has lost {tags}: {after}")
         for name, after in found.items():
             known = self.get(name)
-            if known is None or after.number_differs(known):
+            if known is None or after.number != known.number:
                 must(doubt or name in self._safe, f"transaction {name} appeared from nowhere")
                 after.chosen = {tag for tag in after.staged if after.counts(tag)}
                 continue
@@ -151,7 +147,6 @@ class Staging:
 
     def _take_over(self, after: FoundTxn, known: Txn, stored: Callable[[str, int], bool], doubt: bool) -> None:
         """Each message that counts is staged still, or has come to its queue: not both, and not neither."""
-        after.order = known.order
         if after.state is Stage.OPEN:
             return
         after.chosen = known.chosen or {tag for tag in after.staged if after.counts(tag)}
@@ -170,12 +165,7 @@ class Staging:
 class FoundTxn(Txn):
     """A transaction as it is stored."""
 
-    number: int = 0
     lots_chosen: set[LotName] = field(default_factory=set)
-
-    def number_differs(self, known: Txn) -> bool:
-        """Whether it is another one under the same name: it holds what the model has never staged in it."""
-        return bool(set(self.staged) - set(known.staged))
 
     def counts(self, tag: Tag) -> bool:
         return self.staged[tag][0] in self.lots_chosen

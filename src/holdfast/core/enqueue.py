@@ -95,7 +95,7 @@ def _enqueue_plainly(shard: Shard, command: Enqueue, now: int, effects: Effects)
     """
     drafts, head, config, number = command.drafts, shard.head, shard.config, shard.number
     count = len(drafts)
-    if not count or 0 <= command.room < count:
+    if not count or command.trial or 0 <= command.room < count:
         return False
     limit, priority = config.max_message_size, drafts[0].priority
     for draft in drafts:
