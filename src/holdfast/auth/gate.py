@@ -192,6 +192,11 @@ class Gate:
 
     # --- how fast ---------------------------------------------------------------------------------------------------
 
+    @property
+    def limited(self) -> bool:
+        """False: nobody has a rate, and `admit` need not be asked."""
+        return self._rates.limited
+
     def admit(self, namespace: str, messages: int, size_bytes: int) -> None:
         """Counts what is about to be sent against the namespace's rate. Raises RateLimited, and then nothing counts."""
         if self._rates.limited:

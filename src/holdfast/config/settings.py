@@ -485,6 +485,11 @@ class MqttSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Clients at the same time. Each costs a file descriptor and some 10 KiB; past it a CONNECT is answered with
     `server busy`."""
 
+    max_sessions: Annotated[int, Count(1, 10_000_000)] = 100_000
+    """Sessions, of connected clients and of those that are away and wish theirs to be kept. Each costs a few kilobytes
+    in memory and on disk, beside what waits in it; a client that makes up identifiers must not fill either. Past it a
+    client without a session is answered with `quota exceeded`."""
+
     connect_timeout: Annotated[int, Duration(100 * MILLISECOND, 10 * MINUTE)] = 10 * SECOND
     """From the opening of a connection to its CONNECT: a stranger who says nothing holds a connection no longer."""
 
@@ -517,10 +522,14 @@ class MqttSettings(msgspec.Struct, frozen=True, kw_only=True):
     the newest first, and counted; durable queues have no such limit but their `max_depth`."""
 
     max_queued_bytes: Annotated[int, Size(KIB, TIB)] = 16 * MIB
-    """The same, by size."""
+    """The same, by size. As much again may be in flight to a client that does not acknowledge."""
 
     max_retained: Annotated[int, Count(0, 10_000_000)] = 100_000
     """Retained messages of one namespace. They are kept in memory."""
+
+    max_retained_bytes: Annotated[int, Size(0, TIB)] = 256 * MIB
+    """The same, by size: 100,000 messages of 1 MiB would be 100 GiB. What does not fit is refused with `quota
+    exceeded`."""
 
     session_expiry_max: Annotated[int, Duration(0, 49_710 * DAY)] = 7 * DAY
     """The longest a session is kept without its client; a longer wish is cut to this and the client told. Sessions of

@@ -84,7 +84,8 @@ class HttpFront:
                 self.api,
                 http=_protocol(self._config),
                 ws="websockets-sansio",
-                ws_max_size=settings.max_request_bytes,
+                ws_max_size=self._config.mqtt.max_packet_bytes,  # a stranger can make us keep as much
+                ws_per_message_deflate=False,  # it costs 300 KiB for each connection, and messages are small
                 lifespan="off",
                 interface="asgi3",
                 log_config=None,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
 from holdfast.mqtt.codec import PACKET_BYTES_MAX, V5
 
 if TYPE_CHECKING:
-    from holdfast.mqtt.session import Session
+    from holdfast.mqtt.session import Session, Show
 
 
 class Feed(Protocol):
@@ -24,7 +25,8 @@ class Connection:
     __slots__ = (
         "alias_max", "aliases_in", "aliases_out", "assigned", "clear", "client_id", "closing", "dirty", "feed",
         "held", "held_acks", "held_turn", "keep_alive_us", "last_seen", "namespace", "out", "packet_bytes_max",
-        "paused", "quota", "receiving", "session", "tag", "username", "version", "wants_problems", "window",
+        "paused", "quota", "receiving", "session", "showing", "shown_bytes", "shown_turn", "tag", "username",
+        "version", "wants_problems", "window",
     )  # fmt: skip
 
     def __init__(self, tag: object, now: int) -> None:
@@ -40,6 +42,9 @@ class Connection:
         self.closing = False
         self.paused = False  # its transport is full
         self.feed: Feed | None = None
+        self.showing: deque[Show] = deque()  # subscriptions that are still to be shown what is retained
+        self.shown_turn = 0  # the turn in which something was shown last, and how much in that turn
+        self.shown_bytes = 0
         # towards the client
         self.window = 0
         self.quota = 0  # PUBLISHes of QoS 1 and 2 that may still be sent

@@ -43,7 +43,7 @@ from holdfast.mqtt.router import Router
 from holdfast.mqtt.rules import ProtocolError
 from holdfast.mqtt.seams import Access, AllowAll, Bridge, Run
 from holdfast.mqtt.sender import Sender
-from holdfast.mqtt.session import Session
+from holdfast.mqtt.session import Session, Show
 from holdfast.mqtt.settings import MqttSettings
 from holdfast.mqtt.subscriptions import Subscriptions
 from holdfast.mqtt.timers import Timers
@@ -63,13 +63,13 @@ class Hub:
         self._timers: Timers[Deadline] = Timers()
         self._keeper = Keeper(self._turns)
         self._sender = Sender(self.settings, self._turns, self._keeper)
-        self._retainer = Retainer(self.settings, self._keeper, self._sender, self._timers)
+        self._retainer = Retainer(self.settings, self._turns, self._keeper, self._sender, self._timers)
         self._router = Router(self._keeper, self._sender, self._retainer)
         self._lifecycle = Lifecycle(
             self.settings, self._turns, self._timers, self._keeper, self._sender, self._router, access, bridge
         )
         self._receiver = Receiver(
-            self.settings, self._turns, self._keeper, self._router, self._lifecycle, access, bridge
+            self.settings, self._turns, self._keeper, self._router, self._lifecycle, access, bridge, self.dropped
         )
         self._subscriptions = Subscriptions(
             self.settings, self._turns, self._keeper, self._retainer, self._lifecycle, access, bridge
@@ -79,7 +79,7 @@ class Hub:
 
     @property
     def dropped(self) -> Counter[str]:
-        """Messages that a session did not get, by reason: `full`, `expired`, `large`, `slow`."""
+        """Messages that a session did not get, by reason: `full`, `expired`, `large`, `slow`, `rate`."""
         return self._sender.dropped
 
     # --- events -----------------------------------------------------------------------------------------------------
@@ -92,9 +92,12 @@ class Hub:
         """A network connection was accepted; `tag` is the shell's own."""
         return self._lifecycle.open(tag, now)
 
-    def connect(self, connection: Connection, packet: Connect, namespace: str, assigned_id: str, now: int) -> None:
-        """The CONNECT of a client that may come in; `assigned_id` is its identifier if it brought none."""
-        self._lifecycle.connect(connection, packet, namespace, assigned_id, now)
+    def connect(
+        self, connection: Connection, packet: Connect, namespace: str, assigned_id: str, now: int, owner: str = ""
+    ) -> None:
+        """The CONNECT of a client that may come in; `assigned_id` is its identifier if it brought none, `owner` is whom
+        its session belongs to."""
+        self._lifecycle.connect(connection, packet, namespace, assigned_id, now, owner)
 
     def refuse(self, connection: Connection, version: int, reason_code: int, reason: str) -> None:
         """The CONNECT of a client that may not."""
@@ -165,6 +168,8 @@ class Hub:
 
     def _pump(self, session: Session, connection: Connection, now: int) -> None:
         self._sender.pump(session, connection, now)
+        if connection.showing:
+            self._retainer.go_on(self._lifecycle.space(session.namespace), connection, now)
         if connection.feed is not None:
             connection.feed.pump(now)
 
@@ -236,8 +241,15 @@ class Hub:
                     self._lifecycle.silent(key, now)
                 case Session():
                     self._lifecycle.due(key, now)
+                case Show():
+                    self._show(key, now)
                 case _:
                     self._retainer.remove(self._lifecycle.space(key.namespace), key.topic)
+
+    def _show(self, show: Show, now: int) -> None:
+        session = show.subscriber.session
+        if session.connection is not None:
+            self._retainer.go_on(self._lifecycle.space(session.namespace), session.connection, now)
 
     def publish(self, namespace: str, message: Message, now: int) -> int:
         """A message of the broker's own. Returns the reason code a client would be given."""

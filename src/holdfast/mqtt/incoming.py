@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from msgspec.structs import replace
 
 from holdfast.mqtt.codec import (
@@ -43,8 +45,10 @@ class Receiver:
         lifecycle: Lifecycle,
         access: Access,
         bridge: Bridge | None,
+        dropped: Counter[str],
     ) -> None:
         self._settings = settings
+        self._dropped = dropped
         self._turns = turns
         self._keeper = keeper
         self._router = router
@@ -78,7 +82,13 @@ class Receiver:
         if self._prefixes and packet.topic.startswith(self._prefixes):
             claimed.append(self._claim(connection, session, packet))
             connection.clear = packet.topic
-            return
+        elif not self._access.limited or self._admitted(connection, packet, now):
+            self._route(connection, session, packet, now)
+
+    def _route(self, connection: Connection, session: Session, packet: Publish, now: int) -> None:
+        """To the subscribers of a plain topic."""
+        qos = packet.qos
+        properties = packet.properties
         bridge = self._bridge
         captured = bridge is not None and bridge.captures(session.namespace, packet.topic)
         mark = len(self._turns.ops)
@@ -95,6 +105,20 @@ class Receiver:
         if len(self._turns.ops) > mark:
             self._turns.hold(connection)
         self.answer(connection, packet, reason_code, "" if reason_code < 0x80 else "no subscriber has room for it")
+
+    def _admitted(self, connection: Connection, packet: Publish, now: int) -> bool:
+        """Whether the rate allows the message. If not, the publisher is told; at QoS 0 it asked not to be, and in 3.1.1
+        there is no way but to close: what was not taken must not be acknowledged."""
+        problem = self._access.admit(connection, len(packet.payload))
+        if not problem:
+            return True
+        if not packet.qos:
+            self._dropped["rate"] += 1
+        elif connection.version == V5:
+            self.answer(connection, packet, reasons.QUOTA_EXCEEDED, problem)
+        else:
+            self._lifecycle.close(connection, now, reasons.MESSAGE_RATE_TOO_HIGH, problem)
+        return False
 
     def _claim(self, connection: Connection, session: Session, packet: Publish) -> Run:
         """Answer with success, to be seen when the turn is durable, unless the bridge turns it down."""
@@ -143,7 +167,8 @@ class Receiver:
         if refusal is None:
             return encode_puback(packet.packet_id)
         kind = PubAck if packet.qos == 1 else PubRec
-        return self._turns.fit(connection, kind(packet.packet_id, refusal.reason_code, _said(refusal.reason)))
+        code = reasons.as_puback(refusal.reason_code)
+        return self._turns.fit(connection, kind(packet.packet_id, code, _said(refusal.reason)))
 
     def _note(self, connection: Connection, session: Session, packet_id: int) -> None:
         """Until its PUBREL this identifier means this message."""

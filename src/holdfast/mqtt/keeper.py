@@ -65,7 +65,9 @@ class Keeper:
         if session.will is not None:
             said = session.will
             will = WillRecord(said.topic, said.payload, said.qos, said.retain, write_block(said.properties, WILL))
-        record = SessionRecord(session.protocol, session.expiry_s, session.ended_at, session.will_at, will)
+        record = SessionRecord(
+            session.protocol, session.expiry_s, session.ended_at, session.will_at, will, session.owner
+        )
         self._turns.ops.append((_SESSIONS, session.key, write(record)))
 
     def subscribed(self, one: Subscriber) -> None:

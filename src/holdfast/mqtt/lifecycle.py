@@ -43,6 +43,7 @@ class Lifecycle:
         self._wills = Wills(router, bridge)
         self.spaces: dict[str, Space] = {}
         self.connections: set[Connection] = set()
+        self.clients = 0  # connections whose CONNECT was accepted
 
     def space(self, name: str) -> Space:
         found = self.spaces.get(name)
@@ -81,7 +82,9 @@ class Lifecycle:
         if session is None:
             return
         connection.session = None
+        connection.showing.clear()
         session.connection = None
+        self.clients -= 1
         session.resend.clear()
         if self._bridge is not None:
             self._bridge.closed(connection, session, graceful, now)
@@ -106,7 +109,9 @@ class Lifecycle:
 
     # --- CONNECT ----------------------------------------------------------------------------------------------------
 
-    def connect(self, connection: Connection, packet: Connect, namespace: str, assigned_id: str, now: int) -> None:
+    def connect(
+        self, connection: Connection, packet: Connect, namespace: str, assigned_id: str, now: int, owner: str
+    ) -> None:
         connection.version = packet.version
         connection.namespace = namespace
         connection.username = packet.username
@@ -114,12 +119,12 @@ class Lifecycle:
         connection.assigned = not packet.client_id
         connection.last_seen = now
         _agree(connection, packet.properties, self._settings)
-        refusal = self._refusal(connection, packet)
+        refusal = self._refusal(connection, packet) or self._refusal_of_session(connection, owner)
         if refusal is not None:
             self.refuse(connection, *refusal)
             return
         mark = len(self._turns.ops)
-        session, present = self._begin(connection, packet, now)
+        session, present = self._begin(connection, packet, now, owner)
         keep_alive_s = self._keep_alive(packet)
         connection.keep_alive_us = keep_alive_s * SECOND_US * 3 // 2
         if keep_alive_s:
@@ -138,7 +143,7 @@ class Lifecycle:
 
     def _refusal(self, connection: Connection, packet: Connect) -> tuple[int, str] | None:
         settings = self._settings
-        if len(self.connections) > settings.connections_max:
+        if self.clients >= settings.connections_max:
             return reasons.SERVER_BUSY, "too many connections; try again later"
         if packet.properties.authentication_method is not None:
             return reasons.BAD_AUTHENTICATION_METHOD, "no authentication method is supported; use a password"
@@ -157,14 +162,28 @@ class Lifecycle:
             return reasons.NOT_AUTHORIZED, f"not allowed to publish a will on {will.topic!r}"
         return None
 
-    def _begin(self, connection: Connection, packet: Connect, now: int) -> tuple[Session, bool]:
+    def _refusal_of_session(self, connection: Connection, owner: str) -> tuple[int, str] | None:
+        """A session belongs to whoever began it: nobody else reads what waits in it, or throws its client out."""
+        session = self.space(connection.namespace).sessions.get(connection.client_id)
+        if session is None:
+            if sum(len(space.sessions) for space in self.spaces.values()) >= self._settings.sessions_max:
+                return reasons.QUOTA_EXCEEDED, "there are too many sessions; those of clients that stay away expire"
+        elif session.owner not in ("", owner):
+            return reasons.CLIENT_ID_NOT_VALID, "another user has a session under this client identifier"
+        return None
+
+    def _allowed(self, session: Session, connection: Connection) -> bool:
+        """Whether the client may still subscribe to all that its session is subscribed to."""
+        return not any(self._access.may_subscribe(connection, one) for one in session.subscriptions)
+
+    def _begin(self, connection: Connection, packet: Connect, now: int, owner: str) -> tuple[Session, bool]:
         """The session of a new connection, and whether it is one that was there before."""
         space = self.space(connection.namespace)
         session = space.sessions.get(connection.client_id)
         if session is not None and session.connection is not None:
             self.close(session.connection, now, reasons.SESSION_TAKEN_OVER, "another connection took the session over")
             session = space.sessions.get(connection.client_id)  # unless it ended with its connection
-        if session is not None and packet.clean_start:
+        if session is not None and (packet.clean_start or not self._allowed(session, connection)):
             self.end(session, now)
             session = None
         expiry_s = min(_wanted_expiry(packet), self._settings.session_expiry_max_s)
@@ -179,9 +198,11 @@ class Lifecycle:
             session.expiry_s = expiry_s
             session.protocol = packet.version
             session.will_at = session.ended_at = 0
+        session.owner = owner
         session.will = packet.will
         session.connection = connection
         connection.session = session
+        self.clients += 1
         self._keeper.session(session)
         return session, present
 

@@ -36,6 +36,7 @@ def load(scan: Scan, now: int, lifecycle: Lifecycle, keeper: Keeper, retainer: R
         message = messages[int.from_bytes(value, "big")]
         message.refs += 1
         space.retained.put(message.topic, message)
+        space.retained_bytes += message.size_bytes
         retainer.watch(space, message)
     sessions = _load_sessions(scan, lifecycle)
     for key, value in _all(scan, Table.MQTT_OUTGOING):
@@ -56,6 +57,7 @@ def _load_sessions(scan: Scan, lifecycle: Lifecycle) -> dict[tuple[str, str], Se
         session = Session(namespace, client_id, stored.protocol, stored.expiry_s)
         session.ended_at = stored.ended_at
         session.will_at = stored.will_at
+        session.owner = stored.owner
         session.will = None if stored.will is None else _will(stored.will)
         sessions[namespace, client_id] = session
         lifecycle.space(namespace).sessions[client_id] = session
@@ -97,6 +99,7 @@ def _add_outgoing(session: Session, rest: bytes, value: bytes, messages: dict[in
             session.push(entry, message)
             return
     session.inflight[entry.packet_id] = entry
+    session.inflight_bytes += entry.size_bytes
 
 
 def _all(scan: Scan, table: Table) -> Iterator[tuple[bytes, bytes]]:

@@ -36,13 +36,15 @@ class WillRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class SessionRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """`ended_at` is 0 while the client is connected; `will_at` is when a delayed will is due, 0 if it is not yet."""
+    """`ended_at` is 0 while the client is connected; `will_at` is when a delayed will is due, 0 if it is not yet;
+    `owner` is who may take the session up again."""
 
     protocol: int
     expiry_s: int
     ended_at: int
     will_at: int = 0
     will: WillRecord | None = None
+    owner: str = ""
 
 
 class SubscriptionRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):

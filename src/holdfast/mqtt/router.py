@@ -98,7 +98,8 @@ class Router:
     def _take_out(self, session: Session, gone: set[Outgoing]) -> None:
         for entry in gone:
             self._keeper.remove(session, entry)
-            session.inflight.pop(entry.packet_id, None)
+            if session.inflight.pop(entry.packet_id, None) is not None:
+                session.inflight_bytes -= entry.size_bytes
         session.queue, queued = deque(), session.queue
         session.queued_bytes = session.next_expiry = 0
         for entry in queued:

@@ -17,7 +17,15 @@ class Access(Protocol):
         """Asked for every PUBLISH, and for a will when it is set."""
 
     def may_subscribe(self, connection: Connection, topic_filter: str) -> int:
-        """Asked for every filter, `$share/...` included."""
+        """Asked for every filter, `$share/...` included, and again for those of a session that is taken up."""
+
+    @property
+    def limited(self) -> bool:
+        """Whether `admit` must be asked at all."""
+
+    def admit(self, connection: Connection, size_bytes: int) -> str:
+        """Counts a message on a plain topic against the rate; says what is wrong if that is too high. A bridge counts
+        its own."""
 
 
 class Run:
@@ -89,10 +97,15 @@ class Granted(NamedTuple):
 
 
 class AllowAll:
-    """Everybody may do everything."""
+    """Everybody may do everything, as fast as they can."""
+
+    limited = False
 
     def may_publish(self, connection: Connection, topic: str) -> int:  # noqa: ARG002 - the seam's signature
         return 0
 
     def may_subscribe(self, connection: Connection, topic_filter: str) -> int:  # noqa: ARG002 - the same
         return 0
+
+    def admit(self, connection: Connection, size_bytes: int) -> str:  # noqa: ARG002 - the same
+        return ""

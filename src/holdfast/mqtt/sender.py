@@ -57,6 +57,7 @@ class Sender:
         if (
             connection is not None
             and connection.quota > 0
+            and session.inflight_bytes < self._settings.queued_bytes_max
             and not session.queue
             and not session.resend
             and not connection.paused
@@ -66,24 +67,28 @@ class Sender:
                 self._keeper.add(session, entry, message)
                 self._send(session, connection, entry, data)
             return True
-        settings = self._settings
-        queue = session.queue
-        if (
-            len(queue) >= settings.queued_messages_max
-            or session.queued_bytes + message.size_bytes > settings.queued_bytes_max
-        ):
-            for expired in session.drop_expired(fan.now):
-                self._drop(session, expired, "expired")
-            if (
-                len(session.queue) >= settings.queued_messages_max
-                or session.queued_bytes + message.size_bytes > settings.queued_bytes_max
-            ):
-                self.dropped["full"] += 1
-                return False
+        if not self.has_room(session, message, fan.now):
+            self.dropped["full"] += 1
+            return False
         entry.order = session.next_order()
         session.push(entry, message)
         self._keeper.add(session, entry, message)
         return True
+
+    def has_room(self, session: Session, message: Message, now: int) -> bool:
+        """Whether the message can be queued; what has expired makes room before that is denied."""
+        if self._fits(session, message):
+            return True
+        for expired in session.drop_expired(now):
+            self._drop(session, expired, "expired")
+        return self._fits(session, message)
+
+    def _fits(self, session: Session, message: Message) -> bool:
+        settings = self._settings
+        return (
+            len(session.queue) < settings.queued_messages_max
+            and session.queued_bytes + message.size_bytes <= settings.queued_bytes_max
+        )
 
     def pump(self, session: Session, connection: Connection, now: int) -> None:
         """Send what waits, as far as the window allows."""
@@ -92,7 +97,7 @@ class Sender:
                 entry = session.resend.popleft()
                 if session.inflight.get(entry.packet_id) is entry:
                     self._send_again(session, connection, entry, now)
-            elif session.queue:
+            elif session.queue and session.inflight_bytes < self._settings.queued_bytes_max:
                 self._send_next(session, connection, now)
             else:
                 return
@@ -131,6 +136,7 @@ class Sender:
 
     def _send(self, session: Session, connection: Connection, entry: Outgoing, data: bytes) -> None:
         session.inflight[entry.packet_id] = entry
+        session.inflight_bytes += entry.size_bytes
         connection.quota -= 1
         if entry.qos == 2 and session.persistent:
             self._turns.hold(connection)
@@ -178,6 +184,7 @@ class Sender:
         data = prepared.encode(entry.qos, entry.packet_id, retain=entry.retain, dup=True)
         if len(data) > connection.packet_bytes_max:  # the client takes less than on the connection before
             del session.inflight[entry.packet_id]
+            session.inflight_bytes -= entry.size_bytes
             self._drop(session, entry, "large")
             return
         connection.quota -= 1
@@ -200,6 +207,7 @@ class Sender:
             self._finish(session, connection, entry)
         else:
             if entry.message is not None:
+                session.inflight_bytes -= entry.size_bytes
                 self._keeper.release(session, entry)
                 session.inflight[packet_id] = session.inflight.pop(packet_id)  # PUBRELs go in this order [4.6.0-4]
             if session.persistent:
@@ -214,5 +222,6 @@ class Sender:
 
     def _finish(self, session: Session, connection: Connection, entry: Outgoing) -> None:
         del session.inflight[entry.packet_id]
+        session.inflight_bytes -= entry.size_bytes
         self._keeper.remove(session, entry)
         connection.quota = min(connection.quota + 1, connection.window)

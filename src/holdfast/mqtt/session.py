@@ -43,6 +43,11 @@ class Outgoing:
         self.order = 0
         self.packet_id = 0
 
+    @property
+    def size_bytes(self) -> int:
+        """What it holds in memory; nothing once only its identifier is left."""
+        return 0 if self.message is None else self.message.size_bytes
+
 
 class Terms(msgspec.Struct, frozen=True, array_like=True):
     """What a client agreed on with a bridge when it subscribed; `native`: its PUBACK settles the delivery."""
@@ -64,14 +69,24 @@ class Subscriber(msgspec.Struct, frozen=True, eq=False):
     terms: Terms | None = None
 
 
+class Show:
+    """A subscription that is being shown what is retained; `topics` are those to come, the next one last."""
+
+    __slots__ = ("subscriber", "topics")
+
+    def __init__(self, subscriber: Subscriber) -> None:
+        self.subscriber = subscriber
+        self.topics: list[str] | None = None
+
+
 class Session:
     """`expiry_s` is what the client asked for, cut to our maximum; with 0 the session ends with its connection and
     nothing of it is stored."""
 
     __slots__ = (
-        "_packet_id", "client_id", "connection", "ended_at", "expiry_s", "incoming", "inflight", "key", "leases",
-        "namespace", "next_expiry", "order", "protocol", "queue", "queued_bytes", "resend", "subscriptions", "will",
-        "will_at",
+        "_packet_id", "client_id", "connection", "ended_at", "expiry_s", "incoming", "inflight",
+        "inflight_bytes", "key", "leases", "namespace", "next_expiry", "order", "owner", "protocol", "queue",
+        "queued_bytes", "resend", "subscriptions", "will", "will_at",
     )  # fmt: skip
 
     def __init__(self, namespace: str, client_id: str, protocol: int, expiry_s: int) -> None:
@@ -80,6 +95,7 @@ class Session:
         self.protocol = protocol
         self.key = f"{namespace}\0{client_id}".encode()
         self.expiry_s = expiry_s
+        self.owner = ""  # who may take it up again; empty: whoever may do what it does
         self.connection: Connection | None = None
         self.ended_at = 0  # when the connection was closed
         self.will: Will | None = None
@@ -87,6 +103,7 @@ class Session:
         self.subscriptions: dict[str, Subscriber] = {}
         self.incoming: set[int] = set()
         self.inflight: dict[int, Outgoing] = {}  # those sent in order, then, as PUBRECs came, those released in order
+        self.inflight_bytes = 0  # of the messages among them that the client has not received
         self.leases: dict[int, object] = {}  # in flight from a bridge, by packet identifier
         self.resend: deque[Outgoing] = deque()  # of those in flight: to be sent again on this connection
         self.queue: deque[Outgoing] = deque()

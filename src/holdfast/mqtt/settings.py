@@ -25,6 +25,10 @@ class MqttSettings(msgspec.Struct, frozen=True, kw_only=True):
     connections_max: int = 10_000
     """Each costs a file descriptor and some 10 KiB; beyond it CONNECT is answered with `server busy`."""
 
+    sessions_max: int = 100_000
+    """Sessions, those of connected clients and those that are kept. Each costs a few kilobytes, and its queue; beyond
+    it a client without a session is refused with `quota exceeded`."""
+
     connect_timeout_us: int = 10 * SECOND_US
     """From the opened connection to its CONNECT: a stranger who says nothing holds a connection no longer."""
 
@@ -58,10 +62,14 @@ class MqttSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Per session, QoS 1 and 2 that wait while the client is away or its window is full."""
 
     queued_bytes_max: int = 16 * MIB
-    """The same, by size. Payloads queued to several sessions count for each, but are kept once."""
+    """The same, by size. Payloads queued to several sessions count for each, but are kept once. As much again may be in
+    flight: a client that reads and never acknowledges gets no more then."""
 
     retained_messages_max: int = 100_000
     """Per namespace. They are kept in memory."""
+
+    retained_bytes_max: int = 256 * MIB
+    """The same, by size: 100,000 messages of 1 MiB would be 100 GiB."""
 
     session_expiry_max_s: int = NEVER
     """A longer session expiry is cut to this, and the client told. 3.1.1 sessions without clean session get it too."""

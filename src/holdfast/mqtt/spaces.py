@@ -64,12 +64,13 @@ _NOWHERE: Final = Plan(())
 class Space:
     """One namespace."""
 
-    __slots__ = ("_plans", "_trie", "name", "retained", "sessions", "shares")
+    __slots__ = ("_plans", "_trie", "name", "retained", "retained_bytes", "sessions", "shares")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.sessions: dict[str, Session] = {}
         self.retained: NameIndex[Message] = NameIndex()
+        self.retained_bytes = 0
         self.shares: dict[str, Share] = {}
         self._trie: SubscriptionTrie[Session | Share, Subscriber | Share] = SubscriptionTrie()
         self._plans: dict[str, Plan] = {}

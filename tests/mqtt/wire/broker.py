@@ -107,8 +107,12 @@ class Broker:
     async def open(self, version: int = V5) -> Client:
         """A connection on which nothing has been said."""
         client = await Client.open(*self.address, version)
-        self._clients.append(client)
+        self.adopt(client)
         return client
+
+    def adopt(self, client: Client) -> None:
+        """See to it that it is gone when the broker stops."""
+        self._clients.append(client)
 
     async def connect(
         self,

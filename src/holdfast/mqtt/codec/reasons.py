@@ -123,3 +123,16 @@ def return_code_311(reason_code: int) -> int | None:
     """The 3.1.1 CONNACK return code that says the same, or None: then the connection is closed without a CONNACK
     [MQTT-3.2.2-6]."""
     return _RETURN_CODES_311.get(reason_code)
+
+
+_LIMITS = frozenset([SERVER_BUSY, PACKET_TOO_LARGE, MESSAGE_RATE_TOO_HIGH, CONNECTION_RATE_EXCEEDED])
+
+
+def as_puback(reason_code: int) -> int:
+    """The code of PUBACK and PUBREC that comes nearest: they know only some [MQTT-3.4.2-1], and clients stumble over
+    others. The reason string says the rest."""
+    if reason_code in PUBACK:
+        return reason_code
+    if reason_code in _LIMITS:
+        return QUOTA_EXCEEDED
+    return TOPIC_NAME_INVALID if reason_code == TOPIC_FILTER_INVALID else IMPLEMENTATION_SPECIFIC_ERROR

@@ -62,6 +62,8 @@ class Link(asyncio.Protocol):
         self.principal: Principal | None = None
         self.peer = ""
         self.subject: str | None = None  # of the client's certificate
+        self.host: str | None = None  # of a WebSocket: what it called us, and the page that opened it, if one did
+        self.origin: str | None = None
 
     # --- from the network -------------------------------------------------------------------------------------------
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from holdfast.auth.gate import Gate
 from holdfast.auth.principal import Action, Principal
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, RateLimited
 from holdfast.mqtt.codec import reasons
 from holdfast.mqtt.connection import Connection
 from holdfast.mqtt.queues import names
@@ -25,8 +26,10 @@ _ACTIONS: Final = {
 class Rights:
     """`seams.Access` by the principal of each connection, which its tag knows."""
 
-    def __init__(self, queues: bool) -> None:
+    def __init__(self, gate: Gate, queues: bool) -> None:
+        self._gate = gate
         self._prefixes = (names.QUEUE, names.ADMIN) if queues else ()
+        self.limited = gate.limited
 
     def may_publish(self, connection: Connection, topic: str) -> int:
         principal = _principal(connection)
@@ -54,6 +57,13 @@ class Rights:
         except HoldfastError:
             return 0  # the bridge says what is wrong with it
         return _code(principal.may(_ACTIONS[route.deed], route.queue))
+
+    def admit(self, connection: Connection, size_bytes: int) -> str:
+        try:
+            self._gate.admit(connection.namespace, 1, size_bytes)
+        except RateLimited as error:
+            return str(error)
+        return ""
 
 
 def _principal(connection: Connection) -> Principal:

@@ -37,6 +37,9 @@ class Endpoint:
         await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL})
         link = self._make()
         wire = SocketWire(link, send, self._buffer_bytes)
+        headers = dict(scope["headers"])
+        link.host = headers.get(b"host", b"").decode("latin-1")
+        link.origin = headers[b"origin"].decode("latin-1") if b"origin" in headers else None
         client = scope.get("client")
         link.open(wire, str(client[0]) if client else "")
         writer = asyncio.create_task(wire.write_out())
