@@ -11,7 +11,10 @@ from __future__ import annotations
 
 import inspect
 import string
-from typing import ClassVar
+from typing import ClassVar, Final
+
+MESSAGE_LENGTH_MAX: Final = 1_000
+"""Characters of an error's message: a screenful, and no more than fits into any wire's field for it."""
 
 
 class HoldfastError(Exception):
@@ -25,7 +28,7 @@ class HoldfastError(Exception):
 
     def __init__(self, **details: object) -> None:
         self.details = details
-        super().__init__(_fill(inspect.getdoc(type(self)) or type(self).code, details))
+        super().__init__(_clip(_fill(inspect.getdoc(type(self)) or type(self).code, details)))
 
     def __reduce__(self) -> tuple[object, ...]:
         return (_rebuild, (type(self), self.details))
@@ -40,6 +43,12 @@ class _Blank(dict[str, object]):
 
 def _fill(text: str, details: dict[str, object]) -> str:
     return string.Formatter().vformat(" ".join(text.split()), (), _Blank(details))
+
+
+def _clip(text: str) -> str:
+    """What the caller sent may be in it, at any length; the middle is then left out."""
+    half = MESSAGE_LENGTH_MAX // 2
+    return text if len(text) <= MESSAGE_LENGTH_MAX else f"{text[:half]} … {text[-half:]}"
 
 
 def _rebuild(kind: type[HoldfastError], details: dict[str, object]) -> HoldfastError:

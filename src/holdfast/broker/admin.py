@@ -23,6 +23,7 @@ from holdfast.core.commands import (
     Delete,
     Edit,
     Find,
+    Leased,
     Progress,
     Purge,
     Purged,
@@ -213,6 +214,34 @@ def find(engine: Engine, name: QueueName, message_id: int, now: int) -> tuple[in
         assert isinstance(reply, tuple)
         return (shard.partition, *reply)
     raise MessageNotFound(message_id=message_id, queue=name[1])
+
+
+def leases_of(engine: Engine, name: QueueName, group: str, consumer: str, protocol: str, now: int) -> list[Leased]:
+    """What a consumer has under lease, in the order it was leased."""
+    queue = engine.queues.get(name)
+    found: list[Leased] = []
+    for shard in queue.shards if queue is not None else ():
+        here = shard.groups.get(group)
+        deliveries = list(here.deliveries.values()) if here is not None else []
+        for delivery in deliveries:
+            if delivery.token and (delivery.consumer, delivery.protocol) == (consumer, protocol):
+                if delivery.deadline <= now:
+                    continue  # the tick that is due ends it
+                assert queue is not None
+                reply = engine.step(queue, shard, Find(delivery.id), now)
+                assert isinstance(reply, tuple)
+                found.append(
+                    Leased(
+                        reply[0],
+                        delivery.token,
+                        delivery.failures + 1,
+                        delivery.deadline,
+                        shard.partition,
+                        group,
+                        delivery.stamp,
+                    )
+                )
+    return sorted(found, key=lambda leased: leased.token)
 
 
 def edit(

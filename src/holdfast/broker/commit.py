@@ -100,6 +100,8 @@ class GroupCommit:
     def _turn(self, engine: Engine) -> None:
         try:
             self._before()
+            if self.engine is not engine:  # the store failed meanwhile, and everybody was told
+                return
             pending = engine.pending
             must_sync = engine.write()
         except HoldfastError as error:

@@ -47,8 +47,8 @@ class Waiter:
 class Dispatcher:
     """Waiters in the order they came, members by credit."""
 
-    def __init__(self) -> None:
-        self.members = Members()
+    def __init__(self, lease_bytes_max: int) -> None:
+        self.members = Members(lease_bytes_max)
         self.waiting = 0
         self._waiters: dict[QueueName, dict[GroupName, deque[Waiter]]] = {}
         self._granted: list[tuple[Waiter | Member, list[Leased]]] = []

@@ -19,6 +19,11 @@ from holdfast.core.queue import Ordering
 
 GroupName = tuple[QueueName, str]
 Deliver = Callable[[list[Leased]], None]
+Removed = Callable[[], None]
+
+
+def _nobody_to_tell() -> None:
+    """For a member that need not hear of it."""
 
 
 class Member:
@@ -36,6 +41,8 @@ class Member:
         "name",
         "partitions",
         "protocol",
+        "removed",
+        "size_bytes",
     )
 
     def __init__(
@@ -48,6 +55,7 @@ class Member:
         heartbeat_timeout: int,
         deliver: Deliver,
         now: int,
+        removed: Removed = _nobody_to_tell,
     ) -> None:
         self.group = group
         self.name = name
@@ -56,18 +64,29 @@ class Member:
         self.lease_timeout = lease_timeout
         self.heartbeat_timeout = heartbeat_timeout  # 0: it lives as long as its connection
         self.deliver = deliver
+        self.removed = removed  # told when its group is deleted
         self.last_seen = now
         self.partitions: list[int] = []
-        self.in_flight: dict[int, tuple[int, int]] = {}  # id -> (token, partition)
+        self.size_bytes = 0  # of the payloads in flight
+        self.in_flight: dict[int, tuple[int, int, int]] = {}  # id -> (token, partition, payload bytes)
         self.deadlines: list[tuple[int, int, int]] = []  # heap of (deadline, id, token)
 
     def took(self, deliveries: list[Leased]) -> None:
         for leased in deliveries:
-            self.in_flight[leased.message.id] = (leased.token, leased.partition)
-            heappush(self.deadlines, (leased.deadline, leased.message.id, leased.token))
+            message = leased.message
+            size_bytes = len(message.payload)
+            self.forget(message.id)  # of an earlier lease
+            self.in_flight[message.id] = (leased.token, leased.partition, size_bytes)
+            self.size_bytes += size_bytes
+            heappush(self.deadlines, (leased.deadline, message.id, leased.token))
 
     def forget(self, message_id: int) -> None:
-        self.in_flight.pop(message_id, None)
+        known = self.in_flight.pop(message_id, None)
+        if known is not None:
+            self.size_bytes -= known[2]
+
+    def forget_all(self) -> None:
+        self.in_flight, self.deadlines, self.size_bytes = {}, [], 0
 
     def free(self, queue: Queue, now: int) -> int:
         """How many more it may be sent. Leases that ended by themselves no longer count."""
@@ -77,19 +96,21 @@ class Member:
             held = self.in_flight.get(message_id)
             if held is None or held[0] != token:
                 continue
-            group = queue.shards[held[1]].groups.get(self.group[1])
+            group = queue.shards[held[1]].groups.get(self.group[1]) if held[1] < len(queue.shards) else None
             delivery = group.deliveries.get(message_id) if group is not None else None
             if delivery is not None and delivery.token == token:
                 heappush(heap, (max(delivery.deadline, now + 1000), message_id, token))
             else:
-                del self.in_flight[message_id]
+                self.forget(message_id)
         return self.credit - len(self.in_flight)
 
 
 class Members:
-    """All members of all groups of a node."""
+    """All members of all groups of a node. `lease_bytes_max` bounds the payloads that one has in flight."""
 
-    def __init__(self) -> None:
+    def __init__(self, lease_bytes_max: int) -> None:
+        self._lease_bytes_max = lease_bytes_max
+        self._sizes: dict[GroupName, int] = {}  # partitions when they were last assigned
         self._groups: dict[GroupName, dict[str, Member]] = {}
         self._of_queue: dict[QueueName, dict[GroupName, None]] = {}
         self._holders: dict[GroupName, dict[int, Member]] = {}  # who was sent what
@@ -115,10 +136,11 @@ class Members:
         before = members.get(member.name)
         if before is not None:
             # The same consumer again, on a new connection: what it had is its own still.
-            member.in_flight, member.deadlines, member.partitions = (
+            member.in_flight, member.deadlines, member.partitions, member.size_bytes = (
                 before.in_flight,
                 before.deadlines,
                 before.partitions,
+                before.size_bytes,
             )
             self._watched.pop(before, None)
         members[member.name] = member
@@ -137,10 +159,12 @@ class Members:
         del members[member.name]
         self._watched.pop(member, None)
         if members:
+            self._sizes.pop(group, None)  # to be assigned anew, if not now then when the queue is there again
             if queue is not None:
                 self.rebalance(group, queue)
             return True
         del self._groups[group], self._holders[group]
+        self._sizes.pop(group, None)
         self._turns.pop(group, None)
         del self._of_queue[group[0]][group]
         if not self._of_queue[group[0]]:
@@ -152,6 +176,14 @@ class Members:
         before = {name: member.partitions for name, member in members.items()}
         for name, partitions in assign(len(queue.shards), list(members), before).items():
             members[name].partitions = partitions
+        self._sizes[group] = len(queue.shards)
+
+    def queue_deleted(self, queue: QueueName) -> None:
+        """Nothing is in flight any more. The members stay, for a queue of this name that may come."""
+        for group in self.groups_of(queue):
+            self._holders[group].clear()
+            for member in self._groups[group].values():
+                member.forget_all()
 
     def adopt(self, member: Member, leased: Leased) -> None:
         """A member is back and has this delivery still."""
@@ -174,6 +206,8 @@ class Members:
         members = list(self._groups.get(group, {}).values())
         if not members:
             return []
+        if self._sizes.get(group) != len(queue.shards):  # the queue was deleted and made anew
+            self.rebalance(group, queue)
         turn = self._turns[group] = self._turns.get(group, 0) + 1
         first = turn % len(members)
         anywhere = queue.config.ordering is Ordering.NONE
@@ -184,21 +218,37 @@ class Members:
                 continue
             if anywhere and len(members) > 1:
                 room = min(room, max(queue.config.batch_size, -(-member.credit // len(members))))
+            leased = self._lease(engine, queue, member, room, now, None if anywhere else member.partitions)
+            if leased:
+                self._holders[group].update((item.message.id, member) for item in leased)
+                sent.append((member, leased))
+        return sent
+
+    def _lease(
+        self, engine: Engine, queue: Queue, member: Member, room: int, now: int, partitions: list[int] | None
+    ) -> list[Leased]:
+        """Up to `room` deliveries, while there are fewer bytes in flight than may be: each step takes what fits for
+        certain, but at least one."""
+        largest = max(queue.config.max_message_size, 1)
+        taken: list[Leased] = []
+        while room > 0 and (left := self._lease_bytes_max - member.size_bytes) > 0:
+            count = min(room, max(left // largest, 1))
             leased = engine.lease(
-                group[0],
-                group[1],
-                room,
+                member.group[0],
+                member.group[1],
+                count,
                 member.lease_timeout,
                 member.name,
                 member.protocol,
                 now,
-                None if anywhere else member.partitions,
+                partitions,
             )
-            if leased:
-                member.took(leased)
-                self._holders[group].update((item.message.id, member) for item in leased)
-                sent.append((member, leased))
-        return sent
+            member.took(leased)
+            taken += leased
+            room -= len(leased)
+            if len(leased) < count:
+                break
+        return taken
 
     def silent(self, now: int) -> list[Member]:
         """Members that have not shown that they are alive."""

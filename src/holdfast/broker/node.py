@@ -25,7 +25,7 @@ from holdfast.broker.dispatch import Dispatcher, Waiter, releases
 from holdfast.broker.engine import Engine, Limits
 from holdfast.broker.keeper import Keeper
 from holdfast.broker.log_calls import LogCalls
-from holdfast.broker.members import Deliver, GroupName, Member
+from holdfast.broker.members import Deliver, GroupName, Member, Removed
 from holdfast.broker.redrive import STEP, Letters, Redriven, redrive
 from holdfast.broker.redrive_jobs import Redrives
 from holdfast.broker.stats import GroupStats, QueueStats, Rates, cursor_stats, group_stats
@@ -110,7 +110,7 @@ class Node(LogCalls, TransactionCalls):
         self.config = config
         self.store = store
         self.clock = clock
-        self.dispatcher = Dispatcher()
+        self.dispatcher = Dispatcher(config.limits.lease_bytes)
         self.webhooks = webhooks or Webhooks(config.webhooks)
         self.broken: asyncio.Future[HoldfastError] | None = None
         self.companions: list[Companion] = []
@@ -620,8 +620,10 @@ class Node(LogCalls, TransactionCalls):
         lease_timeout: int = -1,
         heartbeat: bool = False,
         protocol: str = "",
+        removed: Removed | None = None,
     ) -> Subscription:
-        """As `subscribe`, but it does not wait: a group that is new is durable with the next sync."""
+        """As `subscribe`, but it does not wait: a group that is new is durable with the next sync. `removed` is called
+        when the group is deleted under the member."""
         settings = self.config.members
         if not 1 <= credit <= settings.max_prefetch:
             raise InvalidArgument(field="credit", problem=f"is 1 to {settings.max_prefetch}, not {credit}")
@@ -639,6 +641,8 @@ class Node(LogCalls, TransactionCalls):
             )
         timeout = settings.heartbeat_timeout if heartbeat else 0
         joined = Member(target, member, protocol, credit, lease_timeout, timeout, deliver, now)
+        if removed is not None:
+            joined.removed = removed
         self.dispatcher.members.join(joined, queue)
         self.stir(name)
         return Subscription(self, joined)
@@ -647,9 +651,9 @@ class Node(LogCalls, TransactionCalls):
         """End the leases of a member that is going: released, or failed if it vanished."""
         settlements = [
             Settlement(message_id, token, verb, partition=partition)
-            for message_id, (token, partition) in member.in_flight.items()
+            for message_id, (token, partition, _) in member.in_flight.items()
         ]
-        member.in_flight = {}
+        member.forget_all()
         if settlements:
             self._settle_quietly(*member.group, settlements)
 
@@ -664,16 +668,10 @@ class Node(LogCalls, TransactionCalls):
             engine.stirred.add(member.group[0])
             self.commit.soon()
 
-    def held(self, name: QueueName, group: str, partition: int, message_id: int, token: int) -> Leased | None:
-        """A delivery under a lease, if that is still the current one: for a consumer that must be sent it again."""
+    def leases_of(self, name: QueueName, group: str, consumer: str, protocol: str) -> list[Leased]:
+        """What a consumer has under lease, in the order it was leased: for one that must be sent it again."""
         with self._guard() as engine:
-            queue = engine.queues.get(name)
-            here = queue.shards[partition].groups.get(group) if queue is not None else None
-            delivery = here.deliveries.get(message_id) if here is not None else None
-            if delivery is None or delivery.token != token or delivery.deadline <= self.clock():
-                return None
-            _, message, _ = admin.find(engine, name, message_id, self.clock())
-        return Leased(message, token, delivery.failures + 1, delivery.deadline, partition, group, delivery.stamp)
+            return admin.leases_of(engine, name, group, consumer, protocol, self.clock())
 
     def stir(self, name: QueueName) -> None:
         """Look again whether somebody can be served in a queue."""
@@ -775,6 +773,7 @@ class Node(LogCalls, TransactionCalls):
         """Delete a queue with all it holds. Returns how many messages went with it."""
         count = await self._in_pieces(admin.delete_queue(self.engine, name, self.clock))
         self._rates.pop(name, None)
+        self.dispatcher.members.queue_deleted(name)
         self.dispatcher.turn_away(name, None, QueueNotFound(queue=name[1], namespace=name[0]))
         return count
 
@@ -863,6 +862,7 @@ class Node(LogCalls, TransactionCalls):
     async def delete_group(self, name: QueueName, group: str) -> None:
         for member in self.dispatcher.members.of((name, group)):
             self.remove_member(member, None)
+            member.removed()
         self.dispatcher.turn_away(name, group, GroupNotFound(group=group, queue=name[1]))
         await self._in_pieces(admin.delete_group(self.engine, name, group, self.clock))
 

@@ -126,6 +126,9 @@ class Hub:
         for packet in packets:
             kind = type(packet)
             if kind is Publish:
+                if settled:  # the bridge sees both in the order in which they came
+                    self._hand_over(connection, session, claimed, settled, now)
+                    claimed, settled, freed = [], [], True
                 if (
                     packet.topic is connection.clear  # type: ignore[union-attr]  # the decoder gives the same text again
                     and packet.qos == 1  # type: ignore[union-attr]
@@ -143,6 +146,9 @@ class Hub:
                 self._receiver.publish(connection, session, packet, now, claimed)  # type: ignore[arg-type]
             elif kind is PubAck:
                 if packet.packet_id in leases:  # type: ignore[union-attr]
+                    if run:
+                        claimed.append(self._receiver.claim(connection, run))
+                        run = []
                     settled.append(packet)  # type: ignore[arg-type]
                 else:
                     self._sender.acknowledged(session, connection, packet.packet_id)  # type: ignore[union-attr]
@@ -152,19 +158,29 @@ class Hub:
                 if run:
                     claimed.append(self._receiver.claim(connection, run))
                     run = []
+                if claimed or settled:  # what came before must have happened before: a DISCONNECT gives leases back
+                    self._hand_over(connection, session, claimed, settled, now)
+                    claimed, settled = [], []
                 self._other(connection, session, packet, now)
             if connection.closing:
                 break
         if run:
             claimed.append(self._receiver.claim(connection, run))
-        if self._bridge is not None:
-            if claimed:
-                self._bridge.publish(connection, claimed, now)
-            if settled:
-                freed = True
-                self._bridge.acknowledged(connection, session, settled, now)
+        if claimed or settled:
+            freed = freed or bool(settled)
+            self._hand_over(connection, session, claimed, settled, now)
         if freed and not connection.closing:
             self._pump(session, connection, now)
+
+    def _hand_over(
+        self, connection: Connection, session: Session, claimed: list[Run], settled: list[PubAck], now: int
+    ) -> None:
+        """PUBLISHes of the bridge's, and PUBACKs that came after them."""
+        assert self._bridge is not None
+        if claimed:
+            self._bridge.publish(connection, claimed, now)
+        if settled:
+            self._bridge.acknowledged(connection, session, settled, now)
 
     def _pump(self, session: Session, connection: Connection, now: int) -> None:
         self._sender.pump(session, connection, now)
@@ -277,6 +293,14 @@ class Hub:
         leases = [session.leases.pop(ack.packet_id, None) for ack in acks]
         connection.quota = min(connection.quota + before - len(session.leases), connection.window)
         return leases
+
+    def withdraw(self, connection: Connection, topic_filter: str, reason: str, now: int) -> None:
+        """A subscription of the bridge's came to its end by an administrator's hand: the client is told by DISCONNECT,
+        the one way there is, and does not have it any more when it comes back."""
+        session = connection.session
+        if session is not None and not connection.closing:
+            self._subscriptions.remove(session, topic_filter)
+            self._lifecycle.close(connection, now, reasons.ADMINISTRATIVE_ACTION, reason)
 
     def send(self, connection: Connection, data: bytes) -> None:
         """Bytes of the bridge's own, in their place in the connection's stream."""

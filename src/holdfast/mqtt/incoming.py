@@ -252,7 +252,7 @@ class Receiver:
         if topic.startswith(_SYSTEM):
             return reasons.NOT_AUTHORIZED, "$SYS is the broker's own"
         reason_code = self._access.may_publish(connection, topic)
-        return reason_code, f"not allowed to publish on {topic!r}" if reason_code else ""
+        return reason_code, "not allowed to publish on this topic" if reason_code else ""
 
 
 def _said(reason: str) -> Properties:

@@ -159,7 +159,7 @@ class Lifecycle:
         if is_too_deep(will.topic):
             return reasons.TOPIC_NAME_INVALID, "the will topic has too many levels"
         if self._access.may_publish(connection, will.topic):
-            return reasons.NOT_AUTHORIZED, f"not allowed to publish a will on {will.topic!r}"
+            return reasons.NOT_AUTHORIZED, "not allowed to publish on the will's topic"
         return None
 
     def _refusal_of_session(self, connection: Connection, owner: str) -> tuple[int, str] | None:
@@ -270,6 +270,8 @@ class Lifecycle:
         """The session is over: nothing of it stays but its will, which is published now if it was still to come."""
         space = self.space(session.namespace)
         del space.sessions[session.client_id]
+        if self._bridge is not None and any(one.terms is not None for one in session.subscriptions.values()):
+            self._bridge.ended(session, now)
         self._timers.cancel(session)
         self._keeper.forget(session)
         for topic_filter in list(session.subscriptions):

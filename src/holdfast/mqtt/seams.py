@@ -87,6 +87,9 @@ class Bridge(Protocol):
     def closed(self, connection: Connection, session: Session, graceful: bool, now: int) -> None:
         """The connection has ended; `graceful` if the client said so with DISCONNECT."""
 
+    def ended(self, session: Session, now: int) -> None:
+        """A session with subscriptions of the bridge's is over; it has no connection any more."""
+
 
 class Granted(NamedTuple):
     """The code for SUBACK; the terms if it is a success, what is wrong if it is not."""

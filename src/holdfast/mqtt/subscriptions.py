@@ -85,14 +85,12 @@ class Subscriptions:
         return self._access.may_subscribe(connection, one.filter)
 
     def unsubscribe(self, connection: Connection, session: Session, packet: Unsubscribe, now: int) -> None:
-        space = self._lifecycle.space(session.namespace)
         mark = len(self._turns.ops)
         codes: list[int] = []
         for topic_filter in packet.filters:
             subscriber = session.subscriptions.get(topic_filter)
             if subscriber is not None:
-                space.unsubscribe(session, topic_filter)
-                self._keeper.unsubscribed(session, topic_filter)
+                self.remove(session, topic_filter)
                 if subscriber.terms is not None and self._bridge is not None:
                     self._bridge.unsubscribed(connection, subscriber, now)
                 codes.append(reasons.SUCCESS)
@@ -102,6 +100,10 @@ class Subscriptions:
             self._turns.hold(connection)
         if not self._turns.send_packet(connection, UnsubAck(packet.packet_id, tuple(codes))):
             self._too_large(connection, now)
+
+    def remove(self, session: Session, topic_filter: str) -> None:
+        self._lifecycle.space(session.namespace).unsubscribe(session, topic_filter)
+        self._keeper.unsubscribed(session, topic_filter)
 
     def _too_large(self, connection: Connection, now: int) -> None:
         """An answer that the client cannot take [MQTT-3.1.2-24]."""

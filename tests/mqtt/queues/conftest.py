@@ -31,5 +31,7 @@ async def server(store: Store, tmp_path: Path) -> AsyncIterator[Server]:
 
 @pytest.fixture
 async def http(server: Server) -> AsyncIterator[httpx.AsyncClient]:
+    await server.http.start()
     async with httpx.AsyncClient(base_url=server.http.url, timeout=30) as client:
         yield client
+    await server.http.stop()

@@ -58,7 +58,7 @@ def config_for(path: Path, **parts: msgspec.Struct) -> Config:
             node=NodeSettings(data_dir=path),
             journal=JournalSettings(segment_age=3_600_000_000),
             http=HttpSettings(listen="127.0.0.1:0"),
-            mqtt=MqttSettings(listen="127.0.0.1:0", stats_interval=100_000),
+            mqtt=MqttSettings(listen="127.0.0.1:0", stats_interval=100_000, keep_alive_max=0),
         ),
         **parts,
     )
@@ -83,15 +83,13 @@ class Server:
     async def start(self) -> None:
         await self.node.start()
         await self.mqtt.start()
-        await self.http.start()
 
     async def stop(self) -> None:
-        await self.http.stop()
+        for client in self._clients:  # first: a server that stops waits a while for those it told
+            await client.end()
         await self.mqtt.stop()
         await self.node.stop()
         await self.gate.close()
-        for client in self._clients:
-            await client.end()
 
     @property
     def port(self) -> int:
@@ -202,10 +200,11 @@ class Raw:
             await self.expect(PubComp)
         return received
 
-    async def subscribe(self, topic_filter: str, qos: int = 1, *, identifier: int | None = None, **user: str) -> SubAck:
-        """`user` are user properties: `consumer_group` is `consumer-group`."""
+    async def subscribe(self, topic_filter: str, qos: int = 1, /, **user: str) -> SubAck:
+        """`user` are user properties, `consumer_group` is `consumer-group`; only `subscription_id` is a property."""
+        identifier = user.pop("subscription_id", "")
         pairs = tuple((name.replace("_", "-"), value) for name, value in user.items())
-        ids = () if identifier is None else (identifier,)
+        ids = (int(identifier),) if identifier else ()
         packet_id = self.next_id()
         properties = Properties(user_properties=pairs, subscription_ids=ids)
         self.send(Subscribe(packet_id, (Subscription(topic_filter, qos),), properties))

@@ -24,7 +24,7 @@ from holdfast.config import Config
 from holdfast.config.kinds import split_address
 from holdfast.core.effects import Op
 from holdfast.errors import AddressUnavailable, HoldfastError, InvalidConfig, QueueNotFound, Unauthenticated
-from holdfast.mqtt.codec import Connect, Decoder, Packet, ProtocolError, Publish, encode, reasons
+from holdfast.mqtt.codec import Connect, Decoder, Packet, Properties, ProtocolError, Publish, encode, reasons
 from holdfast.mqtt.connection import Connection
 from holdfast.mqtt.hub import Hub
 from holdfast.mqtt.net.link import Link
@@ -349,7 +349,7 @@ class MqttFront:
         if bridge is None or hub is None or not bridge.watchers:
             return
         shown: dict[tuple[str, str], bytes] = {}
-        for (connection, topic), queue in list(bridge.watchers.items()):
+        for (connection, topic), (queue, ids) in list(bridge.watchers.items()):
             if connection.paused or connection.closing:
                 continue
             if queue not in shown:
@@ -357,8 +357,10 @@ class MqttFront:
                     shown[queue] = msgspec.json.encode(self._node.figures(queue))
                 except QueueNotFound:
                     shown[queue] = b""
-            if shown[queue]:
-                hub.send(connection, encode(Publish(topic, shown[queue]), connection.version))
+            packet = Publish(topic, shown[queue], properties=Properties(subscription_ids=ids))
+            data = encode(packet, connection.version)
+            if shown[queue] and len(data) <= connection.packet_bytes_max:
+                hub.send(connection, data)
         self._soon()
 
 

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from functools import partial
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 import msgspec
 import structlog
 
 from holdfast.broker.node import Node
-from holdfast.core.commands import Draft, Leased, Settlement, Verb
-from holdfast.errors import Forbidden, HoldfastError, InvalidArgument, LeaseLost, RateLimited
+from holdfast.core.commands import Draft, Settlement, Verb
+from holdfast.errors import Forbidden, GroupNotFound, HoldfastError, InvalidArgument, LeaseLost, RateLimited
 from holdfast.mqtt.codec import NO_PROPERTIES, V5, Properties, PubAck, Publish, Subscription, Will, reasons
 from holdfast.mqtt.connection import Connection
 from holdfast.mqtt.hub import Hub
@@ -34,6 +36,10 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 PROTOCOL: Final = "mqtt"
 ROUTES_CACHED_MAX: Final = 10_000
 """Topics whose meaning is remembered, over all clients: at 300 bytes each 3 MB. A full cache starts anew."""
+
+ERROR_LENGTH_MAX: Final = 4_096
+"""Characters of a consumer's error text; the rest is cut off. It is kept with the delivery and travels with a dead
+letter."""
 
 _GROUP_OF_NOBODY: Final = "default"
 
@@ -79,6 +85,13 @@ class Settling:
         self.owners: dict[int, Owner] = {}
 
 
+class Watch(NamedTuple):
+    """Who wants to see the figures of a queue, again and again; `ids` is the subscription's identifier."""
+
+    queue: QueueName
+    ids: tuple[int, ...]
+
+
 class QueueBridge:
     """`hub` is set by the front once it has one; `admit` counts messages against a namespace's rate."""
 
@@ -90,7 +103,7 @@ class QueueBridge:
         self._admit = admit
         self.hub: Hub | None = None
         self.stopping = False
-        self.watchers: dict[tuple[Connection, str], QueueName] = {}
+        self.watchers: dict[tuple[Connection, str], Watch] = {}
         self._captures = Captures(node)
         self._routes: dict[str, Route] = {}
         self._batches: dict[QueueName, Batch] = {}
@@ -160,7 +173,10 @@ class QueueBridge:
         packet = owner.run.packets[owner.at]
         if route.deed is Deed.SETTLE:
             for wish in wishes(packet):
-                self._settle_as(connection, owner, route, wish)
+                try:
+                    self._settle_as(connection, owner, route, wish)
+                except HoldfastError as error:  # the others of a list are settled all the same
+                    self._refuse(owner, error)
             return
         self.work()  # what came before must have happened before
         fields = _fields(packet)
@@ -178,16 +194,14 @@ class QueueBridge:
         consumers = [] if feed is None else [one for one in feed.consumers.values() if one.queue == queue]
         if wish.group:
             consumers = [one for one in consumers if one.group == wish.group]
-        found = _held(consumers, wish, oldest=connection.version != V5)
-        if found is not None:
-            consumer, leased = found
-            token = wish.token or leased.token
-            settlement = Settlement(
-                leased.message.id, token, route.verb, wish.delay, wish.error, wish.timeout, partition=leased.partition
-            )
-            group = consumer.group
-            if route.verb is not Verb.EXTEND:
-                consumer.held.pop(leased.message.extra.message_id or str(leased.message.id), None)
+        for consumer in consumers:
+            ticket = consumer.find(wish.message_id, wish.token, oldest=connection.version != V5)
+            if ticket is not None:
+                if route.verb is not Verb.EXTEND:
+                    consumer.done(ticket)
+                settlement = _settlement(ticket, route.verb, wish.delay, wish.error, wish.timeout)
+                group = consumer.group
+                break
         else:
             settlement = _from_afar(wish, route.verb, connection)
             group = wish.group or (consumers[0].group if consumers else _default_group(connection))
@@ -203,9 +217,12 @@ class QueueBridge:
 
     def acknowledged(self, connection: Connection, session: Session, acks: Sequence[PubAck], now: int) -> None:  # noqa: ARG002
         """See `seams.Bridge`."""
+        hub = self.hub
+        if hub is None:  # the store failed while the read was looked at
+            return
         consumer: Consumer | None = None
         settlements: list[Settlement] = []
-        for ack, ticket in zip(acks, self._plain.returned(connection, session, acks), strict=True):
+        for ack, ticket in zip(acks, hub.returned(connection, session, acks), strict=True):
             if not isinstance(ticket, Ticket) or not ticket.consumer.native:
                 continue
             if ticket.consumer is not consumer:
@@ -215,7 +232,7 @@ class QueueBridge:
             if ack.reason_code < reasons.UNSPECIFIED_ERROR:
                 settlements.append(Settlement(message_id, token, partition=partition))
             else:
-                settlements.append(_refusal(ack, message_id, token, partition))
+                settlements.append(_refusal(ack, ticket))
 
     def captures(self, namespace: str, topic: str) -> bool:
         return bool(self._captures.of(namespace, topic))
@@ -259,8 +276,12 @@ class QueueBridge:
         settling, self._settling = self._settling, {}
         for queue, batch in batches.items():
             self._enqueue(queue, batch)
+        self._tell_refused()  # which closes a connection of 3.1.1, before what it settled behind a lost message
         for (queue, group), one in settling.items():
             self._settle_all(queue, group, one)
+        self._tell_refused()
+
+    def _tell_refused(self) -> None:
         refused, self._refused = self._refused, {}
         if refused and self.hub is not None:
             now = self.now()
@@ -268,8 +289,13 @@ class QueueBridge:
                 self.hub.turn_down(connection, run, now)
 
     def reset(self) -> None:
-        """The store failed: what was gathered was confirmed to nobody, and goes."""
-        self.hub = None
+        """The store failed: what was gathered was confirmed to nobody, and goes. So do the consumers."""
+        hub, self.hub = self.hub, None
+        for connection in hub.connections if hub is not None else ():
+            feed = _feed(connection)
+            if feed is not None:
+                feed.waiting.clear()
+                feed.leave(None)
         self.watchers.clear()
         self._batches.clear()
         self._settling.clear()
@@ -305,7 +331,7 @@ class QueueBridge:
         if connection is None:
             log.warning("a message was not enqueued", topic=packet.topic, code=error.code, error=str(error))
             return
-        run.refusals[index] = Refusal(error.mqtt, str(error))
+        run.refusals[index] = Refusal(_puback_code(error), str(error))
         self._refused[run] = connection
         if connection.version != V5 or not packet.qos:  # the client cannot be told
             log.info("message refused", client=connection.client_id, topic=packet.topic, code=error.code)
@@ -326,7 +352,8 @@ class QueueBridge:
             self.work()  # what was published before must have happened before
             if route.deed is Deed.WATCH:
                 self._node.queue((connection.namespace, route.queue))
-                self.watchers[connection, subscription.filter] = (connection.namespace, route.queue)
+                watch = Watch((connection.namespace, route.queue), properties.subscription_ids)
+                self.watchers[connection, subscription.filter] = watch
                 return Granted(0, Terms())
             terms = self._terms(connection, subscription, properties, route)
             qos = min(subscription.qos, 1)
@@ -341,7 +368,7 @@ class QueueBridge:
         group = route.group or told.get("consumer-group") or _default_group(connection)
         prefetch = told.get("prefetch", str(self._prefetch))
         most = self._node.config.members.max_prefetch
-        if not prefetch.isascii() or not prefetch.isdigit() or not 1 <= int(prefetch) <= most:
+        if not names.is_number(prefetch) or not 1 <= int(prefetch) <= most:
             raise InvalidArgument(field="prefetch", problem=f"is 1 to {most}, not {prefetch!r}")
         mode = told.get("ack-mode", "explicit" if connection.version == V5 else "puback")
         if mode not in ("explicit", "puback"):
@@ -352,7 +379,7 @@ class QueueBridge:
 
     def _join(
         self, connection: Connection, session: Session, subscriber: Subscriber, terms: Terms, route: Route
-    ) -> Consumer:
+    ) -> None:
         feed = _feed(connection)
         if feed is None:
             feed = connection.feed = Feed(self, connection, session)
@@ -364,8 +391,6 @@ class QueueBridge:
                     problem=f"consumes in group {terms.group!r}, as {other.filter!r} does already: use one of them",
                 )
         before = feed.consumers.get(subscriber.filter)
-        if before is not None and before.group != terms.group:
-            feed.remove(before)
         consumer = Consumer(feed, subscriber, queue, terms)
         consumer.membership = self._node.join(
             queue,
@@ -374,15 +399,26 @@ class QueueBridge:
             consumer.deliver,
             credit=min(terms.prefetch, connection.window),
             protocol=PROTOCOL,
+            removed=partial(self._removed, consumer, connection),
         )
-        if before is not None and before.group == terms.group:
-            consumer.held = before.held
         feed.consumers[subscriber.filter] = consumer
-        return consumer
+        if before is not None:
+            if before.group == terms.group:
+                consumer.succeed(before)
+            else:
+                feed.remove(before)
+
+    def _removed(self, consumer: Consumer, connection: Connection) -> None:
+        """The group was deleted under its consumer. It would wait for ever: it is sent away, to subscribe anew."""
+        if self.hub is not None:
+            error = GroupNotFound(group=consumer.group, queue=consumer.queue[1])
+            self.hub.withdraw(connection, consumer.filter, str(error), self.now())
+            self.soon()
 
     def unsubscribed(self, connection: Connection, subscriber: Subscriber, now: int) -> None:  # noqa: ARG002 - the seam's
         """See `seams.Bridge`."""
         self.watchers.pop((connection, subscriber.filter), None)
+        self.work()  # what was settled before must have happened before
         feed = _feed(connection)
         if feed is not None and subscriber.filter in feed.consumers:
             feed.remove(feed.consumers[subscriber.filter])
@@ -395,7 +431,8 @@ class QueueBridge:
             try:
                 route = names.of_subscribe(subscriber.filter)
                 if route.deed is Deed.WATCH:
-                    self.watchers[connection, subscriber.filter] = (connection.namespace, route.queue)
+                    watch = Watch((connection.namespace, route.queue), subscriber.ids)
+                    self.watchers[connection, subscriber.filter] = watch
                 else:
                     self._join(connection, session, subscriber, subscriber.terms, route)
             except HoldfastError as error:
@@ -409,24 +446,25 @@ class QueueBridge:
         self._send_again(connection, session, now)
 
     def _send_again(self, connection: Connection, session: Session, now: int) -> None:
-        """What the client did not answer before goes out once more, if its lease still holds."""
+        """What the client has leases on still goes out once more: first what it did not answer, in the order and under
+        the identifiers it had, then the rest. After a restart that is all: identifiers are not stored."""
         feed = _feed(connection)
-        leases, session.leases = session.leases, {}
-        for packet_id, ticket in leases.items():
-            if not isinstance(ticket, Ticket) or feed is None:
-                continue
-            before = ticket.consumer
-            consumer = feed.consumers.get(before.filter)
-            leased = self._node.held(before.queue, before.group, ticket.partition, ticket.message_id, ticket.token)
-            if leased is None:
-                continue
-            if consumer is not None and feed.send_again(consumer, packet_id, leased, now):
-                session.leases[packet_id] = msgspec.structs.replace(ticket, consumer=consumer)
-                if consumer.membership is not None:
-                    consumer.membership.adopt(leased)
-            else:
-                release = Settlement(ticket.message_id, ticket.token, Verb.RELEASE, partition=ticket.partition)
-                self.settle(before.queue, before.group, release)
+        tickets, session.leases = session.leases, {}
+        if feed is None:
+            return
+        packet_ids = {ticket.token: number for number, ticket in tickets.items() if isinstance(ticket, Ticket)}
+        places = {token: place for place, token in enumerate(packet_ids)}
+        again = [
+            (places.get(leased.token, len(places)), consumer, leased)
+            for consumer in feed.consumers.values()
+            for leased in self._node.leases_of(consumer.queue, consumer.group, connection.client_id, PROTOCOL)
+        ]
+        again.sort(key=itemgetter(0))
+        for _, consumer, leased in again:
+            if consumer.membership is not None:
+                consumer.membership.adopt(leased)
+            packet_id = (packet_ids.get(leased.token) or session.next_packet_id()) if consumer.qos else 0
+            feed.send_again(consumer, packet_id, leased, now)
 
     def closed(self, connection: Connection, session: Session, graceful: bool, now: int) -> None:  # noqa: ARG002 - the seam's
         """See `seams.Bridge`."""
@@ -436,6 +474,8 @@ class QueueBridge:
         if feed is None:
             return
         connection.feed = None
+        feed.give_back_waiting()
+        self.work()  # what was settled before must have happened before
         if graceful or self.stopping:
             feed.leave(Verb.RELEASE)
             session.leases.clear()
@@ -443,6 +483,20 @@ class QueueBridge:
             feed.leave(None)
         else:
             feed.leave(Verb.VANISH)
+
+    def ended(self, session: Session, now: int) -> None:  # noqa: ARG002 - the seam's
+        """See `seams.Bridge`. What the client had leases on still it will never settle."""
+        for subscriber in session.subscriptions.values():
+            terms = subscriber.terms
+            if terms is None or not terms.group:
+                continue
+            queue = (session.namespace, names.of_subscribe(subscriber.filter).queue)
+            try:
+                for leased in self._node.leases_of(queue, terms.group, session.client_id, PROTOCOL):
+                    vanish = Settlement(leased.message.id, leased.token, Verb.VANISH, partition=leased.partition)
+                    self.settle(queue, terms.group, vanish)
+            except HoldfastError as error:  # their deadlines end them then
+                log.warning("leases of a session that ended stay", client=session.client_id, code=error.code)
 
     # --- for the feeds ----------------------------------------------------------------------------------------------
 
@@ -462,12 +516,11 @@ class QueueBridge:
         self._node.commit.soon()
 
 
-def _refusal(ack: PubAck, message_id: int, token: int, partition: int) -> Settlement:
+def _refusal(ack: PubAck, ticket: Ticket) -> Settlement:
     """A PUBACK that says the client could not."""
     code = ack.reason_code
     verb = Verb.REJECT if code == reasons.PAYLOAD_FORMAT_INVALID else Verb.NACK
-    error = ack.properties.reason_string or f"PUBACK with reason code 0x{code:02X}"
-    return Settlement(message_id, token, verb, error=error, partition=partition)
+    return _settlement(ticket, verb, error=ack.properties.reason_string or f"PUBACK with reason code 0x{code:02X}")
 
 
 def _feed(connection: Connection) -> Feed | None:
@@ -484,36 +537,41 @@ def _default_group(connection: Connection) -> str:
     return connection.client_id.partition("-")[0] or _GROUP_OF_NOBODY
 
 
-def _held(consumers: list[Consumer], wish: Wish, *, oldest: bool) -> tuple[Consumer, Leased] | None:
-    """The delivery that is meant, if the client holds it."""
-    for consumer in consumers:
-        if wish.message_id:
-            leased = consumer.held.get(wish.message_id)
-            if leased is None and wish.message_id.isdigit():
-                wanted = int(wish.message_id)
-                leased = next((one for one in consumer.held.values() if one.message.id == wanted), None)
-            if leased is not None:
-                return consumer, leased
-        elif oldest and not wish.token and consumer.held:
-            return consumer, next(iter(consumer.held.values()))
-    return None
+def _settlement(ticket: Ticket, verb: Verb, delay: int = -1, error: str = "", timeout: int = -1) -> Settlement:
+    error = error[:ERROR_LENGTH_MAX]
+    return Settlement(ticket.message_id, ticket.token, verb, delay, error, timeout, partition=ticket.partition)
 
 
 def _from_afar(wish: Wish, verb: Verb, connection: Connection) -> Settlement:
     """A delivery that was not sent to this connection: leased over HTTP, say, or on the connection before."""
     if not wish.message_id:
         raise InvalidArgument(field="message-id", problem="is missing: give it as it came with the delivery")
-    if not wish.message_id.isascii() or not wish.message_id.isdigit() or len(wish.message_id) > 19:
+    if not names.is_number(wish.message_id):
         raise LeaseLost(message_id=wish.message_id)
     consumer = "" if wish.token else connection.client_id
-    return Settlement(int(wish.message_id), wish.token, verb, wish.delay, wish.error, wish.timeout, consumer)
+    error = wish.error[:ERROR_LENGTH_MAX]
+    return Settlement(int(wish.message_id), wish.token, verb, wish.delay, error, wish.timeout, consumer)
 
 
 def _fields(packet: Publish) -> dict[str, Any]:
     try:
         return msgspec.json.decode(packet.payload, type=dict[str, Any])
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise InvalidArgument(field="the payload", problem=f"must be a JSON object: {error}") from None
+
+
+_PUBACK_CODES: Final = {
+    reasons.TOPIC_FILTER_INVALID: reasons.TOPIC_NAME_INVALID,
+    reasons.PACKET_TOO_LARGE: reasons.QUOTA_EXCEEDED,
+    reasons.MESSAGE_RATE_TOO_HIGH: reasons.QUOTA_EXCEEDED,
+    reasons.SERVER_BUSY: reasons.QUOTA_EXCEEDED,
+}
+
+
+def _puback_code(error: HoldfastError) -> int:
+    """PUBACK and PUBREC may carry nine codes and no others [MQTT-3.4.2-1]; the reason string says the rest."""
+    code = error.mqtt
+    return code if code in reasons.PUBACK else _PUBACK_CODES.get(code, reasons.UNSPECIFIED_ERROR)
 
 
 def _suback_code(error: HoldfastError) -> int:

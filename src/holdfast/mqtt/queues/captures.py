@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.broker.engine import Engine
 from holdfast.broker.node import Node
 from holdfast.mqtt.topics import SubscriptionTrie
 
@@ -13,15 +14,15 @@ class Captures:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._known = 0
+        self._known: tuple[Engine | None, int] = (None, 0)
         self._tries: dict[str, SubscriptionTrie[QueueName, QueueName]] = {}
 
     def of(self, namespace: str, topic: str) -> tuple[QueueName, ...]:
         engine = self._node.commit.engine
         if engine is None or not engine.captures:
             return ()
-        if engine.captures_changed != self._known:
-            self._known = engine.captures_changed
+        if self._known != (engine, engine.captures_changed):  # another engine, after a store failed, counts anew
+            self._known = (engine, engine.captures_changed)
             self._tries = {}
             for name, filters in engine.captures.items():
                 trie = self._tries.setdefault(name[0], SubscriptionTrie())

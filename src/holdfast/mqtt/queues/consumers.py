@@ -9,12 +9,14 @@ consumer is then served at most once, and what was sent counts as acked.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from typing import Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.core.commands import Leased, Settlement, Verb
-from holdfast.mqtt.codec import PACKET_BYTES_MAX, V5
+from holdfast.mqtt.codec import PACKET_BYTES_MAX
 from holdfast.mqtt.connection import Connection
 from holdfast.mqtt.queues.deliveries import Form
 from holdfast.mqtt.session import Session, Subscriber, Terms
@@ -23,12 +25,19 @@ QueueName = tuple[str, str]
 
 
 class Ticket(msgspec.Struct, frozen=True, eq=False):
-    """A delivery that was sent and not answered. The payload is not kept: it is read again should it be needed."""
+    """A delivery that was sent. `name` is the producer's identifier, if it gave one. The payload is not kept: it is
+    read again should it be needed."""
 
     consumer: Consumer
     message_id: int
     token: int
     partition: int
+    name: str | None
+
+    @property
+    def shown(self) -> str:
+        """The identifier that the client saw."""
+        return str(self.message_id) if self.name is None else self.name
 
 
 class Membership(Protocol):
@@ -52,14 +61,18 @@ class Outlet(Protocol):
 class Consumer:
     """One subscription to a queue on a live connection.
 
-    `held` finds a delivery by the identifier the client saw; it forgets the oldest beyond what the client can have.
+    An explicit consumer's deliveries are `held`, by the identifier the client saw, until they are settled, and
+    remembered for a while as `settled`, so that settling twice is answered as the first time. What a native one has is
+    in the session's leases. Both forget the oldest beyond what the client can have.
     """
 
-    __slots__ = ("_feed", "_held_max", "filter", "form", "group", "held", "membership", "native", "qos", "queue")
+    __slots__ = (
+        "_feed", "_kept_max", "filter", "form", "group", "held", "membership", "native", "qos", "queue", "settled",
+    )  # fmt: skip
 
     def __init__(self, feed: Feed, subscriber: Subscriber, queue: QueueName, terms: Terms) -> None:
         self._feed = feed
-        self._held_max = 2 * terms.prefetch + 16  # those it has, and some whose leases ended meanwhile
+        self._kept_max = 2 * terms.prefetch + 16  # those it has, and some whose leases ended meanwhile
         self.filter = subscriber.filter
         self.queue = queue
         self.group = terms.group
@@ -67,7 +80,8 @@ class Consumer:
         self.qos = subscriber.qos
         self.form = Form(queue[1], terms.group, subscriber.qos, feed.connection.version, subscriber.ids)
         self.membership: Membership | None = None
-        self.held: dict[str, Leased] = {}
+        self.held: dict[str, Ticket] = {}
+        self.settled: dict[str, Ticket] = {}
 
     def deliver(self, batch: list[Leased]) -> None:
         """From the node: these were leased for this consumer."""
@@ -76,12 +90,59 @@ class Consumer:
         feed.pump(feed.outlet.now())
         feed.outlet.soon()  # the turn that leased them is over: without another nobody would send what was pumped
 
-    def hold(self, leased: Leased) -> None:
+    def ticket(self, leased: Leased) -> Ticket:
         message = leased.message
+        return Ticket(self, message.id, leased.token, leased.partition, message.extra.message_id)
+
+    def hold(self, ticket: Ticket) -> None:
         held = self.held
-        held[message.extra.message_id or str(message.id)] = leased
-        if len(held) > self._held_max:
+        name = ticket.shown
+        held.pop(name, None)  # one that comes again is the newest
+        held[name] = ticket
+        if len(held) > self._kept_max:
             del held[next(iter(held))]
+
+    def done(self, ticket: Ticket) -> None:
+        """The client has settled it by topic."""
+        name = ticket.shown
+        if self.held.get(name) is ticket:
+            del self.held[name]
+        elif self.native:
+            leases = self._feed.session.leases
+            for packet_id in [packet_id for packet_id, lease in leases.items() if lease is ticket]:
+                leases[packet_id] = None  # the identifier stays in use until its PUBACK
+        self.settled[name] = ticket
+        if len(self.settled) > self._kept_max:
+            del self.settled[next(iter(self.settled))]
+
+    def find(self, message_id: str, token: int, *, oldest: bool) -> Ticket | None:
+        """The delivery that is meant; with neither identifier nor token the `oldest` one, if that will do."""
+        if not message_id and not token:
+            return next(self._out(), None) if oldest else None
+        ticket = self.held.get(message_id)
+        if ticket is not None and (not token or token == ticket.token):
+            return ticket
+        known = (*self._out(), *self.settled.values())
+        return next((one for one in known if _is_meant(one, message_id, token)), None)
+
+    def _out(self) -> Iterator[Ticket]:
+        """What the client has and has not settled, the oldest first."""
+        for ticket in list(self._feed.session.leases.values() if self.native else self.held.values()):
+            if isinstance(ticket, Ticket) and ticket.consumer is self:
+                yield ticket
+
+    def succeed(self, before: Consumer) -> None:
+        """Take the place of the same subscription as it was before the client subscribed again."""
+        self.held = {name: replace(ticket, consumer=self) for name, ticket in before.held.items()}
+        self.settled = before.settled
+        waiting = self._feed.waiting
+        for index, (consumer, leased) in enumerate(waiting):
+            if consumer is before:
+                waiting[index] = (self, leased)
+        leases = self._feed.session.leases
+        for packet_id, lease in leases.items():
+            if isinstance(lease, Ticket) and lease.consumer is before:
+                leases[packet_id] = replace(lease, consumer=self)
 
 
 class Feed:
@@ -103,21 +164,21 @@ class Feed:
         while waiting and not connection.paused and not connection.closing:
             consumer = waiting[0][0]
             most = self.outlet.room(connection) if consumer.qos else len(waiting)
+            if most <= 0:
+                return
             run: list[Leased] = []
             while waiting and waiting[0][0] is consumer and len(run) < most:
-                run.append(waiting.popleft()[1])
-            if not run:
-                return
-            if self.consumers.get(consumer.filter) is consumer:
+                leased = waiting.popleft()[1]
+                if leased.deadline > now:  # else the lease has ended while it waited, and somebody else may have it
+                    run.append(leased)
+            if run:
                 self._send(consumer, run, now)
 
     def _send(self, consumer: Consumer, run: list[Leased], now: int) -> None:
         connection = self.connection
         outlet = self.outlet
-        ids = [0] * len(run)
-        if consumer.qos:
-            tickets = [Ticket(consumer, leased.message.id, leased.token, leased.partition) for leased in run]
-            ids = outlet.lend(connection, self.session, list[object](tickets))
+        tickets = [consumer.ticket(leased) for leased in run]
+        ids = outlet.lend(connection, self.session, list[object](tickets)) if consumer.qos else [0] * len(run)
         packets = consumer.form.encode(run, ids, now)
         limit = connection.packet_bytes_max
         if limit < PACKET_BYTES_MAX:
@@ -125,12 +186,13 @@ class Feed:
                 self._too_large(consumer, run[index], ids[index], len(packets[index]))
                 packets[index] = b""
         outlet.send(connection, b"".join(packets))
-        if not consumer.native or connection.version != V5:
-            for leased in run:
-                consumer.hold(leased)
-        if not consumer.qos and consumer.native:
-            for leased in run:
-                outlet.settle(consumer.queue, consumer.group, _settlement(leased, Verb.ACK))
+        if not consumer.native:
+            for ticket in tickets:
+                consumer.hold(ticket)
+        elif not consumer.qos:
+            for leased, packet in zip(run, packets, strict=True):
+                if packet:
+                    outlet.settle(consumer.queue, consumer.group, _settlement(leased, Verb.ACK))
 
     def _too_large(self, consumer: Consumer, leased: Leased, packet_id: int, size_bytes: int) -> None:
         """The client cannot take it [MQTT-3.1.2-24]: that is a failed attempt, and another consumer may do better."""
@@ -141,29 +203,38 @@ class Feed:
         error = f"the packet has {size_bytes} bytes; the consumer takes at most {limit} (Maximum Packet Size)"
         self.outlet.settle(consumer.queue, consumer.group, _settlement(leased, Verb.NACK, error))
 
-    def send_again(self, consumer: Consumer, packet_id: int, leased: Leased, now: int) -> bool:
-        """What the client did not answer on the connection before. False if there is no room for it now."""
+    def send_again(self, consumer: Consumer, packet_id: int, leased: Leased, now: int) -> None:
+        """What the client had on the connection before, under the identifier that it had if it was not answered."""
+        connection = self.connection
         [data] = consumer.form.encode([leased], [packet_id], now, dup=True)
-        if self.connection.quota <= 0 or len(data) > self.connection.packet_bytes_max:
-            return False
-        self.connection.quota -= 1
-        self.outlet.send(self.connection, data)
-        consumer.hold(leased)
-        return True
+        if connection.paused or connection.quota <= 0 or len(data) > connection.packet_bytes_max:
+            self.waiting.append((consumer, leased))
+            return
+        ticket = consumer.ticket(leased)
+        if packet_id:
+            connection.quota -= 1
+            self.session.leases[packet_id] = ticket
+        self.outlet.send(connection, data)
+        if not consumer.native:
+            consumer.hold(ticket)
+
+    def give_back_waiting(self) -> None:
+        """The connection has ended: what was never sent is as if it had never been leased."""
+        for consumer, leased in self.waiting:
+            self.outlet.settle(consumer.queue, consumer.group, _settlement(leased, Verb.RELEASE))
+        self.waiting.clear()
 
     def leave(self, verb: Verb | None) -> None:
         """The connection has ended: leases are released, failed, or kept for the client's return (None)."""
         for consumer in self.consumers.values():
             if consumer.membership is not None:
                 consumer.membership.leave(verb)
-        if verb is None:  # what was never sent goes back at once
-            self.give_back(self.waiting)
         self.consumers.clear()
-        self.waiting.clear()
 
     def remove(self, consumer: Consumer) -> None:
         """The client unsubscribed: it wants no more of this queue, and what it holds is released."""
-        del self.consumers[consumer.filter]
+        if self.consumers.get(consumer.filter) is consumer:
+            del self.consumers[consumer.filter]
         self.waiting = deque(item for item in self.waiting if item[0] is not consumer)
         for packet_id, lease in list(self.session.leases.items()):
             if isinstance(lease, Ticket) and lease.consumer is consumer:
@@ -171,9 +242,12 @@ class Feed:
         if consumer.membership is not None:
             consumer.membership.leave(Verb.RELEASE)
 
-    def give_back(self, items: deque[tuple[Consumer, Leased]]) -> None:
-        for consumer, leased in items:
-            self.outlet.settle(consumer.queue, consumer.group, _settlement(leased, Verb.RELEASE))
+
+def _is_meant(ticket: Ticket, message_id: str, token: int) -> bool:
+    """The client may use the producer's identifier or the broker's; the token tells apart what has the same."""
+    if token and token != ticket.token:
+        return False
+    return not message_id or message_id in (ticket.name, str(ticket.message_id))
 
 
 def _settlement(leased: Leased, verb: Verb, error: str = "") -> Settlement:

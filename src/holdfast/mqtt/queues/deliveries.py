@@ -38,7 +38,7 @@ class Form:
 
     def encode(self, run: Sequence[Leased], packet_ids: Sequence[int], now: int, *, dup: bool = False) -> list[bytes]:
         """The PUBLISHes; the identifiers are 0 with QoS 0."""
-        first = BYTES[self._first | 8 if dup else self._first]
+        first = BYTES[self._first | 8 if dup and self._first & 6 else self._first]
         topic = self._topic
         v5 = self._version == V5
         packets: list[bytes] = []

@@ -31,6 +31,14 @@ _VERBS: Final = {
 }
 
 
+_NUMBER_LENGTH_MAX: Final = 19  # of 63 bits
+
+
+def is_number(text: str) -> bool:
+    """Whether it is a number as we write them: identifiers, tokens, counts."""
+    return text.isascii() and text.isdigit() and len(text) <= _NUMBER_LENGTH_MAX
+
+
 class Deed(Enum):
     """What a topic asks for."""
 

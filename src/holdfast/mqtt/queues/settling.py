@@ -13,6 +13,7 @@ import msgspec
 
 from holdfast.errors import InvalidArgument
 from holdfast.mqtt.codec import Publish
+from holdfast.mqtt.queues.names import is_number
 from holdfast.units import parse_duration
 
 AT_ONCE_MAX: Final = 1000
@@ -40,7 +41,7 @@ def wishes(packet: Publish) -> list[Wish]:
         return [_wish(told)]
     try:
         payload = _decode(packet.payload)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise InvalidArgument(
             field="the payload", problem=f"is not JSON ({error}); give message-id there or as a user property"
         ) from None
@@ -57,8 +58,8 @@ def _wish(told: dict[str, Any]) -> Wish:
     if unknown:
         raise InvalidArgument(field=min(unknown), problem=f"is not known; there are {', '.join(sorted(_FIELDS))}")
     return Wish(
-        str(told.get("message-id", "")),
-        _token(told.get("lease-token", "")),
+        _identifier(told, "message-id"),
+        _token(_identifier(told, "lease-token")),
         _duration(told, "delay"),
         _text(told, "error"),
         _duration(told, "timeout"),
@@ -66,11 +67,18 @@ def _wish(told: dict[str, Any]) -> Wish:
     )
 
 
-def _token(value: object) -> int:
-    text = str(value)
+def _identifier(told: dict[str, Any], field: str) -> str:
+    """A text, or a number: identifiers of the broker's own are both."""
+    value = told.get(field, "")
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise InvalidArgument(field=field, problem="must be a text, as it came with the delivery")
+    return str(value)
+
+
+def _token(text: str) -> int:
     if not text:
         return 0
-    if not text.isascii() or not text.isdigit() or len(text) > 20:
+    if not is_number(text):
         raise InvalidArgument(field="lease-token", problem="is not one: give it as it came with the delivery")
     return int(text)
 
