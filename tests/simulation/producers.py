@@ -93,6 +93,8 @@ class Producers(Movers):
             parts = {part: random.choice(ATTEMPTS) for part in PARTS if any(lot[0] == part for lot in txn.chunks)}
         elif random.random() < 0.2:
             parts = {}
+        machine.write()
+        machine.sync()
         engine = machine.engine
         engine.arrivals = []
         before = txn.state if txn is not None else None
@@ -117,7 +119,9 @@ class Producers(Movers):
         must(chosen is not None and not self._too_many(txn, parts), f"{name}: {parts} of {txn} not refused")
         txn.state, txn.chosen = Stage.PUBLISHING, chosen or set()
         self._stepped(txn, record.state)
-        if random.random() < 0.7:
+        if machine.world.crash_rate and random.random() < 0.3:
+            machine.crash()  # between what was staged and what it became, if anywhere
+        elif random.random() < 0.7:
             self.move_on_all()
 
     def move_on_all(self, to_the_end: bool = False) -> None:

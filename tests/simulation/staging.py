@@ -137,7 +137,7 @@ class Staging:
         for name, after in found.items():
             known = self.get(name)
             if known is None or after.number != known.number:
-                must(doubt or name in self._safe, f"transaction {name} appeared from nowhere")
+                must(doubt or name in self._safe or name in self._gone, f"transaction {name} appeared from nowhere")
                 after.chosen = {tag for tag in after.staged if after.counts(tag)}
                 continue
             self._take_over(after, known, stored, doubt)
