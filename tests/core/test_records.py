@@ -22,11 +22,12 @@ from holdfast.core.records import (
     delivery_key,
     keyed_key,
     keyed_value,
-    lease_texts,
+    leases_key,
     read_cursor_head,
     read_delivery,
     read_group_head,
     read_keyed,
+    read_leases,
     read_message,
     read_ready,
     read_scheduled,
@@ -37,6 +38,7 @@ from holdfast.core.records import (
     scheduled_value,
     seq_of,
     write_delivery,
+    write_gone,
     write_head,
     write_leases,
     write_message,
@@ -86,41 +88,60 @@ def test_a_delivery_reads_back(delivery: Delivery, shard: int, group: int) -> No
     assert read_delivery(key, write_delivery(delivery)) == delivery
 
 
-@given(messages, u63, key_hashes, u8, u32, u63, u63, u63, text, text)
-def test_a_first_lease_is_written_as_the_delivery_it_makes(
-    message: Message,
-    stamp: int,
-    key: bytes,
-    flags: int,
-    size: int,
+@given(
+    st.lists(
+        st.tuples(messages, u63, key_hashes, u8, u32, u63), min_size=1, max_size=12, unique_by=lambda one: one[0].id
+    ),
+    u63,
+    u63,
+    text,
+    text,
+    st.integers(0, (1 << 12) - 2),
+)
+def test_leases_read_back_but_for_those_that_are_over(
+    leases: list[tuple[Message, int, bytes, int, int, int]],
     now: int,
     deadline: int,
-    token: int,
     consumer: str,
     protocol: str,
+    over: int,
 ) -> None:
-    place = Place(stamp, message.seq, key, flags, message.priority, size)
-    delivery = Delivery(
-        message.id,
-        message.seq,
-        message.priority,
-        stamp,
-        stamp,
-        key,
-        flags,
-        0,
-        message.enqueued_at,
-        message.expires_at,
-        first_at=now,
-        leased_at=now,
-        deadline=deadline,
-        token=token,
-        size_bytes=size,
-        consumer=consumer,
-        protocol=protocol,
-    )
-    (written,) = write_leases([place], [message], [token], now, deadline, lease_texts(consumer, protocol))
-    assert written == write_delivery(delivery)
+    given = [message for message, *_ in leases]
+    places = [Place(stamp, m.seq, key, flags, m.priority, size) for m, stamp, key, flags, size, _ in leases]
+    tokens = [token for *_, token in leases]
+    gone = over & ((1 << len(leases)) - 1)
+    rows = [(leases_key(1, 2, 99, 0), write_leases(places, given, tokens, now, deadline, consumer, protocol))]
+    rows += [(leases_key(1, 2, 99, 1), write_gone(gone))] if gone else []
+    expected = [
+        Delivery(
+            message.id,
+            message.seq,
+            message.priority,
+            stamp,
+            stamp,
+            key,
+            flags,
+            0,
+            message.enqueued_at,
+            message.expires_at,
+            first_at=now,
+            leased_at=now,
+            deadline=deadline,
+            token=token,
+            size_bytes=size,
+            consumer=consumer,
+            protocol=protocol,
+            index=index,
+        )
+        for index, (message, stamp, key, flags, size, token) in enumerate(leases)
+        if not gone >> index & 1
+    ]
+    found = list(read_leases(rows))
+    assert {group for group, _ in found} <= {2}
+    assert [msgspec.structs.replace(delivery, batch=None) for _, delivery in found] == expected
+    for _, delivery in found:
+        assert delivery.batch is not None
+        assert (delivery.batch.token, delivery.batch.left) == (99, len(expected))
 
 
 def test_records_of_a_version_nobody_knows_are_refused() -> None:
@@ -132,6 +153,10 @@ def test_records_of_a_version_nobody_knows_are_refused() -> None:
     delivery[0] = 99
     with pytest.raises(FormatUnknown, match="written in format 99"):
         read_delivery(delivery_key(1, 1, 1), bytes(delivery))
+    leases = msgspec.msgpack.decode(write_leases([], [], [], 1, 2, "", ""))
+    rows = [(leases_key(1, 1, 1, 0), msgspec.msgpack.encode([99, *leases[1:]]))]
+    with pytest.raises(FormatUnknown, match="written in format 99"):
+        list(read_leases(rows))
 
 
 @given(u32, u8, u64, u63, key_hashes, u8, u32)
@@ -184,6 +209,7 @@ KEYS: list[tuple[Callable[..., bytes], tuple[st.SearchStrategy[object], ...]]] =
     (records.scheduled_key, (u32, u64, u64)),
     (records.keyed_key, (u32, st.binary(min_size=8, max_size=8), u8, u64)),
     (records.delivery_key, (u32, u32, u64)),
+    (records.leases_key, (u32, u32, u64, u8)),
     (records.journal_key, (u64,)),
     (records.dedup_end_key, (u32, u64, text)),
     (records.source_key, (u32, u64, text)),

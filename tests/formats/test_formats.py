@@ -1,7 +1,8 @@
 """Data directories that older versions wrote are opened, and everything in them is as it was.
 
 NAME.tar.gz is the directory, NAME.txt tells what is in it, in the words of the version that wrote it. `v1-short` has
-records that lack the fields which were added last, as core/records.py allows.
+records that lack the fields which were added last, as core/records.py allows. `v1` has a record for each lease,
+`v1-leases` one for the leases of a call.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def payloads(leased: list[Leased]) -> list[str]:
 
 
 def test_there_is_a_directory_of_every_format() -> None:
-    assert {"v1", "v1-short"} <= set(OLD)
+    assert {"v1", "v1-short", "v1-leases"} <= set(OLD)
 
 
 def test_everything_is_as_the_old_version_told(name: str, store: RocksStore, engine: Engine) -> None:

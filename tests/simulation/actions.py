@@ -94,6 +94,8 @@ class Actions(Producers):
 
     def _draft(self) -> Draft:
         random, now = self.random, self.machine.now
+        if self.machine.world.plain and random.random() < 0.95:
+            return Draft(b"x" * random.choice((0, 1, 10)))
         extra = NO_EXTRA
         if random.random() < 0.6:
             name = f"m{random.randint(0, 12)}" if random.random() < 0.4 else None
@@ -177,8 +179,20 @@ class Actions(Producers):
         mine = [h for h in self.handles if (h.queue, h.group) == (queue.name, group.name)]
         if not mine:
             return
+        held = [h for h in mine if self._holds(queue, h)]
+        if held and random.random() < 0.3:  # as a consumer does that has worked off what it leased, or some of it
+            done = random.sample(held, random.randint(1, len(held)))
+            settlements = [Settlement(handle.id, handle.token, partition=handle.partition) for handle in done]
+            self.settle_with(queue, group.name, settlements)
+            return
         chosen = random.choices(mine, k=random.choice((1, 1, 2, 4, 10)))
         self.settle_with(queue, group.name, [self._settlement(queue, handle) for handle in chosen])
+
+    def _holds(self, queue: Queue, handle: Handle) -> bool:
+        """Whether a lease is current, as far as the model knows."""
+        mail = queue.mails.get(handle.id)
+        life = mail.lives.get(handle.group) if mail is not None else None
+        return life is not None and life.token == handle.token
 
     def settle_with(self, queue: Queue, group: str, settlements: list[Settlement]) -> None:
         machine = self.machine
@@ -214,7 +228,7 @@ class Actions(Producers):
     # --- administration ---------------------------------------------------------------------------------------------
 
     def add_group(self, queue: Queue) -> None:
-        if len(queue.groups) >= GROUPS_MAX:
+        if len(queue.groups) >= (1 if self.machine.world.plain else GROUPS_MAX):
             return
         random, machine = self.random, self.machine
         self._groups_made += 1

@@ -23,6 +23,7 @@ from holdfast.core.records import (
     read_delivery,
     read_group_head,
     read_keyed,
+    read_leases,
     read_mask,
     read_message,
     read_ready,
@@ -41,6 +42,7 @@ SHARD_TABLES = (
     Table.DUE,
     Table.KEYED,
     Table.DELIVERIES,
+    Table.LEASES,
     Table.SETTLED,
     Table.EXPIRIES,
     Table.DEDUP,
@@ -97,6 +99,21 @@ class ShardPicture:
             must(group_number in self.deliveries, f"{self.name}: a delivery of the unknown group {group_number}")
             delivery = read_delivery(key, value)
             self.deliveries[group_number][delivery.seq] = delivery
+        for group_number, delivery in read_leases(rows[Table.LEASES]):
+            must(group_number in self.deliveries, f"{self.name}: a lease of the unknown group {group_number}")
+            others = self.deliveries[group_number]
+            must(delivery.seq not in others, f"{self.name}: message {delivery.seq} has two records in {group_number}")
+            others[delivery.seq] = delivery
+        self._check_batches()
+
+    def _check_batches(self) -> None:
+        """A record of leases has at least one that is not over; what says which are is beside it."""
+        keys = {key for key, _ in self.rows[Table.LEASES]}
+        for key in keys:
+            must(key[:-1] + b"\0" in keys, f"{self.name}: {key.hex()} is of no leases")
+        left = {delivery.batch.token for _, delivery in read_leases(self.rows[Table.LEASES]) if delivery.batch}
+        known = {number_in(key, 8) for key in keys}
+        must(left == known, f"{self.name}: records of leases are left that are all over: {known - left}")
 
     def to_be_swept(self, seq: int) -> bool:
         """Whether a group was removed, and what it has left is still to be looked through here."""

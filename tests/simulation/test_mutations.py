@@ -11,12 +11,13 @@ from holdfast.broker import engine as engine_module
 from holdfast.broker import redrive
 from holdfast.broker import transactions as transactions_module
 from holdfast.broker.transactions import Open, Transactions
-from holdfast.core import enqueue, leasing
-from holdfast.core.commands import Draft, Verb, Withdraw
-from holdfast.core.effects import Effects
+from holdfast.core import admin, enqueue, leasing
+from holdfast.core import shard as shard_module
+from holdfast.core.commands import Draft, RemoveGroup, Verb, Withdraw
+from holdfast.core.effects import Effects, Op, deletions
 from holdfast.core.groups import NEVER, LeaseGroup
 from holdfast.core.ids import Snowflakes
-from holdfast.core.records import Delivery, GroupHead, Place, read_dedup
+from holdfast.core.records import Delivery, GroupHead, Place, Table, read_dedup
 from holdfast.core.shard import Shard
 from holdfast.core.states import Reason
 from holdfast.core.transactions import Stage, Transaction
@@ -150,10 +151,37 @@ def every_attempt_counts(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(transactions_module, "choose", lambda name, lots, parts: list(lots))
 
 
+def a_lease_that_is_over_comes_back(patch: pytest.MonkeyPatch) -> None:
+    """Of leases that share a record it is not written which of them are over."""
+    patch.setattr(shard_module, "write_gone", lambda _: b"")
+
+
+def leases_outlive_their_group(patch: pytest.MonkeyPatch) -> None:
+    right = admin.remove_group
+
+    def wrong(shard: Shard, command: RemoveGroup, now: int, effects: Effects) -> None:
+        right(shard, command, now, effects)
+        effects.ops = [op for op in effects.ops if op[0] is not Table.LEASES]
+
+    patch.setitem(shard_module.COMMANDS, RemoveGroup, wrong)
+
+
+def a_range_takes_one_more(patch: pytest.MonkeyPatch) -> None:
+    right = deletions
+
+    def wrong(table: Table, prefix: bytes, numbers: list[int]) -> list[Op]:
+        return right(table, prefix, [*numbers, max(numbers) + 1] if numbers else [])
+
+    patch.setattr(leasing, "deletions", wrong)
+
+
 BREAKS: list[Break] = [
     a_move_is_two_batches,
     a_decision_is_not_stored,
     every_attempt_counts,
+    a_lease_that_is_over_comes_back,
+    leases_outlive_their_group,
+    a_range_takes_one_more,
     a_redrive_is_two_batches,
     a_leased_key_is_free,
     producers_ids_are_kept_beyond_their_window,

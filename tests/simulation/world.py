@@ -51,6 +51,11 @@ class World:
     transactions: TransactionLimits
 
     @property
+    def plain(self) -> bool:
+        """Whether most messages bring nothing but a payload and queues have one group: what the short ways are for."""
+        return self.seed % 4 == 0
+
+    @property
     def short_leases(self) -> bool:
         """Whether a lease may give less than there is, because it has passed by enough for one turn."""
         return self.constants.get("PASS_BY_MAX", PASS_BY_MAX) < PASS_BY_MAX

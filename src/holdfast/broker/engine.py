@@ -73,6 +73,7 @@ _OF_SHARDS = (
     Table.SCHEDULED,
     Table.DUE,
     Table.KEYED,
+    Table.LEASES,
     Table.DELIVERIES,
     Table.SETTLED,
     Table.EXPIRIES,
@@ -376,7 +377,11 @@ class Engine:
 
         `in_turn`: in runs, in the very order of the places, so that one can stop anywhere.
         """
-        firsts = [(index, self.heads(shard, group)) for index, shard in enumerate(shards) if shard.head.ready]
+        filled = [index for index, shard in enumerate(shards) if shard.head.ready]
+        if len(filled) == 1:
+            alone = shards[filled[0]]
+            return [(alone, count)] if (count := len(self.heads(alone, group, limit))) else []
+        firsts = [(index, self.heads(shards[index], group)) for index in filled]
         fronts = sorted((_place(first[0]), index) for index, first in firsts if first)
         if not fronts:
             return []

@@ -20,6 +20,7 @@ from holdfast.core.records import (
     Table,
     delivery_key,
     group_key,
+    leases_key,
     message_key,
     read_message,
     read_ready,
@@ -73,6 +74,8 @@ def remove_group(shard: Shard, command: RemoveGroup, _now: int, effects: Effects
         effects.ops.append((Table.GROUPS, group_key(number, leaving.number), None))
         low, high = delivery_key(number, leaving.number, 0), delivery_key(number, leaving.number + 1, 0)
         effects.ops.append((Table.DELIVERIES, low, Until(high)))
+        low, high = leases_key(number, leaving.number, 0, 0), leases_key(number, leaving.number + 1, 0, 0)
+        effects.ops.append((Table.LEASES, low, Until(high)))
         shard.head.unneeded_seq = 1
         shard.cool()
         _look_again_for_expired(shard)

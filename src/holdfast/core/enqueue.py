@@ -126,22 +126,17 @@ def _enqueue_plainly(shard: Shard, command: Enqueue, now: int, effects: Effects)
     ops += [(messages, message_key(number, seq), value) for seq, value in zip(seqs, values, strict=True)]
     rests = plain_ready_values(first, sizes)
     ops += [(ready, ready_key(number, priority, stamp), rest) for stamp, rest in zip(ids, rests, strict=True)]
-    _warm(shard, first, values)
-    places = [Place(stamp, seq, UNKEYED, 0, priority, size) for stamp, seq, size in zip(ids, seqs, sizes, strict=True)]
     size_bytes = sum(sizes)
-    _count(shard, count, size_bytes, places, now)
+    hot = shard.hot
+    record_bytes = size_bytes + count * (len(values[0]) - sizes[0])
+    if hot.used_bytes + record_bytes <= hot.limit_bytes:  # they stay in memory until they are leased
+        hot.used_bytes += record_bytes
+        shard.bodies.update(zip(seqs, values, strict=True))
+    places = [Place(stamp, seq, UNKEYED, 0, priority, size) for stamp, seq, size in zip(ids, seqs, sizes, strict=True)]
+    _count(shard, count, size_bytes, {priority: places}, now)
     _journal_enqueued(shard, command, count, size_bytes, effects)
     effects.reply = Enqueued(ids, {}, {}, first)
     return True
-
-
-def _warm(shard: Shard, first_seq: int, values: list[bytes]) -> None:
-    """Keep the records of a batch in memory until they are leased, if there is room for all of them."""
-    hot = shard.hot
-    used_bytes = hot.used_bytes + sum(map(len, values))
-    if used_bytes <= hot.limit_bytes:
-        hot.used_bytes = used_bytes
-        shard.bodies.update(enumerate(values, first_seq))
 
 
 def _journal_enqueued(shard: Shard, command: Enqueue, count: int, size_bytes: int, effects: Effects) -> None:
@@ -358,12 +353,19 @@ def _store(  # noqa: C901, PLR0912
                 shard.bodies[seq] = value
                 hot.used_bytes += len(value)
         seq += 1
-    _count(shard, len(drafts), size_total, places, now)
+    _count(shard, len(drafts), size_total, _by_priority(places), now)
     return size_total
 
 
-def _count(shard: Shard, count: int, size_bytes: int, places: list[Place], now: int) -> None:
-    """New messages are in the shard, those with places in the order of delivery."""
+def _by_priority(places: list[Place]) -> dict[int, list[Place]]:
+    found: dict[int, list[Place]] = {}
+    for place in places:
+        found.setdefault(place.priority, []).append(place)
+    return found
+
+
+def _count(shard: Shard, count: int, size_bytes: int, places: dict[int, list[Place]], now: int) -> None:
+    """New messages are in the shard, those with places, by priority, in the order of delivery."""
     head = shard.head
     for cursor in shard.cursors.values():
         cursor.arrive(now)
@@ -382,25 +384,19 @@ def _remember(shard: Shard, name: str, message_id: int, now: int, ops: list[Op])
         shard.head.dedup_end = end
 
 
-def arrive(shard: Shard, places: list[Place]) -> None:
-    """Fresh messages enter the windows of all leasing groups, and are counted."""
+def arrive(shard: Shard, places: dict[int, list[Place]]) -> None:
+    """Fresh messages, by priority, enter the windows of all leasing groups, and are counted."""
     head = shard.head
     priorities = head.priorities
-    by_priority: dict[int, list[Place]] = {}
-    first = places[0].priority
-    if all([place.priority == first for place in places]):  # noqa: C419 - a list is faster than a generator
-        by_priority[first] = places
-    else:
-        for place in places:
-            by_priority.setdefault(place.priority, []).append(place)
+    count = sum([len(arrived) for arrived in places.values()])
     for group in shard.groups.values():
-        group.head.fresh += len(places)
+        group.head.fresh += count
         group.dirty = True
-        for priority, arrived in by_priority.items():
+        for priority, arrived in places.items():
             group.lane(priority, empty=priority not in priorities).arrive(arrived)
-    for priority, arrived in by_priority.items():
+    for priority, arrived in places.items():
         priorities[priority] = priorities.get(priority, 0) + len(arrived)
-    head.ready += len(places)
+    head.ready += count
 
 
 def appear(shard: Shard, message_id: int, place: Place, now: int, effects: Effects) -> None:

@@ -12,7 +12,6 @@ passed by is found through the KEYED index and made ready. A key that has nothin
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import Counter
 from collections.abc import Iterator
 from heapq import heappop, heappush
 from itertools import islice
@@ -20,7 +19,7 @@ from operator import attrgetter, is_
 
 from holdfast.core.deadlines import Deadlines
 from holdfast.core.lanes import WINDOW, WINDOW_MAX, Lane
-from holdfast.core.records import Delivery, GroupHead, Place, read_ready, ready_key_hash
+from holdfast.core.records import Batch, Delivery, GroupHead, Place, read_ready, ready_key_hash
 
 # Leased deliveries of a group in one shard: each is ~0.5 KiB in memory and a record to read on opening.
 MAX_LEASED = 20_000
@@ -48,9 +47,13 @@ class KeyState:
 
 
 def tally(histogram: list[int], now: int, times: list[int]) -> None:
-    """Count how long ago `times` are, in powers of two of a millisecond. Those of a batch are mostly the same."""
-    for time, count in Counter(times).items():
-        histogram[min(((now - time) // 1000).bit_length(), HISTOGRAM_BUCKETS - 1)] += count
+    """Count how long ago `times` are, in powers of two of a millisecond."""
+    first = times[0]
+    same = times.count(first)  # mostly all: what came together goes together
+    rest = [] if same == len(times) else [time for time in times if time != first]
+    histogram[min(((now - first) // 1000).bit_length(), HISTOGRAM_BUCKETS - 1)] += same
+    for time in rest:
+        histogram[min(((now - time) // 1000).bit_length(), HISTOGRAM_BUCKETS - 1)] += 1
 
 
 class LeaseGroup:
@@ -59,6 +62,7 @@ class LeaseGroup:
     __slots__ = (
         "backoffs",
         "bit",
+        "changed",
         "deadlines",
         "deliveries",
         "dirty",
@@ -86,6 +90,7 @@ class LeaseGroup:
         self.lanes: dict[int, Lane] = {}
         self.deliveries: dict[int, Delivery] = {}
         self.leased = 0
+        self.changed: dict[int, Batch] = {}  # batches of leases, by token, of which some were over since the last flush
         self.ready: list[tuple[int, int, int]] = []  # (priority, stamp, id), sorted
         self.backoffs: list[tuple[int, int]] = []  # heap of (ready_at, id)
         self.deadlines = Deadlines(self.deliveries)
@@ -150,6 +155,26 @@ class LeaseGroup:
             state = self.keys[delivery.key]
             state.deferred = True
             state.first = (0, 0)
+
+    def leave_batches(self, deliveries: list[Delivery]) -> list[int]:
+        """These are over or get records of their own. Returns the ids of those that have one already."""
+        own: list[int] = []
+        ended: dict[Batch, list[int]] = {}
+        for delivery in deliveries:
+            batch = delivery.batch
+            if batch is None:
+                own.append(delivery.id)
+            else:
+                ended.setdefault(batch, []).append(delivery.index)
+                delivery.batch = None
+        for batch, indexes in ended.items():
+            batch.left -= len(indexes)
+            if batch.left:  # else its record goes, and nobody asks
+                for index in indexes:
+                    batch.gone |= 1 << index
+            self.changed[batch.token] = batch
+            self.dirty = True
+        return own
 
     def hold(self, delivery: Delivery) -> None:
         """Its key has something out."""

@@ -14,6 +14,8 @@ from holdfast.core.queue import JournalMode
 from holdfast.core.records import (
     FLAG_EARLY,
     LAST,
+    LEASES_PART,
+    Batch,
     Delivery,
     Message,
     Place,
@@ -23,7 +25,7 @@ from holdfast.core.records import (
     expiry_key,
     group_key,
     keyed_key,
-    lease_texts,
+    leases_key,
     read_keyed,
     ready_prefix,
     write_delivery,
@@ -109,6 +111,7 @@ def _begin(
 ) -> list[Delivery]:
     """Deliveries of messages that the group has not touched before, leased."""
     deadline, consumer, protocol = now + command.timeout, command.consumer, command.protocol
+    batch = Batch(tokens[0], len(tokens))
     begun = [
         Delivery(
             message.id,
@@ -129,16 +132,17 @@ def _begin(
             place.size_bytes,
             consumer,
             protocol,
+            "",
+            "",
+            batch,
+            index,
         )
-        for place, message, token in zip(places, messages, tokens, strict=True)
+        for index, (place, message, token) in enumerate(zip(places, messages, tokens, strict=True))
     ]
     group.deliveries.update([(delivery.id, delivery) for delivery in begun])
-    number, group_number, table = shard.number, group.number, Table.DELIVERIES
-    records = write_leases(places, messages, tokens, now, deadline, lease_texts(consumer, protocol))
-    effects.ops += [
-        (table, delivery_key(number, group_number, message.id), record)
-        for message, record in zip(messages, records, strict=True)
-    ]
+    key = leases_key(shard.number, group.number, batch.token, LEASES_PART)
+    record = write_leases(places, messages, tokens, now, deadline, consumer, protocol)
+    effects.ops.append((Table.LEASES, key, record))
     if any([place.key for place in places]):  # noqa: C419 - a list is faster than a generator
         for delivery in begun:
             group.hold(delivery)
@@ -343,7 +347,8 @@ def _ack_plainly(shard: Shard, group: LeaseGroup, settlements: list[Settlement],
     for message_id in ids:
         del deliveries[message_id]
     group.leased -= len(work)
-    effects.ops += deletions(Table.DELIVERIES, group_key(shard.number, group.number), ids)
+    own = group.leave_batches(work)
+    effects.ops += deletions(Table.DELIVERIES, group_key(shard.number, group.number), own)
     _unlist_plainly(shard, work, effects)
     shard.gone += [delivery.seq for delivery in work]
     tally(group.head.processing_ms, now, [delivery.leased_at for delivery in work])
@@ -464,6 +469,8 @@ def _end_lease(group: LeaseGroup, delivery: Delivery) -> None:
 
 
 def _write(shard: Shard, group: LeaseGroup, delivery: Delivery, effects: Effects) -> None:
+    """A delivery is no longer as its lease's batch has it, if it was: it has a record of its own."""
+    group.leave_batches([delivery])
     effects.ops.append(
         (Table.DELIVERIES, delivery_key(shard.number, group.number, delivery.id), write_delivery(delivery))
     )

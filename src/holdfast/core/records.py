@@ -14,7 +14,9 @@ id, or, if it was delayed, a number that was taken like an id when it fell due. 
     SCHEDULED  shard due seq                    id, priority, key hash, flags, size: one delayed by its producer
     DUE        shard seq                        stamp: where a message stands that was delayed, since it fell due
     KEYED      shard key-hash priority stamp    seq, id: live messages of one key
-    DELIVERIES shard group id                   delivery: leased, or waiting for another attempt
+    LEASES     shard group token 0              first leases that one call gave; the token is the first one's
+               shard group token 1              bits of those among them that are over
+    DELIVERIES shard group id                   delivery: waiting for another attempt, or leased and not in LEASES
     SETTLED    shard seq                        bits of the groups that need the message no more, or a mark (below)
     EXPIRIES   shard expires seq                (empty) messages that expire before an older one does
     DEDUP      shard message-id                 id, end
@@ -45,6 +47,7 @@ Changing a record
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import IntEnum
 from struct import Struct as Layout
 
@@ -84,6 +87,7 @@ class Table(IntEnum):
     LOTS = 24
     ENDS = 25
     STATES = 26
+    LEASES = 27
 
 
 # --- keys -----------------------------------------------------------------------------------------------------------
@@ -96,6 +100,7 @@ _SHARD_U64_U64 = Layout(">IQQ")
 _PLACE = Layout(">IBQ")
 _KEYED = Layout(">I8sBQ")
 _DELIVERY_KEY = Layout(">IIQ")
+_LEASES_KEY = Layout(">IIQB")
 _U64 = Layout(">Q")
 
 shard_key = _SHARD.pack
@@ -109,6 +114,7 @@ scheduled_key = _SHARD_U64_U64.pack
 expiry_key = _SHARD_U64_U64.pack
 keyed_key = _KEYED.pack
 delivery_key = _DELIVERY_KEY.pack
+leases_key = _LEASES_KEY.pack
 journal_key = _U64.pack
 
 
@@ -315,6 +321,18 @@ def read_messages(seqs: list[int], values: list[bytes]) -> list[Message]:
 # --- deliveries -----------------------------------------------------------------------------------------------------
 
 
+class Batch:
+    """First leases that one call gave, in memory. Their record goes when none is left in it."""
+
+    __slots__ = ("gone", "left", "noted", "token")
+
+    def __init__(self, token: int, count: int, gone: int = 0) -> None:
+        self.token = token  # of its first lease
+        self.left = count - gone.bit_count()
+        self.gone = gone  # bits of the leases that are over, or whose delivery has a record of its own
+        self.noted = gone > 0  # these bits have a record
+
+
 class Delivery(msgspec.Struct, gc=False):
     """What became of a message in one group, from its first lease on. Leased while `token` is not 0, else waiting.
 
@@ -342,6 +360,8 @@ class Delivery(msgspec.Struct, gc=False):
     protocol: str = ""
     error: str = ""
     doom: str = ""  # why it must go to the dead queue, while that queue cannot take it
+    batch: Batch | None = None  # that its lease is part of; None: it has a record of its own
+    index: int = 0  # in the batch
 
     @property
     def place(self) -> Place:
@@ -352,40 +372,6 @@ DELIVERY_VERSION = 1
 _DELIVERY = Layout(">BQBQQ8sBIQQQQQQQI")
 _DELIVERY_SIZE = _DELIVERY.size
 _decode_texts = msgspec.msgpack.Decoder(tuple[str, str, str, str]).decode
-
-
-def lease_texts(consumer: str, protocol: str) -> bytes:
-    """The end of a delivery's record, which is the same for all that one consumer leases at a time."""
-    return _encode((consumer, protocol, "", ""))
-
-
-def write_leases(
-    places: list[Place], messages: list[Message], tokens: list[int], now: int, deadline: int, texts: bytes
-) -> list[bytes]:
-    """`write_delivery` for first leases, from what is at hand: half the time, and most deliveries have no other."""
-    pack, version, no_key = _DELIVERY.pack, DELIVERY_VERSION, _NO_KEY
-    return [
-        pack(
-            version,
-            place.seq,
-            place.priority,
-            place.stamp,
-            place.stamp,
-            place.key or no_key,
-            place.flags,
-            0,
-            message.enqueued_at,
-            message.expires_at,
-            now,
-            now,
-            deadline,
-            token,
-            0,
-            place.size_bytes,
-        )
-        + texts
-        for place, message, token in zip(places, messages, tokens, strict=True)
-    ]
 
 
 def write_delivery(d: Delivery) -> bytes:
@@ -453,6 +439,109 @@ def read_delivery(key: bytes, value: bytes) -> Delivery:
         protocol,
         error,
         doom,
+    )
+
+
+# --- leases ----------------------------------------------------------------------------------------------------------
+
+LEASES_VERSION = 1
+LEASES_PART, GONE_PART = 0, 1
+
+
+class Leases(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """First leases that one call gave, by columns: most consumers settle all of them before they end. A record for each
+    would cost more than all the rest of a lease."""
+
+    version: int
+    leased_at: int
+    deadline: int
+    consumer: str
+    protocol: str
+    ids: list[int]
+    tokens: list[int]
+    seqs: list[int]
+    priorities: list[int]
+    stamps: list[int]
+    keys: list[bytes]
+    flags: list[int]
+    enqueued_at: list[int]
+    expires_at: list[int]
+    sizes_bytes: list[int]
+
+
+def write_leases(
+    places: list[Place],
+    messages: list[Message],
+    tokens: list[int],
+    leased_at: int,
+    deadline: int,
+    consumer: str,
+    protocol: str,
+) -> bytes:
+    return _encode(
+        Leases(
+            LEASES_VERSION,
+            leased_at,
+            deadline,
+            consumer,
+            protocol,
+            [message.id for message in messages],
+            tokens,
+            [place.seq for place in places],
+            [place.priority for place in places],
+            [place.stamp for place in places],
+            [place.key for place in places],
+            [place.flags for place in places],
+            [message.enqueued_at for message in messages],
+            [message.expires_at for message in messages],
+            [place.size_bytes for place in places],
+        )
+    )
+
+
+def write_gone(gone: int) -> bytes:
+    return gone.to_bytes((gone.bit_length() + 7) // 8, "big")
+
+
+_decode_leases = msgspec.msgpack.Decoder(Leases).decode
+
+
+def read_leases(rows: list[tuple[bytes, bytes]]) -> Iterator[tuple[int, Delivery]]:
+    """From the LEASES rows of a shard, the number of the group and the delivery of each lease that is not over."""
+    gone = {key[:-1]: int.from_bytes(value, "big") for key, value in rows if key[-1] == GONE_PART}
+    for key, value in rows:
+        if key[-1] == LEASES_PART:
+            _, group, token, _ = _LEASES_KEY.unpack(key)
+            leases = _decode_leases(value)
+            if leases.version != LEASES_VERSION:
+                raise FormatUnknown(path="a record of leases", found=leases.version, known=LEASES_VERSION)
+            batch = Batch(token, len(leases.ids), gone.get(key[:-1], 0))
+            for index in range(len(leases.ids)):
+                if not batch.gone >> index & 1:
+                    yield group, _lease(leases, batch, index)
+
+
+def _lease(leases: Leases, batch: Batch, index: int) -> Delivery:
+    return Delivery(
+        leases.ids[index],
+        leases.seqs[index],
+        leases.priorities[index],
+        leases.stamps[index],
+        leases.stamps[index],
+        leases.keys[index],
+        leases.flags[index],
+        0,
+        leases.enqueued_at[index],
+        leases.expires_at[index],
+        first_at=leases.leased_at,
+        leased_at=leases.leased_at,
+        deadline=leases.deadline,
+        token=leases.tokens[index],
+        size_bytes=leases.sizes_bytes[index],
+        consumer=leases.consumer,
+        protocol=leases.protocol,
+        batch=batch,
+        index=index,
     )
 
 

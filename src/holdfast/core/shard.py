@@ -24,8 +24,10 @@ from holdfast.core.records import (
     FLAG_DUE,
     FLAG_EARLY,
     FLAG_SOURCED,
+    GONE_PART,
     KEPT,
     LAST,
+    LEASES_PART,
     CursorHead,
     Delivery,
     GroupHead,
@@ -39,10 +41,12 @@ from holdfast.core.records import (
     expiry_key,
     group_key,
     keyed_key,
+    leases_key,
     message_key,
     read_cursor_head,
     read_delivery,
     read_group_head,
+    read_leases,
     read_mask,
     read_message,
     read_messages,
@@ -52,6 +56,7 @@ from holdfast.core.records import (
     settled_key,
     shard_key,
     source_key,
+    write_gone,
     write_head,
     write_mask,
 )
@@ -118,15 +123,17 @@ class Shard:
             Read(Table.SHARDS, low),
             Read(Table.GROUPS, low, high, 1 << 30),
             Read(Table.DELIVERIES, low, high, 1 << 30),
+            Read(Table.LEASES, low, high, 1 << 30),
         ]
 
     def open(self, groups: Iterable[GroupRecord], results: list[bytes | Rows | None], now: int) -> None:
         """Take in the records that `open_reads` named."""
-        head, group_rows, delivery_rows = results
+        head, group_rows, delivery_rows, lease_rows = results
         if isinstance(head, bytes):
             self.head = read_shard_head(head)
         assert isinstance(group_rows, list)
         assert isinstance(delivery_rows, list)
+        assert isinstance(lease_rows, list)
         heads = {int.from_bytes(key[4:8], "big"): value for key, value in group_rows}
         by_number: dict[int, LeaseGroup] = {}
         for record in groups:
@@ -136,8 +143,9 @@ class Shard:
             else:
                 group = LeaseGroup(record.number, record.name, read_group_head(value), self.config.strict)
                 self.groups[record.name] = by_number[record.number] = group
-        for key, value in delivery_rows:
-            by_number[int.from_bytes(key[4:8], "big")].restore(read_delivery(key, value), now)
+        out = [(int.from_bytes(key[4:8], "big"), read_delivery(key, value)) for key, value in delivery_rows]
+        for number, delivery in (*out, *read_leases(lease_rows)):
+            by_number[number].restore(delivery, now)
 
     def add_cursor(self, record: GroupRecord | AddGroup, head: CursorHead) -> None:
         self.cursors[record.name] = CursorGroup(
@@ -201,10 +209,26 @@ class Shard:
             if group.dirty:
                 group.dirty = False
                 ops.append((Table.GROUPS, group_key(self.number, group.number), write_head(group.snapshot())))
+                if group.changed:
+                    self._flush_batches(group, effects)
         for cursor in self.cursors.values():
             if cursor.dirty:
                 cursor.dirty = False
                 ops.append((Table.GROUPS, group_key(self.number, cursor.number), write_head(cursor.head)))
+
+    def _flush_batches(self, group: LeaseGroup, effects: Effects) -> None:
+        """Write which leases are over of those that share a record, or remove it if all are."""
+        ops, number = effects.ops, self.number
+        for batch in group.changed.values():
+            gone = leases_key(number, group.number, batch.token, GONE_PART)
+            if batch.left:
+                ops.append((Table.LEASES, gone, write_gone(batch.gone)))
+                batch.noted = True
+                continue
+            ops.append((Table.LEASES, leases_key(number, group.number, batch.token, LEASES_PART), None))
+            if batch.noted:
+                ops.append((Table.LEASES, gone, None))
+        group.changed = {}
 
     def wake_at(self) -> int:
         """When something will happen here by itself; NEVER if nothing will."""
@@ -467,7 +491,8 @@ class Shard:
         delivery = group.deliveries.pop(message_id)
         if delivery.token:
             group.leased -= 1
-        effects.ops.append((Table.DELIVERIES, delivery_key(self.number, group.number, message_id), None))
+        if group.leave_batches([delivery]):
+            effects.ops.append((Table.DELIVERIES, delivery_key(self.number, group.number, message_id), None))
         group.dirty = True
 
 

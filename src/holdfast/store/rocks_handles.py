@@ -37,9 +37,9 @@ class Handles:
             named[name].set_options(changes)
         handles = {name: self.db.get_column_family_handle(name) for name in FAMILIES}
         # Lists by table number: looking one up costs a third of hashing a member of an enum.
-        numbers = range(max(FAMILY_OF) + 1)
-        self.families: list[tuple[bytes, Rdict]] = [(bytes([n]), named[FAMILY_OF[n]]) for n in numbers]
-        self.homes: list[tuple[bytes, ColumnFamily]] = [(bytes([n]), handles[FAMILY_OF[n]]) for n in numbers]
+        homes = [(n, FAMILY_OF.get(n, _EPOCH_FAMILY)) for n in range(max(FAMILY_OF) + 1)]  # some numbers are no table's
+        self.families: list[tuple[bytes, Rdict]] = [(bytes([n]), named[name]) for n, name in homes]
+        self.homes: list[tuple[bytes, ColumnFamily]] = [(bytes([n]), handles[name]) for n, name in homes]
         self.sweeper = Sweeper(self.db, named, failed)
         self._named = named
         self._epoch_home: ColumnFamily | None = handles[_EPOCH_FAMILY]
