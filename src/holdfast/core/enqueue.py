@@ -57,7 +57,7 @@ DUPLICATE = "duplicate"
 
 @handles(Enqueue)
 def enqueue(shard: Shard, command: Enqueue, now: int, effects: Effects) -> None:
-    if not command.trial and _enqueue_plainly(shard, command, now, effects):
+    if _enqueue_plainly(shard, command, now, effects):
         return
     drafts = command.drafts
     ids_given = [draft for draft in drafts if draft.extra is not NO_EXTRA]
