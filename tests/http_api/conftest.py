@@ -1,4 +1,7 @@
-"""A real server on a free port, over every store, and a client for it."""
+"""A real server on a free port, over every store, and a client for it.
+
+Starting and stopping a server takes longer than most tests, so one serves them all; after each its queues are deleted.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,26 @@ from pathlib import Path
 
 import httpx
 import pytest
+import pytest_asyncio
 from msgspec.structs import replace
 
 from holdfast.auth.gate import Gate
 from holdfast.broker.node import Node
 from holdfast.config import Config
 from holdfast.config.settings import HttpSettings, JournalSettings, NodeSettings
+from holdfast.errors import QueueInUse
 from holdfast.http_api import HttpFront
 from holdfast.store import open_store
-from holdfast.store.contract import Store
 
 STORES = ["memory", "rocks"]
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """One loop for all tests here, because they share a server."""
+    for item in items:
+        if HERE in item.path.parents and isinstance(item, pytest.Function):
+            item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
 
 
 def config_for(path: Path, **http: object) -> Config:
@@ -36,29 +48,40 @@ async def until(condition: Callable[[], object]) -> None:
         await asyncio.sleep(0.001)
 
 
-@pytest.fixture(params=STORES)
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    return open_store(request.param, tmp_path / "store")
-
-
-@pytest.fixture
-async def node(store: Store, tmp_path: Path) -> AsyncIterator[Node]:
-    running = Node(config_for(tmp_path), store)
-    await running.start()
-    yield running
-    await running.stop()
+@pytest_asyncio.fixture(scope="session", loop_scope="session", params=STORES)
+async def shared(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[tuple[Node, HttpFront]]:
+    path = tmp_path_factory.mktemp(request.param)
+    store = open_store(request.param, path / "store")
+    node = Node(config_for(path), store)
+    await node.start()
+    front = HttpFront(node.config, node, Gate(node.config, node.clock))
+    await front.start()
+    yield node, front
+    await front.stop()
+    await node.stop()
     store.close()
 
 
-@pytest.fixture
-async def front(node: Node) -> AsyncIterator[HttpFront]:
-    serving = HttpFront(node.config, node, Gate(node.config, node.clock))
-    await serving.start()
-    yield serving
-    await serving.stop()
+@pytest_asyncio.fixture(loop_scope="session")
+async def front(shared: tuple[Node, HttpFront]) -> AsyncIterator[HttpFront]:
+    node, front = shared
+    yield front
+    while records := node.queues("default"):
+        for record in records:
+            try:
+                await node.delete_queue(("default", record.name))
+            except QueueInUse:
+                continue  # after those that use it
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
+async def node(front: HttpFront) -> Node:
+    return front.api.node
+
+
+@pytest_asyncio.fixture(loop_scope="session")
 async def http(front: HttpFront) -> AsyncIterator[httpx.AsyncClient]:
     async with httpx.AsyncClient(base_url=front.url, timeout=30) as client:
         yield client

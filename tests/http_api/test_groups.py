@@ -53,7 +53,7 @@ async def test_a_cursor_group_reads_a_range_again_until_it_commits(http: httpx.A
 
 
 async def test_consumers_and_waiting_requests_are_shown(http: httpx.AsyncClient, node: Node) -> None:
-    await node.subscribe(("default", "log"), "g", "pusher", lambda _: None, credit=5, protocol="test")
+    subscription = await node.subscribe(("default", "log"), "g", "pusher", lambda _: None, credit=5, protocol="test")
     shown = (await http.get(f"{QUEUE}/consumers")).json()
     assert shown["waiting"] == 0
     assert shown["consumers"] == [
@@ -66,6 +66,7 @@ async def test_consumers_and_waiting_requests_are_shown(http: httpx.AsyncClient,
             "credit": 5,
         }
     ]
+    subscription.leave()
 
 
 async def test_a_paused_queue_takes_and_does_not_give(http: httpx.AsyncClient) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
+from typing import Any
+
 import httpx
+import pytest
 
 MESSAGES = "/api/v1/queues/jobs/messages"
 LEASES = "/api/v1/queues/jobs/leases"
@@ -83,3 +87,127 @@ async def test_settling_with_an_old_token_is_409_and_changes_nothing(http: httpx
     assert mixed.json()["settled"] == 1
     assert [error["index"] for error in mixed.json()["errors"]] == [0]
     assert mixed.json()["deadlines"][one["id"]] > one["lease_deadline"]
+
+
+async def test_a_raw_body_is_a_payload_with_its_fields_in_headers(http: httpx.AsyncClient) -> None:
+    sent = await http.post(
+        MESSAGES,
+        content=b"\x89PNG",
+        headers={
+            "content-type": "image/png",
+            "holdfast-priority": "3",
+            "holdfast-key": "k",
+            "holdfast-ttl": "1h",
+            "holdfast-properties": '{"Colour": "red"}',
+            "x-correlation-id": "trace-1",
+        },
+    )
+    assert sent.status_code == 200, sent.text
+    [delivery] = (await http.post(LEASES)).json()["deliveries"]
+    assert delivery["base64"] == "iVBORw=="
+    assert delivery["content_type"] == "image/png"
+    assert (delivery["priority"], delivery["key"]) == (3, "k")
+    assert delivery["properties"] == {"Colour": "red"}
+    assert delivery["correlation_id"] == "trace-1"
+    assert sent.headers["x-correlation-id"] == "trace-1"
+
+
+async def test_a_json_document_can_be_sent_raw(http: httpx.AsyncClient) -> None:
+    await http.post(MESSAGES, params={"raw": "true"}, json={"messages": "not a batch"})
+    [delivery] = (await http.post(LEASES)).json()["deliveries"]
+    assert delivery["payload"] == {"messages": "not a batch"}
+
+
+async def test_what_curl_sends_by_default_is_not_taken_for_a_payload(http: httpx.AsyncClient) -> None:
+    refused = await http.post(MESSAGES, data={"a": "b"})
+    assert refused.status_code == 415
+    assert refused.json()["code"] == "media_type_unsupported"
+
+
+async def test_a_large_payload_comes_as_a_part_of_a_form(http: httpx.AsyncClient) -> None:
+    await http.post("/api/v1/queues", json={"name": "jobs", "config": {"max_message_size": "3MiB"}})
+    payload = bytes(range(256)) * 4096 * 3
+    form: dict[str, Any] = {
+        "meta": (None, '{"priority": 7, "properties": {"a": ["b", "c"]}}'),
+        "payload": ("x.bin", payload),
+    }
+    sent = await http.post(MESSAGES, files=form)
+    assert sent.status_code == 200, sent.text
+    [delivery] = (await http.post(LEASES, json={"encoding": "base64"})).json()["deliveries"]
+    assert b64decode(delivery["base64"]) == payload
+    assert (delivery["priority"], delivery["properties"]) == (7, {"a": ["b", "c"]})
+    refused = await http.post(MESSAGES, files={"payload": payload + b"x"})
+    assert refused.status_code == 413
+    assert refused.json()["code"] == "message_too_large"
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        (b"--b\r\n\r\nno name\r\n--b--", "no name"),
+        (b'--b\r\ncontent-disposition: form-data; name="other"\r\n\r\nx\r\n--b--', "'other'"),
+        (b'--b\r\ncontent-disposition: form-data; name="payload"\r\n\r\nx\r\n', "last delimiter"),
+        (b'--b\r\ncontent-disposition: form-data; name="meta"\r\n\r\n{}\r\n--b--', "no part named payload"),
+        (b'--b\r\ncontent-disposition: form-data; name="meta"\r\n\r\n{\r\n--b--', "no part named payload"),
+        (b"--bx", "delimiter"),
+        (b"", "last delimiter"),
+        (b"--b\r\nx: " + b"y" * 10_000, "headers are too large"),
+    ],
+)
+async def test_a_form_that_is_wrong_says_so(http: httpx.AsyncClient, body: bytes, problem: str) -> None:
+    refused = await http.post(MESSAGES, content=body, headers={"content-type": "multipart/form-data; boundary=b"})
+    assert refused.status_code == 400
+    assert problem in refused.json()["detail"]
+
+
+async def test_an_empty_part_is_an_empty_payload(http: httpx.AsyncClient) -> None:
+    body = b'--b\r\ncontent-disposition: form-data; name="payload"\r\n\r\n\r\n--b--'
+    sent = await http.post(MESSAGES, content=body, headers={"content-type": "multipart/form-data; boundary=b"})
+    assert sent.status_code == 200, sent.text
+    assert (await http.post(LEASES)).json()["deliveries"][0]["base64"] == ""
+
+
+async def test_a_repeated_request_with_an_idempotency_key_stores_nothing_twice(http: httpx.AsyncClient) -> None:
+    batch = {"messages": [{"text": "a"}, {"text": "b"}, {"text": "c", "message_id": "own"}]}
+    headers = {"idempotency-key": "order-17"}
+    first = (await http.post(MESSAGES, json=batch, headers=headers)).json()
+    again = (await http.post(MESSAGES, json=batch, headers=headers)).json()
+    assert again["ids"] == first["ids"]
+    assert again["duplicates"] == [0, 1, 2]
+
+
+async def test_ten_thousand_messages_are_one_request_and_one_more_is_too_many(http: httpx.AsyncClient) -> None:
+    stored = (await http.post(MESSAGES, json={"messages": [{"payload": n} for n in range(10_000)]})).json()
+    assert len(set(stored["ids"])) == 10_000
+    refused = await http.post(MESSAGES, json={"messages": [{}] * 10_001})
+    assert refused.status_code == 400
+    assert refused.json()["code"] == "limit_exceeded"
+
+
+async def test_one_message_is_shown_edited_and_deleted(http: httpx.AsyncClient) -> None:
+    [message_id] = (await http.post(MESSAGES, json={"messages": [{"text": "a"}]})).json()["ids"]
+    path = f"{MESSAGES}/{message_id}"
+    edited = (await http.patch(path, json={"priority": 5, "deliver_at": "2200-01-01T00:00:00Z"})).json()
+    assert edited["priority"] == 5
+    shown = (await http.get(path)).json()
+    assert shown["deliver_at"] == "2200-01-01T00:00:00.000Z"
+    assert (await http.delete(path)).status_code == 204
+    assert (await http.get(path)).json()["code"] == "message_not_found"
+
+
+@pytest.mark.parametrize("wrong", ["x", "-1", "99999999999999999999", "1e3", "%ff", "٣"])
+async def test_a_message_id_that_is_none_is_an_error_of_the_caller(http: httpx.AsyncClient, wrong: str) -> None:
+    assert (await http.get(f"{MESSAGES}/{wrong}")).status_code == 400
+
+
+async def test_browsing_goes_on_where_a_page_ended(http: httpx.AsyncClient) -> None:
+    await http.post(MESSAGES, json={"messages": [{"payload": n, "key": str(n)} for n in range(25)]})
+    seen: list[int] = []
+    cursor = ""
+    while True:
+        page = (await http.get(MESSAGES, params={"limit": 10, "cursor": cursor})).json()
+        seen += [message["payload"] for message in page["messages"]]
+        cursor = page["cursor"]
+        if not cursor:
+            break
+    assert seen == list(range(25))

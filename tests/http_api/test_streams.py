@@ -9,6 +9,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+import pytest_asyncio
 
 from holdfast.auth.gate import Gate
 from holdfast.broker.node import Node
@@ -120,7 +121,7 @@ async def test_a_second_stream_of_a_consumer_takes_over(http: httpx.AsyncClient,
             assert "delivery" in await anext(new_lines)
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def own(tmp_path: Path) -> AsyncIterator[tuple[Node, HttpFront]]:
     """A node and a front that a test stops itself, with a quick heartbeat."""
     config = config_for(tmp_path, heartbeat=100_000)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 _Shape = TypeVar("_Shape")
 
 ID_MAX = (1 << 63) - 1
+QUEUE_TOPIC = "$queue/"
 
 
 class ClientGone(Exception):
@@ -71,6 +72,8 @@ class Call:
         self.api = api
         self.scope = scope
         self.endpoint = endpoint
+        if parameters and parameters[0].startswith(QUEUE_TOPIC):
+            parameters[0] = parameters[0].removeprefix(QUEUE_TOPIC)
         self.parameters = parameters
         self.headers = headers
         self.correlation_id = correlation_id
@@ -90,7 +93,7 @@ class Call:
 
     @property
     def queue(self) -> QueueName:
-        """The queue that the path names."""
+        """The queue that the path names, by its name or by its MQTT topic (as a message's `reply_to` may have it)."""
         return (self.namespace, check_name(self.parameters[0]))
 
     def header(self, name: bytes) -> str | None:

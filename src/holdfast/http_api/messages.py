@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast import wire
 from holdfast.core.commands import Draft
@@ -13,6 +14,7 @@ from holdfast.errors import (
     HoldfastError,
     InvalidArgument,
     LimitExceeded,
+    MediaTypeUnsupported,
     MessageNotFound,
     MessageNotWaiting,
     MessageTooLarge,
@@ -22,6 +24,7 @@ from holdfast.errors import (
 )
 from holdfast.http_api.answers import Answer, answer, item_error
 from holdfast.http_api.call import Call, decode, instant
+from holdfast.http_api.payloads import HEADERS, read_form, read_raw
 from holdfast.http_api.routes import Right, Routes
 from holdfast.http_api.shapes import read_draft, read_import, show_message, show_view
 
@@ -29,6 +32,19 @@ ROUTES = Routes("Messages")
 PROTOCOL = "http"
 
 _Item = TypeVar("_Item", bound=wire.Draft)
+
+
+FORM = "multipart/form-data"
+_STRUCTURED = {"application/json", FORM}
+_NOT_RAW = {"", "application/x-www-form-urlencoded"}  # what curl and libraries send if nobody has thought of it
+_ALLOWED = "application/json with {messages: […]}, multipart/form-data, or any other type for a raw payload"
+
+
+class EnqueueQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How to take the body."""
+
+    raw: bool = False
+    """The body is one message's payload, even if its content type is JSON."""
 
 
 class _Parts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -52,17 +68,41 @@ _edit = msgspec.json.Decoder(wire.MessageEdit)
     body=wire.Enqueue,
     gives=wire.Receipt,
     errors=(QueueNotFound, QueueFull, MessageTooLarge, LimitExceeded, RequestTooLarge),
-    headers=("Idempotency-Key",),
+    query=EnqueueQuery,
+    takes=("multipart/form-data", "application/octet-stream", "text/plain"),
+    headers=("Idempotency-Key", *HEADERS),
 )
 async def enqueue(call: Call) -> Answer:
     """Enqueue 1 to 10,000 messages.
 
     All of them are one commit, and the answer comes when it is durable. A message that is wrong is reported by its
     index and does not stop the others, unless `atomic` is true. If none was taken, the answer is the first's problem.
+
+    Besides JSON a single message can be sent as it is: with any other content type, or with `raw=true`, the body is the
+    payload and `Holdfast-` headers say the rest (`Holdfast-Properties` is a JSON object); `multipart/form-data` has it
+    in a part `payload`, beside a part `meta` with the other fields as JSON. With `Idempotency-Key` messages that bring
+    no `message_id` get one made from it, so that the whole request can be repeated without harm.
     """
-    raw = await call.body()
-    items, errors, atomic = _read(raw)
+    query = call.query(EnqueueQuery)
+    kind = call.content_type
+    if query.raw or kind not in _STRUCTURED:
+        if kind in _NOT_RAW and not query.raw:
+            raise MediaTypeUnsupported(given=kind, allowed=_ALLOWED)
+        return await store(call, [_identified(await read_raw(call), call, 0, 1)], {}, True, read_draft)
+    if kind == FORM:
+        return await store(call, [_identified(await read_form(call), call, 0, 1)], {}, True, read_draft)
+    items, errors, atomic = _read(await call.body())
+    if b"idempotency-key" in call.headers:
+        items = [item and _identified(item, call, index, len(items)) for index, item in enumerate(items)]
     return await store(call, items, errors, atomic, read_draft)
+
+
+def _identified(item: wire.Draft, call: Call, index: int, count: int) -> wire.Draft:
+    """With `Idempotency-Key` a request as a whole can be repeated: its messages without an id get one from the key."""
+    key = call.header(b"idempotency-key")
+    if key is None or item.message_id is not None:
+        return item
+    return replace(item, message_id=key if count == 1 else f"{key}/{index}")
 
 
 def _read(raw: bytes) -> tuple[list[wire.Draft | None], dict[int, HoldfastError], bool]:
