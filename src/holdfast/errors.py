@@ -296,6 +296,16 @@ class RequestTimeout(HoldfastError):
     grpc = "DEADLINE_EXCEEDED"
 
 
+class ReplyTimeout(HoldfastError):
+    """No reply came within {timeout_seconds} s. The request is stored and may still be worked on; a reply that comes
+    now is dropped."""
+
+    code = "reply_timeout"
+    http = 504
+    mqtt = 0x80
+    grpc = "DEADLINE_EXCEEDED"
+
+
 class StreamEnded(HoldfastError):
     """The stream has ended: {reason}. Open another one to go on."""
 

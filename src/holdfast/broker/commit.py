@@ -8,6 +8,7 @@ sync. Nobody waits for a future of his own: there is one for each batch and one 
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -18,6 +19,21 @@ from holdfast.errors import HoldfastError, StoreUnavailable
 from holdfast.store.contract import Store
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+
+class Distribution:
+    """How often what was counted: by upper bound, the last one without."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def add(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
 
 
 class GroupCommit:
@@ -39,6 +55,9 @@ class GroupCommit:
         self.batches = 0
         self.syncs = 0
         self.sync_seconds = 0.0
+        self.batch_rows = Distribution((1, 3, 10, 30, 100, 300, 1_000, 3_000, 10_000, 30_000))
+        self.sync_times = Distribution((0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0))
+        self._lsn = 0
         self._store = store
         self._before = before
         self._after = after
@@ -112,6 +131,11 @@ class GroupCommit:
             self.fail(StoreUnavailable(problem=f"internal error: {error!r}"))
             return
         self.batches += pending
+        if pending:
+            lsn = engine.record.next_lsn
+            if self._lsn:
+                self.batch_rows.add(lsn - self._lsn)
+            self._lsn = lsn
         self._unsynced = self._unsynced or pending
         written, self._written = self._written, None
         if must_sync:
@@ -140,7 +164,9 @@ class GroupCommit:
         else:
             error = job.exception()
         self.syncs += 1
-        self.sync_seconds += self._loop.time() - started
+        took = self._loop.time() - started
+        self.sync_seconds += took
+        self.sync_times.add(took)
         if error is not None:
             if waiting is not None and not waiting.done():
                 waiting.set_exception(error)
@@ -157,6 +183,7 @@ class GroupCommit:
     def fail(self, error: HoldfastError) -> None:
         """The store failed: whoever waits is told, and the node must open again."""
         self.engine = None
+        self._lsn = 0
         for future in (self._written, self._durable):
             if future is not None and not future.done():
                 future.set_exception(error)

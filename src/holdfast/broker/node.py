@@ -23,11 +23,13 @@ from holdfast.broker.catalog import Queue, QueueName
 from holdfast.broker.commit import GroupCommit
 from holdfast.broker.dispatch import Dispatcher, Waiter, releases
 from holdfast.broker.engine import Engine, Limits
+from holdfast.broker.health import Health
 from holdfast.broker.keeper import Keeper
 from holdfast.broker.log_calls import LogCalls
 from holdfast.broker.members import Deliver, GroupName, Member, Removed
 from holdfast.broker.redrive import STEP, Letters, Redriven, redrive
 from holdfast.broker.redrive_jobs import Redrives
+from holdfast.broker.replies import Replies
 from holdfast.broker.stats import GroupStats, QueueStats, Rates, cursor_stats, group_stats
 from holdfast.broker.transaction_calls import TransactionCalls
 from holdfast.broker.transactions import TransactionLimits
@@ -115,6 +117,9 @@ class Node(LogCalls, TransactionCalls):
         self.broken: asyncio.Future[HoldfastError] | None = None
         self.companions: list[Companion] = []
         self.redrives = Redrives(self)
+        self.replies = Replies(self)
+        self.health = Health(self)
+        self.started_at = 0
         self._commit: GroupCommit | None = None
         self._rates: dict[QueueName, Rates] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -136,6 +141,8 @@ class Node(LogCalls, TransactionCalls):
         """Open what is stored and take calls."""
         loop = asyncio.get_running_loop()
         self.broken = loop.create_future()
+        self.started_at = self.clock()
+        self.health.lag.start()
         self._commit = GroupCommit(self.store, self._before_write, self._after_write, self._store_failed)
         await self.webhooks.start()
         self._keeper = Keeper(self.config, self.store, self._open, self._durable)
@@ -178,6 +185,8 @@ class Node(LogCalls, TransactionCalls):
     async def stop(self) -> None:
         """Refuse new work, end long polls, release what push members hold, make everything durable, close."""
         await self.redrives.stop()
+        await self.replies.stop()
+        self.health.lag.stop()
         engine = self.commit.engine
         self._refusal = ShuttingDown()
         self.dispatcher.fail(self._refusal)
@@ -339,6 +348,17 @@ class Node(LogCalls, TransactionCalls):
         self._lazy_sync = None
         if self.commit.engine is not None:
             self.commit.durable()
+
+    @property
+    def refusal(self) -> HoldfastError | None:
+        """Why it takes no calls, if it takes none."""
+        return self._refusal
+
+    async def probe(self) -> None:
+        """Have the store sync, whether anything is to be synced or not: the proof that it can."""
+        if self._refusal is not None:
+            raise self._refusal
+        await asyncio.shield(self.commit.durable())
 
     # --- failure ----------------------------------------------------------------------------------------------------
 

@@ -47,6 +47,10 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     namespace: Annotated[str, Name()] = "default"
     """The namespace of callers whose credentials name none."""
 
+    max_loop_lag: Annotated[int, Duration(10 * MILLISECOND, 10 * MINUTE)] = 2 * SECOND
+    """`/readyz` says no while the event loop is later than this. At 2 s callers already run into their timeouts: no
+    more of them should be sent here."""
+
     shutdown_timeout: Annotated[int, Duration(0, 10 * MINUTE)] = 20 * SECOND
     """How long a graceful stop may take before the node stops at once. 20 s leaves room inside the 30 s that
     Kubernetes waits between SIGTERM and SIGKILL. Nothing confirmed is lost either way; leases that were not released
@@ -220,6 +224,10 @@ class JournalSettings(msgspec.Struct, frozen=True, kw_only=True):
     segment_age: Annotated[int, Duration(100 * MILLISECOND, DAY)] = 60 * SECOND
     """A segment is closed when its oldest record is this old, so that the lake is never further behind. At 60 s a day
     has at most 1,440 segments from one node."""
+
+    max_behind: Annotated[int, Count(1, 1_000_000_000_000)] = 10_000_000
+    """`/readyz` says no while more rows than this wait for their export. They are in the store, which grows by them: 10
+    million are about 2 GiB and, at 30,000 a second, five minutes in which the lake could not be written."""
 
     segment_rows: Annotated[int, Count(1, 10_000_000)] = 500_000
     """A segment is closed at this many records, however small they are. Columns of 500,000 rows take about 100 MiB in
@@ -450,6 +458,10 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_streams: Annotated[int, Count(1, 1_000_000)] = 5_000
     """Streaming consumers at the same time. Each is a member of its group and may have its credit of deliveries in
     memory."""
+
+    metrics_queues: Annotated[int, Count(0, 1_000_000)] = 1_000
+    """With more queues than this `/metrics` has series for the whole node only, unless asked with `?queues=all`. A
+    queue has about 50 series, and Prometheus keeps each of them in memory: 1,000 queues are 50,000."""
 
     heartbeat: Annotated[int, Duration(100 * MILLISECOND, HOUR)] = 15 * SECOND
     """A stream on which nothing else is sent carries a heartbeat this often, so that proxies keep it open and a client

@@ -24,7 +24,7 @@ from holdfast.broker.members import GroupName
 from holdfast.broker.node import Node
 from holdfast.config import Config
 from holdfast.errors import HoldfastError, MethodNotAllowed, Overloaded, RouteNotFound, ShuttingDown
-from holdfast.http_api import deadletters, groups, leases, messages, queues, streams
+from holdfast.http_api import deadletters, groups, health, leases, messages, metrics, queues, requests, streams
 from holdfast.http_api.access import authorize, identify
 from holdfast.http_api.answers import Answer, Header, refusal
 from holdfast.http_api.call import Call, ClientGone
@@ -42,6 +42,9 @@ ROUTES: tuple[Routes, ...] = (
     groups.ROUTES,
     deadletters.ROUTES,
     mqueue.ROUTES,
+    requests.ROUTES,
+    health.ROUTES,
+    metrics.ROUTES,
 )
 
 NOBODY = Principal(name="", namespace="", method="anonymous")
@@ -73,6 +76,7 @@ class Api:
         self.buffered_bytes = 0
         self._extra = StarletteRouter(list(extra_routes), redirect_slashes=False) if extra_routes else None
         self.streams: dict[tuple[GroupName, str], streams.Stream] = {}
+        self.answered: dict[tuple[str, str, int], int] = {}  # by method, route and status
         self._waits: set[asyncio.Task[Any]] = set()
 
     # --- life -------------------------------------------------------------------------------------------------------
@@ -138,6 +142,8 @@ class Api:
         finally:
             if call is not None:
                 call.close()
+        place = (scope["method"], call.endpoint.path if call is not None else "", result.status)
+        self.answered[place] = self.answered.get(place, 0) + 1
         await self._send(result, send, correlation_id)
 
     async def _answer(self, call: Call) -> Answer:
@@ -153,7 +159,7 @@ class Api:
             return await self._work(call)
 
     async def _work(self, call: Call) -> Answer:
-        if self.closing:
+        if self.closing and not call.endpoint.unwell:
             raise ShuttingDown
         if call.endpoint.waits:
             return await call.endpoint.handler(call)

@@ -54,6 +54,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     headers: tuple[str, ...] = ()  # request headers with a meaning here
     act: str = ""  # its name in the audit log, if it is an act of administration
     waits: bool = False  # may wait long: does not count against http.max_concurrency
+    unwell: bool = False  # gives its answer with 503 too, and while the server stops
 
     @property
     def summary(self) -> str:
@@ -91,6 +92,7 @@ class Routes:
         headers: tuple[str, ...] = (),
         act: str = "",
         waits: bool = False,
+        unwell: bool = False,
     ) -> Callable[[_Handler], _Handler]:
         """Register a handler."""
 
@@ -111,6 +113,7 @@ class Routes:
                 headers=headers,
                 act=act,
                 waits=waits,
+                unwell=unwell,
             )
             self.endpoints.append(endpoint)
             return handler

@@ -1,0 +1,169 @@
+"""Health, metrics, the overview; request and response."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from holdfast.auth.gate import Gate
+from holdfast.broker.node import Node
+from holdfast.core.commands import Draft, Settlement, Verb
+from holdfast.core.records import Extra
+from holdfast.errors import StoreUnavailable
+from holdfast.http_api import HttpFront
+from holdfast.http_api.metrics import all_series
+from holdfast.store import open_store
+from holdfast.store.faulty import Fault, FaultyStore
+from tests.http_api.conftest import config_for, until
+
+JOBS = ("default", "jobs")
+
+
+async def work_a_little(node: Node) -> None:
+    await node.enqueue(JOBS, [Draft(b"%d" % n) for n in range(4)])
+    first, second, third = await node.lease(JOBS, "g", 3)
+    await node.settle(
+        JOBS,
+        "g",
+        [
+            Settlement(first.message.id, first.token),
+            Settlement(second.message.id, second.token, Verb.NACK),
+            Settlement(third.message.id, third.token, Verb.REJECT),
+        ],
+    )
+
+
+def samples(text: str) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
+    found: dict[str, dict[tuple[tuple[str, str], ...], float]] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            found.setdefault(sample.name, {})[tuple(sorted(sample.labels.items()))] = sample.value
+    return found
+
+
+async def test_metrics_say_what_happened(http: httpx.AsyncClient, node: Node) -> None:
+    await work_a_little(node)
+    answer = await http.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    found = samples(answer.text)
+    queue = (("namespace", "default"), ("queue", "jobs"))
+    group = (("group", "g"), *queue)
+    assert found["holdfast_queue_depth"][queue] == 2
+    assert found["holdfast_queue_enqueue_total"][queue] == 4
+    assert found["holdfast_group_ack_total"][group] == 1
+    assert found["holdfast_queue_dlq_total"][(*group, ("reason", "rejected"))] == 1
+    assert found["holdfast_group_failure_total"][(*group, ("reason", "nack"))] == 1
+    assert found["holdfast_queue_delivery_latency_seconds_count"][group] == 3
+    assert found["holdfast_queue_oldest_message_age_seconds"][queue] > 0
+    assert sum(found["holdfast_commit_sync_seconds_count"].values()) > 0
+    assert sum(found["holdfast_commit_batch_rows_count"].values()) > 0
+    assert found["process_open_fds"]
+
+
+async def test_every_metric_is_in_the_list_that_the_documentation_is_made_from(
+    http: httpx.AsyncClient, node: Node
+) -> None:
+    await work_a_little(node)
+    text = (await http.get("/metrics")).text
+    types = dict(line.split()[2:4] for line in text.splitlines() if line.startswith("# TYPE holdfast_"))
+    listed = {name: kind for name, kind, _, _ in all_series()}
+    if "holdfast_store_free_bytes" not in types:
+        del listed["holdfast_store_free_bytes"]  # a store in memory has no disk
+    assert types == listed
+
+
+async def test_many_queues_have_sums_only(http: httpx.AsyncClient, node: Node, tmp_path: Path) -> None:
+    await work_a_little(node)
+    await node.enqueue(("default", "other"), [Draft(b"x")])
+    found = samples((await http.get("/metrics", params={"queues": "none"})).text)
+    assert found["holdfast_queue_depth"] == {(): 4}
+    assert found["holdfast_queue_dlq_total"] == {(("reason", "rejected"),): 1}
+
+
+async def test_a_healthy_node_says_so(http: httpx.AsyncClient) -> None:
+    for path in ("/livez", "/readyz"):
+        answer = await http.get(path)
+        assert (answer.status_code, answer.json()) == (200, {"ok": True, "problems": []})
+    health = (await http.get("/api/v1/health")).json()
+    assert health["ok"] is True
+    assert {part["name"] for part in health["parts"]} == {"store", "disk", "loop", "journal", "webhooks"}
+
+
+async def test_readiness_tells_the_truth_about_a_store_that_cannot_sync(tmp_path: Path) -> None:
+    failing: list[Fault] = []
+
+    def plan() -> Fault | None:
+        return failing[0] if failing else None
+
+    store = FaultyStore(open_store("memory", tmp_path), sync=plan, reopen=plan)
+    config = config_for(tmp_path)
+    node = Node(config, store)
+    await node.start()
+    front = HttpFront(config, node, Gate(config, node.clock))
+    await front.start()
+    async with httpx.AsyncClient(base_url=front.url) as http:
+        assert (await http.get("/readyz")).status_code == 200
+        failing.append(Fault(StoreUnavailable(problem="the disk is gone")))
+        with pytest.raises(StoreUnavailable):
+            await node.enqueue(JOBS, [Draft(b"x")])
+        refused = await http.get("/readyz")
+        assert refused.status_code == 503
+        assert "store" in refused.json()["problems"][0]
+        assert (await http.get("/livez")).status_code == 200
+        assert "holdfast_store_up 0.0" in (await http.get("/metrics")).text
+        enqueue = await http.post("/api/v1/queues/jobs/messages", json={"messages": [{}]})
+        assert (enqueue.status_code, enqueue.json()["code"]) == (503, "store_unavailable")
+    await front.stop()
+    await node.stop()
+    store.close()
+
+
+async def test_the_overview(http: httpx.AsyncClient, node: Node) -> None:
+    await work_a_little(node)
+    shown = (await http.get("/api/v1/overview")).json()
+    assert (shown["queues"], shown["depth"], shown["dead"], shown["acked"]) == (2, 3, 1, 1)
+    assert shown["ok"] is True
+
+
+async def test_a_request_gets_its_reply(http: httpx.AsyncClient, node: Node) -> None:
+    asking = asyncio.create_task(http.post("/api/v1/request/jobs", json={"payload": {"n": 20}, "timeout": "30s"}))
+    [asked] = await node.lease(JOBS, "g", 1, wait=30_000_000)
+    extra = asked.message.extra
+    assert extra.reply_to is not None
+    reply = {"messages": [{"payload": 400, "correlation_id": extra.correlation_id}]}
+    name = extra.reply_to.replace("/", "%2F").replace("$", "%24")
+    assert (await http.post(f"/api/v1/queues/{name}/messages", json=reply)).status_code == 200
+    answer = (await asking).json()
+    assert answer["reply"]["payload"] == 400
+    assert answer["request_id"] == str(asked.message.id)
+    assert answer["correlation_id"] == extra.correlation_id
+
+
+async def test_a_reply_that_comes_too_late_is_dropped_and_counted(http: httpx.AsyncClient, node: Node) -> None:
+    late = node.replies.late
+    answer = await http.post("/api/v1/request/jobs", json={"text": "anybody?", "timeout": "20ms"})
+    assert (answer.status_code, answer.json()["code"]) == (504, "reply_timeout")
+    [asked] = await node.lease(JOBS, "g", 1)
+    extra = asked.message.extra
+    assert extra.reply_to is not None
+    queue = ("default", extra.reply_to.removeprefix("$queue/"))
+    # As an MQTT client replies: with the Correlation Data that it was sent.
+    await node.enqueue(queue, [Draft(b"here", extra=Extra(correlation_data=extra.correlation_data))])
+    await until(lambda: node.replies.late == late + 1)
+    await until(lambda: node.figures(queue).depth == 0)
+
+
+async def test_a_correlation_id_of_a_request_that_waits_cannot_be_used_again(
+    http: httpx.AsyncClient, node: Node
+) -> None:
+    wish = {"text": "?", "correlation_id": "same", "timeout": "30s"}
+    asking = asyncio.create_task(http.post("/api/v1/request/jobs", json=wish))
+    await until(lambda: node.replies.waiting)
+    refused = await http.post("/api/v1/request/jobs", json=wish)
+    assert refused.json()["code"] == "invalid_argument"
+    asking.cancel()
+    await until(lambda: not node.replies.waiting)
