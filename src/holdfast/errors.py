@@ -277,6 +277,15 @@ class MediaTypeUnsupported(HoldfastError):
     grpc = "INVALID_ARGUMENT"
 
 
+class CrossOrigin(HoldfastError):
+    """A page of {origin} may not use this server from somebody's browser. Call it from that page's own server."""
+
+    code = "cross_origin"
+    http = 403
+    mqtt = 0x87
+    grpc = "PERMISSION_DENIED"
+
+
 class RequestTooLarge(HoldfastError):
     """The request's body is larger than {limit_bytes} bytes (http.max_request_bytes). Send it in several requests."""
 

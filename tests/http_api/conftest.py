@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from inspect import iscoroutinefunction
 from pathlib import Path
 
 import httpx
@@ -29,7 +30,7 @@ HERE = Path(__file__).parent
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """One loop for all tests here, because they share a server."""
     for item in items:
-        if HERE in item.path.parents and isinstance(item, pytest.Function):
+        if HERE in item.path.parents and isinstance(item, pytest.Function) and iscoroutinefunction(item.function):
             item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
 
 

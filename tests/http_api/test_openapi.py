@@ -1,0 +1,124 @@
+"""The description of the API: it is complete, and the server does nothing that it does not say."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, settings
+from msgspec.structs import replace
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+    unsupported_method,
+)
+
+from holdfast.auth.gate import Gate
+from holdfast.broker.node import Node
+from holdfast.config.settings import LimitSettings
+from holdfast.errors import all_errors
+from holdfast.http_api import HttpFront
+from holdfast.http_api.app import ROUTES
+from holdfast.http_api.openapi import document
+from holdfast.store import open_store
+from tests.http_api.conftest import config_for
+
+ENDPOINTS = [endpoint for routes in ROUTES for endpoint in routes.endpoints]
+
+
+async def test_the_description_has_every_endpoint(http: httpx.AsyncClient) -> None:
+    described = (await http.get("/openapi.json")).json()
+    assert described["openapi"] == "3.1.0"
+    operations = {(method.upper(), path) for path, item in described["paths"].items() for method in item}
+    assert operations == {(endpoint.method, endpoint.path) for endpoint in ENDPOINTS}
+
+
+async def test_the_page_needs_nothing_from_outside_and_has_every_endpoint_and_error(http: httpx.AsyncClient) -> None:
+    answer = await http.get("/docs")
+    page = answer.text
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    assert not any(mark in page for mark in ("http://", "https://", "src=", "<script", "@import", "url("))
+    assert [endpoint.path for endpoint in ENDPOINTS if f"<code>{endpoint.path}</code>" not in page] == []
+    assert [error.code for error in all_errors() if f"id='error-{error.code}'" not in page] == []
+
+
+def test_every_endpoint_says_what_it_is_for_and_every_field_has_a_type() -> None:
+    assert [endpoint.path for endpoint in ENDPOINTS if len(endpoint.summary) < 10] == []
+    schemas = document(ENDPOINTS)["components"]["schemas"]
+    assert [name for name, schema in schemas.items() if not schema.get("description")] == []
+
+
+class Serving:
+    """A server on a loop and a thread of its own, for a client that blocks."""
+
+    def __init__(self, path: Path) -> None:
+        self.url = ""
+        self._path = path
+        self._ready = threading.Event()
+        self._loop = asyncio.new_event_loop()
+        self._stop = asyncio.Event()
+        self._thread = threading.Thread(target=lambda: self._loop.run_until_complete(self._run()))
+
+    def __enter__(self) -> Serving:
+        self._thread.start()
+        self._ready.wait()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+        self._loop.close()
+
+    async def _run(self) -> None:
+        # No waiting: random requests would ask for minutes of it.
+        config = replace(config_for(self._path), limits=LimitSettings(max_wait=1000))
+        store = open_store("memory", self._path)
+        node = Node(config, store)
+        await node.start()
+        front = HttpFront(config, node, Gate(config, node.clock))
+        await front.start()
+        self.url = front.url
+        self._ready.set()
+        await self._stop.wait()
+        await front.stop()
+        await node.stop()
+        store.close()
+
+
+@pytest.fixture(scope="module")
+def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    with Serving(tmp_path_factory.mktemp("schema")) as found:
+        yield found
+
+
+described = schemathesis.openapi.from_dict(document(ENDPOINTS)).exclude(path_regex="/stream$")
+CHOSEN = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+    unsupported_method,
+]
+
+
+@described.parametrize()
+@settings(
+    max_examples=int(os.environ.get("SCHEMA_EXAMPLES", "3")),
+    deadline=None,
+    derandomize="SCHEMA_EXAMPLES" not in os.environ,
+    database=None,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+def test_random_requests_get_only_what_is_described(case: schemathesis.Case[Any], serving: Serving) -> None:
+    response = case.call(base_url=serving.url)
+    case.validate_response(response, checks=CHOSEN)
