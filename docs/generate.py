@@ -17,6 +17,7 @@ from pathlib import Path
 import click
 
 from docs.diagrams import state_diagram
+from docs.http_reference import http_api, metrics
 from holdfast.cli.main import main as root_command
 from holdfast.config import all_fields
 from holdfast.config.fields import sections
@@ -109,6 +110,8 @@ PAGES: dict[str, Callable[[], str]] = {
     "reference/configuration.md": configuration,
     "reference/cli.md": command_line,
     "reference/errors.md": errors,
+    "reference/http.md": http_api,
+    "reference/metrics.md": metrics,
     "explanation/life-of-a-delivery.md": life_of_a_delivery,
 }
 
@@ -116,7 +119,8 @@ PAGES: dict[str, Callable[[], str]] = {
 def render(page: str) -> str:
     """A page as it should be, with the note that keeps people from editing it by hand."""
     make = PAGES[page]
-    note = f"<!-- Made from the code by `make docs` ({make.__name__} in docs/generate.py). Change it there. -->\n\n"
+    source = f"{make.__name__} in docs/{Path(inspect.getfile(make)).name}"
+    note = f"<!-- Made from the code by `make docs` ({source}). Change it there. -->\n\n"
     return note + make()
 
 

@@ -1,0 +1,126 @@
+"""The reference of the HTTP API and of its metrics, from the table of routes and the list of series."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.http_api import metrics as series
+from holdfast.http_api.app import ROUTES
+from holdfast.http_api.descriptions import (
+    PARAMETERS,
+    REQUEST_HEADERS,
+    components,
+    errors_of,
+    fields_of,
+    type_of,
+)
+from holdfast.http_api.openapi import shapes_of
+from holdfast.http_api.routes import Endpoint, Right
+
+RIGHTS = {
+    Right.PRODUCE: "`produce` on the queue",
+    Right.CONSUME: "`consume` on the queue",
+    Right.ADMIN: "`admin` on the queue",
+    Right.ANY: "any right on the queue",
+    Right.NODE: "`admin:#`",
+    Right.KNOWN: "a credential, where credentials are configured",
+    Right.NOBODY: "nothing",
+}
+
+INTRO = """\
+# HTTP API
+
+On `http.listen` (`--http`, default `127.0.0.1:8080`). The server describes itself at `/openapi.json`, and at `/docs`
+for people.
+
+- A queue's name is one segment of the path: `tasks/image` is written `tasks%2Fimage`.
+- Ids are strings, because JavaScript loses 63-bit integers. Durations are `250ms`, `5s`, `2m`, `1h`, `7d` or a number
+  of seconds; instants are RFC 3339 or milliseconds since 1970, and RFC 3339 in answers.
+- Requests are JSON unless said otherwise, and unknown fields are refused. Absent fields of answers are empty.
+- An error is an [RFC 9457](https://www.rfc-editor.org/rfc/rfc9457) problem with a stable `code`
+  (see [errors](errors.md)). If `retryable` is true the same request may succeed later, after `Retry-After` seconds.
+- In a batch what is wrong with one item is in `errors` by its index, and the others are done. Only if nothing of a
+  batch was taken the answer is a problem: that of its first item, with all of them in `errors`.
+- Every request may carry `X-Correlation-Id`; without it the server makes one. The answer has it, as have problems and
+  the server's log. One that was sent is kept with the messages of the request.
+- Where credentials are configured a request carries `Authorization: Bearer <token>` or `Basic <user:password>`, or the
+  connection a client certificate.
+- A body is at most `http.max_request_bytes`, and more limits are in the [configuration](configuration.md#http).
+- While the server stops, new requests get 503 `shutting_down`, long polls end, and streams are told by their last line.
+"""
+
+
+def http_api() -> str:
+    """Every endpoint with its parameters, fields and errors."""
+    endpoints = [endpoint for routes in ROUTES for endpoint in routes.endpoints]
+    lines = [INTRO]
+    for tag in dict.fromkeys(endpoint.tag for endpoint in endpoints):
+        lines += [f"## {tag}", ""]
+        for endpoint in endpoints:
+            if endpoint.tag == tag:
+                lines += _endpoint(endpoint)
+    lines += ["## Shapes", ""]
+    for name, schema in sorted(components(shapes_of(endpoints)).items()):
+        lines += _shape(name, schema)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _endpoint(endpoint: Endpoint) -> list[str]:
+    lines = [f"### `{endpoint.method} {endpoint.path}`", "", endpoint.text, ""]
+    rows = [(name, "path", PARAMETERS[name]) for name in endpoint.parameters]
+    if endpoint.query is not None:
+        for field in fields_of(endpoint.query):
+            default = field.schema.get("default")
+            text = field.text + (f" Default `{str(default).lower()}`." if default not in ("", None) else "")
+            rows.append((field.name, f"query, {type_of(field.schema)}", text.strip()))
+    rows += [(name, "header", REQUEST_HEADERS[name]) for name in endpoint.headers]
+    if rows:
+        lines += ["| parameter | in | |", "|---|---|---|"]
+        lines += [f"| `{name}` | {kind} | {text} |" for name, kind, text in rows] + [""]
+    facts = [f"Needs {RIGHTS[endpoint.right]}."]
+    if isinstance(endpoint.body, type):
+        also = "".join(f", or `{kind}`" for kind in endpoint.takes)
+        facts.append(f"Takes {_link(endpoint.body.__name__)}{also}.")
+    gives = [_link(endpoint.gives.__name__)] if endpoint.gives is not None else []
+    gives += [f"`{kind}`" for kind in endpoint.gives_also]
+    facts.append(f"Gives {endpoint.status}" + (f": {' as '.join(gives[:1])}" if gives else "") + _rest(gives) + ".")
+    codes = ", ".join(f"`{error.code}` ({error.http})" for error in errors_of(endpoint))
+    return [*lines, " ".join(facts), "", f"Errors: {codes}.", ""]
+
+
+def _rest(gives: list[str]) -> str:
+    return f" ({', '.join(gives[1:])})" if len(gives) > 1 else ""
+
+
+def _shape(name: str, schema: dict[str, Any]) -> list[str]:
+    lines = [f"### {name}", "", " ".join(schema.get("description", "").split()), ""]
+    properties = schema.get("properties", {})
+    if not properties:
+        return lines
+    lines += ["| field | type | |", "|---|---|---|"]
+    for field, definition in properties.items():
+        text = " ".join(definition.get("description", "").split()).replace("|", "\\|")
+        required = "required. " if field in schema.get("required", []) else ""
+        lines.append(f"| `{field}` | {type_of(definition)} | {required}{text} |")
+    return [*lines, ""]
+
+
+def _link(name: str) -> str:
+    return f"[{name}](#{name.lower()})"
+
+
+def metrics() -> str:
+    """Every series of `/metrics`."""
+    prose = (series.__doc__ or "").partition("\n\n")[2].strip()
+    lines = [
+        "# Metrics",
+        "",
+        "`GET /metrics` gives the figures of a node in Prometheus' text format, besides those of its process.",
+        "",
+        prose,
+        "",
+        "| metric | type | labels | |",
+        "|---|---|---|---|",
+    ]
+    lines += [f"| `{name}` | {kind} | {labels} | {text} |" for name, kind, text, labels in series.all_series()]
+    return "\n".join(lines) + "\n"
