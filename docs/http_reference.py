@@ -12,9 +12,9 @@ from holdfast.http_api.descriptions import (
     components,
     errors_of,
     fields_of,
+    schema_of,
     type_of,
 )
-from holdfast.http_api.openapi import shapes_of
 from holdfast.http_api.routes import Endpoint, Right
 
 RIGHTS = {
@@ -60,7 +60,7 @@ def http_api() -> str:
             if endpoint.tag == tag:
                 lines += _endpoint(endpoint)
     lines += ["## Shapes", ""]
-    for name, schema in sorted(components(shapes_of(endpoints)).items()):
+    for name, schema in sorted(components(endpoints).items()):
         lines += _shape(name, schema)
     return "\n".join(lines).rstrip() + "\n"
 
@@ -78,10 +78,10 @@ def _endpoint(endpoint: Endpoint) -> list[str]:
         lines += ["| parameter | in | |", "|---|---|---|"]
         lines += [f"| `{name}` | {kind} | {text} |" for name, kind, text in rows] + [""]
     facts = [f"Needs {RIGHTS[endpoint.right]}."]
-    if isinstance(endpoint.body, type):
+    if endpoint.body is not None:
         also = "".join(f", or `{kind}`" for kind in endpoint.takes)
-        facts.append(f"Takes {_link(endpoint.body.__name__)}{also}.")
-    gives = [_link(endpoint.gives.__name__)] if endpoint.gives is not None else []
+        facts.append(f"Takes {_link(endpoint.body)}{also}.")
+    gives = [_link(endpoint.gives)] if endpoint.gives is not None else []
     gives += [f"`{kind}`" for kind in endpoint.gives_also]
     facts.append(f"Gives {endpoint.status}" + (f": {' as '.join(gives[:1])}" if gives else "") + _rest(gives) + ".")
     codes = ", ".join(f"`{error.code}` ({error.http})" for error in errors_of(endpoint))
@@ -105,8 +105,10 @@ def _shape(name: str, schema: dict[str, Any]) -> list[str]:
     return [*lines, ""]
 
 
-def _link(name: str) -> str:
-    return f"[{name}](#{name.lower()})"
+def _link(shape: object) -> str:
+    schema = schema_of(shape)
+    name = type_of(schema.get("items", schema))
+    return f"{'list of ' if 'items' in schema else ''}[{name}](#{name.lower()})"
 
 
 def metrics() -> str:

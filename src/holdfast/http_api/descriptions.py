@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import sys
 from collections.abc import Iterable
 from functools import cache
 from typing import Any, NamedTuple
@@ -82,14 +83,28 @@ def field_texts(shape: type[msgspec.Struct]) -> dict[str, str]:
     return texts
 
 
-def components(shapes: Iterable[type[msgspec.Struct]]) -> dict[str, dict[str, Any]]:
-    """The schemas of shapes and of all they are made of, with the texts of their fields."""
-    _, found = msgspec.json.schema_components(list(shapes), ref_template=REF)
+def shapes_of(endpoints: Iterable[Endpoint]) -> list[object]:
+    """Every shape that is sent or given, in the order of the table: structs, and lists of them."""
+    found: list[object] = []
+    for endpoint in endpoints:
+        found += [shape for shape in (endpoint.body, endpoint.gives) if shape is not None and shape not in found]
+    return [*found, wire.QueueConfig, wire.Problem]
+
+
+def schema_of(shape: object) -> dict[str, Any]:
+    """The schema of a shape, a reference if it has a name."""
+    (schema,), _ = msgspec.json.schema_components([shape], ref_template=REF)
+    return dict(schema)
+
+
+def components(endpoints: Iterable[Endpoint]) -> dict[str, dict[str, Any]]:
+    """The schemas of all shapes of these endpoints and of what they are made of, with the texts of their fields."""
+    endpoints = list(endpoints)
+    _, found = msgspec.json.schema_components(shapes_of(endpoints), ref_template=REF)
     schemas: dict[str, dict[str, Any]] = dict(found)
+    modules = [wire, *{sys.modules[endpoint.handler.__module__] for endpoint in endpoints}]
     for name, schema in schemas.items():
-        shape = getattr(wire, name, None)
-        if shape is None:
-            continue
+        shape = next(getattr(module, name) for module in modules if hasattr(module, name))
         for field, text in field_texts(shape).items():
             schema["properties"][field] = {**schema["properties"][field], "description": text}
     create = schemas.get("QueueCreate")

@@ -22,6 +22,7 @@ from holdfast.http_api.descriptions import (
     field_texts,
     fields_of,
     problem_text,
+    schema_of,
     type_of,
 )
 from holdfast.http_api.routes import Endpoint, Right, Routes
@@ -37,18 +38,6 @@ PAGE_HEADERS = (
 )
 
 
-def shapes_of(endpoints: list[Endpoint]) -> list[type[msgspec.Struct]]:
-    """Every shape that is sent or given, in the order of the table."""
-    found: dict[type[msgspec.Struct], None] = {}
-    for endpoint in endpoints:
-        for shape in (endpoint.body, endpoint.gives):
-            if isinstance(shape, type) and issubclass(shape, msgspec.Struct):
-                found[shape] = None
-    found[wire.QueueConfig] = None
-    found[wire.Problem] = None
-    return list(found)
-
-
 def document(endpoints: list[Endpoint]) -> dict[str, Any]:
     """The OpenAPI description of these endpoints."""
     paths: dict[str, dict[str, Any]] = {}
@@ -60,7 +49,7 @@ def document(endpoints: list[Endpoint]) -> dict[str, Any]:
         "tags": [{"name": tag} for tag in dict.fromkeys(endpoint.tag for endpoint in endpoints)],
         "paths": paths,
         "components": {
-            "schemas": components(shapes_of(endpoints)),
+            "schemas": components(endpoints),
             "securitySchemes": {
                 "token": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"},
                 "password": {"type": "http", "scheme": "basic"},
@@ -113,9 +102,7 @@ def _parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
 
 
 def _body(endpoint: Endpoint) -> dict[str, Any]:
-    shape = endpoint.body
-    assert isinstance(shape, type)
-    content: dict[str, Any] = {"application/json": {"schema": {"$ref": REF.format(name=shape.__name__)}}}
+    content: dict[str, Any] = {"application/json": {"schema": schema_of(endpoint.body)}}
     for kind in endpoint.takes:
         content[kind] = {"schema": _FORM if kind == "multipart/form-data" else {"type": "string", "format": "binary"}}
     return {"content": content, "required": True}
@@ -133,7 +120,7 @@ _FORM = {
 
 def _responses(endpoint: Endpoint) -> dict[str, Any]:
     content: dict[str, Any] = {}
-    schema = {"$ref": REF.format(name=endpoint.gives.__name__)} if endpoint.gives is not None else None
+    schema = schema_of(endpoint.gives) if endpoint.gives is not None else None
     if (schema is not None and not endpoint.gives_also) or (schema is not None and ARROW_TYPE in endpoint.gives_also):
         content["application/json"] = {"schema": schema}
     for kind in endpoint.gives_also:
@@ -203,8 +190,7 @@ def _page(endpoints: tuple[Endpoint, ...]) -> bytes:
         parts.append(f"<h2 id='{_anchor(tag)}'>{html.escape(tag)}</h2>")
         parts += [_endpoint(endpoint) for endpoint in endpoints if endpoint.tag == tag]
     parts.append("<h2 id=shapes>Shapes</h2>")
-    schemas = components(shapes_of(list(endpoints)))
-    parts += [_shape(name, schema) for name, schema in sorted(schemas.items())]
+    parts += [_shape(name, schema) for name, schema in sorted(components(endpoints).items())]
     parts.append("<h2 id=errors>Errors</h2>" + _errors())
     return "".join(parts).encode()
 
@@ -215,9 +201,10 @@ def _endpoint(endpoint: Endpoint) -> str:
         rows += [(field.name, f"query, {type_of(field.schema)}", field.text) for field in fields_of(endpoint.query)]
     rows += [(name, "header", REQUEST_HEADERS[name]) for name in endpoint.headers]
     body, gives = endpoint.body, endpoint.gives
-    if isinstance(body, type):
-        rows.append(("body", "body", f"{body.__name__} as JSON" + "".join(f", or {kind}" for kind in endpoint.takes)))
-    answer = gives.__name__ if gives is not None else ", ".join(endpoint.gives_also) or "nothing"
+    if body is not None:
+        kinds = "".join(f", or {kind}" for kind in endpoint.takes)
+        rows.append(("body", "body", f"{type_of(schema_of(body))} as JSON{kinds}"))
+    answer = type_of(schema_of(gives)) if gives is not None else ", ".join(endpoint.gives_also) or "nothing"
     codes = ", ".join(f"<a href='#error-{error.code}'>{error.code}</a>" for error in errors_of(endpoint))
     table = "".join(
         f"<tr><td><code>{html.escape(name)}</code><td>{_linked(kind)}<td>{_linked(text)}" for name, kind, text in rows
