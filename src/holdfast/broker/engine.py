@@ -311,7 +311,7 @@ class Engine:
         ids = [] if trial else self.ids.take(now, len(drafts))
         for shard, indexes in routes:
             part = Enqueue(
-                [drafts[i] for i in indexes], room, protocol, [] if trial else [ids[i] for i in indexes], trial
+                [drafts[i] for i in indexes], room, protocol, [] if trial else [ids[i] for i in indexes], trial=trial
             )
             reply = self.step(queue, shard, part, now)
             assert isinstance(reply, Enqueued)
