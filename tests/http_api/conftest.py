@@ -69,10 +69,10 @@ async def shared(
 async def front(shared: tuple[Node, HttpFront]) -> AsyncIterator[HttpFront]:
     node, front = shared
     yield front
-    while records := node.queues("default"):
-        for record in records:
+    while names := list(node.engine.queues):
+        for name in names:
             try:
-                await node.delete_queue(("default", record.name))
+                await node.delete_queue(name)
             except QueueInUse:
                 continue  # after those that use it
 
