@@ -24,7 +24,7 @@ from holdfast.core.transactions import Stage, Transaction
 from tests.simulation.mail import Violation
 from tests.simulation.run import run
 
-SEEDS = range(1, 41)
+SEEDS = range(1, 71)
 
 Break = Callable[[pytest.MonkeyPatch], None]
 
