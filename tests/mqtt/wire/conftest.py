@@ -12,6 +12,7 @@ import uvloop
 from tests.mqtt.wire.broker import Broker, config_for, memory_broker
 
 Start = Callable[..., Awaitable[Broker]]
+Run = Callable[[Broker], Awaitable[Broker]]
 
 
 def pytest_asyncio_loop_factories(
@@ -21,12 +22,11 @@ def pytest_asyncio_loop_factories(
 
 
 @pytest.fixture
-async def start(tmp_path: Path) -> AsyncIterator[Start]:
-    """Starts a broker with the given settings of `mqtt`."""
+async def run() -> AsyncIterator[Run]:
+    """Starts a broker, and stops it in the end."""
     running: list[Broker] = []
 
-    async def begin(**mqtt: object) -> Broker:
-        broker = memory_broker(config_for(tmp_path, **mqtt))
+    async def begin(broker: Broker) -> Broker:
         await broker.start()
         running.append(broker)
         return broker
@@ -34,6 +34,16 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
     yield begin
     for broker in running:
         await broker.stop()
+
+
+@pytest.fixture
+def start(run: Run, tmp_path: Path) -> Start:
+    """Starts a broker with the given settings of `mqtt`."""
+
+    async def begin(**mqtt: object) -> Broker:
+        return await run(memory_broker(config_for(tmp_path, **mqtt)))
+
+    return begin
 
 
 @pytest.fixture
