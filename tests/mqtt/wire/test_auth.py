@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.auth import keys
+from holdfast.auth.users import User
 from holdfast.config import Config
 from holdfast.config.settings import AuditSettings, RateSettings
 from holdfast.mqtt.codec import V5, V311, Connect, PubAck, Publish, PubRec, Will
@@ -25,7 +26,7 @@ KEY = keys.generate("HS256")
 SHOP = ("produce:orders/#", "consume:bills/+", "consume:orders/new")
 
 
-def config(tmp_path: Path, *users: rig.User, **auth: object) -> Config:
+def config(tmp_path: Path, *users: User, **auth: object) -> Config:
     files: dict[str, object] = {"users_file": rig.write_users(tmp_path / "users.json", *users)} if users else {}
     return replace(config_for(tmp_path), auth=rig.settings(**files, **auth), audit=AuditSettings(enabled=False))
 
