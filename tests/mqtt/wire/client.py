@@ -166,6 +166,10 @@ class Client:
         """Nothing has come that was not read, and the connection lives."""
         await self.ping()
 
+    def unread(self) -> int:
+        """Bytes and packets that have come and were not looked at."""
+        return len(self._packets) + len(self._reader._buffer)  # type: ignore[attr-defined]
+
     async def ended(self) -> list[Packet]:
         """What still came before the server closed the connection; fails if it does not."""
         seen: list[Packet] = []
