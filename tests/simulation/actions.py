@@ -218,7 +218,7 @@ class Actions(Producers):
             handle.id,
             token,
             verb,
-            delay=random.choice((-1, -1, 0, SECOND // 3)) if verb is Verb.NACK else -1,
+            delay=random.choice((-1, -1, 0, SECOND // 3)) if verb in (Verb.NACK, Verb.RELEASE) else -1,
             error=random.choice(("", "boom")),
             timeout=random.choice((-1, SECOND, 10 * SECOND)),
             consumer=consumer,

@@ -238,9 +238,17 @@ class Model:
             if self.verdict(queue, mail, life, False, now):
                 self.doom(queue, mail, group, "expired", life.failures + 1)
             else:
-                life.state, life.token, life.again_ms = Is.READY, 0, 0
+                self._release(life, settlement.delay, now)
         else:
             self.fail(queue, mail, group, settlement.delay if verb is Verb.NACK else -1, now)
+
+    def _release(self, life: Life, delay: int, now: int) -> None:
+        life.token = 0
+        if delay > 0:
+            life.state, life.ready_at = Is.BACKING_OFF, now + delay
+            life.again_ms = max((now + delay) // 1000 - EPOCH_MS, self.ids_ms)
+        else:
+            life.state, life.again_ms = Is.READY, 0
 
     # --- administration ---------------------------------------------------------------------------------------------
 

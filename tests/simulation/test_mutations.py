@@ -93,8 +93,8 @@ def the_last_of_a_key_is_next(patch: pytest.MonkeyPatch) -> None:
 def a_release_spends_an_attempt(patch: pytest.MonkeyPatch) -> None:
     right = leasing.release
 
-    def wrong(shard: Shard, group: LeaseGroup, delivery: Delivery, now: int, effects: Effects) -> None:
-        right(shard, group, delivery, now, effects)
+    def wrong(shard: Shard, group: LeaseGroup, delivery: Delivery, delay: int, now: int, effects: Effects) -> None:
+        right(shard, group, delivery, delay, now, effects)
         delivery.failures += 1
 
     patch.setattr(leasing, "release", wrong)

@@ -87,7 +87,7 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
     id: int
     token: int = 0
     verb: Verb = Verb.ACK
-    delay: int = -1  # nack: before it is ready again; -1: the retry policy says
+    delay: int = -1  # nack, release: before it is ready again; -1: the retry policy says, or at once
     error: str = ""
     timeout: int = -1  # extend: from now; -1: the queue's delivery_timeout
     consumer: str = ""

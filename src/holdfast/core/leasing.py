@@ -228,7 +228,7 @@ def settle(shard: Shard, command: Settle, now: int, effects: Effects) -> None:  
         if verb is Verb.ACK:
             _ack(shard, group, delivery, now, acked, effects)
         elif verb is Verb.RELEASE:
-            release(shard, group, delivery, now, effects)
+            release(shard, group, delivery, settlement.delay, now, effects)
         elif verb is Verb.REJECT:
             doom(shard, group, delivery, Reason.REJECTED, settlement.error, effects)
         else:
@@ -403,16 +403,21 @@ def extend(shard: Shard, group: LeaseGroup, delivery: Delivery, timeout: int, no
     return delivery.deadline
 
 
-def release(shard: Shard, group: LeaseGroup, delivery: Delivery, now: int, effects: Effects) -> None:
-    """Back to its old place, with no attempt spent."""
+def release(shard: Shard, group: LeaseGroup, delivery: Delivery, delay: int, now: int, effects: Effects) -> None:
+    """Back with no attempt spent: to its old place, or after a delay to the one it then has, as after a failure."""
     if verdict(shard, delivery, Verb.RELEASE, now):
         doom(shard, group, delivery, Reason.EXPIRED, "", effects)
         return
-    journal_one(shard, group, delivery, _RELEASED, "", "", None, effects)
+    later: dict[str, object] | None = {"deliver_at": now + delay} if delay > 0 else None
+    journal_one(shard, group, delivery, _RELEASED, "", "", later, effects)
     group.count("released")
     _end_lease(group, delivery)
-    delivery.stamp = delivery.order
-    delivery.ready_at = 0
+    if later is None:
+        delivery.stamp = delivery.order
+        delivery.ready_at = 0
+    else:
+        delivery.ready_at = now + delay
+        delivery.stamp = _stamp_behind(shard, delivery)
     group.put_back(delivery, now)
     _watch_expiry(shard, delivery)
     _write(shard, group, delivery, effects)
@@ -452,12 +457,16 @@ def fail(
     delivery.failures += 1
     _end_lease(group, delivery)
     delivery.ready_at = now + wait
-    # It goes behind those that are ready before it: its place is that of a message enqueued when it is ready again, and
-    # behind all there are now, though the clock may have gone back since they came.
-    delivery.stamp = max(due_stamp(delivery.id, delivery.ready_at), shard.ids.floor - 1)
+    delivery.stamp = _stamp_behind(shard, delivery)
     _watch_expiry(shard, delivery)
     group.put_back(delivery, now)
     _write(shard, group, delivery, effects)
+
+
+def _stamp_behind(shard: Shard, delivery: Delivery) -> int:
+    """A delivery that comes back later goes behind those that are ready before it: its place is that of a message
+    enqueued when it is ready again, and behind all there are now, even if the clock has gone back since they came."""
+    return max(due_stamp(delivery.id, delivery.ready_at), shard.ids.floor - 1)
 
 
 def _end_lease(group: LeaseGroup, delivery: Delivery) -> None:
