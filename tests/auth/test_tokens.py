@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 
 import pytest
+import structlog
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from hypothesis import HealthCheck, given
@@ -443,6 +444,16 @@ def test_a_key_file_that_everybody_can_write_is_refused(file: Path, clock: Clock
     write_keys(file, HS.private()).chmod(0o666)
     with pytest.raises(InvalidConfig, match="written by everybody"):
         gate(clock, key_file=file)
+
+
+def test_secrets_that_everybody_can_read_are_warned_of_but_public_keys_are_not(file: Path, clock: Clock) -> None:
+    with structlog.testing.capture_logs() as logs:
+        write_keys(file, ED.public()).chmod(0o644)
+        gate(clock, key_file=file)
+        assert logs == []
+        write_keys(file, ED.private()).chmod(0o644)
+        gate(clock, key_file=file)
+    assert [line["event"] for line in logs] == ["file with secrets can be read by everybody (chmod 600)"]
 
 
 def test_a_missing_key_file_is_told(file: Path, clock: Clock) -> None:

@@ -80,6 +80,7 @@ class Gate:
                 "auth.users_file",
                 settings.users_file,
                 lambda content: users.read(content, settings.users_max, settings.scopes_max),
+                lambda _: True,
                 settings.reload_interval,
                 now,
             )
@@ -88,6 +89,7 @@ class Gate:
                 "auth.key_file",
                 settings.key_file,
                 lambda content: keys.read(content, settings.keys_max),
+                lambda keyring: keyring.signing() is not None,
                 settings.reload_interval,
                 now,
             )

@@ -28,9 +28,18 @@ Stamp = tuple[int, int, int, int]
 class Watched(Generic[T]):
     """A file and what was read from it. `read` raises ValueError whose text completes "The file ..."."""
 
-    def __init__(self, setting: str, path: Path, read: Callable[[bytes], T], interval: int, now: int) -> None:
+    def __init__(
+        self,
+        setting: str,
+        path: Path,
+        read: Callable[[bytes], T],
+        is_secret: Callable[[T], bool],
+        interval: int,
+        now: int,
+    ) -> None:
         """Raises InvalidConfig if the file is not good: then the server does not start."""
         self._setting = setting
+        self._is_secret = is_secret
         self._path = path
         self._read = read
         self._interval = interval
@@ -70,12 +79,13 @@ class Watched(Generic[T]):
             raise self._problem(f"the file is larger than {FILE_BYTES_MAX} bytes")
         if status.st_mode & stat.S_IWOTH:
             raise self._problem("the file can be written by everybody; take that right away (chmod o-w)")
-        if status.st_mode & stat.S_IROTH:
-            log.warning("file with credentials can be read by everybody (chmod 600)", path=str(self._path))
         try:
-            return self._read(content), _stamp(status)
+            value = self._read(content)
         except ValueError as error:
             raise self._problem(f"the file {error}") from error
+        if status.st_mode & stat.S_IROTH and self._is_secret(value):
+            log.warning("file with secrets can be read by everybody (chmod 600)", path=str(self._path))
+        return value, _stamp(status)
 
     def _problem(self, problem: str) -> InvalidConfig:
         return InvalidConfig(field=self._setting, value=str(self._path), problem=problem)
