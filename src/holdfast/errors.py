@@ -335,8 +335,9 @@ class AddressUnavailable(HoldfastError):
 
 
 class ForeignOrigin(HoldfastError):
-    """A web page from {origin} made a browser call {host}. That is refused unless the call carries a token: a page must
-    not act with what the browser has, or with what the machine it runs on may reach."""
+    """The call came by the name {host!r}, for a web page from {origin!r}. Without a token that is refused: a page must
+    not act with what a browser has, or with what the browser's machine may reach. Call with a token; or, if a proxy of
+    yours passes calls on to a server without credentials, configure some, or say --insecure."""
 
     code = "foreign_origin"
     http = 403

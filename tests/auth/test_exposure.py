@@ -15,6 +15,7 @@ from holdfast.config import AuthSettings, Config
 from holdfast.config.secret import SecretText
 from holdfast.errors import ExposureRefused, ForeignOrigin, InvalidConfig
 from tests.auth.conftest import Clock
+from tests.auth.rig import gate, user, write_users
 
 LOOPBACK = ["127.0.0.1", "127.8.8.8", "::1", "[::1]", "localhost", "LOCALHOST", "::ffff:127.0.0.1"]
 OPEN = ["0.0.0.0", "::", "", "10.0.0.1", "192.168.1.5", "broker.example.org", "2001:db8::1", "localhost.example.org"]
@@ -94,7 +95,7 @@ def test_a_program_on_this_machine_may_call(host: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    "origin", ["http://evil.example", "https://localhost.evil.example:8080", "null", "", "http://localhost:9999"]
+    "origin", ["http://evil.example", "https://localhost.evil.example:8080", "null", "", "http://evil.example:8080"]
 )
 @pytest.mark.parametrize("method", ["anonymous", "password", "certificate"])
 def test_a_page_from_elsewhere_cannot_use_what_a_browser_has(method: str, origin: str) -> None:
@@ -110,6 +111,21 @@ def test_a_name_of_somebody_else_that_points_here_is_refused(host: str) -> None:
     """DNS rebinding: for the browser the page is from the same origin, so no other rule would stop it."""
     assert refused(NO_CREDENTIALS, "anonymous", host, f"http://{host}")
     assert refused(NO_CREDENTIALS, "anonymous", host, None)
+
+
+def test_a_page_of_another_server_on_this_machine_may_call_only_where_there_are_no_credentials() -> None:
+    assert not refused(NO_CREDENTIALS, "anonymous", "localhost:8080", "http://127.0.0.1:3000")
+    assert refused(AuthSettings(insecure=True), "anonymous", "localhost:8080", "http://127.0.0.1:3000")
+    assert refused(USERS, "password", "localhost:8080", "http://127.0.0.1:3000")
+
+
+def test_before_a_caller_has_shown_who_it_is_only_a_gate_without_credentials_objects(
+    clock: Clock, tmp_path: Path
+) -> None:
+    with pytest.raises(ForeignOrigin):
+        gate(clock).check_browser(None, "localhost:8080", "http://evil.example")
+    closed = gate(clock, users_file=write_users(tmp_path / "users.json", user("shop")))
+    closed.check_browser(None, "localhost:8080", "http://evil.example")
 
 
 def test_a_page_of_our_own_may_call() -> None:

@@ -52,8 +52,11 @@ async def test_a_client_that_goes_while_it_waits_takes_nothing_with_it(http: htt
 async def test_a_client_that_pipelines_and_goes_takes_nothing_with_it(front: HttpFront, node: Node) -> None:
     _, writer = await asyncio.open_connection(*front.address)
     body = b'{"wait":"30s"}'
-    poll = b"POST /api/v1/queues/jobs/leases HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body)
-    writer.write(poll + b"GET /api/v1/queues HTTP/1.1\r\nhost: x\r\n\r\n")
+    poll = b"POST /api/v1/queues/jobs/leases HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n%s" % (
+        len(body),
+        body,
+    )
+    writer.write(poll + b"GET /api/v1/queues HTTP/1.1\r\nhost: localhost\r\n\r\n")
     await until(lambda: node.waiting(JOBS) == 1)
     writer.close()
     await until(lambda: not node.waiting(JOBS))

@@ -19,7 +19,7 @@ Fronts take credentials from their wire, ask the gate, and tell the answer in th
 
     exposure.check(config.auth, host, front="HTTP", tls=...)   before binding
     who = await gate.token(text, peer)                         or password, certificate, anonymous
-    exposure.check_browser(config.auth, who, host, origin)     where browsers can call
+    gate.check_browser(who, host, origin)                      where browsers can call
     who.demand(Action.PRODUCE, queue)                          for each thing it wants
     gate.admit(who.namespace, messages, size_bytes)            before what it sends is taken
     with gate.audit.act(who, "queue.delete", queue, front="HTTP", peer=peer): ...

@@ -49,14 +49,17 @@ def check_browser(auth: AuthSettings, principal: Principal, host: str | None, or
     """Raises ForeignOrigin unless the call is none of a browser's, or of a page that this server itself served.
 
     `host` and `origin` are the headers of these names. Only browsers send an origin, and a page cannot change it. A
-    token is not sent along by a browser on its own, so who has one was meant to call.
+    token is not sent along by a browser on its own, so who has one was meant to call. Where no credentials are
+    configured, pages of any server on this machine may call as well, for people who write such pages.
     """
     if principal.method == "token":
         return
     called = (host or "").lower()
-    if origin is not None and origin.lower().partition("://")[2] != called:
-        raise ForeignOrigin(origin=origin[:255], host=called[:255])
-    if principal.method == "anonymous" and not auth.insecure and called and not is_loopback(_without_port(called)):
+    page = origin.lower().partition("://")[2] if origin is not None else called
+    local = principal.method == "anonymous" and not auth.insecure
+    if page != called and not (local and is_loopback(_without_port(page))):
+        raise ForeignOrigin(origin=str(origin)[:255], host=called[:255])
+    if local and called and not is_loopback(_without_port(called)):
         raise ForeignOrigin(origin=f"http://{called[:255]}", host=called[:255])
 
 

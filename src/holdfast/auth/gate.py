@@ -192,6 +192,13 @@ class Gate:
         self._refresh(now)
         return principal.credential in self._live if self.required else True
 
+    def check_browser(self, principal: Principal | None, host: str | None, origin: str | None) -> None:
+        """See `exposure.check_browser`. No principal stands for a caller that has yet to show who it is, as on a
+        WebSocket before its CONNECT; where credentials are needed that is soon enough."""
+        who = principal or (None if self.required else self._anonymous)
+        if who is not None:
+            exposure.check_browser(self._settings, who, host, origin)
+
     # --- how fast ---------------------------------------------------------------------------------------------------
 
     @property

@@ -12,17 +12,25 @@ from holdfast.auth.principal import Action, Principal
 from holdfast.errors import Forbidden, Unauthenticated
 from holdfast.http_api.routes import Endpoint, Right
 
-SUBJECT = "holdfast.subject"
-"""In a scope's extensions: the subject of the client's certificate, if it showed one."""
-
 _ACTIONS = {Right.PRODUCE: Action.PRODUCE, Right.CONSUME: Action.CONSUME, Right.ADMIN: Action.ADMIN}
 
 
 async def identify(gate: Gate, scope: Scope, headers: dict[bytes, bytes]) -> Principal:
+    """Who calls. Not a web page from elsewhere, by way of somebody's browser."""
+    principal = await _credentials(gate, scope, headers)
+    gate.check_browser(principal, _text(headers.get(b"host")), _text(headers.get(b"origin")))
+    return principal
+
+
+def _text(header: bytes | None) -> str | None:
+    return None if header is None else header.decode("latin-1")
+
+
+async def _credentials(gate: Gate, scope: Scope, headers: dict[bytes, bytes]) -> Principal:
     """A token or a password in `Authorization`, else a client certificate, else nobody in particular."""
     authorization = headers.get(b"authorization")
     if authorization is None:
-        subject = scope.get("extensions", {}).get(SUBJECT)
+        subject = scope.get("extensions", {}).get("tls", {}).get("client_cert_name")
         known = gate.certificate(subject) if subject is not None else None
         return known if known is not None else gate.anonymous()
     client = scope.get("client")

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from holdfast.auth.tls import peer_subject
 from holdfast.config.settings import HttpSettings
 from holdfast.units import SECOND
 
@@ -26,9 +27,11 @@ class Connection(HttpToolsProtocol):
         self._head_bytes = 0
         self._in_head = True
         self._running: RequestResponseCycle | None = None
+        self._subject: str | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._subject = peer_subject(transport.get_extra_info("ssl_object"))
         if len(self.connections) > self.settings.max_connections:
             transport.abort()
             return
@@ -67,6 +70,8 @@ class Connection(HttpToolsProtocol):
         if self._head_timer is None:
             self._watch_head()
         super().on_message_begin()
+        if self._subject is not None:
+            self.scope.setdefault("extensions", {})["tls"] = {"client_cert_name": self._subject}
 
     def on_headers_complete(self) -> None:
         self._in_head = False

@@ -115,7 +115,7 @@ class MqttFront:
 
     def websocket(self) -> Endpoint:
         """For the HTTP server, to be mounted at `/mqtt`."""
-        return Endpoint(self.make_link, self._settings.buffer_bytes)
+        return Endpoint(self.make_link, partial(self._gate.check_browser, None), self._settings.buffer_bytes)
 
     async def stop(self) -> None:
         """Tell everybody, release what they hold, and close."""

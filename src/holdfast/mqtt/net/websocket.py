@@ -10,7 +10,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final
 
+import structlog
+
+from holdfast.errors import HoldfastError
 from holdfast.mqtt.net.link import Link
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -19,13 +24,16 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 SUBPROTOCOL: Final = "mqtt"
 _UNSUPPORTED_DATA: Final = 1003
 _PROTOCOL_ERROR: Final = 1002
+_POLICY_VIOLATION: Final = 1008
 
 
 class Endpoint:
     """Makes a link of every WebSocket that is opened."""
 
-    def __init__(self, make: Callable[[], Link], buffer_bytes: int) -> None:
+    def __init__(self, make: Callable[[], Link], check: Callable[[str, str | None], None], buffer_bytes: int) -> None:
+        """`check` is given the headers host and origin, and raises if a page from elsewhere opens the WebSocket."""
         self._make = make
+        self._check = check
         self._buffer_bytes = buffer_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -33,6 +41,13 @@ class Endpoint:
             return
         if SUBPROTOCOL not in scope.get("subprotocols", ()):
             await send({"type": "websocket.close", "code": _PROTOCOL_ERROR, "reason": "subprotocol mqtt is needed"})
+            return
+        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        try:
+            self._check(headers.get(b"host", ""), headers.get(b"origin"))
+        except HoldfastError as error:
+            log.warning("WebSocket refused", code=error.code, origin=headers.get(b"origin"))
+            await send({"type": "websocket.close", "code": _POLICY_VIOLATION, "reason": error.code})
             return
         await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL})
         link = self._make()
