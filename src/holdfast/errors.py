@@ -278,7 +278,9 @@ class MediaTypeUnsupported(HoldfastError):
 
 
 class CrossOrigin(HoldfastError):
-    """A page of {origin} may not use this server from somebody's browser. Call it from that page's own server."""
+    """The call came by the name {host!r}, for a web page from {origin!r}. Without a token that is refused: a page must
+    not act with what a browser has, or with what the browser's machine may reach. Call with a token; or, if a proxy of
+    yours passes calls on to a server without credentials, configure some, or say --insecure."""
 
     code = "cross_origin"
     http = 403
@@ -332,17 +334,6 @@ class AddressUnavailable(HoldfastError):
     http = 503
     mqtt = 0x88
     grpc = "UNAVAILABLE"
-
-
-class ForeignOrigin(HoldfastError):
-    """The call came by the name {host!r}, for a web page from {origin!r}. Without a token that is refused: a page must
-    not act with what a browser has, or with what the browser's machine may reach. Call with a token; or, if a proxy of
-    yours passes calls on to a server without credentials, configure some, or say --insecure."""
-
-    code = "foreign_origin"
-    http = 403
-    mqtt = 0x87
-    grpc = "PERMISSION_DENIED"
 
 
 class TransactionNotFound(HoldfastError):

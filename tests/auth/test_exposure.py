@@ -13,7 +13,7 @@ from holdfast.auth.gate import Gate
 from holdfast.auth.principal import Action, Principal
 from holdfast.config import AuthSettings, Config
 from holdfast.config.secret import SecretText
-from holdfast.errors import ExposureRefused, ForeignOrigin, InvalidConfig
+from holdfast.errors import CrossOrigin, ExposureRefused, InvalidConfig
 from tests.auth.conftest import Clock
 from tests.auth.rig import gate, user, write_users
 
@@ -84,7 +84,7 @@ def refused(auth: AuthSettings, method: str, host: str | None, origin: str | Non
     who = msgspec.structs.replace(ANONYMOUS, method=method)
     try:
         exposure.check_browser(auth, who, host, origin)
-    except ForeignOrigin:
+    except CrossOrigin:
         return True
     return False
 
@@ -122,7 +122,7 @@ def test_a_page_of_another_server_on_this_machine_may_call_only_where_there_are_
 def test_before_a_caller_has_shown_who_it_is_only_a_gate_without_credentials_objects(
     clock: Clock, tmp_path: Path
 ) -> None:
-    with pytest.raises(ForeignOrigin):
+    with pytest.raises(CrossOrigin):
         gate(clock).check_browser(None, "localhost:8080", "http://evil.example")
     closed = gate(clock, users_file=write_users(tmp_path / "users.json", user("shop")))
     closed.check_browser(None, "localhost:8080", "http://evil.example")

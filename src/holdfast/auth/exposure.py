@@ -16,7 +16,7 @@ import structlog
 
 from holdfast.auth.principal import Principal
 from holdfast.config import AuthSettings
-from holdfast.errors import ExposureRefused, ForeignOrigin
+from holdfast.errors import CrossOrigin, ExposureRefused
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -46,7 +46,7 @@ def check(auth: AuthSettings, host: str, *, front: str, tls: bool) -> None:
 
 
 def check_browser(auth: AuthSettings, principal: Principal, host: str | None, origin: str | None) -> None:
-    """Raises ForeignOrigin unless the call is none of a browser's, or of a page that this server itself served.
+    """Raises CrossOrigin unless the call is none of a browser's, or of a page that this server itself served.
 
     `host` and `origin` are the headers of these names. Only browsers send an origin, and a page cannot change it. A
     token is not sent along by a browser on its own, so who has one was meant to call. Where no credentials are
@@ -58,9 +58,9 @@ def check_browser(auth: AuthSettings, principal: Principal, host: str | None, or
     page = origin.lower().partition("://")[2] if origin is not None else called
     local = principal.method == "anonymous" and not auth.insecure
     if page != called and not (local and is_loopback(_without_port(page))):
-        raise ForeignOrigin(origin=str(origin)[:255], host=called[:255])
+        raise CrossOrigin(origin=str(origin)[:255], host=called[:255])
     if local and called and not is_loopback(_without_port(called)):
-        raise ForeignOrigin(origin=f"http://{called[:255]}", host=called[:255])
+        raise CrossOrigin(origin=f"http://{called[:255]}", host=called[:255])
 
 
 def _without_port(host: str) -> str:

@@ -23,7 +23,7 @@ from holdfast.auth.principal import Principal
 from holdfast.broker.members import GroupName
 from holdfast.broker.node import Node
 from holdfast.config import Config
-from holdfast.errors import CrossOrigin, HoldfastError, MethodNotAllowed, Overloaded, RouteNotFound, ShuttingDown
+from holdfast.errors import HoldfastError, MethodNotAllowed, Overloaded, RouteNotFound, ShuttingDown
 from holdfast.http_api import deadletters, groups, health, leases, messages, metrics, openapi, queues, requests, streams
 from holdfast.http_api.access import authorize, identify
 from holdfast.http_api.answers import Answer, Header, refusal
@@ -130,8 +130,6 @@ class Api:
         call: Call | None = None
         try:
             endpoint, parameters = _endpoint(scope, found)
-            if b"origin" in headers:
-                _check_origin(headers)
             principal = NOBODY if endpoint.right is Right.NOBODY else await identify(self.gate, scope, headers)
             call = Call(self, scope, receive, endpoint, parameters, headers, correlation_id, principal)
             result = await self._answer(call)
@@ -199,14 +197,6 @@ class Api:
         finally:
             if result.close is not None:
                 result.close()
-
-
-def _check_origin(headers: dict[bytes, bytes]) -> None:
-    """A browser sends `Origin` for pages of other sites too. Where no credential is needed, anybody's page could use a
-    server that only listens on loopback; so only a page that this server gave out may."""
-    origin = headers[b"origin"]
-    if origin.partition(b"://")[2] != headers.get(b"host"):
-        raise CrossOrigin(origin=origin.decode("latin-1"))
 
 
 def _endpoint(scope: Scope, found: tuple[dict[str, Endpoint], list[str]] | None) -> tuple[Endpoint, list[str]]:
