@@ -29,6 +29,9 @@ DEAD_PREFIX = "dlq/"
 PARTITIONS_MAX = 1024  # each costs a head record and its place in every merge of a lease
 PRIORITY_DEFAULT = 128
 PRIORITY_MAX = 255
+TOPICS_MAX = 100  # every filter that matches a publish costs it an enqueue
+TOPIC_BYTES_MAX = 1_024
+TOPIC_LEVELS_MAX = 64
 
 
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
@@ -192,11 +195,30 @@ def _checked(name: str, value: object) -> object:
             raise InvalidConfig(field=name, value=value, problem="it is true or false")
         return value
     if name == "topics":
-        if not isinstance(value, (list, tuple)) or not all(isinstance(topic, str) and topic for topic in value):
-            raise InvalidConfig(field=name, value=value, problem="it is a list of topic filters")
-        return tuple(value)
+        if not isinstance(value, (list, tuple)) or len(value) > TOPICS_MAX:
+            raise InvalidConfig(field=name, value=value, problem=f"it is a list of at most {TOPICS_MAX} topic filters")
+        return tuple(_topic_filter(topic) for topic in value)
     if not isinstance(value, str):
         raise InvalidConfig(field=name, value=value, problem="it is a text")
+    return value
+
+
+def _topic_filter(value: object) -> str:
+    """A filter of ordinary topics; what begins with `$` is not one."""
+    problem = ""
+    if not isinstance(value, str) or not value:
+        raise InvalidConfig(field="topics", value=value, problem="a topic filter is a text, and not empty")
+    levels = value.split("/")
+    if value.startswith("$"):
+        problem = "topics that begin with '$' cannot be captured"
+    elif "\0" in value or len(value.encode(errors="replace")) > TOPIC_BYTES_MAX or len(levels) > TOPIC_LEVELS_MAX:
+        problem = f"it is at most {TOPIC_BYTES_MAX} bytes and {TOPIC_LEVELS_MAX} levels, without NUL"
+    elif any("#" in level for level in levels[:-1]) or ("#" in levels[-1] and levels[-1] != "#"):
+        problem = "'#' stands alone, at the end"
+    elif any("+" in level and level != "+" for level in levels):
+        problem = "'+' stands for a whole level"
+    if problem:
+        raise InvalidConfig(field="topics", value=value, problem=problem)
     return value
 
 

@@ -252,6 +252,7 @@ class Extra(msgspec.Struct, frozen=True, array_like=True, gc=False):
     correlation_data: bytes | None = None
     origin: Origin | None = None
     flags: int = 0
+    utf8: bool = False  # the producer says that the payload is text
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):

@@ -10,18 +10,36 @@ from collections.abc import Sequence
 from typing import Final
 
 from holdfast.core.commands import Leased
+from holdfast.core.queue import PRIORITY_DEFAULT
 from holdfast.core.records import NO_EXTRA, Extra, Origin
 from holdfast.mqtt.codec import V5
 from holdfast.mqtt.codec.properties import BYTES, write_bytes, write_text, write_varint
+from holdfast.mqtt.topics import is_valid_name
 from holdfast.units import MILLISECOND, SECOND
 
 _EXPIRY_MAX_S: Final = 0xFFFF_FFFF
 _LENGTHS: Final = [chr(length) for length in range(0x80)]
 
 
+RESERVED: Final = frozenset(
+    (
+        "attempt", "consumer-group", "dead-attempts", "dead-error", "dead-reason", "enqueued-at", "first-attempt-at",
+        "last-attempt-at", "lease-deadline", "lease-token", "message-id", "queue", "source-group", "source-id",
+        "source-queue",
+    )
+)  # fmt: skip
+"""User properties that we say something with. A producer's own of these names do not travel: who passes a delivery on
+with all that came with it would else give the next consumer the token of a lease of the past."""
+
+
 def pair(name: str, value: str) -> bytes:
     """One user property."""
-    return b"&" + write_text(name) + write_text(value)
+    return b"&" + write_text(_clean(name)) + write_text(_clean(value))
+
+
+def _clean(text: str) -> str:
+    """What came over HTTP may have a NUL in it, which MQTT cannot carry; its place is kept."""
+    return text.replace("\0", "?") if "\0" in text else text
 
 
 class Form:
@@ -62,6 +80,8 @@ class Form:
                     block = common + text.encode()
                 else:
                     block = common + pair("message-id", extra.message_id) + pair("lease-token", token)
+                if message.priority != PRIORITY_DEFAULT:
+                    block += pair("priority", str(message.priority))
                 if extra is not NO_EXTRA:
                     block += _travelling(extra)
                 block = write_varint(len(block)) + block
@@ -90,17 +110,22 @@ class Form:
 def _travelling(extra: Extra) -> bytes:
     """What the producer gave, and where a dead letter comes from."""
     parts: list[bytes] = []
+    if extra.utf8:
+        parts.append(b"\x01\x01")
     if extra.content_type is not None:
-        parts.append(b"\x03" + write_text(extra.content_type))
+        parts.append(b"\x03" + write_text(_clean(extra.content_type)))
     if extra.reply_to is not None:
-        parts.append(b"\x08" + write_text(extra.reply_to))
+        if is_valid_name(extra.reply_to):
+            parts.append(b"\x08" + write_text(extra.reply_to))
+        else:  # over HTTP it may be anything
+            parts.append(pair("reply-to", extra.reply_to))
     if extra.correlation_data is not None:
         parts.append(b"\x09" + write_bytes(extra.correlation_data))
     if extra.key is not None:
         parts.append(pair("partition-key", extra.key))
     if extra.correlation_id is not None:
         parts.append(pair("correlation-id", extra.correlation_id))
-    parts += [pair(name, value) for name, value in extra.properties]
+    parts += [pair(name, value) for name, value in extra.properties if name not in RESERVED]
     if extra.origin is not None:
         parts += [pair(name, value) for name, value in _story(extra.origin)]
     return b"".join(parts)

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from holdfast.core.commands import Draft
-from holdfast.core.queue import PRIORITY_DEFAULT
+from holdfast.core.queue import PRIORITY_DEFAULT, PRIORITY_MAX
 from holdfast.core.records import Extra
 from holdfast.errors import InvalidArgument
 from holdfast.mqtt.codec import NO_PROPERTIES, Publish
 from holdfast.units import SECOND, parse_duration, parse_instant
+
+NUMBER_LENGTH_MAX: Final = 9
+"""Digits of a number in a property; those that make sense are far shorter."""
 
 CAPTURED_TOPIC: Final = "mqtt-topic"
 """The user property that tells a consumer on which ordinary topic a captured message was published."""
 
 
 def to_draft(packet: Publish, now: int, captured: bool = False) -> Draft:
-    """Raises `InvalidArgument` for a property that makes no sense."""
+    """Raises `InvalidArgument` for a property that makes no sense. A message that was `captured` was not meant for a
+    queue: what makes no sense there is its publisher's own business, and travels."""
     properties = packet.properties
     if properties is NO_PROPERTIES and not captured:
         return Draft(packet.payload)
-    told: dict[str, Any] = {"priority": PRIORITY_DEFAULT, "deliver_at": 0, "ttl": -1}
+    told: dict[str, int] = {"priority": PRIORITY_DEFAULT, "deliver_at": 0, "ttl": -1}
     names: dict[str, str | None] = {"key": None, "message_id": None, "correlation_id": None}
     pairs: list[tuple[str, str]] = []
     if properties.message_expiry_s is not None:
@@ -30,8 +34,12 @@ def to_draft(packet: Publish, now: int, captured: bool = False) -> Draft:
         if name in _NAMES:
             names[_NAMES[name]] = value
         elif name in _TOLD:
-            field, read = _TOLD[name]
-            told[field] = _read(name, value, read, now)
+            try:
+                _tell(told, name, value, now)
+            except InvalidArgument:
+                if not captured:
+                    raise
+                pairs.append((name, value))
         else:
             pairs.append((name, value))
     if captured:
@@ -44,26 +52,37 @@ def to_draft(packet: Publish, now: int, captured: bool = False) -> Draft:
         properties.content_type,
         properties.response_topic,
         properties.correlation_data,
+        utf8=properties.payload_format == 1,
     )
     return Draft(packet.payload, told["priority"], told["deliver_at"], told["ttl"], extra)
 
 
-def _read(name: str, value: str, read: Callable[[str, int], int], now: int) -> int:
+def _tell(told: dict[str, int], name: str, value: str, now: int) -> None:
+    field, read = _TOLD[name]
+    if field == "deliver_at" and told[field]:
+        raise InvalidArgument(field="user property delay", problem="cannot stand beside deliver-at; give one of them")
     try:
-        return read(value, now)
+        told[field] = read(value, now)
     except ValueError as error:
         raise InvalidArgument(field=f"user property {name}", problem=f"cannot be {value!r}: {error}") from None
 
 
 def _number(value: str, _: int) -> int:
-    if not value.isascii() or not value.isdigit():
+    if not value.isascii() or not value.isdigit() or len(value) > NUMBER_LENGTH_MAX:
         raise ValueError("it must be a whole number")
     return int(value)
 
 
+def _priority(value: str, now: int) -> int:
+    priority = _number(value, now)
+    if priority > PRIORITY_MAX:
+        raise ValueError(f"it is 0 to {PRIORITY_MAX}")
+    return priority
+
+
 _NAMES: Final = {"partition-key": "key", "message-id": "message_id", "correlation-id": "correlation_id"}
 _TOLD: Final[dict[str, tuple[str, Callable[[str, int], int]]]] = {
-    "priority": ("priority", _number),
+    "priority": ("priority", _priority),
     "delay": ("deliver_at", lambda value, now: now + parse_duration(value)),
     "deliver-at": ("deliver_at", lambda value, _: parse_instant(value)),
     "ttl": ("ttl", lambda value, _: parse_duration(value)),
