@@ -75,6 +75,13 @@ class InvalidName(InvalidArgument):
     mqtt = 0x90
 
 
+class InvalidTopic(InvalidArgument):
+    """{what} {topic!r} {problem}."""
+
+    code = "invalid_topic"
+    mqtt = 0x90
+
+
 class InvalidConfig(InvalidArgument):
     """Setting {field} cannot be {value!r}: {problem}."""
 

@@ -84,7 +84,9 @@ def configs(draw: st.DrawFn) -> QueueConfig:
         dedup_window=draw(st.integers(0, 7 * 86_400 * SECOND)),
         journal=draw(st.sampled_from(JournalMode)),
         durability=draw(st.sampled_from(Durability)),
-        topics=tuple(draw(st.lists(st.text(min_size=1, max_size=9), max_size=3))),
+        topics=tuple(
+            draw(st.lists(st.from_regex(r"([a-z]{1,3}|\+)(/([a-z]{1,3}|\+)){0,2}(/#)?", fullmatch=True), max_size=3))
+        ),
         paused=draw(st.booleans()),
         retry=draw(retry_policies()),
         dlq=DeadLetterPolicy(enabled=draw(st.booleans()), queue=draw(text), alert_webhook=draw(text)),

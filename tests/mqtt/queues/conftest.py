@@ -30,6 +30,17 @@ async def server(store: Store, tmp_path: Path) -> AsyncIterator[Server]:
 
 
 @pytest.fixture
+async def quick(tmp_path: Path) -> AsyncIterator[Server]:
+    """In memory only, for what has nothing to do with the store."""
+    store = open_store("memory", tmp_path / "store")
+    running = Server(config_for(tmp_path), store)
+    await running.start()
+    yield running
+    await running.stop()
+    store.close()
+
+
+@pytest.fixture
 async def http(server: Server) -> AsyncIterator[httpx.AsyncClient]:
     await server.http.start()
     async with httpx.AsyncClient(base_url=server.http.url, timeout=30) as client:

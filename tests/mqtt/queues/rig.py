@@ -230,6 +230,7 @@ class Raw:
     async def disconnect(self, *before: Packet) -> None:
         self.send(*before, Disconnect())
         await self.closed()
+        await self.end()
 
     def vanish(self) -> None:
         """Without a word."""

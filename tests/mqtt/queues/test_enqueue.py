@@ -141,15 +141,15 @@ async def test_a_message_that_expired_goes_to_the_dead_queue(server: Server) -> 
     ],
 )
 async def test_a_property_that_makes_no_sense_is_refused_and_nothing_stored(
-    server: Server, user: dict[str, str], says: str
+    quick: Server, user: dict[str, str], says: str
 ) -> None:
-    producer = await server.client("p")
+    producer = await quick.client("p")
     await producer.publish("$queue/jobs", b"first")
     for qos in (1, 2):
         refused = await producer.publish("$queue/jobs", b"x", qos, user=user)
         assert refused.reason_code == 0x83
         assert says in str(refused.properties.reason_string)
-    assert await server.payloads("jobs") == [b"first"]
+    assert await quick.payloads("jobs") == [b"first"]
     assert (await producer.publish("$queue/jobs", b"second")).reason_code == 0
 
 
@@ -164,8 +164,8 @@ async def test_a_property_that_makes_no_sense_is_refused_and_nothing_stored(
         ("$queue/" + "x" * 65_000, "it is longer than 255 bytes"),
     ],
 )
-async def test_a_topic_that_names_no_queue_is_refused(server: Server, topic: str, says: str) -> None:
-    producer = await server.client("p")
+async def test_a_topic_that_names_no_queue_is_refused(quick: Server, topic: str, says: str) -> None:
+    producer = await quick.client("p")
     refused = await producer.publish(topic, b"x")
     assert refused.reason_code == 0x90
     assert says in str(refused.properties.reason_string)
@@ -284,11 +284,11 @@ async def test_a_queue_takes_ordinary_messages_and_their_subscribers_get_them_to
     assert (told["mqtt-topic"], told["unit"], told["priority"]) == ("sensors/1/temperature", "C", "7")
 
 
-async def test_a_captured_message_keeps_properties_that_make_no_sense_to_a_queue(server: Server) -> None:
-    await server.create("meter", topics=["sensors/#"])
-    producer = await server.client("p")
+async def test_a_captured_message_keeps_properties_that_make_no_sense_to_a_queue(quick: Server) -> None:
+    await quick.create("meter", topics=["sensors/#"])
+    producer = await quick.client("p")
     assert (await producer.publish("sensors/1", b"x", user={"priority": "high", "ttl": "?"})).reason_code == 0
-    [message] = await stored(server, "meter")
+    [message] = await stored(quick, "meter")
     assert set(message.extra.properties) == {("priority", "high"), ("ttl", "?"), ("mqtt-topic", "sensors/1")}
 
 
@@ -303,9 +303,9 @@ async def test_two_queues_may_capture_the_same_and_one_may_refuse(server: Server
     assert await server.payloads("some") == [b"0"]
 
 
-async def test_captured_messages_with_bad_lengths_are_refused(server: Server) -> None:
-    await server.create("all", topics=["#"])
-    producer = await server.client("p")
+async def test_captured_messages_with_bad_lengths_are_refused(quick: Server) -> None:
+    await quick.create("all", topics=["#"])
+    producer = await quick.client("p")
     refused = await producer.publish("a", b"", user={"message-id": "m" * 2_000})
     assert refused.reason_code == 0x83
 

@@ -196,14 +196,14 @@ async def test_a_json_payload_settles_and_so_does_a_list(server: Server) -> None
         (b'{"message-id": "' + b"9" * 5_000 + b'"}', "no longer yours"),
     ],
 )
-async def test_a_settlement_that_makes_no_sense_is_refused(server: Server, payload: bytes, says: str) -> None:
-    client = await consumer(server)
-    await enqueue(server, "jobs", b"one")
+async def test_a_settlement_that_makes_no_sense_is_refused(quick: Server, payload: bytes, says: str) -> None:
+    client = await consumer(quick)
+    await enqueue(quick, "jobs", b"one")
     client.accept(await client.delivery())
     refused = await client.publish("$queue/jobs/$ack", payload)
     assert refused.reason_code == 0x83
     assert says in str(refused.properties.reason_string)
-    assert server.group("jobs", "g").leased == 1
+    assert quick.group("jobs", "g").leased == 1
 
 
 async def test_who_does_not_hold_a_delivery_cannot_settle_it_without_its_token(server: Server) -> None:

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from holdfast.core.commands import Verb
 from holdfast.core.queue import check_name
-from holdfast.errors import InvalidArgument
+from holdfast.errors import InvalidTopic
 from holdfast.mqtt.topics import has_wildcard, split_share
 
 QUEUE: Final = "$queue/"
@@ -72,8 +72,9 @@ def of_publish(topic: str) -> Route:
         return Route(Deed.CREATE)
     if topic.startswith(_ADMIN_QUEUE) and topic.endswith(_CONFIG):
         return Route(Deed.CONFIGURE, check_name(topic[len(_ADMIN_QUEUE) : -len(_CONFIG)]))
-    raise InvalidArgument(
-        field=f"topic {topic!r}",
+    raise InvalidTopic(
+        what="Topic",
+        topic=topic,
         problem="is nothing to publish on: there are $admin/queue/create and $admin/queue/<name>/config",
     )
 
@@ -82,13 +83,13 @@ def of_subscribe(topic_filter: str) -> Route:
     """What a SUBSCRIBE to a filter of the bridge's means."""
     group, inner = split_share(topic_filter)
     if has_wildcard(inner):
-        raise InvalidArgument(
-            field=f"filter {inner!r}", problem="has a wildcard: a queue is consumed by its full name, one filter each"
+        raise InvalidTopic(
+            what="Filter", topic=inner, problem="has a wildcard: a queue is consumed by its full name, one filter each"
         )
     if inner.startswith(QUEUE):
         return Route(Deed.CONSUME, check_name(inner[len(QUEUE) :]), group=group or "")
     if group is None and inner.startswith(_ADMIN_QUEUE) and inner.endswith(_STATS):
         return Route(Deed.WATCH, check_name(inner[len(_ADMIN_QUEUE) : -len(_STATS)]))
-    raise InvalidArgument(
-        field=f"filter {topic_filter!r}", problem="is nothing to subscribe to: there is $admin/queue/<name>/stats"
+    raise InvalidTopic(
+        what="Filter", topic=topic_filter, problem="is nothing to subscribe to: there is $admin/queue/<name>/stats"
     )

@@ -1,0 +1,365 @@
+"""Consumers that leave, vanish, come back or are sent away, and servers that restart under them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import StoreUnavailable
+from holdfast.mqtt.codec import V5, V311
+from holdfast.store import open_store
+from holdfast.store.memory import MemoryDisk, MemoryStore
+from tests.mqtt.queues.rig import SPACE, Raw, Server, config_for, told_of, until
+
+JOBS = (SPACE, "jobs")
+
+
+async def enqueue(server: Server, *payloads: bytes, queue: str = "jobs") -> None:
+    producer = await server.client("producer")
+    for payload in payloads:
+        assert (await producer.publish(f"$queue/{queue}", payload)).reason_code == 0
+    await producer.disconnect()
+
+
+async def consumer(server: Server, client_id: str = "g-1", **options: object) -> Raw:
+    client = await server.client(client_id, **options)  # type: ignore[arg-type]
+    assert (await client.subscribe("$queue/jobs")).reason_codes == (1,)
+    return client
+
+
+# --- leaving --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", [V5, V311])
+@pytest.mark.parametrize("clean", [True, False])
+async def test_who_says_goodbye_releases_at_once_and_spends_no_attempt(
+    server: Server, version: int, clean: bool
+) -> None:
+    client = await consumer(server, version=version, clean=clean, expiry_s=None if clean else 600)
+    await enqueue(server, b"one")
+    await client.delivery()
+    await client.disconnect()
+    other = await consumer(server, "g-2")
+    again = await other.delivery()
+    assert (again.payload, told_of(again)["attempt"]) == (b"one", "1")
+
+
+async def test_who_vanishes_with_its_session_has_failed(server: Server) -> None:
+    await server.create("jobs", retry__initial_backoff="10s")
+    client = await consumer(server)
+    await enqueue(server, b"one")
+    await client.delivery()
+    client.vanish()
+    await until(lambda: server.group("jobs", "g").scheduled == 1)
+    other = await consumer(server, "g-2")
+    await other.nothing_more()
+    server.pass_time(11)
+    assert told_of(await other.delivery())["attempt"] == "2"
+    assert server.group("jobs", "g").failures == {"disconnect": 1}
+
+
+async def test_what_was_never_sent_has_not_failed(server: Server) -> None:
+    await server.create("other")
+    client = await server.client("g-1", window=1)
+    await client.subscribe("$queue/jobs", prefetch="1")
+    await client.subscribe("$queue/other", prefetch="1")
+    await enqueue(server, b"one")
+    assert (await client.delivery()).payload == b"one"
+    await enqueue(server, b"two", queue="other")
+    await until(lambda: server.group("other", "g").leased == 1)  # it waits for the window
+    client.vanish()
+    await until(lambda: server.group("jobs", "g").failures == {"disconnect": 1})
+    assert server.group("other", "g").failures == {}
+    assert server.group("other", "g").released == 1
+
+
+async def test_who_vanishes_with_a_session_that_lives_on_keeps_its_leases_until_their_deadline(server: Server) -> None:
+    await server.create("jobs", retry__initial_backoff="0s")
+    client = await consumer(server, expiry_s=600)
+    await enqueue(server, b"one")
+    await client.delivery()
+    client.vanish()
+    await until(lambda: not server.mqtt._links)
+    other = await consumer(server, "g-2")
+    await other.nothing_more()
+    server.pass_time(31)
+    assert told_of(await other.delivery())["attempt"] == "2"
+
+
+@pytest.mark.parametrize("native", [True, False])
+async def test_who_comes_back_before_the_deadline_is_sent_it_again(server: Server, native: bool) -> None:
+    client = await server.client("g-1", expiry_s=600)
+    await client.subscribe("$queue/jobs", ack_mode="puback" if native else "explicit")
+    await enqueue(server, b"one", b"two")
+    first = [await client.delivery() for _ in range(2)]
+    client.vanish()
+    await until(lambda: not server.mqtt._links)
+    back = await server.client("g-1", clean=False, expiry_s=600)
+    assert back.connack.session_present
+    again = [await back.delivery() for _ in range(2)]
+    for before, after in zip(first, again, strict=True):
+        assert after.dup
+        assert after.packet_id == before.packet_id
+        assert after.payload == before.payload
+        assert told_of(after) == told_of(before)
+    for delivery in again:
+        back.accept(delivery)
+        if not native:
+            assert (await back.settle(delivery)).reason_code == 0
+    await until(lambda: server.depth("jobs") == 0)
+    await enqueue(server, b"three")
+    assert (await back.delivery()).payload == b"three"
+
+
+async def test_what_was_received_but_not_settled_is_sent_again_too(server: Server) -> None:
+    client = await consumer(server, expiry_s=600)
+    await enqueue(server, b"one")
+    delivery = await client.delivery()
+    client.accept(delivery)
+    await client.ping()
+    client.vanish()
+    await until(lambda: not server.mqtt._links)
+    back = await server.client("g-1", clean=False, expiry_s=600)
+    again = await back.delivery()
+    assert told_of(again) == told_of(delivery)
+    assert (await back.settle(delivery)).reason_code == 0
+    assert server.depth("jobs") == 0
+
+
+async def test_leases_that_are_kept_count_against_the_prefetch_on_return(server: Server) -> None:
+    client = await server.client("g-1", expiry_s=600)
+    await client.subscribe("$queue/jobs", prefetch="2")
+    await enqueue(server, b"1", b"2", b"3")
+    await client.delivery()
+    await client.delivery()
+    client.vanish()
+    await until(lambda: not server.mqtt._links)
+    back = await server.client("g-1", clean=False, expiry_s=600)
+    first = await back.delivery()
+    await back.delivery()
+    await back.nothing_more()
+    back.accept(first)
+    await back.settle(first)
+    assert (await back.delivery()).payload == b"3"
+
+
+async def test_a_smaller_window_on_return_is_honoured(server: Server) -> None:
+    client = await consumer(server, expiry_s=600)
+    await enqueue(server, b"1", b"2")
+    await client.delivery()
+    await client.delivery()
+    client.vanish()
+    await until(lambda: not server.mqtt._links)
+    back = await server.client("g-1", clean=False, expiry_s=600, window=1)
+    first = await back.delivery()
+    await back.nothing_more()
+    back.accept(first)
+    assert (await back.delivery()).payload == b"2"
+
+
+async def test_leases_fail_when_the_session_ends(server: Server) -> None:
+    await server.create("jobs", retry__initial_backoff="0s")
+    client = await consumer(server, expiry_s=5)
+    await client.subscribe("$admin/queue/jobs/stats")
+    await enqueue(server, b"one")
+    await client.delivery()
+    client.vanish()
+    await until(lambda: not server.mqtt._links)
+    server.pass_time(6)
+    await until(lambda: server.group("jobs", "g").failures == {"disconnect": 1})
+
+
+async def test_a_clean_start_ends_the_session_and_its_leases(server: Server) -> None:
+    await server.create("jobs", retry__initial_backoff="0s")
+    client = await consumer(server, expiry_s=600)
+    await enqueue(server, b"one")
+    await client.delivery()
+    client.vanish()
+    await until(lambda: not server.mqtt._links)
+    fresh = await consumer(server)
+    assert told_of(await fresh.delivery())["attempt"] == "2"
+
+
+async def test_a_takeover_hands_the_deliveries_over(server: Server) -> None:
+    client = await consumer(server, expiry_s=600)
+    await enqueue(server, b"one")
+    first = await client.delivery()
+    new = await server.client("g-1", clean=False, expiry_s=600)
+    again = await new.delivery()
+    assert (again.dup, told_of(again)) == (True, told_of(first))
+    goodbye = await client.closed()
+    assert goodbye is not None
+    assert goodbye.reason_code == 0x8E
+    assert (await new.settle(again)).reason_code == 0
+
+
+async def test_unsubscribe_releases_and_ends_deliveries(server: Server) -> None:
+    client = await consumer(server)
+    await enqueue(server, b"one")
+    delivery = await client.delivery()
+    assert (await client.unsubscribe("$queue/jobs")).reason_codes == (0,)
+    assert (await client.settle(delivery)).reason_code == 0x83
+    client.accept(delivery)  # its identifier is free again after this
+    await client.nothing_more()
+    other = await consumer(server, "g-2")
+    assert told_of(await other.delivery())["attempt"] == "1"
+
+
+async def test_subscribing_again_keeps_what_is_held(server: Server) -> None:
+    client = await server.client("g-1", window=1)
+    await client.subscribe("$queue/jobs", prefetch="1")
+    await client.subscribe("$queue/other", prefetch="1")
+    await enqueue(server, b"one")
+    first = await client.delivery()
+    await enqueue(server, b"two", queue="other")
+    await until(lambda: server.group("other", "g").leased == 1)
+    await client.subscribe("$queue/jobs", prefetch="5")
+    await client.subscribe("$queue/other", prefetch="5")  # what waited for the window waits on
+    client.accept(first)
+    assert (await client.delivery()).payload == b"two"
+    assert (await client.settle(first)).reason_code == 0
+
+
+async def test_subscribing_again_natively_keeps_what_is_held(server: Server) -> None:
+    client = await server.client("g-1")
+    await client.subscribe("$queue/jobs", ack_mode="puback")
+    await enqueue(server, b"one")
+    first = await client.delivery()
+    await client.subscribe("$queue/jobs", ack_mode="puback", prefetch="5")
+    client.accept(first)
+    await until(lambda: server.depth("jobs") == 0)
+
+
+async def test_subscribing_again_in_another_group_leaves_the_first(server: Server) -> None:
+    client = await server.client("g-1")
+    await client.subscribe("$queue/jobs", consumer_group="one")
+    await enqueue(server, b"x")
+    await client.delivery()
+    await client.subscribe("$queue/jobs", consumer_group="two")
+    await until(lambda: server.group("jobs", "one").released == 1)
+    assert server.group("jobs", "one").members == {}
+    assert list(server.group("jobs", "two").members) == ["g-1"]
+
+
+# --- under the consumer ---------------------------------------------------------------------------------------------
+
+
+async def test_a_paused_queue_delivers_nothing_and_goes_on_when_resumed(server: Server) -> None:
+    client = await consumer(server)
+    await server.node.update_queue(JOBS, {"paused": True})
+    producer = await server.client("p")
+    await producer.publish("$queue/jobs", b"one")
+    await client.nothing_more()
+    await server.node.update_queue(JOBS, {"paused": False})
+    await producer.publish("$queue/jobs", b"two")
+    payloads = {(await client.delivery()).payload for _ in range(server.depth("jobs"))}
+    assert b"two" in payloads
+
+
+async def test_a_queue_that_is_deleted_and_comes_back_smaller_is_consumed_on(server: Server) -> None:
+    client = await consumer(server)
+    await enqueue(server, *[b"%d" % n for n in range(10)])
+    lost = [await client.delivery() for _ in range(10)]
+    assert await server.node.delete_queue(JOBS) == 10
+    for delivery in lost:
+        client.accept(delivery)
+    assert (await client.settle(lost[0])).reason_code == 0x90
+    await server.create("jobs", partitions=1)
+    await enqueue(server, b"new")
+    delivery = await client.delivery()
+    assert delivery.payload == b"new"
+    client.accept(delivery)
+    await client.settle(delivery)
+    server.pass_time(31)
+    await enqueue(server, b"newer")
+    assert (await client.delivery()).payload == b"newer"
+
+
+async def test_a_consumer_whose_group_is_deleted_is_told_and_may_begin_anew(server: Server) -> None:
+    client = await consumer(server, expiry_s=600)
+    await enqueue(server, b"one")
+    await client.delivery()
+    await server.node.delete_group(JOBS, "g")
+    goodbye = await client.closed()
+    assert goodbye is not None
+    assert goodbye.reason_code == 0x98
+    assert "'g' of queue 'jobs' does not exist" in str(goodbye.properties.reason_string)
+    assert server.node.queue(JOBS).groups == ()
+    back = await server.client("g-1", clean=False, expiry_s=600)
+    await back.nothing_more()
+    assert server.node.queue(JOBS).groups == ()
+    await back.subscribe("$queue/jobs")
+    assert (await back.delivery()).payload == b"one"  # the first group has all that is stored
+
+
+# --- the server -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("graceful", [True, False])
+async def test_subscriptions_of_sessions_go_on_after_a_restart(tmp_path: Path, graceful: bool) -> None:
+    disk = MemoryDisk()
+    before = Server(config_for(tmp_path), MemoryStore(disk))
+    await before.start()
+    client = await consumer(before, expiry_s=600)
+    await client.subscribe("$admin/queue/jobs/stats")
+    await enqueue(before, b"one")
+    first = await client.delivery()
+    if graceful:
+        await before.stop()
+    else:
+        before.mqtt._bridge = None  # it is gone before it can say or release anything
+        before.mqtt._hub = None
+        await before.stop()
+    after = Server(config_for(tmp_path), MemoryStore(disk))
+    await after.start()
+    back = await after.client("g-1", clean=False, expiry_s=600)
+    assert back.connack.session_present
+    again = await back.expect(type(first), lambda one: one.topic == "$queue/jobs")
+    assert again.payload == b"one"
+    assert told_of(again)["attempt"] == "1"
+    assert (await back.settle(again)).reason_code == 0
+    stats = await back.expect(type(first), lambda one: one.topic == "$admin/queue/jobs/stats")
+    assert stats.payload.startswith(b"{")
+    await after.stop()
+
+
+async def test_a_store_that_fails_cuts_consumers_off_and_leaves_none_behind(tmp_path: Path) -> None:
+    store = open_store("memory", tmp_path / "store")
+    server = Server(config_for(tmp_path), store)
+    await server.start()
+    client = await consumer(server)
+    await server.client("idle")
+    server.node.commit.fail(StoreUnavailable(problem="a test"))
+    await client.closed()
+    assert server.node.dispatcher.members.everyone() == []
+    await until(lambda: server.node._refusal is None)
+    other = await consumer(server, "g-2")
+    await enqueue(server, b"one")
+    assert (await other.take()).payload == b"one"
+    await server.stop()
+    store.close()
+
+
+async def test_what_is_in_a_read_when_the_store_fails_is_not_answered(tmp_path: Path) -> None:
+    store = open_store("memory", tmp_path / "store")
+    server = Server(config_for(tmp_path), store)
+    await server.start()
+    client = await server.client("g-1")
+    await client.subscribe("$queue/jobs", ack_mode="puback")
+    await enqueue(server, b"one")
+    delivery = await client.delivery()
+    bridge, hub = server.mqtt._bridge, server.mqtt._hub
+    assert bridge is not None
+    assert hub is not None
+    [connection] = hub.connections
+    session = connection.session
+    assert session is not None
+    server.node.commit.fail(StoreUnavailable(problem="a test"))
+    bridge.publish(connection, [], 0)
+    bridge.acknowledged(connection, session, [], 0)
+    bridge.ended(session, 0)
+    assert delivery.packet_id in session.leases
+    await client.closed()
+    await server.stop()
+    store.close()
