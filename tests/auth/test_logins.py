@@ -224,6 +224,7 @@ async def test_after_so_many_failures_an_address_is_refused_unchecked_until_it_h
     clock.advance(10 * SECOND)
     await refused(door, "user", "guess")
     assert await throttled(door, "user", "guess") == 10_000
+    assert (door.counts.logins_failed, door.counts.logins_throttled) == (11, 3)
     clock.advance(100 * SECOND)
     for _ in range(10):
         await refused(door, "whoever", "guess")

@@ -35,6 +35,7 @@ def test_the_burst_passes_then_the_rate_holds(clock: Clock) -> None:
         door.admit("default", 1, 0)
     wait = refusal(door)
     assert 1 <= wait <= 100
+    assert door.counts.rate_limited == 1
     clock.advance(wait * MILLISECOND)
     door.admit("default", 1, 0)
     refusal(door)

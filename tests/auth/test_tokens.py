@@ -127,6 +127,12 @@ async def test_a_token_that_claims_another_algorithm_than_its_key_has_is_refused
     assert "no key here fits" in problem or "signature" in problem
 
 
+async def test_refusals_are_counted(door: Gate) -> None:
+    for _ in range(3):
+        await refusal(door, "a.b.c")
+    assert door.counts.tokens_refused == 3
+
+
 async def test_changed_claims_break_the_signature(door: Gate, clock: Clock) -> None:
     head, _, signature = token(clock, HS).split(".")
     body = part({"sub": "shop", "scope": "admin:#", "exp": clock() // SECOND + 60})
@@ -395,7 +401,6 @@ def weak(**change: object) -> dict[str, object]:
         (json.dumps(weak(alg="HS256")).encode(), "another algorithm"),
         (json.dumps(weak(kid=7)).encode(), "`kid`"),
         (json.dumps(weak(n="AQAB")).encode(), "cannot be read, or is too weak"),
-        (json.dumps({"keys": [RS.public(), RS.public()]}).encode(), "same `kid`"),
         (json.dumps({"keys": [RS.public()] * 33}).encode(), "more than 32 keys"),
         (b"{" + b'"a":[' * 100_000, "is not JSON"),
         (b"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----", "cannot be read"),
@@ -459,6 +464,12 @@ def test_secrets_that_everybody_can_read_are_warned_of_but_public_keys_are_not(f
 def test_a_missing_key_file_is_told(file: Path, clock: Clock) -> None:
     with pytest.raises(InvalidConfig, match=r"auth\.key_file cannot be .*: No such file or directory"):
         gate(clock, key_file=file)
+
+
+async def test_two_keys_of_one_name_are_both_tried(file: Path, clock: Clock) -> None:
+    other = keys.generate("RS256")
+    write_keys(file, {**other.public(), "kid": RS.kid}, RS.public())
+    assert (await gate(clock, key_file=file).token(token(clock, RS), "")).name == "shop"
 
 
 async def test_of_a_set_those_of_no_use_are_left_out(file: Path, clock: Clock) -> None:

@@ -20,6 +20,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import NamedTuple
 
+import msgspec
 import structlog
 
 from holdfast.auth import exposure, keys, tokens, users
@@ -33,13 +34,22 @@ from holdfast.auth.users import User, Users
 from holdfast.auth.watch import Watched
 from holdfast.config import Config
 from holdfast.config.secret import HIDDEN
-from holdfast.errors import InvalidConfig, LoginThrottled, Unauthenticated
+from holdfast.errors import InvalidConfig, LoginThrottled, RateLimited, Unauthenticated
 from holdfast.units import INSTANT_MAX, MILLISECOND, SECOND
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 _WRONG = "the user or the password is wrong"
 """The same for both: whether there is such a user is nobody's business."""
+
+
+class Counts(msgspec.Struct):
+    """What the gate has refused since it was opened, for the metrics."""
+
+    tokens_refused: int = 0
+    logins_failed: int = 0
+    logins_throttled: int = 0
+    rate_limited: int = 0
 
 
 class _Remembered(NamedTuple):
@@ -67,6 +77,7 @@ class Gate:
         self._failures_silent = 0
         self.required = exposure.has_credentials(config.auth)
         """Whether callers must show who they are."""
+        self.counts = Counts()
         self.audit = audit or AuditLog(config, clock)
         """Where fronts write who administered what."""
         self._open_files()
@@ -121,6 +132,7 @@ class Gate:
             checked = tokens.check_signature(text, self._keyring, self._settings.token_bytes_max)
             principal = tokens.principal(checked, self._settings, self._namespace, now)
         except Unauthenticated as error:
+            self.counts.tokens_refused += 1
             self._log_failure("token refused", peer, now, problem=error.details["problem"])
             raise
         until = principal.expires_at if principal.expires_at is not None else INSTANT_MAX
@@ -145,7 +157,11 @@ class Gate:
         digest = self._digest(b"login", username.encode(errors="surrogatepass"), raw)
         if (principal := _recall(self._logins, digest, now)) is not None:
             return principal
-        user = await self._login(username, raw, peer)
+        try:
+            user = await self._login(username, raw, peer)
+        except LoginThrottled:
+            self.counts.logins_throttled += 1
+            raise
         principal = user.principal("password", self._namespace)
         if not self.valid(principal):  # the file changed meanwhile
             raise Unauthenticated(problem=_WRONG)
@@ -164,6 +180,7 @@ class Gate:
             good = await self._passwords.check(user.password if user else None, password, known.hash_like(username))
             now = self._clock()
             if user is None or not good:
+                self.counts.logins_failed += 1
                 self._throttle.failed(peer, username, now)
                 # A name that is no user's may be a password in the wrong field.
                 self._log_failure("login failed", peer, now, user=username if user else "unknown")
@@ -209,7 +226,11 @@ class Gate:
     def admit(self, namespace: str, messages: int, size_bytes: int) -> None:
         """Counts what is about to be sent against the namespace's rate. Raises RateLimited, and then nothing counts."""
         if self._rates.limited:
-            self._rates.take(namespace, messages, size_bytes, self._clock())
+            try:
+                self._rates.take(namespace, messages, size_bytes, self._clock())
+            except RateLimited:
+                self.counts.rate_limited += 1
+                raise
 
     async def close(self) -> None:
         """Ends the threads, closes the audit log."""

@@ -180,8 +180,6 @@ def _from_json(content: bytes, keys_max: int) -> Keyring:
             skipped.append(f"key {index} {error}")
     if not keys:
         raise ValueError("holds no key of use: " + ("; ".join(skipped) or "it is empty"))
-    if len({key.kid for key in keys if key.kid}) != sum(key.kid is not None for key in keys):
-        raise ValueError("gives two keys the same `kid`")
     return Keyring(tuple(keys), tuple(skipped))
 
 

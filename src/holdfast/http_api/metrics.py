@@ -92,6 +92,10 @@ OF_NODE = {
     "reply_late": Series("reply_late", "counter", "Replies that came after their request had timed out."),
     "webhook": Series("webhook_waiting", "gauge", "Webhook calls that wait."),
     "webhook_dropped": Series("webhook_dropped", "counter", "Webhook calls given up because too many waited."),
+    "tokens_refused": Series("auth_token_refused", "counter", "Tokens that were not good, over all fronts."),
+    "logins_failed": Series("auth_login_failed", "counter", "Wrong users or passwords."),
+    "logins_throttled": Series("auth_login_throttled", "counter", "Logins refused unchecked, after too many failures."),
+    "rate_limited": Series("auth_rate_limited", "counter", "Requests and messages refused by a namespace's rate."),
 }
 
 PREFIX = "holdfast_"
@@ -289,6 +293,7 @@ async def _snapshot(call: Call, queues: str) -> Snapshot:
         "reply_late": node.replies.late,
         "webhook": webhooks.waiting,
         "webhook_dropped": webhooks.dropped,
+        **msgspec.structs.asdict(api.gate.counts),
     }
     if room is not None:
         figures["room"] = room
