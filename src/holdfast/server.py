@@ -117,7 +117,8 @@ class Front(Protocol):
 
 
 def _fronts(config: Config, node: Node, gate: Gate) -> list[Front]:
-    """The fronts that are switched on, in the order in which they start."""
+    """The fronts that are switched on, in the order in which they start. MQTT stops first: its WebSockets are the HTTP
+    server's, and its clients are to be told why they are closed."""
     fronts: list[Front] = []
     routes: list[BaseRoute] = []
     if config.mqtt.enabled:
@@ -126,7 +127,7 @@ def _fronts(config: Config, node: Node, gate: Gate) -> list[Front]:
         if config.mqtt.websocket:
             routes.append(WebSocketRoute("/mqtt", mqtt.websocket()))
     if config.http.enabled:
-        fronts.append(HttpFront(config, node, gate, routes))
+        fronts.insert(0, HttpFront(config, node, gate, routes))
     return fronts
 
 

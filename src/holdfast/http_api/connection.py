@@ -1,7 +1,10 @@
-"""One connection: uvicorn's HTTP/1.1 protocol, with what it lacks.
+"""One connection: uvicorn's protocols, with what they lack.
 
-It bounds the number of connections, the size of a request's head and the time it may take, and it tells a request that
-runs while further ones wait behind it (pipelining) that its client has gone.
+HTTP/1.1: it bounds the number of connections, the size of a request's head and the time it may take, and it tells a
+request that runs while further ones wait behind it (pipelining) that its client has gone.
+
+WebSocket: its application is told the subject of the client's certificate, and can end the connection at once: ASGI
+knows no way to get rid of a client that does not read.
 """
 
 from __future__ import annotations
@@ -10,6 +13,8 @@ import asyncio
 from typing import Any, ClassVar
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.http11 import Request
 
 from holdfast.auth.tls import peer_subject
 from holdfast.config.settings import HttpSettings
@@ -90,3 +95,15 @@ class Connection(HttpToolsProtocol):
             % (status, len(text), text)
         )
         self.transport.close()
+
+
+class SocketConnection(WebSocketsSansIOProtocol):
+    """See the module. What it adds stands in the scope, as the extensions `tls` and `holdfast`."""
+
+    def handle_connect(self, event: Request) -> None:
+        super().handle_connect(event)  # starts the application in the next pass of the loop
+        extensions = self.scope.setdefault("extensions", {})
+        extensions["holdfast"] = {"abort": self.transport.abort}
+        subject = peer_subject(self.transport.get_extra_info("ssl_object"))
+        if subject is not None:
+            extensions["tls"] = {"client_cert_name": subject}

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import httpx
 from msgspec.structs import replace
+from starlette.routing import WebSocketRoute
 
 from holdfast.auth.gate import Gate
 from holdfast.broker.node import Node, wall_clock
 from holdfast.broker.webhooks import Webhooks
 from holdfast.config import Config
-from holdfast.config.settings import JournalSettings, MqttSettings, NodeSettings
+from holdfast.config.settings import HttpSettings, JournalSettings, MqttSettings, NodeSettings
+from holdfast.http_api import HttpFront
 from holdfast.mqtt.codec import V5, Connect, Properties, Will
 from holdfast.mqtt.hub import Hub
 from holdfast.mqtt.net import MqttFront
@@ -30,6 +32,7 @@ def config_for(path: Path, **mqtt: object) -> Config:
     return Config(
         node=NodeSettings(data_dir=path),
         journal=JournalSettings(segment_age=3_600 * SECOND),
+        http=HttpSettings(enabled=False, listen="127.0.0.1:0"),
         mqtt=replace(MqttSettings(listen="127.0.0.1:0"), **mqtt),
     )
 
@@ -45,6 +48,7 @@ class Broker:
         self._clients: list[Client] = []
         self.node: Node
         self.front: MqttFront
+        self.http: HttpFront | None = None
         self.store: Store
 
     async def start(self) -> None:
@@ -53,14 +57,20 @@ class Broker:
         webhooks = Webhooks(self.config.webhooks, lambda: httpx.AsyncClient(verify=False, trust_env=False))
         self.node = Node(self.config, self.store, self.clock, webhooks)
         await self.node.start()
-        self.front = MqttFront(self.config, self.node, self._gate or Gate(self.config, self.clock))
+        gate = self._gate or Gate(self.config, self.clock)
+        self.front = MqttFront(self.config, self.node, gate)
         await self.front.start()
+        if self.config.http.enabled:
+            self.http = HttpFront(self.config, self.node, gate, [WebSocketRoute("/mqtt", self.front.websocket())])
+            await self.http.start()
 
     async def stop(self) -> None:
         for client in self._clients:
             client.cut()
         self._clients.clear()
         await self.front.stop()
+        if self.http is not None:
+            await self.http.stop()
         await self.node.stop()
         self.store.close()
 

@@ -198,9 +198,9 @@ class MqttFront:
         hub, connection = self._hub, link.connection
         if hub is None or connection is None or connection.closing:
             return
-        if link.host is not None and principal.method != "password":  # a page that knows a password was given it
+        if link.host is not None and principal.method == "certificate":  # which a browser sends for any page
             try:
-                exposure.check_browser(self._config.auth, principal, link.host, link.origin)
+                self._gate.check_browser(principal, link.host, link.origin)
             except HoldfastError as error:
                 self._refuse(link, packet, error)
                 return

@@ -13,7 +13,7 @@ from typing import Any, Final
 import structlog
 
 from holdfast.errors import HoldfastError
-from holdfast.mqtt.net.link import Link
+from holdfast.mqtt.net.link import LINGER_SECONDS, Link
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -51,10 +51,10 @@ class Endpoint:
             return
         await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL})
         link = self._make()
-        wire = SocketWire(link, send, self._buffer_bytes)
-        headers = dict(scope["headers"])
-        link.host = headers.get(b"host", b"").decode("latin-1")
-        link.origin = headers[b"origin"].decode("latin-1") if b"origin" in headers else None
+        extensions = scope.get("extensions") or {}
+        link.subject = extensions.get("tls", {}).get("client_cert_name")
+        link.host, link.origin = headers.get(b"host", ""), headers.get(b"origin")
+        wire = SocketWire(link, send, self._buffer_bytes, extensions.get("holdfast", {}).get("abort", _nothing))
         client = scope.get("client")
         link.open(wire, str(client[0]) if client else "")
         writer = asyncio.create_task(wire.write_out())
@@ -62,6 +62,8 @@ class Endpoint:
             await _read(link, wire, receive)
         finally:
             link.connection_lost(None)
+            wire.close()
+            await asyncio.wait((writer,), timeout=LINGER_SECONDS)
             wire.abort()
             await writer
 
@@ -80,10 +82,15 @@ async def _read(link: Link, wire: SocketWire, receive: Receive) -> None:
         link.data_received(data)
 
 
+def _nothing() -> None:
+    """Another server than ours may know no way to end a connection at once."""
+
+
 class SocketWire:
     """`Wire` over ASGI's calls: what is written waits here, and the link is told when it is too much."""
 
-    def __init__(self, link: Link, send: Send, buffer_bytes: int) -> None:
+    def __init__(self, link: Link, send: Send, buffer_bytes: int, abort: Callable[[], None]) -> None:
+        self._abort = abort
         self._link = link
         self._send = send
         self._high = buffer_bytes
@@ -119,7 +126,9 @@ class SocketWire:
         self._parts.clear()
         self.close()
         self.readable.set()
-        self.ended.set()
+        if not self.ended.is_set():
+            self.ended.set()
+            self._abort()
 
     def pause_reading(self) -> None:
         self.readable.clear()
