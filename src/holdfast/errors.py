@@ -215,6 +215,16 @@ class LeaseLost(HoldfastError):
     grpc = "FAILED_PRECONDITION"
 
 
+class StateChanged(HoldfastError):
+    """The workflow state of message {message_id} has the etag {etag}, not {given}. Nothing was changed: get the state,
+    and put yours over that."""
+
+    code = "state_changed"
+    http = 412
+    mqtt = 0x83
+    grpc = "FAILED_PRECONDITION"
+
+
 class CursorOutOfRange(HoldfastError):
     """Sequence {sequence} is outside what cursor group {group!r} can {action} in partition {partition}: from {low} to
     {high}."""

@@ -19,6 +19,7 @@ from holdfast.core.records import (
     Message,
     Place,
     ShardHead,
+    State,
     delivery_key,
     keyed_key,
     keyed_value,
@@ -32,6 +33,7 @@ from holdfast.core.records import (
     read_ready,
     read_scheduled,
     read_shard_head,
+    read_state,
     ready_key,
     ready_value,
     scheduled_key,
@@ -42,6 +44,7 @@ from holdfast.core.records import (
     write_head,
     write_leases,
     write_message,
+    write_state,
 )
 from holdfast.errors import FormatUnknown
 from tests.core.strategies import (
@@ -157,6 +160,10 @@ def test_records_of_a_version_nobody_knows_are_refused() -> None:
     rows = [(leases_key(1, 1, 1, 0), msgspec.msgpack.encode([99, *leases[1:]]))]
     with pytest.raises(FormatUnknown, match="written in format 99"):
         list(read_leases(rows))
+    state = bytearray(write_state(State(1, b"half")))
+    state[0] = 99
+    with pytest.raises(FormatUnknown, match="written in format 99"):
+        read_state(bytes(state))
 
 
 @given(u32, u8, u64, u63, key_hashes, u8, u32)

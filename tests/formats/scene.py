@@ -9,16 +9,28 @@ import msgspec
 
 from holdfast.broker import admin
 from holdfast.broker.engine import NODE_KEY, Engine
-from holdfast.core.commands import Draft, Settlement, Verb
+from holdfast.core.commands import Draft, PutState, Settlement, Verb
 from holdfast.core.journal import read_block, rows
 from holdfast.core.queue import GroupKind
-from holdfast.core.records import NO_EXTRA, Extra, Message, Table, journal_key, message_key, read_message, seq_of
+from holdfast.core.records import (
+    NO_EXTRA,
+    Extra,
+    Message,
+    Table,
+    journal_key,
+    message_key,
+    read_message,
+    read_state,
+    seq_of,
+)
+from holdfast.core.transactions import read_transaction
 from holdfast.store.contract import Store
 from holdfast.store.rocks import RocksStore
 
 START = 1_772_323_200_000_000  # 2026-03-01T00:00:00Z
 SECOND = 1_000_000
 TASKS = ("default", "tasks")
+ORDERS = ("default", "orders")
 ALL = b"\xff" * 40
 
 
@@ -71,6 +83,23 @@ def _fill(engine: Engine) -> None:
     enqueue("once", extra=Extra(message_id="order-1"))
     for _ in admin.cursor_commit(engine, TASKS, "log", 0, 2, lambda: START):
         engine.write()
+    _fill_more(engine)
+
+
+def _fill_more(engine: Engine) -> None:
+    """What came after the first format: transactions, workflow states. In a queue of its own."""
+    admin.create_queue(engine, ORDERS, {"partitions": 1}, START)
+    transactions = engine.transactions
+    for name in ("open", "published"):
+        for attempt, payloads in (("1", ["lost"]), ("2", [f"{name}, one", f"{name}, two"])):
+            drafts = [Draft(payload.encode(), extra=Extra(key="k")) for payload in payloads]
+            transactions.stage(("default", name), [("orders", drafts)], "part", attempt, 0, START)
+    transactions.publish(("default", "published"), {"part": "2"}, "http", START)
+    for verb in (Verb.REJECT, Verb.NACK):
+        (held,) = engine.lease(ORDERS, "work", 1, 60 * SECOND, "c1", "http", START)
+        put = PutState("work", held.message.id, held.token, verb.encode())
+        engine.step(engine.queues[ORDERS], engine.queues[ORDERS].shards[0], put, START)
+        engine.settle(ORDERS, "work", [Settlement(held.message.id, held.token, verb, delay=0)], START)
 
 
 def look(store: Store, engine: Engine, now: int) -> Iterator[str]:
@@ -90,6 +119,11 @@ def look(store: Store, engine: Engine, now: int) -> Iterator[str]:
                     group = shard.groups[record.name]
                     counts = f"{group.head.fresh} untouched, {group.leased} leased, {group.retrying} again"
                     yield f"  {record.name}: {counts}"
+    for _, value in store.scan(Table.TRANSACTIONS, b"", ALL, 1_000):
+        found = read_transaction(value)
+        yield f"transaction {found.id}: {found.state}, {found.messages} staged, {found.published} published"
+    for _, value in store.scan(Table.STATES, b"", ALL, 1_000):
+        yield f"state {read_state(value)}"
     for _, value in store.scan(Table.JOURNAL, journal_key(0), ALL, 1_000):
         for row in rows(read_block(value), 1, lambda shard, first, count: _messages(store, shard, first, count)):
             yield f"journal {row.lsn} {row.event} {row.group or '-'} {row.message_id} {row.reason or ''}".rstrip()

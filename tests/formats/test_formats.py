@@ -16,13 +16,14 @@ import pytest
 
 from holdfast.broker import admin
 from holdfast.broker.engine import NODE_KEY, Engine, NodeRecord
-from holdfast.core.commands import Draft, Leased, Settlement
-from holdfast.core.records import Extra, ShardHead, Table, read_shard_head
+from holdfast.core.commands import Draft, GetStates, Leased, Settlement
+from holdfast.core.records import Extra, ShardHead, State, Table, read_shard_head
 from holdfast.errors import FormatUnknown
 from holdfast.store.rocks import RocksStore
-from tests.formats.scene import ALL, SECOND, START, TASKS, look, write
+from tests.formats.scene import ALL, ORDERS, SECOND, START, TASKS, look, write
 
 HERE = Path(__file__).parent
+NEWEST = "v1-transactions"
 OLD = sorted(path.name.removesuffix(".tar.gz") for path in HERE.glob("*.tar.gz"))
 
 
@@ -56,7 +57,7 @@ def payloads(leased: list[Leased]) -> list[str]:
 
 
 def test_there_is_a_directory_of_every_format() -> None:
-    assert {"v1", "v1-short", "v1-leases"} <= set(OLD)
+    assert {"v1", "v1-short", "v1-leases", NEWEST} <= set(OLD)
 
 
 def test_everything_is_as_the_old_version_told(name: str, store: RocksStore, engine: Engine) -> None:
@@ -68,7 +69,7 @@ def test_the_scene_still_comes_out_the_same(tmp_path: Path) -> None:
     store = RocksStore(tmp_path / "data")
     engine = Engine(store, node=1)
     engine.open(START)
-    assert "\n".join(look(store, engine, START)) + "\n" == (HERE / "v1.txt").read_text()
+    assert "\n".join(look(store, engine, START)) + "\n" == (HERE / f"{NEWEST}.txt").read_text()
     store.close()
 
 
@@ -124,6 +125,24 @@ def test_ids_and_the_journal_go_on(store: RocksStore, engine: Engine) -> None:
     assert new > before.ids_reserved
     assert engine.record.next_lsn == before.next_lsn + 1
     assert store.get(Table.META, NODE_KEY) is not None
+
+
+def test_its_transactions_and_states_go_on(tmp_path: Path) -> None:
+    with tarfile.open(HERE / f"{NEWEST}.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    store = RocksStore(tmp_path / "data")
+    engine = Engine(store, node=1)
+    engine.open(START)
+    assert not engine.transactions.publish(("default", "published"), None, "http", START)[1]
+    record, decided = engine.transactions.publish(("default", "open"), {"part": "2"}, "http", START)
+    assert (record.published, decided) == (2, True)
+    found = engine.lease(ORDERS, "work", 9, -1, "", "http", START)
+    assert payloads(found) == ["published, two"]  # the others have the same key
+    (letter,) = engine.lease(("default", "dlq/orders"), "g", 9, -1, "", "", START)
+    assert letter.message.extra.state == State(1, b"reject")
+    again = GetStates("work", [(found[0].message.id, found[0].token)])
+    assert engine.step(engine.queues[ORDERS], engine.queues[ORDERS].shards[0], again, START) == [State(1, b"nack")]
+    store.close()
 
 
 def test_the_short_records_are_short(tmp_path: Path) -> None:

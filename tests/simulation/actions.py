@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from holdfast.broker import admin
-from holdfast.core.commands import Draft, Settlement, Verb
+from holdfast.core.commands import Draft, PutState, Settlement, Verb
 from holdfast.core.queue import GroupKind
-from holdfast.core.records import NO_EXTRA, Extra, Origin
-from holdfast.errors import MessageNotFound, MessageNotWaiting
+from holdfast.core.records import NO_EXTRA, Extra, Origin, State
+from holdfast.errors import LeaseLost, MessageNotFound, MessageNotWaiting, StateChanged
 from tests.simulation.machine import NAMESPACE, Machine
-from tests.simulation.mail import Queue, must
+from tests.simulation.mail import Is, Queue, must, state_of
 from tests.simulation.order import check_lease
 from tests.simulation.producers import Producers
 from tests.simulation.readers import LIMITS
@@ -42,11 +42,13 @@ class Actions(Producers):
         super().__init__(machine)
         self.handles: list[Handle] = []
         self._groups_made = 0
+        self._kept = 0
         self.draft = self._draft
         self.all: list[tuple[int, Callable[[Queue], None]]] = [
             (28, self.enqueue),
             (26, self.lease),
             (26, self.settle),
+            (5, self.keep),
             (3, self.add_group),
             (2, self.remove_group),
             (5, self.read),
@@ -224,6 +226,37 @@ class Actions(Producers):
             consumer=consumer,
             partition=partition,
         )
+
+    def keep(self, queue: Queue) -> None:
+        """Put a workflow state, with a lease or what once was one, over what is there or over something else."""
+        machine, random = self.machine, self.random
+        mine = [h for h in self.handles if h.queue == queue.name and h.group in queue.groups]
+        if not mine:
+            return
+        handle = random.choice(mine)
+        mail = queue.mails.get(handle.id)
+        life = mail.lives.get(handle.group) if mail is not None else None
+        before = state_of(mail, handle.group) if mail is not None else None
+        etag = before.etag if before is not None else 0
+        if_match = random.choice((None, etag, etag, etag + 1))
+        self._kept += 1
+        command = PutState(handle.group, handle.id, handle.token, b"%d" % self._kept, if_match)
+        stored = machine.engine.queues[NAMESPACE, queue.name]
+        what = f"{queue.name}/{handle.group}: {command} over {before} of {life}"
+        held = life is not None and life.state is Is.LEASED and life.token == handle.token
+        try:
+            reply = machine.engine.step(stored, stored.shards[handle.partition], command, machine.now)
+        except LeaseLost:
+            must(not held, f"{what}: lease lost")
+            return
+        except StateChanged:
+            must(held and if_match not in (None, etag), f"{what}: refused")
+            return
+        must(held and if_match in (None, etag), f"{what}: not refused")
+        assert life is not None
+        life.kept = State(etag + 1, command.data)
+        must(reply == life.kept, f"{what}: {reply}")
+        machine.model.facts.kept(handle.id, queue.groups[handle.group].number, etag + 1)
 
     # --- administration ---------------------------------------------------------------------------------------------
 

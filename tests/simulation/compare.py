@@ -42,6 +42,7 @@ def _same_mail(mail: Mail, stored: Mail) -> None:
         "listed",
         "scheduled",
         "why",
+        "seed",
     ):
         one, other = getattr(mail, field), getattr(stored, field)
         must(one == other, f"{mail.queue}: message {mail.id} has {field} {other!r}, not {one!r}")
@@ -60,6 +61,7 @@ def _same_life(what: str, life: Life, stored: Life) -> None:
         return  # due, and nobody has ticked yet
     must(life.state is state, f"{what} is {stored}, not {life}")
     if not life.over:
+        must(life.kept == stored.kept, f"{what} keeps {stored.kept}, not {life.kept}")
         must(life.failures == stored.failures, f"{what} has failed {stored.failures} times, not {life.failures}")
     if life.state is Is.LEASED:
         same = (life.token, life.deadline, life.consumer) == (stored.token, stored.deadline, stored.consumer)
@@ -149,6 +151,9 @@ def _check_known(facts: Facts, model: Model, mail: Mail, stored: Queue, doubt: b
         must(life.over or kind in (None, "?"), f"{stored.name}/{group}: {mail.id} ended {kind} and is back: {life}")
         least = facts.failures.get((mail.id, number), 0)
         must(life.over or life.failures >= least, f"{stored.name}/{group}: {mail.id} forgot failures: {life}, {least}")
+        etag = life.kept.etag if life.kept is not None else 0
+        known_etag = facts.etags.get((mail.id, number), 0)
+        must(life.over or etag >= known_etag, f"{stored.name}/{group}: {mail.id} lost state {known_etag}: {life}")
 
 
 def _check_swaps(model: Model, picture: Picture) -> None:

@@ -16,6 +16,7 @@ class Facts:
         self.groups_gone: set[tuple[str, int]] = set()
         self.gone: set[int] = set()
         self.failures: dict[tuple[int, int], int] = {}
+        self.etags: dict[tuple[int, int], int] = {}  # workflow states, by message and group number
         self.doubtful: set[int] = set()  # messages of operations that were cut short: seen in the store only
         self.unseen: dict[str, int] = {}  # by queue, sequences that such operations took, and that are gone again
         self.new_ids: dict[int, str] = {}
@@ -24,6 +25,7 @@ class Facts:
         self.new_groups_gone: set[tuple[str, int]] = set()
         self._new_gone: set[int] = set()
         self._new_failures: dict[tuple[int, int], int] = {}
+        self._new_etags: dict[tuple[int, int], int] = {}
 
     def stored(self, queue: str, message_id: int) -> None:
         self.new_ids[message_id] = queue
@@ -36,6 +38,9 @@ class Facts:
 
     def failed(self, message_id: int, group: int, failures: int) -> None:
         self._new_failures[message_id, group] = failures
+
+    def kept(self, message_id: int, group: int, etag: int) -> None:
+        self._new_etags[message_id, group] = etag
 
     def group_added(self, queue: str, number: int) -> None:
         self._new_groups.add((queue, number))
@@ -51,6 +56,7 @@ class Facts:
         self.groups_gone |= self.new_groups_gone
         self.gone |= self._new_gone
         self.failures.update(self._new_failures)
+        self.etags.update(self._new_etags)
         self.forget()
 
     def forget(self) -> None:
@@ -58,3 +64,4 @@ class Facts:
         self.new_ids, self.new_ends = {}, {}
         self._new_groups, self.new_groups_gone, self._new_gone = set(), set(), set()
         self._new_failures = {}
+        self._new_etags = {}

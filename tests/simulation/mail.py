@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from holdfast.core.queue import QueueConfig
+from holdfast.core.records import State
 
 
 class Violation(AssertionError):
@@ -34,6 +35,7 @@ class Life:
     consumer: str = ""
     doom: str = ""
     ended: str = ""
+    kept: State | None = None  # its workflow state
     again_ms: int = 0  # when it is ready again after a failure, in milliseconds as an id has them; 0: it kept its place
 
     @property
@@ -59,6 +61,7 @@ class Mail:
     source: tuple[int, str] | None = None
     source_queue: str = ""
     why: tuple[str, int] | None = None  # of a dead letter: reason and attempts
+    seed: State | None = None  # the workflow state that it came with
     given_key: str | None = None  # as the producer gave it, whether or not this queue goes by it
     scheduled: bool = False
     order: tuple[int, int] = (0, 0)
@@ -70,6 +73,16 @@ class Mail:
     def needed(self) -> bool:
         """Whether a leasing group has not settled it."""
         return any(not life.over for life in self.lives.values())
+
+
+def state_of(mail: Mail, group: str) -> State | None:
+    """The workflow state of a message in a group: its own, or the one it came with, if that is for this group."""
+    life = mail.lives.get(group)
+    if life is not None and life.kept is not None:
+        return life.kept
+    if group and mail.source is not None and mail.source_queue == mail.queue and mail.source[1] != group:
+        return None
+    return mail.seed
 
 
 @dataclass(slots=True)

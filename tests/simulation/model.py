@@ -100,6 +100,7 @@ class Model:
             message_id=extra.message_id,
             source=(origin.source_id, origin.source_group) if origin else None,
             source_queue=origin.source_queue if origin else "",
+            seed=extra.state,
             given_key=extra.key,
             why=(origin.reason, origin.attempts) if origin else None,
             scheduled=draft.deliver_at > now,
@@ -299,7 +300,7 @@ class Model:
         return any(life.state is Is.LEASED for life in mail.lives.values())
 
     def editable(self, mail: Mail) -> bool:
-        return all(life.state is Is.READY and not life.failures for life in mail.lives.values())
+        return all(life.state is Is.READY and not life.failures and life.kept is None for life in mail.lives.values())
 
     def edit(self, name: str, message_id: int, priority: int | None, deliver_at: int | None, now: int) -> None:
         queue = self.queues[name]

@@ -95,5 +95,7 @@ def _draft(dead_queue: str, mail: Mail) -> Draft:
     if mail.source is not None:
         reason, attempts = mail.why or ("", 0)
         origin = Origin(mail.source[0], mail.source_queue, mail.source[1], reason, "", attempts)
-    extra = Extra(key=mail.given_key, message_id=mail.message_id, origin=origin)
+    states = [mail.seed, *(life.kept for life in mail.lives.values() if not life.over)]
+    newest = max((state for state in states if state is not None), key=lambda state: state.etag, default=None)
+    extra = Extra(key=mail.given_key, message_id=mail.message_id, origin=origin, state=newest)
     return Draft(b"x" * mail.size, mail.priority, extra=extra)

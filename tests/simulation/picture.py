@@ -11,6 +11,7 @@ import msgspec
 from holdfast.core.journal import gone, read_block
 from holdfast.core.queue import GroupKind, QueueRecord
 from holdfast.core.records import (
+    FLAG_STATE,
     GONE,
     CursorHead,
     Delivery,
@@ -29,6 +30,7 @@ from holdfast.core.records import (
     read_ready,
     read_scheduled,
     read_shard_head,
+    read_state,
     seq_of,
 )
 from holdfast.store.contract import Store
@@ -48,6 +50,7 @@ SHARD_TABLES = (
     Table.DEDUP,
     Table.DEDUP_ENDS,
     Table.SOURCES,
+    Table.STATES,
 )
 
 EXPIRY_RESTS = 5_000_000  # after a dead queue has refused what no group needed
@@ -93,6 +96,7 @@ class ShardPicture:
                 self.cursors[group.name] = (group.number, read_cursor_head(heads[group.number]))
             else:
                 self.groups[group.name] = (group.number, read_group_head(heads[group.number]))
+        self.states = {(number_in(k, 4, 4), number_in(k, 8)): read_state(v) for k, v in rows[Table.STATES]}
         self.deliveries: dict[int, dict[int, Delivery]] = {number: {} for number, _ in self.groups.values()}
         for key, value in rows[Table.DELIVERIES]:
             group_number = number_in(key, 4, 4)
@@ -105,6 +109,8 @@ class ShardPicture:
             must(delivery.seq not in others, f"{self.name}: message {delivery.seq} has two records in {group_number}")
             others[delivery.seq] = delivery
         self._check_batches()
+        flagged = {(n, d.id) for n, found in self.deliveries.items() for d in found.values() if d.flags & FLAG_STATE}
+        must(flagged == set(self.states), f"{self.name}: STATES differ from deliveries: {flagged ^ set(self.states)}")
 
     def _check_batches(self) -> None:
         """A record of leases has at least one that is not over; what says which are is beside it."""
@@ -198,6 +204,7 @@ class Picture:
                 message_id=message.extra.message_id,
                 source=(origin.source_id, origin.source_group) if origin else None,
                 source_queue=origin.source_queue if origin else "",
+                seed=message.extra.state,
                 given_key=message.extra.key,
                 why=(origin.reason, origin.attempts) if origin else None,
                 scheduled=seq in shard.scheduled,
@@ -223,6 +230,7 @@ class Picture:
             return Life()
         life = Life(failures=delivery.failures, token=delivery.token, deadline=delivery.deadline)
         life.consumer = delivery.consumer
+        life.kept = shard.states.get((number, delivery.id))
         life.doom = delivery.doom
         life.ready_at = delivery.ready_at
         life.again_ms = delivery.stamp >> 22 if delivery.stamp != delivery.order else 0

@@ -175,7 +175,12 @@ def a_range_takes_one_more(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(leasing, "deletions", wrong)
 
 
+def a_letter_forgets_the_state(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(engine_module.Engine, "_with_states", lambda self, queue, shard, group, doomed: doomed)
+
+
 BREAKS: list[Break] = [
+    a_letter_forgets_the_state,
     a_move_is_two_batches,
     a_decision_is_not_stored,
     every_attempt_counts,

@@ -24,12 +24,23 @@ from holdfast.broker.catalog import Queue
 from holdfast.broker.engine import Engine, Limits
 from holdfast.broker.redrive import Letters, redrive
 from holdfast.core.admin import AT_ONCE
-from holdfast.core.commands import Draft, Leased, Purge, Purged, Settlement, Standing, Verb
+from holdfast.core.commands import (
+    Draft,
+    GetStates,
+    Leased,
+    Purge,
+    Purged,
+    PutState,
+    Settlement,
+    Standing,
+    Verb,
+)
 from holdfast.core.effects import Op
 from holdfast.core.groups import NEVER
 from holdfast.core.journal import Row, gone, read_block, rows
 from holdfast.core.queue import GROUP_DEFAULT, PRIORITY_DEFAULT, GroupKind
 from holdfast.core.records import NO_EXTRA, Extra, Message, Origin, Table, journal_key, message_key, read_message
+from holdfast.core.records import State as Workflow
 from holdfast.core.states import Event, State
 from holdfast.core.transactions import Stage, Transaction
 from holdfast.errors import HoldfastError
@@ -470,6 +481,31 @@ class Scene:
                 yield f"{self.name(letter)} -> {self.name(message) if message else 'nowhere'}"
             for letter, error in done.refused.items():
                 yield f"{self.name(letter)}: {self._error(error)}"
+
+    # --- workflow state ---------------------------------------------------------------------------------------------
+
+    def do_put(self, arguments: list[str], options: Options) -> Iterator[str]:
+        """`put m1 data group=g match=0 token=t1`"""
+        message_id, group = self.ids[arguments[0]], options.get("group", GROUP_DEFAULT)
+        queue = self._queue(self.homes[message_id])
+        token = self._settlement(Verb.EXTEND, message_id, group, options).token
+        if_match = int(options["match"]) if "match" in options else None
+        partition = max(self.engine.holder(queue, group, message_id), 0)
+        command = PutState(group, message_id, token, arguments[1].encode(), if_match)
+        state = self.engine.step(queue, queue.shards[partition], command, self.now)
+        assert isinstance(state, Workflow)
+        yield f"etag {state.etag}"
+
+    def do_state(self, arguments: list[str], options: Options) -> Iterator[str]:
+        message_id, group = self.ids[arguments[0]], options.get("group", GROUP_DEFAULT)
+        queue = self._queue(self.homes[message_id])
+        token = 0
+        if "token" in options:
+            token = next((value for value, name in self.tokens.items() if name == options["token"]), 1)
+        partition, _, _ = admin.find(self.engine, queue.name, message_id, self.now)
+        reply = self.engine.step(queue, queue.shards[partition], GetStates(group, [(message_id, token)]), self.now)
+        assert isinstance(reply, list)
+        yield f"etag {reply[0].etag}: {reply[0].data.decode()}" if reply[0] is not None else "no state"
 
     # --- transactions -----------------------------------------------------------------------------------------------
 

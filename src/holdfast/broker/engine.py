@@ -46,7 +46,20 @@ from holdfast.core.queue import (
     check_name,
     dead_queue_of,
 )
-from holdfast.core.records import LAST, Delivery, Place, Table, journal_key, queue_key, read_ready, ready_key, shard_key
+from holdfast.core.records import (
+    FLAG_STATE,
+    LAST,
+    Delivery,
+    Place,
+    Table,
+    delivery_key,
+    journal_key,
+    queue_key,
+    read_ready,
+    read_state,
+    ready_key,
+    shard_key,
+)
 from holdfast.core.shard import PASS_BY_MAX, HotBodies, Rows, Shard
 from holdfast.errors import (
     GroupNotFound,
@@ -80,6 +93,7 @@ _OF_SHARDS = (
     Table.DEDUP,
     Table.DEDUP_ENDS,
     Table.SOURCES,
+    Table.STATES,
 )
 
 
@@ -450,7 +464,7 @@ class Engine:
         for index, settlement in enumerate(settlements):
             partition = settlement.partition
             if not 0 <= partition < len(queue.shards):
-                partition = self._holder(queue, group, settlement.id)
+                partition = self.holder(queue, group, settlement.id)
             if partition < 0:
                 results[index] = LeaseLost(message_id=settlement.id)
             else:
@@ -469,7 +483,7 @@ class Engine:
         assert isinstance(reply, Settled)
         return reply.results
 
-    def _holder(self, queue: Queue, group: str, message_id: int) -> int:
+    def holder(self, queue: Queue, group: str, message_id: int) -> int:
         """The partition that has a delivery or remembers it, -1 if none does."""
         for shard in queue.shards:
             here = shard.groups.get(group)
@@ -539,9 +553,22 @@ class Engine:
                 self.dropped += items
                 letters = [0] * len(items)
             else:
-                letters = self._deliver_letters(queue, target_name, items, now)
+                carried = self._with_states(queue, shard, group, items)
+                letters = self._deliver_letters(queue, target_name, carried, now)
             outcomes = {item.delivery.id: letter for item, letter in zip(items, letters, strict=True)}
             self.step(queue, shard, Buried(group, outcomes), now)
+
+    def _with_states(self, queue: Queue, shard: Shard, group: str, doomed: list[Doomed]) -> list[Doomed]:
+        """Doomed deliveries with their workflow states, which the letters carry on. All of it is written."""
+        found = queue.record.group(group)
+        if found is None or not any(item.delivery.flags & FLAG_STATE for item in doomed):
+            return doomed
+        keys = [delivery_key(shard.number, found.number, item.delivery.id) for item in doomed]
+        values = self.store.get_many(Table.STATES, keys)
+        return [
+            item._replace(state=read_state(value) if value is not None else None)
+            for item, value in zip(doomed, values, strict=True)
+        ]
 
     def _deliver_letters(self, queue: Queue, target_name: str, doomed: list[Doomed], now: int) -> list[int]:
         """Ids of the dead letters, -1 where the dead queue could not take one."""

@@ -30,6 +30,7 @@ from holdfast.broker.members import Deliver, GroupName, Member, Removed
 from holdfast.broker.redrive import STEP, Letters, Redriven, redrive
 from holdfast.broker.redrive_jobs import Redrives
 from holdfast.broker.replies import Replies
+from holdfast.broker.state_calls import StateCalls
 from holdfast.broker.stats import GroupStats, QueueStats, Rates, cursor_stats, group_stats
 from holdfast.broker.transaction_calls import TransactionCalls
 from holdfast.broker.transactions import TransactionLimits
@@ -98,7 +99,7 @@ class Receipt(msgspec.Struct, frozen=True):
     durability: Durability
 
 
-class Node(LogCalls, TransactionCalls):
+class Node(LogCalls, StateCalls, TransactionCalls):
     """See the module."""
 
     def __init__(

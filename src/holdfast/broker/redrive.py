@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from holdfast.broker.admin import find
 from holdfast.broker.catalog import Queue, QueueName
 from holdfast.broker.engine import Engine
-from holdfast.core.commands import Browse, Browsed, Draft, Withdraw
+from holdfast.core.commands import Browse, Browsed, Draft, GetStates, Withdraw
 from holdfast.core.records import Message, Origin
 from holdfast.core.shard import Shard
 from holdfast.core.states import Reason, State
@@ -156,7 +156,7 @@ def _move(
         moved = {letter.id: 0 for letter in letters}
     else:
         by_target: dict[str, list[Message]] = {}
-        for letter in letters:
+        for letter in _with_states(engine, queue, shard, letters, now):
             origin = letter.extra.origin
             by_target.setdefault(target or (origin.source_queue if origin else ""), []).append(letter)
         targets = {to: _target(engine, queue, to, going, done, now) for to, going in by_target.items()}
@@ -170,6 +170,22 @@ def _move(
         count = engine.step(queue, shard, Withdraw(gone, "" if discard else Reason.REDRIVEN), now)
         assert count == len(gone), "a letter that was redriven was not there any more"
     done.moved = list(moved.items())
+
+
+def _with_states(engine: Engine, queue: Queue, shard: Shard, letters: list[Message], now: int) -> list[Message]:
+    """Letters with their newest workflow states: consumers of the dead queue may have changed them."""
+    newest = {letter.id: letter.extra.state for letter in letters}
+    for name, group in shard.groups.items():
+        touched = [letter.id for letter in letters if letter.id in group.deliveries]
+        if not touched:
+            continue
+        states = engine.step(queue, shard, GetStates(name, [(message_id, 0) for message_id in touched]), now)
+        assert isinstance(states, list)
+        for message_id, state in zip(touched, states, strict=True):
+            before = newest[message_id]
+            if state is not None and (before is None or state.etag > before.etag):
+                newest[message_id] = state
+    return [replace(letter, extra=replace(letter.extra, state=newest[letter.id])) for letter in letters]
 
 
 def _target(engine: Engine, queue: Queue, to: str, letters: list[Message], done: Redriven, now: int) -> Queue | None:

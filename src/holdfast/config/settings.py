@@ -130,6 +130,10 @@ class LimitSettings(msgspec.Struct, frozen=True, kw_only=True):
     read_bytes: Annotated[int, Size(MIB, GIB)] = 32 * MIB
     """Payload bytes in one read of a cursor group, for the same reason as lease_bytes."""
 
+    state_bytes: Annotated[int, Size(1, 64 * MIB)] = MIB
+    """The workflow state that a consumer keeps beside one delivery. It is written anew with every change and carried by
+    dead letters; 1 MiB is as much as a message may have by default."""
+
     max_wait: Annotated[int, Duration(0, HOUR)] = 15 * MINUTE
     """The longest a lease request may wait for a message. A waiting request costs a few hundred bytes and no work, but
     proxies between drop silent connections, most after 15 minutes at the latest."""

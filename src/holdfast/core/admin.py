@@ -13,6 +13,7 @@ from holdfast.core.leasing import free_key, leave_lane, next_of_keys
 from holdfast.core.queue import PRIORITY_MAX, JournalMode
 from holdfast.core.reading import CHUNK, Live, liveness, locate, unschedule
 from holdfast.core.records import (
+    FLAG_STATE,
     GONE,
     LAST,
     Message,
@@ -73,7 +74,7 @@ def remove_group(shard: Shard, command: RemoveGroup, _now: int, effects: Effects
         shard.cursors.pop(command.name, None)
         effects.ops.append((Table.GROUPS, group_key(number, leaving.number), None))
         low, high = delivery_key(number, leaving.number, 0), delivery_key(number, leaving.number + 1, 0)
-        effects.ops.append((Table.DELIVERIES, low, Until(high)))
+        effects.ops += [(Table.DELIVERIES, low, Until(high)), (Table.STATES, low, Until(high))]
         low, high = leases_key(number, leaving.number, 0, 0), leases_key(number, leaving.number + 1, 0, 0)
         effects.ops.append((Table.LEASES, low, Until(high)))
         shard.head.unneeded_seq = 1
@@ -301,7 +302,9 @@ def _check_editable(shard: Shard, command: Edit, message: Message) -> None:
         if mask & group.bit:
             raise MessageNotWaiting(message_id=message.id, state="settled", group=group.name)
         delivery = group.deliveries.get(message.id)
-        if delivery is not None and (delivery.token or delivery.failures or delivery.doom):
+        if delivery is not None and (
+            delivery.token or delivery.failures or delivery.doom or delivery.flags & FLAG_STATE
+        ):
             state = State.LEASED if delivery.token else "dying" if delivery.doom else "being retried"
             raise MessageNotWaiting(message_id=message.id, state=state, group=group.name)
 

@@ -105,6 +105,23 @@ class Settled(msgspec.Struct):
     results: list[int | HoldfastError | None]
 
 
+class PutState(msgspec.Struct, frozen=True):
+    """Keep `data` beside a delivery, under its lease. `if_match`: only over the state with this etag, 0 for none."""
+
+    group: str
+    id: int
+    token: int
+    data: bytes
+    if_match: int | None = None
+
+
+class GetStates(msgspec.Struct, frozen=True):
+    """The states of deliveries, by message id and token. A token of 0 is not looked at."""
+
+    group: str
+    deliveries: list[tuple[int, int]]
+
+
 class Tick(msgspec.Struct, frozen=True):
     """Act on what is due by now: leases past their deadline, backoffs and delays that ended, expiry, forgetting."""
 
@@ -243,6 +260,8 @@ Command = (
     Enqueue
     | Lease
     | Settle
+    | PutState
+    | GetStates
     | Tick
     | Buried
     | CursorRead

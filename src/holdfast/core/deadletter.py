@@ -10,11 +10,13 @@ from holdfast.core.commands import Draft
 from holdfast.core.effects import Doomed
 from holdfast.core.queue import DEAD_PREFIX, QueueConfig, QueueRecord, dead_queue_of
 from holdfast.core.records import Origin
+from holdfast.core.workflow import inherited
 from holdfast.errors import DeadQueueInvalid, QueueInUse
 
 
 def dead_letter(source_queue: str, doomed: Doomed) -> Draft:
-    """A new message that carries where it comes from and why it died. Its producer's id stays with the source."""
+    """A new message that carries where it comes from and why it died, and the workflow state of the delivery. Its
+    producer's id stays with the source."""
     delivery, message = doomed.delivery, doomed.message
     origin = Origin(
         message.id,
@@ -26,7 +28,8 @@ def dead_letter(source_queue: str, doomed: Doomed) -> Draft:
         delivery.first_at,
         delivery.leased_at,
     )
-    extra = replace(message.extra, message_id=None, origin=origin, flags=0)
+    state = doomed.state or inherited(source_queue, doomed.group, message)
+    extra = replace(message.extra, message_id=None, origin=origin, flags=0, state=state)
     return Draft(message.payload, message.priority, 0, -1, extra)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from struct import Struct as Layout
 from typing import NamedTuple
 
-from holdfast.core.records import Delivery, Message, Table
+from holdfast.core.records import Delivery, Message, State, Table
 
 
 class Until:
@@ -89,6 +89,7 @@ class Doomed(NamedTuple):
     delivery: Delivery
     message: Message
     reason: str
+    state: State | None = None
 
 
 class Missing(Exception):

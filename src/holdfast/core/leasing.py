@@ -165,7 +165,7 @@ def _begin_again(
     delivery.consumer = command.consumer
     delivery.protocol = command.protocol
     group.hold(delivery)
-    _write(shard, group, delivery, effects)
+    write_own(shard, group, delivery, effects)
     return delivery
 
 
@@ -397,7 +397,7 @@ def extend(shard: Shard, group: LeaseGroup, delivery: Delivery, timeout: int, no
     """Move the deadline; returns the new one."""
     delivery.deadline = now + (timeout if timeout >= 0 else shard.config.delivery_timeout)
     group.deadlines.add(delivery.deadline, [delivery.id], [delivery.token])
-    _write(shard, group, delivery, effects)
+    write_own(shard, group, delivery, effects)
     group.count("extended")
     journal_one(shard, group, delivery, _EXTENDED, "", "", {"deliver_at": delivery.deadline}, effects)
     return delivery.deadline
@@ -420,7 +420,7 @@ def release(shard: Shard, group: LeaseGroup, delivery: Delivery, delay: int, now
         delivery.stamp = _stamp_behind(shard, delivery)
     group.put_back(delivery, now)
     _watch_expiry(shard, delivery)
-    _write(shard, group, delivery, effects)
+    write_own(shard, group, delivery, effects)
 
 
 def _watch_expiry(shard: Shard, delivery: Delivery) -> None:
@@ -460,7 +460,7 @@ def fail(
     delivery.stamp = _stamp_behind(shard, delivery)
     _watch_expiry(shard, delivery)
     group.put_back(delivery, now)
-    _write(shard, group, delivery, effects)
+    write_own(shard, group, delivery, effects)
 
 
 def _stamp_behind(shard: Shard, delivery: Delivery) -> int:
@@ -477,7 +477,7 @@ def _end_lease(group: LeaseGroup, delivery: Delivery) -> None:
     group.dirty = True
 
 
-def _write(shard: Shard, group: LeaseGroup, delivery: Delivery, effects: Effects) -> None:
+def write_own(shard: Shard, group: LeaseGroup, delivery: Delivery, effects: Effects) -> None:
     """A delivery is no longer as its lease's batch has it, if it was: it has a record of its own."""
     group.leave_batches([delivery])
     effects.ops.append(
@@ -693,5 +693,5 @@ def _wait_for_dead_queue(
     delivery.doom = reason
     delivery.ready_at = now + BURIAL_BACKOFF
     group.put_back(delivery, now)
-    _write(shard, group, delivery, effects)
+    write_own(shard, group, delivery, effects)
     group.count("burial_refused")

@@ -17,6 +17,7 @@ id, or, if it was delayed, a number that was taken like an id when it fell due. 
     LEASES     shard group token 0              first leases that one call gave; the token is the first one's
                shard group token 1              bits of those among them that are over
     DELIVERIES shard group id                   delivery: waiting for another attempt, or leased and not in LEASES
+    STATES     shard group id                   workflow state: version, etag, bytes
     SETTLED    shard seq                        bits of the groups that need the message no more, or a mark (below)
     EXPIRIES   shard expires seq                (empty) messages that expire before an older one does
     DEDUP      shard message-id                 id, end
@@ -144,6 +145,7 @@ def seq_of(key: bytes) -> int:
 FLAG_SOURCED = 1  # has a SOURCES record to remove with it
 FLAG_EARLY = 2  # has an EXPIRIES record
 FLAG_DUE = 4  # was delayed and fell due: has a DUE record
+FLAG_STATE = 8  # of a delivery: has a STATES record
 
 _NO_KEY = bytes(8)
 _READY_VALUE = Layout(">Q8sBI")
@@ -240,6 +242,13 @@ class Origin(msgspec.Struct, frozen=True, array_like=True, gc=False):
     last_attempt_at: int = 0
 
 
+class State(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Workflow state of a delivery (core/workflow.py). `etag` is 1 for the first and grows with every change."""
+
+    etag: int
+    data: bytes
+
+
 class Extra(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What most messages do not have."""
 
@@ -253,6 +262,7 @@ class Extra(msgspec.Struct, frozen=True, array_like=True, gc=False):
     origin: Origin | None = None
     flags: int = 0
     utf8: bool = False  # the producer says that the payload is text
+    state: State | None = None  # of a dead letter or a redriven message: what its deliveries begin with
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
@@ -544,6 +554,23 @@ def _lease(leases: Leases, batch: Batch, index: int) -> Delivery:
         batch=batch,
         index=index,
     )
+
+
+# --- workflow state -------------------------------------------------------------------------------------------------
+
+STATE_VERSION = 1
+_STATE = Layout(">BQ")
+
+
+def write_state(state: State) -> bytes:
+    return _STATE.pack(STATE_VERSION, state.etag) + state.data
+
+
+def read_state(value: bytes) -> State:
+    version, etag = _STATE.unpack_from(value)
+    if version != STATE_VERSION:
+        raise FormatUnknown(path="a workflow state", found=version, known=STATE_VERSION)
+    return State(etag, value[_STATE.size :])
 
 
 # --- heads: written once a commit for every shard and group it touched ------------------------------------------------

@@ -24,6 +24,7 @@ from holdfast.core.records import (
     FLAG_DUE,
     FLAG_EARLY,
     FLAG_SOURCED,
+    FLAG_STATE,
     GONE_PART,
     KEPT,
     LAST,
@@ -491,8 +492,11 @@ class Shard:
         delivery = group.deliveries.pop(message_id)
         if delivery.token:
             group.leased -= 1
+        key = delivery_key(self.number, group.number, message_id)
         if group.leave_batches([delivery]):
-            effects.ops.append((Table.DELIVERIES, delivery_key(self.number, group.number, message_id), None))
+            effects.ops.append((Table.DELIVERIES, key, None))
+        if delivery.flags & FLAG_STATE:
+            effects.ops.append((Table.STATES, key, None))
         group.dirty = True
 
 

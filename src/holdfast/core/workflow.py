@@ -1,0 +1,98 @@
+"""Workflow state: bytes that a consumer keeps beside a delivery while it works on it.
+
+A state is made when it is first put, lives through retries, and goes with the delivery. It can be changed only under
+the delivery's lease, and has an `etag` that grows with every change, so that who puts can insist on what was got.
+
+A dead letter carries the state of the delivery that died, and a redriven message that of its letter: in the message
+itself (`Extra.state`), where it is the state that the next delivery begins with. Back in the queue it came from, that
+is so for the group it died in; the other groups have states of their own.
+"""
+
+from __future__ import annotations
+
+from holdfast.core.commands import GetStates, PutState
+from holdfast.core.effects import Effects, Read
+from holdfast.core.groups import LeaseGroup
+from holdfast.core.leasing import write_own
+from holdfast.core.reading import locate
+from holdfast.core.records import (
+    FLAG_SOURCED,
+    FLAG_STATE,
+    Delivery,
+    Message,
+    State,
+    Table,
+    delivery_key,
+    read_state,
+    write_state,
+)
+from holdfast.core.shard import Shard, handles
+from holdfast.errors import LeaseLost, StateChanged
+
+NO_STATE = State(0, b"")
+
+
+def inherited(queue: str, group: str, message: Message) -> State | None:
+    """The state with which a delivery of a dead letter or a redriven message begins."""
+    state, origin = message.extra.state, message.extra.origin
+    if group and origin is not None and origin.source_queue == queue and origin.source_group != group:
+        return None
+    return state
+
+
+@handles(PutState)
+def put_state(shard: Shard, command: PutState, _now: int, effects: Effects) -> None:
+    group = shard.lease_group(command.group, "keep a state")
+    delivery = group.deliveries.get(command.id)
+    if delivery is None or not delivery.token or delivery.token != command.token:
+        raise LeaseLost(message_id=command.id)
+    before = _states(shard, group, [delivery])[0] or NO_STATE
+    if command.if_match is not None and command.if_match != before.etag:
+        raise StateChanged(message_id=command.id, etag=before.etag, given=command.if_match)
+    after = State(before.etag + 1, command.data)
+    key = delivery_key(shard.number, group.number, delivery.id)
+    effects.ops.append((Table.STATES, key, write_state(after)))
+    if not delivery.flags & FLAG_STATE:
+        delivery.flags |= FLAG_STATE
+        write_own(shard, group, delivery, effects)
+        group.dirty = True
+    effects.reply = after
+
+
+@handles(GetStates)
+def get_states(shard: Shard, command: GetStates, _now: int, effects: Effects) -> None:
+    """The states of deliveries, in order; None where there is none."""
+    group = shard.lease_group(command.group, "keep a state")
+    waiting: list[Message] = []
+    deliveries: list[Delivery] = []
+    for message_id, token in command.deliveries:
+        delivery = group.deliveries.get(message_id)
+        if token and (delivery is None or delivery.token != token):
+            raise LeaseLost(message_id=message_id)
+        if delivery is not None:
+            deliveries.append(delivery)
+        else:
+            waiting.append(locate(shard, message_id)[0])
+    found = {d.id: state for d, state in zip(deliveries, _states(shard, group, deliveries), strict=True)}
+    found |= {message.id: inherited(shard.queue, group.name, message) for message in waiting}
+    effects.reply = [found[message_id] for message_id, _ in command.deliveries]
+
+
+def _states(shard: Shard, group: LeaseGroup, deliveries: list[Delivery]) -> list[State | None]:
+    """The states of deliveries that the group has touched."""
+    reads = {
+        delivery.id: Read(Table.STATES, delivery_key(shard.number, group.number, delivery.id))
+        for delivery in deliveries
+        if delivery.flags & FLAG_STATE
+    }
+    shard.want(reads.values())
+    heirs = [d for d in deliveries if d.flags & FLAG_SOURCED and d.id not in reads]
+    shard.want_bodies(delivery.seq for delivery in heirs)
+    found: dict[int, State | None] = {}
+    for message_id, read in reads.items():
+        value = shard.get(read.table, read.key)
+        assert value is not None, f"the state of message {message_id} in group {group.name!r} is missing"
+        found[message_id] = read_state(value)
+    for delivery in heirs:
+        found[delivery.id] = inherited(shard.queue, group.name, shard.message(delivery.seq))
+    return [found.get(delivery.id) for delivery in deliveries]

@@ -1,0 +1,92 @@
+"""Workflow state through the node."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.broker.node import Node
+from holdfast.core.commands import Draft, Leased, Settlement, Verb
+from holdfast.core.records import Extra, State
+from holdfast.errors import GroupNotFound, LeaseLost, LimitExceeded, MessageNotFound, QueueNotFound, StateChanged
+from tests.broker.conftest import Restart
+
+TASKS = ("default", "tasks")
+DEAD = ("default", "dlq/tasks")
+
+
+async def one(node: Node) -> Leased:
+    (leased,) = await node.lease(TASKS, "g", 1)
+    return leased
+
+
+async def settle(node: Node, leased: Leased, verb: Verb) -> None:
+    settlement = Settlement(leased.message.id, leased.token, verb, delay=0 if verb is Verb.NACK else -1)
+    assert await node.settle(TASKS, "g", [settlement]) == [None]
+
+
+async def test_a_state_is_kept_from_one_attempt_to_the_next_and_over_a_restart(restart: Restart) -> None:
+    node = await restart()
+    await node.enqueue(TASKS, [Draft(b"job")])
+    leased = await one(node)
+    message_id = leased.message.id
+    assert await node.get_state(TASKS, "g", message_id) is None
+    assert await node.put_state(TASKS, "g", message_id, leased.token, b"half", if_match=0) == State(1, b"half")
+    await settle(node, leased, Verb.NACK)
+    node = await restart()
+    assert await node.get_state(TASKS, "g", message_id) == State(1, b"half")
+    again = await one(node)
+    assert await node.states(TASKS, "g", [again]) == [State(1, b"half")]
+    with pytest.raises(StateChanged):
+        await node.put_state(TASKS, "g", message_id, again.token, b"other", if_match=0)
+    await node.put_state(TASKS, "g", message_id, again.token, b"done", if_match=1)
+    await settle(node, again, Verb.ACK)
+    with pytest.raises(MessageNotFound):
+        await node.get_state(TASKS, "g", message_id)
+
+
+async def test_states_of_many_are_read_together(node: Node) -> None:
+    await node.enqueue(TASKS, [Draft(b"%d" % i, extra=Extra(key=f"k{i}")) for i in range(6)])
+    leased = await node.lease(TASKS, "g", 6)
+    for item in leased[::2]:
+        await node.put_state(TASKS, "g", item.message.id, item.token, item.message.payload)
+    await settle(node, leased[1], Verb.ACK)
+    states = await node.states(TASKS, "g", leased)
+    assert [state.data if state else None for state in states] == [
+        item.message.payload if index % 2 == 0 else None for index, item in enumerate(leased)
+    ]
+    assert await node.states(("default", "nowhere"), "g", leased[:1]) == [None]
+    assert await node.states(TASKS, "other", leased[:1]) == [None]
+
+
+async def test_correlation_and_state_go_into_the_dead_letter_and_back(node: Node) -> None:
+    await node.enqueue(TASKS, [Draft(b"job", extra=Extra(correlation_id="request-7"))])
+    leased = await one(node)
+    await node.put_state(TASKS, "g", leased.message.id, leased.token, b"half")
+    await settle(node, leased, Verb.REJECT)
+    ((_, letter, _),) = (await node.browse(DEAD)).messages
+    assert letter.extra.correlation_id == "request-7"
+    assert await _states_of_letter(node, letter.id) == State(1, b"half")
+    assert [len(step.moved) async for step in node.redrive(DEAD)] == [1]
+    back = await one(node)
+    assert back.message.extra.correlation_id == "request-7"
+    assert await node.states(TASKS, "g", [back]) == [State(1, b"half")]
+
+
+async def _states_of_letter(node: Node, letter_id: int) -> State | None:
+    await node.create_group(DEAD, "look")
+    return await node.get_state(DEAD, "look", letter_id)
+
+
+async def test_what_cannot_be_kept_is_refused(node: Node) -> None:
+    with pytest.raises(QueueNotFound):
+        await node.put_state(TASKS, "g", 1, 1, b"")
+    await node.enqueue(TASKS, [Draft(b"job")])
+    with pytest.raises(GroupNotFound):
+        await node.put_state(TASKS, "g", 1, 1, b"")
+    leased = await one(node)
+    with pytest.raises(LeaseLost):
+        await node.put_state(TASKS, "g", leased.message.id + 1, leased.token, b"")
+    with pytest.raises(LeaseLost):
+        await node.get_state(TASKS, "g", leased.message.id, leased.token + 1)
+    with pytest.raises(LimitExceeded, match="1048576 bytes"):
+        await node.put_state(TASKS, "g", leased.message.id, leased.token, b"x" * ((1 << 20) + 1))
