@@ -1,8 +1,8 @@
 """Group commit: everything that happened in a turn of the loop is one batch, and batches share syncs.
 
 Operations change the engine at once and then wait for one of two things: `written` (the batch that holds them is in
-the store) or `durable` (and synced). While a sync runs on its thread, further batches are written; they share the next
-sync. Nobody waits for a future of his own: there is one for each batch and one for each sync.
+the store) or `durable` (and synced). While a sync runs on its thread (broker/syncing.py), further batches are written;
+they share the next sync. Nobody waits for a future of his own: there is one for each batch and one for each sync.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
 from holdfast.broker.engine import Engine
+from holdfast.broker.syncing import Syncer
 from holdfast.errors import HoldfastError, StoreUnavailable
 from holdfast.store.contract import Store
 
@@ -50,6 +50,7 @@ class GroupCommit:
         before: Callable[[], None],
         after: Callable[[bool], None],
         on_failure: Callable[[HoldfastError], None],
+        sync_in_place_max_seconds: float = 0.0,
     ) -> None:
         self.engine: Engine | None = None
         self.batches = 0
@@ -58,19 +59,19 @@ class GroupCommit:
         self.batch_rows = Distribution((1, 3, 10, 30, 100, 300, 1_000, 3_000, 10_000, 30_000))
         self.sync_times = Distribution((0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0))
         self._lsn = 0
-        self._store = store
         self._before = before
         self._after = after
         self._on_failure = on_failure
         self._loop = asyncio.get_running_loop()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="holdfast-sync")
+        self._syncer = Syncer(store, self._synced, sync_in_place_max_seconds)
         self._scheduled = False
         self._in_turn = False
         self._unsynced = False
         self._written: asyncio.Future[None] | None = None
         self._durable: asyncio.Future[None] | None = None
         self._syncing: asyncio.Future[None] | None = None
-        self._on_synced: list[Callable[[], None]] = []
+        self._on_synced: list[Callable[[], None]] = []  # with the next sync
+        self._on_syncing: list[Callable[[], None]] = []  # with the one that runs
 
     def soon(self) -> None:
         """Have a turn at the end of this pass of the loop."""
@@ -152,21 +153,16 @@ class GroupCommit:
             return
         self._syncing, self._durable = self._durable, None
         self._unsynced = False
-        callbacks, self._on_synced = self._on_synced, []
-        started = self._loop.time()
-        job = self._loop.run_in_executor(self._thread, self._store.sync)
-        job.add_done_callback(lambda done: self._synced(done, callbacks, started))
+        self._on_syncing, self._on_synced = self._on_synced, []
+        self._syncer.start()
 
-    def _synced(self, job: asyncio.Future[None], callbacks: list[Callable[[], None]], started: float) -> None:
+    def _synced(self, error: Exception | None, seconds: float) -> None:
         waiting, self._syncing = self._syncing, None
-        if job.cancelled():
-            error: BaseException | None = StoreUnavailable(problem="the sync was interrupted")
-        else:
-            error = job.exception()
+        callbacks, self._on_syncing = self._on_syncing, []
         self.syncs += 1
-        took = self._loop.time() - started
-        self.sync_seconds += took
-        self.sync_times.add(took)
+        self.sync_seconds += seconds
+        self.sync_times.add(seconds)
+        self._syncer.met(seconds, company=self._durable is not None or self._scheduled)
         if error is not None:
             if waiting is not None and not waiting.done():
                 waiting.set_exception(error)
@@ -196,7 +192,7 @@ class GroupCommit:
         """Wait for the sync that runs; no more are started."""
         if self._syncing is not None:
             await asyncio.wait([self._syncing])
-        self._thread.shutdown(wait=True)
+        self._syncer.close()
 
 
 def _copy(source: asyncio.Future[None], target: asyncio.Future[None]) -> None:

@@ -144,7 +144,13 @@ class Node(LogCalls, StateCalls, TransactionCalls):
         self.broken = loop.create_future()
         self.started_at = self.clock()
         self.health.lag.start()
-        self._commit = GroupCommit(self.store, self._before_write, self._after_write, self._store_failed)
+        self._commit = GroupCommit(
+            self.store,
+            self._before_write,
+            self._after_write,
+            self._store_failed,
+            self.config.store.sync_in_place_max / SECOND,
+        )
         await self.webhooks.start()
         self._keeper = Keeper(self.config, self.store, self._open, self._durable)
         self._open_engine()
