@@ -29,7 +29,7 @@ from holdfast.client import (
     Workers,
     worker,
 )
-from holdfast.errors import InvalidArgument
+from holdfast.errors import InvalidArgument, ReplyTimeout
 from holdfast.testing import Broker
 
 WAIT = "10s"
@@ -426,3 +426,19 @@ async def test_a_worker_process_drains_on_sigterm(tmp_path: Path, job: str, code
         if depth:
             (back,) = await client.receive("jobs", wait=WAIT)
             assert back.attempt == 1
+
+
+async def test_a_request_is_answered_by_what_a_worker_returns(client: Client) -> None:
+    @worker("questions")
+    async def double(number: int) -> int:
+        return number * 2
+
+    stop = asyncio.Event()
+    serving = asyncio.create_task(Workers(double).serve(client, stop))
+    replies = await asyncio.gather(*(client.request("questions", number, timeout=WAIT) for number in range(5)))
+    assert [reply.json(int) for reply in replies] == [0, 2, 4, 6, 8]
+    assert all(reply.request_id for reply in replies)
+    stop.set()
+    await serving
+    with pytest.raises(ReplyTimeout):
+        await client.request("nobody", "x", timeout="50ms")

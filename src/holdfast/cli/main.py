@@ -22,11 +22,13 @@ from typing import Any
 import click
 
 from holdfast import __version__
+from holdfast.cli.bench import bench
 from holdfast.cli.browse import browse
 from holdfast.cli.completion import completion
 from holdfast.cli.config import config
 from holdfast.cli.connection import Connection, connection_options
 from holdfast.cli.dlq import dlq
+from holdfast.cli.doctor import doctor
 from holdfast.cli.options import give_twins
 from holdfast.cli.output import show_error
 from holdfast.cli.queue import queue
@@ -35,6 +37,7 @@ from holdfast.cli.send import send
 from holdfast.cli.serve import serve
 from holdfast.cli.settle import ack, extend, nack, reject, release
 from holdfast.cli.token import token
+from holdfast.cli.top import top
 from holdfast.cli.user import user
 from holdfast.cli.worker import worker
 from holdfast.errors import ConfigUnreadable, HoldfastError, InvalidConfig
@@ -44,8 +47,14 @@ EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
 
+ANYWHERE = ("--url", "--token", "--token-file")
+
+
 class _Root(click.Group):
-    """Shows our errors as one line instead of a traceback."""
+    """Shows our errors as one line instead of a traceback, and takes the server's address after the command too."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, _in_front(args))
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -55,6 +64,23 @@ class _Root(click.Group):
         except HoldfastError as error:
             show_error(error)
             ctx.exit(EXIT_USAGE if isinstance(error, InvalidConfig | ConfigUnreadable) else EXIT_FAILED)
+
+
+def _in_front(args: list[str]) -> list[str]:
+    """People write `holdfast queue list --url ...` as well."""
+    front: list[str] = []
+    rest: list[str] = []
+    left = iter(args)
+    for arg in left:
+        if arg == "--":
+            rest += [arg, *left]
+        elif arg in ANYWHERE:
+            front += [arg, *([value] if (value := next(left, None)) is not None else [])]
+        elif arg.partition("=")[0] in ANYWHERE:
+            front.append(arg)
+        else:
+            rest.append(arg)
+    return [*front, *rest]
 
 
 @click.group(cls=_Root, context_settings={"help_option_names": ["-h", "--help"]})
@@ -85,6 +111,9 @@ COMMANDS: tuple[click.Command, ...] = (
     browse,
     dlq,
     worker,
+    top,
+    bench,
+    doctor,
     config,
     user,
     token,

@@ -80,6 +80,14 @@ def _cell(value: object) -> str:
     return "-" if value is None or value == "" else str(value)
 
 
+def show_one_line(word: str, style: str, about: str, text: str, advice: str) -> None:
+    """A finding: a coloured word, what it is about, what was found, and below it what to do."""
+    console = Console(file=sys.stdout, soft_wrap=True)
+    console.print(Text.assemble((f"{word:<8}", style), " ", (f"{about:<16}", "bold"), " ", text))
+    if advice:
+        console.print(Text(f"{'':<26}{advice}", style="dim" if word == "ok" else ""))
+
+
 def show_error(error: HoldfastError) -> None:
     """The message, and the stable code to search the documentation for."""
     message = Text.assemble(("error", "bold red"), f": {error} ", (f"[{error.code}]", "dim"))

@@ -124,7 +124,7 @@ def _report(queue: str, ids: list[str | None], duplicates: set[int], output: str
 
 @contextmanager
 def _source(payload: str | None, path: Path | None, lines: Path | None) -> Iterator[tuple[Iterator[bytes], int | None]]:
-    """Payloads, and how many bytes there are to read if that is known."""
+    """Payloads, and how many there are if that is known."""
     if payload is not None:
         yield iter([payload.encode(errors="surrogateescape")]), None
         return
@@ -136,9 +136,20 @@ def _source(payload: str | None, path: Path | None, lines: Path | None) -> Itera
         return
     try:
         with file.open("rb") as opened:
-            yield (iter([opened.read()]) if path else _lines(opened)), None
+            if path:
+                yield iter([opened.read()]), None
+            else:
+                yield _lines(opened), _count(file)
     except OSError as error:
         raise InvalidArgument(field=f"File {file}", problem=f"cannot be read: {error.strerror or error}") from None
+
+
+def _count(file: Path) -> int | None:
+    """Lines of a file, for the bar; of a pipe nobody knows."""
+    if not file.is_file():
+        return None
+    with file.open("rb") as opened:
+        return sum(part.count(b"\n") for part in iter(lambda: opened.read(1 << 20), b""))
 
 
 def _lines(stream: BinaryIO) -> Iterator[bytes]:

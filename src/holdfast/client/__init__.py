@@ -14,6 +14,7 @@ from holdfast.client.consuming import Consumer as Consumer
 from holdfast.client.drafts import draft as draft
 from holdfast.client.messages import Message as Message
 from holdfast.client.messages import Received as Received
+from holdfast.client.messages import Reply as Reply
 from holdfast.client.retries import Retries as Retries
 from holdfast.client.sync import SyncClient as SyncClient
 from holdfast.client.sync import SyncConsumer as SyncConsumer

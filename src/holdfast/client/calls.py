@@ -84,6 +84,16 @@ def enqueue(queue: str, drafts: Sequence[wire.Draft], *, atomic: bool = False) -
     )
 
 
+def request(queue: str, wish: wire.Request, wait_seconds: float) -> Call[wire.Reply]:
+    return Call(
+        method="POST",
+        path=_path("request", segment(queue)),
+        read=_reader(wire.Reply),
+        body=_encode(wish),
+        wait_seconds=wait_seconds,
+    )
+
+
 def lease(queue: str, wish: wire.Lease, wait_seconds: float) -> Call[wire.Leased]:
     return Call(
         method="POST",
@@ -189,6 +199,10 @@ def consumers(queue: str) -> Call[wire.ConsumerList]:
 
 def overview() -> Call[wire.Overview]:
     return Call(method="GET", path=_path("overview"), read=_reader(wire.Overview), repeatable=True)
+
+
+def health() -> Call[wire.Health]:
+    return Call(method="GET", path=_path("health"), read=_reader(wire.Health), repeatable=True)
 
 
 # --- groups ---------------------------------------------------------------------------------------------------------

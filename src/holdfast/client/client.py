@@ -31,7 +31,7 @@ from holdfast.client.batches import Sent, SentMany
 from holdfast.client.consuming import Consumer
 from holdfast.client.drafts import Properties, as_draft, draft, size_of
 from holdfast.client.keeping import Keeper
-from holdfast.client.messages import Message, let_go
+from holdfast.client.messages import Message, Reply, let_go
 from holdfast.client.retries import Retries
 from holdfast.client.settling import Lane
 from holdfast.client.times import Duration, Instant, duration, instant, optional_duration, seconds
@@ -234,6 +234,37 @@ class Client:
             places = sorted(again)
             if places:
                 await asyncio.sleep(pause)
+
+    async def request(
+        self,
+        queue: str,
+        payload: object = b"",
+        *,
+        timeout: Duration = "30s",  # noqa: ASYNC109 - the server's, who takes the request back from waiting
+        key: str | None = None,
+        priority: int = 128,
+        ttl: Duration | None = None,
+        content_type: str | None = None,
+        properties: Properties | None = None,
+        correlation_id: str | None = None,
+    ) -> Reply:
+        """Send a message and wait for the reply to it; `ReplyTimeout` if none comes in time.
+
+        Whoever works on it sends the reply to its `reply_to` with the same correlation id; a worker does so by
+        returning it. A request whose connection breaks is not repeated: nobody could tell whether it was worked on.
+        """
+        message = draft(
+            payload,
+            key=key,
+            priority=priority,
+            ttl=ttl,
+            content_type=content_type,
+            properties=properties,
+            correlation_id=correlation_id,
+        )
+        fields = {name: getattr(message, name) for name in message.__struct_fields__}
+        wish = wire.Request(timeout=duration(timeout), encoding="base64", **fields)
+        return Reply(await self.call(calls.request(queue, wish, seconds(timeout, "timeout"))))
 
     # --- receiving --------------------------------------------------------------------------------------------------
 
@@ -475,6 +506,10 @@ class Client:
     async def overview(self) -> wire.Overview:
         """The node at a glance; its `namespace` is the one this client's credentials are for."""
         return await self.call(calls.overview())
+
+    async def health(self) -> wire.Health:
+        """The health of each part of the node."""
+        return await self.call(calls.health())
 
     # --- groups -----------------------------------------------------------------------------------------------------
 

@@ -19,17 +19,63 @@ from holdfast.errors import InvalidArgument, LeaseLost
 Value = TypeVar("Value")
 
 
-class Received:
-    """What can be read of a delivery."""
+class Content:
+    """A payload and what is said about it."""
 
-    def __init__(self, delivery: wire.Delivery) -> None:
-        self.delivery = delivery
-        self.body: bytes = delivery.body()
+    def __init__(self, message: wire.Message) -> None:
+        self._content = message
+        self.body: bytes = message.body()
         """The payload, byte for byte as it was sent."""
 
     @property
     def id(self) -> str:
-        return self.delivery.id
+        return self._content.id
+
+    @property
+    def properties(self) -> wire.Properties:
+        return self._content.properties
+
+    @property
+    def content_type(self) -> str | None:
+        return self._content.content_type
+
+    @property
+    def correlation_id(self) -> str | None:
+        return self._content.correlation_id
+
+    def text(self) -> str:
+        """The payload as UTF-8 text."""
+        try:
+            return self.body.decode()
+        except UnicodeDecodeError as error:
+            raise InvalidArgument(field="payload", problem=f"of message {self.id} is not UTF-8: {error}") from None
+
+    @overload
+    def json(self) -> Any: ...
+    @overload
+    def json(self, kind: type[Value]) -> Value: ...
+    def json(self, kind: Any = Any) -> Any:
+        """The payload as JSON; with a type, checked and converted to it by msgspec."""
+        try:
+            return msgspec.json.decode(self.body, type=kind)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise InvalidArgument(field="payload", problem=f"of message {self.id} is wrong: {error}") from None
+
+
+class Reply(Content):
+    """The reply to a request."""
+
+    def __init__(self, answer: wire.Reply) -> None:
+        super().__init__(answer.reply)
+        self.request_id = answer.request_id
+
+
+class Received(Content):
+    """What can be read of a delivery."""
+
+    def __init__(self, delivery: wire.Delivery) -> None:
+        super().__init__(delivery)
+        self.delivery = delivery
 
     @property
     def queue(self) -> str:
@@ -58,18 +104,6 @@ class Received:
         return self.delivery.priority
 
     @property
-    def properties(self) -> wire.Properties:
-        return self.delivery.properties
-
-    @property
-    def content_type(self) -> str | None:
-        return self.delivery.content_type
-
-    @property
-    def correlation_id(self) -> str | None:
-        return self.delivery.correlation_id
-
-    @property
     def reply_to(self) -> str | None:
         return self.delivery.reply_to
 
@@ -90,24 +124,6 @@ class Received:
     def lease_deadline(self) -> datetime:
         """By the server's clock. It moves when the lease is extended."""
         return moment(self.delivery.lease_deadline)
-
-    def text(self) -> str:
-        """The payload as UTF-8 text."""
-        try:
-            return self.body.decode()
-        except UnicodeDecodeError as error:
-            raise InvalidArgument(field="payload", problem=f"of message {self.id} is not UTF-8: {error}") from None
-
-    @overload
-    def json(self) -> Any: ...
-    @overload
-    def json(self, kind: type[Value]) -> Value: ...
-    def json(self, kind: Any = Any) -> Any:
-        """The payload as JSON; with a type, checked and converted to it by msgspec."""
-        try:
-            return msgspec.json.decode(self.body, type=kind)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise InvalidArgument(field="payload", problem=f"of message {self.id} is wrong: {error}") from None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id} of {self.queue!r} for {self.group!r}, attempt {self.attempt}>"

@@ -25,7 +25,7 @@ from holdfast.client.batches import Sent, SentMany
 from holdfast.client.client import CHUNK_MESSAGES, CONNECTIONS_MAX, HOLD, TIMEOUT_SECONDS, Client, Progress
 from holdfast.client.consuming import Consumer
 from holdfast.client.drafts import Properties
-from holdfast.client.messages import Message, Received
+from holdfast.client.messages import Message, Received, Reply
 from holdfast.client.portal import Portal
 from holdfast.client.retries import Retries
 from holdfast.client.times import Duration, Instant
@@ -259,6 +259,34 @@ class SyncClient:
             )
         )
 
+    def request(
+        self,
+        queue: str,
+        payload: object = b"",
+        *,
+        timeout: Duration = "30s",
+        key: str | None = None,
+        priority: int = 128,
+        ttl: Duration | None = None,
+        content_type: str | None = None,
+        properties: Properties | None = None,
+        correlation_id: str | None = None,
+    ) -> Reply:
+        """Send a message and wait for the reply to it; `ReplyTimeout` if none comes in time."""
+        return self._portal.run(
+            self._client.request(
+                queue,
+                payload,
+                timeout=timeout,
+                key=key,
+                priority=priority,
+                ttl=ttl,
+                content_type=content_type,
+                properties=properties,
+                correlation_id=correlation_id,
+            )
+        )
+
     def lease(
         self,
         queue: str,
@@ -347,6 +375,10 @@ class SyncClient:
     def overview(self) -> wire.Overview:
         """The node at a glance; its `namespace` is the one this client's credentials are for."""
         return self._portal.run(self._client.overview())
+
+    def health(self) -> wire.Health:
+        """The health of each part of the node."""
+        return self._portal.run(self._client.health())
 
     def groups(
         self,
