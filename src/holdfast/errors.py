@@ -445,6 +445,16 @@ class LoginThrottled(HoldfastError):
     grpc = "RESOURCE_EXHAUSTED"
 
 
+class NothingReady(HoldfastError):
+    """Nothing became ready in queue {queue!r} within the wait. Ask again."""
+
+    code = "waiting"
+    retryable = True
+    http = 409
+    mqtt = 0x83
+    grpc = "NOT_FOUND"
+
+
 class QueuePaused(HoldfastError):
     """Queue {queue!r} is paused. Resume it to go on."""
 

@@ -80,6 +80,10 @@ class Dispatcher:
         """Whether somebody waits already: who comes later goes behind."""
         return self._line(group) is not None
 
+    def line(self, group: GroupName) -> int:
+        """How many wait in a group's line."""
+        return len(self._line(group) or ())
+
     def waiting_for(self, queue: QueueName) -> int:
         return sum(len(line) for line in self._waiters.get(queue, {}).values())
 

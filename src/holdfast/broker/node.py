@@ -135,6 +135,7 @@ class Node(LogCalls, StateCalls, TransactionCalls):
         self._room_checked = 0
         self._keeper: Keeper | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._watchers: dict[QueueName, set[asyncio.Event]] = {}
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -255,6 +256,8 @@ class Node(LogCalls, StateCalls, TransactionCalls):
             for companion in self.companions:
                 engine.add(companion.gather(now))
             for name in engine.stirred:
+                for event in self._watchers.get(name, ()):
+                    event.set()
                 queue = engine.queues.get(name)
                 if queue is not None:
                     self._rates.setdefault(name, Rates()).sample(queue, now)
@@ -263,6 +266,19 @@ class Node(LogCalls, StateCalls, TransactionCalls):
             if engine.unfinished:  # somebody waits behind a hot key: look on after others have had their turn
                 engine.stirred |= engine.unfinished
                 self.commit.soon()
+
+    @contextmanager
+    def watch(self, name: QueueName) -> Iterator[asyncio.Event]:
+        """An event that is set whenever something may have changed in a queue. Clear it before you look."""
+        event = asyncio.Event()
+        watchers = self._watchers.setdefault(name, set())
+        watchers.add(event)
+        try:
+            yield event
+        finally:
+            watchers.discard(event)
+            if not watchers and self._watchers.get(name) is watchers:
+                del self._watchers[name]
 
     def _after_write(self, must_sync: bool) -> None:
         if must_sync:

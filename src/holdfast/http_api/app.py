@@ -28,7 +28,7 @@ from holdfast.http_api import deadletters, groups, health, leases, messages, met
 from holdfast.http_api.access import authorize, identify
 from holdfast.http_api.answers import Answer, Header, refusal
 from holdfast.http_api.call import Call, ClientGone
-from holdfast.http_api.dialects import mqueue
+from holdfast.http_api.dialects import lockd, mqueue
 from holdfast.http_api.routes import Endpoint, Right, Router, Routes, decoded
 from holdfast.units import SECOND
 
@@ -42,6 +42,7 @@ ROUTES: tuple[Routes, ...] = (
     groups.ROUTES,
     deadletters.ROUTES,
     mqueue.ROUTES,
+    lockd.ROUTES,
     requests.ROUTES,
     health.ROUTES,
     metrics.ROUTES,
@@ -128,13 +129,17 @@ class Api:
         headers = dict(scope["headers"])
         correlation_id = _correlation_id(headers)
         call: Call | None = None
+        endpoint: Endpoint | None = None
         try:
             endpoint, parameters = _endpoint(scope, found)
             principal = NOBODY if endpoint.right is Right.NOBODY else await identify(self.gate, scope, headers)
             call = Call(self, scope, receive, endpoint, parameters, headers, correlation_id, principal)
             result = await self._answer(call)
         except HoldfastError as error:
-            result = refusal(error, correlation_id, call.batch_errors if call is not None else ())
+            if endpoint is not None and endpoint.refusal is not None:
+                result = endpoint.refusal(error)
+            else:
+                result = refusal(error, correlation_id, call.batch_errors if call is not None else ())
         except ClientGone:
             return
         except Exception:
@@ -175,9 +180,10 @@ class Api:
     async def _send(self, result: Answer, send: Send, correlation_id: str) -> None:
         headers: list[Header] = [
             (b"content-type", result.content_type),
-            (CORRELATION, correlation_id.encode()),
             *result.headers,
         ]
+        if not any(name == CORRELATION for name, _ in result.headers):
+            headers.append((CORRELATION, correlation_id.encode()))
         if self.closing:
             headers.append((b"connection", b"close"))
         body = result.body

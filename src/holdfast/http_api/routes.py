@@ -53,6 +53,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     gives_also: tuple[str, ...] = ()  # other content types of the answer
     headers: tuple[str, ...] = ()  # request headers with a meaning here
     act: str = ""  # its name in the audit log, if it is an act of administration
+    refusal: Callable[[HoldfastError], Answer] | None = None  # how errors look, if not as problems
     waits: bool = False  # may wait long: does not count against http.max_concurrency
     unwell: bool = False  # gives its answer with 503 too, and while the server stops
 
@@ -72,8 +73,9 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
 class Routes:
     """The endpoints of one module, under one heading."""
 
-    def __init__(self, tag: str) -> None:
+    def __init__(self, tag: str, refusal: Callable[[HoldfastError], Answer] | None = None) -> None:
         self.tag = tag
+        self.refusal = refusal
         self.endpoints: list[Endpoint] = []
 
     def __call__(
@@ -114,6 +116,7 @@ class Routes:
                 act=act,
                 waits=waits,
                 unwell=unwell,
+                refusal=self.refusal,
             )
             self.endpoints.append(endpoint)
             return handler

@@ -15,6 +15,7 @@ from typing import Literal
 import msgspec
 
 from holdfast import wire
+from holdfast.broker.catalog import QueueName
 from holdfast.broker.members import GroupName
 from holdfast.broker.node import Subscription
 from holdfast.core.commands import Leased, Verb
@@ -63,10 +64,10 @@ Line = list[Leased] | HoldfastError | None
 class Stream:
     """One client that is being sent to."""
 
-    def __init__(self, call: Call, query: StreamQuery) -> None:
+    def __init__(self, call: Call, query: StreamQuery, queue: QueueName) -> None:
         self.call = call
         self.query = query
-        self.queue = call.queue
+        self.queue = queue
         self.member = read_consumer(query.consumer) or f"http-{call.correlation_id}"
         self.group: GroupName = (self.queue, query.group)
         self.ended: HoldfastError | None = None
@@ -182,7 +183,14 @@ async def stream(call: Call) -> Answer:
     NDJSON: lines with `delivery`, `heartbeat` or `end`. Settle with ordinary requests; each makes room for another
     delivery. When the client goes, what it has not settled is given back at once.
     """
-    query = call.query(StreamQuery)
+    opened = await open_stream(call, call.query(StreamQuery), call.queue)
+    events = "text/event-stream" in (call.header(b"accept") or "")
+    write, content_type = (_event, EVENTS) if events else (_line, NDJSON)
+    return Answer(_parts(opened, write), 200, content_type, NO_BUFFERING, opened.close)
+
+
+async def open_stream(call: Call, query: StreamQuery, queue: QueueName, protocol: str = PROTOCOL) -> Stream:
+    """A stream that has joined its group. Whoever opens it must close it."""
     streams = call.api.streams
     if len(streams) >= call.api.config.http.max_streams:
         raise LimitExceeded(
@@ -193,7 +201,7 @@ async def stream(call: Call) -> Answer:
     timeout = duration(query.timeout, "timeout") if query.timeout else -1
     if timeout > call.api.config.limits.max_lease_timeout:
         raise InvalidArgument(field="timeout", problem=f"is at most {call.api.config.limits.max_lease_timeout} us")
-    opened = Stream(call, query)
+    opened = Stream(call, query, queue)
     credit = min(query.credit, query.limit) if query.limit else query.credit
     opened.subscription = await call.node.subscribe(
         opened.queue,
@@ -202,15 +210,13 @@ async def stream(call: Call) -> Answer:
         opened.take,
         credit=credit,
         lease_timeout=timeout,
-        protocol=PROTOCOL,
+        protocol=protocol,
     )
     before = streams.get((opened.group, opened.member))
     if before is not None:
         before.end(StreamEnded(reason="another stream of the same consumer has taken over"))
     streams[opened.group, opened.member] = opened
-    events = "text/event-stream" in (call.header(b"accept") or "")
-    write, content_type = (_event, EVENTS) if events else (_line, NDJSON)
-    return Answer(_parts(opened, write), 200, content_type, NO_BUFFERING, opened.close)
+    return opened
 
 
 async def _parts(opened: Stream, write: Callable[[Line, Stream], bytes]) -> AsyncIterator[bytes]:

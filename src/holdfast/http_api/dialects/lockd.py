@@ -1,0 +1,598 @@
+"""lockd's queue API: `/v1/queue/` with `enqueue`, `dequeue`, `subscribe`, `ack`, `nack`, `extend`, `stats`, `watch`.
+
+Deliveries come as multipart: a `meta` part with JSON and a `payload` part. A lease's identifier, fencing token and
+metadata tag are all our lease token. Consumers share the group `default`; `owner` is the consumer's name. How long a
+message is hidden and how often it is tried is the queue's configuration here: a message may ask for something else at
+its enqueue, and is answered with what it got.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import aclosing, suppress
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+
+from holdfast.auth.principal import Action
+from holdfast.broker.catalog import QueueName
+from holdfast.core.commands import Draft, Leased, Settlement, Verb
+from holdfast.core.queue import QueueConfig, check_name
+from holdfast.core.records import Extra
+from holdfast.core.records import Message as StoredMessage
+from holdfast.errors import (
+    Forbidden,
+    HoldfastError,
+    InvalidArgument,
+    LeaseLost,
+    LimitExceeded,
+    MalformedRequest,
+    MessageNotFound,
+    MessageTooLarge,
+    NothingReady,
+    QueueFull,
+    QueueNotFound,
+    RequestTooLarge,
+)
+from holdfast.http_api.answers import EVENTS, RETRY_AFTER_SECONDS, Answer, Header, answer, encode
+from holdfast.http_api.call import Call, decode, read_id
+from holdfast.http_api.multipart import Limits, boundary_of, read_parts
+from holdfast.http_api.payloads import META_BYTES_MAX, OCTETS
+from holdfast.http_api.routes import Right, Routes
+from holdfast.http_api.shapes import read_consumer
+from holdfast.http_api.streams import NO_BUFFERING, Stream, StreamQuery, open_stream
+from holdfast.units import SECOND
+
+PROTOCOL: Final = "lockd"
+GROUP: Final = "default"
+ATTRIBUTES: Final = "lockd-attributes"
+"""The property that keeps a message's attributes, as JSON: their values may be of any kind, those of properties not."""
+
+PAGE_MAX: Final = 1_000
+RELATED: Final = "multipart/related"
+Seconds = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
+Wait = Annotated[int, msgspec.Meta(ge=-1, le=10**9)]
+"""-1: do not wait; 0: as long as the server allows."""
+
+
+# --- shapes ---------------------------------------------------------------------------------------------------------
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Which queue."""
+
+    namespace: str = ""
+    queue: str = ""
+
+
+class EnqueueMeta(Place, frozen=True, kw_only=True):
+    """The `meta` part of an enqueue."""
+
+    delay_seconds: Seconds = 0
+    visibility_timeout_seconds: Seconds = 0
+    ttl_seconds: Seconds = 0
+    max_attempts: Annotated[int, msgspec.Meta(ge=0)] = 0
+    attributes: dict[str, Any] = {}
+    payload_content_type: str = ""
+
+
+class Enqueued(msgspec.Struct, frozen=True, kw_only=True):
+    """A message that is stored."""
+
+    namespace: str
+    queue: str
+    message_id: str
+    attempts: int
+    max_attempts: int
+    not_visible_until_unix: int
+    visibility_timeout_seconds: int
+    payload_bytes: int
+    correlation_id: str
+
+
+class Dequeue(Place, frozen=True, kw_only=True):
+    """What to be given."""
+
+    owner: str = ""
+    visibility_timeout_seconds: Seconds = 0
+    wait_seconds: Wait = 0
+    page_size: Annotated[int, msgspec.Meta(ge=0)] = 0
+    start_after: str = ""
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A delivery."""
+
+    namespace: str
+    queue: str
+    message_id: str
+    attempts: int
+    max_attempts: int
+    failure_attempts: int = 0
+    not_visible_until_unix: int
+    visibility_timeout_seconds: int
+    attributes: dict[str, Any] = {}
+    payload_content_type: str = ""
+    payload_bytes: int
+    correlation_id: str = ""
+    lease_id: str
+    lease_expires_at_unix: int
+    fencing_token: int
+    meta_etag: str
+
+
+class Dequeued(msgspec.Struct, frozen=True):
+    """The `meta` part of a delivery."""
+
+    message: Message
+
+
+class Lease(Place, frozen=True, kw_only=True):
+    """Which delivery, by the lease under which it is held."""
+
+    message_id: str
+    lease_id: str
+    fencing_token: int = 0
+    meta_etag: str = ""
+
+
+class Nack(Lease, frozen=True, kw_only=True):
+    """Give a delivery back. `defer` is no failure: no attempt is spent."""
+
+    delay_seconds: Seconds = 0
+    intent: Literal["failure", "defer"] = "failure"
+    last_error: Any = None
+
+
+class Extend(Lease, frozen=True, kw_only=True):
+    """Hold a delivery for longer."""
+
+    extend_by_seconds: Seconds = 0
+
+
+class Acked(msgspec.Struct, frozen=True):
+    acked: bool
+    correlation_id: str
+
+
+class Requeued(msgspec.Struct, frozen=True):
+    requeued: bool
+    meta_etag: str
+    correlation_id: str
+
+
+class Extended(msgspec.Struct, frozen=True):
+    lease_expires_at_unix: int
+    visibility_timeout_seconds: int
+    meta_etag: str
+    correlation_id: str
+
+
+class Stats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How a queue stands."""
+
+    namespace: str
+    queue: str
+    waiting_consumers: int
+    pending_candidates: int
+    total_consumers: int
+    has_active_watcher: bool
+    available: bool
+    head_message_id: str = ""
+    head_enqueued_at_unix: int = 0
+    head_not_visible_until_unix: int = 0
+    head_age_seconds: int = 0
+    correlation_id: str
+
+
+class Watched(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One event of `watch`."""
+
+    namespace: str
+    queue: str
+    available: bool
+    head_message_id: str = ""
+    changed_at_unix: int
+    correlation_id: str
+
+
+class Refusal(msgspec.Struct, frozen=True, omit_defaults=True):
+    """lockd's envelope of errors."""
+
+    error: str
+    detail: str
+    retry_after_seconds: int = 0
+
+
+_CODES: Final[dict[type[HoldfastError], str]] = {LeaseLost: "queue_message_lease_mismatch"}
+
+
+def refusal(error: HoldfastError) -> Answer:
+    """An error as lockd says it."""
+    code = _CODES.get(type(error), error.code)
+    wait_ms = int(str(error.details.get("retry_after_ms", RETRY_AFTER_SECONDS * 1000)))
+    wait = max(1, -(-wait_ms // 1000)) if error.retryable else 0
+    headers: list[Header] = [(b"retry-after", b"%d" % wait)] if wait else []
+    return Answer(encode(Refusal(code, str(error), wait)), error.http, headers=headers)
+
+
+ROUTES = Routes("lockd", refusal)
+
+_enqueue_meta = msgspec.json.Decoder(EnqueueMeta).decode
+_place = msgspec.json.Decoder(Place)
+_dequeue = msgspec.json.Decoder(Dequeue)
+_lease = msgspec.json.Decoder(Lease)
+_nack = msgspec.json.Decoder(Nack)
+_extend = msgspec.json.Decoder(Extend)
+_attributes = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+# --- enqueue --------------------------------------------------------------------------------------------------------
+
+
+@ROUTES(
+    "POST",
+    "/v1/queue/enqueue",
+    Right.KNOWN,
+    gives=Enqueued,
+    takes=("multipart/form-data", RELATED),
+    errors=(QueueNotFound, QueueFull, MessageTooLarge, RequestTooLarge, Forbidden),
+)
+async def enqueue(call: Call) -> Answer:
+    """Enqueue one message: a form with `meta` (JSON) and `payload`."""
+    limits = Limits(
+        {
+            "meta": (META_BYTES_MAX, RequestTooLarge(limit_bytes=META_BYTES_MAX)),
+            "payload": (call.api.config.http.max_request_bytes, RequestTooLarge()),
+        }
+    )
+    parts = await read_parts(call.chunks(), boundary_of(call.header(b"content-type") or ""), limits)
+    if "meta" not in parts:
+        raise MalformedRequest(problem="the form has no part named meta")
+    meta = decode(_enqueue_meta, bytes(parts["meta"].content))
+    name = _queue(call, meta, Action.PRODUCE)
+    payload = parts.get("payload")
+    content = bytes(payload.content) if payload is not None else b""
+    kind = meta.payload_content_type or (payload.content_type if payload is not None else "")
+    extra = Extra(
+        message_id=call.header(b"idempotency-key"),
+        properties=((ATTRIBUTES, encode(meta.attributes).decode()),) if meta.attributes else (),
+        correlation_id=call.correlation_id,
+        content_type=kind if kind not in {"", OCTETS} else None,
+    )
+    now = call.node.clock()
+    deliver_at = now + meta.delay_seconds * SECOND if meta.delay_seconds else 0
+    draft = Draft(
+        content, deliver_at=deliver_at, ttl=meta.ttl_seconds * SECOND if meta.ttl_seconds else -1, extra=extra
+    )
+    call.api.gate.admit(name[0], 1, len(content))
+    receipt = await call.node.enqueue(name, [draft], PROTOCOL)
+    if receipt.errors:
+        raise receipt.errors[0]
+    config = call.node.queue(name).config
+    return answer(
+        Enqueued(
+            namespace=name[0],
+            queue=name[1],
+            message_id=str(receipt.ids[0]),
+            attempts=0,
+            max_attempts=_attempts_max(config),
+            not_visible_until_unix=(deliver_at or now) // SECOND,
+            visibility_timeout_seconds=config.delivery_timeout // SECOND,
+            payload_bytes=len(content),
+            correlation_id=call.correlation_id,
+        )
+    )
+
+
+# --- consuming ------------------------------------------------------------------------------------------------------
+
+
+@ROUTES(
+    "POST",
+    "/v1/queue/dequeue",
+    Right.KNOWN,
+    body=Dequeue,
+    gives_also=(RELATED,),
+    errors=(QueueNotFound, NothingReady, Forbidden),
+    waits=True,
+)
+async def dequeue(call: Call) -> Answer:
+    """Lease deliveries, waiting for the first. If none comes in time, the answer is 409 `waiting`."""
+    wish = await call.json(_dequeue)
+    name = _queue(call, wish, Action.CONSUME)
+    limits = call.api.config.limits
+    wait = limits.max_wait if wish.wait_seconds == 0 else min(max(wish.wait_seconds, 0) * SECOND, limits.max_wait)
+    work = call.node.lease(
+        name,
+        GROUP,
+        min(max(wish.page_size, 1), PAGE_MAX),
+        timeout=wish.visibility_timeout_seconds * SECOND or -1,
+        wait=wait,
+        consumer=_owner(wish),
+        protocol=PROTOCOL,
+    )
+    found = await call.api.while_there(call, work) if wait else await work
+    if not found:
+        raise NothingReady(queue=name[1])
+    boundary = secrets.token_hex(16)
+    body = _parts(call, name, found, boundary) + b"--%b--\r\n" % boundary.encode()
+    return Answer(body, 200, _content_type(boundary), _correlation(found[0]))
+
+
+@ROUTES(
+    "POST",
+    "/v1/queue/subscribe",
+    Right.KNOWN,
+    body=Dequeue,
+    gives_also=(RELATED,),
+    errors=(QueueNotFound, LimitExceeded, Forbidden),
+    waits=True,
+)
+async def subscribe(call: Call) -> Answer:
+    """Be sent deliveries as they become ready, for as long as the connection lasts, `page_size` unsettled at a time.
+
+    What is not settled when the connection ends is given back at once.
+    """
+    wish = await call.json(_dequeue)
+    name = _queue(call, wish, Action.CONSUME)
+    query = StreamQuery(
+        group=GROUP,
+        credit=min(max(wish.page_size, 1), PAGE_MAX),
+        timeout=f"{wish.visibility_timeout_seconds}s" if wish.visibility_timeout_seconds else "",
+        consumer=_owner(wish),
+    )
+    stream = await open_stream(call, query, name, PROTOCOL)
+    boundary = secrets.token_hex(16)
+    return Answer(_endless(stream, name, boundary), 200, _content_type(boundary), NO_BUFFERING, stream.close)
+
+
+async def _endless(stream: Stream, name: QueueName, boundary: str) -> AsyncIterator[bytes]:
+    async with aclosing(stream.lines()) as lines:
+        async for line in lines:
+            if isinstance(line, HoldfastError):
+                yield b"--%b--\r\n" % boundary.encode()
+            elif line:
+                yield _parts(stream.call, name, line, boundary)
+
+
+def _parts(call: Call, name: QueueName, found: list[Leased], boundary: str) -> bytes:
+    """Two parts for each delivery. Several in one answer are told apart by file names."""
+    config = call.node.queue(name).config
+    parts: list[bytes | str] = []
+    for index, leased in enumerate(found):
+        payload = leased.message.payload
+        kind = leased.message.extra.content_type or OCTETS
+        several = len(found) > 1
+        meta_name = f'name="meta"; filename="meta-{index}.json"' if several else 'name="meta"'
+        payload_name = f'name="payload"; filename="payload-{index}"' if several else 'name="payload"'
+        parts += [
+            f"--{boundary}\r\nContent-Disposition: form-data; {meta_name}\r\nContent-Type: application/json\r\n\r\n",
+            encode(Dequeued(_message(name, config, leased))),
+            f"\n\r\n--{boundary}\r\nContent-Disposition: form-data; {payload_name}\r\n",
+            f"Content-Length: {len(payload)}\r\nContent-Type: {kind}\r\n\r\n",
+            payload,
+            "\r\n",
+        ]
+    return b"".join(part if isinstance(part, bytes) else part.encode() for part in parts)
+
+
+def _message(name: QueueName, config: QueueConfig, leased: Leased) -> Message:
+    message = leased.message
+    extra = message.extra
+    attributes = next((value for key, value in extra.properties if key == ATTRIBUTES), "")
+    return Message(
+        namespace=name[0],
+        queue=name[1],
+        message_id=str(message.id),
+        attempts=leased.attempt,
+        max_attempts=_attempts_max(config),
+        failure_attempts=leased.attempt - 1,
+        not_visible_until_unix=leased.deadline // SECOND,
+        visibility_timeout_seconds=config.delivery_timeout // SECOND,
+        attributes=decode(_attributes, attributes.encode()) if attributes else {},
+        payload_content_type=extra.content_type or OCTETS,
+        payload_bytes=len(message.payload),
+        correlation_id=extra.correlation_id or "",
+        lease_id=str(leased.token),
+        lease_expires_at_unix=leased.deadline // SECOND,
+        fencing_token=leased.token,
+        meta_etag=str(leased.token),
+    )
+
+
+# --- settling -------------------------------------------------------------------------------------------------------
+
+
+@ROUTES("POST", "/v1/queue/ack", Right.KNOWN, body=Lease, gives=Acked, errors=(QueueNotFound, LeaseLost, Forbidden))
+async def ack(call: Call) -> Answer:
+    """Acknowledge a delivery: it is done and goes."""
+    wish = await call.json(_lease)
+    _, correlation_id = await _settle(call, wish, Verb.ACK)
+    return answer(Acked(True, correlation_id))
+
+
+@ROUTES("POST", "/v1/queue/nack", Right.KNOWN, body=Nack, gives=Requeued, errors=(QueueNotFound, LeaseLost, Forbidden))
+async def nack(call: Call) -> Answer:
+    """Give a delivery back: as a failure, which spends an attempt, or to be done later (`defer`), which does not.
+
+    A deferred one with a delay is not seen before that has passed.
+    """
+    wish = await call.json(_nack)
+    error = wish.last_error if isinstance(wish.last_error, str) else encode(wish.last_error).decode()
+    delay = wish.delay_seconds * SECOND if wish.delay_seconds else -1
+    if wish.intent == "defer":
+        _, correlation_id = await _settle(call, wish, Verb.RELEASE, delay)
+    else:
+        _, correlation_id = await _settle(call, wish, Verb.NACK, delay, error if wish.last_error is not None else "")
+    return answer(Requeued(True, wish.meta_etag or wish.lease_id, correlation_id))
+
+
+@ROUTES(
+    "POST", "/v1/queue/extend", Right.KNOWN, body=Extend, gives=Extended, errors=(QueueNotFound, LeaseLost, Forbidden)
+)
+async def extend(call: Call) -> Answer:
+    """Hold a delivery for `extend_by_seconds` from now, or for the queue's own time."""
+    wish = await call.json(_extend)
+    timeout = wish.extend_by_seconds * SECOND if wish.extend_by_seconds else -1
+    deadline, correlation_id = await _settle(call, wish, Verb.EXTEND, timeout=timeout)
+    config = call.node.queue(_queue(call, wish, Action.CONSUME)).config
+    seconds = wish.extend_by_seconds or config.delivery_timeout // SECOND
+    return answer(Extended(deadline // SECOND, seconds, wish.meta_etag or wish.lease_id, correlation_id))
+
+
+async def _settle(
+    call: Call,
+    wish: Lease,
+    verb: Verb,
+    delay: int = -1,
+    error: str = "",
+    timeout: int = -1,  # noqa: ASYNC109
+) -> tuple[int, str]:
+    """The new deadline, if it has one, and the message's own correlation id."""
+    name = _queue(call, wish, Action.CONSUME)
+    message_id = read_id(wish.message_id, "message_id")
+    token = read_id(wish.lease_id, "lease_id")
+    if wish.fencing_token and wish.fencing_token != token:
+        raise LeaseLost(message_id=message_id)
+    correlation_id = call.correlation_id
+    with suppress(MessageNotFound):  # it may have been settled before: that is answered as the first time
+        _, message, _ = await call.node.find(name, message_id)
+        correlation_id = message.extra.correlation_id or correlation_id
+    settlement = Settlement(message_id, token, verb, delay, error, timeout)
+    [result] = await call.node.settle(name, GROUP, [settlement])
+    if isinstance(result, HoldfastError):
+        raise result
+    return result or 0, correlation_id
+
+
+# --- looking --------------------------------------------------------------------------------------------------------
+
+
+@ROUTES("POST", "/v1/queue/stats", Right.KNOWN, body=Place, gives=Stats, errors=(QueueNotFound, Forbidden))
+async def stats(call: Call) -> Answer:
+    """How a queue stands: who waits, and what is first in line."""
+    wish = await call.json(_place)
+    name = _queue(call, wish, Action.CONSUME)
+    dispatcher = call.node.dispatcher
+    head = await _head(call, name)
+    now = call.node.clock()
+    members = len(dispatcher.members.of((name, GROUP)))
+    return answer(
+        Stats(
+            namespace=name[0],
+            queue=name[1],
+            waiting_consumers=members + dispatcher.line((name, GROUP)),
+            pending_candidates=0,
+            total_consumers=dispatcher.waiting + len(dispatcher.members.everyone()),
+            has_active_watcher=True,
+            available=head is not None,
+            head_message_id="" if head is None else str(head.id),
+            head_enqueued_at_unix=0 if head is None else head.enqueued_at // SECOND,
+            head_not_visible_until_unix=0 if head is None else (head.deliver_at or head.enqueued_at) // SECOND,
+            head_age_seconds=0 if head is None else (now - head.enqueued_at) // SECOND,
+            correlation_id=call.correlation_id,
+        )
+    )
+
+
+@ROUTES(
+    "POST",
+    "/v1/queue/watch",
+    Right.KNOWN,
+    body=Place,
+    gives_also=("text/event-stream",),
+    errors=(QueueNotFound, LimitExceeded, Forbidden),
+    waits=True,
+)
+async def watch(call: Call) -> Answer:
+    """Be told, as server-sent events, when the first message in line changes. Nothing is leased."""
+    wish = await call.json(_place)
+    name = _queue(call, wish, Action.CONSUME)
+    call.node.queue(name)
+    return Answer(_events(call, name), 200, EVENTS, NO_BUFFERING)
+
+
+async def _events(call: Call, name: QueueName) -> AsyncIterator[bytes]:
+    heartbeat = call.api.config.http.heartbeat / SECOND
+    gone = asyncio.create_task(call.gone())
+    shown: int | None = -1
+    number = 0
+    try:
+        with call.node.watch(name) as stirred:
+            while not gone.done() and not call.api.closing:
+                stirred.clear()
+                head = await _head(call, name)
+                if (head.id if head is not None else None) != shown:
+                    shown = head.id if head is not None else None
+                    number += 1
+                    event = Watched(
+                        namespace=name[0],
+                        queue=name[1],
+                        available=head is not None,
+                        head_message_id=str(shown or ""),
+                        changed_at_unix=call.node.clock() // SECOND,
+                        correlation_id=call.correlation_id,
+                    )
+                    yield b"id: %d\nevent: queue_watch\ndata: %b\n\n" % (number, encode(event))
+                wake = asyncio.create_task(stirred.wait())
+                done, _ = await asyncio.wait((wake, gone), timeout=heartbeat, return_when=asyncio.FIRST_COMPLETED)
+                wake.cancel()
+                if not done:
+                    yield b": keepalive\n\n"
+    except HoldfastError:
+        return  # the queue was deleted, or the server stops: the stream ends
+    finally:
+        gone.cancel()
+
+
+async def _head(call: Call, name: QueueName) -> StoredMessage | None:
+    """The oldest message that is ready; before anybody has consumed, one that is due."""
+    cursor = ""
+    now = call.node.clock()
+    while True:
+        page = await call.node.browse(name, 100, cursor)
+        for _, message, standings in page.messages:
+            state = next((one.state for one in standings if one.group == GROUP), "")
+            if state == "ready" or (not state and message.deliver_at <= now):
+                return message
+        if not page.cursor:
+            return None
+        cursor = page.cursor
+
+
+# --- common ---------------------------------------------------------------------------------------------------------
+
+
+def _queue(call: Call, place: Place, action: Action) -> QueueName:
+    """Nobody reaches into another's namespace; where no credentials are configured there are no others."""
+    principal = call.principal
+    namespace = place.namespace or principal.namespace
+    if not place.queue:
+        raise InvalidArgument(field="queue", problem="is missing: name the queue")
+    if namespace != principal.namespace and not principal.unlimited:
+        raise Forbidden(action=str(action), resource=f"namespace {namespace!r}")
+    check_name(namespace, "namespace")
+    principal.demand(action, check_name(place.queue))
+    return (namespace, place.queue)
+
+
+def _owner(wish: Dequeue) -> str:
+    if not wish.owner:
+        raise InvalidArgument(field="owner", problem="is missing: name the consumer")
+    return read_consumer(wish.owner)
+
+
+def _attempts_max(config: QueueConfig) -> int:
+    return config.retry.max_retries + 1
+
+
+def _content_type(boundary: str) -> bytes:
+    return f"{RELATED}; boundary={boundary}".encode()
+
+
+def _correlation(first: Leased) -> list[Header]:
+    correlation_id = first.message.extra.correlation_id
+    return [(b"x-correlation-id", correlation_id.encode())] if correlation_id else []
