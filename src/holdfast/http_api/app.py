@@ -136,8 +136,8 @@ class Api:
             call = Call(self, scope, receive, endpoint, parameters, headers, correlation_id, principal)
             result = await self._answer(call)
         except HoldfastError as error:
-            if endpoint is not None and endpoint.refusal is not None:
-                result = endpoint.refusal(error)
+            if endpoint is not None and endpoint.refusals is not None:
+                result = endpoint.refusals.make(error)
             else:
                 result = refusal(error, correlation_id, call.batch_errors if call is not None else ())
         except ClientGone:

@@ -87,7 +87,9 @@ def shapes_of(endpoints: Iterable[Endpoint]) -> list[object]:
     """Every shape that is sent or given, in the order of the table: structs, and lists of them."""
     found: list[object] = []
     for endpoint in endpoints:
-        found += [shape for shape in (endpoint.body, endpoint.gives) if shape is not None and shape not in found]
+        wrong = None if endpoint.refusals is None else endpoint.refusals.shape
+        shapes = (endpoint.body, endpoint.gives, wrong)
+        found += [shape for shape in dict.fromkeys(shapes) if shape is not None and shape not in found]
     return [*found, wire.QueueConfig, wire.Problem]
 
 

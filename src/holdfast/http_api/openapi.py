@@ -131,15 +131,18 @@ def _responses(endpoint: Endpoint) -> dict[str, Any]:
     responses: dict[str, Any] = {str(endpoint.status): done}
     if endpoint.unwell:
         responses["503"] = {"description": "It is not.", "content": content}
+    faults = _PROBLEM
+    if endpoint.refusals is not None:
+        faults = {"application/json": {"schema": schema_of(endpoint.refusals.shape)}}
     for error in errors_of(endpoint):
         status = str(error.http)
         line = f"`{error.code}`: {problem_text(error)}"
         known = responses.get(status)
         if known is not None and status != str(endpoint.status):
             known["description"] += f"\n\n{line}"
-            known["content"] = known["content"] | _PROBLEM
+            known["content"] = known["content"] | faults
         elif known is None:
-            responses[status] = {"description": line, "content": _PROBLEM}
+            responses[status] = {"description": line, "content": faults}
     return responses
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Iterator
 from enum import Enum
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from urllib.parse import unquote
 
 import msgspec
@@ -36,6 +36,13 @@ class Right(Enum):
     NOBODY = "nobody"  # no credential needed
 
 
+class Refusals(NamedTuple):
+    """How a dialect says that something is wrong: as JSON of this shape."""
+
+    make: Callable[[HoldfastError], Answer]
+    shape: type[msgspec.Struct]
+
+
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     """One method of one path."""
 
@@ -53,7 +60,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     gives_also: tuple[str, ...] = ()  # other content types of the answer
     headers: tuple[str, ...] = ()  # request headers with a meaning here
     act: str = ""  # its name in the audit log, if it is an act of administration
-    refusal: Callable[[HoldfastError], Answer] | None = None  # how errors look, if not as problems
+    refusals: Refusals | None = None  # how errors look, if not as problems
     waits: bool = False  # may wait long: does not count against http.max_concurrency
     unwell: bool = False  # gives its answer with 503 too, and while the server stops
 
@@ -73,9 +80,9 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
 class Routes:
     """The endpoints of one module, under one heading."""
 
-    def __init__(self, tag: str, refusal: Callable[[HoldfastError], Answer] | None = None) -> None:
+    def __init__(self, tag: str, refusals: Refusals | None = None) -> None:
         self.tag = tag
-        self.refusal = refusal
+        self.refusals = refusals
         self.endpoints: list[Endpoint] = []
 
     def __call__(
@@ -116,7 +123,7 @@ class Routes:
                 act=act,
                 waits=waits,
                 unwell=unwell,
-                refusal=self.refusal,
+                refusals=self.refusals,
             )
             self.endpoints.append(endpoint)
             return handler

@@ -40,7 +40,7 @@ from holdfast.http_api.answers import EVENTS, RETRY_AFTER_SECONDS, Answer, Heade
 from holdfast.http_api.call import Call, decode, read_id
 from holdfast.http_api.multipart import Limits, boundary_of, read_parts
 from holdfast.http_api.payloads import META_BYTES_MAX, OCTETS
-from holdfast.http_api.routes import Right, Routes
+from holdfast.http_api.routes import Refusals, Right, Routes
 from holdfast.http_api.shapes import read_consumer
 from holdfast.http_api.streams import NO_BUFFERING, Stream, StreamQuery, open_stream
 from holdfast.units import SECOND
@@ -60,14 +60,14 @@ Wait = Annotated[int, msgspec.Meta(ge=-1, le=10**9)]
 # --- shapes ---------------------------------------------------------------------------------------------------------
 
 
-class Place(msgspec.Struct, frozen=True):
+class LockdPlace(msgspec.Struct, frozen=True):
     """Which queue."""
 
     namespace: str = ""
     queue: str = ""
 
 
-class EnqueueMeta(Place, frozen=True, kw_only=True):
+class LockdEnqueueMeta(LockdPlace, frozen=True, kw_only=True):
     """The `meta` part of an enqueue."""
 
     delay_seconds: Seconds = 0
@@ -78,7 +78,7 @@ class EnqueueMeta(Place, frozen=True, kw_only=True):
     payload_content_type: str = ""
 
 
-class Enqueued(msgspec.Struct, frozen=True, kw_only=True):
+class LockdEnqueued(msgspec.Struct, frozen=True, kw_only=True):
     """A message that is stored."""
 
     namespace: str
@@ -92,7 +92,7 @@ class Enqueued(msgspec.Struct, frozen=True, kw_only=True):
     correlation_id: str
 
 
-class Dequeue(Place, frozen=True, kw_only=True):
+class LockdDequeue(LockdPlace, frozen=True, kw_only=True):
     """What to be given."""
 
     owner: str = ""
@@ -102,7 +102,7 @@ class Dequeue(Place, frozen=True, kw_only=True):
     start_after: str = ""
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class LockdMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A delivery."""
 
     namespace: str
@@ -123,13 +123,13 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     meta_etag: str
 
 
-class Dequeued(msgspec.Struct, frozen=True):
+class LockdDequeued(msgspec.Struct, frozen=True):
     """The `meta` part of a delivery."""
 
-    message: Message
+    message: LockdMessage
 
 
-class Lease(Place, frozen=True, kw_only=True):
+class LockdLease(LockdPlace, frozen=True, kw_only=True):
     """Which delivery, by the lease under which it is held."""
 
     message_id: str
@@ -138,7 +138,7 @@ class Lease(Place, frozen=True, kw_only=True):
     meta_etag: str = ""
 
 
-class Nack(Lease, frozen=True, kw_only=True):
+class LockdNack(LockdLease, frozen=True, kw_only=True):
     """Give a delivery back. `defer` is no failure: no attempt is spent."""
 
     delay_seconds: Seconds = 0
@@ -146,31 +146,31 @@ class Nack(Lease, frozen=True, kw_only=True):
     last_error: Any = None
 
 
-class Extend(Lease, frozen=True, kw_only=True):
+class LockdExtend(LockdLease, frozen=True, kw_only=True):
     """Hold a delivery for longer."""
 
     extend_by_seconds: Seconds = 0
 
 
-class Acked(msgspec.Struct, frozen=True):
+class LockdAcked(msgspec.Struct, frozen=True):
     acked: bool
     correlation_id: str
 
 
-class Requeued(msgspec.Struct, frozen=True):
+class LockdRequeued(msgspec.Struct, frozen=True):
     requeued: bool
     meta_etag: str
     correlation_id: str
 
 
-class Extended(msgspec.Struct, frozen=True):
+class LockdExtended(msgspec.Struct, frozen=True):
     lease_expires_at_unix: int
     visibility_timeout_seconds: int
     meta_etag: str
     correlation_id: str
 
 
-class Stats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class LockdStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How a queue stands."""
 
     namespace: str
@@ -187,7 +187,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     correlation_id: str
 
 
-class Watched(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class LockdWatched(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One event of `watch`."""
 
     namespace: str
@@ -198,7 +198,7 @@ class Watched(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     correlation_id: str
 
 
-class Refusal(msgspec.Struct, frozen=True, omit_defaults=True):
+class LockdRefusal(msgspec.Struct, frozen=True, omit_defaults=True):
     """lockd's envelope of errors."""
 
     error: str
@@ -215,17 +215,17 @@ def refusal(error: HoldfastError) -> Answer:
     wait_ms = int(str(error.details.get("retry_after_ms", RETRY_AFTER_SECONDS * 1000)))
     wait = max(1, -(-wait_ms // 1000)) if error.retryable else 0
     headers: list[Header] = [(b"retry-after", b"%d" % wait)] if wait else []
-    return Answer(encode(Refusal(code, str(error), wait)), error.http, headers=headers)
+    return Answer(encode(LockdRefusal(code, str(error), wait)), error.http, headers=headers)
 
 
-ROUTES = Routes("lockd", refusal)
+ROUTES = Routes("lockd", Refusals(refusal, LockdRefusal))
 
-_enqueue_meta = msgspec.json.Decoder(EnqueueMeta).decode
-_place = msgspec.json.Decoder(Place)
-_dequeue = msgspec.json.Decoder(Dequeue)
-_lease = msgspec.json.Decoder(Lease)
-_nack = msgspec.json.Decoder(Nack)
-_extend = msgspec.json.Decoder(Extend)
+_enqueue_meta = msgspec.json.Decoder(LockdEnqueueMeta).decode
+_place = msgspec.json.Decoder(LockdPlace)
+_dequeue = msgspec.json.Decoder(LockdDequeue)
+_lease = msgspec.json.Decoder(LockdLease)
+_nack = msgspec.json.Decoder(LockdNack)
+_extend = msgspec.json.Decoder(LockdExtend)
 _attributes = msgspec.json.Decoder(dict[str, Any]).decode
 
 
@@ -236,7 +236,7 @@ _attributes = msgspec.json.Decoder(dict[str, Any]).decode
     "POST",
     "/v1/queue/enqueue",
     Right.KNOWN,
-    gives=Enqueued,
+    gives=LockdEnqueued,
     takes=("multipart/form-data", RELATED),
     errors=(QueueNotFound, QueueFull, MessageTooLarge, RequestTooLarge, Forbidden),
 )
@@ -273,7 +273,7 @@ async def enqueue(call: Call) -> Answer:
         raise receipt.errors[0]
     config = call.node.queue(name).config
     return answer(
-        Enqueued(
+        LockdEnqueued(
             namespace=name[0],
             queue=name[1],
             message_id=str(receipt.ids[0]),
@@ -294,7 +294,7 @@ async def enqueue(call: Call) -> Answer:
     "POST",
     "/v1/queue/dequeue",
     Right.KNOWN,
-    body=Dequeue,
+    body=LockdDequeue,
     gives_also=(RELATED,),
     errors=(QueueNotFound, NothingReady, Forbidden),
     waits=True,
@@ -326,7 +326,7 @@ async def dequeue(call: Call) -> Answer:
     "POST",
     "/v1/queue/subscribe",
     Right.KNOWN,
-    body=Dequeue,
+    body=LockdDequeue,
     gives_also=(RELATED,),
     errors=(QueueNotFound, LimitExceeded, Forbidden),
     waits=True,
@@ -370,7 +370,7 @@ def _parts(call: Call, name: QueueName, found: list[Leased], boundary: str) -> b
         payload_name = f'name="payload"; filename="payload-{index}"' if several else 'name="payload"'
         parts += [
             f"--{boundary}\r\nContent-Disposition: form-data; {meta_name}\r\nContent-Type: application/json\r\n\r\n",
-            encode(Dequeued(_message(name, config, leased))),
+            encode(LockdDequeued(_message(name, config, leased))),
             f"\n\r\n--{boundary}\r\nContent-Disposition: form-data; {payload_name}\r\n",
             f"Content-Length: {len(payload)}\r\nContent-Type: {kind}\r\n\r\n",
             payload,
@@ -379,11 +379,11 @@ def _parts(call: Call, name: QueueName, found: list[Leased], boundary: str) -> b
     return b"".join(part if isinstance(part, bytes) else part.encode() for part in parts)
 
 
-def _message(name: QueueName, config: QueueConfig, leased: Leased) -> Message:
+def _message(name: QueueName, config: QueueConfig, leased: Leased) -> LockdMessage:
     message = leased.message
     extra = message.extra
     attributes = next((value for key, value in extra.properties if key == ATTRIBUTES), "")
-    return Message(
+    return LockdMessage(
         namespace=name[0],
         queue=name[1],
         message_id=str(message.id),
@@ -406,15 +406,29 @@ def _message(name: QueueName, config: QueueConfig, leased: Leased) -> Message:
 # --- settling -------------------------------------------------------------------------------------------------------
 
 
-@ROUTES("POST", "/v1/queue/ack", Right.KNOWN, body=Lease, gives=Acked, errors=(QueueNotFound, LeaseLost, Forbidden))
+@ROUTES(
+    "POST",
+    "/v1/queue/ack",
+    Right.KNOWN,
+    body=LockdLease,
+    gives=LockdAcked,
+    errors=(QueueNotFound, LeaseLost, Forbidden),
+)
 async def ack(call: Call) -> Answer:
     """Acknowledge a delivery: it is done and goes."""
     wish = await call.json(_lease)
     _, correlation_id = await _settle(call, wish, Verb.ACK)
-    return answer(Acked(True, correlation_id))
+    return answer(LockdAcked(True, correlation_id))
 
 
-@ROUTES("POST", "/v1/queue/nack", Right.KNOWN, body=Nack, gives=Requeued, errors=(QueueNotFound, LeaseLost, Forbidden))
+@ROUTES(
+    "POST",
+    "/v1/queue/nack",
+    Right.KNOWN,
+    body=LockdNack,
+    gives=LockdRequeued,
+    errors=(QueueNotFound, LeaseLost, Forbidden),
+)
 async def nack(call: Call) -> Answer:
     """Give a delivery back: as a failure, which spends an attempt, or to be done later (`defer`), which does not.
 
@@ -427,11 +441,16 @@ async def nack(call: Call) -> Answer:
         _, correlation_id = await _settle(call, wish, Verb.RELEASE, delay)
     else:
         _, correlation_id = await _settle(call, wish, Verb.NACK, delay, error if wish.last_error is not None else "")
-    return answer(Requeued(True, wish.meta_etag or wish.lease_id, correlation_id))
+    return answer(LockdRequeued(True, wish.meta_etag or wish.lease_id, correlation_id))
 
 
 @ROUTES(
-    "POST", "/v1/queue/extend", Right.KNOWN, body=Extend, gives=Extended, errors=(QueueNotFound, LeaseLost, Forbidden)
+    "POST",
+    "/v1/queue/extend",
+    Right.KNOWN,
+    body=LockdExtend,
+    gives=LockdExtended,
+    errors=(QueueNotFound, LeaseLost, Forbidden),
 )
 async def extend(call: Call) -> Answer:
     """Hold a delivery for `extend_by_seconds` from now, or for the queue's own time."""
@@ -440,12 +459,12 @@ async def extend(call: Call) -> Answer:
     deadline, correlation_id = await _settle(call, wish, Verb.EXTEND, timeout=timeout)
     config = call.node.queue(_queue(call, wish, Action.CONSUME)).config
     seconds = wish.extend_by_seconds or config.delivery_timeout // SECOND
-    return answer(Extended(deadline // SECOND, seconds, wish.meta_etag or wish.lease_id, correlation_id))
+    return answer(LockdExtended(deadline // SECOND, seconds, wish.meta_etag or wish.lease_id, correlation_id))
 
 
 async def _settle(
     call: Call,
-    wish: Lease,
+    wish: LockdLease,
     verb: Verb,
     delay: int = -1,
     error: str = "",
@@ -471,7 +490,7 @@ async def _settle(
 # --- looking --------------------------------------------------------------------------------------------------------
 
 
-@ROUTES("POST", "/v1/queue/stats", Right.KNOWN, body=Place, gives=Stats, errors=(QueueNotFound, Forbidden))
+@ROUTES("POST", "/v1/queue/stats", Right.KNOWN, body=LockdPlace, gives=LockdStats, errors=(QueueNotFound, Forbidden))
 async def stats(call: Call) -> Answer:
     """How a queue stands: who waits, and what is first in line."""
     wish = await call.json(_place)
@@ -481,7 +500,7 @@ async def stats(call: Call) -> Answer:
     now = call.node.clock()
     members = len(dispatcher.members.of((name, GROUP)))
     return answer(
-        Stats(
+        LockdStats(
             namespace=name[0],
             queue=name[1],
             waiting_consumers=members + dispatcher.line((name, GROUP)),
@@ -502,7 +521,7 @@ async def stats(call: Call) -> Answer:
     "POST",
     "/v1/queue/watch",
     Right.KNOWN,
-    body=Place,
+    body=LockdPlace,
     gives_also=("text/event-stream",),
     errors=(QueueNotFound, LimitExceeded, Forbidden),
     waits=True,
@@ -528,7 +547,7 @@ async def _events(call: Call, name: QueueName) -> AsyncIterator[bytes]:
                 if (head.id if head is not None else None) != shown:
                     shown = head.id if head is not None else None
                     number += 1
-                    event = Watched(
+                    event = LockdWatched(
                         namespace=name[0],
                         queue=name[1],
                         available=head is not None,
@@ -566,7 +585,7 @@ async def _head(call: Call, name: QueueName) -> StoredMessage | None:
 # --- common ---------------------------------------------------------------------------------------------------------
 
 
-def _queue(call: Call, place: Place, action: Action) -> QueueName:
+def _queue(call: Call, place: LockdPlace, action: Action) -> QueueName:
     """Nobody reaches into another's namespace; where no credentials are configured there are no others."""
     principal = call.principal
     namespace = place.namespace or principal.namespace
@@ -579,7 +598,7 @@ def _queue(call: Call, place: Place, action: Action) -> QueueName:
     return (namespace, place.queue)
 
 
-def _owner(wish: Dequeue) -> str:
+def _owner(wish: LockdDequeue) -> str:
     if not wish.owner:
         raise InvalidArgument(field="owner", problem="is missing: name the consumer")
     return read_consumer(wish.owner)

@@ -40,7 +40,7 @@ GROUP = "default"
 Id = Annotated[int, msgspec.Meta(gt=0, le=(1 << 63) - 1)]
 
 
-class Item(msgspec.Struct, frozen=True):
+class MQueueItem(msgspec.Struct, frozen=True):
     """A message to enqueue."""
 
     namespace: str
@@ -53,7 +53,7 @@ class Item(msgspec.Struct, frozen=True):
     """Not before this instant, as RFC 3339."""
 
 
-class Dequeued(msgspec.Struct, frozen=True):
+class MQueueDequeued(msgspec.Struct, frozen=True):
     """A delivery."""
 
     id: Id
@@ -69,7 +69,7 @@ class DequeueQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 10
 
 
-class Ack(msgspec.Struct, frozen=True):
+class MQueueAck(msgspec.Struct, frozen=True):
     """Which delivery is done."""
 
     id: Id
@@ -77,7 +77,7 @@ class Ack(msgspec.Struct, frozen=True):
     topic: str
 
 
-class Nack(msgspec.Struct, frozen=True):
+class MQueueNack(msgspec.Struct, frozen=True):
     """Which delivery failed, and why."""
 
     id: Id
@@ -86,16 +86,16 @@ class Nack(msgspec.Struct, frozen=True):
     error: str = ""
 
 
-_items = msgspec.json.Decoder(list[Item])
-_ack = msgspec.json.Decoder(Ack)
-_nack = msgspec.json.Decoder(Nack)
+_items = msgspec.json.Decoder(list[MQueueItem])
+_ack = msgspec.json.Decoder(MQueueAck)
+_nack = msgspec.json.Decoder(MQueueNack)
 
 
 @ROUTES(
     "POST",
     "/enqueue",
     Right.KNOWN,
-    body=list[Item],
+    body=list[MQueueItem],
     gives=list[Id],
     errors=(QueueNotFound, QueueFull, MessageTooLarge, LimitExceeded, RequestTooLarge, Forbidden),
 )
@@ -126,7 +126,7 @@ async def enqueue(call: Call) -> Answer:
     return answer(ids)
 
 
-def _draft(call: Call, item: Item) -> Draft:
+def _draft(call: Call, item: MQueueItem) -> Draft:
     try:
         payload = b64decode(item.payload, validate=True)
     except binascii.Error:
@@ -142,7 +142,7 @@ def _draft(call: Call, item: Item) -> Draft:
     "/dequeue",
     Right.KNOWN,
     query=DequeueQuery,
-    gives=list[Dequeued],
+    gives=list[MQueueDequeued],
     errors=(QueueNotFound, Forbidden),
 )
 async def dequeue(call: Call) -> Answer:
@@ -152,27 +152,27 @@ async def dequeue(call: Call) -> Answer:
     found = await call.node.lease(name, GROUP, query.limit, consumer=_consumer(call), protocol=PROTOCOL)
     return answer(
         [
-            Dequeued(one.message.id, b64encode(one.message.payload).decode("ascii"), format_instant(one.deadline))
+            MQueueDequeued(one.message.id, b64encode(one.message.payload).decode("ascii"), format_instant(one.deadline))
             for one in found
         ]
     )
 
 
-@ROUTES("POST", "/ack", Right.KNOWN, body=Ack, errors=(QueueNotFound, LeaseLost, Forbidden))
+@ROUTES("POST", "/ack", Right.KNOWN, body=MQueueAck, errors=(QueueNotFound, LeaseLost, Forbidden))
 async def ack(call: Call) -> Answer:
     """Acknowledge an item: it is done and goes."""
     wish = await call.json(_ack)
     return await _settle(call, wish, Verb.ACK, "")
 
 
-@ROUTES("POST", "/nack", Right.KNOWN, body=Nack, errors=(QueueNotFound, LeaseLost, Forbidden))
+@ROUTES("POST", "/nack", Right.KNOWN, body=MQueueNack, errors=(QueueNotFound, LeaseLost, Forbidden))
 async def nack(call: Call) -> Answer:
     """Say that an item failed: it is retried after the queue's backoff, or dead."""
     wish = await call.json(_nack)
     return await _settle(call, wish, Verb.NACK, wish.error)
 
 
-async def _settle(call: Call, wish: Ack | Nack, verb: Verb, error: str) -> Answer:
+async def _settle(call: Call, wish: MQueueAck | MQueueNack, verb: Verb, error: str) -> Answer:
     name = _queue(call, wish.namespace, wish.topic, Action.CONSUME)
     settlement = Settlement(wish.id, verb=verb, error=error, consumer=_consumer(call))
     [result] = await call.node.settle(name, GROUP, [settlement])
