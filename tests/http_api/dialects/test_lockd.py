@@ -248,3 +248,44 @@ async def test_a_form_without_meta_is_refused(http: httpx.AsyncClient) -> None:
     assert (answer.status_code, answer.json()["error"]) == (400, "malformed_request")
     answer = await http.post("/v1/queue/enqueue", json={"queue": Q})
     assert answer.status_code == 400
+
+
+async def dequeue_with_state(http: httpx.AsyncClient) -> dict[str, Any]:
+    answer = await http.post("/v1/queue/dequeueWithState", json={"queue": Q, "owner": "me", "wait_seconds": -1})
+    assert answer.status_code == 200, answer.text
+    [(message, _)] = deliveries(answer)
+    return message
+
+
+async def test_state_is_made_lazily_and_kept_through_a_retry(http: httpx.AsyncClient, node: Node) -> None:
+    await enqueue(http)
+    message = await dequeue_with_state(http)
+    assert message["state_etag"] == "1"
+    assert message["state_lease_id"] == message["lease_id"]
+    message_id, token = int(message["message_id"]), int(message["lease_id"])
+    await node.put_state(NAME, "default", message_id, token, b'{"step": 2}', 1)
+    await http.post("/v1/queue/nack", json={**lease_of(message), "intent": "defer"})
+    again = await dequeue_with_state(http)
+    assert again["state_etag"] == "2"
+    state = await node.get_state(NAME, "default", message_id)
+    assert state is not None
+    assert state.data == b'{"step": 2}'
+
+
+async def test_an_ack_that_has_not_seen_the_state_is_refused(http: httpx.AsyncClient, node: Node) -> None:
+    await enqueue(http)
+    message = await dequeue_with_state(http)
+    await node.put_state(NAME, "default", int(message["message_id"]), int(message["lease_id"]), b"{}", 1)
+    stale = await http.post("/v1/queue/ack", json={**lease_of(message), "state_etag": "1"})
+    assert (stale.status_code, stale.json()["error"]) == (412, "state_changed")
+    other = await http.post("/v1/queue/ack", json={**lease_of(message), "state_lease_id": "7"})
+    assert (other.status_code, other.json()["error"]) == (409, "queue_message_lease_mismatch")
+    acked = await http.post("/v1/queue/ack", json={**lease_of(message), "state_etag": "2"})
+    assert acked.status_code == 200
+
+
+async def test_a_subscriber_can_have_states_too(http: httpx.AsyncClient) -> None:
+    await enqueue(http, b"one")
+    wish = {"queue": Q, "owner": "me"}
+    async with http.stream("POST", "/v1/queue/subscribeWithState", json=wish) as stream:
+        assert b'"state_etag":"1"' in await _until_payload(stream.aiter_bytes(), b"one")

@@ -35,6 +35,7 @@ from holdfast.errors import (
     QueueFull,
     QueueNotFound,
     RequestTooLarge,
+    StateChanged,
 )
 from holdfast.http_api.answers import EVENTS, RETRY_AFTER_SECONDS, Answer, Header, answer, encode
 from holdfast.http_api.call import Call, decode, read_id
@@ -121,6 +122,10 @@ class LockdMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     lease_expires_at_unix: int
     fencing_token: int
     meta_etag: str
+    state_etag: str = ""
+    state_lease_id: str = ""
+    state_lease_expires_at_unix: int = 0
+    state_fencing_token: int = 0
 
 
 class LockdDequeued(msgspec.Struct, frozen=True):
@@ -136,6 +141,9 @@ class LockdLease(LockdPlace, frozen=True, kw_only=True):
     lease_id: str
     fencing_token: int = 0
     meta_etag: str = ""
+    state_etag: str = ""
+    state_lease_id: str = ""
+    state_fencing_token: int = 0
 
 
 class LockdNack(LockdLease, frozen=True, kw_only=True):
@@ -301,6 +309,28 @@ async def enqueue(call: Call) -> Answer:
 )
 async def dequeue(call: Call) -> Answer:
     """Lease deliveries, waiting for the first. If none comes in time, the answer is 409 `waiting`."""
+    return await _dequeue_now(call, with_state=False)
+
+
+@ROUTES(
+    "POST",
+    "/v1/queue/dequeueWithState",
+    Right.KNOWN,
+    body=LockdDequeue,
+    gives_also=(RELATED,),
+    errors=(QueueNotFound, NothingReady, Forbidden),
+    waits=True,
+)
+async def dequeue_with_state(call: Call) -> Answer:
+    """Lease deliveries with their workflow state, which is made if there is none (`{}`).
+
+    `meta` has its tag and lease. The state itself is at `/api/v1/queues/{name}/messages/{id}/state`. It is kept through
+    retries and goes with a dead letter.
+    """
+    return await _dequeue_now(call, with_state=True)
+
+
+async def _dequeue_now(call: Call, *, with_state: bool) -> Answer:
     wish = await call.json(_dequeue)
     name = _queue(call, wish, Action.CONSUME)
     limits = call.api.config.limits
@@ -318,7 +348,8 @@ async def dequeue(call: Call) -> Answer:
     if not found:
         raise NothingReady(queue=name[1])
     boundary = secrets.token_hex(16)
-    body = _parts(call, name, found, boundary) + b"--%b--\r\n" % boundary.encode()
+    states = await _states(call, name, found) if with_state else {}
+    body = _parts(call, name, found, states, boundary) + b"--%b--\r\n" % boundary.encode()
     return Answer(body, 200, _content_type(boundary), _correlation(found[0]))
 
 
@@ -336,6 +367,24 @@ async def subscribe(call: Call) -> Answer:
 
     What is not settled when the connection ends is given back at once.
     """
+    return await _subscribe(call, with_state=False)
+
+
+@ROUTES(
+    "POST",
+    "/v1/queue/subscribeWithState",
+    Right.KNOWN,
+    body=LockdDequeue,
+    gives_also=(RELATED,),
+    errors=(QueueNotFound, LimitExceeded, Forbidden),
+    waits=True,
+)
+async def subscribe_with_state(call: Call) -> Answer:
+    """Be sent deliveries as they become ready, each with its workflow state, as `dequeueWithState` gives it."""
+    return await _subscribe(call, with_state=True)
+
+
+async def _subscribe(call: Call, *, with_state: bool) -> Answer:
     wish = await call.json(_dequeue)
     name = _queue(call, wish, Action.CONSUME)
     query = StreamQuery(
@@ -346,19 +395,31 @@ async def subscribe(call: Call) -> Answer:
     )
     stream = await open_stream(call, query, name, PROTOCOL)
     boundary = secrets.token_hex(16)
-    return Answer(_endless(stream, name, boundary), 200, _content_type(boundary), NO_BUFFERING, stream.close)
+    body = _endless(stream, name, boundary, with_state=with_state)
+    return Answer(body, 200, _content_type(boundary), NO_BUFFERING, stream.close)
 
 
-async def _endless(stream: Stream, name: QueueName, boundary: str) -> AsyncIterator[bytes]:
+async def _endless(stream: Stream, name: QueueName, boundary: str, *, with_state: bool) -> AsyncIterator[bytes]:
     async with aclosing(stream.lines()) as lines:
         async for line in lines:
             if isinstance(line, HoldfastError):
                 yield b"--%b--\r\n" % boundary.encode()
             elif line:
-                yield _parts(stream.call, name, line, boundary)
+                states = await _states(stream.call, name, line) if with_state else {}
+                yield _parts(stream.call, name, line, states, boundary)
 
 
-def _parts(call: Call, name: QueueName, found: list[Leased], boundary: str) -> bytes:
+async def _states(call: Call, name: QueueName, found: list[Leased]) -> dict[int, int]:
+    """The tags of the deliveries' states; a delivery that has none is given an empty one."""
+    tags: dict[int, int] = {}
+    for leased, state in zip(found, await call.node.states(name, GROUP, found), strict=True):
+        if state is None:
+            state = await call.node.put_state(name, GROUP, leased.message.id, leased.token, b"{}", 0)  # noqa: PLW2901
+        tags[leased.message.id] = state.etag
+    return tags
+
+
+def _parts(call: Call, name: QueueName, found: list[Leased], states: dict[int, int], boundary: str) -> bytes:
     """Two parts for each delivery. Several in one answer are told apart by file names."""
     config = call.node.queue(name).config
     parts: list[bytes | str] = []
@@ -370,7 +431,7 @@ def _parts(call: Call, name: QueueName, found: list[Leased], boundary: str) -> b
         payload_name = f'name="payload"; filename="payload-{index}"' if several else 'name="payload"'
         parts += [
             f"--{boundary}\r\nContent-Disposition: form-data; {meta_name}\r\nContent-Type: application/json\r\n\r\n",
-            encode(LockdDequeued(_message(name, config, leased))),
+            encode(LockdDequeued(_message(name, config, leased, states.get(leased.message.id)))),
             f"\n\r\n--{boundary}\r\nContent-Disposition: form-data; {payload_name}\r\n",
             f"Content-Length: {len(payload)}\r\nContent-Type: {kind}\r\n\r\n",
             payload,
@@ -379,7 +440,7 @@ def _parts(call: Call, name: QueueName, found: list[Leased], boundary: str) -> b
     return b"".join(part if isinstance(part, bytes) else part.encode() for part in parts)
 
 
-def _message(name: QueueName, config: QueueConfig, leased: Leased) -> LockdMessage:
+def _message(name: QueueName, config: QueueConfig, leased: Leased, state: int | None) -> LockdMessage:
     message = leased.message
     extra = message.extra
     attributes = next((value for key, value in extra.properties if key == ATTRIBUTES), "")
@@ -400,6 +461,10 @@ def _message(name: QueueName, config: QueueConfig, leased: Leased) -> LockdMessa
         lease_expires_at_unix=leased.deadline // SECOND,
         fencing_token=leased.token,
         meta_etag=str(leased.token),
+        state_etag="" if state is None else str(state),
+        state_lease_id="" if state is None else str(leased.token),
+        state_lease_expires_at_unix=0 if state is None else leased.deadline // SECOND,
+        state_fencing_token=0 if state is None else leased.token,
     )
 
 
@@ -474,8 +539,11 @@ async def _settle(
     name = _queue(call, wish, Action.CONSUME)
     message_id = read_id(wish.message_id, "message_id")
     token = read_id(wish.lease_id, "lease_id")
-    if wish.fencing_token and wish.fencing_token != token:
+    told = {wish.fencing_token, wish.state_fencing_token} - {0}
+    if told - {token} or wish.state_lease_id not in {"", wish.lease_id}:
         raise LeaseLost(message_id=message_id)
+    if wish.state_etag and verb is Verb.ACK:
+        await _check_state(call, name, message_id, token, wish.state_etag)
     correlation_id = call.correlation_id
     with suppress(MessageNotFound):  # it may have been settled before: that is answered as the first time
         _, message, _ = await call.node.find(name, message_id)
@@ -485,6 +553,13 @@ async def _settle(
     if isinstance(result, HoldfastError):
         raise result
     return result or 0, correlation_id
+
+
+async def _check_state(call: Call, name: QueueName, message_id: int, token: int, etag: str) -> None:
+    """Who acks must have seen the state as it is now."""
+    state = await call.node.get_state(name, GROUP, message_id, token)
+    if state is None or str(state.etag) != etag:
+        raise StateChanged(message_id=message_id, etag=0 if state is None else state.etag, given=etag)
 
 
 # --- looking --------------------------------------------------------------------------------------------------------
