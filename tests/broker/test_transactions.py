@@ -52,6 +52,7 @@ async def test_everything_is_there_when_publish_answers_and_nothing_before(node:
     assert await node.lease(A, "g", 100) == []
     view = await node.transaction(T1)
     assert (view.state, view.messages, [part.messages for part in view.parts]) == (Stage.OPEN, 33, [33])
+    assert view.queues == ["a", "b"]
     done = await node.publish(T1, protocol="test")
     assert (done.state, done.published, done.repeated) == (Stage.PUBLISHED, 33, False)
     assert len(await node.lease(B, "g", 100)) == 3

@@ -37,6 +37,7 @@ class TransactionView(msgspec.Struct, frozen=True, kw_only=True):
     messages: int
     size_bytes: int
     parts: list[Part] = []
+    queues: list[str] = []  # while it is open: for which it has messages
     published_at: int = 0
     published: int = 0
     duplicates: int = 0
@@ -155,6 +156,7 @@ def _view(record: Transaction, lots: list[Lot], repeated: bool = False) -> Trans
         ends_at=record.ends_at,
         messages=record.messages,
         size_bytes=record.size_bytes,
+        queues=sorted({share.queue for lot in lots for share in lot.shares.values()}),
         parts=[Part(lot.part, lot.attempt, lot.chunks, lot.messages, lot.size_bytes) for lot in lots],
         published_at=record.published_at,
         published=record.published,

@@ -24,7 +24,19 @@ from holdfast.broker.members import GroupName
 from holdfast.broker.node import Node
 from holdfast.config import Config
 from holdfast.errors import HoldfastError, MethodNotAllowed, Overloaded, RouteNotFound, ShuttingDown
-from holdfast.http_api import deadletters, groups, health, leases, messages, metrics, openapi, queues, requests, streams
+from holdfast.http_api import (
+    deadletters,
+    groups,
+    health,
+    leases,
+    messages,
+    metrics,
+    openapi,
+    queues,
+    requests,
+    states,
+    streams,
+)
 from holdfast.http_api.access import authorize, identify
 from holdfast.http_api.answers import Answer, Header, refusal
 from holdfast.http_api.call import Call, ClientGone
@@ -37,6 +49,7 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 ROUTES: tuple[Routes, ...] = (
     messages.ROUTES,
     leases.ROUTES,
+    states.ROUTES,
     streams.ROUTES,
     queues.ROUTES,
     groups.ROUTES,

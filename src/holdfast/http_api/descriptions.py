@@ -47,6 +47,8 @@ PARAMETERS = {
 REQUEST_HEADERS = {
     "X-Correlation-Id": "Kept with the messages of this request that bring none of their own. The answer has it too.",
     "Idempotency-Key": "Messages without a `message_id` get one made from it, so that the request can be repeated.",
+    "If-Match": "The ETag that what is changed must have, or `*`.",
+    "If-None-Match": "`*`: there must be nothing yet.",
     "Holdfast-Key": "The message's `key`, where the body is its payload.",
     "Holdfast-Message-Id": "The message's `message_id`, where the body is its payload.",
     "Holdfast-Priority": "The message's `priority`, where the body is its payload.",
