@@ -8,12 +8,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
+import httpx
 import msgspec
 from msgspec.structs import replace
 
 from holdfast.auth.gate import Gate
 from holdfast.broker.node import Node, wall_clock
 from holdfast.broker.stats import GroupStats
+from holdfast.broker.webhooks import Webhooks
 from holdfast.config import Config
 from holdfast.config.settings import HttpSettings, JournalSettings, MqttSettings, NodeSettings
 from holdfast.http_api import HttpFront
@@ -72,7 +74,9 @@ class Server:
         self.store = store
         self.skew = 0
         self._clients: list[Raw] = []
-        self.node = Node(config, store, self._clock)
+        # Reading the certificates of the world's authorities takes longer than most of these tests.
+        webhooks = Webhooks(config.webhooks, lambda: httpx.AsyncClient(verify=False))
+        self.node = Node(config, store, self._clock, webhooks)
         self.gate = Gate(config, self._clock)
         self.mqtt = MqttFront(config, self.node, self.gate)
         self.http = HttpFront(config, self.node, self.gate)
@@ -163,7 +167,11 @@ class Raw:
                 session_expiry_s=expiry_s, receive_maximum=window, maximum_packet_bytes=packet_bytes_max
             )
         client.send(Connect(client_id, version, clean, 0, username, password, will, properties))
-        client.connack = await client.expect(ConnAck)
+        try:
+            client.connack = await client.expect(ConnAck)
+        except BaseException:
+            writer.close()
+            raise
         return client
 
     # --- sending ----------------------------------------------------------------------------------------------------
