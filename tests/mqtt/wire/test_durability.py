@@ -416,6 +416,7 @@ async def test_what_nobody_keeps_waits_for_nothing(gated: tuple[Broker, Gated]) 
 
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("when", ["write", "sync"])
+@covers(v311="4.8.0-2")
 async def test_when_the_store_fails_connections_are_cut_and_sessions_loaded_again(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str, after: bool
 ) -> None:

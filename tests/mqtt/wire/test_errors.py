@@ -39,7 +39,7 @@ def shown(packets: list[Packet]) -> list[tuple[type[Packet], int]]:
 @pytest.mark.parametrize("version", BOTH)
 @covers(
     CLAUSES[V5] + " 2.2.2-1 3.1.2-2 3.14.0-1 3.14.4-1 3.14.4-2 4.7.3-2 3.3.2-13 3.3.2-19 3.8.3-1 3.10.3-1 3.3.2-1",
-    v311=CLAUSES[V311] + " 3.8.3-1 3.10.3-1 4.7.3-2 3.3.2-1 3.1.0-1",
+    v311=CLAUSES[V311] + " 2.2.2-1 3.1.2-11 3.2.2-6 3.8.3-1 3.10.3-1 4.7.3-2 3.3.2-1 3.1.0-1",
 )
 async def test_a_violation_ends_its_connection_and_nothing_else(broker: Broker, version: int) -> None:
     witness = await broker.connect("witness")

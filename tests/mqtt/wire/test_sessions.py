@@ -58,6 +58,18 @@ async def test_a_3_1_1_session_is_kept_unless_it_is_clean(start: Start) -> None:
     assert broker.sessions() == {}
 
 
+@BOTH
+@covers("4.1.0-2", v311="3.1.2-7")
+async def test_what_is_retained_outlives_the_session_that_published_it(broker: Broker, version: int) -> None:
+    publisher = await broker.connect("p", version)
+    await publisher.publish("t", b"retained", 1, retain=True)
+    await publisher.disconnect()
+    assert broker.sessions() == {}
+    client = await broker.connect("c", version)
+    await client.subscribe("t")
+    assert await client.payloads(1) == [b"retained"]
+
+
 @covers("3.14.2-2")
 async def test_the_longest_expiry_is_the_servers(start: Start) -> None:
     broker = await start(session_expiry_max=60_000_000)
@@ -100,7 +112,7 @@ async def test_after_disconnect_the_server_closes_and_forgets_the_will(broker: B
 
 @BOTH
 @pytest.mark.parametrize("retain", [False, True])
-@covers("3.1.2-7 3.1.2-8 3.1.2-14 3.1.2-15 3.1.2-10", v311="3.1.2-7 3.1.2-8 3.1.2-9 3.1.2-16 3.1.2-17 3.1.2-10")
+@covers("3.1.2-7 3.1.2-8 3.1.2-14 3.1.2-15 3.1.2-10", v311="3.1.2-8 3.1.2-9 3.1.2-16 3.1.2-17 3.1.2-10")
 async def test_a_will_is_published_when_a_connection_breaks(broker: Broker, version: int, retain: bool) -> None:
     listener = await listening(broker, "w")
     client = await broker.connect("c", version, clean=False, expiry=None, will=Will("w", b"bye", 1, retain))
