@@ -104,7 +104,7 @@ INTRO = """\
 
 Which test proves which normative statement of [MQTT 3.1.1](https://docs.oasis-open.org/mqtt/mqtt/v3.1.1/mqtt-v3.1.1.html)
 and [MQTT 5.0](https://docs.oasis-open.org/mqtt/mqtt/v5.0/mqtt-v5.0.html). Tests of `wire/` speak to a whole broker over
-a socket; files are below `tests/mqtt/`. Where a statement binds the client, the test shows what becomes of a client that
+a socket; files are below `tests/mqtt/`. Where a statement binds the client, the test shows what becomes of one that
 breaks it. Statements about the form of packets are proved twice: `test_conformance.py` has the same cases for the codec
 alone.
 
@@ -117,8 +117,8 @@ which says what conformance is.
 CHECKED = """\
 The numbers were compared with public texts that quote the standards: all of 5.0 with two, those of 3.1.1 with a
 translation of the whole standard, but for 2.2.2-2, 2.3.1-4, 2.3.1-5, 3.1.2-1, 3.1.2-7, 3.1.4-4, 3.2.2-1, 3.2.2-4,
-3.3.1-4, 3.3.1-9, 3.10.4-3, 3.14.1-1 and 4.6.0-2 to 4.6.0-4, which it leaves out. All of those were found in other texts
-except 4.6.0-2 to 4.6.0-4, which could not be checked."""
+3.3.1-4, 3.3.1-9, 3.10.4-3, 3.14.1-1 and 4.6.0-2 to 4.6.0-4, which it leaves out and which were found in other texts.
+The standards themselves were not at hand: where a quotation was wrong, so is the number here."""
 
 
 def page() -> str:
