@@ -324,6 +324,15 @@ class RequestTimeout(HoldfastError):
     grpc = "DEADLINE_EXCEEDED"
 
 
+class ArrowMissing(HoldfastError):
+    """This server cannot read or write Arrow streams: pyarrow is not installed. Install it there, or use JSON."""
+
+    code = "arrow_missing"
+    http = 501
+    mqtt = 0x83
+    grpc = "UNIMPLEMENTED"
+
+
 class ReplyTimeout(HoldfastError):
     """No reply came within {timeout_seconds} s. The request is stored and may still be worked on; a reply that comes
     now is dropped."""

@@ -116,6 +116,10 @@ class Call:
         """The body's content type in lower case, without parameters."""
         return (self.header(b"content-type") or "").partition(";")[0].strip().lower()
 
+    def accepts(self, media_type: str) -> bool:
+        """Whether the caller asks for this content type by name."""
+        return media_type in (self.header(b"accept") or "")
+
     @property
     def peer(self) -> str:
         """The caller's address."""

@@ -7,6 +7,7 @@ import msgspec
 from holdfast import wire
 from holdfast.core.queue import GroupKind, check_name
 from holdfast.errors import (
+    ArrowMissing,
     CursorOutOfRange,
     GroupExists,
     GroupNotFound,
@@ -15,7 +16,8 @@ from holdfast.errors import (
     QueueNotFound,
     WrongGroupKind,
 )
-from holdfast.http_api.answers import Answer, answer
+from holdfast.http_api.answers import ARROW, Answer, answer
+from holdfast.http_api.arrow import MEDIA_TYPE, write_messages
 from holdfast.http_api.call import ID_MAX, Call, duration
 from holdfast.http_api.routes import Right, Routes
 from holdfast.http_api.shapes import show_group, show_message
@@ -88,8 +90,21 @@ async def delete(call: Call) -> Answer:
     return Answer(status=204)
 
 
-async def read_range(call: Call) -> tuple[wire.CursorRead, wire.CursorRange]:
-    """What a read asks for, and what it finds."""
+@ROUTES(
+    "POST",
+    "/api/v1/queues/{name}/groups/{group}/read",
+    Right.CONSUME,
+    body=wire.CursorRead,
+    gives=wire.CursorRange,
+    gives_also=(MEDIA_TYPE,),
+    errors=(QueueNotFound, WrongGroupKind, CursorOutOfRange, LimitExceeded, ArrowMissing),
+)
+async def read(call: Call) -> Answer:
+    """Read a range of sequences of one partition, in order, without leasing anything.
+
+    The same range can be read again until the group commits past it. The group appears if it is new.
+    As an Arrow stream what is not a message is in headers (`Holdfast-Next`, …) and in the schema's metadata.
+    """
     wish = await call.json(_read, b"{}")
     for field, sequence in (("first", wish.first), ("until", wish.until)):
         if not 0 <= sequence <= ID_MAX:
@@ -97,31 +112,27 @@ async def read_range(call: Call) -> tuple[wire.CursorRead, wire.CursorRange]:
     found = await call.node.cursor_read(
         call.queue, _group(call), wish.partition, wish.first, wish.limit, wish.max_bytes, wish.until
     )
-    return wish, wire.CursorRange(
-        messages=[show_message(message, wish.partition, wish.encoding) for message in found.messages],
-        next=found.next_seq,
-        committed=found.committed,
-        high=found.high,
-        lost_from=found.lost_from,
-        lost_to=found.lost_to,
+    if call.accepts(MEDIA_TYPE):
+        facts = {
+            "next": found.next_seq,
+            "committed": found.committed,
+            "high": found.high,
+            "lost_from": found.lost_from,
+            "lost_to": found.lost_to,
+        }
+        headers = [(b"holdfast-" + name.replace("_", "-").encode(), b"%d" % fact) for name, fact in facts.items()]
+        rows = [(wish.partition, message) for message in found.messages]
+        return Answer(write_messages(rows, facts), 200, ARROW, headers)
+    return answer(
+        wire.CursorRange(
+            messages=[show_message(message, wish.partition, wish.encoding) for message in found.messages],
+            next=found.next_seq,
+            committed=found.committed,
+            high=found.high,
+            lost_from=found.lost_from,
+            lost_to=found.lost_to,
+        )
     )
-
-
-@ROUTES(
-    "POST",
-    "/api/v1/queues/{name}/groups/{group}/read",
-    Right.CONSUME,
-    body=wire.CursorRead,
-    gives=wire.CursorRange,
-    errors=(QueueNotFound, WrongGroupKind, CursorOutOfRange, LimitExceeded),
-)
-async def read(call: Call) -> Answer:
-    """Read a range of sequences of one partition, in order, without leasing anything.
-
-    The same range can be read again until the group commits past it. The group appears if it is new.
-    """
-    _, found = await read_range(call)
-    return answer(found)
 
 
 @ROUTES(

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from holdfast import wire
 from holdfast.core.commands import Draft
 from holdfast.errors import (
+    ArrowMissing,
     HoldfastError,
     InvalidArgument,
     LimitExceeded,
@@ -22,7 +23,8 @@ from holdfast.errors import (
     QueueNotFound,
     RequestTooLarge,
 )
-from holdfast.http_api.answers import Answer, answer, item_error
+from holdfast.http_api.answers import ARROW, Answer, answer, item_error
+from holdfast.http_api.arrow import MEDIA_TYPE, read_drafts, write_messages
 from holdfast.http_api.call import Call, decode, instant
 from holdfast.http_api.payloads import HEADERS, read_form, read_raw
 from holdfast.http_api.routes import Right, Routes
@@ -45,6 +47,8 @@ class EnqueueQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     raw: bool = False
     """The body is one message's payload, even if its content type is JSON."""
+    atomic: bool = False
+    """For Arrow: all rows or none. In JSON it is a field."""
 
 
 class _Parts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -67,9 +71,9 @@ _edit = msgspec.json.Decoder(wire.MessageEdit)
     Right.PRODUCE,
     body=wire.Enqueue,
     gives=wire.Receipt,
-    errors=(QueueNotFound, QueueFull, MessageTooLarge, LimitExceeded, RequestTooLarge),
+    errors=(QueueNotFound, QueueFull, MessageTooLarge, LimitExceeded, RequestTooLarge, ArrowMissing),
     query=EnqueueQuery,
-    takes=("multipart/form-data", "application/octet-stream", "text/plain"),
+    takes=(MEDIA_TYPE, "multipart/form-data", "application/octet-stream", "text/plain"),
     headers=("Idempotency-Key", *HEADERS),
 )
 async def enqueue(call: Call) -> Answer:
@@ -82,9 +86,14 @@ async def enqueue(call: Call) -> Answer:
     payload and `Holdfast-` headers say the rest (`Holdfast-Properties` is a JSON object); `multipart/form-data` has it
     in a part `payload`, beside a part `meta` with the other fields as JSON. With `Idempotency-Key` messages that bring
     no `message_id` get one made from it, so that the whole request can be repeated without harm.
+
+    In bulk, an Arrow IPC stream is fastest: a column `payload`, and if wished `key`, `message_id`, `priority`,
+    `deliver_at`, `ttl`, `properties`, `correlation_id`, `content_type` and `reply_to`; not compressed.
     """
     query = call.query(EnqueueQuery)
     kind = call.content_type
+    if kind == MEDIA_TYPE and not query.raw:
+        return await _enqueue_arrow(call, query.atomic)
     if query.raw or kind not in _STRUCTURED:
         if kind in _NOT_RAW and not query.raw:
             raise MediaTypeUnsupported(given=kind, allowed=_ALLOWED)
@@ -95,6 +104,26 @@ async def enqueue(call: Call) -> Answer:
     if b"idempotency-key" in call.headers:
         items = [item and _identified(item, call, index, len(items)) for index, item in enumerate(items)]
     return await store(call, items, errors, atomic, read_draft)
+
+
+async def _enqueue_arrow(call: Call, atomic: bool) -> Answer:
+    """Rows are messages; nothing is done for each of them but what the node does."""
+    drafts = read_drafts(await call.body(), call.given_correlation_id, call.api.config.limits.enqueue_max)
+    call.api.gate.admit(call.namespace, len(drafts), sum([len(draft.payload) for draft in drafts]))
+    receipt = await call.node.enqueue(call.queue, drafts, PROTOCOL, atomic=atomic)
+    if receipt.errors and (atomic or len(receipt.errors) == len(drafts)):
+        raise call.refused(receipt.errors)
+    ids: list[str | None] = list(map(str, receipt.ids))
+    for index in receipt.errors:
+        ids[index] = None
+    return answer(
+        wire.Receipt(
+            ids=ids,
+            duplicates=sorted(receipt.duplicates),
+            errors=[item_error(index, error) for index, error in sorted(receipt.errors.items())],
+            durability=receipt.durability.value,
+        )
+    )
 
 
 def _identified(item: wire.Draft, call: Call, index: int, count: int) -> wire.Draft:
@@ -185,15 +214,21 @@ class BrowseQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Right.CONSUME,
     query=BrowseQuery,
     gives=wire.MessagePage,
-    errors=(QueueNotFound,),
+    gives_also=(MEDIA_TYPE,),
+    errors=(QueueNotFound, ArrowMissing),
 )
 async def browse(call: Call) -> Answer:
     """Browse live messages, oldest first. Nothing is leased or changed.
 
-    A page may hold fewer messages than `limit`, even none, and still have a `cursor`: go on until it is empty.
+    A page may hold fewer messages than `limit`, even none, and still have a `cursor`: go on until it is empty. As an
+    Arrow stream the messages have no standings, and the cursor is in the header `Holdfast-Cursor`.
     """
     query = call.query(BrowseQuery)
     page = await call.node.browse(call.queue, query.limit, query.cursor, query.state, query.group)
+    if call.accepts(MEDIA_TYPE):
+        rows = [(at, message) for at, message, _ in page.messages]
+        headers = [(b"holdfast-cursor", page.cursor.encode())]
+        return Answer(write_messages(rows, {"cursor": page.cursor}), 200, ARROW, headers)
     shown = [
         show_view(message, partition, standings, query.encoding) for partition, message, standings in page.messages
     ]

@@ -1,0 +1,241 @@
+"""Messages as Arrow IPC streams: bulk enqueue in, browsing and reads of cursor groups out.
+
+Columns become lists once for the whole request, and rows are built from those: no object of Arrow's is made for a row.
+What comes in is untrusted: it is validated in full, and may not be compressed, because a few bytes of it could then be
+all of the memory.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from types import ModuleType
+from typing import Any
+
+from holdfast.core.commands import Draft
+from holdfast.core.queue import PRIORITY_DEFAULT
+from holdfast.core.records import NO_EXTRA, Extra, Message
+from holdfast.errors import ArrowMissing, InvalidArgument, MalformedRequest
+
+MEDIA_TYPE = "application/vnd.apache.arrow.stream"
+BATCHES_MAX = 10_000
+
+COLUMNS = {
+    "payload": "binary or string; required",
+    "key": "string",
+    "message_id": "string",
+    "priority": "integer, 0 to 255",
+    "deliver_at": "timestamp, or integer milliseconds since 1970",
+    "ttl": "duration, or integer seconds",
+    "properties": "map of string to string",
+    "correlation_id": "string",
+    "content_type": "string",
+    "reply_to": "string",
+}
+"""What an enqueue takes. Nulls are absent values."""
+
+
+def pyarrow() -> ModuleType:
+    """The library, or an error that says how to get it."""
+    try:
+        import pyarrow as found  # noqa: PLC0415 - half a second that only those pay who use it
+    except ImportError:
+        raise ArrowMissing from None
+    return found  # type: ignore[no-any-return]
+
+
+# --- in -------------------------------------------------------------------------------------------------------------
+
+
+def read_drafts(body: bytes, correlation_id: str | None, rows_max: int) -> list[Draft]:
+    """The messages of an Arrow stream."""
+    pa = pyarrow()
+    table = _table(pa, body)
+    unknown = sorted(set(table.column_names) - set(COLUMNS))
+    if unknown or "payload" not in table.column_names or len(set(table.column_names)) != table.num_columns:
+        known = ", ".join(f"{name} ({kind})" for name, kind in COLUMNS.items())
+        problem = f"has the unknown columns {', '.join(unknown)}" if unknown else "has no column payload, or one twice"
+        raise InvalidArgument(field="The stream", problem=f"{problem}; known are {known}")
+    if table.num_rows > rows_max:
+        raise InvalidArgument(field="The stream", problem=f"has {table.num_rows} rows; send at most {rows_max} at once")
+    payloads = _bytes(pa, table, "payload")
+    if table.num_columns == 1 and correlation_id is None:
+        return list(map(Draft, payloads))
+    return _with_fields(pa, table, payloads, correlation_id)
+
+
+def _table(pa: ModuleType, body: bytes) -> Any:
+    try:
+        _refuse_compression(pa, body)
+        with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
+            table = reader.read_all()
+        table.validate(full=True)
+    except (pa.ArrowException, OSError, ValueError, struct.error) as error:
+        raise MalformedRequest(problem=f"the body is not an Arrow IPC stream ({error})") from None
+    return table
+
+
+def _refuse_compression(pa: ModuleType, body: bytes) -> None:
+    """Look at the head of every message: a record batch whose `compression` is set is not read."""
+    reader = pa.ipc.MessageReader.open_stream(pa.py_buffer(body))
+    for _ in range(BATCHES_MAX):
+        try:
+            message = reader.read_next_message()
+        except StopIteration:
+            return
+        if message.type == "record batch" and _has_compression(message.metadata.to_pybytes()):
+            raise MalformedRequest(problem="the Arrow stream is compressed; write it without compression")
+        if message.type == "dictionary":
+            raise MalformedRequest(problem="the Arrow stream has dictionaries; write plain columns")
+    raise MalformedRequest(problem=f"the Arrow stream has more than {BATCHES_MAX} batches")
+
+
+def _has_compression(metadata: bytes) -> bool:
+    """Flatbuffers by hand: table Message{version, header_type, header, …}, table RecordBatch{…, compression as 4th}."""
+    message = struct.unpack_from("<I", metadata)[0]
+    header = _field(metadata, message, 2)
+    if not header:
+        return False
+    batch = header + struct.unpack_from("<I", metadata, header)[0]
+    return _field(metadata, batch, 3) != 0
+
+
+def _field(metadata: bytes, table: int, index: int) -> int:
+    """Where a table's field is, 0 if it is not set."""
+    vtable = table - struct.unpack_from("<i", metadata, table)[0]
+    size = struct.unpack_from("<H", metadata, vtable)[0]
+    at = 4 + 2 * index
+    offset = struct.unpack_from("<H", metadata, vtable + at)[0] if at + 2 <= size else 0
+    return table + offset if offset else 0
+
+
+def _column(pa: ModuleType, table: Any, name: str, kind: Any) -> Any:
+    """A column as one array of a type."""
+    column = table.column(name)
+    try:
+        if column.type != kind:
+            column = column.cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise InvalidArgument(field=f"Column {name}", problem=f"is {COLUMNS[name]}: {error}") from None
+    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+
+
+def _bytes(pa: ModuleType, table: Any, name: str) -> list[bytes]:
+    """A column of bytes, cut out of its buffer: five times faster than asking Arrow for each."""
+    array = _column(pa, table, name, pa.large_binary())
+    if array.null_count:
+        raise InvalidArgument(field=f"Column {name}", problem="has nulls; an empty value is an empty payload")
+    if not len(array):
+        return []
+    _, offsets, data = array.buffers()
+    places = memoryview(offsets).cast("q")[array.offset : array.offset + len(array) + 1].tolist()
+    content = data.to_pybytes() if data is not None else b""
+    return [content[start:end] for start, end in pairwise(places)]
+
+
+def _with_fields(pa: ModuleType, table: Any, payloads: list[bytes], correlation_id: str | None) -> list[Draft]:
+    count = len(payloads)
+
+    def values(name: str, kind: Any) -> list[Any]:
+        return _column(pa, table, name, kind).to_pylist() if name in table.column_names else [None] * count
+
+    text = pa.string()
+    extras = _extras(
+        values("key", text),
+        values("message_id", text),
+        values("properties", pa.map_(text, text)),
+        values("correlation_id", text),
+        values("content_type", text),
+        values("reply_to", text),
+        correlation_id,
+    )
+    priorities = values("priority", pa.int64())
+    instants = _microseconds(pa, table, "deliver_at", pa.types.is_timestamp, pa.timestamp("us"), 1_000)
+    ttls = _microseconds(pa, table, "ttl", pa.types.is_duration, pa.duration("us"), 1_000_000)
+    return [
+        Draft(
+            payload,
+            PRIORITY_DEFAULT if priority is None else priority,
+            0 if instant is None else instant,
+            -1 if ttl is None else ttl,
+            extra,
+        )
+        for payload, priority, instant, ttl, extra in zip(payloads, priorities, instants, ttls, extras, strict=True)
+    ]
+
+
+def _microseconds(
+    pa: ModuleType, table: Any, name: str, is_native: Callable[[Any], bool], native: Any, factor: int
+) -> list[int | None]:
+    """A column of times: Arrow's own in whatever unit, or numbers of which one is `factor` microseconds."""
+    if name not in table.column_names:
+        return [None] * int(table.num_rows)
+    kind = table.schema.field(name).type
+    if not is_native(kind):
+        numbers = _column(pa, table, name, pa.int64()).to_pylist()
+        return [None if number is None else number * factor for number in numbers]
+    zoned = pa.timestamp("us", kind.tz) if pa.types.is_timestamp(kind) else native
+    found: list[int | None] = _column(pa, table, name, zoned).cast(pa.int64()).to_pylist()
+    return found
+
+
+def _extras(
+    keys: list[str | None],
+    ids: list[str | None],
+    properties: list[list[tuple[str, str | None]] | None],
+    correlations: list[str | None],
+    content_types: list[str | None],
+    replies: list[str | None],
+    correlation_id: str | None,
+) -> list[Extra]:
+    found: list[Extra] = []
+    for key, message_id, pairs, correlation, content_type, reply_to in zip(
+        keys, ids, properties, correlations, content_types, replies, strict=True
+    ):
+        known = correlation if correlation is not None else correlation_id
+        if key is message_id is known is content_type is reply_to is None and not pairs:
+            found.append(NO_EXTRA)
+            continue
+        named = tuple([(name, value) for name, value in pairs or () if value is not None])
+        found.append(Extra(key, message_id, named, known, content_type, reply_to))
+    return found
+
+
+# --- out ------------------------------------------------------------------------------------------------------------
+
+
+def write_messages(messages: Sequence[tuple[int, Message]], facts: Mapping[str, object]) -> bytes:
+    """Messages with their partitions as an Arrow stream; `facts` go into the schema's metadata."""
+    pa = pyarrow()
+    found = [message for _, message in messages]
+    extras = [message.extra for message in found]
+    origins = [extra.origin for extra in extras]
+    text, instant = pa.string(), pa.timestamp("us", "UTC")
+    columns = {
+        "id": pa.array([message.id for message in found], pa.int64()),
+        "sequence": pa.array([message.seq for message in found], pa.int64()),
+        "partition": pa.array([partition for partition, _ in messages], pa.int32()),
+        "priority": pa.array([message.priority for message in found], pa.uint8()),
+        "enqueued_at": pa.array([message.enqueued_at for message in found], instant),
+        "deliver_at": pa.array([message.deliver_at or None for message in found], instant),
+        "expires_at": pa.array([message.expires_at or None for message in found], instant),
+        "key": pa.array([extra.key for extra in extras], text),
+        "message_id": pa.array([extra.message_id for extra in extras], text),
+        "content_type": pa.array([extra.content_type for extra in extras], text),
+        "correlation_id": pa.array([extra.correlation_id for extra in extras], text),
+        "reply_to": pa.array([extra.reply_to for extra in extras], text),
+        "properties": pa.array([extra.properties or None for extra in extras], pa.map_(text, text)),
+        "source_id": pa.array([origin.source_id if origin else None for origin in origins], pa.int64()),
+        "source_queue": pa.array([origin.source_queue if origin else None for origin in origins], text),
+        "source_group": pa.array([origin.source_group if origin else None for origin in origins], text),
+        "reason": pa.array([origin.reason if origin else None for origin in origins], text),
+        "error": pa.array([origin.error if origin else None for origin in origins], text),
+        "payload": pa.array([message.payload for message in found], pa.large_binary()),
+    }
+    batch = pa.record_batch(columns).replace_schema_metadata({name: str(fact) for name, fact in facts.items()})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
