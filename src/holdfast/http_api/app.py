@@ -36,6 +36,7 @@ from holdfast.http_api import (
     requests,
     states,
     streams,
+    transactions,
 )
 from holdfast.http_api.access import authorize, identify
 from holdfast.http_api.answers import Answer, Header, refusal
@@ -57,6 +58,7 @@ ROUTES: tuple[Routes, ...] = (
     mqueue.ROUTES,
     lockd.ROUTES,
     requests.ROUTES,
+    transactions.ROUTES,
     health.ROUTES,
     metrics.ROUTES,
     openapi.ROUTES,

@@ -66,3 +66,10 @@ from holdfast.wire.streams import StreamLine as StreamLine
 from holdfast.wire.times import Duration as Duration
 from holdfast.wire.times import Instant as Instant
 from holdfast.wire.times import Size as Size
+from holdfast.wire.transactions import Aborted as Aborted
+from holdfast.wire.transactions import Publish as Publish
+from holdfast.wire.transactions import Stage as Stage
+from holdfast.wire.transactions import StageBatch as StageBatch
+from holdfast.wire.transactions import Staged as Staged
+from holdfast.wire.transactions import Transaction as Transaction
+from holdfast.wire.transactions import TransactionPart as TransactionPart
