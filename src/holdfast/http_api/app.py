@@ -165,7 +165,7 @@ class Api:
                 call.close()
         place = (scope["method"], call.endpoint.path if call is not None else "", result.status)
         self.answered[place] = self.answered.get(place, 0) + 1
-        await self._send(result, send, correlation_id)
+        await self._send(result, scope, send, correlation_id)
 
     async def _answer(self, call: Call) -> Answer:
         """Let the caller in, and do what it asks; for an act of administration, with an entry in the audit log."""
@@ -192,7 +192,7 @@ class Api:
         finally:
             self.working -= 1
 
-    async def _send(self, result: Answer, send: Send, correlation_id: str) -> None:
+    async def _send(self, result: Answer, scope: Scope, send: Send, correlation_id: str) -> None:
         headers: list[Header] = [
             (b"content-type", result.content_type),
             *result.headers,
@@ -214,7 +214,7 @@ class Api:
                 await _send_parts(body, send, timeout)
         except TimeoutError:
             log.warning("a client does not read its answer; closing", correlation_id=correlation_id)
-            raise  # the connection is closed by it
+            scope["extensions"]["holdfast"]["abort"]()
         finally:
             if result.close is not None:
                 result.close()
@@ -237,6 +237,7 @@ async def _send_parts(parts: AsyncIterator[bytes], send: Send, timeout: float) -
         async for part in open_parts:
             async with asyncio.timeout(timeout):
                 await send({"type": "http.response.body", "body": part, "more_body": True})
+                await send({"type": "http.response.body", "body": b"", "more_body": True})  # waits for the client
     await send({"type": "http.response.body", "body": b""})
 
 

@@ -33,6 +33,9 @@ class Connection(HttpToolsProtocol):
         self._in_head = True
         self._running: RequestResponseCycle | None = None
         self._subject: str | None = None
+        self._refused = False
+        self._abort_timer: asyncio.TimerHandle | None = None
+        self._linger_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -44,10 +47,18 @@ class Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._unwatch_head()
+        for timer in (self._linger_timer, self._abort_timer):
+            if timer is not None:
+                timer.cancel()
         if self._running is not None and not self._running.response_complete:
             self._running.disconnected = True
             self._running.message_event.set()
         super().connection_lost(exc)
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Nothing came for long. What is still to be sent may be read for a while, not for ever."""
+        super().timeout_keep_alive_handler()
+        self._abort_timer = self.loop.call_later(self.settings.write_timeout / SECOND, self.transport.abort)
 
     def _watch_head(self) -> None:
         self._unwatch_head()
@@ -62,12 +73,17 @@ class Connection(HttpToolsProtocol):
         if not self.transport.is_closing():
             self._refuse(b"408 Request Timeout", b"The request's headers did not arrive in time.")
 
+    def _head_too_large(self) -> None:
+        self._refuse(b"431 Request Header Fields Too Large", b"The request's headers are too large.")
+
     def data_received(self, data: bytes) -> None:
+        if self._refused:
+            return
         super().data_received(data)
         if self._in_head:
             self._head_bytes += len(data)
             if self._head_bytes > self.settings.max_header_bytes and not self.transport.is_closing():
-                self._refuse(b"431 Request Header Fields Too Large", b"The request's headers are too large.")
+                self._head_too_large()
 
     def on_message_begin(self) -> None:
         self._in_head = True
@@ -75,13 +91,40 @@ class Connection(HttpToolsProtocol):
         if self._head_timer is None:
             self._watch_head()
         super().on_message_begin()
+        self.scope.setdefault("extensions", {})["holdfast"] = {"abort": self.transport.abort}
         if self._subject is not None:
             self.scope.setdefault("extensions", {})["tls"] = {"client_cert_name": self._subject}
 
     def on_headers_complete(self) -> None:
         self._in_head = False
         self._unwatch_head()
-        super().on_headers_complete()
+        size = len(self.url) + sum([len(name) + len(value) for name, value in self.headers])
+        if size > self.settings.max_header_bytes:  # all of it came at once
+            self._head_too_large()
+        else:
+            super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        if not self._refused:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        if self._refused:
+            return
+        super().on_message_complete()
+        if self._linger_timer is not None:  # what was refused is all here: the next request may come
+            self._linger_timer.cancel()
+            self._linger_timer = None
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.cycle.more_body and not self.pipeline and not self.transport.is_closing():
+            # It was answered before all of it was read. To close now would make the client lose the answer; to read on
+            # for ever would let it hold the connection with one byte now and then.
+            self._linger_timer = self.loop.call_later(self.settings.header_timeout / SECOND, self.transport.close)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._running = cycle
@@ -89,6 +132,7 @@ class Connection(HttpToolsProtocol):
 
     def _refuse(self, status: bytes, text: bytes) -> None:
         """An answer for a request that never became one."""
+        self._refused = True
         self._unwatch_head()
         self.transport.write(
             b"HTTP/1.1 %s\r\ncontent-type: text/plain\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%s"

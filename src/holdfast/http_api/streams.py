@@ -8,7 +8,7 @@ stream is told so by its last line.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing
 from typing import Literal
 
@@ -37,6 +37,7 @@ from holdfast.units import SECOND, format_instant
 
 ROUTES = Routes("Deliveries")
 PROTOCOL = "http"
+PIECE_BYTES = 256 << 10  # payloads written at once
 NO_BUFFERING = ((b"cache-control", b"no-store"), (b"x-accel-buffering", b"no"))
 
 
@@ -224,4 +225,18 @@ async def _parts(opened: Stream, write: Callable[[Line, Stream], bytes]) -> Asyn
         opened.end(ShuttingDown())
     async with aclosing(opened.lines()) as lines:
         async for line in lines:
-            yield write(line, opened)
+            if not isinstance(line, list):
+                yield write(line, opened)
+                continue
+            for some in _pieces(line):
+                yield write(some, opened)
+
+
+def _pieces(deliveries: list[Leased]) -> Iterator[list[Leased]]:
+    """Deliveries a few at a time, so that large ones do not all lie in memory as text."""
+    first = size = 0
+    for index, leased in enumerate(deliveries, 1):
+        size += len(leased.message.payload)
+        if size >= PIECE_BYTES or index == len(deliveries):
+            yield deliveries[first:index]
+            first, size = index, 0
