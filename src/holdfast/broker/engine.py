@@ -368,7 +368,8 @@ class Engine:
         runs = 0
         while len(found) < limit:
             before = len(found)
-            for shard, share in self._shares(shards, group, limit - len(found), in_turn=max_bytes > 0):
+            bound = max(left, 1) if max_bytes else 0
+            for shard, share in self._shares(shards, group, limit - len(found), bound, one_at_least=not found):
                 runs += 1
                 bound = max(left, 1) if max_bytes else 0
                 command = Lease(group, share, timeout, consumer, protocol, bound, one_at_least=not found)
@@ -386,10 +387,12 @@ class Engine:
             found.sort(key=_place_of_leased)
         return found
 
-    def _shares(self, shards: list[Shard], group: str, limit: int, in_turn: bool) -> list[tuple[Shard, int]]:
+    def _shares(
+        self, shards: list[Shard], group: str, limit: int, max_bytes: int, one_at_least: bool
+    ) -> list[tuple[Shard, int]]:
         """How many of the next `limit` deliveries each shard has, going by their places.
 
-        `in_turn`: in runs, in the very order of the places, so that one can stop anywhere.
+        If several shards have some, they are no more than fit into `max_bytes`; where one has all, it sees to that.
         """
         filled = [index for index, shard in enumerate(shards) if shard.head.ready]
         if len(filled) == 1:
@@ -408,22 +411,18 @@ class Engine:
             return [(best, limit)]
         found = {index: self.heads(shards[index], group, limit) for _, index in fronts[1:]}
         found[fronts[0][1]] = nexts
-        lists = [[(_place(item), index) for item in items] for index, items in found.items()]
+        lists = [[(_place(item), index, item.size_bytes) for item in items] for index, items in found.items()]
         horizons = [shards[part[0][1]].horizon(group) for part in lists if len(part) < limit]
         known = min((horizon for horizon in horizons if horizon is not None), default=(PRIORITY_MAX + 1, 0))
-        runs: list[tuple[int, int]] = []
-        for place, index in islice(merge(*lists), limit):
+        counts: dict[int, int] = {}
+        left = max_bytes
+        for place, index, size_bytes in islice(merge(*lists), limit):
+            left -= size_bytes
             if place > known:
                 break  # a shard must read on first, to know whether it has something better
-            if runs and runs[-1][0] == index:
-                runs[-1] = (index, runs[-1][1] + 1)
-            else:
-                runs.append((index, 1))
-        if in_turn:
-            return [(shards[index], count) for index, count in runs]
-        counts: dict[int, int] = {}
-        for index, count in runs:
-            counts[index] = counts.get(index, 0) + count
+            if max_bytes and left < 0 and (counts or not one_at_least):
+                break
+            counts[index] = counts.get(index, 0) + 1
         return [(shards[index], count) for index, count in counts.items()]
 
     def heads(self, shard: Shard, group: str, limit: int = 1) -> list[Place | Delivery]:
