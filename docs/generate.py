@@ -16,6 +16,7 @@ from pathlib import Path
 
 import click
 
+from docs.client_reference import client_reference
 from docs.diagrams import state_diagram
 from docs.http_reference import http_api, metrics
 from holdfast.cli.main import main as root_command
@@ -109,6 +110,7 @@ def life_of_a_delivery() -> str:
 PAGES: dict[str, Callable[[], str]] = {
     "reference/configuration.md": configuration,
     "reference/cli.md": command_line,
+    "reference/client.md": client_reference,
     "reference/errors.md": errors,
     "reference/http.md": http_api,
     "reference/metrics.md": metrics,

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+from holdfast.testing import Broker
+
 ROOT = Path(__file__).parents[1]
+EXAMPLES = ROOT / "examples"
 
 
 def test_the_in_process_example_prints_what_the_readme_says() -> None:
@@ -26,3 +30,54 @@ def test_the_in_process_example_prints_what_the_readme_says() -> None:
     ]
     readme = (ROOT / "README.md").read_text()
     assert "\n".join(printed) in readme
+
+
+def run(*command: str | Path, url: str = "") -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+    return subprocess.run(
+        [sys.executable, "-W", "error", *command],
+        env={**environment, "HOLDFAST_URL": url},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+
+
+def test_the_client_example() -> None:
+    with Broker() as broker:
+        done = run(EXAMPLES / "client.py", url=broker.url)
+    assert done.stdout.splitlines() == [
+        "stored 3 messages",
+        "attempt 1: ann@example.com",
+        "attempt 1: bob@example.com",
+        "attempt 1: cid@example.com",
+        "the answer is 42",
+        "deleted example/emails",
+        "deleted example/questions",
+    ]
+
+
+def test_the_workers_example() -> None:
+    with Broker() as broker, broker.sync_client() as client:
+        client.send("emails", {"to": "ann@example.com", "text": "hi"})
+        client.send("emails", {"to": "nobody", "text": "hi"})
+        client.send("emails", {"to": "greylisted@example.com", "text": "hi"})
+        client.send("thumbnails", bytes(10), key="cat.jpg")
+        done = run("-m", "holdfast.cli", "worker", "--app-dir", EXAMPLES, "workers:app", "--burst", url=broker.url)
+        assert sorted(done.stdout.splitlines()) == [
+            "done with emails",
+            "done with thumbnails",
+            "sent to ann@example.com: hi",
+            "thumbnail of cat.jpg from 10 bytes",
+        ]
+        (letter,) = client.dead_letters("emails", group="mailer")
+        assert letter.origin is not None
+        assert letter.origin.error == "nobody is no address"
+        (waiting,) = client.browse("emails")
+        assert waiting.standings[0].state == "scheduled"
+
+
+def test_the_example_of_tests() -> None:
+    done = run("-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "asyncio_mode=auto", EXAMPLES / "test_shop.py")
+    assert "2 passed" in done.stdout

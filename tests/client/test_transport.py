@@ -62,7 +62,7 @@ async def test_a_lost_answer_does_not_double_a_message() -> None:
     async with Broker() as broker:
         assert broker._front is not None
         lossy = LossyTransport(broker._front.api)
-        async with Client("http://test", retries=QUICK, transport=lossy) as client:
+        async with Client("http://localhost", retries=QUICK, transport=lossy) as client:
             lossy.losses = 3
             sent = await client.send("jobs", "once")
             assert sent.duplicate
@@ -79,7 +79,7 @@ async def test_what_may_not_be_done_twice_is_not_repeated_when_its_answer_is_los
     async with Broker() as broker:
         assert broker._front is not None
         lossy = LossyTransport(broker._front.api)
-        async with Client("http://test", retries=QUICK, transport=lossy) as client:
+        async with Client("http://localhost", retries=QUICK, transport=lossy) as client:
             lossy.losses = 1
             with pytest.raises(ServerUnreachable, match="connection reset"):
                 await client.create_queue("jobs")

@@ -100,6 +100,7 @@ def row(message: wire.Message) -> dict[str, object]:
 
 
 def _standing(standing: wire.Standing) -> str:
+    """A waiting message tells which attempt is next, a leased one whose it is."""
     more = [f"attempt {standing.attempt}"] if standing.attempt else []
-    more += [standing.consumer] if standing.consumer else []
+    more += [standing.consumer] if standing.consumer and standing.state == "leased" else []
     return f"{standing.state} ({', '.join(more)})" if more else standing.state

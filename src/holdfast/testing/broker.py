@@ -28,11 +28,15 @@ from holdfast.config.settings import HttpSettings, JournalSettings, NodeSettings
 from holdfast.http_api import HttpFront
 from holdfast.store import open_store
 
-IN_PROCESS = "http://in-process"
+IN_PROCESS = "http://localhost"  # a name that a server without credentials answers to
 
 
 class Broker:
-    """See the module. `store` may be `rocks` for tests that want a disk; `config` replaces the whole configuration."""
+    """A broker for tests: `async with` it in asynchronous code, `with` it in ordinary code (then it listens).
+
+    `http` lets it listen on a free port as well. `store` may be `rocks` for tests that want a disk; `config` replaces
+    the whole configuration.
+    """
 
     def __init__(self, *, http: bool = False, store: str = "memory", config: Config | None = None) -> None:
         self._http = http

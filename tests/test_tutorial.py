@@ -1,0 +1,144 @@
+"""The tutorials run as they stand: every command that is shown is typed, and the answer is what is shown.
+
+In a page, `console` blocks are sessions: lines with `$` are commands, the lines below are what they answer, `…`
+standing for anything. A `python` block whose first line is a comment with a file's name is saved under that name.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parents[1] / "docs"
+TUTORIALS = sorted((DOCS / "tutorial").glob("*.md"))
+BIN = Path(sys.executable).parent
+END = "@@end of the answer@@"
+
+
+class Shell:
+    """A shell that keeps its variables from command to command."""
+
+    def __init__(self, directory: Path, environment: dict[str, str]) -> None:
+        self.directory = directory
+        self._environment = environment
+        self._bash = subprocess.Popen(
+            ["bash", "--noprofile", "--norc"],
+            cwd=directory,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self._servers: list[subprocess.Popen[str]] = []
+
+    def type(self, command: str) -> str:
+        if command.startswith("holdfast serve"):
+            self._serve(command)
+            return ""
+        assert self._bash.stdin is not None
+        assert self._bash.stdout is not None
+        self._bash.stdin.write(f"{command}\necho; echo '{END}'\n")
+        self._bash.stdin.flush()
+        answer: list[str] = []
+        for line in self._bash.stdout:
+            if line.strip() == END:
+                return "".join(answer).strip()
+            answer.append(line)
+        raise AssertionError(f"the shell ended at {command!r}: {''.join(answer)}")
+
+    def _serve(self, command: str) -> None:
+        """Runs beside, as in a terminal of its own."""
+        server = subprocess.Popen(
+            ["bash", "-c", f"exec {command}"],
+            cwd=self.directory,
+            env=self._environment,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._servers.append(server)
+        assert server.stderr is not None
+        seen = []
+        for line in server.stderr:
+            seen.append(line)
+            if "holdfast is running" in line:
+                return
+        raise AssertionError("".join(seen))
+
+    def close(self) -> None:
+        for process in (self._bash, *self._servers):
+            process.kill()
+            process.communicate()
+
+
+@contextmanager
+def shell_in(directory: Path) -> Iterator[Shell]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    environment = {
+        **clean,
+        "PATH": f"{BIN}:{os.environ['PATH']}",
+        "HOLDFAST_URL": f"http://{address}",
+        "HOLDFAST_HTTP_LISTEN": address,
+        "HOLDFAST_MQTT_LISTEN": "127.0.0.1:0",
+        "HOLDFAST_LOG_FORMAT": "json",
+        "HOLDFAST_WORKER_LOG_LEVEL": "error",
+    }
+    shell = Shell(directory, environment)
+    try:
+        yield shell
+    finally:
+        shell.close()
+
+
+def steps(page: str) -> Iterator[tuple[str, str, str]]:
+    """(`file`, name, text) and (`command`, what is typed, what it answers), in their order."""
+    for language, text in re.findall(r"^```(\w+)\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL):
+        if language == "python" and (named := re.match(r"# (\w+\.py)\n", text)):
+            yield "file", named[1], text
+        elif language == "console":
+            for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+                command, _, answer = part.partition("\n")
+                yield "command", command, answer.strip()
+
+
+def matches(shown: str, answer: str) -> bool:
+    """`…` is anything, and any run of blanks is as good as another."""
+    pattern = re.escape(" ".join(shown.split())).replace("…", ".*").replace(r"\ ", " ")
+    return re.fullmatch(pattern.replace(" .* ", " .*").replace(" .*", ".*"), " ".join(answer.split())) is not None
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
+def test_a_tutorial_runs_as_it_stands(page: Path, tmp_path: Path) -> None:
+    typed = 0
+    with shell_in(tmp_path) as shell:
+        for kind, what, text in steps(page.read_text()):
+            if kind == "file":
+                (tmp_path / what).write_text(text)
+                continue
+            answer = shell.type(what)
+            assert matches(text, answer), f"$ {what}\n--- shown\n{text}\n--- answered\n{answer}"
+            typed += 1
+    assert typed > 10
+
+
+def test_there_is_a_tutorial() -> None:
+    assert [page.stem for page in TUTORIALS] == ["first-job"]
+
+
+def test_what_is_shown_must_be_what_is_answered() -> None:
+    assert matches("id … age\n… x", "id  key  age\n5  x")
+    assert matches("…", "anything")
+    assert not matches("Created emails.", "Created mails.")
+    assert not matches("", "error: no")
