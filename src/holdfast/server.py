@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 from pathlib import Path
 from typing import Protocol
@@ -40,6 +41,7 @@ EXIT_SIGNAL = 128
 def run(config: Config) -> int:
     """Run a node until it is told to stop. Errors at the start are raised, for the caller to show."""
     logs.configure(config.log)
+    _allow_files()
     gate = Gate(config, wall_clock)
     store = _open(config)
     try:
@@ -47,6 +49,14 @@ def run(config: Config) -> int:
             return runner.run(_serve(config, store, gate))
     finally:
         store.close()
+
+
+def _allow_files() -> None:
+    """As many as the system lets us have: each client is one, and the usual soft limit of 1,024 is for programs that
+    use select(2)."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _open(config: Config) -> Store:

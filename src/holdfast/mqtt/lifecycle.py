@@ -102,6 +102,9 @@ class Lifecycle:
         for one and a half times its keep alive [MQTT-3.1.2-22]."""
         if connection.session is None:
             self._drop(connection)
+        elif connection.paused:
+            # It does not read, so it is not read either: what it may have said was not heard. The shell gives up on it.
+            self._timers.set(connection, now + connection.keep_alive_us)
         elif now - connection.last_seen >= connection.keep_alive_us:
             self.close(connection, now, reasons.KEEP_ALIVE_TIMEOUT, "nothing was heard within the keep alive")
         else:

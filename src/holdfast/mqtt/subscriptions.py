@@ -39,6 +39,11 @@ class Subscriptions:
         self._bridge = bridge
 
     def subscribe(self, connection: Connection, session: Session, packet: Subscribe, now: int) -> None:
+        if len(packet.subscriptions) > self._settings.subscriptions_max:
+            # Each of them is work, also where they are all the same.
+            most = f"a client has at most {self._settings.subscriptions_max} subscriptions"
+            self._lifecycle.close(connection, now, reasons.QUOTA_EXCEEDED, most)
+            return
         space = self._lifecycle.space(session.namespace)
         mark = len(self._turns.ops)
         codes: list[int] = []

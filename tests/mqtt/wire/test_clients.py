@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import queue
 import shutil
@@ -279,15 +280,18 @@ def mqtt_js(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     if shutil.which("node") is None or shutil.which("npm") is None:
         pytest.skip("node and npm are not installed")
     cache = getattr(request.config, "cache", None)
-    home = Path(cache.mkdir("mqtt-js")) if cache is not None else tmp_path_factory.mktemp("mqtt-js")
-    if not (home / "node_modules" / "mqtt" / "package.json").exists():
-        command = ["npm", "install", "--no-audit", "--no-fund", "--no-save", "--prefix", str(home), "mqtt@5"]
+    home = (Path(cache.mkdir("npm")) if cache is not None else tmp_path_factory.mktemp("npm")) / "mqtt-5"
+    if not home.exists():
+        aside = tmp_path_factory.mktemp("npm-install")
+        command = ["npm", "install", "--no-audit", "--no-fund", "--no-save", "--prefix", str(aside), "mqtt@5"]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
         except subprocess.TimeoutExpired:
             pytest.skip("npm cannot install the package mqtt: no answer from its registry")
         if done.returncode:
             pytest.skip(f"npm cannot install the package mqtt: {done.stderr.strip()[-200:]}")
+        with contextlib.suppress(FileExistsError, OSError):  # another worker may have been faster
+            shutil.move(aside, home)
     (home / "scene.js").write_text(SCRIPT)
     return home
 

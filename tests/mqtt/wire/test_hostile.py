@@ -9,6 +9,7 @@ from itertools import product
 from random import Random
 
 import pytest
+import structlog
 
 from holdfast.mqtt.codec import (
     V5,
@@ -29,6 +30,7 @@ from holdfast.mqtt.codec import (
     Will,
     encode,
 )
+from holdfast.mqtt.net import link
 from holdfast.mqtt.net.link import Link
 from tests.mqtt.wire.broker import Broker
 from tests.mqtt.wire.client import Client
@@ -184,7 +186,7 @@ async def test_a_client_that_never_reads_is_spared_then_dropped_and_others_do_no
     reading = await broker.connect("reading")
     await reading.subscribe("t")
     publisher = await broker.connect("publisher")
-    link = link_of(broker, "stuck")
+    stuck_link = link_of(broker, "stuck")
     narrow(broker, "stuck")
     sent = 0
     while "slow" not in broker.hub.dropped:
@@ -193,7 +195,7 @@ async def test_a_client_that_never_reads_is_spared_then_dropped_and_others_do_no
         assert (await reading.next_publish()).payload == b"x" * 50_000
         if "stuck" in broker.sessions():
             assert buffered(broker, "stuck") < 16 * 1024 + 2 * 51_000
-    await broker.until(lambda: link not in broker.front._links)
+    await broker.until(lambda: stuck_link not in broker.front._links)
     await publisher.publish("t", b"last")
     assert await reading.payloads(1) == [b"last"]
     await only_left(broker, "reading", "publisher")
@@ -222,15 +224,15 @@ async def test_who_publishes_and_reads_no_answers_is_not_read_either(start: Star
     broker = await start(buffer_bytes=1024, stall_timeout=100_000)
     client = await deaf(broker, version)
     await client.connect(Connect("c", version))
-    link = link_of(broker, "c")
+    its_link = link_of(broker, "c")
     narrow(broker, "c")
     raw = b"".join(encode(Publish("t", b"", 1, number), version) for number in range(1, 900))
     for _ in range(100_000):
-        if link not in broker.front._links:
+        if its_link not in broker.front._links:
             break
         client._writer.write(raw)
         if client._writer.transport.get_write_buffer_size() > 1 << 20:  # nobody takes it any more
-            await broker.until(lambda: link not in broker.front._links)
+            await broker.until(lambda: its_link not in broker.front._links)
             break
         await asyncio.sleep(0)
         if "c" in broker.sessions():
@@ -371,3 +373,69 @@ async def test_large_and_deep_but_lawful(broker: Broker) -> None:
     stranger = await broker.open()
     await stranger.send(Connect("s", properties=Properties(user_properties=(("k" * 100, "v" * 900),) * 200)))
     assert await stranger.refused() == 0x95
+
+
+@BOTH
+async def test_more_filters_in_one_packet_than_a_client_may_have_end_the_connection(start: Start, version: int) -> None:
+    broker = await start(max_subscriptions=10)
+    client = await broker.connect("c", version)
+    assert await client.subscribe(*["same"] * 10) == (0,) * 10
+    await client.send(Subscribe(1, (Subscription("same"),) * 11))
+    assert await client.refused() == (0x97 if version == V5 else 0)
+
+
+async def test_a_client_that_reads_slowly_is_not_called_silent(start: Start) -> None:
+    broker = await start(buffer_bytes=16 * 1024)
+    slow = await deaf(broker)
+    await slow.connect(Connect("slow", keep_alive_s=10))
+    narrow(broker, "slow")
+    await slow.subscribe("t", qos=1)
+    publisher = await broker.connect("p")
+    number = 0
+    while not broker.session("slow").queue:
+        await publisher.publish("t", b"x" * 50_000, 1)
+        number += 1
+    await slow.send(PingReq())  # which waits in the system, since nothing is read from it
+    for _ in range(3):
+        broker.pass_time(16)
+    seen = 0
+    while seen < number:
+        packet = await slow.next()
+        if isinstance(packet, Publish):
+            seen += 1
+            await slow.acknowledge(packet)
+    broker.pass_time(31)
+    assert await slow.refused() == 0x8D  # now it is
+
+
+async def test_what_does_not_reach_a_session_is_reported(start: Start) -> None:
+    broker = await start(max_queued_messages=1)
+    away = await broker.connect("away", expiry=100)
+    await away.subscribe("t", qos=1)
+    await away.disconnect()
+    publisher = await broker.connect("p")
+    for _ in range(3):
+        await publisher.publish("t", b"x", 1)
+    with structlog.testing.capture_logs() as lines:
+        broker.front._report_drops()
+        broker.front._report_drops()
+    assert [(line["event"], line["full"]) for line in lines] == [("MQTT messages did not reach a session", 2)]
+
+
+async def test_a_stop_does_not_wait_for_clients_that_do_not_close(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link, "LINGER_SECONDS", 0.05)
+    broker = await start(buffer_bytes=16 * 1024)
+    stuck = await deaf(broker)
+    await stuck.connect(Connect("stuck"))
+    narrow(broker, "stuck")
+    await stuck.subscribe("t")
+    polite = await broker.connect("polite")
+    old = await broker.connect("old", V311)
+    while not broker.hub.dropped["slow"]:
+        await polite.publish("t", b"x" * 50_000)
+    await broker.front.stop()
+    assert not broker.front._links
+    assert await polite.refused() == 0x8B
+    assert await old.refused() == 0

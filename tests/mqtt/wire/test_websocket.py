@@ -331,3 +331,14 @@ async def test_a_required_certificate_must_be_there_and_of_our_authority(
     right = await over_tls(broker, context)
     assert (await right.connect(Connect("c", properties=Properties(session_expiry_s=5)))).reason_code == 0
     assert set(broker.sessions()) == {"c"}
+
+
+async def test_who_does_not_finish_the_handshake_is_let_go(
+    run: Run, tmp_path: Path, certificates: Certificates
+) -> None:
+    config = config_for(tmp_path, tls_listen="127.0.0.1:0", connect_timeout=100_000)
+    broker = await run(memory_broker(replace(config, tls=certificates.settings("none"))))
+    reader, writer = await asyncio.open_connection(*broker.front.addresses[1])
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        assert await reader.read() == b""
+    writer.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Final
@@ -40,6 +41,9 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 CHECK_SECONDS: Final = 1.0
 """How often open connections are asked whether their credentials still hold. 10,000 of them take some milliseconds."""
 
+REPORT_SECONDS: Final = 60.0
+"""How often the log says how many messages did not reach a session."""
+
 _GONE: Final = "your credentials have expired, were changed or removed"
 
 _ACKS_HELD_MAX: Final = 2000
@@ -64,6 +68,7 @@ class MqttFront:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: int | None = None
         self._chores: set[asyncio.Task[None]] = set()
+        self._drops_reported: Counter[str] = Counter()
         self._stopping = False
         self._empty = asyncio.Event()
         self.addresses: list[tuple[str, int]] = []
@@ -79,6 +84,7 @@ class MqttFront:
         if self._settings.tls_listen:
             await self._listen(self._settings.tls_listen, with_tls=True)
         self._spawn(self._every(CHECK_SECONDS, self._check_principals))
+        self._spawn(self._every(REPORT_SECONDS, self._report_drops))
         if self._bridge is not None:
             self._spawn(self._every(self._settings.stats_interval / SECOND, self._show_stats))
 
@@ -88,6 +94,7 @@ class MqttFront:
             self._bridge.hub = hub
         hub.load(self._node.store.scan, self._node.clock())
         self._hub = hub
+        self._drops_reported = Counter()
         self._soon()
 
     async def _listen(self, address: str, *, with_tls: bool) -> None:
@@ -97,12 +104,15 @@ class MqttFront:
             raise InvalidConfig(field="mqtt.tls_listen", value=address, problem="it needs tls.certificate_file")
         exposure.check(self._config.auth, host, front="MQTT", tls=with_tls)
         loop = asyncio.get_running_loop()
+        # A handshake is part of what a stranger may take its time for.
+        patience = self._settings.connect_timeout / SECOND if with_tls else None
         try:
-            server = await loop.create_server(self.make_link, host, port, ssl=context, backlog=1024)
+            server = await loop.create_server(
+                self.make_link, host, port, ssl=context, backlog=1024, ssl_handshake_timeout=patience
+            )
         except OSError as error:
-            raise AddressUnavailable(
-                address=address, setting="mqtt.listen", problem=error.strerror or str(error)
-            ) from error
+            setting = "mqtt.tls_listen" if with_tls else "mqtt.listen"
+            raise AddressUnavailable(address=address, setting=setting, problem=error.strerror or str(error)) from error
         self._servers.append(server)
         bound = server.sockets[0].getsockname()[:2]
         self.addresses.append(bound)
@@ -343,6 +353,16 @@ class MqttFront:
                 log.info("MQTT client dismissed", client=connection.client_id, peer=link.peer, user=principal.name)
                 hub.close(connection, reasons.NOT_AUTHORIZED, str(Unauthenticated(problem=_GONE)), now)
                 self._soon()
+
+    def _report_drops(self) -> None:
+        """Nobody else would hear of messages that subscribers had no room for, or were too slow for."""
+        if self._hub is None:
+            return
+        now = Counter(self._hub.dropped)
+        new = now - self._drops_reported
+        self._drops_reported = now
+        if new:
+            log.warning("MQTT messages did not reach a session", **dict(new))
 
     def _show_stats(self) -> None:
         bridge, hub = self._bridge, self._hub

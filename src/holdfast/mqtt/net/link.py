@@ -7,6 +7,7 @@ gets no more and is not read from either until it does, and is dropped if it nev
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import Final, Protocol, cast
 
 from holdfast.auth import tls
@@ -16,6 +17,18 @@ from holdfast.mqtt.connection import Connection
 
 LINGER_SECONDS: Final = 5.0
 """How long a closed connection may take to send what is left, and its client to close it too, before it is cut."""
+
+
+KEEP_ALIVE_SECONDS: Final = 600
+"""A client that said nothing for so long is asked by TCP whether it is there: 3.1.1 clients need not keep alive, and
+one that vanished must not be kept for ever."""
+
+
+def _keep_alive(raw: socket.socket | None) -> None:
+    if raw is not None:
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if hasattr(socket, "TCP_KEEPIDLE"):  # Linux
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEP_ALIVE_SECONDS)
 
 
 class Wire(Protocol):
@@ -70,6 +83,7 @@ class Link(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         wire = cast("asyncio.Transport", transport)  # uvloop's are, in all but the name
         wire.set_write_buffer_limits(high=self._buffer_bytes)
+        _keep_alive(transport.get_extra_info("socket"))
         peer = transport.get_extra_info("peername")
         self.subject = tls.peer_subject(transport.get_extra_info("ssl_object"))
         self.open(wire, str(peer[0]) if isinstance(peer, tuple) else "")
