@@ -198,6 +198,7 @@ async def test_a_checked_password_is_remembered_for_a_while_and_not_as_text(
 
     monkeypatch.setattr(Passwords, "_check", count)
     assert await door.password("shop", GOOD, "10.9.9.9") is who
+    assert door._digest(b"login", b"shop", b"correct") != door._digest(b"login", b"shopc", b"orrect")
     assert asked == []
     clock.advance(5 * MINUTE)
     await door.password("shop", GOOD, "10.0.0.1")

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from joserfc import jwt
 from joserfc.jwk import OctKey, RSAKey
 
-from holdfast.auth import keys
+from holdfast.auth import keys, tokens
 from holdfast.auth.gate import Gate
-from holdfast.auth.keys import ALGORITHMS, Key
+from holdfast.auth.keys import ALGORITHMS, Key, Keyring
 from holdfast.auth.principal import Action
 from holdfast.config.secret import SecretText
 from holdfast.errors import InvalidConfig, Unauthenticated
@@ -125,6 +125,22 @@ async def test_a_token_that_claims_another_algorithm_than_its_key_has_is_refused
     _, body, signature = token(clock, KEYS[signer]).split(".")
     problem = await refusal(door, f"{part({'alg': claimed, 'kid': KEYS[signer].kid})}.{body}.{signature}")
     assert "no key here fits" in problem or "signature" in problem
+
+
+class Careless(Keyring, frozen=True):
+    """Offers every key for every token."""
+
+    def fitting(self, algorithm: str, kid: str | None) -> list[Key]:
+        return list(self.keys)
+
+
+@pytest.mark.parametrize("claimed", ["none", "HS256", "HS512", "RS512", "PS256"])
+def test_a_key_is_used_with_its_own_algorithm_whoever_offers_it(clock: Clock, claimed: str) -> None:
+    _, body, signature = token(clock, RS).split(".")
+    with pytest.raises(Unauthenticated, match="signature is not good"):
+        tokens.check_signature(f"{part({'alg': claimed})}.{body}.{signature}", Careless((RS,)), 8192)
+    good = tokens.check_signature(token(clock, RS), Careless((ED, HS, ES, RS)), 8192)
+    assert good.key is RS
 
 
 async def test_refusals_are_counted(door: Gate) -> None:
@@ -393,6 +409,8 @@ def weak(**change: object) -> dict[str, object]:
         (json.dumps({"keys": []}).encode(), "it is empty"),
         (json.dumps({"keys": {}}).encode(), "must be a list"),
         (json.dumps({"kty": "oct", "k": "c2hvcnQ"}).encode(), "less than 32 bytes|too weak"),
+        (json.dumps({"kty": "oct", "k": "A" * 40}).encode(), "less than 32 bytes"),
+        (json.dumps(weak(n=part("x" * 2000))).encode(), "bits; 2048 to 8192 are needed"),
         (json.dumps({"kty": "oct", "k": 7}).encode(), "not text"),
         (json.dumps({"kty": "dsa"}).encode(), "`kty`"),
         (json.dumps(weak(use="enc")).encode(), "not for signatures"),
