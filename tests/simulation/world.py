@@ -142,6 +142,7 @@ def _constants(random: Random) -> dict[str, int]:
         "WINDOW": window,
         "WINDOW_MAX": window * random.choice((1, 2, 4)),
         "CHUNK": random.choice((1, 2, 5, 64)),
+        "MOVE_BYTES": random.choice((1, 100, 8 << 20)),
         "DUE_CHUNK": random.choice((1, 2, 50)),
         "EXPIRY_CHUNK": random.choice((1, 2, 16)),
         "DEDUP_CHUNK": random.choice((1, 3, 100)),

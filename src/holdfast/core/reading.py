@@ -38,6 +38,7 @@ from holdfast.core.states import Event, Journalled, State, journal_names
 from holdfast.errors import CursorOutOfRange, MessageNotFound
 
 CHUNK = 256  # messages a step of a long command handles
+MOVE_BYTES = 8 << 20  # and about how many bytes, where a cursor moves past messages
 
 
 class Live(Enum):
@@ -181,7 +182,7 @@ def move_on(
 ) -> int:
     """Move a cursor towards `target` by at most a chunk of sequences; what nobody needs any more goes."""
     first = cursor.head.committed + 1
-    last = min(target, cursor.head.committed + CHUNK)
+    last = min(target, cursor.head.committed + chunk_for(shard, CHUNK, MOVE_BYTES))
     messages = log(shard, first, last, CHUNK)
     settled = masks(shard, first, last)
     passed = _visible(shard, cursor, messages) if messages else []

@@ -13,7 +13,17 @@ from holdfast.core.effects import Doomed, Effects, Read
 from holdfast.core.enqueue import appear, place_of
 from holdfast.core.groups import NEVER, LeaseGroup
 from holdfast.core.leasing import doom, fail, free_key, next_of_keys, verdict
-from holdfast.core.reading import CHUNK, Live, liveness, log, move_on, unneeded, unschedule
+from holdfast.core.reading import (
+    CHUNK,
+    MOVE_BYTES,
+    Live,
+    chunk_for,
+    liveness,
+    log,
+    move_on,
+    unneeded,
+    unschedule,
+)
 from holdfast.core.records import (
     FLAG_DUE,
     FLAG_EARLY,
@@ -231,10 +241,13 @@ def hurry_cursors(shard: Shard, now: int, effects: Effects) -> bool:
     for cursor in shard.cursors.values():
         target = cursor.lags(shard.head.next_seq)
         if not target and cursor.max_lag_age and cursor.look_at <= now:
-            oldest = log(shard, cursor.head.committed + 1, shard.head.next_seq - 1, 1)
-            if oldest and oldest[0].enqueued_at + cursor.max_lag_age <= now:
-                target = oldest[0].seq
-            else:
+            first, span = cursor.head.committed + 1, chunk_for(shard, CHUNK, MOVE_BYTES)
+            oldest = log(shard, first, shard.head.next_seq - 1, span)
+            for message in oldest:
+                if message.enqueued_at + cursor.max_lag_age > now:
+                    break
+                target = message.seq
+            if not target:
                 cursor.look_at = oldest[0].enqueued_at + cursor.max_lag_age if oldest else NEVER
         if target:
             head = cursor.head
