@@ -244,6 +244,20 @@ def leases_of(engine: Engine, name: QueueName, group: str, consumer: str, protoc
     return sorted(found, key=lambda leased: leased.token)
 
 
+def of_token(engine: Engine, name: QueueName, group: str, token: int) -> tuple[int, int] | None:
+    """Message id and partition of the delivery that a lease token is or was for, as far back as is remembered."""
+    queue = engine.queues.get(name)
+    groups = [(shard.partition, shard.groups.get(group)) for shard in queue.shards] if queue is not None else []
+    for partition, here in groups:
+        if here is not None and token in here.remembered:
+            return here.remembered[token][1], partition
+    for partition, here in groups:
+        for delivery in here.deliveries.values() if here is not None else ():
+            if delivery.token == token:
+                return delivery.id, partition
+    return None
+
+
 def edit(
     engine: Engine, name: QueueName, message_id: int, priority: int | None, deliver_at: int | None, now: int
 ) -> Message:

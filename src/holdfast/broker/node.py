@@ -716,6 +716,12 @@ class Node(LogCalls, StateCalls, TransactionCalls):
         with self._guard() as engine:
             return admin.leases_of(engine, name, group, consumer, protocol, self.clock())
 
+    def of_token(self, name: QueueName, group: str, token: int) -> tuple[int, int] | None:
+        """Message id and partition of the delivery that a lease token is or was for: for a consumer that knows the
+        message by the producer's identifier only."""
+        with self._guard() as engine:
+            return admin.of_token(engine, name, group, token)
+
     def stir(self, name: QueueName) -> None:
         """Look again whether somebody can be served in a queue."""
         engine = self.commit.engine

@@ -52,6 +52,7 @@ async def test_a_delivery_says_all_there_is_to_say(server: Server) -> None:
     assert before <= int(told.pop("enqueued-at")) <= after
     assert before + 30_000 <= int(told.pop("lease-deadline")) <= after + 30_000
     assert told.pop("lease-token").isdigit()
+    assert told.pop("id").isdigit()
     assert told == {
         "message-id": "m",
         "queue": "tasks/image",

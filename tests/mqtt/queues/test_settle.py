@@ -384,3 +384,23 @@ async def test_received_over_http_and_settled_over_mqtt(server: Server, http: ht
     named = {"message-id": leased["id"], "lease-token": leased["lease_token"], "consumer-group": "g"}
     assert (await client.publish("$queue/jobs/$ack", user=named)).reason_code == 0
     assert server.depth("jobs") == 0
+
+
+async def test_a_message_with_an_identifier_of_its_own_is_settled_from_afar(
+    server: Server, http: httpx.AsyncClient
+) -> None:
+    client = await consumer(server)
+    await enqueue(server, "jobs", b"one", message_id="order-1")
+    await enqueue(server, "jobs", b"two", message_id="order-2")
+    first, second = [told_of(await client.delivery()) for _ in range(2)]
+    other = await server.client("other")
+    named = {"message-id": "order-1", "lease-token": first["lease-token"], "consumer-group": "g"}
+    assert (await other.publish("$queue/jobs/$ack", user=named)).reason_code == 0
+    assert (await other.publish("$queue/jobs/$ack", user=named)).reason_code == 0  # as the first time
+    assert (await other.publish("$queue/jobs/$nack", user=named)).reason_code == LOST
+    assert (await other.publish("$queue/jobs/$ack", user={**named, "lease-token": "7"})).reason_code == LOST
+    assert (await other.publish("$queue/jobs/$ack", user={**named, "consumer-group": "x"})).reason_code == LOST
+    body = {"group": "g", "settlements": [{"id": second["id"], "lease_token": second["lease-token"]}]}
+    answer = await http.post("/api/v1/queues/jobs/settle", json=body)
+    assert answer.status_code == 200, answer.text
+    assert server.depth("jobs") == 0

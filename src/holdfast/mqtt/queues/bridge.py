@@ -203,11 +203,24 @@ class QueueBridge:
                 group = consumer.group
                 break
         else:
-            settlement = _from_afar(wish, route.verb, connection)
             group = wish.group or (consumers[0].group if consumers else _default_group(connection))
+            settlement = self._from_afar(queue, group, wish, route.verb, connection)
         settling = self._settling_of(queue, group)
         settling.owners[len(settling.settlements)] = owner
         settling.settlements.append(settlement)
+
+    def _from_afar(self, queue: QueueName, group: str, wish: Wish, verb: Verb, connection: Connection) -> Settlement:
+        """A delivery that was not sent to this connection: leased over HTTP, say, or on the connection before."""
+        error = wish.error[:ERROR_LENGTH_MAX]
+        if not wish.message_id:
+            raise InvalidArgument(field="message-id", problem="is missing: give it as it came with the delivery")
+        if names.is_number(wish.message_id):
+            consumer = "" if wish.token else connection.client_id
+            return Settlement(int(wish.message_id), wish.token, verb, wish.delay, error, wish.timeout, consumer)
+        found = self._node.of_token(queue, group, wish.token) if wish.token else None
+        if found is None:
+            raise LeaseLost(message_id=wish.message_id)
+        return Settlement(found[0], wish.token, verb, wish.delay, error, wish.timeout, partition=found[1])
 
     def _settling_of(self, queue: QueueName, group: str) -> Settling:
         settling = self._settling.get((queue, group))
@@ -540,17 +553,6 @@ def _default_group(connection: Connection) -> str:
 def _settlement(ticket: Ticket, verb: Verb, delay: int = -1, error: str = "", timeout: int = -1) -> Settlement:
     error = error[:ERROR_LENGTH_MAX]
     return Settlement(ticket.message_id, ticket.token, verb, delay, error, timeout, partition=ticket.partition)
-
-
-def _from_afar(wish: Wish, verb: Verb, connection: Connection) -> Settlement:
-    """A delivery that was not sent to this connection: leased over HTTP, say, or on the connection before."""
-    if not wish.message_id:
-        raise InvalidArgument(field="message-id", problem="is missing: give it as it came with the delivery")
-    if not names.is_number(wish.message_id):
-        raise LeaseLost(message_id=wish.message_id)
-    consumer = "" if wish.token else connection.client_id
-    error = wish.error[:ERROR_LENGTH_MAX]
-    return Settlement(int(wish.message_id), wish.token, verb, wish.delay, error, wish.timeout, consumer)
 
 
 def _fields(packet: Publish) -> dict[str, Any]:

@@ -24,7 +24,7 @@ _LENGTHS: Final = [chr(length) for length in range(0x80)]
 RESERVED: Final = frozenset(
     (
         "attempt", "consumer-group", "dead-attempts", "dead-error", "dead-reason", "enqueued-at", "first-attempt-at",
-        "last-attempt-at", "lease-deadline", "lease-token", "message-id", "queue", "source-group", "source-id",
+        "id", "last-attempt-at", "lease-deadline", "lease-token", "message-id", "queue", "source-group", "source-id",
         "source-queue",
     )
 )  # fmt: skip
@@ -80,6 +80,7 @@ class Form:
                     block = common + text.encode()
                 else:
                     block = common + pair("message-id", extra.message_id) + pair("lease-token", token)
+                    block += pair("id", str(message.id))  # other fronts know it by this
                 if message.priority != PRIORITY_DEFAULT:
                     block += pair("priority", str(message.priority))
                 if extra is not NO_EXTRA:
