@@ -7,11 +7,12 @@ from collections.abc import Callable
 
 import structlog
 
-from benchmarks import backlog, hotkey, mqtt_codec, raw, speed, timers, topics
+from benchmarks import backlog, cost, hotkey, mqtt_codec, raw, speed, timers, topics
 
 BENCHMARKS: dict[str, Callable[[], None]] = {
     "raw": raw.main,
     "speed": speed.main,
+    "cost": cost.main,
     "backlog": lambda: backlog.main((*backlog.SIZES, *map(int, sys.argv[2:]))),
     "hotkey": hotkey.main,
     "timers": timers.main,
