@@ -86,7 +86,8 @@ def test_receive_and_settle_by_arguments(shell: Shell) -> None:
     assert (one["text"], one["attempt"]) == ("x", 1)
     assert shell.done("extend", "q", one["id"], one["lease_token"], "--lease", "10m").stdout > one["lease_deadline"]
     assert "Would ack" in shell.done("ack", "q", one["id"], one["lease_token"], "--dry-run").stderr
-    shell.done("release", "q", one["id"], one["lease_token"])
+    act = shell.json("release", "q", one["id"], one["lease_token"])
+    assert act == {"queue": "q", "id": one["id"], "action": "release"}
     late = shell.run("ack", "q", one["id"], one["lease_token"])
     assert (late.exit_code, late.stderr.endswith("[lease_lost]\n")) == (1, True)
     (two,) = shell.json("receive", "q")
@@ -187,7 +188,7 @@ def test_dead_letters_are_redriven_and_purged_by_filter(shell: Shell) -> None:
     assert shell.done("dlq", "redrive", "q", "--error", "do a", "--dry-run").stderr.startswith("Would bring 2 dead")
     assert shell.run("dlq", "redrive", "q", "--error", "do a").exit_code == 2
     assert "Brought back 2 dead letters of q." in shell.done("dlq", "redrive", "q", "--error", "do a", "-y").stderr
-    assert [message["text"] for message in shell.json("browse", "q")] == ["a1", "a2"]
+    assert sorted(message["text"] for message in shell.json("browse", "q")) == ["a1", "a2"]
     assert "No dead letters of q match." in shell.done("dlq", "redrive", "q", "--reason", "expired", "-y").stderr
     job = json.loads(shell.done("dlq", "redrive", "q", "-y", "--to", "q", "-o", "json").stdout)
     assert (job["state"], job["moved"]) == ("done", 1)

@@ -70,7 +70,8 @@ def test_what_cannot_be_undone_is_asked_for(shell: Shell) -> None:
     assert "Say --yes" in refused.stderr
     assert shell.done("queue", "purge", "q", "--dry-run").stderr == "Would purge q of up to 2 messages.\n"
     assert shell.json("queue", "show", "q")["depth"] == 2
-    assert shell.done("queue", "purge", "q", "--yes").stderr == "Removed 2 messages from q.\n"
+    purged = shell.done("queue", "purge", "q", "--yes", "-o", "jsonl")
+    assert (purged.stdout, purged.stderr) == ('{"queue":"q","messages":2}\n', "Removed 2 messages from q.\n")
     assert shell.done("queue", "delete", "q", "--dry-run").stderr == "Would delete q with 0 messages.\n"
     assert shell.done("queue", "delete", "q", HOLDFAST_YES="1").stderr == "Deleted q with 0 messages.\n"
     gone = shell.run("queue", "delete", "q", "-y")

@@ -236,3 +236,29 @@ async def test_a_server_that_is_just_starting_is_waited_for_whatever_is_asked() 
 
     async with client_of(handler) as client:
         assert await client.delete_queue("jobs") == 7
+
+
+async def test_a_token_that_cannot_be_made_is_raised_where_somebody_waits() -> None:
+    def broken() -> str:
+        raise LookupError("no token today")
+
+    async with Client(
+        "http://test", token=broken, transport=httpx.MockTransport(lambda _: httpx.Response(500))
+    ) as client:
+        with pytest.raises(LookupError, match="no token today"):
+            await client.send("jobs", "x")
+        with pytest.raises(LookupError, match="no token today"):
+            async for _ in client.consume("jobs"):
+                pass
+
+
+async def test_closing_does_not_wait_long_for_a_server_that_is_away(caplog: pytest.LogCaptureFixture) -> None:
+    async with Broker() as broker, broker.client() as client:
+        await client.send("jobs", "x")
+        assert broker._front is not None
+        lossy = LossyTransport(broker._front.api)
+        async with Client("http://localhost", transport=lossy) as other:
+            await other.receive("jobs")
+            lossy.losses = 1_000
+        assert lossy.losses == 998  # one more attempt than the first
+    assert "could not be given back" in caplog.text

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from holdfast.cli.options import config_file, given, setting_flags
-from holdfast.cli.output import show_json, show_note, show_table
+from holdfast.cli.options import config_file, given, output_format, setting_flags
+from holdfast.cli.output import show_json, show_note, show_rows, show_table
 from holdfast.config import Config, Field, all_fields, load
 from holdfast.config.kinds import Duration, Rates, Secret, Size
 
@@ -20,14 +20,7 @@ def config() -> None:
 
 @config.command()
 @click.option("--origin", is_flag=True, help="Also tell where each value comes from.")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="For people or for programs.",
-)
+@output_format
 @setting_flags
 @config_file
 def show(origin: bool, output: str, config_path: Path | None, **flags: object) -> None:
@@ -35,6 +28,13 @@ def show(origin: bool, output: str, config_path: Path | None, **flags: object) -
     loaded = load(config_path, os.environ, given(flags))
     if output == "json":
         show_json(_as_json(loaded, origin))
+        return
+    if output == "jsonl":
+        document = _as_json(loaded, origin=True)
+        for field in all_fields():
+            told = document[field.section][field.name]
+            assert isinstance(told, dict)
+            show_rows(output, [], [{"setting": field.dotted, **told}])
         return
     rows = [
         [field.dotted, field.kind.show(_value(loaded, field)), loaded.origins[field.dotted]] for field in all_fields()

@@ -50,6 +50,17 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
 
         return Client(self.url, **self._options())
 
+    def check_namespace(self, client: SyncClient) -> None:
+        """Raises InvalidArgument if the credentials are not for the namespace that was asked for."""
+        if self.namespace is None:
+            return
+        actual = client.overview().namespace
+        if actual != self.namespace:
+            raise InvalidArgument(
+                field="--namespace",
+                problem=f"is {self.namespace!r}, but the credentials are for {actual!r}; nothing was done",
+            )
+
     def _options(self) -> dict[str, Any]:
         from holdfast.client import Tls  # noqa: PLC0415
 
@@ -160,11 +171,5 @@ def connected() -> Iterator[SyncClient]:
     """A client for the running command."""
     wanted = settings()
     with wanted.open() as client:
-        if wanted.namespace is not None:
-            actual = client.overview().namespace
-            if actual != wanted.namespace:
-                raise InvalidArgument(
-                    field="--namespace",
-                    problem=f"is {wanted.namespace!r}, but the credentials are for {actual!r}; nothing was done",
-                )
+        wanted.check_namespace(client)
         yield client

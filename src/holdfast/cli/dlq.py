@@ -214,7 +214,8 @@ def _wait(client: SyncClient, queue: str, job: wire.RedriveJob, matched: int) ->
 @_filter_options
 @yes_option
 @dry_run_option
-def purge(queue: str, yes: bool, dry_run: bool, **said: Any) -> None:
+@output_format
+def purge(queue: str, yes: bool, dry_run: bool, output: str, **said: Any) -> None:
     """Throw dead letters of QUEUE away: all, or those that match."""
     which = _filter(said)
     with connected() as client:
@@ -226,4 +227,7 @@ def purge(queue: str, yes: bool, dry_run: bool, **said: Any) -> None:
             show_note(f"No dead letters of {queue} match.")
             return
         confirm(f"Throw away {plural(matched, 'dead letter')} of {queue} for ever?", yes)
-        show_note(f"Threw away {plural(client.purge_dead(queue, which), 'dead letter')} of {queue}.")
+        gone = client.purge_dead(queue, which)
+    show_note(f"Threw away {plural(gone, 'dead letter')} of {queue}.")
+    if output != "table":
+        show_one(output, {"queue": queue, "messages": gone})

@@ -131,11 +131,15 @@ def _settings_text(given: dict[str, object]) -> str:
     return ", ".join(f"{field} = {value}" for field, value in given.items()) or "its defaults"
 
 
+names_argument = click.argument("names", metavar="NAME...", nargs=-1, required=True)
+
+
 @queue.command()
-@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@names_argument
 @yes_option
 @dry_run_option
-def delete(names: tuple[str, ...], yes: bool, dry_run: bool) -> None:
+@output_format
+def delete(names: tuple[str, ...], yes: bool, dry_run: bool, output: str) -> None:
     """Delete queues with all they hold."""
     with connected() as client:
         held = {name: client.queue(name).depth for name in names}
@@ -144,14 +148,16 @@ def delete(names: tuple[str, ...], yes: bool, dry_run: bool) -> None:
                 show_note(f"Would delete {name} with {plural(depth, 'message')}.")
                 continue
             confirm(f"Delete {name} with {plural(depth, 'message')}?", yes)
-            show_note(f"Deleted {name} with {plural(client.delete_queue(name), 'message')}.")
+            gone = client.delete_queue(name)
+            _done(output, f"Deleted {name} with {plural(gone, 'message')}.", name, gone)
 
 
 @queue.command()
-@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@names_argument
 @yes_option
 @dry_run_option
-def purge(names: tuple[str, ...], yes: bool, dry_run: bool) -> None:
+@output_format
+def purge(names: tuple[str, ...], yes: bool, dry_run: bool, output: str) -> None:
     """Remove all messages that wait in queues. What consumers hold stays."""
     with connected() as client:
         held = {name: client.queue(name).depth for name in names}
@@ -160,33 +166,49 @@ def purge(names: tuple[str, ...], yes: bool, dry_run: bool) -> None:
                 show_note(f"Would purge {name} of up to {plural(depth, 'message')}.")
                 continue
             confirm(f"Remove up to {plural(depth, 'message')} from {name}?", yes)
-            show_note(f"Removed {plural(client.purge_queue(name), 'message')} from {name}.")
+            gone = client.purge_queue(name)
+            _done(output, f"Removed {plural(gone, 'message')} from {name}.", name, gone)
 
 
 @queue.command()
-@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@names_argument
 @dry_run_option
-def pause(names: tuple[str, ...], dry_run: bool) -> None:
+@output_format
+def pause(names: tuple[str, ...], dry_run: bool, output: str) -> None:
     """Give out no further messages of queues. They still take them."""
     with connected() as client:
         for name in names:
-            waiting = (client.queue(name) if dry_run else client.pause_queue(name)).depth
-            show_note(f"{'Would pause' if dry_run else 'Paused'} {name}; {plural(waiting, 'message')} in it.")
+            if dry_run:
+                show_note(f"Would pause {name}; {plural(client.queue(name).depth, 'message')} in it.")
+                continue
+            held = client.pause_queue(name).depth
+            _done(output, f"Paused {name}; {plural(held, 'message')} in it.", name, held)
 
 
 @queue.command()
-@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@names_argument
 @dry_run_option
-def resume(names: tuple[str, ...], dry_run: bool) -> None:
+@output_format
+def resume(names: tuple[str, ...], dry_run: bool, output: str) -> None:
     """Give out messages of paused queues again."""
     with connected() as client:
         for name in names:
-            waiting = (client.queue(name) if dry_run else client.resume_queue(name)).depth
-            show_note(f"{'Would resume' if dry_run else 'Resumed'} {name}; {plural(waiting, 'message')} in it.")
+            if dry_run:
+                show_note(f"Would resume {name}; {plural(client.queue(name).depth, 'message')} in it.")
+                continue
+            held = client.resume_queue(name).depth
+            _done(output, f"Resumed {name}; {plural(held, 'message')} in it.", name, held)
+
+
+def _done(output: str, said: str, name: str, messages: int) -> None:
+    """Tell of an act: to a person, and to a program as one object for each queue."""
+    show_note(said)
+    if output != "table":
+        show_one(output, {"queue": name, "messages": messages})
 
 
 @queue.command()
-@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@names_argument
 @output_format
 def stats(names: tuple[str, ...], output: str) -> None:
     """Show figures of queues and their groups."""

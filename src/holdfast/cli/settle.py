@@ -12,7 +12,8 @@ import click
 
 from holdfast.cli.confirm import dry_run_option
 from holdfast.cli.connection import connected
-from holdfast.cli.output import show_note
+from holdfast.cli.options import output_format
+from holdfast.cli.output import show_note, show_one
 from holdfast.cli.receive import group_option
 from holdfast.wire import Action, Settlement
 
@@ -21,6 +22,7 @@ Command = TypeVar("Command", bound=Callable[..., object])
 
 def _which(command: Command) -> Command:
     for option in (
+        output_format,
         dry_run_option,
         group_option,
         click.argument("lease_token", envvar="HOLDFAST_LEASE_TOKEN"),
@@ -33,9 +35,9 @@ def _which(command: Command) -> Command:
 
 @click.command()
 @_which
-def ack(queue: str, message_id: str, lease_token: str, group: str, dry_run: bool) -> None:
+def ack(queue: str, message_id: str, lease_token: str, group: str, dry_run: bool, output: str) -> None:
     """Done: the message is gone for its group."""
-    _settle(queue, group, Settlement(id=message_id, lease_token=lease_token), "Acked", dry_run)
+    _settle(queue, group, Settlement(id=message_id, lease_token=lease_token), "Acked", dry_run, output)
 
 
 @click.command()
@@ -43,48 +45,48 @@ def ack(queue: str, message_id: str, lease_token: str, group: str, dry_run: bool
 @click.option("--delay", help="Try again after so long, as 10m. [default: as the queue's retry policy says]")
 @click.option("--error", default="", help="What went wrong; kept with the message.")
 def nack(
-    queue: str, message_id: str, lease_token: str, group: str, delay: str | None, error: str, dry_run: bool
+    queue: str, message_id: str, lease_token: str, group: str, delay: str | None, error: str, dry_run: bool, output: str
 ) -> None:
     """Failed: try again later; the attempt counts."""
     settlement = Settlement(id=message_id, lease_token=lease_token, action="nack", delay=delay, error=error)
-    _settle(queue, group, settlement, "Nacked", dry_run)
+    _settle(queue, group, settlement, "Nacked", dry_run, output)
 
 
 @click.command()
 @_which
 @click.option("--error", default="", help="Why it is hopeless; kept with the message.")
-def reject(queue: str, message_id: str, lease_token: str, group: str, error: str, dry_run: bool) -> None:
+def reject(queue: str, message_id: str, lease_token: str, group: str, error: str, dry_run: bool, output: str) -> None:
     """Hopeless: to the dead queue at once."""
     settlement = Settlement(id=message_id, lease_token=lease_token, action="reject", error=error)
-    _settle(queue, group, settlement, "Rejected", dry_run)
+    _settle(queue, group, settlement, "Rejected", dry_run, output)
 
 
 @click.command()
 @_which
-def release(queue: str, message_id: str, lease_token: str, group: str, dry_run: bool) -> None:
+def release(queue: str, message_id: str, lease_token: str, group: str, dry_run: bool, output: str) -> None:
     """Not now: back to the others as if it had never been leased."""
-    _settle(queue, group, _settlement(message_id, lease_token, "release"), "Released", dry_run)
+    _settle(queue, group, _settlement(message_id, lease_token, "release"), "Released", dry_run, output)
 
 
 @click.command()
 @_which
 @click.option("--lease", help="How long from now, as 5m. [default: the queue's delivery_timeout]")
-def extend(queue: str, message_id: str, lease_token: str, group: str, lease: str | None, dry_run: bool) -> None:
+def extend(
+    queue: str, message_id: str, lease_token: str, group: str, lease: str | None, dry_run: bool, output: str
+) -> None:
     """Keep it longer. Prints the new deadline."""
     settlement = Settlement(id=message_id, lease_token=lease_token, action="extend", timeout=lease)
-    deadline = _settle(queue, group, settlement, "Extended", dry_run)
-    if deadline:
-        click.echo(deadline)
+    _settle(queue, group, settlement, "Extended", dry_run, output)
 
 
 def _settlement(message_id: str, lease_token: str, action: Action) -> Settlement:
     return Settlement(id=message_id, lease_token=lease_token, action=action)
 
 
-def _settle(queue: str, group: str, settlement: Settlement, done: str, dry_run: bool) -> str | None:
+def _settle(queue: str, group: str, settlement: Settlement, done: str, dry_run: bool, output: str) -> None:
     if dry_run:
         show_note(f"Would {settlement.action} message {settlement.id} of {queue} for group {group}.")
-        return None
+        return
     from holdfast.client.answers import error_of  # noqa: PLC0415
 
     with connected() as client:
@@ -92,4 +94,9 @@ def _settle(queue: str, group: str, settlement: Settlement, done: str, dry_run: 
     if settled.errors:
         raise error_of(settled.errors[0])
     show_note(f"{done} message {settlement.id} of {queue}.")
-    return settled.deadlines.get(settlement.id)
+    deadline = settled.deadlines.get(settlement.id)
+    if output != "table":
+        act: dict[str, object] = {"queue": queue, "id": settlement.id, "action": settlement.action}
+        show_one(output, act | ({"lease_deadline": deadline} if deadline else {}))
+    elif deadline:
+        click.echo(deadline)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.connection import settings
+from holdfast.cli.connection import connected, settings
 from holdfast.cli.output import show_note
 from holdfast.cli.words import plural
 from holdfast.errors import InvalidArgument
@@ -59,6 +59,9 @@ def worker(
     )
     logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each request is too much
     app = _load(target, app_dir, drain)
+    if settings().namespace is not None:
+        with connected():
+            pass  # only to see that the namespace is the right one
     for each in app.workers:
         if concurrency is not None:
             each.concurrency = each.prefetch = concurrency

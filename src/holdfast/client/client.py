@@ -28,10 +28,10 @@ from holdfast import __version__, wire
 from holdfast.client import calls
 from holdfast.client.answers import error_of
 from holdfast.client.batches import Sent, SentMany
-from holdfast.client.consuming import Consumer
+from holdfast.client.consuming import Consumer, give_back
 from holdfast.client.drafts import Properties, as_draft, draft, size_of
 from holdfast.client.keeping import Keeper
-from holdfast.client.messages import Message, Reply, let_go
+from holdfast.client.messages import Message, Reply
 from holdfast.client.retries import Retries
 from holdfast.client.settling import Lane
 from holdfast.client.times import Duration, Instant, duration, instant, optional_duration, seconds
@@ -56,6 +56,8 @@ HELD_MAX = 10_000
 their leases then end by themselves."""
 HOLD = "12h"
 """How long a message's lease is extended at most: as long as the server allows one lease to be."""
+LAST_RETRIES = Retries(attempts=2, budget_seconds=2.0)
+"""Once it is closing, a client does not wait long for a server that is away: leases end by themselves."""
 LEASE_LENGTH_SECONDS = 60.0  # how long a queue's `delivery_timeout` is believed to be unchanged
 
 Answer = TypeVar("Answer")
@@ -129,8 +131,7 @@ class Client:
         try:
             for consumer in list(self._consumers):
                 await consumer.close()
-            unsettled = [message for message in self._owners if message.settled is None and not message.lost]
-            await asyncio.gather(*(let_go(message) for message in unsettled), return_exceptions=True)
+            await give_back(list(self._owners))
             for lane in self._lanes.values():
                 await lane.close()
         finally:
@@ -139,7 +140,7 @@ class Client:
 
     async def call(self, call: calls.Call[Answer]) -> Answer:
         """Perform a call of `holdfast.client.calls`."""
-        return await self._transport.perform(call)
+        return await self._transport.perform(call, LAST_RETRIES if self._closed else None)
 
     # --- sending ----------------------------------------------------------------------------------------------------
 

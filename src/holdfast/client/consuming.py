@@ -67,7 +67,7 @@ class Consumer:
         self._ready: deque[Message] = deque()
         self._open: set[Message] = set()  # leased and not settled, whether handed out or not
         self._changed = asyncio.Event()  # a message came or was settled, or the end has come
-        self._failure: HoldfastError | None = None
+        self._failure: Exception | None = None
         self._ended = False
         self._task: asyncio.Task[None] | None = None
 
@@ -110,12 +110,12 @@ class Consumer:
             await asyncio.wait((self._task,))
         unbegun = list(self._ready)
         self._ready.clear()
-        await _release(unbegun)
+        await give_back(unbegun)
 
     async def close(self) -> None:
         """Stop, and give back everything that is not settled."""
         await self.stop()
-        await _release(list(self._open))
+        await give_back(list(self._open))
         self._open.clear()
         self._source.forget(self)
 
@@ -147,7 +147,7 @@ class Consumer:
                     self._ready.append(message)
                     self._source.keep(message, message.lease_seconds or LEASE_SECONDS, self._hold_seconds)
                 self._changed.set()
-        except HoldfastError as error:
+        except Exception as error:  # noqa: BLE001 - raised where the loop waits
             self._failure = error
         finally:
             self._changed.set()
@@ -171,7 +171,7 @@ class Consumer:
                 await asyncio.sleep(RETRY_SECONDS)
 
 
-async def _release(messages: list[Message]) -> None:
+async def give_back(messages: list[Message]) -> None:
     """Give back; if that fails, the leases end by themselves."""
     unsettled = [message for message in messages if message.settled is None and not message.lost]
     results = await asyncio.gather(*(let_go(message) for message in unsettled), return_exceptions=True)

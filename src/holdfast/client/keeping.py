@@ -10,7 +10,7 @@ import logging
 import time
 
 from holdfast.client.messages import Message
-from holdfast.errors import HoldfastError, LeaseLost
+from holdfast.errors import LeaseLost
 
 log = logging.getLogger("holdfast.client")
 
@@ -94,7 +94,7 @@ class Keeper:
             if self.keeps(message):  # else it was settled meanwhile
                 log.warning("the lease of %r is lost; somebody else may be working on it now", message)
                 self.drop(message)
-        except HoldfastError as error:
+        except Exception as error:  # noqa: BLE001 - nobody waits here; the handler finds out when it settles
             log.warning("the lease of %r could not be extended: %s", message, error)
         finally:
             kept.at = time.monotonic() + kept.lease_seconds / PARTS_OF_A_LEASE

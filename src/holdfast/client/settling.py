@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable
 from holdfast import wire
 from holdfast.client.answers import error_of
 from holdfast.client.calls import Call, settle
-from holdfast.errors import HoldfastError
 
 BATCH_MAX = 1_000
 """Settlements in one request. The server takes 10,000; smaller ones keep each answer's way short."""
@@ -55,7 +54,7 @@ class Lane:
             return
         try:
             answer = await self._perform(settle(self._queue, self._group, [settlement for settlement, _ in batch]))
-        except HoldfastError as error:
+        except Exception as error:  # noqa: BLE001 - raised where each waits
             for _, future in batch:
                 if not future.done():
                     future.set_exception(error)
