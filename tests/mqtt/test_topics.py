@@ -222,6 +222,22 @@ def test_the_cache_is_bounded() -> None:
     assert len(trie._matches) <= MATCHES_CACHED_MAX
 
 
+def test_the_cache_is_bounded_by_subscribers_and_length_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.mqtt.topics.SUBSCRIBERS_CACHED_MAX", 100)
+    trie: SubscriptionTrie[int, int] = SubscriptionTrie()
+    for client in range(30):
+        trie.add("#", client, client)
+    for number in range(20):
+        assert len(trie.match(f"t/{number}")) == 30
+        assert sum(map(len, trie._matches.values())) == trie._remembered <= 100
+    assert len(trie.match("t" * 257)) == 30
+    assert "t" * 257 not in trie._matches
+    trie.add("t/19", 99, 99)
+    trie.match("t/19")
+    trie.remove("t/19", 99)
+    assert sum(map(len, trie._matches.values())) == trie._remembered
+
+
 def test_a_subscriber_with_two_matching_filters_is_found_twice() -> None:
     trie: SubscriptionTrie[str, str] = SubscriptionTrie()
     trie.add("a/+", "client", "one")

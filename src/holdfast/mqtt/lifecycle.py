@@ -281,6 +281,7 @@ class Lifecycle:
             space.unsubscribe(session, topic_filter)
         self._router.pass_on(space, session, now, ends=True)
         self._wills.publish(space, session, now)
+        session.clear()  # who remembers it for a while longer does not hold its messages
 
 
 def _wanted_expiry(packet: Connect) -> int:

@@ -154,6 +154,13 @@ class Session:
         if message.expires_at and (not self.next_expiry or message.expires_at < self.next_expiry):
             self.next_expiry = message.expires_at
 
+    def clear(self) -> None:
+        """It is over."""
+        self.inflight.clear()
+        self.incoming.clear()
+        self.queue.clear()
+        self.inflight_bytes = self.queued_bytes = self.next_expiry = 0
+
     def drop_expired(self, now: int) -> list[Outgoing]:
         """Take what has expired out of the queue."""
         if not 0 < self.next_expiry <= now:

@@ -7,7 +7,14 @@ from typing import Final
 from holdfast.mqtt.messages import Message
 from holdfast.mqtt.session import Session, Subscriber
 from holdfast.mqtt.shared import Share
-from holdfast.mqtt.topics import MATCHES_CACHED_MAX, NameIndex, SubscriptionTrie, split_share
+from holdfast.mqtt.topics import (
+    MATCHES_CACHED_MAX,
+    NAME_CACHED_MAX,
+    SUBSCRIBERS_CACHED_MAX,
+    NameIndex,
+    SubscriptionTrie,
+    split_share,
+)
 
 
 class Target:
@@ -64,7 +71,7 @@ _NOWHERE: Final = Plan(())
 class Space:
     """One namespace."""
 
-    __slots__ = ("_plans", "_trie", "name", "retained", "retained_bytes", "sessions", "shares")
+    __slots__ = ("_planned", "_plans", "_trie", "name", "retained", "retained_bytes", "sessions", "shares")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -74,6 +81,7 @@ class Space:
         self.shares: dict[str, Share] = {}
         self._trie: SubscriptionTrie[Session | Share, Subscriber | Share] = SubscriptionTrie()
         self._plans: dict[str, Plan] = {}
+        self._planned = 0  # subscribers in all plans
 
     def plan(self, topic: str) -> Plan:
         matched = self._trie.match(topic)
@@ -81,10 +89,19 @@ class Space:
             return _NOWHERE
         plan = self._plans.get(topic)
         if plan is None or plan.matched is not matched:  # the trie gives the same tuple until something changes
-            if len(self._plans) >= MATCHES_CACHED_MAX:
-                self._plans.clear()
-            plan = self._plans[topic] = Plan(matched)
+            plan = Plan(matched)
+            if len(topic) <= NAME_CACHED_MAX:
+                self._remember(topic, plan)
         return plan
+
+    def _remember(self, topic: str, plan: Plan) -> None:
+        """Within the same limits as the trie's; one that is out of date counts until all are forgotten."""
+        size = len(plan.matched)
+        if len(self._plans) >= MATCHES_CACHED_MAX or self._planned + size > SUBSCRIBERS_CACHED_MAX:
+            self._plans.clear()
+            self._planned = 0
+        self._plans[topic] = plan
+        self._planned += size
 
     def subscribe(self, subscriber: Subscriber) -> bool:
         """Returns whether there was no such subscription before. A bridge's is only noted with its session."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from holdfast.mqtt.codec import Properties, SubAck, Subscribe, Subscription, UnsubAck, Unsubscribe, reasons
 from holdfast.mqtt.connection import Connection
 from holdfast.mqtt.keeper import Keeper
@@ -12,6 +14,9 @@ from holdfast.mqtt.session import Session, Subscriber
 from holdfast.mqtt.settings import MqttSettings
 from holdfast.mqtt.topics import SHARE_PREFIX, is_too_deep, split_share
 from holdfast.mqtt.turns import Turns
+
+_FILTERS_MAX: Final = 1000
+"""Filters of one SUBSCRIBE that are looked at, even if a client may have fewer subscriptions."""
 
 _SHOW_IF_NEW = 1
 _SHOW_NEVER = 2
@@ -39,17 +44,14 @@ class Subscriptions:
         self._bridge = bridge
 
     def subscribe(self, connection: Connection, session: Session, packet: Subscribe, now: int) -> None:
-        if len(packet.subscriptions) > self._settings.subscriptions_max:
-            # Each of them is work, also where they are all the same.
-            most = f"a client has at most {self._settings.subscriptions_max} subscriptions"
-            self._lifecycle.close(connection, now, reasons.QUOTA_EXCEEDED, most)
-            return
+        # Each filter is work, also where they are all the same: past a limit they are refused unseen.
+        looked_at = packet.subscriptions[: max(self._settings.subscriptions_max, _FILTERS_MAX)]
         space = self._lifecycle.space(session.namespace)
         mark = len(self._turns.ops)
         codes: list[int] = []
         shown: list[Subscriber] = []
         said = ""
-        for one in packet.subscriptions:
+        for one in looked_at:
             code = self._refusal(connection, session, one)
             bridge = self._bridge
             if not code and bridge is not None and split_share(one.filter)[1].startswith(bridge.prefixes):
@@ -71,6 +73,7 @@ class Subscriptions:
                 if not never and (new or one.retain_handling != _SHOW_IF_NEW):
                     shown.append(subscriber)
             codes.append(code)
+        codes += [reasons.QUOTA_EXCEEDED] * (len(packet.subscriptions) - len(looked_at))
         if len(self._turns.ops) > mark:
             self._turns.hold(connection)
         answer = SubAck(packet.packet_id, tuple(codes), Properties(reason_string=said or None))

@@ -19,8 +19,14 @@ SHARE_PREFIX: Final = "$share/"
 # so whoever stores filters or names refuses those deeper than this; Mosquitto draws the same line.
 LEVELS_MAX: Final = 200
 
-# Topics whose matches are remembered: a lookup costs a fortieth of a walk. 4,096 names of 40 bytes are half a megabyte.
+# Topics whose matches are remembered: a lookup costs a fortieth of a walk. 4,096 names of 40 bytes are half a megabyte;
+# longer ones than this are not remembered, or a client could make it 256 MiB.
 MATCHES_CACHED_MAX: Final = 4096
+NAME_CACHED_MAX: Final = 256
+
+# Subscribers in all remembered matches together. A thousand clients that subscribe to everything are in every one of
+# them: 4,096 times a thousand would be a gigabyte of what is made for each by `spaces`, 100,000 are some 25 MiB.
+SUBSCRIBERS_CACHED_MAX: Final = 100_000
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -119,12 +125,13 @@ class SubscriptionTrie(Generic[K, V]):
     name is remembered until a change could alter it. A subscriber with several matching filters is found once for each.
     """
 
-    __slots__ = ("_count", "_exact", "_matches", "_root")
+    __slots__ = ("_count", "_exact", "_matches", "_remembered", "_root")
 
     def __init__(self) -> None:
         self._exact: dict[str, dict[K, V]] = {}
         self._root: _Node[K, V] = _Node()
         self._matches: dict[str, tuple[V, ...]] = {}
+        self._remembered = 0  # subscribers in all matches
         self._count = 0
 
     def __len__(self) -> int:
@@ -132,8 +139,8 @@ class SubscriptionTrie(Generic[K, V]):
 
     def add(self, topic_filter: str, subscriber: K, value: V) -> V | None:
         """Subscribe, or replace the subscription to the same filter. Returns the value that was replaced."""
+        self._forget(topic_filter)
         if has_wildcard(topic_filter):
-            self._matches.clear()
             node = self._root
             for level in _trie_levels(topic_filter):
                 child = node.children.get(level)
@@ -142,7 +149,6 @@ class SubscriptionTrie(Generic[K, V]):
                 node = child
             subscribers = node.rest if topic_filter.endswith("#") else node.ends
         else:
-            self._matches.pop(topic_filter, None)
             subscribers = self._exact.setdefault(topic_filter, {})
         before = subscribers.get(subscriber)
         self._count += subscriber not in subscribers
@@ -156,7 +162,7 @@ class SubscriptionTrie(Generic[K, V]):
         subscribers = self._exact.get(topic_filter)
         if subscribers is None or subscriber not in subscribers:
             return None
-        self._matches.pop(topic_filter, None)
+        self._forget(topic_filter)
         self._count -= 1
         value = subscribers.pop(subscriber)
         if not subscribers:
@@ -175,7 +181,7 @@ class SubscriptionTrie(Generic[K, V]):
         subscribers = node.rest if topic_filter.endswith("#") else node.ends
         if subscriber not in subscribers:
             return None
-        self._matches.clear()
+        self._forget(topic_filter)
         self._count -= 1
         value = subscribers.pop(subscriber)
         for parent, level in reversed(path):
@@ -189,10 +195,24 @@ class SubscriptionTrie(Generic[K, V]):
         found = self._matches.get(topic)
         if found is None:
             found = tuple(self._walk(topic))
-            if len(self._matches) >= MATCHES_CACHED_MAX:
-                self._matches.clear()
-            self._matches[topic] = found
+            if len(topic) <= NAME_CACHED_MAX:
+                self._remember(topic, found)
         return found
+
+    def _remember(self, topic: str, found: tuple[V, ...]) -> None:
+        if len(self._matches) >= MATCHES_CACHED_MAX or self._remembered + len(found) > SUBSCRIBERS_CACHED_MAX:
+            self._matches.clear()
+            self._remembered = 0
+        self._matches[topic] = found
+        self._remembered += len(found)
+
+    def _forget(self, topic_filter: str) -> None:
+        """A subscription to the filter changes."""
+        if has_wildcard(topic_filter):
+            self._matches.clear()
+            self._remembered = 0
+        else:
+            self._remembered -= len(self._matches.pop(topic_filter, ()))
 
     def _walk(self, topic: str) -> list[V]:
         exact = self._exact.get(topic)

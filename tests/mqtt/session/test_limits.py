@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import pytest
 
 from holdfast.mqtt.codec import V5, V311, ConnAck, Connect, Packet, PubAck, PubComp, Publish, PubRec, SubAck, reasons
@@ -222,3 +224,33 @@ def test_expired_messages_are_not_shown_and_size_is_limited() -> None:
     assert publisher.publish("b", b"x" * 9, 1, retain=True) == [PubAck(7, 0x10)]
     rig.restart()
     assert rig.hub.spaces["ns"].retained_bytes == 10
+
+
+def test_what_is_remembered_of_topics_is_bounded_by_subscribers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.mqtt.spaces.SUBSCRIBERS_CACHED_MAX", 10)
+    rig = Rig()
+    clients = [rig.connect(f"c{number}") for number in range(4)]
+    for client in clients:
+        client.subscribe("#")
+    publisher = rig.connect("p")
+    for topic in ("a", "b", "c", "d", "x" * 300):
+        publisher.publish(topic)
+    space = rig.hub.spaces["ns"]
+    assert sum(len(plan.matched) for plan in space._plans.values()) <= 10
+    assert "x" * 300 not in space._plans
+    assert [len(client.publishes()) for client in clients] == [5, 5, 5, 5]
+
+
+def test_a_session_that_is_over_holds_no_messages() -> None:
+    rig = Rig()
+    client = rig.connect("c", expiry=10)
+    client.subscribe("t", qos=1)
+    session = rig.hub.spaces["ns"].sessions["c"]
+    publisher = rig.connect("p")
+    publisher.publish("t", b"in flight", 1)
+    client.drop()
+    publisher.publish("t", b"queued", 1)
+    assert session.inflight
+    assert session.queue
+    rig.pass_time(11)
+    assert (session.inflight, session.queue, session.queued_bytes) == ({}, deque(), 0)
