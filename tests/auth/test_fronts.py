@@ -303,3 +303,15 @@ def test_a_server_with_bad_credentials_does_not_start(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "auth.users_file" in done.stderr
     assert not (tmp_path / "data").exists()
+
+
+def test_a_transaction_is_ended_by_those_who_may_fill_it(server: Server, context: ssl.SSLContext) -> None:
+    path = "/api/v1/transactions/batch-1"
+    body = {"batches": [{"queue": "orders/new", "messages": [{"text": "one"}]}]}
+    stranger = {"Authorization": f"Bearer {token(scope='produce:prints consume:#')}"}
+    with httpx.Client(base_url=server.url, verify=context) as http:
+        assert http.post(f"{path}/stage", json=body, headers=stranger).status_code == 403
+        assert http.post(f"{path}/stage", json=body, auth=("shop", GOOD)).status_code == 200
+        for end in ("publish", "abort"):
+            assert http.post(f"{path}/{end}", headers=stranger).status_code == 403
+        assert http.post(f"{path}/publish", auth=("shop", GOOD)).json()["published"] == 1

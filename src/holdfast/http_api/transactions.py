@@ -127,14 +127,17 @@ def _read(call: Call, wish: wire.Stage) -> Batches:
     Right.KNOWN,
     body=wire.Publish,
     gives=wire.Transaction,
-    errors=(QueueFull, QueueNotFound, TransactionNotFound, TransactionIncomplete, LimitExceeded),
+    errors=(QueueFull, QueueNotFound, TransactionNotFound, TransactionIncomplete, LimitExceeded, Forbidden),
+    waits=True,
 )
 async def publish(call: Call) -> Answer:
     """Make everything that was staged visible, all at once and once.
 
-    The answer comes when all of it is in its queues and durable. Publishing again is answered as the first time.
+    Needs the right to produce to each queue. The answer comes when all of it is in its queues and durable. Publishing
+    again is answered as the first time.
     """
     wish = await call.json(_publish, b"{}")
+    await _demand(call)
     return answer(_show(await call.node.publish((call.namespace, call.parameters[0]), wish.parts, protocol=PROTOCOL)))
 
 
@@ -143,10 +146,11 @@ async def publish(call: Call) -> Answer:
     "/api/v1/transactions/{transaction}/abort",
     Right.KNOWN,
     gives=wire.Aborted,
-    errors=(TransactionPublished,),
+    errors=(TransactionPublished, Forbidden),
 )
 async def abort(call: Call) -> Answer:
-    """Remove what was staged. The id may be used again."""
+    """Remove what was staged. The id may be used again. Needs the right to produce to each queue."""
+    await _demand(call)
     return answer(wire.Aborted(await call.node.abort((call.namespace, call.parameters[0]))))
 
 
@@ -160,6 +164,16 @@ async def abort(call: Call) -> Answer:
 async def get(call: Call) -> Answer:
     """Show a transaction that is open, or was published and is remembered."""
     return answer(_show(await call.node.transaction((call.namespace, call.parameters[0]))))
+
+
+async def _demand(call: Call) -> None:
+    """Whoever ends a transaction must be allowed what it does: to produce to each of its queues."""
+    try:
+        view = await call.node.transaction((call.namespace, call.parameters[0]))
+    except TransactionNotFound:
+        return
+    for queue in view.queues:
+        call.principal.demand(Action.PRODUCE, queue)
 
 
 def _show(view: TransactionView) -> wire.Transaction:
