@@ -126,8 +126,8 @@ class LimitSettings(msgspec.Struct, frozen=True, kw_only=True):
     30 ms each. Who is faster asks more often."""
 
     lease_bytes: Annotated[int, Size(MIB, GIB)] = 32 * MIB
-    """Payload bytes in one lease's answer; at least one message is always given. 1,000 messages of 1 MiB would be 1 GiB
-    in one answer."""
+    """Payload bytes in one lease's answer, and those that a consumer to whom messages are pushed may have unsettled; at
+    least one message is always given. 1,000 messages of 1 MiB would be 1 GiB in one answer."""
 
     read_max: Annotated[int, Count(1, 100_000)] = 10_000
     """Messages in one read of a cursor group, over all partitions it asks for. Reading 10,000 takes about 30 ms in
