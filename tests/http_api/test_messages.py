@@ -8,6 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
+from holdfast.broker.node import Node
+
 MESSAGES = "/api/v1/queues/jobs/messages"
 LEASES = "/api/v1/queues/jobs/leases"
 SETTLE = "/api/v1/queues/jobs/settle"
@@ -211,3 +213,24 @@ async def test_browsing_goes_on_where_a_page_ended(http: httpx.AsyncClient) -> N
         if not cursor:
             break
     assert seen == list(range(25))
+
+
+async def test_the_history_of_a_message_goes_on_after_its_export_and_its_end(
+    http: httpx.AsyncClient, node: Node
+) -> None:
+    await node.create_queue(("default", "jobs"), {"retry.initial_backoff": "0s", "partitions": 1})
+    ids = (await http.post(MESSAGES, json={"messages": [{"text": "a"}, {"text": "b"}]})).json()["ids"]
+    one, _ = (await http.post(LEASES, json={"limit": 2, "consumer": "me"})).json()["deliveries"]
+    nack = {"id": one["id"], "lease_token": one["lease_token"], "action": "nack", "error": "oh"}
+    await http.post(SETTLE, json={"settlements": [nack]})
+    shown = (await http.get(f"{MESSAGES}/{ids[0]}", params={"history": "true"})).json()
+    assert [step["event"] for step in shown["history"]] == ["enqueued", "leased", "failed"]
+    await node.export()
+    [again] = (await http.post(LEASES, json={"wait": "30s"})).json()["deliveries"]
+    await http.post(SETTLE, json={"settlements": [{"id": again["id"], "lease_token": again["lease_token"]}]})
+    steps = (await http.get(f"{MESSAGES}/{ids[0]}/history")).json()["steps"]
+    assert [step["event"] for step in steps] == ["enqueued", "leased", "failed", "leased", "acked"]
+    assert [step.get("attempt") for step in steps] == [None, 1, 1, 2, 2]
+    assert (steps[1]["consumer"], steps[2]["error"], steps[0]["protocol"]) == ("me", "oh", "http")
+    assert [step["lsn"] for step in steps] == sorted({step["lsn"] for step in steps})
+    assert (await http.get(f"{MESSAGES}/17/history")).json()["code"] == "message_not_found"

@@ -24,6 +24,7 @@ from holdfast.broker.commit import GroupCommit
 from holdfast.broker.dispatch import Dispatcher, Waiter, releases
 from holdfast.broker.engine import Engine, Limits
 from holdfast.broker.health import Health
+from holdfast.broker.history import History, read_history
 from holdfast.broker.keeper import Keeper
 from holdfast.broker.log_calls import LogCalls
 from holdfast.broker.members import Deliver, GroupName, Member, Removed
@@ -744,6 +745,12 @@ class Node(LogCalls, StateCalls, TransactionCalls):
         """A live message by its id: its partition, the message, how it stands in each group."""
         with self._guard() as engine:
             return admin.find(engine, name, message_id, self.clock())
+
+    async def history(self, name: QueueName, message_id: int) -> History:
+        """Every step of a message's life, also of one that is gone, from the journal."""
+        after = self.engine.record.exported_block
+        journal = self.config.lake_dir / "journal"
+        return await asyncio.to_thread(read_history, self.store, journal, after, name, message_id)
 
     async def stats(self, name: QueueName) -> QueueStats:
         """Figures of a queue. They cost the same at any depth."""

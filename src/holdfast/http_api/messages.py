@@ -28,7 +28,7 @@ from holdfast.http_api.arrow import MEDIA_TYPE, read_drafts, write_messages
 from holdfast.http_api.call import Call, decode, instant
 from holdfast.http_api.payloads import HEADERS, read_form, read_raw
 from holdfast.http_api.routes import Right, Routes
-from holdfast.http_api.shapes import read_draft, read_import, show_message, show_view
+from holdfast.http_api.shapes import read_draft, read_import, show_history, show_message, show_view
 
 ROUTES = Routes("Messages")
 PROTOCOL = "http"
@@ -239,6 +239,8 @@ class MessageQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How to show a message."""
 
     encoding: wire.Encoding = "auto"
+    history: bool = False
+    """With every step of its life."""
 
 
 @ROUTES(
@@ -250,10 +252,31 @@ class MessageQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     errors=(QueueNotFound, MessageNotFound),
 )
 async def get(call: Call) -> Answer:
-    """Show one live message and how it stands in each group."""
+    """Show one live message, how it stands in each group, and if wished its history."""
     query = call.query(MessageQuery)
     partition, message, standings = await call.node.find(call.queue, call.message_id())
-    return answer(show_view(message, partition, standings, query.encoding))
+    shown = show_view(message, partition, standings, query.encoding)
+    if query.history:
+        shown.history = show_history(await call.node.history(call.queue, message.id)).steps
+    return answer(shown)
+
+
+@ROUTES(
+    "GET",
+    "/api/v1/queues/{name}/messages/{id}/history",
+    Right.CONSUME,
+    gives=wire.History,
+    errors=(MessageNotFound,),
+)
+async def history(call: Call) -> Answer:
+    """Show every step of a message's life, also if it is long gone, from the journal.
+
+    Queues with `journal = off` have none, and a step can be as old as the oldest segment in the lake.
+    """
+    found = await call.node.history(call.queue, call.message_id())
+    if not found.steps and found.complete:
+        raise MessageNotFound(message_id=call.message_id(), queue=call.queue[1])
+    return answer(show_history(found))
 
 
 @ROUTES(

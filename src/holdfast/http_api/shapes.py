@@ -9,6 +9,7 @@ from msgspec import UNSET, Raw
 
 from holdfast import wire
 from holdfast.broker.catalog import Queue
+from holdfast.broker.history import History
 from holdfast.broker.stats import GroupStats, Histogram, QueueStats
 from holdfast.core.commands import Draft, Leased, Settlement, Standing, Verb
 from holdfast.core.queue import GroupRecord, QueueRecord, to_fields
@@ -211,6 +212,24 @@ def show_view(message: Message, partition: int, standings: list[Standing], encod
     )
     _fill(shown, message, encoding)
     return shown
+
+
+def show_history(history: History) -> wire.History:
+    steps = [
+        wire.HistoryStep(
+            lsn=step.lsn,
+            at=format_instant(step.at),
+            event=step.event,
+            group=step.group,
+            attempt=step.attempt,
+            reason=step.reason,
+            error=step.error,
+            consumer=step.consumer,
+            protocol=step.protocol,
+        )
+        for step in history.steps
+    ]
+    return wire.History(steps, history.complete)
 
 
 def show_standing(standing: Standing) -> wire.Standing:

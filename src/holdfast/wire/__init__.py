@@ -33,6 +33,8 @@ from holdfast.wire.figures import QueueStats as QueueStats
 from holdfast.wire.figures import Status as Status
 from holdfast.wire.messages import Draft as Draft
 from holdfast.wire.messages import Enqueue as Enqueue
+from holdfast.wire.messages import History as History
+from holdfast.wire.messages import HistoryStep as HistoryStep
 from holdfast.wire.messages import Import as Import
 from holdfast.wire.messages import ImportItem as ImportItem
 from holdfast.wire.messages import JsonPayload as JsonPayload

@@ -126,10 +126,36 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     error: str = ""
 
 
+class HistoryStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One step of a message's life, as the journal has it."""
+
+    lsn: int
+    """Its place in the journal of the node."""
+    at: str
+    event: str
+    """`enqueued`, `duplicate`, `leased`, `extended`, `acked`, `failed`, `released`, `dead`, `dropped`, `expired`,
+    `purged` or `edited`."""
+    group: str = ""
+    attempt: int = 0
+    reason: str = ""
+    error: str = ""
+    consumer: str = ""
+    protocol: str = ""
+
+
+class History(msgspec.Struct, frozen=True):
+    """Every step of a message's life. Not `complete`: the lake has more segments than are looked at."""
+
+    steps: list[HistoryStep]
+    complete: bool = True
+
+
 class MessageView(Message, kw_only=True, omit_defaults=True):
     """A message and how it stands in each group."""
 
     standings: list[Standing] = []
+    history: list[HistoryStep] = []
+    """Only if it was asked for."""
 
 
 class MessagePage(msgspec.Struct, frozen=True):

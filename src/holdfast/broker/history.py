@@ -1,0 +1,165 @@
+"""The history of one message: every step of its life, from the journal in the store and the segments in the lake.
+
+It is read when somebody asks, on a thread of its own: the newest part is blocks in the store, the rest Parquet files,
+of which statistics rule out nearly all. Messages of which the journal says nothing (`journal = off`) have none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from holdfast.broker.catalog import QueueName
+from holdfast.broker.export_manifest import segment_files
+from holdfast.broker.export_reading import BlockReader
+from holdfast.core.ids import born_at
+from holdfast.core.journal import Block, Decoded, Entry, decoded
+from holdfast.core.records import Table, message_key, read_message
+from holdfast.core.states import Journalled
+from holdfast.store.contract import Store
+
+FILES_MAX = 2_000  # segments looked at, the oldest first: a day and a half of them
+BIRTH_SLACK = 5_000_000  # a message's id says when it was enqueued, to within this
+COLUMNS = ["lsn", "at", "group", "event", "attempt", "reason", "error", "consumer", "protocol"]
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """One step of a message's life."""
+
+    lsn: int
+    at: int
+    event: str
+    group: str = ""
+    attempt: int = 0
+    reason: str = ""
+    error: str = ""
+    consumer: str = ""
+    protocol: str = ""
+
+
+class History(msgspec.Struct, frozen=True):
+    """Steps in the order in which they happened. Not `complete`: there were more segments than are looked at."""
+
+    steps: list[Step]
+    complete: bool = True
+
+
+def read_history(store: Store, journal: Path, after_block: int, name: QueueName, message_id: int) -> History:
+    """For a thread: everything that is known of a message. Blocks up to `after_block` are in the lake."""
+    # First the store: what leaves it meanwhile is in the lake before it does.
+    fresh = list(_in_store(store, after_block, name, message_id))
+    exported, complete = _in_lake(journal, name, message_id)
+    steps = {step.lsn: step for step in [*exported, *fresh]}
+    return History([steps[lsn] for lsn in sorted(steps)], complete)
+
+
+# --- the lake -------------------------------------------------------------------------------------------------------
+
+
+def _in_lake(journal: Path, name: QueueName, message_id: int) -> tuple[list[Step], bool]:
+    import pyarrow.parquet as pq  # noqa: PLC0415 - half a second that only those pay who ask
+
+    born = datetime.fromtimestamp((born_at(message_id) - BIRTH_SLACK) / 1_000_000, UTC)
+    first = f"date={born:%Y-%m-%d}"
+    files = [path for _, path in segment_files(journal) if path.parent.name >= first] if journal.exists() else []
+    wanted = [("message_id", "=", message_id), ("queue", "=", name[1]), ("namespace", "=", name[0])]
+    steps: list[Step] = []
+    for path in files[:FILES_MAX]:
+        try:
+            rows = pq.read_table(path, columns=COLUMNS, filters=wanted).to_pylist()
+        except FileNotFoundError:
+            continue  # somebody tidied up
+        steps += [_step(row) for row in rows]
+    return steps, len(files) <= FILES_MAX
+
+
+def _step(row: dict[str, Any]) -> Step:
+    at = row.pop("at")
+    known = {field: value for field, value in row.items() if value is not None}
+    return Step(at=int(at.timestamp() * 1_000_000), **known)
+
+
+# --- the store ------------------------------------------------------------------------------------------------------
+
+
+def _in_store(store: Store, after_block: int, name: QueueName, message_id: int) -> Iterator[Step]:
+    for _, block, _ in BlockReader(store).blocks(after_block + 1):
+        ours = {shard for shard, of in block.names.items() if (of.namespace, of.queue) == name}
+        if not ours:
+            continue
+        lsn = block.first_lsn
+        for entry in decoded(block):
+            if entry[0] == Entry.GONE:
+                continue
+            count = _rows(entry)
+            if entry[1] in ours:
+                yield from _match(store, block, entry, lsn, message_id)
+            lsn += count
+
+
+def _rows(entry: Decoded) -> int:
+    match entry[0]:
+        case Entry.ENQUEUED:
+            return int(entry[3])
+        case Entry.ONE:
+            return 1
+        case _:
+            return len(entry[5])
+
+
+def _match(store: Store, block: Block, entry: Decoded, lsn: int, message_id: int) -> Iterator[Step]:
+    """What an entry says of the message. `lsn` is that of its first row."""
+    match entry[0]:
+        case Entry.ENQUEUED:
+            at = _enqueued_at(store, block, entry, message_id)
+            if at >= 0:
+                yield Step(lsn=lsn + at, at=block.at, event=Journalled.ENQUEUED, protocol=entry[4])
+        case Entry.LEASED | Entry.ACKED:
+            _, _, group, consumer, protocol, ids, attempts = entry
+            event = Journalled.LEASED if entry[0] == Entry.LEASED else Journalled.ACKED
+            if message_id in ids:
+                at = ids.index(message_id)
+                yield Step(
+                    lsn=lsn + at,
+                    at=block.at,
+                    event=event,
+                    group=group,
+                    attempt=attempts[at],
+                    consumer=consumer,
+                    protocol=protocol,
+                )
+        case Entry.ONE:
+            _, _, group, event, known, attempt, reason, error, consumer, protocol, _ = entry
+            if known == message_id:
+                yield Step(
+                    lsn=lsn,
+                    at=block.at,
+                    event=event,
+                    group=group,
+                    attempt=attempt,
+                    reason=reason,
+                    error=error,
+                    consumer=consumer,
+                    protocol=protocol,
+                )
+        case Entry.MANY:
+            _, _, group, event, reason, ids = entry
+            if message_id in ids:
+                at = ids.index(message_id)
+                yield Step(lsn=lsn + at, at=block.at, event=event, group=group, reason=reason)
+
+
+def _enqueued_at(store: Store, block: Block, entry: Decoded, message_id: int) -> int:
+    """Which of the messages that an entry names it is, -1 if none. Their records are there as long as the block is."""
+    if abs(block.at - born_at(message_id)) > BIRTH_SLACK:
+        return -1
+    _, shard, first, count, _, _ = entry
+    rows = store.scan(Table.MESSAGES, message_key(shard, first), message_key(shard, first + count), count)
+    for at, (_, value) in enumerate(rows):
+        if read_message(first + at, value).id == message_id:
+            return at
+    return -1
