@@ -141,11 +141,12 @@ def errors_of(endpoint: Endpoint) -> list[type[HoldfastError]]:
             found.append(Forbidden)
     if endpoint.parameters:
         found.append(InvalidName)
-    if endpoint.parameters or endpoint.query is not None or endpoint.body is not None:
+    has_body = endpoint.body is not None or bool(endpoint.takes)
+    if endpoint.parameters or endpoint.query is not None or has_body:
         found += [InvalidArgument, MalformedRequest]
     if endpoint.path.startswith("/api/"):
         found.append(StoreUnavailable)
-    if endpoint.body is not None:
+    if has_body:
         found += [MediaTypeUnsupported, RequestTooLarge, RequestTimeout]
     if endpoint.right in {Right.PRODUCE, Right.ADMIN} and endpoint.method == "POST":
         found += [RateLimited, DiskFull]

@@ -161,17 +161,23 @@ class LockdExtend(LockdLease, frozen=True, kw_only=True):
 
 
 class LockdAcked(msgspec.Struct, frozen=True):
+    """That it is done."""
+
     acked: bool
     correlation_id: str
 
 
 class LockdRequeued(msgspec.Struct, frozen=True):
+    """That it goes back to its queue."""
+
     requeued: bool
     meta_etag: str
     correlation_id: str
 
 
 class LockdExtended(msgspec.Struct, frozen=True):
+    """Until when the lease holds now."""
+
     lease_expires_at_unix: int
     visibility_timeout_seconds: int
     meta_etag: str
