@@ -82,6 +82,11 @@ def plain(details: dict[str, object]) -> dict[str, object]:
 
 def refusal(error: HoldfastError, correlation_id: str = "", errors: Sequence[wire.ItemError] = ()) -> Answer:
     """The answer that is a problem."""
+    return Answer(encode(problem_of(error, correlation_id, errors)), error.http, PROBLEM, error_headers(error))
+
+
+def error_headers(error: HoldfastError) -> list[Header]:
+    """What an error says in headers, whatever its body looks like."""
     headers: list[Header] = []
     if error.retryable:
         wait_ms = error.details.get("retry_after_ms", RETRY_AFTER_SECONDS * 1000)
@@ -90,4 +95,4 @@ def refusal(error: HoldfastError, correlation_id: str = "", errors: Sequence[wir
         headers.append((b"www-authenticate", b'Bearer realm="holdfast", Basic realm="holdfast"'))
     if error.http == 405:
         headers.append((b"allow", str(error.details["allowed"]).encode()))
-    return Answer(encode(problem_of(error, correlation_id, errors)), error.http, PROBLEM, headers)
+    return headers

@@ -39,7 +39,7 @@ from holdfast.http_api import (
     transactions,
 )
 from holdfast.http_api.access import authorize, identify
-from holdfast.http_api.answers import Answer, Header, refusal
+from holdfast.http_api.answers import Answer, Header, error_headers, refusal
 from holdfast.http_api.call import Call, ClientGone
 from holdfast.http_api.dialects import lockd, mqueue
 from holdfast.http_api.routes import Endpoint, Right, Router, Routes, decoded
@@ -153,6 +153,7 @@ class Api:
         except HoldfastError as error:
             if endpoint is not None and endpoint.refusals is not None:
                 result = endpoint.refusals.make(error)
+                result.headers = [*result.headers, *error_headers(error)]
             else:
                 result = refusal(error, correlation_id, call.batch_errors if call is not None else ())
         except ClientGone:
