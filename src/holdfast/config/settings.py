@@ -482,7 +482,7 @@ class MqttSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The MQTT broker."""
 
     enabled: Annotated[bool, Switch()] = True
-    """Whether MQTT is served."""
+    """Whether MQTT is served. Off, its ports are not opened, nor `/mqtt` on the HTTP port."""
 
     listen: Annotated[str, Address(flag="--mqtt")] = "127.0.0.1:1883"
     """The address for MQTT over plain TCP. Port 0 takes any free one, which the log then names."""
@@ -553,7 +553,7 @@ class MqttSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The same, by size: 100,000 messages of 1 MiB would be 100 GiB. What does not fit is refused with `quota
     exceeded`."""
 
-    session_expiry_max: Annotated[int, Duration(0, 49_710 * DAY)] = 7 * DAY
+    session_expiry_max: Annotated[int, Duration(0, 36_000 * DAY)] = 7 * DAY
     """The longest a session is kept without its client; a longer wish is cut to this and the client told. Sessions of
     3.1.1 clients without `clean session` get it too. Seven days outlast a long weekend, and a client that never comes
     back does not fill the disk."""
