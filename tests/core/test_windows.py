@@ -180,3 +180,28 @@ def test_memory_of_messages_comes_back_when_a_group_goes() -> None:
         bench.engine.write()
     bench.settle(leased)
     assert bench.engine.hot.used_bytes == 0
+
+
+def test_a_message_that_is_larger_than_asked_for_goes_alone() -> None:
+    bench = Bench()
+    bench.enqueue("large")
+    assert payloads(bench.engine.lease(NAME, "g", 1, -1, "", "", bench.now, None, 1)) == ["large"]
+
+
+def test_the_bytes_of_a_lease_are_bounded_over_all_partitions() -> None:
+    bench = Bench(partitions=4)
+    names = [f"{number:04}" for number in range(12)]
+    for name in names:  # each in another partition
+        bench.enqueue(name, key=name)
+    found = [
+        payloads(bench.engine.lease(NAME, "g", 100, -1, "", "", bench.now, None, max_bytes))
+        for max_bytes in (11, 1, 4, 1_000)
+    ]
+    assert found == [names[:2], names[2:3], names[3:4], names[4:]]
+
+
+def test_records_that_do_not_fit_into_memory_are_read_from_the_store() -> None:
+    bench = Bench(hot_bytes=0)
+    bench.enqueue("keyed", key="k")
+    assert not bench.shard.bodies
+    assert payloads(bench.lease()) == ["keyed"]
