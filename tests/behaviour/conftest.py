@@ -1,7 +1,7 @@
 """The ways to a broker, and the stores under it. Each test has queues of its own, so a module shares one broker.
 
-Time passes by `broker.advance`, never by waiting. A further way (MQTT, say) joins by another entry in WAYS whose client
-can `send`, `receive` and settle as `holdfast.client.Client` does.
+Time passes by `broker.advance`, never by waiting. Over MQTT messages are sent and settled (see `over_mqtt`); tests
+marked `api_only` say something for which MQTT has no words.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import pytest_asyncio
 
 from holdfast.client import Client, Message, Retries
 from holdfast.testing import Broker
+from tests.behaviour.over_mqtt import mqtt_client
 
-WAYS = {"in-process": False, "http": True}
+WAYS = ["in-process", "http", "mqtt"]
 STORES = ["memory", "rocks"]
 
 _numbers = count(1)
@@ -30,14 +31,27 @@ _numbers = count(1)
 )
 async def broker(request: pytest.FixtureRequest) -> AsyncIterator[Broker]:
     way, store = request.param
-    async with Broker(http=WAYS[way], store=store) as running:
+    async with Broker(http=way == "http", store=store) as running:
         yield running
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def client(broker: Broker) -> AsyncIterator[Client]:
-    async with broker.client(retries=Retries(attempts=1)) as opened:
+async def client(broker: Broker, request: pytest.FixtureRequest) -> AsyncIterator[Client]:
+    way, _ = request.node.callspec.params["broker"]
+    opening = mqtt_client(broker) if way == "mqtt" else broker.client(retries=Retries(attempts=1))
+    async with opening as opened:
         yield opened
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave out what does not apply."""
+    items[:] = [item for item in items if not (_way(item) == "mqtt" and item.get_closest_marker("api_only"))]
+
+
+def _way(item: pytest.Item) -> str | None:
+    callspec = getattr(item, "callspec", None)
+    found = callspec.params.get("broker") if callspec is not None else None
+    return found[0] if isinstance(found, tuple) else None
 
 
 @pytest.fixture

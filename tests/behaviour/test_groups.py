@@ -111,7 +111,7 @@ async def test_a_cursor_that_lags_too_far_is_moved_on_and_told_so(client: Client
     await client.create_queue(queue, {"partitions": 1})
     await client.create_group(queue, "log", kind="cursor", max_lag_messages=2)
     await client.send_many(queue, [str(n) for n in range(5)])
-    while not (found := await client.read(queue, "log")).lost_from:
+    while len((found := await client.read(queue, "log")).messages) > 2:
         await another_turn()  # it is moved on in the broker's next turn
     assert [message.body() for message in found.messages] == [b"3", b"4"]
     assert found.lost_to - found.lost_from == 2  # three messages

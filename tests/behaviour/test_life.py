@@ -162,6 +162,7 @@ async def test_a_message_expires_while_it_waits_but_not_while_it_is_leased(
     assert letter.origin.reason == "expired"
 
 
+@pytest.mark.api_only
 async def test_a_message_id_is_remembered_for_the_window(client: Client, broker: Broker, queue: str) -> None:
     await client.create_queue(queue, {"dedup_window": "5m"})
     first = await client.send(queue, "x", message_id="m")

@@ -51,6 +51,7 @@ async def test_dead_letters_are_never_refused_for_depth(client: Client, queue: s
     assert await texts(client, graves) == ["a", "b"]
 
 
+@pytest.mark.api_only
 async def test_a_bad_message_does_not_stop_the_others_unless_all_or_nothing_is_asked(
     client: Client, queue: str
 ) -> None:
@@ -64,6 +65,7 @@ async def test_a_bad_message_does_not_stop_the_others_unless_all_or_nothing_is_a
     assert await texts(client, queue) == ["a"]
 
 
+@pytest.mark.api_only
 @pytest.mark.parametrize("name", ["a+b", "a#", "$sys", "a/$b", "a\0b", "ü" * 128])
 async def test_names_that_are_not_allowed(client: Client, name: str) -> None:
     with pytest.raises(InvalidName):
@@ -108,6 +110,7 @@ async def test_a_queue_cannot_be_made_twice(client: Client, queue: str) -> None:
     assert (await client.queue(queue)).config.max_depth == 5
 
 
+@pytest.mark.api_only
 async def test_how_much_may_be_asked_for_at_once(client: Client, queue: str) -> None:
     for limit in (0, 1001):
         with pytest.raises(InvalidArgument, match="limit is 1 to 1000"):
