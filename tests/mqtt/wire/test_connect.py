@@ -192,8 +192,8 @@ async def test_an_authentication_method_is_refused(broker: Broker) -> None:
 @covers("4.12.0-7")
 async def test_auth_that_nobody_agreed_on_is_a_protocol_error(broker: Broker) -> None:
     client = await broker.connect()
-    await client.send_raw(frame(0xF0, "18 02 15 00 00".replace(" ", "")))
-    assert await client.refused() in (0x81, 0x82)
+    await client.send_raw(frame(0xF0, "18 04 15 0001 6d"))
+    assert await client.refused() == 0x82
 
 
 # --- keep alive -----------------------------------------------------------------------------------------------------

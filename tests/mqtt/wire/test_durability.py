@@ -20,6 +20,7 @@ from holdfast.broker import node
 from holdfast.core.records import Table
 from holdfast.errors import StoreUnavailable
 from holdfast.mqtt.codec import V5, V311, Connect, Properties, PubAck, PubComp, Publish, PubRec, PubRel, Will
+from holdfast.mqtt.net.link import Link
 from holdfast.store import open_store
 from holdfast.store.contract import Store
 from holdfast.store.faulty import Fault, FaultyStore
@@ -409,6 +410,29 @@ async def test_what_nobody_keeps_waits_for_nothing(gated: tuple[Broker, Gated]) 
     publisher = await broker.connect("p")
     assert [await publisher.publish("t", b"%d" % qos, qos) for qos in (0, 1, 2)] == [0, 0, 0]
     assert await listener.payloads(3) == [b"0", b"1", b"2"]
+
+
+async def test_a_3_1_1_client_that_is_faster_than_the_disk_is_made_to_wait(gated: tuple[Broker, Gated]) -> None:
+    broker, store = gated
+    away = await broker.connect("away", expiry=KEPT)
+    await away.subscribe("t", qos=1)
+    await away.disconnect()
+    publisher = await broker.connect("p", V311)
+    connection = broker.session("p").connection
+    assert connection is not None
+    link = connection.tag
+    assert isinstance(link, Link)
+    store.gate.clear()
+    payload = b"x" * 1000
+    sending = asyncio.create_task(publisher.send(*(Publish("t", payload, 1, number) for number in range(1, 6001))))
+    await broker.until(lambda: "answers" in link._holds)
+    held = connection.held_acks
+    await nothing_came(broker, publisher)
+    assert connection.held_acks == held < 6000  # the rest waits with its sender
+    store.gate.set()
+    await sending
+    await publisher.expect(*(PubAck(number) for number in range(1, 6001)))
+    assert len(broker.session("away").queue) == 6000
 
 
 # --- a store that fails ---------------------------------------------------------------------------------------------
