@@ -228,8 +228,7 @@ def refusal(error: HoldfastError) -> Answer:
     code = _CODES.get(type(error), error.code)
     wait_ms = int(str(error.details.get("retry_after_ms", RETRY_AFTER_SECONDS * 1000)))
     wait = max(1, -(-wait_ms // 1000)) if error.retryable else 0
-    headers: list[Header] = [(b"retry-after", b"%d" % wait)] if wait else []
-    return Answer(encode(LockdRefusal(code, str(error), wait)), error.http, headers=headers)
+    return Answer(encode(LockdRefusal(code, str(error), wait)), error.http)
 
 
 ROUTES = Routes("lockd", Refusals(refusal, LockdRefusal))
