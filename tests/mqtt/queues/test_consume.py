@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from holdfast.config.settings import MemberSettings
 from holdfast.mqtt.codec import V5, V311, Publish
+from holdfast.store import open_store
 from holdfast.units import MILLISECOND
-from tests.mqtt.queues.rig import Raw, Server, told_of, until
+from tests.mqtt.queues.rig import Raw, Server, config_for, told_of, until
 
 
 async def enqueue(server: Server, queue: str, *payloads: bytes, **user: str) -> None:
@@ -304,6 +308,29 @@ async def test_a_delivery_too_large_for_the_client_fails_and_another_may_take_it
     server.pass_time(11)
     delivery = await large.delivery()
     assert (len(delivery.payload), told_of(delivery)["attempt"]) == (500, "2")
+
+
+async def test_a_delivery_of_qos_0_too_large_for_the_client_fails_too(quick: Server) -> None:
+    small = await quick.client("g-1", packet_bytes_max=400)
+    await small.subscribe("$queue/jobs", 0)
+    await enqueue(quick, "jobs", b"x" * 500)
+    await until(lambda: quick.group("jobs", "g").failures == {"nack": 1})
+    await small.nothing_more()
+
+
+async def test_a_group_takes_so_many_members_and_no_more(tmp_path: Path) -> None:
+    store = open_store("memory", tmp_path / "store")
+    server = Server(config_for(tmp_path, members=MemberSettings(max_members_per_group=1)), store)
+    await server.start()
+    first = await server.client("g-1")
+    assert (await first.subscribe("$queue/jobs")).reason_codes == (1,)
+    assert (await first.subscribe("$queue/jobs")).reason_codes == (1,)
+    second = await server.client("g-2")
+    refused = await second.subscribe("$queue/jobs")
+    assert refused.reason_codes == (0x97,)
+    assert "Use more groups or queues" in str(refused.properties.reason_string)
+    await server.stop()
+    store.close()
 
 
 async def test_a_slow_reader_gets_no_more_than_its_prefetch_and_loses_nothing(server: Server) -> None:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from holdfast.config.settings import QueueSettings, RateSettings
 from holdfast.core.records import Message
 from holdfast.mqtt.codec import V5, V311, Properties, Publish, PubRec, PubRel, Will
+from holdfast.mqtt.queues import bridge
 from holdfast.store import open_store
 from holdfast.units import MINUTE, SECOND
 from tests.mqtt.queues.rig import SPACE, Server, config_for, told_of, until
@@ -71,6 +72,15 @@ async def test_deliver_at_and_message_expiry(server: Server) -> None:
     [message] = await stored(server, "jobs")
     assert message.deliver_at == at * 1000
     assert message.expires_at - message.enqueued_at == 90 * SECOND
+
+
+async def test_more_topics_than_are_remembered_mean_the_same(quick: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bridge, "ROUTES_CACHED_MAX", 2)
+    producer = await quick.client("p")
+    for _ in range(2):
+        for name in ("a", "b", "c"):
+            assert (await producer.publish(f"$queue/{name}", b"x")).reason_code == 0
+    assert [quick.depth(name) for name in ("a", "b", "c")] == [2, 2, 2]
 
 
 async def test_a_message_id_is_stored_once(server: Server) -> None:

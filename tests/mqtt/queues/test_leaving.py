@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.config.settings import QueueSettings
 from holdfast.errors import StoreUnavailable
 from holdfast.mqtt.codec import V5, V311
 from holdfast.store import open_store
@@ -194,6 +195,54 @@ async def test_a_takeover_hands_the_deliveries_over(server: Server) -> None:
     assert (await new.settle(again)).reason_code == 0
 
 
+async def test_a_consumer_of_qos_0_is_sent_again_what_it_has_not_settled(server: Server) -> None:
+    client = await server.client("g-1", expiry_s=600)
+    await client.subscribe("$queue/jobs", 0)
+    await enqueue(server, b"one")
+    first = await client.delivery()
+    client.vanish()
+    await until(lambda: not server.mqtt._links)
+    back = await server.client("g-1", clean=False, expiry_s=600)
+    again = await back.delivery()
+    assert (again.dup, again.qos, told_of(again)) == (False, 0, told_of(first))
+    assert (await back.settle(again)).reason_code == 0
+
+
+async def test_a_subscription_that_cannot_be_taken_up_again_harms_no_other(tmp_path: Path) -> None:
+    store = open_store("memory", tmp_path / "store")
+    server = Server(config_for(tmp_path, queues=QueueSettings(auto_create=False)), store)
+    await server.start()
+    await server.create("jobs")
+    await server.create("gone")
+    client = await consumer(server, expiry_s=600)
+    await client.subscribe("$queue/gone")
+    watcher = await server.client("watcher", expiry_s=600)
+    await watcher.subscribe("$admin/queue/jobs/stats")
+    client.vanish()
+    watcher.vanish()
+    await until(lambda: not server.mqtt._links)
+    await server.node.delete_queue((SPACE, "gone"))
+    back = await server.client("g-1", clean=False, expiry_s=600)
+    await enqueue(server, b"one")
+    assert (await back.take()).payload == b"one"
+    again = await server.client("watcher", clean=False, expiry_s=600)
+    assert (await again.delivery()).topic == "$admin/queue/jobs/stats"
+    await server.stop()
+    store.close()
+
+
+async def test_unsubscribe_leaves_other_queues_alone(server: Server) -> None:
+    client = await consumer(server)
+    await client.subscribe("$queue/other")
+    await enqueue(server, b"one")
+    await client.delivery()
+    await enqueue(server, b"two", queue="other")
+    two = await client.delivery()
+    await client.unsubscribe("$queue/jobs")
+    assert server.group("jobs", "g").leased == 0
+    assert (await client.settle(two)).reason_code == 0
+
+
 async def test_unsubscribe_releases_and_ends_deliveries(server: Server) -> None:
     client = await consumer(server)
     await enqueue(server, b"one")
@@ -303,6 +352,7 @@ async def test_subscriptions_of_sessions_go_on_after_a_restart(tmp_path: Path, g
     await before.start()
     client = await consumer(before, expiry_s=600)
     await client.subscribe("$admin/queue/jobs/stats")
+    await client.subscribe("plain")
     await enqueue(before, b"one")
     first = await client.delivery()
     if graceful:

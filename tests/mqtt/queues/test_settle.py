@@ -255,6 +255,25 @@ async def test_an_ack_before_the_connection_breaks_is_an_ack(server: Server) -> 
     await until(lambda: server.depth("jobs") == 0)
 
 
+async def test_what_a_client_holds_and_has_settled_is_remembered_for_a_while_only(quick: Server) -> None:
+    client = await consumer(quick, prefetch="1")
+    other = await quick.client("other")
+    names = [f"m{n}" for n in range(45)]
+    for name in names:
+        await enqueue(quick, "jobs", b"", message_id=name)
+    first = await client.take()
+    for number in range(1, 45):
+        delivery = await client.delivery()
+        client.accept(delivery)
+        told = told_of(delivery)
+        assert told["message-id"] == names[number]
+        # Half of them are settled by somebody else, so that this client does not know.
+        named = {"message-id": told["id"], "lease-token": told["lease-token"], "consumer-group": "g"}
+        await (client if number % 2 else other).publish("$queue/jobs/$ack", user=named)
+    assert (await client.publish("$queue/jobs/$ack", user={"message-id": names[0]})).reason_code == LOST
+    assert (await client.settle(first)).reason_code == 0  # by its token the node remembers it longer
+
+
 # --- native ---------------------------------------------------------------------------------------------------------
 
 

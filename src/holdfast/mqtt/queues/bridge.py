@@ -18,7 +18,7 @@ import structlog
 
 from holdfast.broker.node import Node
 from holdfast.core.commands import Draft, Settlement, Verb
-from holdfast.errors import Forbidden, GroupNotFound, HoldfastError, InvalidArgument, LeaseLost, RateLimited
+from holdfast.errors import GroupNotFound, HoldfastError, InvalidArgument, LeaseLost
 from holdfast.mqtt.codec import NO_PROPERTIES, V5, Properties, PubAck, Publish, Subscription, Will, reasons
 from holdfast.mqtt.connection import Connection
 from holdfast.mqtt.hub import Hub
@@ -253,11 +253,7 @@ class QueueBridge:
     def capture(self, connection: Connection | None, namespace: str, run: Run, now: int) -> None:
         """See `seams.Bridge`."""
         [packet] = run.packets
-        try:
-            draft = to_draft(packet, now, captured=True)
-        except HoldfastError as error:
-            self._refuse(Owner(connection, run, 0), error)
-            return
+        draft = to_draft(packet, now, captured=True)
         for queue in self._captures.of(namespace, packet.topic):
             self._batch(queue).add(connection, run, 0, [draft])
 
@@ -423,10 +419,9 @@ class QueueBridge:
 
     def _removed(self, consumer: Consumer, connection: Connection) -> None:
         """The group was deleted under its consumer. It would wait for ever: it is sent away, to subscribe anew."""
-        if self.hub is not None:
-            error = GroupNotFound(group=consumer.group, queue=consumer.queue[1])
-            self.hub.withdraw(connection, consumer.filter, str(error), self.now())
-            self.soon()
+        error = GroupNotFound(group=consumer.group, queue=consumer.queue[1])
+        self._plain.withdraw(connection, consumer.filter, str(error), self.now())
+        self.soon()
 
     def unsubscribed(self, connection: Connection, subscriber: Subscriber, now: int) -> None:  # noqa: ARG002 - the seam's
         """See `seams.Bridge`."""
@@ -474,8 +469,7 @@ class QueueBridge:
         ]
         again.sort(key=itemgetter(0))
         for _, consumer, leased in again:
-            if consumer.membership is not None:
-                consumer.membership.adopt(leased)
+            consumer.membership.adopt(leased)
             packet_id = (packet_ids.get(leased.token) or session.next_packet_id()) if consumer.qos else 0
             feed.send_again(consumer, packet_id, leased, now)
 
@@ -577,11 +571,6 @@ def _puback_code(error: HoldfastError) -> int:
 
 
 def _suback_code(error: HoldfastError) -> int:
-    """SUBACK knows fewer codes than PUBACK."""
-    if isinstance(error, Forbidden):
-        return reasons.NOT_AUTHORIZED
-    if isinstance(error, RateLimited) or error.mqtt == reasons.QUOTA_EXCEEDED:
-        return reasons.QUOTA_EXCEEDED
-    if error.mqtt in (reasons.TOPIC_NAME_INVALID, reasons.TOPIC_FILTER_INVALID):
-        return reasons.TOPIC_FILTER_INVALID
-    return reasons.IMPLEMENTATION_SPECIFIC_ERROR
+    """The same for SUBACK [MQTT-3.9.3-2]."""
+    code = reasons.TOPIC_FILTER_INVALID if error.mqtt == reasons.TOPIC_NAME_INVALID else error.mqtt
+    return code if code in reasons.SUBACK else reasons.UNSPECIFIED_ERROR

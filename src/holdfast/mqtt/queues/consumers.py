@@ -79,7 +79,7 @@ class Consumer:
         self.native = terms.native
         self.qos = subscriber.qos
         self.form = Form(queue[1], terms.group, subscriber.qos, feed.connection.version, subscriber.ids)
-        self.membership: Membership | None = None
+        self.membership: Membership  # given by who has it join, before anything is delivered
         self.held: dict[str, Ticket] = {}
         self.settled: dict[str, Ticket] = {}
 
@@ -190,9 +190,8 @@ class Feed:
             for ticket in tickets:
                 consumer.hold(ticket)
         elif not consumer.qos:
-            for leased, packet in zip(run, packets, strict=True):
-                if packet:
-                    outlet.settle(consumer.queue, consumer.group, _settlement(leased, Verb.ACK))
+            for leased in run:  # all were sent: this is 3.1.1, which has no Maximum Packet Size
+                outlet.settle(consumer.queue, consumer.group, _settlement(leased, Verb.ACK))
 
     def _too_large(self, consumer: Consumer, leased: Leased, packet_id: int, size_bytes: int) -> None:
         """The client cannot take it [MQTT-3.1.2-24]: that is a failed attempt, and another consumer may do better."""
@@ -227,8 +226,7 @@ class Feed:
     def leave(self, verb: Verb | None) -> None:
         """The connection has ended: leases are released, failed, or kept for the client's return (None)."""
         for consumer in self.consumers.values():
-            if consumer.membership is not None:
-                consumer.membership.leave(verb)
+            consumer.membership.leave(verb)
         self.consumers.clear()
 
     def remove(self, consumer: Consumer) -> None:
@@ -239,8 +237,7 @@ class Feed:
         for packet_id, lease in list(self.session.leases.items()):
             if isinstance(lease, Ticket) and lease.consumer is consumer:
                 self.session.leases[packet_id] = None  # the identifier stays in use until its PUBACK
-        if consumer.membership is not None:
-            consumer.membership.leave(Verb.RELEASE)
+        consumer.membership.leave(Verb.RELEASE)
 
 
 def _is_meant(ticket: Ticket, message_id: str, token: int) -> bool:
