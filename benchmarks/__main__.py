@@ -7,12 +7,13 @@ from collections.abc import Callable
 
 import structlog
 
-from benchmarks import backlog, cost, hotkey, mqtt_codec, raw, speed, timers, topics
+from benchmarks import backlog, cost, fronts, hotkey, mqtt_codec, raw, speed, timers, topics
 
 BENCHMARKS: dict[str, Callable[[], None]] = {
     "raw": raw.main,
     "speed": speed.main,
     "cost": cost.main,
+    "fronts": fronts.main,
     "backlog": lambda: backlog.main((*backlog.SIZES, *map(int, sys.argv[2:]))),
     "hotkey": hotkey.main,
     "timers": timers.main,

@@ -1,0 +1,202 @@
+"""How fast the server is from outside: messages over MQTT and HTTP, beside what the disk and RocksDB can do.
+
+    python -m benchmarks fronts
+
+`holdfast serve` runs as a process of its own on fresh data. The load comes from this process: plain sockets, requests
+and packets encoded once, so that the client is not what is measured. Everything is synced before it is confirmed. The
+bare loop of `raw` (one record a message, batches of 100, each synced) is the ratio's base.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import uvloop
+
+from benchmarks.raw import bare_loop
+from holdfast.mqtt.codec import V5, Connect, Publish, encode
+
+BATCH = 100
+PAYLOAD_BYTES = 256
+SECONDS = 3.0
+ROUNDS = 3
+PAYLOAD = os.urandom(PAYLOAD_BYTES // 2).hex()
+
+
+@contextmanager
+def server() -> Iterator[tuple[int, int]]:
+    """The ports of MQTT and HTTP of a fresh server with the queue `bench`."""
+    mqtt, http = free_port(), free_port()
+    with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR")) as directory:
+        command = [str(Path(sys.executable).with_name("holdfast")), "serve", "--data-dir", directory]
+        command += ["--mqtt", f"127.0.0.1:{mqtt}", "--http", f"127.0.0.1:{http}", "--log-level", "warning"]
+        process = subprocess.Popen(command)
+        try:
+            wait_for(http)
+            wait_for(mqtt)
+            body = json.dumps({"name": "bench", "config": {"max_depth": 0}}).encode()
+            headers = {"content-type": "application/json"}
+            request = urllib.request.Request(f"http://127.0.0.1:{http}/api/v1/queues", body, headers)
+            urllib.request.urlopen(request).close()
+            yield mqtt, http
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def wait_for(port: int) -> None:
+    for _ in range(600):
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+        except OSError:
+            time.sleep(0.05)
+        else:
+            return
+    raise TimeoutError(f"nothing listens on port {port}")
+
+
+# --- loads ----------------------------------------------------------------------------------------------------------
+
+
+async def mqtt_publish(port: int, connections: int, window: int) -> tuple[float, list[float]]:
+    """Messages a second and seconds a window."""
+    packets = [encode(Publish("$queue/bench", PAYLOAD.encode(), 1, number), V5) for number in range(1, window + 1)]
+    data, expected = b"".join(packets), 4 * window
+
+    async def client(number: int) -> list[float]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(encode(Connect(f"bench-{number}", V5), V5))
+        await reader.read(1000)
+        return await repeat(reader, writer, data, expected)
+
+    return await together(client, connections, window)
+
+
+async def repeat(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, data: bytes, expected: int) -> list[float]:
+    times: list[float] = []
+    end = time.perf_counter() + SECONDS
+    while (started := time.perf_counter()) < end:
+        writer.write(data)
+        await reader.readexactly(expected)
+        times.append(time.perf_counter() - started)
+    writer.close()
+    return times
+
+
+def request(method: str, path: str, body: bytes) -> bytes:
+    lines = (
+        f"{method} {path} HTTP/1.1",
+        "Host: 127.0.0.1",
+        "Content-Type: application/json",
+        f"Content-Length: {len(body)}",
+    )
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+async def answer(reader: asyncio.StreamReader) -> bytes:
+    head = (await reader.readuntil(b"\r\n\r\n")).lower()
+    at = head.index(b"content-length:") + 15
+    body = await reader.readexactly(int(head[at : head.index(b"\r\n", at)]))
+    if not head.startswith(b"http/1.1 2"):
+        raise RuntimeError(body)
+    return body
+
+
+async def http_enqueue(port: int, connections: int, batch: int) -> tuple[float, list[float]]:
+    body = json.dumps({"messages": [{"text": PAYLOAD}] * batch}).encode()
+    data = request("POST", "/api/v1/queues/bench/messages", body)
+
+    async def client(_: int) -> list[float]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        times: list[float] = []
+        end = time.perf_counter() + SECONDS
+        while (started := time.perf_counter()) < end:
+            writer.write(data)
+            await answer(reader)
+            times.append(time.perf_counter() - started)
+        writer.close()
+        return times
+
+    return await together(client, connections, batch)
+
+
+async def http_lease_and_ack(port: int, connections: int, batch: int) -> tuple[float, list[float]]:
+    lease = request("POST", "/api/v1/queues/bench/leases", json.dumps({"limit": batch}).encode())
+
+    async def client(_: int) -> list[float]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        times: list[float] = []
+        end = time.perf_counter() + SECONDS
+        while (started := time.perf_counter()) < end:
+            writer.write(lease)
+            found = json.loads(await answer(reader))["deliveries"]
+            if not found:
+                break
+            done = [{"id": one["id"], "lease_token": one["lease_token"]} for one in found]
+            writer.write(request("POST", "/api/v1/queues/bench/settle", json.dumps({"settlements": done}).encode()))
+            await answer(reader)
+            times.append(time.perf_counter() - started)
+        writer.close()
+        return times
+
+    return await together(client, connections, batch)
+
+
+async def together(
+    client: Callable[[int], Awaitable[list[float]]], connections: int, batch: int
+) -> tuple[float, list[float]]:
+    started = time.perf_counter()
+    lists = await asyncio.gather(*map(client, range(connections)))
+    times = sorted(one for times in lists for one in times)
+    return len(times) * batch / (time.perf_counter() - started), times
+
+
+# --- the table ------------------------------------------------------------------------------------------------------
+
+Load = Callable[[int, int], Coroutine[None, None, tuple[float, list[float]]]]
+LOADS: dict[str, Load] = {
+    "MQTT publish, QoS 1, 4 connections × window 100": lambda mqtt, _: mqtt_publish(mqtt, 4, 100),
+    "MQTT publish, QoS 1, 16 connections × window 1": lambda mqtt, _: mqtt_publish(mqtt, 16, 1),
+    "HTTP enqueue, batches of 100, 4 connections": lambda _, http: http_enqueue(http, 4, 100),
+    "HTTP enqueue, single, 16 connections": lambda _, http: http_enqueue(http, 16, 1),
+    "HTTP lease and ack, batches of 100, 4 connections": lambda _, http: http_lease_and_ack(http, 4, 100),
+}
+
+
+def main() -> None:
+    rates: dict[str, list[float]] = {name: [] for name in LOADS}
+    worst: dict[str, list[float]] = {name: [] for name in LOADS}
+    bare: list[float] = []
+    for _ in range(ROUNDS):
+        with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR")) as directory:
+            bare.append(bare_loop(Path(directory) / "raw", 50_000, BATCH, PAYLOAD_BYTES, sync=True))
+        with server() as (mqtt, http):
+            for name, load in LOADS.items():
+                rate, times = uvloop.run(load(mqtt, http))
+                rates[name].append(rate)
+                worst[name].append(times[int(len(times) * 0.99)] * 1000)
+    base = statistics.median(bare)
+    print(f"{PAYLOAD_BYTES} B, all synced before it is confirmed; medians of {ROUNDS} rounds")
+    print(f"{'bare RocksDB loop, batches of 100':52} {base:10,.0f}/s  1.00")
+    for name in LOADS:
+        rate = statistics.median(rates[name])
+        print(f"{name:52} {rate:10,.0f}/s  {rate / base:4.2f}  p99 {statistics.median(worst[name]):6.1f} ms")
