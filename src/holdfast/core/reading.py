@@ -90,13 +90,20 @@ def log(shard: Shard, first: int, last: int, limit: int) -> list[Message]:
 
 def masks(shard: Shard, first: int, last: int) -> dict[int, int]:
     """Who has settled what, for a range of sequences."""
-    rows = shard.scan(
-        Table.SETTLED,
-        settled_key(shard.number, first),
-        settled_key(shard.number, last + 1),
-        last - first + 1,
-    )
+    rows = shard.scan(*_masks_read(shard, first, last))  # type: ignore[arg-type]
     return {seq_of(key): read_mask(value) for key, value in rows}
+
+
+def _masks_read(shard: Shard, first: int, last: int) -> Read:
+    number = shard.number
+    return Read(Table.SETTLED, settled_key(number, first), settled_key(number, last + 1), last - first + 1)
+
+
+def want_log(shard: Shard, first: int, last: int, limit: int) -> None:
+    """Ask for message records and for who has settled them at once: whoever lacks one of the two begins anew."""
+    number = shard.number
+    messages = Read(Table.MESSAGES, message_key(number, first), message_key(number, last + 1), limit)
+    shard.want([messages, _masks_read(shard, first, min(last, first + limit - 1))])
 
 
 def chunk_for(shard: Shard, limit: int, max_bytes: int) -> int:
@@ -128,11 +135,13 @@ def cursor_read(shard: Shard, command: CursorRead, _now: int, effects: Effects) 
     end = min(high, command.until) if command.until else high
     while at < end and len(found) < command.limit and size < command.max_bytes:
         chunk = chunk_for(shard, command.limit - len(found), command.max_bytes - size)
+        want_log(shard, at, end - 1, chunk)
         messages = log(shard, at, end - 1, chunk)
         if not messages:
             at = end
             break
-        for message in _visible(shard, cursor, messages):
+        settled = masks(shard, at, max(min(end, at + chunk) - 1, messages[-1].seq))
+        for message in _visible(shard, cursor, messages, settled):
             if (found or not command.one_at_least) and size + len(message.payload) > command.max_bytes:
                 at = message.seq
                 break
@@ -146,9 +155,8 @@ def cursor_read(shard: Shard, command: CursorRead, _now: int, effects: Effects) 
     effects.reply = CursorRange(found, at, head.committed, high, head.lost_from, head.lost_to)
 
 
-def _visible(shard: Shard, cursor: CursorGroup, messages: list[Message]) -> list[Message]:
+def _visible(shard: Shard, cursor: CursorGroup, messages: list[Message], settled: dict[int, int]) -> list[Message]:
     """Those a cursor group may see: not removed, and, from before it was made, only what was live then."""
-    settled = masks(shard, messages[0].seq, messages[-1].seq)
     seen = [message for message in messages if settled.get(message.seq) != GONE]
     old = [message for message in seen if message.seq < cursor.head.made_at and message.seq not in settled]
     if old:
@@ -183,9 +191,10 @@ def move_on(
     """Move a cursor towards `target` by at most a chunk of sequences; what nobody needs any more goes."""
     first = cursor.head.committed + 1
     last = min(target, cursor.head.committed + chunk_for(shard, CHUNK, MOVE_BYTES))
-    messages = log(shard, first, last, CHUNK)
+    want_log(shard, first, last, last - first + 1)
+    messages = log(shard, first, last, last - first + 1)
     settled = masks(shard, first, last)
-    passed = _visible(shard, cursor, messages) if messages else []
+    passed = _visible(shard, cursor, messages, settled)
     live = liveness(shard, passed)
     places = {message.seq: place_of(shard, message, live[message.seq].stamp) for message in passed}
     shard.want_to_remove(places.values())
