@@ -146,7 +146,7 @@ class Lifecycle:
 
     def _refusal(self, connection: Connection, packet: Connect) -> tuple[int, str] | None:
         settings = self._settings
-        if self.clients >= settings.connections_max:
+        if self.clients >= settings.connections_max and not self._takes_over(connection):
             return reasons.SERVER_BUSY, "too many connections; try again later"
         if packet.properties.authentication_method is not None:
             return reasons.BAD_AUTHENTICATION_METHOD, "no authentication method is supported; use a password"
@@ -166,14 +166,20 @@ class Lifecycle:
         return None
 
     def _refusal_of_session(self, connection: Connection, owner: str) -> tuple[int, str] | None:
-        """A session belongs to whoever began it: nobody else reads what waits in it, or throws its client out."""
+        """A session belongs to whoever began it: nobody else reads what waits in it, or throws its client out. Without
+        an owner, as where there are no users, everybody may."""
         session = self.space(connection.namespace).sessions.get(connection.client_id)
         if session is None:
             if sum(len(space.sessions) for space in self.spaces.values()) >= self._settings.sessions_max:
                 return reasons.QUOTA_EXCEEDED, "there are too many sessions; those of clients that stay away expire"
-        elif session.owner not in ("", owner):
+        elif owner and session.owner not in ("", owner):
             return reasons.CLIENT_ID_NOT_VALID, "another user has a session under this client identifier"
         return None
+
+    def _takes_over(self, connection: Connection) -> bool:
+        """Whether another connection has the session that this one wants, and makes room for it."""
+        session = self.space(connection.namespace).sessions.get(connection.client_id)
+        return session is not None and session.connection is not None
 
     def _allowed(self, session: Session, connection: Connection) -> bool:
         """Whether the client may still subscribe to all that its session is subscribed to."""

@@ -101,6 +101,22 @@ def test_a_session_from_before_there_were_users_goes_to_the_first_who_comes() ->
     assert connect_as(rig, "shop").session_present
 
 
+def test_a_session_from_a_time_with_users_is_everybodys_when_there_are_none() -> None:
+    rig = Rig()
+    client = Client(rig, V311)
+    rig.hub.connect(client.connection, Connect("c", V311, False), "ns", "", rig.now, "shop")
+    rig.settle()
+    assert rig.connect("c", clean=False).connack.session_present
+
+
+def test_who_takes_over_its_own_session_needs_no_room() -> None:
+    rig = Rig(MqttSettings(connections_max=1))
+    old = rig.connect("c", expiry=10)
+    assert rig.connect("c", clean=False, expiry=10).connack.session_present
+    assert old.closed
+    assert connect_as(rig, "", "other").reason_code == 0x89
+
+
 # --- in flight ------------------------------------------------------------------------------------------------------
 
 

@@ -32,6 +32,8 @@ from holdfast.mqtt.codec import (
 )
 from holdfast.mqtt.net import link
 from holdfast.mqtt.net.link import Link
+from holdfast.mqtt.net.trickle import Trickle
+from holdfast.units import SECOND
 from tests.mqtt.wire.broker import Broker
 from tests.mqtt.wire.client import Client
 from tests.mqtt.wire.conftest import Start
@@ -437,3 +439,14 @@ async def test_a_stop_does_not_wait_for_clients_that_do_not_close(
     assert not broker.front._links
     assert await polite.refused() == 0x8B
     assert await old.refused() == 0
+
+
+def test_nobody_fills_the_log() -> None:
+    trickle = Trickle("MQTT protocol error")
+    with structlog.testing.capture_logs() as lines:
+        for number in range(50):
+            trickle.say(number, peer="somewhere")
+        trickle.say(SECOND)
+    assert len(lines) == 11
+    assert lines[-1]["others_not_shown"] == 40
+    assert all("others_not_shown" not in line for line in lines[:-1])

@@ -30,6 +30,7 @@ from holdfast.mqtt.connection import Connection
 from holdfast.mqtt.hub import Hub
 from holdfast.mqtt.net.link import Link
 from holdfast.mqtt.net.rights import Rights
+from holdfast.mqtt.net.trickle import Trickle
 from holdfast.mqtt.net.websocket import Endpoint
 from holdfast.mqtt.queues.bridge import QueueBridge
 from holdfast.mqtt.settings import MqttSettings
@@ -69,6 +70,8 @@ class MqttFront:
         self._timer_at: int | None = None
         self._chores: set[asyncio.Task[None]] = set()
         self._drops_reported: Counter[str] = Counter()
+        self._refusals = Trickle("MQTT client refused")
+        self._violations = Trickle("MQTT protocol error")
         self._stopping = False
         self._empty = asyncio.Event()
         self.addresses: list[tuple[str, int]] = []
@@ -225,7 +228,7 @@ class MqttFront:
         hub, connection = self._hub, link.connection
         if hub is None or connection is None or connection.closing:
             return
-        log.info("MQTT client refused", client=packet.client_id, peer=link.peer, code=error.code)
+        self._refusals.say(self._node.clock(), client=packet.client_id[:64], peer=link.peer, code=error.code)
         hub.refuse(connection, packet.version, error.mqtt, str(error))
         self._soon()
 
@@ -241,8 +244,10 @@ class MqttFront:
 
     def broken(self, link: Link, error: ProtocolError) -> None:
         if self._hub is not None and link.connection is not None:
-            log.info("MQTT protocol error", client=link.connection.client_id, peer=link.peer, error=error.message)
-            self._hub.broken(link.connection, error, link.decoder.version, self._node.clock())
+            now = self._node.clock()
+            client = link.connection.client_id[:64]
+            self._violations.say(now, client=client, peer=link.peer, error=error.message[:255])
+            self._hub.broken(link.connection, error, link.decoder.version, now)
             self._soon()
 
     def paused(self, link: Link) -> None:
