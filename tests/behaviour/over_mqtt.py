@@ -97,10 +97,10 @@ class MqttClient(Client):
         try:
             await self._publish(f"$queue/{message.queue}/${settlement.action}", b"", given)
         except LeaseLost:
-            self._disown(message)
+            self.abandon(message)
             raise
         if settlement.action != "extend":
-            self._disown(message)
+            self.abandon(message)
             return None
         view = await self.message(message.queue, message.id)
         return next(each.lease_deadline for each in view.standings if each.group == message.group)

@@ -17,7 +17,16 @@ from holdfast.testing import Broker
 
 pytest_plugins = ["holdfast.testing.fixtures"]
 
-FOR_THE_CLIENTS_OWN_PARTS = {"call", "settle_one", "hold", "keep", "lease_messages", "lease_seconds", "forget"}
+FOR_THE_CLIENTS_OWN_PARTS = {
+    "abandon",
+    "call",
+    "settle_one",
+    "hold",
+    "keep",
+    "lease_messages",
+    "lease_seconds",
+    "forget",
+}
 ALIKE = (
     ("AsyncGenerator[wire.MessageView, None]", "Iterator[wire.MessageView]"),
     ("Iterable[object] | AsyncIterable[object]", "Iterable[object]"),

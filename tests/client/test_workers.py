@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import logging
 import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +23,14 @@ from holdfast.client import (
     Proceed,
     Reject,
     Release,
+    Retries,
     Retry,
     SyncMessage,
     Workers,
     worker,
 )
+from holdfast.config import Config
+from holdfast.config.settings import HttpSettings, JournalSettings
 from holdfast.errors import InvalidArgument, ReplyTimeout
 from holdfast.testing import Broker
 
@@ -58,6 +60,11 @@ class Model(pydantic.BaseModel):
 @dataclasses.dataclass
 class Data:
     number: int
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110 - nobody tells
+        await asyncio.sleep(0.01)
 
 
 # --- payloads -------------------------------------------------------------------------------------------------------
@@ -359,34 +366,28 @@ async def test_an_error_that_no_waiting_can_mend_ends_all_of_them(client: Client
 
 
 async def test_a_server_that_comes_back_is_served_again(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING)
-    seen = asyncio.Event()
+    seen: asyncio.Queue[str] = asyncio.Queue()
+    stop = asyncio.Event()
 
     @worker("jobs")
     async def handle(job: str) -> None:
-        seen.set()
+        seen.put_nowait(job)
 
-    async with Broker(http=True) as broker, broker.client() as client:
-        real = client._transport.perform
-        failures = 2
-
-        async def failing(call: Any, retries: Any = None) -> Any:
-            nonlocal failures
-            if failures and call.path.endswith("/leases"):
-                failures -= 1
-                from holdfast.errors import ServerUnreachable
-
-                raise ServerUnreachable(url="u", problem="p")
-            return await real(call, retries)
-
-        client._transport.perform = failing  # type: ignore[method-assign]
-        await client.send("jobs", "x")
-        stop = asyncio.Event()
+    async with Broker(http=True) as broker:
+        address = broker.url.removeprefix("http://")
+        client = Client(broker.url, retries=Retries(attempts=2, first_seconds=0.01))
+        await client.send("jobs", "before")
         serving = asyncio.create_task(Workers(handle).serve(client, stop))
-        await seen.wait()
+        assert await seen.get() == "before"
+    assert not serving.done()  # nobody is there now
+    await until(lambda: "cannot be settled for now" in caplog.text)
+    config = Config(journal=JournalSettings(enabled=False), http=HttpSettings(listen=address))
+    async with Broker(http=True, config=config):
+        await client.send("jobs", "after")
+        assert await seen.get() == "after"
         stop.set()
         assert await serving
-    assert "no messages of 'jobs' for now" in caplog.text
+        await client.close()
 
 
 APP = """

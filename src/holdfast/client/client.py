@@ -345,7 +345,7 @@ class Client:
             self._owners.pop(next(iter(self._owners)))
         return message
 
-    def _disown(self, message: Message) -> None:
+    def abandon(self, message: Message) -> None:
         self._keeper.drop(message)
         owner = self._owners.pop(message, None)
         if owner is not None:
@@ -359,10 +359,10 @@ class Client:
         try:
             deadline = await lane.settle(settlement)
         except LeaseLost:
-            self._disown(message)
+            self.abandon(message)
             raise
         if settlement.action != "extend":
-            self._disown(message)
+            self.abandon(message)
         return deadline
 
     async def hold(self, message: Message) -> None:

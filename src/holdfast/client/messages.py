@@ -138,6 +138,9 @@ class Holder(Protocol):
     async def hold(self, message: Message) -> None:
         """Extends its lease from now on, until it is settled or let go."""
 
+    def abandon(self, message: Message) -> None:
+        """Looks after it no longer: its lease ends by itself."""
+
 
 class Message(Received):
     """A delivery. Settle it once: ack, nack, reject or release; whatever comes after that changes nothing.
@@ -178,6 +181,10 @@ class Message(Received):
         if deadline is not None:
             self.delivery.lease_deadline = deadline
         return self.lease_deadline
+
+    def abandon(self) -> None:
+        """Give it up without a word: its lease is no longer extended and ends by itself. The last resort."""
+        self._holder.abandon(self)
 
     async def _settle(self, action: wire.Action, *, delay: wire.Duration | None = None, error: str = "") -> None:
         if self.settled is not None:

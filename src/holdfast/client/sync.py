@@ -75,6 +75,10 @@ class SyncMessage(Received):
         """Keep it for `timeout` from now, or for the queue's `delivery_timeout`. Returns the new deadline."""
         return self._portal.run(self._message.extend(timeout))
 
+    def abandon(self) -> None:
+        """Give it up without a word: its lease is no longer extended and ends by itself. The last resort."""
+        self._portal.call(self._message.abandon)
+
     def __enter__(self) -> Self:
         self._portal.run(self._message.__aenter__())
         return self

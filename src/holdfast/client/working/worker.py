@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 import logging
@@ -10,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from holdfast.client.client import HOLD, Client
+from holdfast.client.consuming import RETRY_SECONDS
 from holdfast.client.messages import Message
 from holdfast.client.portal import Portal
 from holdfast.client.sync import SyncMessage
@@ -89,11 +91,8 @@ class Worker(Generic[Parameters, Result]):
         except Exception as error:  # noqa: BLE001 - whatever a handler raises becomes of its message
             await self._failed(message, error)
             return
-        try:
-            if message.settled is None:
-                await message.ack()
-        except HoldfastError as refused:
-            log.warning("%r is done but could not be acked, and may be delivered again: %s", message, refused)
+        if message.settled is None:
+            await _surely(message, message.ack)
 
     async def _invoke(self, message: Message, threads: Threads, portal: Portal) -> object:
         if self.asynchronous:
@@ -105,22 +104,36 @@ class Worker(Generic[Parameters, Result]):
         if message.settled is not None or message.lost:
             log.warning("%s failed after %r was settled or lost", self.name, message, exc_info=error)
             return
+        match error:
+            case Retry():
+                await _surely(message, lambda: message.nack(error.delay, str(error)))
+            case Reject():
+                await _surely(message, lambda: message.reject(str(error)))
+            case Release():
+                await _surely(message, message.release)
+            case Unreadable():
+                log.warning("%s cannot read %r: %s", self.name, message, error)
+                await _surely(message, lambda: message.reject(str(error)[:ERROR_LENGTH]))
+            case _:
+                log.error("%s failed with %r", self.name, message, exc_info=error)
+                told = f"{type(error).__name__}: {error}"[:ERROR_LENGTH]
+                await _surely(message, lambda: message.nack(error=told))
+
+
+async def _surely(message: Message, settle: Callable[[], Awaitable[None]]) -> None:
+    """Settle it however long the server is away: its work is done, and should not be done again. The lease is extended
+    meanwhile. What no waiting can mend is told, and then the message comes again."""
+    while True:
         try:
-            match error:
-                case Retry():
-                    await message.nack(error.delay, str(error))
-                case Reject():
-                    await message.reject(str(error))
-                case Release():
-                    await message.release()
-                case Unreadable():
-                    log.warning("%s cannot read %r: %s", self.name, message, error)
-                    await message.reject(str(error)[:ERROR_LENGTH])
-                case _:
-                    log.error("%s failed with %r", self.name, message, exc_info=error)
-                    await message.nack(error=f"{type(error).__name__}: {error}"[:ERROR_LENGTH])
+            await settle()
         except HoldfastError as refused:
+            if refused.retryable:
+                log.warning("%r cannot be settled for now: %s", message, refused)
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
             log.warning("%r could not be settled, and will be delivered again: %s", message, refused)
+            message.abandon()
+        return
 
 
 async def _wrapped(innermost: Proceed, message: Message, around: Sequence[Middleware]) -> object:
