@@ -153,6 +153,31 @@ async def test_a_silent_stream_carries_heartbeats_and_ends_when_its_queue_does(o
         assert codes == ["queue_not_found"]
 
 
+async def test_while_a_server_stops_what_is_under_way_is_finished_and_what_is_new_gets_503(
+    own: tuple[Node, HttpFront],
+) -> None:
+    _, front = own
+    body = b'{"messages": [{"text": "last"}]}'
+    reader, writer = await asyncio.open_connection(*front.address)
+    writer.write(
+        b"POST /api/v1/queues/jobs/messages HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        b"content-length: %d\r\n\r\n%s" % (len(body), body[:10])
+    )
+    await until(lambda: front.api.working == 1)
+    stopping = asyncio.create_task(front.stop())
+    await until(lambda: front.api.closing)
+    async with httpx.AsyncClient(base_url=front.url) as http:
+        refused = await http.get("/api/v1/queues")
+        assert (refused.status_code, refused.json()["code"]) == (503, "shutting_down")
+        assert refused.headers["retry-after"] == "1"
+        assert (await http.get("/readyz")).json() == {"ok": False, "problems": ["shutting down"]}
+        assert (await http.get("/livez")).status_code == 200
+    writer.write(body[10:])
+    assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
+    writer.close()
+    await stopping
+
+
 async def test_a_stop_ends_long_polls_at_once_and_tells_streams(own: tuple[Node, HttpFront]) -> None:
     node, front = own
     async with httpx.AsyncClient(base_url=front.url, timeout=30) as http:

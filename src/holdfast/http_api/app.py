@@ -10,7 +10,7 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
 from contextlib import aclosing
-from itertools import chain
+from itertools import chain, count
 from typing import Any, TypeVar
 
 import structlog
@@ -70,6 +70,10 @@ NOBODY = Principal(name="", namespace="", method="anonymous")
 CORRELATION_BYTES_MAX = 255
 CORRELATION = b"x-correlation-id"
 
+_PROCESS = secrets.token_hex(4)
+_numbers = count(1)
+"""Correlation ids of requests that bring none: unique among processes, and no call of the system for each."""
+
 _Result = TypeVar("_Result")
 
 
@@ -90,6 +94,8 @@ class Api:
         self.router = Router(chain.from_iterable(part.endpoints for part in routes))
         self.closing = False
         self.working = 0  # requests under way that are not just waiting
+        self.idle = asyncio.Event()  # there is none
+        self.idle.set()
         self.buffered_bytes = 0
         self._extra = StarletteRouter(list(extra_routes), redirect_slashes=False) if extra_routes else None
         self.streams: dict[tuple[GroupName, str], streams.Stream] = {}
@@ -188,10 +194,13 @@ class Api:
         if self.working >= self.config.http.max_concurrency:
             raise Overloaded(waiting=self.working)
         self.working += 1
+        self.idle.clear()
         try:
             return await call.endpoint.handler(call)
         finally:
             self.working -= 1
+            if not self.working:
+                self.idle.set()
 
     async def _send(self, result: Answer, scope: Scope, send: Send, correlation_id: str) -> None:
         headers: list[Header] = [
@@ -206,7 +215,9 @@ class Api:
         timeout = self.config.http.write_timeout / SECOND
         try:
             if isinstance(body, bytes):
-                headers.append((b"content-length", str(len(body)).encode()))
+                headers.append((b"content-length", b"%d" % len(body)))
+                if scope["extensions"]["holdfast"]["answer"](result.status, headers, body):
+                    return
                 async with asyncio.timeout(timeout):
                     await send({"type": "http.response.start", "status": result.status, "headers": headers})
                     await send({"type": "http.response.body", "body": body})
@@ -250,4 +261,4 @@ def _correlation_id(headers: dict[bytes, bytes]) -> str:
         if 0 < len(given) <= CORRELATION_BYTES_MAX and text.isascii() and text.isprintable():
             return text
         del headers[CORRELATION]
-    return secrets.token_hex(8)
+    return f"{_PROCESS}-{next(_numbers):x}"

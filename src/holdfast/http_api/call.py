@@ -156,14 +156,18 @@ class Call:
         """The body as it arrives, within the limits of size, time and memory."""
         settings = self.api.config.http
         deadline = asyncio.get_running_loop().time() + settings.body_timeout / SECOND
+        arrived = self.scope["extensions"]["holdfast"]["arrived"]
         total = 0
         more = True
         while more:
-            try:
-                async with asyncio.timeout_at(deadline):
-                    event = await self._receive()
-            except TimeoutError:
-                raise RequestTimeout(limit_seconds=settings.body_timeout // SECOND) from None
+            if arrived():
+                event = await self._receive()
+            else:
+                try:
+                    async with asyncio.timeout_at(deadline):
+                        event = await self._receive()
+                except TimeoutError:
+                    raise RequestTimeout(limit_seconds=settings.body_timeout // SECOND) from None
             if event["type"] == "http.disconnect":
                 raise ClientGone
             chunk = event.get("body", b"")

@@ -110,6 +110,13 @@ class HttpFront:
         self.api.close()
         if self._server is None or self._task is None:
             return
+        # While something is under way new requests are still answered, with 503: a load balancer then goes elsewhere
+        # at once, instead of waiting for connections that nobody accepts.
+        try:
+            async with asyncio.timeout(DRAIN_SECONDS):
+                await self.api.idle.wait()
+        except TimeoutError:
+            log.warning("requests are cut off: they did not end in time", requests=self.api.working)
         self._server.should_exit = True
         await asyncio.wait((self._task,))
 
