@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.broker import node as node_module
 from holdfast.broker.node import Node
@@ -200,3 +201,22 @@ async def test_an_error_nobody_expected_in_a_turn_is_told_to_all_who_wait(
             await node.enqueue(Q, [Draft(b"x")])
     await until_back(node)
     assert (await node.enqueue(Q, [Draft(b"y")])).ids[0]
+
+
+async def test_a_transaction_that_was_decided_is_moved_to_its_end_when_the_store_is_back(rig: Rig) -> None:
+    node, name = rig.node, ("default", "batch-1")
+    for chunk in range(10):
+        await node.stage(name, [("tasks", [Draft(b"%d" % chunk)])], chunk=chunk)
+    node.engine.transactions.limits = replace(node.engine.transactions.limits, step_messages=1)
+    publishing = asyncio.ensure_future(node.publish(name))
+    while (await node.transaction(name)).published < 3:  # noqa: ASYNC110 - the move tells nobody
+        await asyncio.sleep(0)
+    rig.write.fault = full(after=False)
+    with pytest.raises(StoreUnavailable):
+        await publishing
+    rig.write.fault = None
+    await until_back(node)
+    done = await node.publish(name)
+    assert (done.published, done.repeated) == (10, True)
+    leased = await node.lease(Q, "g", 100)
+    assert sorted(item.message.payload for item in leased) == [b"%d" % chunk for chunk in range(10)]
