@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.core.commands import Leased, Verb
@@ -40,6 +40,7 @@ instants = st.integers(0, NOW)
 # --- drafts ---------------------------------------------------------------------------------------------------------
 
 
+@settings(max_examples=50)
 @given(
     payload=st.binary(max_size=50),
     key=st.none() | texts,
@@ -97,6 +98,7 @@ def test_a_draft_has_what_the_properties_say(
     assert extra.utf8 == (fields.get("payload_format") == 1)
 
 
+@settings(max_examples=50)
 @given(
     st.lists(st.tuples(st.sampled_from(["priority", "delay", "deliver-at", "ttl"]), st.text(max_size=30)), max_size=3)
 )
@@ -154,6 +156,7 @@ messages = st.builds(
 leases = st.builds(Leased, messages, ids, st.integers(1, 99), instants, st.integers(0, 9), st.just("g"))
 
 
+@settings(max_examples=50)
 @given(st.lists(leases, min_size=1, max_size=4), st.sampled_from([0, 1]), st.sampled_from([(), (7,)]), st.booleans())
 def test_a_delivery_read_back_says_what_it_was_made_of(
     run: list[Leased], qos: int, subscription_ids: tuple[int, ...], dup: bool
@@ -206,6 +209,7 @@ def _story(origin: Origin) -> dict[str, str]:
     }
 
 
+@settings(max_examples=50)
 @given(leases, st.sampled_from([0, 1]))
 def test_a_delivery_to_a_3_1_1_client_is_its_payload(leased: Leased, qos: int) -> None:
     [raw] = Form("jobs", "g", qos, V311, ()).encode([leased], [9 if qos else 0], NOW)
@@ -240,6 +244,7 @@ wish_fields = st.fixed_dictionaries(
 )
 
 
+@settings(max_examples=50)
 @given(st.lists(wish_fields.filter(bool), min_size=1, max_size=3))
 def test_a_wish_is_the_same_by_properties_and_by_json(told: list[dict[str, str]]) -> None:
     by_properties = [
@@ -251,6 +256,7 @@ def test_a_wish_is_the_same_by_properties_and_by_json(told: list[dict[str, str]]
     assert wishes(Publish("t", json.dumps(told[0]).encode())) == by_properties[:1]
 
 
+@settings(max_examples=50)
 @given(
     st.binary(max_size=40)
     | st.recursive(st.none() | st.booleans() | st.floats() | st.text(), st.lists).map(
@@ -276,6 +282,7 @@ def test_nothing_said_is_a_wish_for_the_oldest() -> None:
 # --- names ----------------------------------------------------------------------------------------------------------
 
 
+@settings(max_examples=50)
 @given(st.text(max_size=30))
 def test_a_name_is_found_again_in_every_topic_of_its_queue(name: str) -> None:
     try:
@@ -293,6 +300,7 @@ def test_a_name_is_found_again_in_every_topic_of_its_queue(name: str) -> None:
     assert names.of_subscribe(f"$admin/queue/{name}/stats")[:2] == (Deed.WATCH, name)
 
 
+@settings(max_examples=50)
 @given(st.sampled_from(["$queue/", "$admin/", "$admin/queue/", "$share/g/$queue/", "$share/g/$admin/"]), st.text())
 def test_any_topic_means_something_or_is_refused(prefix: str, rest: str) -> None:
     for read in (names.of_publish, names.of_subscribe):
