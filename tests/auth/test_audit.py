@@ -15,7 +15,7 @@ from holdfast.auth.gate import Gate
 from holdfast.auth.principal import Principal
 from holdfast.config import AuditSettings, Config, NodeSettings
 from holdfast.errors import Forbidden, QueueNotFound
-from holdfast.units import KIB
+from holdfast.units import KIB, MINUTE
 from tests.auth.conftest import Clock
 from tests.auth.rig import settings, user, write_users
 
@@ -131,6 +131,22 @@ def test_what_cannot_be_written_is_in_the_other_log(
     audit.record(OPS, "three", "", "ok", front="http")
     last = (config.node.data_dir / "audit.log").read_text().splitlines()[-1]
     assert json.loads(last)["act"] == "three"
+
+
+def test_who_is_refused_again_and_again_does_not_push_out_what_was_done(
+    audit: AuditLog, config: Config, clock: Clock
+) -> None:
+    audit.record(OPS, "queue.delete", "orders", "ok", front="http")
+    for _ in range(1000):
+        audit.record(OPS, "queue.delete", "bills", "forbidden", front="http")
+    told = lines(config)
+    assert len(told) == 61
+    audit.record(OPS, "queue.create", "orders", "ok", front="http")
+    assert lines(config)[-1]["details"] == {"refusals_not_written": 940}
+    clock.advance(MINUTE)
+    audit.record(OPS, "queue.delete", "bills", "forbidden", front="http")
+    assert "details" not in lines(config)[-1]
+    assert len(lines(config)) == 63
 
 
 def test_it_can_be_switched_off(config: Config, clock: Clock) -> None:

@@ -7,6 +7,7 @@
 and for nothing else: it is about people, not about messages. A line is in the operating system's hands before the act
 is answered; it survives the process, but not necessarily a machine that dies within seconds.
 
+Refusals are written only so often, and the rest of them counted: nobody may push out what was done by being refused.
 Files are numbered when they are full (`audit.log.1` is the youngest) and the oldest is deleted.
 """
 
@@ -25,9 +26,11 @@ from holdfast.auth.principal import Principal
 from holdfast.config import Config
 from holdfast.config.secret import HIDDEN, is_secret_name
 from holdfast.errors import HoldfastError
-from holdfast.units import format_instant
+from holdfast.units import MINUTE, format_instant
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+OK: Final = "ok"
 
 TEXT_MAX: Final = 1_000
 LINE_BYTES_MAX: Final = 16_384
@@ -58,6 +61,9 @@ class AuditLog:
         self._clock = clock
         self._descriptor: int | None = None
         self._torn = False
+        self._minute = 0
+        self._refusals = 0
+        self._unwritten = 0
 
     @contextmanager
     def act(
@@ -74,7 +80,7 @@ class AuditLog:
         except BaseException:
             self.record(principal, act, resource, HoldfastError.code, front=front, peer=peer, **found)
             raise
-        self.record(principal, act, resource, "ok", front=front, peer=peer, **found)
+        self.record(principal, act, resource, OK, front=front, peer=peer, **found)
 
     def record(
         self,
@@ -88,10 +94,13 @@ class AuditLog:
         **details: object,
     ) -> None:
         """Writes one entry. No principal stands for the node itself, or for a caller that was not let in."""
-        if not self._settings.enabled:
+        now = self._clock()
+        if not self._settings.enabled or (result != OK and self._too_many(now)):
             return
+        if self._unwritten:
+            details["refusals_not_written"], self._unwritten = self._unwritten, 0
         entry = Entry(
-            at=format_instant(self._clock()),
+            at=format_instant(now),
             who=_cut(principal.name) if principal else "",
             namespace=principal.namespace if principal else "",
             method=principal.method if principal else "",
@@ -111,6 +120,16 @@ class AuditLog:
         except OSError as error:
             # The act itself has happened or is about to: the other log is the next best place.
             log.error("audit log cannot be written", path=str(self._path), error=str(error), entry=line.decode())
+
+    def _too_many(self, now: int) -> bool:
+        minute = now // MINUTE
+        if minute != self._minute:
+            self._minute, self._refusals = minute, 0
+        self._refusals += 1
+        if self._refusals <= self._settings.refusals_per_minute:
+            return False
+        self._unwritten += 1
+        return True
 
     def close(self) -> None:
         """Closes the file; a later entry opens it again."""

@@ -417,6 +417,10 @@ class AuditSettings(msgspec.Struct, frozen=True, kw_only=True):
     file_bytes: Annotated[int, Size(64 * KIB, 4 * GIB)] = 16 * MIB
     """A file is closed and numbered at this size. A line has about 300 bytes, so 16 MiB are some 50,000 acts."""
 
+    refusals_per_minute: Annotated[int, Count(1, 1_000_000)] = 60
+    """Acts that failed or were refused and are written in a minute; the rest is counted in the line after. Who is
+    refused again and again must not push what was done out of the files: 60 a minute fill 160 MiB in six days."""
+
     files: Annotated[int, Count(1, 1_000)] = 10
     """Files kept, with the current one; the oldest is deleted. Ten of 16 MiB bound it at 160 MiB."""
 

@@ -29,7 +29,7 @@ from holdfast.mqtt.codec import Connect, Decoder, Packet, Properties, ProtocolEr
 from holdfast.mqtt.connection import Connection
 from holdfast.mqtt.hub import Hub
 from holdfast.mqtt.net.link import Link
-from holdfast.mqtt.net.rights import Rights
+from holdfast.mqtt.net.rights import Rights, audited
 from holdfast.mqtt.net.trickle import Trickle
 from holdfast.mqtt.net.websocket import Endpoint
 from holdfast.mqtt.queues.bridge import QueueBridge
@@ -60,7 +60,9 @@ class MqttFront:
         self._limits = hub_settings(config)
         self._node = node
         self._gate = gate
-        self._bridge = QueueBridge(node, config.mqtt.prefetch, gate.admit) if config.mqtt.queues else None
+        self._bridge = (
+            QueueBridge(node, config.mqtt.prefetch, gate.admit, partial(audited, gate)) if config.mqtt.queues else None
+        )
         self._hub: Hub | None = None
         self._links: set[Link] = set()
         self._full: set[Link] = set()  # links that are not read because too much of theirs is unanswered

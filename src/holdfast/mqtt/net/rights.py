@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Final
 
 from holdfast.auth.gate import Gate
 from holdfast.auth.principal import Action, Principal
-from holdfast.errors import HoldfastError, RateLimited
+from holdfast.errors import Forbidden, HoldfastError, RateLimited
 from holdfast.mqtt.codec import reasons
 from holdfast.mqtt.connection import Connection
 from holdfast.mqtt.queues import names
@@ -21,6 +22,9 @@ _ACTIONS: Final = {
     Deed.CONFIGURE: Action.ADMIN,
     Deed.WATCH: Action.ADMIN,
 }
+
+_ACTS: Final = {Deed.CREATE: "queue.create", Deed.CONFIGURE: "queue.update"}
+FRONT: Final = "mqtt"
 
 
 class Rights:
@@ -42,8 +46,14 @@ class Rights:
         except HoldfastError:
             return 0  # the bridge says what is wrong with it
         if route.deed is Deed.CREATE:
-            return _code(principal.may_filter(Action.ADMIN, "#"))
-        return _code(principal.may(_ACTIONS[route.deed], route.queue))
+            allowed = principal.may_filter(Action.ADMIN, "#")
+        else:
+            allowed = principal.may(_ACTIONS[route.deed], route.queue)
+        if not allowed and route.deed in _ACTS:
+            self._gate.audit.record(
+                principal, _ACTS[route.deed], route.queue, Forbidden.code, front=FRONT, peer=_peer(connection)
+            )
+        return _code(allowed)
 
     def may_subscribe(self, connection: Connection, topic_filter: str) -> int:
         principal = _principal(connection)
@@ -64,6 +74,16 @@ class Rights:
         except RateLimited as error:
             return str(error)
         return ""
+
+
+def audited(gate: Gate, connection: Connection, act: str, queue: str) -> AbstractContextManager[object]:
+    """Goes around an act of administration: the audit log is told who did it, from where, and how it ended."""
+    return gate.audit.act(_principal(connection), act, queue, front=FRONT, peer=_peer(connection))
+
+
+def _peer(connection: Connection) -> str:
+    peer: str = connection.tag.peer  # type: ignore[attr-defined]  # the tag is a Link
+    return peer
 
 
 def _principal(connection: Connection) -> Principal:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
@@ -42,6 +43,9 @@ ERROR_LENGTH_MAX: Final = 4_096
 letter."""
 
 _GROUP_OF_NOBODY: Final = "default"
+
+
+Audited = Callable[[Connection, str, str], AbstractContextManager[object]]
 
 
 class Owner(NamedTuple):
@@ -93,11 +97,13 @@ class Watch(NamedTuple):
 
 
 class QueueBridge:
-    """`hub` is set by the front once it has one; `admit` counts messages against a namespace's rate."""
+    """`hub` is set by the front once it has one; `admit` counts messages against a namespace's rate; `audited` goes
+    around an act of administration, of which it is told connection, name and queue."""
 
     prefixes: tuple[str, ...] = (names.QUEUE, names.ADMIN)
 
-    def __init__(self, node: Node, prefetch: int, admit: Callable[[str, int, int], None]) -> None:
+    def __init__(self, node: Node, prefetch: int, admit: Callable[[str, int, int], None], audited: Audited) -> None:
+        self._audited = audited
         self._node = node
         self._prefetch = prefetch
         self._admit = admit
@@ -184,9 +190,11 @@ class QueueBridge:
             name = fields.pop("name", None)
             if not isinstance(name, str):
                 raise InvalidArgument(field="name", problem="is missing: name the queue to create")
-            self._node.create_queue_now((connection.namespace, name), fields)
+            with self._audited(connection, "queue.create", name):
+                self._node.create_queue_now((connection.namespace, name), fields)
         else:
-            self._node.update_queue_now((connection.namespace, route.queue), fields)
+            with self._audited(connection, "queue.update", route.queue):
+                self._node.update_queue_now((connection.namespace, route.queue), fields)
 
     def _settle_as(self, connection: Connection, owner: Owner, route: Route, wish: Wish) -> None:
         queue = (connection.namespace, route.queue)
