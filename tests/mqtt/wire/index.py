@@ -129,7 +129,7 @@ PAHO = """\
 set as they expect them, and one assertion apart:
 
 - `test_server_keep_alive` wants a keep alive of 120 s cut to 60 s: `mqtt.keep_alive_max = "60s"`.
-- `test_subscribe_failure` wants a topic that may not be subscribed to: a user whose scopes leave out `test/nosubscribe`.
+- `test_subscribe_failure` wants a topic that may not be subscribed to: a user whose scopes lack `test/nosubscribe`.
   The 3.1.1 test then passes. The 5.0 test asserts the code 0x80 (unspecified error) and is given 0x87: section 3.9.3 of
   the standard has that code, not authorized, for exactly this case."""
 
