@@ -40,7 +40,7 @@ from holdfast.http_api import (
 )
 from holdfast.http_api.access import authorize, identify
 from holdfast.http_api.answers import Answer, Header, error_headers, refusal
-from holdfast.http_api.call import Call, ClientGone
+from holdfast.http_api.call import Call, ClientGone, own_of
 from holdfast.http_api.dialects import lockd, mqueue
 from holdfast.http_api.routes import Endpoint, Right, Router, Routes, decoded
 from holdfast.units import SECOND
@@ -216,7 +216,8 @@ class Api:
         try:
             if isinstance(body, bytes):
                 headers.append((b"content-length", b"%d" % len(body)))
-                if scope["extensions"]["holdfast"]["answer"](result.status, headers, body):
+                own = own_of(scope)
+                if own is not None and own["answer"](result.status, headers, body):
                     return
                 async with asyncio.timeout(timeout):
                     await send({"type": "http.response.start", "status": result.status, "headers": headers})
@@ -226,7 +227,10 @@ class Api:
                 await _send_parts(body, send, timeout)
         except TimeoutError:
             log.warning("a client does not read its answer; closing", correlation_id=correlation_id)
-            scope["extensions"]["holdfast"]["abort"]()
+            own = own_of(scope)
+            if own is None:
+                raise
+            own["abort"]()
         finally:
             if result.close is not None:
                 result.close()
