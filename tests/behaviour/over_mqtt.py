@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import httpx
 from msgspec import Raw as RawJson
 from msgspec.structs import replace
 
@@ -35,9 +34,7 @@ class MqttClient(Client):
     """See the module."""
 
     def __init__(self, connection: Raw, broker: Broker) -> None:
-        assert broker._front is not None
-        transport = httpx.ASGITransport(broker._front.api)
-        super().__init__("http://localhost", retries=Retries(attempts=1), transport=transport)
+        super().__init__("http://localhost", retries=Retries(attempts=1), transport=broker.transport())
         self._connection = connection
         self._turn = asyncio.Lock()  # one packet and its answer at a time
 

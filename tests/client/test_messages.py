@@ -7,6 +7,7 @@ import dataclasses
 import gc
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import msgspec
 import pydantic
@@ -148,6 +149,25 @@ async def test_a_refused_message_does_not_stop_the_others_and_is_told_of(client:
     assert [stored is None for stored in result.ids] == [False, True, False]  # type: ignore[attr-defined]
     with pytest.raises(MessageTooLarge):
         await client.send("jobs", bytes(2000))
+
+
+async def test_messages_sent_at_the_same_time_share_requests_and_each_is_answered(client: Client) -> None:
+    await client.create_queue("jobs", {"max_message_size": 1024})
+    asked = 0
+    real = client.call
+
+    async def counted(call: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        return await real(call)
+
+    client.call = counted  # type: ignore[method-assign]
+    bodies = [bytes(2000) if number == 7 else str(number).encode() for number in range(300)]
+    results = await asyncio.gather(*(client.send("jobs", body) for body in bodies), return_exceptions=True)
+    assert [index for index, result in enumerate(results) if isinstance(result, Exception)] == [7]
+    assert isinstance(results[7], MessageTooLarge)
+    assert asked <= 2
+    assert (await client.queue("jobs")).depth == 299
 
 
 # --- settling -------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ client on a loop of its own in a background thread (see `holdfast.client.sync` f
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import secrets
 import socket
@@ -20,7 +21,7 @@ import ssl
 import time
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import httpx
 
@@ -31,9 +32,9 @@ from holdfast.client.batches import Sent, SentMany
 from holdfast.client.consuming import Consumer, give_back
 from holdfast.client.drafts import Properties, as_draft, draft, size_of
 from holdfast.client.keeping import Keeper
+from holdfast.client.lanes import Lane
 from holdfast.client.messages import Message, Reply
 from holdfast.client.retries import Retries
-from holdfast.client.settling import Lane
 from holdfast.client.times import Duration, Instant, duration, instant, optional_duration, seconds
 from holdfast.client.tls import Tls
 from holdfast.client.transport import Token, Transport
@@ -54,6 +55,7 @@ PAGE_ENDLESS = 1 << 62
 HELD_MAX = 10_000
 """Unsettled messages that the client remembers, to give them back when it closes. Past it the oldest are forgotten:
 their leases then end by themselves."""
+LANES_MAX = 1_000  # queues, and groups of queues, whose calls travel together
 HOLD = "12h"
 """How long a message's lease is extended at most: as long as the server allows one lease to be."""
 LAST_RETRIES = Retries(attempts=2, budget_seconds=2.0)
@@ -102,9 +104,10 @@ class Client:
             transport=transport,
             trust_env=False,  # a broker is nearby; a proxy meant for the web must not get in between
         )
-        self._transport = Transport(http, retries, timeout_seconds, token)
+        self._transport = Transport(http, retries, timeout_seconds, connections, token)
         self._retries = retries
-        self._lanes: dict[tuple[str, str], Lane] = {}
+        self._settling: dict[tuple[str, str], Lane[wire.Settlement, str | None]] = {}
+        self._sending: dict[str, Lane[wire.Draft, Sent]] = {}
         self._keeper = Keeper()
         self._consumers: set[Consumer] = set()
         self._owners: dict[Message, Consumer | None] = {}
@@ -132,8 +135,10 @@ class Client:
             for consumer in list(self._consumers):
                 await consumer.close()
             await give_back(list(self._owners))
-            for lane in self._lanes.values():
-                await lane.close()
+            for settling in self._settling.values():
+                await settling.close()
+            for sending in self._sending.values():
+                await sending.close()
         finally:
             await self._keeper.close()
             await self._transport.close()
@@ -178,12 +183,20 @@ class Client:
             correlation_id=correlation_id,
             reply_to=reply_to,
         )
-        receipt = await self.call(calls.enqueue(queue, [message]))
-        if receipt.errors:
-            raise error_of(receipt.errors[0])
-        (stored,) = receipt.ids
-        assert stored is not None
-        return Sent(stored, bool(receipt.duplicates))
+        lane = self._sending.get(queue)
+        if lane is None:
+            lane = Lane(functools.partial(self._send_batch, queue), size_of, CHUNK_BYTES)
+            _bounded(self._sending, queue, lane)
+        return await lane.put(message)
+
+    async def _send_batch(self, queue: str, batch: list[wire.Draft]) -> list[Sent | Exception]:
+        result = SentMany(ids=[None] * len(batch), duplicates=[], errors={})
+        await self._send_part(queue, batch, 0, False, result)
+        duplicates = set(result.duplicates)
+        return [
+            Sent(stored, index in duplicates) if stored is not None else result.errors[index]
+            for index, stored in enumerate(result.ids)
+        ]
 
     async def send_many(
         self,
@@ -353,17 +366,27 @@ class Client:
 
     async def settle_one(self, message: Message, settlement: wire.Settlement) -> str | None:
         """Settle a message; used by the message itself."""
-        lane = self._lanes.get((message.queue, message.group))
+        to = (message.queue, message.group)
+        lane = self._settling.get(to)
         if lane is None:
-            lane = self._lanes[message.queue, message.group] = Lane(message.queue, message.group, self.call)
+            lane = Lane(functools.partial(self._settle_batch, *to))
+            _bounded(self._settling, to, lane)
         try:
-            deadline = await lane.settle(settlement)
+            deadline = await lane.put(settlement)
         except LeaseLost:
             self.abandon(message)
             raise
         if settlement.action != "extend":
             self.abandon(message)
         return deadline
+
+    async def _settle_batch(self, queue: str, group: str, batch: list[wire.Settlement]) -> list[str | Exception | None]:
+        settled = await self.call(calls.settle(queue, group, batch))
+        refused = {item.index: error_of(item) for item in settled.errors}
+        return [
+            refused[index] if index in refused else settled.deadlines.get(settlement.id)
+            for index, settlement in enumerate(batch)
+        ]
 
     async def hold(self, message: Message) -> None:
         """Extend a message's lease until it is settled; used by `async with message`."""
@@ -597,6 +620,17 @@ class Client:
     async def purge_dead(self, queue: str, which: wire.DeadFilter = wire.DeadFilter()) -> int:
         """Throw dead letters of a queue away; how many that were."""
         return (await self.call(calls.purge_dead(queue, which))).messages
+
+
+Key = TypeVar("Key")
+
+
+def _bounded(lanes: dict[Key, Lane[Any, Any]], key: Key, lane: Lane[Any, Any]) -> None:
+    """Keep a lane for the next call. Of names without end the oldest are forgotten: what is in a lane still gets
+    there."""
+    lanes[key] = lane
+    while len(lanes) > LANES_MAX:
+        lanes.pop(next(iter(lanes)))
 
 
 def _context(tls: Tls | ssl.SSLContext) -> ssl.SSLContext:

@@ -6,6 +6,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TypeVar
 
 import httpx
@@ -20,6 +21,9 @@ from holdfast.wire import ItemError
 Answer = TypeVar("Answer")
 Token = str | Callable[[], str]
 
+POLLS_PERCENT = 90
+"""Of the connections, how many calls may take that wait on purpose."""
+
 _NOTHING_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 _HEADERS = {"content-type": "application/json", "accept": "application/json"}
@@ -33,6 +37,7 @@ class Transport:
         http: httpx.AsyncClient,
         retries: Retries,
         timeout_seconds: float,
+        connections: int,
         token: Token | None = None,
         chance: Callable[[], float] = random.random,
     ) -> None:
@@ -41,6 +46,10 @@ class Transport:
         self._timeout = timeout_seconds
         self._token = token
         self._chance = chance
+        # Waiting for a connection is done here: httpx looks through all that wait each time one is free. Long polls
+        # leave some to the others, else an ack would wait for a message to come.
+        self._slots = asyncio.Semaphore(connections)
+        self._polls = asyncio.Semaphore(max(connections * POLLS_PERCENT // 100, 1))
 
     @property
     def url(self) -> str:
@@ -72,9 +81,10 @@ class Transport:
             headers["authorization"] = f"Bearer {self._token if isinstance(self._token, str) else self._token()}"
         timeout = httpx.Timeout(self._timeout, read=self._timeout + call.wait_seconds)
         try:
-            response = await self._http.request(
-                call.method, call.path, content=call.body or None, headers=headers, timeout=timeout
-            )
+            async with self._polls if call.wait_seconds else nullcontext(), self._slots:
+                response = await self._http.request(
+                    call.method, call.path, content=call.body or None, headers=headers, timeout=timeout
+                )
         except httpx.TransportError as error:
             failure = _Failure(ServerUnreachable(url=self.url, problem=_reason(error)))
             failure.sent = not isinstance(error, _NOTHING_SENT)

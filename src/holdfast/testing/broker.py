@@ -27,6 +27,7 @@ from holdfast.config import Config
 from holdfast.config.settings import HttpSettings, JournalSettings, NodeSettings
 from holdfast.http_api import HttpFront
 from holdfast.store import open_store
+from holdfast.testing.in_process import in_process
 
 IN_PROCESS = "http://localhost"  # a name that a server without credentials answers to
 
@@ -118,10 +119,14 @@ class Broker:
 
         In process there is no connection to lose, but all the rest is as over HTTP.
         """
-        assert self._front is not None, "the broker has not been started"
         if self._http:
             return Client(self.url, retries=retries, name=name)
-        return Client(IN_PROCESS, retries=retries, name=name, transport=httpx.ASGITransport(self._front.api))
+        return Client(IN_PROCESS, retries=retries, name=name, transport=self.transport())
+
+    def transport(self) -> httpx.AsyncBaseTransport:
+        """A way to the broker in this process, for a client with options of its own: `Client(transport=...)`."""
+        assert self._front is not None, "the broker has not been started"
+        return in_process(self._front)
 
     def sync_client(self, *, retries: Retries = Retries(), name: str | None = None) -> SyncClient:
         """A client for ordinary code, over HTTP."""
