@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -21,27 +21,26 @@ import structlog
 from holdfast.broker import admin
 from holdfast.broker.catalog import Queue, QueueName
 from holdfast.broker.commit import GroupCommit
+from holdfast.broker.dead_calls import DeadLetterCalls
 from holdfast.broker.dispatch import Dispatcher, Waiter, releases
 from holdfast.broker.engine import Engine, Limits
 from holdfast.broker.health import Health
-from holdfast.broker.history import History, read_history
 from holdfast.broker.keeper import Keeper
 from holdfast.broker.log_calls import LogCalls
+from holdfast.broker.look_calls import LookCalls
 from holdfast.broker.members import Deliver, GroupName, Member, Removed
-from holdfast.broker.redrive import STEP, Letters, Redriven, redrive
 from holdfast.broker.redrive_jobs import Redrives
 from holdfast.broker.replies import Replies
 from holdfast.broker.state_calls import StateCalls
-from holdfast.broker.stats import GroupStats, QueueStats, Rates, cursor_stats, group_stats
+from holdfast.broker.stats import Rates
 from holdfast.broker.transaction_calls import TransactionCalls
 from holdfast.broker.transactions import TransactionLimits
 from holdfast.broker.webhooks import Webhooks
 from holdfast.config import Config
-from holdfast.core.commands import Draft, Enqueued, Leased, Settlement, Standing, Verb
+from holdfast.core.commands import Draft, Enqueued, Leased, Settlement, Verb
 from holdfast.core.effects import Op
 from holdfast.core.groups import NEVER
-from holdfast.core.ids import born_at
-from holdfast.core.queue import Durability, GroupKind, GroupRecord, QueueRecord, dead_queue_of
+from holdfast.core.queue import Durability, GroupKind, GroupRecord, QueueRecord
 from holdfast.core.records import Message
 from holdfast.errors import (
     DiskFull,
@@ -63,8 +62,6 @@ from holdfast.units import SECOND
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 ROOM_CHECK_EVERY = SECOND
-ALL_LETTERS = Letters()
-STEPS_A_SECOND = 10  # of a redrive with a rate: it goes evenly, not in bursts
 RECOVERY_PAUSE_SECONDS = 1.0  # between attempts to open a store that failed
 LAZY_SYNC_SECONDS = 1.0  # what is answered before its sync is synced at most this much later
 """Queues with durability `buffered` lose at most this much when the machine dies (nothing when the process does)."""
@@ -100,7 +97,7 @@ class Receipt(msgspec.Struct, frozen=True):
     durability: Durability
 
 
-class Node(LogCalls, StateCalls, TransactionCalls):
+class Node(DeadLetterCalls, LogCalls, LookCalls, StateCalls, TransactionCalls):
     """See the module."""
 
     def __init__(
@@ -730,75 +727,6 @@ class Node(LogCalls, StateCalls, TransactionCalls):
             engine.stirred.add(name)
             self.commit.soon()
 
-    # --- looking ----------------------------------------------------------------------------------------------------
-
-    async def browse(
-        self, name: QueueName, limit: int = 100, cursor: str = "", state: str = "", group: str = ""
-    ) -> admin.Page:
-        """Live messages, oldest first; nothing is leased."""
-        if not 1 <= limit <= self.config.limits.lease_max:
-            raise InvalidArgument(field="limit", problem=f"is 1 to {self.config.limits.lease_max}, not {limit}")
-        with self._guard() as engine:
-            return admin.browse(engine, name, limit, cursor, state, group, self.clock())
-
-    async def find(self, name: QueueName, message_id: int) -> tuple[int, Message, list[Standing]]:
-        """A live message by its id: its partition, the message, how it stands in each group."""
-        with self._guard() as engine:
-            return admin.find(engine, name, message_id, self.clock())
-
-    async def history(self, name: QueueName, message_id: int) -> History:
-        """Every step of a message's life, also of one that is gone, from the journal."""
-        after = self.engine.record.exported_block
-        journal = self.config.lake_dir / "journal"
-        return await asyncio.to_thread(read_history, self.store, journal, after, name, message_id)
-
-    async def stats(self, name: QueueName) -> QueueStats:
-        """Figures of a queue. They cost the same at any depth."""
-        return self.figures(name)
-
-    def figures(self, name: QueueName) -> QueueStats:
-        """As `stats`, at once."""
-        now = self.clock()
-        with self._guard() as engine:
-            queue = engine.queue(name, now)
-            groups = [self._group_stats(queue, record, now) for record in queue.record.groups]
-        heads = [shard.head for shard in queue.shards]
-        rates = self._rates.setdefault(name, Rates())
-        return QueueStats(
-            namespace=name[0],
-            name=name[1],
-            partitions=len(queue.shards),
-            depth=queue.depth,
-            ready=sum(head.ready for head in heads),
-            scheduled=sum(head.scheduled for head in heads),
-            size_bytes=sum(head.size_bytes for head in heads),
-            enqueued=sum(head.enqueued for head in heads),
-            duplicates=sum(head.duplicates for head in heads),
-            refused=sum(head.refused for head in heads),
-            rates=rates.per_second(queue, now),
-            oldest_age=max((group.oldest_age for group in groups), default=self._oldest_age(queue, now)),
-            groups=groups,
-        )
-
-    def _oldest_age(self, queue: Queue, now: int) -> int:
-        """The age of the oldest message of a queue that has no group yet."""
-        stamps = [stamp for shard in queue.shards if (stamp := self.engine.oldest(shard))]
-        return now - born_at(min(stamps)) if stamps else 0
-
-    def _group_stats(self, queue: Queue, record: GroupRecord, now: int) -> GroupStats:
-        name = record.name
-        if record.kind is GroupKind.CURSOR:
-            return cursor_stats(name, [shard.cursors[name] for shard in queue.shards], queue.shards)
-        for shard in queue.shards:
-            self.engine.heads(shard, name)
-        stats = group_stats(name, [shard.groups[name] for shard in queue.shards], queue.shards, now)
-        members = self.dispatcher.members.of((queue.name, name))
-        return msgspec.structs.replace(
-            stats,
-            members={member.name: member.partitions for member in members},
-            in_flight={member.name: len(member.in_flight) for member in members},
-        )
-
     # --- administration ---------------------------------------------------------------------------------------------
 
     async def create_queue(self, name: QueueName, fields: Mapping[str, object] | None = None) -> QueueRecord:
@@ -840,63 +768,6 @@ class Node(LogCalls, StateCalls, TransactionCalls):
         """Remove the messages that wait now. Returns how many."""
         return await self._in_pieces(admin.purge_queue(self.engine, name, self.clock))
 
-    async def redrive(
-        self,
-        name: QueueName,
-        which: Letters = ALL_LETTERS,
-        *,
-        target: str = "",
-        limit: int = 0,
-        rate: float = 0.0,
-        dry_run: bool = False,
-        discard: bool = False,
-        pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
-    ) -> AsyncGenerator[Redriven, None]:
-        """Move dead letters of the dead queue `name` back to their source, or to `target`; with `discard`, away.
-
-        Yields what each step did, when it is durable. `rate` bounds the letters moved in a second. Closing the
-        iterator stops it: what was moved stays moved, and another call goes on with the rest. `pause` is called between
-        two steps, with how long it should last.
-        """
-        if rate < 0 or limit < 0:
-            raise InvalidArgument(field="rate and limit", problem="cannot be negative")
-        first = self.engine
-        step = min(max(int(rate / STEPS_A_SECOND), 1), STEP) if rate else STEP
-        work = redrive(
-            first, name, which, self.clock, target=target, step=step, limit=limit, dry_run=dry_run, discard=discard
-        )
-        while True:
-            with self._guard() as engine:
-                if engine is not first:
-                    raise StoreUnavailable(problem="it was opened anew while letters were being redriven")
-                if not dry_run and not discard:
-                    self._check_room(self.clock())
-                done = next(work, None)
-            if engine.pending:
-                await self._durable()
-            if done is None:
-                return
-            yield done
-            await pause(len(done.moved) / rate if rate and not dry_run else 0)
-
-    def dead_queue(self, name: QueueName) -> QueueName | None:
-        """The queue that takes the dead letters of a queue, None if they are dropped. It may not be there yet."""
-        record = self.queue(name)
-        dead = dead_queue_of(record.name, record.config)
-        return (name[0], dead) if dead is not None else None
-
-    def queue(self, name: QueueName) -> QueueRecord:
-        return self.engine.queue(name, self.clock()).record
-
-    def queues(self, namespace: str, prefix: str = "", after: str = "", limit: int = 100) -> list[QueueRecord]:
-        """Queues of a namespace by name."""
-        found = [
-            queue.record
-            for (space, name), queue in self.engine.queues.items()
-            if space == namespace and name.startswith(prefix) and name > after and not queue.record.closing
-        ]
-        return sorted(found, key=lambda record: record.name)[:limit]
-
     async def create_group(
         self,
         name: QueueName,
@@ -936,16 +807,6 @@ class Node(LogCalls, StateCalls, TransactionCalls):
         with self._guard() as engine:
             admin.delete(engine, name, message_id, self.clock())
         await self._durable()
-
-    def consumers(self, name: QueueName) -> list[Member]:
-        """The push members of a queue's groups."""
-        self.queue(name)
-        members = self.dispatcher.members
-        return [member for group in members.groups_of(name) for member in members.of(group)]
-
-    def waiting(self, name: QueueName) -> int:
-        """Lease requests that wait for a message of a queue."""
-        return self.dispatcher.waiting_for(name)
 
     async def export(self) -> None:
         """Export the journal now, without waiting for a segment to fill or to grow old."""

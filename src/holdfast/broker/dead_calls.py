@@ -1,0 +1,69 @@
+"""Dead letters: calls of a node that bring them back or throw them away."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import AsyncGenerator, Awaitable, Callable
+
+from holdfast.broker.calls import Calls
+from holdfast.broker.catalog import QueueName
+from holdfast.broker.redrive import STEP, Letters, Redriven, redrive
+from holdfast.core.queue import dead_queue_of
+from holdfast.errors import InvalidArgument, StoreUnavailable
+
+ALL_LETTERS = Letters()
+STEPS_A_SECOND = 10  # of a redrive with a rate: it goes evenly, not in bursts
+
+
+class DeadLetterCalls(Calls):
+    """See the module."""
+
+    @abstractmethod
+    def _check_room(self, now: int) -> None:
+        """Refuse if the disk is nearly full."""
+
+    async def redrive(
+        self,
+        name: QueueName,
+        which: Letters = ALL_LETTERS,
+        *,
+        target: str = "",
+        limit: int = 0,
+        rate: float = 0.0,
+        dry_run: bool = False,
+        discard: bool = False,
+        pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> AsyncGenerator[Redriven, None]:
+        """Move dead letters of the dead queue `name` back to their source, or to `target`; with `discard`, away.
+
+        Yields what each step did, when it is durable. `rate` bounds the letters moved in a second. Closing the
+        iterator stops it: what was moved stays moved, and another call goes on with the rest. `pause` is called between
+        two steps, with how long it should last.
+        """
+        if rate < 0 or limit < 0:
+            raise InvalidArgument(field="rate and limit", problem="cannot be negative")
+        first = self.engine
+        step = min(max(int(rate / STEPS_A_SECOND), 1), STEP) if rate else STEP
+        work = redrive(
+            first, name, which, self.clock, target=target, step=step, limit=limit, dry_run=dry_run, discard=discard
+        )
+        while True:
+            with self._guard() as engine:
+                if engine is not first:
+                    raise StoreUnavailable(problem="it was opened anew while letters were being redriven")
+                if not dry_run and not discard:
+                    self._check_room(self.clock())
+                done = next(work, None)
+            if engine.pending:
+                await self._durable()
+            if done is None:
+                return
+            yield done
+            await pause(len(done.moved) / rate if rate and not dry_run else 0)
+
+    def dead_queue(self, name: QueueName) -> QueueName | None:
+        """The queue that takes the dead letters of a queue, None if they are dropped. It may not be there yet."""
+        record = self.engine.queue(name, self.clock()).record
+        dead = dead_queue_of(record.name, record.config)
+        return (name[0], dead) if dead is not None else None
