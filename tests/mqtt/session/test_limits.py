@@ -270,3 +270,23 @@ def test_a_session_that_is_over_holds_no_messages() -> None:
     assert session.queue
     rig.pass_time(11)
     assert (session.inflight, session.queue, session.queued_bytes) == ({}, deque(), 0)
+
+
+def test_what_is_not_there_need_not_be_removed() -> None:
+    rig = Rig()
+    client = rig.connect("c", expiry=10)
+    assert client.publish("never retained", b"", 1, retain=True) == [PubAck(7, 0x10)]
+    session = rig.hub.spaces["ns"].sessions["c"]
+    assert not rig.hub.spaces["ns"].unsubscribe(session, "never subscribed")
+
+
+def test_qos_0_is_not_kept_for_who_is_away_beside_others_who_are_there() -> None:
+    rig = Rig()
+    for name in ("a", "b", "c"):
+        rig.connect(name, expiry=10).subscribe("t", qos=1)
+    away = rig.hub.spaces["ns"].sessions["a"]
+    assert away.connection is not None
+    rig.hub.lost(away.connection, rig.now)
+    rig.settle()
+    rig.connect("p").publish("t", b"x")
+    assert not away.queue
