@@ -17,6 +17,9 @@ from holdfast.core.commands import Leased, Settlement, Verb
 from holdfast.core.groups import NEVER
 from holdfast.core.queue import Ordering
 
+TIDY_MIN = 1_000
+"""Holders of a group that are kept before those that no longer count are looked for: some 100 KiB."""
+
 GroupName = tuple[QueueName, str]
 Deliver = Callable[[list[Leased]], None]
 Removed = Callable[[], None]
@@ -116,6 +119,7 @@ class Members:
         self._holders: dict[GroupName, dict[int, Member]] = {}  # who was sent what
         self._watched: dict[Member, None] = {}  # those that must show that they are alive
         self._turns: dict[GroupName, int] = {}
+        self._tidy_at: dict[GroupName, int] = {}
 
     def of(self, group: GroupName) -> list[Member]:
         return list(self._groups.get(group, {}).values())
@@ -166,6 +170,7 @@ class Members:
         del self._groups[group], self._holders[group]
         self._sizes.pop(group, None)
         self._turns.pop(group, None)
+        self._tidy_at.pop(group, None)
         del self._of_queue[group[0]][group]
         if not self._of_queue[group[0]]:
             del self._of_queue[group[0]]
@@ -211,6 +216,7 @@ class Members:
         turn = self._turns[group] = self._turns.get(group, 0) + 1
         first = turn % len(members)
         anywhere = queue.config.ordering is Ordering.NONE
+        self._tidy(group)
         sent: list[tuple[Member, list[Leased]]] = []
         for member in members[first:] + members[:first]:
             room = member.free(queue, now)
@@ -223,6 +229,14 @@ class Members:
                 self._holders[group].update((item.message.id, member) for item in leased)
                 sent.append((member, leased))
         return sent
+
+    def _tidy(self, group: GroupName) -> None:
+        """Forget who was sent what died or was taken away by its deadline: nobody settles that."""
+        holders = self._holders[group]
+        if len(holders) > self._tidy_at.get(group, TIDY_MIN):
+            members = self._groups[group].values()
+            holders = self._holders[group] = {one: member for member in members for one in member.in_flight}
+            self._tidy_at[group] = 2 * len(holders) + TIDY_MIN
 
     def _lease(
         self, engine: Engine, queue: Queue, member: Member, room: int, now: int, partitions: list[int] | None
