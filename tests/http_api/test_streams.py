@@ -15,6 +15,7 @@ from holdfast.auth.gate import Gate
 from holdfast.broker.node import Node
 from holdfast.core.commands import Draft
 from holdfast.http_api import HttpFront
+from holdfast.http_api.call import ClientGone
 from holdfast.store import open_store
 from tests.http_api.conftest import config_for, until
 
@@ -47,6 +48,24 @@ async def test_a_client_that_goes_while_it_waits_takes_nothing_with_it(http: htt
     await node.enqueue(JOBS, [Draft(b"kept")])
     [delivery] = (await http.post(f"{QUEUE}/leases")).json()["deliveries"]
     assert delivery["attempt"] == 1
+
+
+async def test_what_is_found_in_the_very_moment_in_which_the_client_goes_is_given_back(front: HttpFront) -> None:
+    class Leaving:
+        async def gone(self) -> None:
+            return
+
+    async def work() -> list[str]:
+        return ["a delivery"]
+
+    given_back: list[str] = []
+
+    async def undo(found: list[str]) -> None:
+        given_back.extend(found)
+
+    with pytest.raises(ClientGone):
+        await front.api.while_there(Leaving(), work(), undo)  # type: ignore[arg-type]
+    assert given_back == ["a delivery"]
 
 
 async def test_a_client_that_pipelines_and_goes_takes_nothing_with_it(front: HttpFront, node: Node) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import aclosing
 from itertools import chain, count
 from typing import Any, TypeVar
@@ -112,8 +112,16 @@ class Api:
         for stream in list(self.streams.values()):
             stream.end(ShuttingDown())
 
-    async def while_there(self, call: Call, work: Coroutine[Any, Any, _Result]) -> _Result:
-        """Wait for something that may take long, but not longer than the client does, nor than the server runs."""
+    async def while_there(
+        self,
+        call: Call,
+        work: Coroutine[Any, Any, _Result],
+        undo: Callable[[_Result], Awaitable[object]] | None = None,
+    ) -> _Result:
+        """Wait for something that may take long, but not longer than the client does, nor than the server runs.
+
+        `undo` is called with a result for which nobody is there any more.
+        """
         if self.closing:
             work.close()
             raise ShuttingDown
@@ -127,6 +135,9 @@ class Api:
                 await asyncio.wait((task,))
             if task.cancelled():
                 raise self._ended()
+            if gone.done() and undo is not None and task.exception() is None:
+                await undo(task.result())
+                raise ClientGone
             return task.result()
         finally:
             self._waits.discard(task)

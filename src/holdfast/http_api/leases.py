@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from holdfast import wire
-from holdfast.core.commands import Settlement
+from holdfast.broker.dispatch import releases
+from holdfast.core.commands import Leased, Settlement
 from holdfast.errors import (
     GroupNotFound,
     HoldfastError,
@@ -59,7 +60,12 @@ async def lease(call: Call) -> Answer:
         protocol=PROTOCOL,
         max_bytes=wish.max_bytes,
     )
-    found = await call.api.while_there(call, work) if wait else await work
+
+    async def release(found: list[Leased]) -> None:
+        if found:
+            await call.node.settle(name, wish.group, releases(found))
+
+    found = await call.api.while_there(call, work, release) if wait else await work
     return answer(wire.Leased([show_delivery(leased, name[1], wish.encoding) for leased in found]))
 
 
