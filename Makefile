@@ -4,10 +4,12 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.stamp
+SPARK  := $(VENV)/.stamp-spark
 
 DATA_DIR ?= ./data
 SEEDS    ?= 1000
 JOBS     ?= 2
+EVENTS   ?= 1000000
 ARGS     ?=
 
 # The core is small, pure and everything else stands on it, and MQTT's codec and topics meet bytes from anybody: every
@@ -17,11 +19,11 @@ COVERAGE := --cov=holdfast.core --cov=holdfast.mqtt --cov-branch --cov-report=te
   --cov-fail-under=100
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test check fmt bench simulate docs lock clean
+.PHONY: help setup spark serve test check fmt bench bench-spark simulate docs lock clean
 
 help:  ## Show this help
-	@awk 'BEGIN {FS = ":.*## "; print "Targets (make TARGET):\n"} /^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
-	@printf '\nVariables: DATA_DIR=./data (serve), SEEDS=1000 (simulate), JOBS=2 (test), ARGS=... (serve, test, bench), PYTHON=python3 (setup)\n'
+	@awk 'BEGIN {FS = ":.*## "; print "Targets (make TARGET):\n"} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@printf '\nVariables: DATA_DIR=./data (serve), SEEDS=1000 (simulate), JOBS=2 (test), EVENTS=1000000 (bench-spark), ARGS=... (serve, test, bench), PYTHON=python3 (setup)\n'
 
 setup: $(STAMP)  ## Make .venv and install everything, exactly as locked (the other targets do it when needed)
 
@@ -36,13 +38,20 @@ $(STAMP): requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
+# PySpark is 450 MB: whoever only runs a broker need not fetch it.
+spark: $(SPARK)  ## Install what the pipeline needs too: PySpark, delta-rs, a Java
+
+$(SPARK): $(STAMP) requirements-spark.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-spark.lock
+	@touch $@
+
 serve: $(STAMP)  ## Run the broker on embedded storage in ./data
 	$(BIN)/holdfast serve --data-dir $(DATA_DIR) $(ARGS)
 
 test: check  ## Lint, types, import rules, then every test with the coverage gate
-	$(BIN)/python -m pytest -n $(JOBS) $(COVERAGE) $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(COVERAGE) $(ARGS)
 
-check: $(STAMP)  ## Lint, format, types and import rules, without the tests
+check: $(SPARK)  ## Lint, format, types and import rules, without the tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -55,6 +64,9 @@ fmt: $(STAMP)  ## Format the code and fix what ruff can fix
 bench: $(STAMP)  ## Run the benchmarks
 	$(BIN)/python -m benchmarks $(ARGS)
 
+bench-spark: $(SPARK)  ## Run the benchmarks of the pipeline: make bench-spark EVENTS=1000000
+	$(BIN)/python -m benchmarks.spark $(EVENTS)
+
 simulate: $(STAMP)  ## Run the seeded simulation: make simulate SEEDS=1000
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
 
@@ -63,11 +75,15 @@ docs: $(STAMP)  ## Write the reference pages that are made from the code
 
 # uv resolves for every platform at once and writes hashes without naming a package host; it is needed for nothing
 # else, so it lives in an environment of its own.
-lock:  ## Renew requirements.lock from pyproject.toml
+lock:  ## Renew requirements.lock and requirements-spark.lock from pyproject.toml
 	@test -x .lock-venv/bin/uv || { $(PYTHON) -m venv .lock-venv && .lock-venv/bin/pip install --quiet uv; }
 	.lock-venv/bin/uv pip compile --quiet pyproject.toml --extra dev --universal --python-version 3.11 --upgrade \
 	  --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' \
 	  --output-file requirements.lock
+	.lock-venv/bin/uv pip compile --quiet pyproject.toml --extra spark --universal --python-version 3.11 --upgrade \
+	  --constraints requirements.lock --generate-hashes --no-emit-index-url --no-emit-find-links \
+	  --custom-compile-command 'make lock' --no-annotate --output-file requirements-spark.lock \
+	  $$(sed -n 's/^\([A-Za-z0-9._-]*\)==.*/--no-emit-package \1/p' requirements.lock)
 
 clean:  ## Remove what the targets made (the data directory stays)
 	rm -rf $(VENV) .lock-venv build dist .coverage htmlcov

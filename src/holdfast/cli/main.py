@@ -31,6 +31,7 @@ from holdfast.cli.dlq import dlq
 from holdfast.cli.doctor import doctor
 from holdfast.cli.options import give_twins
 from holdfast.cli.output import show_error
+from holdfast.cli.pipeline import pipeline
 from holdfast.cli.queue import queue
 from holdfast.cli.receive import receive
 from holdfast.cli.send import send
@@ -114,6 +115,7 @@ COMMANDS: tuple[click.Command, ...] = (
     top,
     bench,
     doctor,
+    pipeline,
     config,
     user,
     token,

@@ -1,0 +1,149 @@
+"""What is live in a node at one point of its journal: the other half of the proof that nothing was lost.
+
+A snapshot names the last lsn, every live delivery, the groups that exist, and the journal's rows that are not in the
+lake yet. It is taken between two commits, so all of it belongs to the same moment. As files:
+
+    snapshot.json    node, last lsn, when, queues with their groups and whether they are journalled
+    live.parquet     namespace, queue, group, message_id, state, attempt
+    tail.parquet     rows of the journal after the last segment, in the shape of a segment
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from holdfast.broker.catalog import Queue
+from holdfast.broker.engine import Engine
+from holdfast.broker.export_reading import BlockReader
+from holdfast.broker.export_segment import COLUMNS, record_batch
+from holdfast.core.columns import Columns
+from holdfast.core.commands import Browse, Browsed, CursorRange, CursorRead
+from holdfast.core.queue import JournalMode
+from holdfast.core.shard import Shard
+from holdfast.errors import StoreCorrupt
+
+PAGE_MESSAGES = 1_000
+PAGE_BYTES = 8 << 20  # payloads read at a time, though only their messages' standing is kept
+
+LIVE = pa.schema(
+    [
+        pa.field("namespace", pa.string()),
+        pa.field("queue", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("group", pa.string()),
+        pa.field("message_id", pa.int64()),
+        pa.field("state", pa.string()),
+        pa.field("attempt", pa.int32()),
+    ]
+)
+
+Live = tuple[str, str, int, str | None, int, str, int]
+
+
+class QueueState(msgspec.Struct, frozen=True):
+    namespace: str
+    name: str
+    journalled: bool
+    groups: list[str]
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """See the module; the rows lie in the files beside it."""
+
+    node: int
+    last_lsn: int
+    exported_lsn: int
+    taken_at: int
+    queues: list[QueueState]
+
+
+def take(engine: Engine, node: int, now: int, directory: Path) -> Snapshot:
+    """Write a snapshot of an open engine into `directory`. Nothing is changed, and nothing may happen meanwhile."""
+    if engine.pending:
+        engine.write_early()
+    directory.mkdir(parents=True, exist_ok=True)
+    with pq.ParquetWriter(directory / "live.parquet", LIVE) as writer:
+        for queue in engine.queues.values():
+            for rows in _live(engine, queue, now):
+                writer.write_table(
+                    pa.Table.from_pylist([dict(zip(LIVE.names, row, strict=True)) for row in rows], LIVE)
+                )
+    with pq.ParquetWriter(directory / "tail.parquet", COLUMNS) as writer:
+        for batch in _tail(engine, node):
+            writer.write_batch(batch)
+    record = engine.record
+    snapshot = Snapshot(
+        node=node,
+        last_lsn=record.next_lsn - 1,
+        exported_lsn=record.exported_lsn,
+        taken_at=now,
+        queues=[
+            QueueState(
+                queue.record.namespace,
+                queue.record.name,
+                queue.config.journal is not JournalMode.OFF,
+                [group.name for group in queue.record.groups],
+            )
+            for queue in engine.queues.values()
+        ],
+    )
+    (directory / "snapshot.json").write_bytes(msgspec.json.encode(snapshot))
+    return snapshot
+
+
+def _live(engine: Engine, queue: Queue, now: int) -> Iterator[list[Live]]:
+    for shard in queue.shards:
+        yield from _waiting(engine, queue, shard, now)
+        for cursor in shard.cursors:
+            yield from _unread(engine, queue, shard, cursor, now)
+
+
+def _waiting(engine: Engine, queue: Queue, shard: Shard, now: int) -> Iterator[list[Live]]:
+    """What leasing groups have yet to do, and messages that no group has come for."""
+    place = (queue.record.namespace, queue.record.name, shard.partition)
+    first = 1
+    while first:
+        page = engine.step(queue, shard, Browse(first, PAGE_MESSAGES, PAGE_BYTES), now)
+        assert isinstance(page, Browsed)
+        first = page.next_seq
+        rows: list[Live] = []
+        for message, standings in page.messages:
+            rows += [
+                (*place, standing.group, message.id, standing.state, standing.attempt)
+                for standing in standings
+                if standing.state != "settled"
+            ]
+            if not standings and not shard.kept_by_cursor(message.seq):
+                rows.append((*place, None, message.id, "ready", 0))
+        yield rows
+
+
+def _unread(engine: Engine, queue: Queue, shard: Shard, cursor: str, now: int) -> Iterator[list[Live]]:
+    """What a cursor group has not committed."""
+    place = (queue.record.namespace, queue.record.name, shard.partition)
+    first = shard.cursors[cursor].head.committed + 1
+    while first < shard.head.next_seq:
+        found = engine.step(queue, shard, CursorRead(cursor, first, PAGE_MESSAGES, PAGE_BYTES), now)
+        assert isinstance(found, CursorRange)
+        first = found.next_seq
+        yield [(*place, cursor, message.id, "unread", 0) for message in found.messages]
+
+
+def _tail(engine: Engine, node: int) -> Iterator[pa.RecordBatch]:
+    """The rows that have not been exported."""
+    record, reader = engine.record, BlockReader(engine.store)
+    for window in reader.windows(record.exported_block + 1, record.next_block - 1):
+        columns = Columns()
+        fetch = reader.fetcher(window)
+        try:
+            for block, entries in zip(window.blocks, window.entries, strict=True):
+                columns.add(block, entries, fetch)
+        except ValueError as error:
+            raise StoreCorrupt(path=f"the journal in the {engine.store.name} store", problem=str(error)) from error
+        if columns.rows:
+            yield record_batch(columns, node)

@@ -1,0 +1,112 @@
+"""Plots as inline SVG: no script, no font, no file beside the page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from html import escape
+
+WIDTH, HEIGHT = 720, 200
+LEFT, RIGHT, TOP, BOTTOM = 56, 12, 12, 26
+TICKS = 4
+
+Series = tuple[str, str, Sequence[float]]
+"""Name, CSS class of its colour, and a value for each instant."""
+
+
+def line_chart(times: Sequence[datetime], series: Sequence[Series], unit: str, *, filled: bool = False) -> str:
+    """Curves over time, with a grid, a legend and the values as tooltips."""
+    top = nice(max((value for _, _, values in series for value in values), default=0) or 1)
+    first, last = times[0].timestamp(), times[-1].timestamp()
+    span = max(last - first, 1)
+
+    def x(at: datetime) -> float:
+        return LEFT + (at.timestamp() - first) / span * (WIDTH - LEFT - RIGHT)
+
+    def y(value: float) -> float:
+        return HEIGHT - BOTTOM - value / top * (HEIGHT - TOP - BOTTOM)
+
+    parts = [*_grid(top, y), *_times(times, x)]
+    for name, colour, values in series:
+        points = " ".join(f"{x(at):.1f},{y(value):.1f}" for at, value in zip(times, values, strict=True))
+        if filled:
+            base = f"{x(times[-1]):.1f},{y(0):.1f} {x(times[0]):.1f},{y(0):.1f}"
+            parts.append(f'<polygon class="fill {colour}" points="{points} {base}"/>')
+        title = f"<title>{escape(name)}: at most {show(max(values))} {escape(unit)}</title>"
+        if len(times) == 1:
+            parts.append(
+                f'<circle class="dot {colour}" cx="{x(times[0]):.1f}" cy="{y(values[0]):.1f}" r="4">{title}</circle>'
+            )
+        else:
+            parts.append(f'<polyline class="line {colour}" points="{points}">{title}</polyline>')
+    legend = "".join(f'<span class="key {colour}">{escape(name)}</span>' for name, colour, _ in series)
+    label = escape(", ".join(name for name, _, _ in series))
+    svg = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">{"".join(parts)}</svg>'
+    return f'<figure>{svg}<figcaption>{legend}<span class="unit">{escape(unit)}</span></figcaption></figure>'
+
+
+def _grid(top: float, y: Callable[[float], float]) -> list[str]:
+    parts: list[str] = []
+    for tick in range(TICKS + 1):
+        value = top * tick / TICKS
+        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(value):.1f}" y2="{y(value):.1f}"/>')
+        parts.append(f'<text class="tick" x="{LEFT - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{show(value)}</text>')
+    return parts
+
+
+def _times(times: Sequence[datetime], x: Callable[[datetime], float]) -> list[str]:
+    count = min(len(times), 6)
+    chosen = [times[round(index * (len(times) - 1) / max(count - 1, 1))] for index in range(count)]
+    days = (times[-1] - times[0]).total_seconds() > 36 * 3600
+    form = "%d %b" if days else "%H:%M"
+    place = f'y="{HEIGHT - 8}"'
+    return [
+        f'<text class="tick" x="{x(at):.1f}" {place} text-anchor="{_anchor(index, count)}">{at.strftime(form)}</text>'
+        for index, at in enumerate(chosen)
+    ]
+
+
+def _anchor(index: int, count: int) -> str:
+    if count == 1 or 0 < index < count - 1:
+        return "middle"
+    return "start" if index == 0 else "end"
+
+
+def bar_chart(bars: Sequence[tuple[str, float, str]]) -> str:
+    """Horizontal bars: label, value, CSS class."""
+    top = max((value for _, value, _ in bars), default=0) or 1
+    rows = "".join(
+        f'<div class="bar"><span class="name" title="{escape(name)}">{escape(name)}</span>'
+        f'<span class="track"><span class="{colour}" style="width:{max(value / top * 100, 0.5):.1f}%"></span></span>'
+        f'<span class="number">{show(value)}</span></div>'
+        for name, value, colour in bars
+    )
+    return f'<div class="bars">{rows}</div>'
+
+
+def nice(value: float) -> float:
+    """The next round number: 1, 2, 2.5, 4, 5 or 8 times a power of ten."""
+    power = math.pow(10, math.floor(math.log10(value)))
+    return next((step * power for step in (1, 2, 2.5, 4, 5, 8) if step * power >= value), 10 * power)
+
+
+def show(value: float) -> str:
+    """A number as people read it: 950, 1.2k, 3.4M."""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if abs(value) >= size:
+            shown = value / (1e3 if letter == "k" else size)
+            return f"{shown:.0f}{letter}" if shown >= 100 else f"{shown:.3g}{letter}"
+    if value == int(value):
+        return f"{int(value):,}".replace(",", " ")
+    return f"{value:.3g}"
+
+
+def show_ms(milliseconds: float | None) -> str:
+    """A duration as people read it."""
+    if milliseconds is None:
+        return "–"
+    for size, unit in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s")):
+        if milliseconds >= size:
+            return f"{milliseconds / size:.3g} {unit}"
+    return f"{milliseconds:.3g} ms"

