@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from holdfast.client import SyncClient
 from tests.cli.conftest import Shell
+
+HOLDFAST = Path(sys.executable).parent / "holdfast"
 
 
 def test_top_once_shows_the_queues_deepest_first(shell: Shell) -> None:
@@ -89,3 +96,45 @@ def test_worker_works_off_what_is_there(shell: Shell, tmp_path: Path, capfd: pyt
     assert (missing.exit_code, "is not found in" in missing.stderr) == (1, True)
     empty = shell.run("worker", "burst_app:other", "--app-dir", str(tmp_path))
     assert (empty.exit_code, "has no 'other'" in empty.stderr) == (1, True)
+
+
+def completed(url: str, words: str) -> list[str]:
+    """What a shell is offered for the last of these words."""
+    environ = {**os.environ, "HOLDFAST_URL": url, "_HOLDFAST_COMPLETE": "bash_complete", "COMP_WORDS": words}
+    done = subprocess.run(
+        [HOLDFAST],
+        env={**environ, "COMP_CWORD": str(words.count(" "))},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+def test_a_shell_completes_names_of_queues(shell: Shell) -> None:
+    for name in ("emails", "emails/late", "orders"):
+        shell.done("queue", "create", name)
+    assert completed(shell.url, "holdfast queue show em") == ["plain,emails", "plain,emails/late"]
+    assert completed("http://127.0.0.1:1", "holdfast send e") == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_following_gives_back_when_it_is_stopped(shell: Shell, client: SyncClient, number: signal.Signals) -> None:
+    shell.done("send", "q", stdin="first\nsecond\n")
+    process = subprocess.Popen(
+        [HOLDFAST, "receive", "q", "--follow", "--exec", "cat; echo; sleep 600"],
+        env={**os.environ, "HOLDFAST_URL": shell.url},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "first\n"
+    os.killpg(process.pid, number)  # as a terminal or a service manager does
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    back = client.receive("q", limit=2, wait="10s")
+    assert [(message.text(), message.attempt) for message in back] == [("first", 1), ("second", 1)]

@@ -8,10 +8,11 @@ from holdfast.cli.connection import connected
 from holdfast.cli.deliveries import document, row
 from holdfast.cli.options import output_format
 from holdfast.cli.output import show_note, show_one, show_rows
+from holdfast.cli.queue_names import QUEUE
 
 
 @click.command()
-@click.argument("queue")
+@click.argument("queue", type=QUEUE)
 @click.argument("message_id", metavar="[ID]", required=False)
 @click.option(
     "--state", type=click.Choice(["ready", "scheduled", "leased", "settled"]), help="Only those in this state."

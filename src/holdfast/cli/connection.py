@@ -38,10 +38,14 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
     verify: bool
     timeout: str
 
-    def open(self) -> SyncClient:
-        """A client. A command that talks to the server uses `connected`, which also checks the namespace."""
-        from holdfast.client import SyncClient  # noqa: PLC0415
+    def open(self, *, quick: bool = False) -> SyncClient:
+        """A client. A command that talks to the server uses `connected`, which also checks the namespace. A `quick` one
+        gives up at once, for completions."""
+        from holdfast.client import Retries, SyncClient  # noqa: PLC0415
 
+        if quick:
+            options = {**self._options(), "timeout": "1s", "retries": Retries(attempts=1)}
+            return SyncClient(self.url, **options)
         return SyncClient(self.url, **self._options())
 
     def open_async(self) -> Client:
@@ -157,6 +161,17 @@ def connection_options(command: Command) -> Command:
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
+
+
+def connection_of(context: click.Context) -> Connection | None:
+    """What the options said, also while a shell completes and no command runs."""
+    root = context.find_root()
+    if isinstance(root.obj, Connection):
+        return root.obj
+    try:
+        return Connection(**{name: root.params[name] for name in Connection.__struct_fields__})
+    except KeyError:
+        return None
 
 
 def settings() -> Connection:

@@ -15,6 +15,7 @@ from holdfast.cli.connection import connected
 from holdfast.cli.deliveries import document, row
 from holdfast.cli.options import output_format
 from holdfast.cli.output import progress_bar, show_note, show_one, show_rows
+from holdfast.cli.queue_names import QUEUE
 from holdfast.cli.words import plural
 from holdfast.errors import HoldfastError
 
@@ -70,7 +71,7 @@ def dlq() -> None:
 
 
 @dlq.command("list")
-@click.argument("queue")
+@click.argument("queue", type=QUEUE)
 @click.option(
     "--reason",
     type=click.Choice(["max_retries", "total_timeout", "rejected", "expired"]),
@@ -107,7 +108,7 @@ def list_all(queue: str, reason: str | None, error: str, group: str, limit: int,
 
 
 @dlq.command()
-@click.argument("queue")
+@click.argument("queue", type=QUEUE)
 @click.argument("letter", metavar="ID")
 @output_format
 def show(queue: str, letter: str, output: str) -> None:
@@ -132,7 +133,7 @@ def _letter(client: SyncClient, queue: str, letter: str) -> wire.MessageView:
 
 
 @dlq.command()
-@click.argument("queue")
+@click.argument("queue", type=QUEUE)
 @click.argument("letters", metavar="ID...", nargs=-1, required=True)
 @click.option("--to", default="", help="The queue to bring it to. [default: where it came from]")
 @dry_run_option
@@ -155,7 +156,7 @@ def retry(queue: str, letters: tuple[str, ...], to: str, dry_run: bool, output: 
 
 
 @dlq.command()
-@click.argument("queue")
+@click.argument("queue", type=QUEUE)
 @_filter_options
 @click.option("--to", default="", help="The queue to bring them to. [default: each to where it came from]")
 @click.option("--rate", type=click.FloatRange(0), default=0, help="Letters a second at most. [default: no limit]")
@@ -210,7 +211,7 @@ def _wait(client: SyncClient, queue: str, job: wire.RedriveJob, matched: int) ->
 
 
 @dlq.command()
-@click.argument("queue")
+@click.argument("queue", type=QUEUE)
 @_filter_options
 @yes_option
 @dry_run_option

@@ -12,6 +12,7 @@ from holdfast.cli.confirm import confirm, dry_run_option, yes_option
 from holdfast.cli.connection import connected
 from holdfast.cli.options import output_format
 from holdfast.cli.output import show_note, show_one, show_rows
+from holdfast.cli.queue_names import QUEUE
 from holdfast.cli.queue_options import given_settings, queue_settings
 from holdfast.cli.words import age, count, plural, rate, size
 from holdfast.errors import QueueExists
@@ -79,7 +80,7 @@ def _state(found: wire.Queue) -> str:
 
 
 @queue.command()
-@click.argument("name")
+@click.argument("name", type=QUEUE)
 @output_format
 def show(name: str, output: str) -> None:
     """Show the queue NAME: its configuration, groups and depth."""
@@ -105,7 +106,7 @@ def _flat(config: dict[str, Any]) -> dict[str, object]:
 
 
 @queue.command()
-@click.argument("name")
+@click.argument("name", type=QUEUE)
 @queue_settings
 @dry_run_option
 @output_format
@@ -131,7 +132,7 @@ def _settings_text(given: dict[str, object]) -> str:
     return ", ".join(f"{field} = {value}" for field, value in given.items()) or "its defaults"
 
 
-names_argument = click.argument("names", metavar="NAME...", nargs=-1, required=True)
+names_argument = click.argument("names", type=QUEUE, metavar="NAME...", nargs=-1, required=True)
 
 
 @queue.command()

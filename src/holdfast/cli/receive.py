@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -15,6 +17,7 @@ from holdfast.cli.connection import connected, settings
 from holdfast.cli.deliveries import document, exports, row, variables
 from holdfast.cli.options import output_format
 from holdfast.cli.output import show_note, show_rows
+from holdfast.cli.queue_names import QUEUE
 from holdfast.cli.words import plural
 
 if TYPE_CHECKING:
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 
 EXIT_NOTHING = 3
 EXIT_FAILED = 1
+STOP_SECONDS = 5.0  # that a command has to end by itself when it is told to
 ERROR_BYTES = 1_000  # of what a failing command said last, kept with the message
 
 group_option = click.option(
@@ -30,7 +34,7 @@ group_option = click.option(
 
 
 @click.command()
-@click.argument("queue")
+@click.argument("queue", type=QUEUE)
 @group_option
 @click.option("-n", "--limit", type=click.IntRange(1, 1_000), default=1, show_default=True, help="How many at most.")
 @click.option("-w", "--wait", default="0s", show_default=True, help="If there is none, wait so long for the first.")
@@ -122,6 +126,9 @@ def _run_each(
     client: SyncClient, queue: str, group: str, limit: int, wait: str, lease: str | None, command: str, follow: bool
 ) -> None:
     done = failed = 0
+    if follow:
+        for number in (signal.SIGTERM, signal.SIGINT):  # a service manager's stop is as good as Ctrl-C: give back, end
+            signal.signal(number, signal.default_int_handler)
     with client.consume(queue, group=group, lease=lease) as consumer:
         while follow or done + failed < limit:
             message = consumer.next() if follow else _next(client, queue, group, wait, lease)
@@ -148,13 +155,27 @@ def _next(client: SyncClient, queue: str, group: str, wait: str, lease: str | No
 def _run_one(message: SyncMessage, command: str) -> bool:
     """Whether the command did it. What it says goes where ours goes; its last words are kept if it fails."""
     environment = os.environ | variables(message.delivery) | {"HOLDFAST_URL": settings().url}
-    ran = subprocess.run(  # noqa: S602 - a shell command is what --exec is for
-        command, shell=True, input=message.body, stderr=subprocess.PIPE, env=environment, check=False
-    )
-    sys.stderr.buffer.write(ran.stderr)
-    if ran.returncode == 0:
+    with subprocess.Popen(  # noqa: S602 - a shell command is what --exec is for
+        command, shell=True, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, process_group=0
+    ) as child:
+        try:
+            _, said = child.communicate(message.body)
+        except BaseException:
+            _end(child)
+            raise
+    sys.stderr.buffer.write(said)
+    if child.returncode == 0:
         message.ack()
         return True
-    words = ran.stderr[-ERROR_BYTES:].decode(errors="replace").strip()
-    message.nack(error=f"exit code {ran.returncode}" + (f": {words}" if words else ""))
+    words = said[-ERROR_BYTES:].decode(errors="replace").strip()
+    message.nack(error=f"exit code {child.returncode}" + (f": {words}" if words else ""))
     return False
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """End a command and all that it started: nobody is to go on with a message that goes back to the others."""
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(STOP_SECONDS)
+        os.killpg(child.pid, signal.SIGKILL)

@@ -16,6 +16,7 @@ from holdfast.cli.confirm import dry_run_option
 from holdfast.cli.connection import connected
 from holdfast.cli.options import output_format
 from holdfast.cli.output import progress_bar, show_json, show_note, show_rows
+from holdfast.cli.queue_names import QUEUE
 from holdfast.cli.words import plural
 from holdfast.errors import InvalidArgument
 
@@ -23,7 +24,7 @@ Draft = Callable[[bytes], wire.Draft]
 
 
 @click.command()
-@click.argument("queue")
+@click.argument("queue", type=QUEUE)
 @click.argument("payload", required=False)
 @click.option(
     "-f",

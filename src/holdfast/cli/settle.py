@@ -14,6 +14,7 @@ from holdfast.cli.confirm import dry_run_option
 from holdfast.cli.connection import connected
 from holdfast.cli.options import output_format
 from holdfast.cli.output import show_note, show_one
+from holdfast.cli.queue_names import QUEUE
 from holdfast.cli.receive import group_option
 from holdfast.wire import Action, Settlement
 
@@ -27,7 +28,7 @@ def _which(command: Command) -> Command:
         group_option,
         click.argument("lease_token", envvar="HOLDFAST_LEASE_TOKEN"),
         click.argument("message_id", metavar="ID", envvar="HOLDFAST_ID"),
-        click.argument("queue", envvar="HOLDFAST_QUEUE"),
+        click.argument("queue", type=QUEUE, envvar="HOLDFAST_QUEUE"),
     ):
         command = option(command)
     return command

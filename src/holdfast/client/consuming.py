@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import AsyncIterator
 from types import TracebackType
@@ -23,6 +24,9 @@ POLL_SECONDS = 20.0
 """How long one long poll waits: shorter than the patience of proxies, long enough to cost nothing."""
 LEASE_SECONDS = 30.0
 """How long leases last on a queue that does not exist yet: what a queue's `delivery_timeout` is by default."""
+GRACE_SECONDS = 0.5
+"""How old a request must be to be cut off when the consumer ends: by then it waits, because there was nothing to
+give."""
 RETRY_SECONDS = 1.0  # between rounds of retries while the server is away
 
 
@@ -69,6 +73,7 @@ class Consumer:
         self._changed = asyncio.Event()  # a message came or was settled, or the end has come
         self._failure: Exception | None = None
         self._ended = False
+        self._asked_at = 0.0  # when messages were last asked for
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -106,6 +111,9 @@ class Consumer:
         self._ended = True
         self._changed.set()
         if self._task is not None:
+            # A request of just now may have been answered: cut off, its messages would be nobody's for a whole lease.
+            grace = self._asked_at + GRACE_SECONDS - time.monotonic()
+            await asyncio.wait((self._task,), timeout=max(grace, 0.0))
             self._task.cancel()
             await asyncio.wait((self._task,))
         unbegun = list(self._ready)
@@ -136,7 +144,7 @@ class Consumer:
 
     async def _fetch(self) -> None:
         try:
-            while True:
+            while not self._ended:
                 room = self._prefetch - len(self._open)
                 if room <= 0:
                     self._changed.clear()
@@ -153,6 +161,7 @@ class Consumer:
             self._changed.set()
 
     async def _lease(self, room: int) -> list[Message]:
+        self._asked_at = time.monotonic()
         if self._lease_seconds is None:
             try:
                 self._lease_seconds = await self._source.lease_seconds(self.queue)
