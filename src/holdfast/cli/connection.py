@@ -81,6 +81,10 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
             ),
         }
 
+    def secret(self) -> str | None:
+        """The token to show, for those that are not a client: a Spark job's tasks."""
+        return self._token()
+
     def _token(self) -> str | None:
         if self.token is not None or self.token_file is None:
             return self.token

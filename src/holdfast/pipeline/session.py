@@ -29,6 +29,7 @@ LAKE_SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # the default, INT96, has no statistics
     "spark.sql.parquet.compression.codec": "zstd",
+    "spark.sql.mapKeyDedupPolicy": "LAST_WIN",  # properties may hold a name twice, Spark's maps cannot
 }
 
 # What an embedded session adds: no web page, no progress lines between ours, no metastore, little ceremony.

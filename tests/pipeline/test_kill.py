@@ -1,0 +1,52 @@
+"""A build that is killed with SIGKILL, as a process of its own, is finished by the next one."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from holdfast.pipeline.lake import Lake
+from tests.pipeline.test_build import build, check, rows
+from tests.pipeline.traffic import Traffic
+
+CHILD = """
+import os, signal, sys
+from pathlib import Path
+from holdfast.pipeline.build import Build
+from holdfast.pipeline.lake import Lake
+from holdfast.pipeline.session import Where, open_session
+from holdfast.pipeline.stages import Stages
+
+lake, step = Lake(Path(sys.argv[1])), sys.argv[2]
+
+def reached(here):
+    if here == step:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+with lake.lock():
+    Build(lake, open_session(Where(quick=True)), Stages(), reached=reached).run()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.crash
+@pytest.mark.parametrize("step", ["messages written", "queue_minutes committed"])
+def test_a_killed_build_neither_loses_nor_doubles_anything(step: str, spark: SparkSession, tmp_path: Path) -> None:
+    traffic = Traffic(tmp_path, 31)
+    lake = Lake(traffic.lake)
+    traffic.go(60)
+    traffic.export(rows=80)
+    build(lake, spark)
+    traffic.go(60)
+    events = traffic.export(rows=80)
+    before = len(rows(lake, "messages"))
+    killed = subprocess.run([sys.executable, "-c", CHILD, lake.path, step], check=False, timeout=250)
+    assert killed.returncode == -signal.SIGKILL
+    assert len(rows(Lake(lake.path), "messages")) == before, "what was not committed is not seen"
+    assert build(lake, spark).batches == 1
+    check(Lake(lake.path), events)
