@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import warnings
+import importlib.util
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
-pytest.importorskip("pyspark", reason="the extra [spark] is not installed")
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # of Spark's own imports
+if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-from holdfast.pipeline.session import Where, open_session
+if importlib.util.find_spec("pyspark") is None:  # the extra [spark] is not installed
+    collect_ignore_glob = ["test_*.py"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -28,6 +27,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
+    from holdfast.pipeline.session import Where, open_session
+
     session = open_session(Where(master="local[2,4]", memory=1 << 30, quick=True))
     yield session
     session.stop()

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-from pyspark import TaskContext, cloudpickle
+from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
@@ -31,10 +31,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from holdfast.pipeline import wire
 from holdfast.pipeline.wire import Server
-
-cloudpickle.register_pickle_by_value(wire)  # type: ignore[no-untyped-call]
 
 SCHEMA = (
     "id bigint, sequence bigint, partition int, priority int, enqueued_at timestamp, deliver_at timestamp, "

@@ -1,7 +1,6 @@
 """What Spark's tasks say to a server: a few requests over HTTP, Arrow in both directions.
 
-Standard library and pyarrow only, and nothing else of Holdfast: it travels to the executors by value, which then need
-no Holdfast of their own.
+Standard library and pyarrow only, and nothing else of Holdfast: tasks start often, and on machines that have little.
 """
 
 from __future__ import annotations
