@@ -57,7 +57,18 @@ class Server:
 def serving(data: Path, *arguments: str, hanging: bool = False, **environ: str) -> Iterator[Server]:
     command = [sys.executable, "-c", HANGING] if hanging else [str(HOLDFAST), "serve"]
     process = subprocess.Popen(
-        [*command, "--data-dir", str(data), "--log-format", "json", "--http", "127.0.0.1:0", *arguments],
+        [
+            *command,
+            "--data-dir",
+            str(data),
+            "--log-format",
+            "json",
+            "--http",
+            "127.0.0.1:0",
+            "--mqtt",
+            "127.0.0.1:0",
+            *arguments,
+        ],
         env={**os.environ, **environ},
         stderr=subprocess.PIPE,
         text=True,
@@ -71,7 +82,7 @@ def serving(data: Path, *arguments: str, hanging: bool = False, **environ: str) 
 
 def refused(data: Path) -> tuple[int, str]:
     done = subprocess.run(
-        [HOLDFAST, "serve", "--data-dir", data, "--http", "127.0.0.1:0"],
+        [HOLDFAST, "serve", "--data-dir", data, "--http", "127.0.0.1:0", "--mqtt", "127.0.0.1:0"],
         capture_output=True,
         text=True,
         timeout=30,
@@ -145,7 +156,7 @@ def test_a_stop_that_takes_too_long_is_cut_short(tmp_path: Path) -> None:
 
 def test_the_log_is_readable_for_people_by_default(tmp_path: Path) -> None:
     process = subprocess.Popen(
-        [HOLDFAST, "serve", "--data-dir", tmp_path / "data", "--http", "127.0.0.1:0"],
+        [HOLDFAST, "serve", "--data-dir", tmp_path / "data", "--http", "127.0.0.1:0", "--mqtt", "127.0.0.1:0"],
         stderr=subprocess.PIPE,
         text=True,
     )

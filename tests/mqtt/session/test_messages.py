@@ -810,6 +810,41 @@ def test_messages_to_a_queue_are_claimed_in_runs() -> None:
     ]  # fmt: skip
 
 
+def test_an_ack_of_a_bridges_message_ends_a_run() -> None:
+    bridge, rig = bridged()
+    client = rig.connect("c")
+    session = client.connection.session
+    assert session is not None
+    assert rig.hub.lend(client.connection, session, ["lease"]) == [1]
+    client.send(Publish("$queue/a", b"", 1, 1))
+    client.send(Publish("$queue/a", b"", 1, 2), PubAck(1), Publish("$queue/a", b"", 1, 3))
+    assert bridge.lengths == [1, 1, 1]
+
+
+def test_a_subscription_that_is_withdrawn_ends_the_connection_once() -> None:
+    _, rig = bridged()
+    client = rig.connect("c", expiry=100)
+    client.subscribe("$queue/a")
+    rig.hub.withdraw(client.connection, "$queue/a", "the group was deleted", rig.now)
+    rig.hub.withdraw(client.connection, "$queue/a", "the group was deleted", rig.now)
+    rig.settle()
+    assert [type(packet) for packet in client.take()] == [Disconnect]
+    assert rig.hub.spaces["ns"].sessions["c"].subscriptions == {}
+
+
+def test_a_refusal_of_a_message_that_was_released_meanwhile_forgets_nothing() -> None:
+    bridge, rig = bridged()
+    client = rig.connect("c")
+    bridge.refused = {1}
+    run = Run([Publish("$queue/a", b"", 2, 7)], 0)
+    run.refusals[0] = Refusal(0x97, "full")
+    client.connection.held = [b""]
+    rig.hub.turn_down(client.connection, run, rig.now)
+    session = client.connection.session
+    assert session is not None
+    assert session.incoming == set()
+
+
 def test_a_run_does_not_go_beyond_the_receive_maximum() -> None:
     bridge = Queues()
     rig = Rig(MqttSettings(receive_maximum=3), bridge=bridge)
