@@ -111,7 +111,7 @@ class Hub:
 
         Publishing to queues is nearly all that some connections do. PUBLISHes of QoS 1 that follow one another on the
         same topic of a bridge's are claimed together: the first has shown that the client may, and a run of 100 costs
-        0.3 µs each instead of 3.
+        0.3 µs each instead of 2.4.
         """
         session = connection.session
         if session is None:

@@ -116,7 +116,7 @@ class SocketWire:
         return False  # a WebSocket has its own goodbye
 
     def write_eof(self) -> None:
-        raise NotImplementedError
+        raise NotImplementedError("see can_write_eof")
 
     def close(self) -> None:
         self._closing = True

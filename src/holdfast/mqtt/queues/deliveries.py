@@ -1,7 +1,7 @@
 """A leased delivery becomes a PUBLISH. Pure.
 
 This is the hot way out, so the property block is put together as one text instead of field by field, and what a
-delivery has in common with the one before it is made once: 1.4 µs a message against 6 with the general encoder.
+delivery has in common with the one before it is made once: 1.4 µs a message against 10 with the general encoder.
 """
 
 from __future__ import annotations
