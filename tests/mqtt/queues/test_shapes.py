@@ -209,6 +209,14 @@ def _story(origin: Origin) -> dict[str, str]:
     }
 
 
+def test_deliveries_of_one_moment_say_the_same_of_it() -> None:
+    run = [Leased(Message(n, n, 128, NOW, 0, 0, NO_EXTRA, b"x"), 5 + n, 1, NOW + SECOND, 0, "g") for n in (1, 2)]
+    packets = Decoder(V5, from_client=False).feed(b"".join(Form("q", "g", 0, V5, ()).encode(run, [0, 0], NOW)))
+    told = [told_of(packet) for packet in packets if isinstance(packet, Publish)]
+    assert [(one["message-id"], one["lease-token"]) for one in told] == [("1", "6"), ("2", "7")]
+    assert {one["lease-deadline"] for one in told} == {str((NOW + SECOND) // MILLISECOND)}
+
+
 @settings(max_examples=50)
 @given(leases, st.sampled_from([0, 1]))
 def test_a_delivery_to_a_3_1_1_client_is_its_payload(leased: Leased, qos: int) -> None:

@@ -216,6 +216,17 @@ def test_a_paused_client_is_shown_the_rest_when_it_reads_again() -> None:
     assert len(client.publishes()) == 3
 
 
+def test_a_paused_client_is_not_silent_until_it_is_read_again() -> None:
+    rig = Rig()
+    client = rig.connect("c", keep_alive=10)
+    rig.hub.pause(client.connection)
+    rig.pass_time(60)
+    assert not client.closed  # what it may have said was not heard
+    rig.hub.resume(client.connection, rig.now)
+    rig.pass_time(60)
+    assert client.closed
+
+
 def test_more_than_a_session_can_queue_is_shown_as_its_client_acknowledges() -> None:
     rig = Rig(MqttSettings(inflight_max=2, queued_messages_max=3))
     retained(rig, 10, qos=1)
