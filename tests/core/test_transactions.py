@@ -23,6 +23,7 @@ def test_what_is_staged_is_read_back_in_its_order(drafts: list[Draft]) -> None:
 def test_blocks_are_bounded_by_number_and_by_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transactions, "BLOCK_MESSAGES", 3)
     assert [count for _, count in blocks((i, Draft(b"x")) for i in range(7))] == [3, 3, 1]
+    assert [count for _, count in blocks((i, Draft(b"x")) for i in range(6))] == [3, 3]
     monkeypatch.setattr(transactions, "BLOCK_BYTES", 10)
     assert [count for _, count in blocks((i, Draft(b"x" * 9)) for i in range(5))] == [2, 2, 1]
 
