@@ -11,6 +11,7 @@ those it has. A front that browsers can speak to calls `check_browser` for each 
 from __future__ import annotations
 
 import ipaddress
+from functools import lru_cache
 
 import structlog
 
@@ -69,6 +70,7 @@ def _without_port(host: str) -> str:
     return host.partition(":")[0]
 
 
+@lru_cache(maxsize=64)  # every request brings the name it was called by
 def is_loopback(host: str) -> bool:
     """A name other than `localhost` is not looked up: what it means can change after the check."""
     if host.lower() == "localhost":

@@ -94,6 +94,19 @@ class GroupCommit:
                 self.soon()
         return self._durable
 
+    def until_durable(self) -> asyncio.Future[None]:
+        """As `durable`, for one who may stop waiting: his own future. (As `asyncio.shield`, at half its price.)"""
+        return self._own(self.durable())
+
+    def until_written(self) -> asyncio.Future[None]:
+        """As `written`, for one who may stop waiting."""
+        return self._own(self.written())
+
+    def _own(self, shared: asyncio.Future[None]) -> asyncio.Future[None]:
+        own: asyncio.Future[None] = self._loop.create_future()
+        shared.add_done_callback(lambda done: _copy(done, own))
+        return own
+
     @property
     def clean(self) -> bool:
         """Whether everything that was gathered is synced: what is in memory now will survive a crash."""

@@ -24,6 +24,7 @@ from holdfast.broker.commit import GroupCommit
 from holdfast.broker.dead_calls import DeadLetterCalls
 from holdfast.broker.dispatch import Dispatcher, Waiter, releases
 from holdfast.broker.engine import Engine, Limits
+from holdfast.broker.guard import Guard
 from holdfast.broker.health import Health
 from holdfast.broker.keeper import Keeper
 from holdfast.broker.log_calls import LogCalls
@@ -125,6 +126,7 @@ class Node(DeadLetterCalls, LogCalls, LookCalls, StateCalls, TransactionCalls):
         self._timer_at = NEVER
         self._lazy_sync: asyncio.TimerHandle | None = None
         self._refusal: HoldfastError | None = ShuttingDown()
+        self._guarding = Guard(self)
         self._inbox_messages = 0
         self._inbox_bytes = 0
         self._unsynced = 0  # messages and settlements of `enqueue_now` and `settle_now` whose sync is still to come
@@ -203,7 +205,7 @@ class Node(DeadLetterCalls, LogCalls, LookCalls, StateCalls, TransactionCalls):
         if engine is not None:
             for member in self.dispatcher.members.everyone():
                 self.remove_member(member, Verb.RELEASE)
-            await asyncio.shield(self.commit.durable())
+            await self.commit.until_durable()
         for timer in (self._timer, self._lazy_sync):
             if timer is not None:
                 timer.cancel()
@@ -359,9 +361,9 @@ class Node(DeadLetterCalls, LogCalls, LookCalls, StateCalls, TransactionCalls):
     async def _durable(self, durability: Durability = Durability.FSYNC) -> None:
         """Wait until what was just done is as safe as it must be."""
         if durability is Durability.FSYNC:
-            await asyncio.shield(self.commit.durable())
+            await self.commit.until_durable()
         else:
-            await asyncio.shield(self.commit.written())
+            await self.commit.until_written()
             if self._lazy_sync is None:
                 self._lazy_sync = asyncio.get_running_loop().call_later(LAZY_SYNC_SECONDS, self._sync_lazily)
 
@@ -379,7 +381,7 @@ class Node(DeadLetterCalls, LogCalls, LookCalls, StateCalls, TransactionCalls):
         """Have the store sync, whether anything is to be synced or not: the proof that it can."""
         if self._refusal is not None:
             raise self._refusal
-        await asyncio.shield(self.commit.durable())
+        await self.commit.until_durable()
 
     # --- failure ----------------------------------------------------------------------------------------------------
 
@@ -513,23 +515,8 @@ class Node(DeadLetterCalls, LogCalls, LookCalls, StateCalls, TransactionCalls):
 
         self.commit.when_synced(synced)
 
-    @contextmanager
-    def _guard(self) -> Iterator[Engine]:
-        """The engine, for one operation. If the store fails in the middle of it, the engine's state must go; so it must
-        after any error that is not an answer to the caller."""
-        engine = self.engine
-        try:
-            yield engine
-        except StoreError as error:
-            self.commit.fail(error)
-            raise
-        except HoldfastError:
-            raise
-        except Exception as error:
-            log.exception("an operation failed")
-            failure = StoreUnavailable(problem=f"internal error: {error!r}")
-            self.commit.fail(failure)
-            raise failure from error
+    def _guard(self) -> Guard:
+        return self._guarding
 
     async def lease(
         self,
@@ -576,7 +563,7 @@ class Node(DeadLetterCalls, LogCalls, LookCalls, StateCalls, TransactionCalls):
 
     async def _written_or_released(self, group: GroupName, found: list[Leased]) -> None:
         try:
-            await asyncio.shield(self.commit.written())
+            await self.commit.until_written()
         except asyncio.CancelledError:
             self._settle_quietly(*group, releases(found))
             raise

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping
 from enum import StrEnum
+from functools import lru_cache
 from typing import TypeVar
 
 import msgspec
@@ -290,6 +291,7 @@ def to_fields(config: QueueConfig) -> dict[str, object]:
     return fields
 
 
+@lru_cache(maxsize=4_096)  # every call names its queue; only good names are kept, and those are short
 def check_name(name: str, what: str = "queue") -> str:
     """`name`, or `InvalidName` with the rule it breaks."""
     problem = ""

@@ -139,14 +139,7 @@ class Call:
         """The query string as a struct. Unknown names and wrong values are refused."""
         raw = self.scope["query_string"]
         try:
-            pairs = parse_qsl(raw.decode("ascii"), keep_blank_values=True, strict_parsing=bool(raw), errors="strict")
-        except ValueError:
-            raise MalformedRequest(problem="the query string is not name=value pairs in UTF-8") from None
-        values = dict(pairs)
-        if len(values) != len(pairs):
-            raise MalformedRequest(problem="a query parameter is given twice")
-        try:
-            return msgspec.convert(values, shape, strict=False)
+            return msgspec.convert(_pairs(raw) if raw else {}, shape, strict=False)
         except msgspec.ValidationError as error:
             raise InvalidArgument(field="query", problem=f"is wrong: {error}") from None
 
@@ -196,8 +189,15 @@ class Call:
         limit = self.api.config.http.max_request_bytes
         if length is not None and length.isdigit() and int(length) > limit:
             raise RequestTooLarge(limit_bytes=limit)
-        parts = [chunk async for chunk in self.chunks()]
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        own = own_of(self.scope)
+        whole: bytes | None = own["body"]() if own is not None else None
+        if whole is None:
+            parts = [chunk async for chunk in self.chunks()]
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+        if len(whole) > limit:
+            raise RequestTooLarge(limit_bytes=limit)
+        self._hold(len(whole))
+        return whole
 
     async def json(self, decoder: msgspec.json.Decoder[_Shape], default: bytes = b"") -> _Shape:
         """The body as a struct. `default` stands for a body that was left out."""
@@ -212,6 +212,18 @@ class Call:
         """Returns when the client has gone."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
+
+
+def _pairs(raw: bytes) -> dict[str, str]:
+    """What a query string says, by name."""
+    try:
+        pairs = parse_qsl(raw.decode("ascii"), keep_blank_values=True, strict_parsing=True, errors="strict")
+    except ValueError:
+        raise MalformedRequest(problem="the query string is not name=value pairs in UTF-8") from None
+    values = dict(pairs)
+    if len(values) != len(pairs):
+        raise MalformedRequest(problem="a query parameter is given twice")
+    return values
 
 
 def own_of(scope: Scope) -> dict[str, Any] | None:

@@ -29,7 +29,8 @@ class Connection(HttpToolsProtocol):
     def __init__(self, *args: Any, **keywords: Any) -> None:
         super().__init__(*args, **keywords)
         self._head_timer: asyncio.TimerHandle | None = None
-        self._head_bytes = 0
+        self._head_bytes = 0  # of the head that is being read, before the data at hand
+        self._fed_bytes = 0  # of the data at hand
         self._in_head = True
         self._running: RequestResponseCycle | None = None
         self._subject: str | None = None
@@ -40,7 +41,12 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._own = {"abort": transport.abort, "answer": self.answer_whole, "arrived": self.arrived}
+        self._own = {
+            "abort": transport.abort,
+            "answer": self.answer_whole,
+            "arrived": self.arrived,
+            "body": self.take_body,
+        }
         self._subject = peer_subject(transport.get_extra_info("ssl_object"))
         if len(self.connections) > self.settings.max_connections:
             transport.abort()
@@ -81,17 +87,18 @@ class Connection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._refused:
             return
+        self._fed_bytes = len(data)
         super().data_received(data)
-        if self._in_head:
+        if self._in_head and not self.transport.is_closing():
             self._head_bytes += len(data)
-            if self._head_bytes > self.settings.max_header_bytes and not self.transport.is_closing():
+            if self._head_bytes > self.settings.max_header_bytes:
                 self._head_too_large()
+            elif self._head_timer is None:  # most heads arrive whole, and need none
+                self._watch_head()
 
     def on_message_begin(self) -> None:
         self._in_head = True
         self._head_bytes = 0
-        if self._head_timer is None:
-            self._watch_head()
         super().on_message_begin()
         self.scope.setdefault("extensions", {})["holdfast"] = self._own
         if self._subject is not None:
@@ -100,11 +107,13 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._in_head = False
         self._unwatch_head()
-        size = len(self.url) + sum([len(name) + len(value) for name, value in self.headers])
-        if size > self.settings.max_header_bytes:  # all of it came at once
-            self._head_too_large()
-        else:
-            super().on_headers_complete()
+        limit = self.settings.max_header_bytes
+        if self._head_bytes + self._fed_bytes > limit:  # it may be the body that came with it
+            size = len(self.url) + sum([len(name) + len(value) for name, value in self.headers])
+            if size > limit:
+                self._head_too_large()
+                return
+        super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         if not self._refused:
@@ -135,6 +144,17 @@ class Connection(HttpToolsProtocol):
     def arrived(self) -> bool:
         """Whether all of the request's body is here: there is nothing to wait for, and no timer needed."""
         return self._running is not None and not self._running.more_body
+
+    def take_body(self) -> bytes | None:
+        """The request's body, if all of it is here; None: it must be received."""
+        cycle = self._running
+        if cycle is None or cycle.more_body or cycle.disconnected or cycle.waiting_for_100_continue:
+            return None
+        body = bytes(cycle.body)
+        cycle.body = bytearray()
+        cycle.flow.resume_reading()
+        cycle.message_event.clear()
+        return body
 
     def answer_whole(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> bool:
         """Send an answer in one write; uvicorn's way are two, of which each is a call of the system: a fifth of what a
