@@ -24,7 +24,7 @@ from holdfast.core.transactions import Stage, Transaction
 from tests.simulation.mail import Violation
 from tests.simulation.run import run
 
-SEEDS = range(1, 71)
+SEEDS = (63, 25, 12, *range(1, 71))  # first those that see what few others do
 
 Break = Callable[[pytest.MonkeyPatch], None]
 
