@@ -205,6 +205,16 @@ class RedriveNotFound(HoldfastError):
     grpc = "NOT_FOUND"
 
 
+class AuditNotFound(HoldfastError):
+    """No redrive of this queue has the audit id {audit!r}: it was never begun, or it is so long ago that it was
+    forgotten. List those that are known."""
+
+    code = "audit_not_found"
+    http = 404
+    mqtt = 0x8F
+    grpc = "NOT_FOUND"
+
+
 class LeaseLost(HoldfastError):
     """The lease on message {message_id} is no longer yours: its deadline passed, or it was settled or released.
     Nothing was changed. The message may be delivered again."""
@@ -615,6 +625,14 @@ class SegmentUnusable(HoldfastError):
     tells everything that is missing or changed; restore it from a backup and run again."""
 
     code = "segment_unusable"
+
+
+class RunNotFound(HoldfastError):
+    """No redrive or replay with the id {run!r} is known in {path}. `holdfast pipeline runs` lists those that are."""
+
+    code = "run_not_found"
+    http = 404
+    grpc = "NOT_FOUND"
 
 
 class MessageNotInLake(HoldfastError):

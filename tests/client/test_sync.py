@@ -29,6 +29,7 @@ FOR_THE_CLIENTS_OWN_PARTS = {
 }
 ALIKE = (
     ("AsyncGenerator[wire.MessageView, None]", "Iterator[wire.MessageView]"),
+    ("AsyncGenerator[wire.LetterFate, None]", "Iterator[wire.LetterFate]"),
     ("Iterable[object] | AsyncIterable[object]", "Iterable[object]"),
     ("list[Message]", "list[SyncMessage]"),
     ("-> 'Message | None'", "-> 'SyncMessage | None'"),

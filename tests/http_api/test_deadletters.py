@@ -100,3 +100,35 @@ async def test_stored_items_are_imported_once(http: httpx.AsyncClient) -> None:
     assert again["duplicates"] == [0]
     [message] = (await http.get(f"{QUEUE}/messages")).json()["messages"]
     assert message["origin"] == items[0]["origin"]
+
+
+async def test_letters_are_brought_back_under_an_id_once_and_taken_back(http: httpx.AsyncClient) -> None:
+    await http.post("/api/v1/queues", json={"name": "jobs"})
+    await die(http, "boom", "bang", "bing")
+    letters = (await http.get(f"{QUEUE}/dlq")).json()["messages"]
+    ids = [letter["id"] for letter in letters]
+    audit = f"{QUEUE}/dlq/audits/ops%2F1"
+    wish = {"letters": [{"id": ids[0]}, {"id": ids[1], "base64": "Y2hhbmdlZA=="}], "note": "amount > 3"}
+    told = (await http.post(audit, json=wish)).json()["letters"]
+    assert [(one["letter"], one["fate"], one["queue"]) for one in told] == [
+        (ids[0], "moved", "jobs"),
+        (ids[1], "moved", "jobs"),
+    ]
+    assert [one["fate"] for one in (await http.post(audit, json=wish)).json()["letters"]] == ["repeated"] * 2
+    shown = (await http.get(audit)).json()
+    assert (shown["id"], shown["moved"], shown["note"], shown["dead_queue"]) == ("ops/1", 2, "amount > 3", "dlq/jobs")
+    assert (await http.get(f"{QUEUE}/dlq/audits")).json()["audits"] == [shown]
+    first = (await http.get(f"{audit}/letters", params={"limit": 1})).json()
+    assert [one["fate"] for one in first["letters"]] == ["waiting"]
+    rest = (await http.get(f"{audit}/letters", params={"cursor": first["cursor"]})).json()
+    assert (len(rest["letters"]), rest["cursor"]) == (1, "")
+    [message] = (await http.post(f"{QUEUE}/leases")).json()["deliveries"]
+    assert message["properties"] == {"holdfast-redrive": "ops/1"}
+    undone = (await http.post(f"{audit}/undo")).json()["letters"]
+    assert [one["fate"] for one in undone] == ["leased", "undone"]
+    left = (await http.get(f"{QUEUE}/dlq")).json()["messages"]
+    assert {(letter["id"], letter["text"]) for letter in left} == {(ids[2], "bing"), (undone[1]["again"], "bang")}
+    unknown = await http.get(f"{QUEUE}/dlq/audits/nothing")
+    assert unknown.json()["code"] == "audit_not_found"
+    many = {"letters": [{"id": str(number + 1)} for number in range(1_001)]}
+    assert (await http.post(audit, json=many)).json()["code"] == "limit_exceeded"

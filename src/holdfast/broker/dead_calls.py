@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 
+from holdfast.broker import audited_redrive
+from holdfast.broker.audited_redrive import Demand, LetterFate, Payloads
 from holdfast.broker.calls import Calls
 from holdfast.broker.catalog import QueueName
 from holdfast.broker.redrive import STEP, Letters, Redriven, redrive
+from holdfast.core.audits import Audit
 from holdfast.core.queue import dead_queue_of
 from holdfast.errors import InvalidArgument, StoreUnavailable
 
@@ -61,6 +64,60 @@ class DeadLetterCalls(Calls):
                 return
             yield done
             await pause(len(done.moved) / rate if rate and not dry_run else 0)
+
+    # --- under an id ------------------------------------------------------------------------------------------------
+
+    async def audited_redrive(
+        self,
+        name: QueueName,
+        audit: str,
+        letters: Payloads,
+        *,
+        to: str = "",
+        by: str = "",
+        note: str = "",
+        demand: Demand = lambda _queue: None,
+    ) -> list[LetterFate]:
+        """Bring letters of the dead queue `name` back under an id, each once however often it is asked for.
+
+        A payload that is not None replaces the letter's own; `demand` is asked whether the caller may send such to a
+        queue. What became of each letter is answered when it is durable.
+        """
+        self._check_room(self.clock())
+        work = audited_redrive.move(
+            self.engine, name, audit, letters, to=to, by=by, note=note, demand=demand, now=self.clock()
+        )
+        return await self._fates(work)
+
+    async def undo_redrive(self, name: QueueName, audit: str, after: int, limit: int) -> list[LetterFate]:
+        """Make dead letters again of messages that were brought back and that nobody has begun with or settled."""
+        self._check_room(self.clock())
+        return await self._fates(audited_redrive.undo(self.engine, name, audit, after, limit, self.clock()))
+
+    async def _fates(self, work: Iterator[list[LetterFate]]) -> list[LetterFate]:
+        found: list[LetterFate] = []
+
+        def steps() -> Iterator[int]:
+            for fates in work:
+                found.extend(fates)
+                yield len(fates)
+
+        await self._in_pieces(steps())
+        return found
+
+    async def redriven(self, name: QueueName, audit: str, after: int, limit: int) -> list[LetterFate]:
+        """The letters that were brought back under an id, and how their messages stand now."""
+        with self._guard() as engine:
+            found = audited_redrive.fates(engine, name, audit, after, limit, self.clock())
+        await self._shown()
+        return found
+
+    def audits(self, name: QueueName) -> list[Audit]:
+        """Redrives under an id of a dead queue, newest first."""
+        return self.engine.audits.of(name)
+
+    def audit(self, name: QueueName, audit: str) -> Audit:
+        return self.engine.audits.get(name, audit)
 
     def dead_queue(self, name: QueueName) -> QueueName | None:
         """The queue that takes the dead letters of a queue, None if they are dropped. It may not be there yet."""

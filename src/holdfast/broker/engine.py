@@ -15,6 +15,7 @@ from itertools import islice
 import msgspec
 from msgspec.structs import replace
 
+from holdfast.broker.audits import AuditLimits, Audits
 from holdfast.broker.catalog import Queue, QueueName, Routes
 from holdfast.broker.transactions import TransactionLimits, Transactions
 from holdfast.core.commands import (
@@ -137,6 +138,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_groups: int = 64
     hot_bytes: int = 64 << 20
     transactions: TransactionLimits = TransactionLimits()
+    audits: AuditLimits = AuditLimits()
 
 
 class Engine:
@@ -167,6 +169,7 @@ class Engine:
         self._forgotten: list[int] = []  # shards of a deleted queue; the batch's journal still names them
         self._at = 0
         self.transactions = Transactions(self, self.limits.transactions)
+        self.audits = Audits(self, self.limits.audits)
 
     # --- opening ----------------------------------------------------------------------------------------------------
 
@@ -183,6 +186,7 @@ class Engine:
             record = msgspec.msgpack.decode(raw, type=QueueRecord)
             self._adopt(record, now)
         self.transactions.open()
+        self.audits.open()
 
     def _adopt(self, record: QueueRecord, now: int) -> Queue:
         shards = [self._open_shard(record, partition, number, now) for partition, number in enumerate(record.shards)]
@@ -508,6 +512,7 @@ class Engine:
                 shard = next(shard for shard in queue.shards if shard.number == number)
                 self._tick_shard(queue, shard, now)
         self.transactions.tick(now)
+        self.audits.tick(now)
 
     def _tick_shard(self, queue: Queue, shard: Shard, now: int) -> None:
         rounds = 0
@@ -522,7 +527,8 @@ class Engine:
         """When the next thing is due; NEVER if nothing is."""
         while self._wakes and self._wake_of.get(self._wakes[0][1]) != self._wakes[0][0]:
             heappop(self._wakes)
-        return min(self._wakes[0][0] if self._wakes else NEVER, self.transactions.wake_at())
+        first = self._wakes[0][0] if self._wakes else NEVER
+        return min(first, self.transactions.wake_at(), self.audits.wake_at())
 
     def _note_wake(self, shard: Shard) -> None:
         at = shard.wake_at()
@@ -575,13 +581,17 @@ class Engine:
         if target is None:
             return [-1] * len(doomed)
         drafts = [dead_letter(queue.record.name, item) for item in doomed]
-        reply = self._spread(target, target.route_letters(drafts), drafts, -1, "broker", now)
-        self.stirred.add(target.name)
+        reply = self.enqueue_letters(target, drafts, "broker", now)
         if queue.config.dlq.alert_webhook:
             for item, letter in zip(doomed, reply.ids, strict=True):
                 if letter:
                     self._alert(queue, target_name, item, letter, now)
         return [letter or -1 for letter in reply.ids]
+
+    def enqueue_letters(self, target: Queue, drafts: list[Draft], protocol: str, now: int) -> Enqueued:
+        """Store dead letters, however many are there already."""
+        self.stirred.add(target.name)
+        return self._spread(target, target.route_letters(drafts), drafts, -1, protocol, now)
 
     def _dead_queue(self, queue: Queue, name: str, now: int) -> Queue | None:
         """The dead queue of a queue. An automatic one appears; one named by hand that is gone takes nothing, nor does

@@ -19,6 +19,7 @@ import msgspec
 import structlog
 
 from holdfast.broker import admin
+from holdfast.broker.audits import AuditLimits
 from holdfast.broker.catalog import Queue, QueueName
 from holdfast.broker.commit import GroupCommit
 from holdfast.broker.dead_calls import DeadLetterCalls
@@ -169,6 +170,7 @@ class Node(DeadLetterCalls, LogCalls, LookCalls, StateCalls, TransactionCalls):
             transactions=TransactionLimits(
                 **{name: getattr(config.transactions, name) for name in TransactionLimits.__struct_fields__}
             ),
+            audits=AuditLimits(remember=config.redrives.remember, max_remembered=config.redrives.max_remembered),
         )
         engine = Engine(self.store, config.node.node_id, limits)
         started = time.perf_counter()

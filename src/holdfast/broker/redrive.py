@@ -18,8 +18,9 @@ from msgspec.structs import replace
 from holdfast.broker.admin import find
 from holdfast.broker.catalog import Queue, QueueName
 from holdfast.broker.engine import Engine
-from holdfast.core.commands import Browse, Browsed, Draft, GetStates, Withdraw
-from holdfast.core.records import Message, Origin
+from holdfast.core.audits import redriven
+from holdfast.core.commands import Browse, Browsed, GetStates, Withdraw
+from holdfast.core.records import Message
 from holdfast.core.shard import Shard
 from holdfast.core.states import Reason, State
 from holdfast.errors import HoldfastError, InvalidArgument, MessageNotFound
@@ -156,10 +157,10 @@ def _move(
         moved = {letter.id: 0 for letter in letters}
     else:
         by_target: dict[str, list[Message]] = {}
-        for letter in _with_states(engine, queue, shard, letters, now):
+        for letter in with_states(engine, queue, shard, letters, now):
             origin = letter.extra.origin
             by_target.setdefault(target or (origin.source_queue if origin else ""), []).append(letter)
-        targets = {to: _target(engine, queue, to, going, done, now) for to, going in by_target.items()}
+        targets = {to: destination(engine, queue, to, going, done.refused, now) for to, going in by_target.items()}
         # Nothing may have to be written early from here on: that would tear the batch in two.
         engine.write_early()
         for to, found in targets.items():
@@ -172,7 +173,7 @@ def _move(
     done.moved = list(moved.items())
 
 
-def _with_states(engine: Engine, queue: Queue, shard: Shard, letters: list[Message], now: int) -> list[Message]:
+def with_states(engine: Engine, queue: Queue, shard: Shard, letters: list[Message], now: int) -> list[Message]:
     """Letters with their newest workflow states: consumers of the dead queue may have changed them."""
     newest = {letter.id: letter.extra.state for letter in letters}
     for name, group in shard.groups.items():
@@ -188,14 +189,16 @@ def _with_states(engine: Engine, queue: Queue, shard: Shard, letters: list[Messa
     return [replace(letter, extra=replace(letter.extra, state=newest[letter.id])) for letter in letters]
 
 
-def _target(engine: Engine, queue: Queue, to: str, letters: list[Message], done: Redriven, now: int) -> Queue | None:
+def destination(
+    engine: Engine, queue: Queue, to: str, letters: list[Message], refused: dict[int, HoldfastError], now: int
+) -> Queue | None:
     """The queue that takes these letters, made if it is not there; None if there can be none."""
     try:
         if to in ("", queue.record.name):
             raise InvalidArgument(field="target", problem="must be named: the letter does not say where it came from")
         return engine.queue((queue.record.namespace, to), now, create=True)
     except HoldfastError as error:
-        done.refused |= {letter.id: error for letter in letters}
+        refused |= {letter.id: error for letter in letters}
         return None
 
 
@@ -212,9 +215,3 @@ def _deliver(
         else:
             moved[letter.id] = reply.ids[index]
     return moved
-
-
-def redriven(dead_queue: str, letter: Message) -> Draft:
-    """The message that a letter becomes: with its origin, or as one that comes from the dead queue if it has none."""
-    origin = letter.extra.origin or Origin(letter.id, dead_queue, "")
-    return Draft(letter.payload, letter.priority, 0, -1, replace(letter.extra, origin=origin, flags=0))

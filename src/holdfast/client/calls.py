@@ -236,6 +236,7 @@ def cursor_commit(queue: str, group: str, positions: Sequence[wire.Position]) ->
 # --- dead letters ---------------------------------------------------------------------------------------------------
 
 _job = _reader(wire.RedriveJob)
+_fates = _reader(wire.LetterFates)
 
 
 def dead_letters(
@@ -265,6 +266,38 @@ def redrive_progress(queue: str, job: str) -> Call[wire.RedriveJob]:
 
 def cancel_redrive(queue: str, job: str) -> Call[wire.RedriveJob]:
     return Call(method="DELETE", path=_queue(queue, "dlq", "redrive", segment(job)), read=_job, repeatable=True)
+
+
+def audited_redrive(queue: str, audit: str, wish: wire.AuditedMove) -> Call[wire.LetterFates]:
+    path = _queue(queue, "dlq", "audits", segment(audit))
+    return Call(
+        method="POST",
+        path=path,
+        read=_fates,
+        body=_encode(wish),
+        repeatable=True,
+        wait_seconds=LONG_WORK_SECONDS,
+    )
+
+
+def redrive_audits(queue: str) -> Call[wire.RedriveAudits]:
+    return Call(method="GET", path=_queue(queue, "dlq", "audits"), read=_reader(wire.RedriveAudits), repeatable=True)
+
+
+def redrive_audit(queue: str, audit: str) -> Call[wire.RedriveAudit]:
+    path = _queue(queue, "dlq", "audits", segment(audit))
+    return Call(method="GET", path=path, read=_reader(wire.RedriveAudit), repeatable=True)
+
+
+def redriven(queue: str, audit: str, cursor: str, limit: int) -> Call[wire.LetterFates]:
+    path = _queue(queue, "dlq", "audits", segment(audit), "letters", cursor=cursor, limit=limit)
+    return Call(method="GET", path=path, read=_fates, repeatable=True, wait_seconds=LONG_WORK_SECONDS)
+
+
+def undo_redrive(queue: str, audit: str, cursor: str, limit: int) -> Call[wire.LetterFates]:
+    path = _queue(queue, "dlq", "audits", segment(audit), "undo")
+    body = _encode(wire.UndoPage(cursor=cursor, limit=limit))
+    return Call(method="POST", path=path, read=_fates, body=body, repeatable=True, wait_seconds=LONG_WORK_SECONDS)
 
 
 def purge_dead(queue: str, which: wire.DeadFilter) -> Call[wire.Purged]:

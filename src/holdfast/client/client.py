@@ -55,6 +55,7 @@ PAGE_ENDLESS = 1 << 62
 HELD_MAX = 10_000
 """Unsettled messages that the client remembers, to give them back when it closes. Past it the oldest are forgotten:
 their leases then end by themselves."""
+FATES_PAGE = 1_000  # letters of a redrive that are asked for at a time
 LANES_MAX = 1_000  # queues, and groups of queues, whose calls travel together
 HOLD = "12h"
 """How long a message's lease is extended at most: as long as the server allows one lease to be."""
@@ -616,6 +617,51 @@ class Client:
     async def cancel_redrive(self, queue: str, job: str) -> wire.RedriveJob:
         """End a redrive; what it has moved stays moved."""
         return await self.call(calls.cancel_redrive(queue, job))
+
+    async def audited_redrive(
+        self,
+        queue: str,
+        audit: str,
+        letters: Mapping[str, bytes | None],
+        *,
+        to: str = "",
+        note: str = "",
+    ) -> list[wire.LetterFate]:
+        """Bring dead letters back under an id, each once however often it is asked for; up to 1,000 at a time. A
+        payload that is not None replaces the letter's own."""
+        chosen = [wire.AuditedLetter(id=letter, base64=payload) for letter, payload in letters.items()]
+        wish = wire.AuditedMove(letters=chosen, to=to, note=note)
+        return (await self.call(calls.audited_redrive(queue, audit, wish))).letters
+
+    async def redrive_audits(self, queue: str) -> list[wire.RedriveAudit]:
+        """Redrives under an id of a queue's dead letters, newest first."""
+        return (await self.call(calls.redrive_audits(queue))).audits
+
+    async def redrive_audit(self, queue: str, audit: str) -> wire.RedriveAudit:
+        """Who began a redrive, when and why, and how many letters it brought back."""
+        return await self.call(calls.redrive_audit(queue, audit))
+
+    async def redriven(self, queue: str, audit: str) -> AsyncGenerator[wire.LetterFate, None]:
+        """The letters that were brought back under an id, and how their messages stand now."""
+        cursor = ""
+        while True:
+            page = await self.call(calls.redriven(queue, audit, cursor, FATES_PAGE))
+            for fate in page.letters:
+                yield fate
+            cursor = page.cursor
+            if not cursor:
+                return
+
+    async def undo_redrive(self, queue: str, audit: str) -> AsyncGenerator[wire.LetterFate, None]:
+        """Take back what was brought back under an id and nobody has consumed; what became of each letter."""
+        cursor = ""
+        while True:
+            page = await self.call(calls.undo_redrive(queue, audit, cursor, FATES_PAGE))
+            for fate in page.letters:
+                yield fate
+            cursor = page.cursor
+            if not cursor:
+                return
 
     async def purge_dead(self, queue: str, which: wire.DeadFilter = wire.DeadFilter()) -> int:
         """Throw dead letters of a queue away; how many that were."""

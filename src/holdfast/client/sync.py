@@ -498,6 +498,50 @@ class SyncClient:
         """End a redrive; what it has moved stays moved."""
         return self._portal.run(self._client.cancel_redrive(queue, job))
 
+    def audited_redrive(
+        self,
+        queue: str,
+        audit: str,
+        letters: Mapping[str, bytes | None],
+        *,
+        to: str = "",
+        note: str = "",
+    ) -> list[wire.LetterFate]:
+        """Bring dead letters back under an id, each once however often it is asked for; up to 1,000 at a time. A
+        payload that is not None replaces the letter's own."""
+        return self._portal.run(self._client.audited_redrive(queue, audit, letters, to=to, note=note))
+
+    def redrive_audits(
+        self,
+        queue: str,
+    ) -> list[wire.RedriveAudit]:
+        """Redrives under an id of a queue's dead letters, newest first."""
+        return self._portal.run(self._client.redrive_audits(queue))
+
+    def redrive_audit(
+        self,
+        queue: str,
+        audit: str,
+    ) -> wire.RedriveAudit:
+        """Who began a redrive, when and why, and how many letters it brought back."""
+        return self._portal.run(self._client.redrive_audit(queue, audit))
+
+    def redriven(
+        self,
+        queue: str,
+        audit: str,
+    ) -> Iterator[wire.LetterFate]:
+        """The letters that were brought back under an id, and how their messages stand now."""
+        return self._portal.iterate(self._client.redriven(queue, audit))
+
+    def undo_redrive(
+        self,
+        queue: str,
+        audit: str,
+    ) -> Iterator[wire.LetterFate]:
+        """Take back what was brought back under an id and nobody has consumed; what became of each letter."""
+        return self._portal.iterate(self._client.undo_redrive(queue, audit))
+
     def purge_dead(
         self,
         queue: str,

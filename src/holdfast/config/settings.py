@@ -201,6 +201,19 @@ class TransactionSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Payload bytes that one step of publishing moves: the same bound for large messages, all of them in memory."""
 
 
+class RedriveSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Redrives of dead letters under an audit id."""
+
+    remember: Annotated[int, Duration(SECOND, 3650 * DAY)] = 90 * DAY
+    """How long after its last change a redrive is remembered, letter by letter, and can be gone on with or undone. Each
+    letter costs about 60 bytes on disk, and its payload where the redrive changed it. 90 days cover a quarter; the lake
+    keeps what is known of redrives for as long as it is kept."""
+
+    max_remembered: Annotated[int, Count(1, 100_000)] = 1_000
+    """Redrives that are remembered; the one that was changed longest ago is forgotten for a new one. Their heads are in
+    memory, at most 16 KiB each, mostly less than 1 KiB."""
+
+
 class MemberSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Consumers to whom messages are pushed."""
 
@@ -588,6 +601,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     queues: QueueSettings = QueueSettings()
     limits: LimitSettings = LimitSettings()
     transactions: TransactionSettings = TransactionSettings()
+    redrives: RedriveSettings = RedriveSettings()
     members: MemberSettings = MemberSettings()
     journal: JournalSettings = JournalSettings()
     webhooks: WebhookSettings = WebhookSettings()

@@ -25,6 +25,7 @@ id, or, if it was delayed, a number that was taken like an id when it fell due. 
     SOURCES    shard source-id source-group     id of the message that carries it
     JOURNAL    block number                     block of journal entries              core/journal.py
     TRANSACTIONS, LOTS, STAGED, ENDS            messages that are staged              core/transactions.py
+    AUDITS, AUDITED                             redrives under an id, and their letters    core/audits.py
 
     MQTT_SESSIONS       namespace NUL client              a persistent session and its will     mqtt/records.py
     MQTT_SUBSCRIPTIONS  namespace NUL client NUL filter   its subscriptions
@@ -89,6 +90,8 @@ class Table(IntEnum):
     ENDS = 25
     STATES = 26
     LEASES = 27
+    AUDITS = 28
+    AUDITED = 29
 
 
 # --- keys -----------------------------------------------------------------------------------------------------------

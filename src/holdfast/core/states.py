@@ -135,6 +135,7 @@ class Reason(StrEnum):
     EXPIRED = "expired"
     MAX_LAG = "max_lag"
     REDRIVEN = "redriven"  # a dead letter that went back to work; in the journal it is `purged` from the dead queue
+    UNDONE = "undone"  # a redriven message that is a dead letter again; `purged` from the queue it was brought to
 
 
 def journal_names(event: Event) -> Journalled | None:

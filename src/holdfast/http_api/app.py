@@ -25,6 +25,7 @@ from holdfast.broker.node import Node
 from holdfast.config import Config
 from holdfast.errors import HoldfastError, MethodNotAllowed, Overloaded, RouteNotFound, ShuttingDown
 from holdfast.http_api import (
+    audits,
     deadletters,
     groups,
     health,
@@ -55,6 +56,7 @@ ROUTES: tuple[Routes, ...] = (
     queues.ROUTES,
     groups.ROUTES,
     deadletters.ROUTES,
+    audits.ROUTES,
     mqueue.ROUTES,
     lockd.ROUTES,
     requests.ROUTES,

@@ -33,7 +33,7 @@ _redrive = msgspec.json.Decoder(wire.Redrive)
 _filter = msgspec.json.Decoder(wire.DeadFilter)
 
 
-def _dead_queue(call: Call) -> tuple[QueueName, str]:
+def dead_queue(call: Call) -> tuple[QueueName, str]:
     """The dead queue of the queue in the path, and whose letters in it are meant. A dead queue stands for itself."""
     name = call.queue
     if name[1].startswith(DEAD_PREFIX):
@@ -86,7 +86,7 @@ async def list_all(call: Call) -> Answer:
     right to consume the dead queue.
     """
     query = call.query(DeadQuery)
-    dead, source = _dead_queue(call)
+    dead, source = dead_queue(call)
     call.principal.demand(Action.CONSUME, dead[1])
     chosen = Letters(
         source_queue=source,
@@ -130,8 +130,8 @@ async def retry(call: Call) -> Answer:
     It is stored there and leaves the dead queue in one step, and keeps its `source_id`.
     """
     query = call.query(RetryQuery)
-    dead, source = _dead_queue(call)
-    _check_destination(call, query.to)
+    dead, source = dead_queue(call)
+    check_destination(call, query.to)
     letter = call.message_id()
     _, found, _ = await call.node.find(dead, letter)
     home = found.extra.origin.source_queue if found.extra.origin is not None else ""
@@ -146,7 +146,7 @@ async def retry(call: Call) -> Answer:
     raise MessageNotFound(message_id=letter, queue=dead[1])
 
 
-def _check_destination(call: Call, to: str) -> None:
+def check_destination(call: Call, to: str) -> None:
     if to:
         call.principal.demand(Action.ADMIN, check_name(to))
         call.node.queue((call.namespace, to))  # a name that is misspelt must not become a queue
@@ -171,8 +171,8 @@ async def redrive(call: Call) -> Answer:
     the dead queue in one step, so that none is lost or doubled whatever happens.
     """
     wish = await call.json(_redrive, b"{}")
-    dead, source = _dead_queue(call)
-    _check_destination(call, wish.to)
+    dead, source = dead_queue(call)
+    check_destination(call, wish.to)
     if not 0 <= wish.rate <= RATE_MAX:
         raise InvalidArgument(field="rate", problem=f"is 0 to {RATE_MAX:g} messages a second")
     if wish.limit < 0:
@@ -205,7 +205,7 @@ async def redrive(call: Call) -> Answer:
 )
 async def redrives(call: Call) -> Answer:
     """List the redrives of a queue's dead letters, newest first."""
-    dead, _ = _dead_queue(call)
+    dead, _ = dead_queue(call)
     return answer(wire.RedriveList([_show(job) for job in call.node.redrives.of(dead)]))
 
 
@@ -218,7 +218,7 @@ async def redrives(call: Call) -> Answer:
 )
 async def progress(call: Call) -> Answer:
     """Show how far a redrive has come."""
-    dead, _ = _dead_queue(call)
+    dead, _ = dead_queue(call)
     return answer(_show(call.node.redrives.get(dead, call.parameters[1])))
 
 
@@ -232,7 +232,7 @@ async def progress(call: Call) -> Answer:
 )
 async def cancel(call: Call) -> Answer:
     """Cancel a redrive. What it has moved stays moved, the rest stays in the dead queue."""
-    dead, _ = _dead_queue(call)
+    dead, _ = dead_queue(call)
     job = call.node.redrives.get(dead, call.parameters[1])
     job.cancel()
     await job.ended.wait()
@@ -252,7 +252,7 @@ async def cancel(call: Call) -> Answer:
 async def purge(call: Call) -> Answer:
     """Throw dead letters away: all of this queue, or those that match. What is leased stays."""
     wish = await call.json(_filter, b"{}")
-    dead, source = _dead_queue(call)
+    dead, source = dead_queue(call)
     letters = _matching(call, wish, source)
 
     async def discard() -> int:

@@ -7,6 +7,8 @@
     messages, minutes, deaths    transformations, each a plain function `DataFrame -> DataFrame`
     build, upkeep     the job that keeps the tables; compaction and retention
     history, report, triage, reconcile    jobs that answer
+    fields, changes   SQL over the fields of JSON payloads, and other payloads by it
+    redrive, refill   jobs that fill queues; runs keeps who did what
 
 PySpark is imported in this room and nowhere else, and this room is imported only by commands that need it.
 """

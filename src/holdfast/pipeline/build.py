@@ -217,17 +217,18 @@ class Build:
         table = self._lake.dead_letters
         dead = deaths.died(events, changes)
         ends = deaths.ended(changes)
+        back = deaths.returned(events)
         touched: list[DataFile] = []
         if table.files():
             ended = ends.toArrow()
-            letters = np.sort(ended["letter_id"].to_numpy())
+            letters = np.sort(np.concatenate([ended["letter_id"].to_numpy(), np.array(list(back), np.int64)]))
             touched = [
                 file for file in table.files() if _between(letters, file.low["letter_id"], file.high["letter_id"])
             ]
         if touched:
             dead = dead.unionByName(table.read(self._spark, touched))
         self._explain("dead_letters", dead)
-        self._commit(table, table.write(deaths.updated(dead, ends).coalesce(1)), touched, cursor)
+        self._commit(table, table.write(deaths.updated(dead, ends, back).coalesce(1)), touched, cursor)
 
     def _explain(self, name: str, frame: DataFrame) -> None:
         if self._stages.explaining:

@@ -3,6 +3,8 @@
 A death and its letter are journalled in one commit, so they are in one batch: the `dead` event of the source, and the
 `enqueued` event of the letter, which names the source. If a message dies in several groups it has several letters; the
 first death goes with the first letter.
+
+A letter that was redriven and taken back is a new message that names the letter it was: the death has another letter.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
+from holdfast.core.audits import UNDONE_PROPERTY
 from holdfast.pipeline.tables import DEAD_LETTERS
 
 ERROR_MAX = 300
@@ -81,7 +84,8 @@ def died(events: DataFrame, messages: DataFrame) -> DataFrame:
         "lsn",
         "node",
     )
-    letters = events.where("event = 'enqueued' AND source_id IS NOT NULL").select(
+    # Redriven and replayed messages name a source as well, but no broker makes them by itself.
+    letters = events.where("event = 'enqueued' AND source_id IS NOT NULL AND protocol = 'broker'").select(
         "source_id",
         F.col("message_id").alias("letter_id"),
         F.col("queue").alias("dead_queue"),
@@ -125,8 +129,36 @@ def ended(messages: DataFrame) -> DataFrame:
     )
 
 
-def updated(rows: DataFrame, ends: DataFrame) -> DataFrame:
-    """Rows of the table, with the ends that have come."""
+def returned(events: DataFrame) -> dict[int, int]:
+    """Letters that are letters again, because their redrive was undone: what each is now, by what it was."""
+    was = F.filter("properties", lambda one: one["name"] == UNDONE_PROPERTY)[0]["value"].cast("bigint")
+    found = events.where("event = 'enqueued' AND protocol = 'undo'").select(was, "message_id").collect()
+    return latest({row[0]: row[1] for row in found if row[0] is not None})
+
+
+def latest(now: dict[int, int]) -> dict[int, int]:
+    """The same for letters that were taken back more than once: what each is in the end."""
+    found: dict[int, int] = {}
+    for letter, following in now.items():
+        last = following
+        while last in now:
+            last = now[last]
+        found[letter] = last
+    return found
+
+
+def updated(rows: DataFrame, ends: DataFrame, back: dict[int, int] | None = None) -> DataFrame:
+    """Rows of the table, with the ends that have come; and before that, with the letters that are others now."""
+    if back:
+        pairs = rows.sparkSession.createDataFrame(list(back.items()), "letter_id bigint, now_letter_id bigint")
+        again = F.col("now_letter_id").isNotNull()
+        rows = rows.join(F.broadcast(pairs), "letter_id", "left").withColumns(
+            {
+                "letter_id": F.coalesce("now_letter_id", "letter_id"),
+                "outcome": F.when(~again, F.col("outcome")),
+                "ended_at": F.when(~again, F.col("ended_at")),
+            }
+        )
     joined = rows.join(F.broadcast(ends), "letter_id", "left")
     changed = joined.withColumns(
         {

@@ -1,52 +1,48 @@
-"""`redrive`: dead letters chosen by SQL, brought back by the broker.
+"""`redrive`: dead letters chosen by SQL, brought back by the broker under an id.
 
 Spark chooses: over any column of `dead_letters`, and over the payload where it is JSON (`payload.order.amount > 100`).
-The broker moves: each letter is stored in its queue and leaves the dead queue in one step. So a redrive that is killed
-and run again moves only what is still there, and nothing twice.
+The broker moves: each letter is stored in its queue and leaves the dead queue in one step, once under the run's id.
+What was chosen is kept in the lake before the first letter moves (runs.py). So a redrive that is killed and run again
+under its id brings back the same letters, each once, and its counts are exact.
 
-A canary goes first, if asked for: some letters, whose fate is watched; if one dies again, the rest stays.
+A canary goes first, if asked for: some letters, whose fate is watched; if one dies again, the rest stays. And as long
+as nobody has consumed them, letters can be taken back.
 """
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
+from itertools import islice
 
-import msgspec
-from pyspark.errors import AnalysisException, ParseException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
 from holdfast import wire
 from holdfast.client import SyncClient
-from holdfast.errors import InvalidArgument, MessageNotFound, MessageNotWaiting
+from holdfast.errors import InvalidArgument
+from holdfast.pipeline.changes import Changes, Unchangeable, changed, changes, with_values
+from holdfast.pipeline.delta import spark_path
+from holdfast.pipeline.fields import matching, with_text
+from holdfast.pipeline.lake import Lake
+from holdfast.pipeline.runs import UNMOVED_KEPT, Run, Runs, Unmoved
+from holdfast.pipeline.stages import Stages
 
-IDS_A_REQUEST = 1_000
+LETTERS_A_REQUEST = 500
+BYTES_A_REQUEST = 4 << 20
+REQUESTS_A_SECOND = 10  # of a redrive with a rate: it goes evenly, not in bursts
 LOOK_EVERY_SECONDS = 0.2
+FULL_SECONDS = 600.0  # how long a destination may be full before the redrive stops
 SAMPLE = 5
+TEXT_SHOWN = 200
 
-_STRING_OR_FIELD = re.compile(r"'(?:[^']|'')*'|\bpayload((?:\.\w+|\[\d+\])+)")
-
-
-class Moved(msgspec.Struct):
-    """What became of the letters."""
-
-    chosen: int = 0
-    moved: int = 0
-    skipped: int = 0
-    """Leased by somebody, refused by their queue, or gone since the lake was built."""
-    stopped: str = ""
-    """Why the rest was not moved."""
+Going = tuple[int, bytes | None]
+"""A letter, and another payload than its own."""
 
 
-def predicate(where: str) -> str:
-    """A condition in which `payload.a.b` stands for that field of a JSON payload."""
-
-    def field(match: re.Match[str]) -> str:
-        return f"get_json_object(text, '${match[1]}')" if match[1] else match[0]
-
-    return _STRING_OR_FIELD.sub(field, where)
+# --- choosing -------------------------------------------------------------------------------------------------------
 
 
 def choose(dead_letters: DataFrame, queue: str, where: str = "") -> DataFrame:
@@ -54,102 +50,218 @@ def choose(dead_letters: DataFrame, queue: str, where: str = "") -> DataFrame:
     waiting = dead_letters.where(
         F.col("outcome").isNull() & (F.col("dead_queue") == queue) & F.col("letter_id").isNotNull()
     )
-    readable = waiting.withColumn(
-        "text", F.when(F.is_valid_utf8(F.col("payload").cast("string")), F.col("payload").cast("string"))
-    )
-    try:
-        chosen = readable.where(predicate(where)) if where else readable
-        chosen.schema  # noqa: B018 - Spark looks at the condition only now
-    except (AnalysisException, ParseException) as error:
-        raise InvalidArgument(field="--where", problem=f"cannot be understood: {str(error).splitlines()[0]}") from error
-    return chosen.orderBy("letter_id")
+    return matching(waiting, where).orderBy("letter_id")
 
 
-def move(
-    client: SyncClient,
-    queue: str,
-    letters: Sequence[int],
-    done: Moved,
-    *,
-    to: str = "",
-    rate: float = 0.0,
-    progress: Callable[[int], None] | None = None,
-) -> None:
-    """Bring letters back, a request's worth at a time."""
-    for first in range(0, len(letters), IDS_A_REQUEST):
-        ids = [str(letter) for letter in letters[first : first + IDS_A_REQUEST]]
-        job = client.redrive(queue, wire.DeadFilter(ids=ids), to=to, rate=rate)
-        before = done.moved + done.skipped
-        while job.state == "running":
-            time.sleep(LOOK_EVERY_SECONDS)
-            job = client.redrive_progress(queue, job.id)
-            if progress is not None:
-                progress(before + job.moved + job.skipped)
-        done.moved += job.moved
-        done.skipped += len(ids) - job.moved
-        if job.state != "done":
-            done.stopped = f"the server ended it: {job.state} {job.problem}".strip()
-            return
+def sample(chosen: DataFrame, wanted: Changes) -> list[dict[str, object]]:
+    """A few of the chosen letters, to look at before anything is done; with what would be made of them."""
+    few = chosen.limit(SAMPLE)
+    columns = ("letter_id", "source_queue", "source_group", "died_at", "reason", "error")
+    rows = {
+        row["letter_id"]: {**row, "before": (row.pop("text") or "")[:TEXT_SHOWN]}
+        for row in few.select(*columns, "text").toArrow().to_pylist()
+    }
+    if wanted:
+        for letter, new in changed(with_values(few, wanted), wanted):
+            rows[letter["letter_id"]]["after"] = _shown(new)
+    return list(rows.values())
 
 
-def canary(
-    client: SyncClient, queue: str, letters: Sequence[int], done: Moved, *, to: str = "", wait_seconds: float = 60.0
-) -> None:
-    """Bring some letters back one by one, and wait until they are done or have died again."""
-    back: dict[str, str] = {}
-    for letter in letters:
+def _shown(payload: bytes | Unchangeable | None) -> str:
+    if isinstance(payload, Unchangeable):
+        return f"(it stays: {payload})"
+    return "(it stays)" if payload is None else payload.decode(errors="replace")[:TEXT_SHOWN]
+
+
+def going(lake: Lake, spark: SparkSession, runs: Runs, run: Run) -> Iterator[tuple[int, bytes | Unchangeable | None]]:
+    """The letters of a run, oldest first, each with the payload that it is to have; None: its own."""
+    wanted = changes(run.sets, run.transform)
+    if not wanted:
+        yield from ((letter, None) for letter in runs.chosen(run)["letter_id"].to_pylist())
+        return
+    ids = spark.read.schema("letter_id bigint").parquet(spark_path(runs.chosen_path(run)))
+    letters = with_text(lake.dead_letters.read(spark).join(ids, "letter_id", "left_semi")).orderBy("letter_id")
+    for letter, new in changed(with_values(letters, wanted), wanted):
+        stays = Unchangeable("the function wants it left where it is") if new is None else new
+        yield letter["letter_id"], stays
+
+
+# --- moving ---------------------------------------------------------------------------------------------------------
+
+
+class Mover:
+    """Brings the letters of one run back, and keeps its record."""
+
+    def __init__(self, client: SyncClient, runs: Runs, run: Run, progress: Callable[[int], None] | None = None) -> None:
+        self._client = client
+        self._runs = runs
+        self.run = run
+        self._progress = progress
+        self._moved: set[int] = set()
+        self._seen = 0
+        run.unmoved, run.not_moved, run.stopped, run.state, run.ended_at = [], {}, "", "running", None
+        run.moved = 0
+
+    def go(
+        self,
+        letters: Iterable[tuple[int, bytes | Unchangeable | None]],
+        *,
+        rate: float = 0.0,
+        wait_seconds: float = 60.0,
+        full_seconds: float = FULL_SECONDS,
+    ) -> Run:
+        """All letters, the canaries first. What was moved before under the run's id counts as moved."""
+        run, left = self.run, iter(letters)
         try:
-            moved = client.retry_dead(queue, str(letter), to=to)
-        except (MessageNotFound, MessageNotWaiting):
-            done.skipped += 1
-            continue
-        back[moved.id] = moved.queue
-        done.moved += 1
-    until = time.monotonic() + wait_seconds
-    waiting = dict(back)
-    while waiting and time.monotonic() < until:
-        time.sleep(LOOK_EVERY_SECONDS)
-        waiting = {message: name for message, name in waiting.items() if _is_there(client, name, message)}
-    died = {letter.origin.source_id for letter in client.dead_letters(queue) if letter.origin is not None} & set(back)
-    if died:
-        done.stopped = (
-            f"of {len(back)} letters of the canary {len(died)} died again: {', '.join(sorted(died)[:SAMPLE])}"
-        )
-    elif waiting:
-        done.stopped = f"of {len(back)} letters of the canary {len(waiting)} were not done in {wait_seconds:g} s"
+            first = list(islice(left, run.canary))
+            if first:
+                moved = self._move(first, 0.0, full_seconds)
+                if not run.stopped and not run.canary_passed:
+                    self._watch(moved, wait_seconds)
+            if not run.stopped:
+                run.canary_passed = True
+                self._move(left, rate, full_seconds)
+            run.state = "stopped" if run.stopped else "done"
+        finally:
+            run.ended_at = datetime.now(UTC)
+            if run.moved:
+                run.by = self._client.redrive_audit(run.queue, run.id).by
+            self._runs.save(run)
+        return run
 
+    def _move(
+        self, letters: Iterable[tuple[int, bytes | Unchangeable | None]], rate: float, full_seconds: float
+    ) -> dict[str, wire.LetterFate]:
+        """Bring letters back, a request's worth at a time. The fates of those that went."""
+        size = max(min(int(rate / REQUESTS_A_SECOND), LETTERS_A_REQUEST), 1) if rate else LETTERS_A_REQUEST
+        gone: dict[str, wire.LetterFate] = {}
+        began, sent = time.monotonic(), 0
+        for batch in self._batches(letters, size):
+            fates = self._send(batch, full_seconds)
+            gone |= {fate.letter: fate for fate in fates if fate.fate in {"moved", "repeated"}}
+            if self.run.stopped:
+                break
+            sent += sum(fate.fate == "moved" for fate in fates)
+            if rate:
+                time.sleep(max(began + sent / rate - time.monotonic(), 0))
+        return gone
 
-def _is_there(client: SyncClient, queue: str, message: str) -> bool:
-    try:
-        client.message(queue, message)
-    except MessageNotFound:
-        return False
-    return True
+    def _batches(
+        self, letters: Iterable[tuple[int, bytes | Unchangeable | None]], size: int
+    ) -> Iterator[dict[int, bytes | None]]:
+        batch: dict[int, bytes | None] = {}
+        payloads = 0
+        for letter, payload in letters:
+            if isinstance(payload, Unchangeable):
+                self._skip(Unmoved(letter, "kept", str(payload)))
+                continue
+            batch[letter] = payload
+            payloads += len(payload or b"")
+            if len(batch) >= size or payloads >= BYTES_A_REQUEST:
+                yield batch
+                batch, payloads = {}, 0
+        if batch:
+            yield batch
+
+    def _send(self, batch: dict[int, bytes | None], full_seconds: float) -> list[wire.LetterFate]:
+        """One request; again for those whose queue is full, for a while."""
+        run, until = self.run, time.monotonic() + full_seconds
+        told: list[wire.LetterFate] = []
+        wanted = {str(letter): payload for letter, payload in batch.items()}
+        while wanted:
+            fates = self._client.audited_redrive(run.queue, run.id, wanted, to=run.to, note=run.note)
+            later = [fate for fate in fates if fate.retryable]
+            told += [fate for fate in fates if not fate.retryable]
+            if later and time.monotonic() > until:
+                told += later
+                run.stopped = f"{later[0].problem} Run it again with --audit {run.id}"
+                break
+            wanted = {fate.letter: wanted[fate.letter] for fate in later}
+            if wanted:
+                time.sleep(LOOK_EVERY_SECONDS)
+        for fate in told:
+            if fate.fate in {"moved", "repeated"}:
+                run.moved += 1
+            else:
+                self._skip(Unmoved(int(fate.letter), fate.fate, fate.problem))
+        self._seen += len(told)
+        if self._progress is not None:
+            self._progress(self._seen)
+        return told
+
+    def _skip(self, one: Unmoved) -> None:
+        run = self.run
+        run.not_moved[one.why] = run.not_moved.get(one.why, 0) + 1
+        if len(run.unmoved) < UNMOVED_KEPT:
+            run.unmoved.append(one)
+
+    def _watch(self, canaries: dict[str, wire.LetterFate], wait_seconds: float) -> None:
+        """Wait until the canaries are done or have died again."""
+        run, until = self.run, time.monotonic() + wait_seconds
+        while canaries:
+            stand = {fate.letter: fate for fate in self._client.redriven(run.queue, run.id) if fate.letter in canaries}
+            counted = Counter(fate.fate for fate in stand.values())
+            if counted["dead"]:
+                names = ", ".join(sorted(fate.message for fate in stand.values() if fate.fate == "dead")[:SAMPLE])
+                run.stopped = f"of {len(canaries)} letters of the canary {counted['dead']} died again: {names}"
+                return
+            undone = sum(counted[state] for state in ("waiting", "leased", "partly"))
+            if not undone:
+                return
+            if time.monotonic() > until:
+                run.stopped = f"of {len(canaries)} letters of the canary {undone} were not done in {wait_seconds:g} s"
+                return
+            time.sleep(LOOK_EVERY_SECONDS)
 
 
 def redrive(
     client: SyncClient,
-    queue: str,
-    letters: Sequence[int],
+    lake: Lake,
+    spark: SparkSession,
+    stages: Stages,
+    run: Run,
     *,
-    to: str = "",
     rate: float = 0.0,
-    canaries: int = 0,
     wait_seconds: float = 60.0,
     progress: Callable[[int], None] | None = None,
-) -> Moved:
-    """Bring letters back, the canaries first."""
-    done = Moved(chosen=len(letters))
-    first = letters[:canaries]
-    if first:
-        canary(client, queue, first, done, to=to, wait_seconds=wait_seconds)
-    if not done.stopped and len(letters) > len(first):
-        move(client, queue, letters[len(first) :], done, to=to, rate=rate, progress=progress)
-    return done
+) -> Run:
+    """Bring the letters of a planned run back, the canaries first."""
+    runs = Runs(lake.path)
+    with stages.stage("move letters"):
+        mover = Mover(client, runs, run, progress)
+        mover.go(going(lake, spark, runs, run), rate=rate, wait_seconds=wait_seconds)
+    stages.note_wrote("messages", run.moved)
+    return run
 
 
-def sample(chosen: DataFrame) -> list[dict[str, object]]:
-    """A few of the chosen letters, to look at before anything is done."""
-    columns = ("letter_id", "source_queue", "source_group", "died_at", "reason", "error", "text")
-    rows: list[dict[str, object]] = chosen.select(*columns).limit(SAMPLE).toArrow().to_pylist()
-    return rows
+# --- taking back ----------------------------------------------------------------------------------------------------
+
+
+def undo(client: SyncClient, runs: Runs, run: Run, progress: Callable[[int], None] | None = None) -> list[Unmoved]:
+    """Make dead letters again of what nobody has consumed. Returns what could not be taken back; the run counts it."""
+    kept: list[Unmoved] = []
+    counted: Counter[str] = Counter()
+    undone = 0
+    for number, fate in enumerate(client.undo_redrive(run.queue, run.id), 1):
+        if fate.fate == "undone":
+            undone += 1
+        else:
+            counted[fate.fate] += 1
+            kept.append(Unmoved(int(fate.letter), fate.fate, fate.problem, int(fate.message or 0), fate.queue))
+        if progress is not None:
+            progress(number)
+    run.undone, run.not_undone = undone, dict(counted)
+    run.state, run.ended_at = "undone", datetime.now(UTC)
+    runs.save(run)
+    return kept
+
+
+def check_same(before: Run, now: Run) -> None:
+    """A run goes on under its id only as what it was begun as."""
+    different = before.differs(now)
+    if different:
+        raise InvalidArgument(
+            field="--audit",
+            problem=f"{now.id!r} was begun with another {different}: leave the options out to go on with it, "
+            "or give another id",
+        )

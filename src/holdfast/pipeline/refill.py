@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
 from holdfast.errors import InvalidArgument
-from holdfast.pipeline.redrive import predicate
+from holdfast.pipeline.fields import matching
 from holdfast.pipeline.source import WRITABLE
 
 SOURCE_PROPERTY = "replayed-from"
@@ -49,14 +49,7 @@ def rows_to_replay(
         stored = stored.where(F.col("at") >= F.lit(since))
     if until is not None:
         stored = stored.where(F.col("at") < F.lit(until))
-    readable = stored.withColumn(
-        "text", F.when(F.is_valid_utf8(F.col("payload").cast("string")), F.col("payload").cast("string"))
-    )
-    try:
-        chosen = readable.where(predicate(where)) if where else readable
-        chosen.schema  # noqa: B018 - Spark looks at the condition only now
-    except (AnalysisException, ParseException) as error:
-        raise InvalidArgument(field="--where", problem=f"cannot be understood: {str(error).splitlines()[0]}") from error
+    chosen = matching(stored, where)
     # Spark's maps cannot hold a name twice; of those the last counts (session.LAKE_SETTINGS).
     pairs = F.map_from_entries(F.coalesce("properties", F.array().cast(_PAIRS)))
     source = F.create_map(F.lit(SOURCE_PROPERTY), F.col("message_id").cast("string"))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import msgspec
+from pyspark.sql import DataFrame
 
 
 class Stage(msgspec.Struct):
@@ -44,6 +47,14 @@ class Stages:
 
     def note_wrote(self, what: str, count: int) -> None:
         self.wrote[what] = self.wrote.get(what, 0) + count
+
+    def explain(self, name: str, frame: DataFrame) -> None:
+        """Keep Spark's plan for a frame, if plans were asked for."""
+        if self.explaining:
+            said = io.StringIO()
+            with contextlib.redirect_stdout(said):
+                frame.explain("formatted")
+            self.plans.append(f"{name}:\n{said.getvalue()}")
 
     def summary(self) -> dict[str, object]:
         """For JSON."""

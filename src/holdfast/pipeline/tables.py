@@ -182,7 +182,11 @@ DEAD_LETTERS = TableSpec(
     "dead_letters",
     "Every delivery that died into a dead queue, with what it was and what became of the letter.",
     (
-        Column("letter_id", "bigint", "The dead letter, a message of its own; null if its queue keeps no journal"),
+        Column(
+            "letter_id",
+            "bigint",
+            "The letter, a message of its own: the last, if a redrive was undone. Null if its queue has no journal",
+        ),
         Column("namespace", "string", "Namespace of both queues"),
         Column("dead_queue", "string", "Where the letter went"),
         Column("source_id", "bigint", "The message that died"),

@@ -76,3 +76,76 @@ class Retried(msgspec.Struct, frozen=True):
 
     queue: str
     id: str
+
+
+class AuditedLetter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A dead letter to bring back, by its id."""
+
+    id: str
+    base64: bytes | None = None
+    """Another payload than its own. The message then has the property `holdfast-original-sha256`."""
+
+
+class AuditedMove(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Dead letters to bring back under an id. `to` and `note` are the same in every request of one id."""
+
+    letters: list[AuditedLetter]
+    to: str = ""
+    """The queue to bring them to. Empty: each to the queue it came from."""
+    note: str = ""
+    """Why, and how they were chosen: for whoever looks later."""
+
+
+class LetterFate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What became of a dead letter, or how the message stands that was made of it."""
+
+    letter: str
+    fate: Literal["moved", "repeated", "leased", "gone", "refused", "undone", "waiting", "partly", "dead"]
+    """When letters are brought back: `moved`; `repeated`: it was before, under this id; `leased` by a consumer of the
+    dead queue; `gone` from it; `refused` by its destination; `undone`. When they are looked at or taken back: the
+    message is `waiting`, `leased`, `partly` done (in some groups), `dead` (its letter waits), `gone` (done, or
+    removed), or the letter is one again (`undone`)."""
+    queue: str = ""
+    """Where it was brought to."""
+    message: str = ""
+    """Its id there."""
+    again: str = ""
+    """With `undone`: its id as a dead letter now."""
+    code: str = ""
+    """With `refused`: the error's code."""
+    problem: str = ""
+    retryable: bool = False
+
+
+class RedriveAudit(msgspec.Struct, frozen=True, kw_only=True):
+    """A redrive under an id: who began it, when and why, and how many letters that are."""
+
+    id: str
+    dead_queue: str
+    by: str
+    note: str
+    to: str
+    began_at: str
+    changed_at: str
+    moved: int
+    undone: int
+
+
+class RedriveAudits(msgspec.Struct, frozen=True):
+    """Redrives under an id, newest first."""
+
+    audits: list[RedriveAudit]
+
+
+class LetterFates(msgspec.Struct, frozen=True):
+    """Letters of a redrive. Go on with `cursor`; empty: there are no more."""
+
+    letters: list[LetterFate]
+    cursor: str = ""
+
+
+class UndoPage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Which letters of a redrive to take back: so many, from after `cursor` on."""
+
+    cursor: str = ""
+    limit: int = 1_000

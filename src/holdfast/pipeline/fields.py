@@ -1,0 +1,75 @@
+"""Conditions and expressions of Spark SQL in which `payload.a.b` is a field of a JSON payload.
+
+Payloads are bytes. For `payload.a.b` to be a number where it is one, and not text that looks like one, the fields'
+types are found in the payloads themselves first; a field that is now this and now that is text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+
+from holdfast.errors import InvalidArgument
+
+BODY = "payload_json"
+"""The column that holds the fields, once they are asked for."""
+
+_STRING_OR_FIELD = re.compile(r"'(?:[^'\\]|\\.|'')*'|\bpayload(?=(?:\.[\w`]|\[\d))")
+_TYPES = ((r"\bOBJECT<", "STRUCT<"), (r"(?<=[ <])(?:VOID|VARIANT)(?=[,>])", "STRING"))
+
+
+def rewritten(expression: str) -> str:
+    """The expression with `payload.a.b` as a field of the column that holds them. What stands in quotes stays."""
+    return _STRING_OR_FIELD.sub(lambda match: BODY if match[0] == "payload" else match[0], expression)
+
+
+def with_text(frame: DataFrame) -> DataFrame:
+    """Rows with their payload as `text`, where it is text."""
+    payload = F.col("payload").cast("string")
+    return frame.withColumn("text", F.when(F.is_valid_utf8(payload), payload))
+
+
+def with_fields(frame: DataFrame, *expressions: str) -> DataFrame:
+    """Rows of `with_text`, with the fields of their payloads if one of the expressions asks for some."""
+    if all(rewritten(expression) == expression for expression in expressions):
+        return frame
+    objects = frame.where(F.ltrim("text").startswith("{"))
+    found = objects.agg(F.schema_of_variant_agg(F.try_parse_json("text"))).collect()[0][0]
+    schema = found if found and found.startswith("OBJECT<") else "OBJECT<>"
+    for pattern, name in _TYPES:
+        schema = re.sub(pattern, name, schema)
+    if schema == "STRUCT<>":
+        schema = "STRUCT<`(nothing)`: STRING>"  # so that a field is refused by its name
+    return frame.withColumn(BODY, F.from_json("text", schema))
+
+
+@contextmanager
+def understood(field: str) -> Iterator[None]:
+    """Around SQL of the user's own: what Spark does not understand of it is an error of that option."""
+    try:
+        yield
+    except (AnalysisException, ParseException) as error:
+        said = str(error).strip().splitlines()[0].replace(BODY, "payload")
+        raise InvalidArgument(field=field, problem=f"cannot be understood: {said}") from error
+
+
+def matching(frame: DataFrame, where: str, field: str = "--where") -> DataFrame:
+    """The rows for which a condition holds. They have `text`."""
+    readable = with_text(frame)
+    if not where:
+        return readable
+    with understood(field):
+        filtered = with_fields(readable, where).where(rewritten(where))
+        filtered.schema  # noqa: B018 - on a Connect server Spark looks at the condition only now
+    return filtered
+
+
+def value_of(expression: str) -> Column:
+    """An expression's value as JSON, in an object under `v`; null: no value."""
+    value = F.expr(rewritten(expression))
+    return F.when(value.isNotNull(), F.to_json(F.struct(value.alias("v"))))

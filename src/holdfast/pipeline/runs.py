@@ -1,0 +1,147 @@
+"""Records of redrives and replays in the lake: who did what, when, how it was chosen, what became of it.
+
+    LAKE/runs/ID.json       a Run
+    LAKE/runs/ID.parquet    what was chosen, so that a run that was killed goes on with the same
+
+A run is written before anything is done, and again when it ends. Its id is also in the broker and in every message that
+came of it. No Spark here: listing runs takes no time. Spark reads them too: `spark.read.json("LAKE/runs/*.json")`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from holdfast.errors import InvalidArgument, RunNotFound
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+UNMOVED_KEPT = 1_000
+"""Letters or messages that were not moved, kept by name; the rest is counted."""
+
+
+class Unmoved(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One that was not moved or not taken back, and why."""
+
+    id: int
+    why: str
+    problem: str = ""
+    message: int = 0
+    queue: str = ""
+
+
+class Run(msgspec.Struct, kw_only=True):
+    """A redrive or a replay."""
+
+    id: str
+    job: Literal["redrive", "replay"]
+    state: Literal["running", "done", "stopped", "undone"] = "running"
+    began_at: datetime
+    ended_at: datetime | None = None
+    by: str = ""
+    """As whom the server knew the one who did it."""
+    queue: str = ""
+    """The dead queue of a redrive; the queue whose past a replay repeats."""
+    to: str = ""
+    where: str = ""
+    since: datetime | None = None
+    until: datetime | None = None
+    sets: list[str] = []
+    transform: str = ""
+    canary: int = 0
+    canary_passed: bool = False
+    chosen: int = 0
+    moved: int = 0
+    """How many were stored under this id, in this and earlier attempts."""
+    not_moved: dict[str, int] = {}
+    """How many were not, by why."""
+    unmoved: list[Unmoved] = []
+    """The first of those."""
+    stopped: str = ""
+    """Why it ended before all were moved."""
+    undone: int = 0
+    not_undone: dict[str, int] = {}
+
+    @property
+    def note(self) -> str:
+        """What the broker keeps of how it was chosen. The same for all attempts."""
+        parts = [f"where {self.where}" if self.where else "", *(f"set {one}" for one in self.sets)]
+        return "; ".join([part for part in (*parts, self.transform and f"transform {self.transform}") if part])
+
+    def differs(self, other: Run) -> str:
+        """The name of what another attempt under the same id says differently."""
+        for name in ("job", "queue", "to", "where", "since", "until", "sets", "transform"):
+            if getattr(self, name) != getattr(other, name):
+                return name
+        return ""
+
+
+class Runs:
+    """The runs of a lake."""
+
+    def __init__(self, lake: Path) -> None:
+        self._directory = lake / "runs"
+
+    def new_id(self, job: str) -> str:
+        return f"{job}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+
+    def find(self, name: str) -> Run | None:
+        path = self._path(name)
+        return msgspec.json.decode(path.read_bytes(), type=Run) if path.exists() else None
+
+    def get(self, name: str) -> Run:
+        found = self.find(name)
+        if found is None:
+            raise RunNotFound(run=name, path=self._directory)
+        return found
+
+    def all(self) -> list[Run]:
+        """Newest first."""
+        found = [msgspec.json.decode(path.read_bytes(), type=Run) for path in self._directory.glob("*.json")]
+        return sorted(found, key=lambda run: run.began_at, reverse=True)
+
+    def begin(self, run: Run, chosen: pa.Table) -> None:
+        """Keep what is to be done, before it is done."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        pq.write_table(chosen, self._parts(run.id))
+        _sync(self._parts(run.id))
+        self.save(run)
+
+    def chosen(self, run: Run) -> pa.Table:
+        return pq.read_table(self._parts(run.id))
+
+    def chosen_path(self, run: Run) -> Path:
+        return self._parts(run.id)
+
+    def save(self, run: Run) -> None:
+        path = self._path(run.id)
+        fresh = path.with_suffix(f".{os.getpid()}.new")
+        fresh.write_bytes(msgspec.json.format(msgspec.json.encode(run)))
+        _sync(fresh)
+        fresh.replace(path)
+        _sync(self._directory)
+
+    def _path(self, name: str) -> Path:
+        if not _ID.fullmatch(name):
+            raise InvalidArgument(
+                field="the id of a run", problem=f"is up to 100 letters, digits, '.', '_' and '-', not {name!r}"
+            )
+        return self._directory / f"{name}.json"
+
+    def _parts(self, name: str) -> Path:
+        return self._path(name).with_name(f"{name}.parquet")
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
