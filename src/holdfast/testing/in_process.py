@@ -10,6 +10,7 @@ from holdfast.http_api import HttpFront
 
 _CONNECTION: dict[str, Any] = {
     "arrived": lambda: True,  # the whole request is here
+    "body": lambda: None,  # it comes by ASGI
     "answer": lambda *_: False,  # no wire to write to past ASGI
     "abort": lambda: None,
 }
