@@ -22,7 +22,9 @@ import urllib.request
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
+import pyarrow as pa
 import uvloop
 
 from benchmarks.raw import bare_loop
@@ -35,9 +37,17 @@ ROUNDS = 3
 PAYLOAD = os.urandom(PAYLOAD_BYTES // 2).hex()
 
 
+class Served(NamedTuple):
+    """A server: its ports, and its process."""
+
+    mqtt: int
+    http: int
+    pid: int
+
+
 @contextmanager
-def server() -> Iterator[tuple[int, int]]:
-    """The ports of MQTT and HTTP of a fresh server with the queue `bench`."""
+def server() -> Iterator[Served]:
+    """A fresh server with the queue `bench`."""
     mqtt, http = free_port(), free_port()
     with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR")) as directory:
         command = [str(Path(sys.executable).with_name("holdfast")), "serve", "--data-dir", directory]
@@ -50,7 +60,7 @@ def server() -> Iterator[tuple[int, int]]:
             headers = {"content-type": "application/json"}
             request = urllib.request.Request(f"http://127.0.0.1:{http}/api/v1/queues", body, headers)
             urllib.request.urlopen(request).close()
-            yield mqtt, http
+            yield Served(mqtt, http, process.pid)
         finally:
             process.terminate()
             process.wait()
@@ -102,11 +112,11 @@ async def repeat(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, dat
     return times
 
 
-def request(method: str, path: str, body: bytes) -> bytes:
+def request(method: str, path: str, body: bytes, content_type: str = "application/json") -> bytes:
     lines = (
         f"{method} {path} HTTP/1.1",
         "Host: 127.0.0.1",
-        "Content-Type: application/json",
+        f"Content-Type: {content_type}",
         f"Content-Length: {len(body)}",
     )
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
@@ -123,8 +133,20 @@ async def answer(reader: asyncio.StreamReader) -> bytes:
 
 async def http_enqueue(port: int, connections: int, batch: int) -> tuple[float, list[float]]:
     body = json.dumps({"messages": [{"text": PAYLOAD}] * batch}).encode()
-    data = request("POST", "/api/v1/queues/bench/messages", body)
+    return await http_repeat(port, connections, batch, request("POST", "/api/v1/queues/bench/messages", body))
 
+
+async def http_arrow(port: int, connections: int, batch: int) -> tuple[float, list[float]]:
+    sink = pa.BufferOutputStream()
+    table = pa.table({"payload": pa.array([PAYLOAD.encode()] * batch, pa.binary())})
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    body = sink.getvalue().to_pybytes()
+    data = request("POST", "/api/v1/queues/bench/messages", body, "application/vnd.apache.arrow.stream")
+    return await http_repeat(port, connections, batch, data)
+
+
+async def http_repeat(port: int, connections: int, batch: int, data: bytes) -> tuple[float, list[float]]:
     async def client(_: int) -> list[float]:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         times: list[float] = []
@@ -178,6 +200,8 @@ LOADS: dict[str, Load] = {
     "MQTT publish, QoS 1, 16 connections × window 1": lambda mqtt, _: mqtt_publish(mqtt, 16, 1),
     "HTTP enqueue, batches of 100, 4 connections": lambda _, http: http_enqueue(http, 4, 100),
     "HTTP enqueue, single, 16 connections": lambda _, http: http_enqueue(http, 16, 1),
+    "HTTP enqueue, batches of 100, 1 connection": lambda _, http: http_enqueue(http, 1, 100),
+    "HTTP enqueue, Arrow, 10,000 a request, 1 connection": lambda _, http: http_arrow(http, 1, 10_000),
     "HTTP lease and ack, batches of 100, 4 connections": lambda _, http: http_lease_and_ack(http, 4, 100),
 }
 
@@ -189,7 +213,7 @@ def main() -> None:
     for _ in range(ROUNDS):
         with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR")) as directory:
             bare.append(bare_loop(Path(directory) / "raw", 50_000, BATCH, PAYLOAD_BYTES, sync=True))
-        with server() as (mqtt, http):
+        with server() as (mqtt, http, _):
             for name, load in LOADS.items():
                 rate, times = uvloop.run(load(mqtt, http))
                 rates[name].append(rate)

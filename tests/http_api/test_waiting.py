@@ -1,0 +1,27 @@
+"""Many who wait at the same time, on a server of its own: `benchmarks.waiting` measures the same how soon they hear."""
+
+from __future__ import annotations
+
+import psutil
+import pytest
+
+from benchmarks.fronts import server
+from benchmarks.waiting import POLLS, STREAMS, Crowd, all_wait, at_once, one_by_one, poll_queues, stream_queues
+
+MEMORY_MAX = 300 << 20
+
+
+@pytest.mark.timeout(180)
+async def test_a_thousand_long_polls_and_two_hundred_streams_are_held_and_each_message_goes_to_one() -> None:
+    with server() as served:
+        async with Crowd(served.http) as crowd:
+            await all_wait(crowd)
+            assert psutil.Process(served.pid).memory_info().rss < MEMORY_MAX
+            await one_by_one(crowd, poll_queues(), 40)
+            await one_by_one(crowd, stream_queues(), 40)
+            await all_wait(crowd)
+            await at_once(crowd)
+            assert await crowd.waiting() >= STREAMS
+            assert len(crowd.heard) == 80 + POLLS
+            assert set(crowd.heard.values()) == {1}
+            assert psutil.Process(served.pid).memory_info().rss < MEMORY_MAX
