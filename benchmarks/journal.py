@@ -112,7 +112,7 @@ class _Rows:
             "consumer": pa.compute.if_else(
                 pa.array(~enqueued), pa.array(CONSUMERS).take(pa.array(index % 8)), pa.scalar(None, pa.string())
             ),
-            "protocol": pa.repeat("http", count),
+            "protocol": pa.array(np.where(letter, "broker", "http")),
             "priority": pa.array(np.full(count, 128, np.int32), mask=~enqueued),
             "key": pa.compute.if_else(
                 pa.array(enqueued),

@@ -12,6 +12,8 @@ from pyspark.sql import SparkSession
 from holdfast.errors import LakeBusy, LakeNotFound, SegmentUnusable, TablesDamaged
 from holdfast.pipeline.build import Build, Built
 from holdfast.pipeline.lake import Lake
+from holdfast.pipeline.messages import messages
+from holdfast.pipeline.minutes import queue_minutes
 from holdfast.pipeline.stages import Stages
 from holdfast.pipeline.tables import ENDS
 from holdfast.pipeline.upkeep import compact, retain, sweep
@@ -99,6 +101,19 @@ def check_minutes(minutes: list[Row], events: list[Row], model: Model) -> None:
         assert own[-1]["depth"] == live, queue
 
 
+def check_functions(lake: Lake, spark: SparkSession) -> None:
+    """The functions for people's own jobs give the same from all events at once."""
+    told = lake.events.read(spark)
+    assert len(rows(lake, "messages")) > 50
+    folded = {(row["message_id"], row["group"]): row for row in messages(told).toArrow().to_pylist()}
+    assert public(folded) == public(keyed(lake))
+    counted = queue_minutes(told).toArrow().to_pylist()
+    place = ("namespace", "queue", "group", "minute")
+    assert sorted(counted, key=lambda row: str([row[name] for name in place])) == sorted(
+        rows(lake, "queue_minutes"), key=lambda row: str([row[name] for name in place])
+    )
+
+
 def check_deaths(deaths: list[Row], events: list[Row], model: Model) -> None:
     died = {(event["message_id"], event["group"]): event for event in events if event["event"] == "dead"}
     assert {(row["source_id"], row["source_group"]) for row in deaths} == set(died)
@@ -141,6 +156,7 @@ def test_small_batches_compaction_and_retention_change_nothing_that_is_young(
     assert done.events == len(events)
     assert done.rewritten["messages"] > 0, "late facts change rows that an earlier batch wrote"
     check(lake, events)
+    check_functions(lake, spark)
     with lake.lock():
         compacted = compact(lake, spark, Stages(), at_least=2)
         assert compacted["events"] > 1

@@ -9,6 +9,10 @@ before it goes on.
     queue_minutes   what the batch counts and changes, added to the minutes it touches
     dead_letters    deaths appended; rows whose letter has ended rewritten, with their file
     messages        rows of the batch's messages; files that hold older rows of them are rewritten, no others
+
+Spark's tasks do the work, by columns (tasks.py): one for each segment brings its events into the order of their
+messages (pieces.py), one for each share of the messages folds them and writes their rows (portion.py). What they leave
+for each other lies in `_aside`, beside the tables, until the batch is done.
 """
 
 from __future__ import annotations
@@ -18,31 +22,35 @@ import io
 import os
 import shutil
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
 from holdfast.broker.export_segment import digest
+from holdfast.core.audits import UNDONE_PROPERTY
 from holdfast.errors import SegmentUnusable, TablesDamaged
-from holdfast.pipeline import deaths, messages, minutes
+from holdfast.pipeline import arrow, death_task, deaths, minute_task, minutes, pieces, portion
 from holdfast.pipeline.delta import Bound, DataFile, LakeTable, spark_path
 from holdfast.pipeline.lake import Lake
+from holdfast.pipeline.pieces import SAMPLE_STEP, shares
+from holdfast.pipeline.portion import ID_SECOND_SHIFT
 from holdfast.pipeline.segments import Cursor, Segment, after, end_of, first_rows, up_to
 from holdfast.pipeline.stages import Stages
+from holdfast.pipeline.tables import DEAD_LETTERS
+from holdfast.pipeline.tasks import Answer, Task, frame_of, lanes, run, travels
+
+travels(arrow, death_task, minute_task, pieces, portion)
 
 BATCH_ROWS = 4_000_000
 """Events in one batch: a few hundred MB in memory, and a few seconds of work to lose when killed."""
-
-TASK_ROWS = 400_000
-"""Rows that one task folds: about 150 MB in its Python process."""
-
-ID_SECOND_SHIFT = 32
-"""Message ids shifted by this are time in steps of about a second: fine enough to tell which files a batch touches."""
 
 
 class Built(msgspec.Struct, kw_only=True):
@@ -57,7 +65,10 @@ class Built(msgspec.Struct, kw_only=True):
     cursor: Cursor = {}
 
 
+_PLACES = "namespace string, queue string, `group` string"
 Sorted = np.ndarray[Any, Any]
+_Files = tuple[list[Path], list[DataFile]]
+"""Files that a table gets, and those they stand for."""
 Reached = Callable[[str], None]
 
 
@@ -84,12 +95,19 @@ class Build:
         self._batch_rows = batch_rows
         self._reached = reached
         self._progress = progress
+        self._aside = lake.tables_dir.resolve() / "_aside"
         self.built = Built(rows={}, rewritten={})
 
     def run(self) -> Built:
         """Take in everything that the manifests name now. The lake must be locked."""
         segments = self._lake.segments()
         self._lake.prepare()
+        try:
+            return self._run(segments)
+        finally:
+            shutil.rmtree(self._aside, ignore_errors=True)
+
+    def _run(self, segments: dict[int, list[Segment]]) -> Built:
         nodes = list(segments)
         todo = 0
         while True:
@@ -120,22 +138,28 @@ class Build:
 
     def _batch(self, batch: list[Segment], cursors: dict[str, Cursor]) -> None:
         cursor = end_of(batch, cursors["messages"])
-        lake, spark = self._lake, self._spark
+        lake = self._lake
+        shutil.rmtree(self._aside, ignore_errors=True)  # what a build left that was killed, or the batch before
+        self._aside.mkdir()
         lacking = [table for table in lake.tables if cursors[table.spec.name] != cursor]
         if lake.events in lacking:
             with self._stages.stage("verify and link segments"):
                 self._events(batch, cursor)
-        events = _segment_events(spark, lake, batch)
+        with self._stages.stage("sort events by message"):
+            pieces = self._sorted(batch, letters=lake.dead_letters in lacking)
         with self._stages.stage("fold messages"):
-            touched = self._touched(events)
-            changes, added = self._messages(events, touched, sum(segment.rows for segment in batch))
+            touched = self._touched(pieces)
+            added, made = self._messages(pieces, touched)
         self._reached("messages written")
-        if lake.queue_minutes in lacking:
-            with self._stages.stage("count minutes"):
-                self._minutes(events, changes, cursor)
-        if lake.dead_letters in lacking:
-            with self._stages.stage("collect dead letters"):
-                self._deaths(events, changes, cursor)
+        with self._stages.stage("count minutes, collect dead letters"), ThreadPoolExecutor(2) as threads:
+            follow: list[tuple[LakeTable, Future[_Files]]] = []
+            if lake.queue_minutes in lacking:
+                told = [one["facts"] for one in made if one["facts"]]
+                follow.append((lake.queue_minutes, threads.submit(self._minutes, told)))
+            if lake.dead_letters in lacking:
+                follow.append((lake.dead_letters, threads.submit(self._deaths, pieces, made)))
+            for table, files in follow:
+                self._commit(table, *files.result(), cursor)
         with self._stages.stage("commit"):
             self._commit(lake.messages, added, touched, cursor)
 
@@ -165,70 +189,120 @@ class Build:
 
     # --- messages ---------------------------------------------------------------------------------------------------
 
-    def _touched(self, events: DataFrame) -> list[DataFile]:
-        """The files of `messages` that may hold older rows of the batch's messages."""
-        files = self._lake.messages.files()
-        if not files:
-            return []
-        moved = (
-            events.where("event != 'enqueued'")
-            .select(F.shiftright("message_id", ID_SECOND_SHIFT).alias("second"))
-            .distinct()
+    def _sorted(self, batch: list[Segment], letters: bool) -> list[Answer]:
+        """The batch's pieces (pieces.py), with what else the tasks saw."""
+        names = {segment.path.name for segment in batch}
+        files = [file for file in self._lake.events.files() if Path(file.path).name in names]
+        if len(files) != len(names):
+            problem = f"{len(names) - len(files)} segments of it are not there"
+            raise TablesDamaged(path=self._lake.events.root, problem=problem)
+        root = self._lake.events.root.resolve()
+        common: Task = {"place": str(self._aside), "letters": letters, "undone": UNDONE_PROPERTY}
+        return self._tasks(
+            "sorting segments",
+            portion.sort_segment,
+            [{**common, "segment": str(root / file.path)} for file in files],
         )
-        seconds = np.sort(moved.toArrow()["second"].to_numpy())
-        return [file for file in files if _holds(file, seconds)]
 
-    def _messages(self, events: DataFrame, touched: list[DataFile], rows: int) -> tuple[DataFrame, list[Path]]:
-        """Write the batch's messages, uncommitted. Returns them with what only the build reads, and their files."""
+    def _touched(self, pieces: list[Answer]) -> list[DataFile]:
+        """The files of `messages` that may hold older rows of the batch's messages."""
+        seconds = np.unique(np.concatenate([np.array(piece["seconds"], np.int64) for piece in pieces]))
+        return [file for file in self._lake.messages.files() if _holds(file, seconds)]
+
+    def _messages(self, pieces: list[Answer], touched: list[DataFile]) -> tuple[list[Path], list[Answer]]:
+        """Write the batch's messages, uncommitted. Returns their files, and what else the tasks wrote."""
         table = self._lake.messages
-        old = table.read(self._spark, touched) if touched else None
-        rows += sum(file.rows for file in touched)
-        frame = messages.changes(events, old, partitions=rows // TASK_ROWS + 1)
-        self._explain("messages", frame)
+        old = [str(table.root.resolve() / file.path) for file in touched]
+        sample = [one for piece in pieces for one in piece["sample"]]
+        for path in old:
+            sample += np.sort(pq.read_table(path, columns=["message_id"])["message_id"].to_numpy())[
+                ::SAMPLE_STEP
+            ].tolist()
         place = table.place()
-        frame.write.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false").mode("overwrite").parquet(
-            spark_path(place)
+        place.mkdir(parents=True)
+        common = {
+            "pieces": [piece["piece"] for piece in pieces],
+            "old": old,
+            "place": str(self._aside),
+            "target": str(place.resolve()),
+        }
+        made = self._tasks(
+            "folding messages",
+            portion.fold_share,
+            [{**common, "low": low, "high": high} for low, high in shares(sample, lanes(self._spark))],
         )
-        added = sorted(place.glob("*.parquet"))
-        return self._spark.read.schema(messages.CHANGES).parquet(spark_path(place)), added
+        return [place / Path(one["messages"]).name for one in made if one["messages"]], made
+
+    def _tasks(self, name: str, work: Callable[[Task], Answer], tasks: list[Task]) -> list[Answer]:
+        if self._stages.explaining:
+            self._explain(name, frame_of(self._spark, work, tasks))
+        return run(self._spark, work, tasks)
 
     # --- what follows from the difference ---------------------------------------------------------------------------
 
-    def _minutes(self, events: DataFrame, changes: DataFrame, cursor: Cursor) -> None:
+    def _minutes(self, told: list[str]) -> _Files:
         table = self._lake.queue_minutes
-        told = minutes.facts_of_events(events).unionByName(minutes.facts_of_messages(changes))
-        found = minutes.added(told).toArrow()  # small: queues × groups × minutes
-        if not found.num_rows:
-            self._commit(table, [], [], cursor)
-            return
-        first = min(found["minute"].to_pylist())
+        if not told:
+            return [], []
+        said = pa.concat_tables(pq.read_table(path, columns=[*minutes.PLACE, "minute"]) for path in told)
+        first = pc.min(said["minute"]).as_py()
         files = table.files()
         touched = [file for file in files if file.may_hold("minute", first, None)]
-        facts = self._spark.createDataFrame(found, minutes.FACTS)
-        if touched:
-            rows = table.read(self._spark, touched)
-            facts = facts.unionByName(minutes.facts_of_rows(rows)).unionByName(minutes.begun(rows))
+        old = [str(table.root.resolve() / file.path) for file in touched]
         earlier = [file for file in files if file not in touched]
         if earlier:
-            facts = facts.unionByName(minutes.carried(table.read(self._spark, earlier)))
-        self._commit(table, table.write(minutes.rows_of_facts(minutes.added(facts)).coalesce(1)), touched, cursor)
+            told = [*told, *self._carried(said, old, earlier)]
+        place = table.place()
+        place.mkdir(parents=True)
+        of = said.num_rows // minute_task.TASK_FACTS + 1
+        common = {"facts": told, "old": old, "first": _micros(first), "target": str(place.resolve()), "of": of}
+        made = self._tasks(
+            "counting minutes", minute_task.count_minutes, [{**common, "number": number} for number in range(of)]
+        )
+        return [place / Path(one["rows"]).name for one in made if one["rows"]], touched
 
-    def _deaths(self, events: DataFrame, changes: DataFrame, cursor: Cursor) -> None:
-        table = self._lake.dead_letters
-        dead = deaths.died(events, changes)
-        ends = deaths.ended(changes)
-        back = deaths.returned(events)
-        touched: list[DataFile] = []
-        if table.files():
-            ended = ends.toArrow()
-            letters = np.sort(np.concatenate([ended["letter_id"].to_numpy(), np.array(list(back), np.int64)]))
-            touched = [
-                file for file in table.files() if _between(letters, file.low["letter_id"], file.high["letter_id"])
-            ]
-        if touched:
-            dead = dead.unionByName(table.read(self._spark, touched))
-        self._explain("dead_letters", dead)
-        self._commit(table, table.write(deaths.updated(dead, ends, back).coalesce(1)), touched, cursor)
+    def _carried(self, said: pa.Table, old: list[str], earlier: list[DataFile]) -> list[str]:
+        """Where queues and groups stood that the batch tells of and files of the same time do not: a file of facts."""
+        wanted = _places(said)
+        known: set[tuple[str | None, ...]] = set()
+        for path in old:
+            known |= _places(pq.read_table(path, columns=list(minutes.PLACE)))
+        wanted |= {(*place[:2], None) for place in wanted | known}
+        if not wanted - known:
+            return []
+        asked = self._spark.createDataFrame(sorted(wanted - known, key=str), _PLACES)
+        found = minutes.carried(self._lake.queue_minutes.read(self._spark, earlier), asked)
+        self._explain("queues before the batch", found)
+        carried = self._aside / "carried.parquet"
+        pq.write_table(found.toArrow(), carried)
+        return [str(carried)]
+
+    def _deaths(self, pieces: list[Answer], made: list[Answer]) -> _Files:
+        table, spark = self._lake.dead_letters, self._spark
+        letters = [piece["letters"] for piece in pieces if piece["letters"]]
+        back = deaths.latest({was: now for piece in pieces for was, now in piece["returned"]})
+        done = np.sort(np.array([*back, *(letter for one in made for letter in one["letters"])], np.int64))
+        touched = [file for file in table.files() if _between(done, file.low["letter_id"], file.high["letter_id"])]
+        if not letters and not touched:
+            return [], []
+        place = table.place()
+        place.mkdir(parents=True)
+        task: Task = {
+            "letters": letters,
+            "ends": [one["ends"] for one in made if one["ends"]],
+            "old": [str(table.root.resolve() / file.path) for file in touched],
+            "back": list(back.items()),
+            "place": str(self._aside),
+            "target": str(place.resolve()),
+        }
+        (found,) = self._tasks("putting deaths together", death_task.bury, [task])
+        added = [place / Path(found["old"]).name] if found["old"] else []
+        if found["new"]:
+            rows = spark.read.schema(DEAD_LETTERS.ddl).parquet(spark_path(Path(found["new"])))
+            rows = deaths.with_fingerprint(rows).coalesce(1)
+            self._explain("dead_letters", rows)
+            added += table.write(rows, "-new")
+        return added, touched
 
     def _explain(self, name: str, frame: DataFrame) -> None:
         if self._stages.explaining:
@@ -271,10 +345,11 @@ def _link(segment: Segment, place: Path) -> Path:
     return target
 
 
-def _segment_events(spark: SparkSession, lake: Lake, batch: list[Segment]) -> DataFrame:
-    """The batch's events, from the table: what was verified is what is read."""
-    names = {segment.path.name for segment in batch}
-    files = [file for file in lake.events.files() if Path(file.path).name in names]
-    if len(files) != len(names):
-        raise TablesDamaged(path=lake.events.root, problem=f"{len(names) - len(files)} segments of it are not there")
-    return lake.events.read(spark, files)
+def _places(rows: pa.Table) -> set[tuple[str | None, ...]]:
+    """The queues and groups that some rows are of."""
+    found = rows.select(minutes.PLACE).group_by(list(minutes.PLACE)).aggregate([])
+    return set(zip(*(found[name].to_pylist() for name in minutes.PLACE), strict=True))
+
+
+def _micros(instant: datetime) -> int:
+    return (instant - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)

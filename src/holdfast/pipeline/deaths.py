@@ -2,20 +2,16 @@
 
 A death and its letter are journalled in one commit, so they are in one batch: the `dead` event of the source, and the
 `enqueued` event of the letter, which names the source. If a message dies in several groups it has several letters; the
-first death goes with the first letter.
-
-A letter that was redriven and taken back is a new message that names the letter it was: the death has another letter.
+first death goes with the first letter. A letter that was redriven and taken back is a new message that names the letter
+it was: the death has another letter. death_task.py puts all that together; here is what deaths have in common.
 """
 
 from __future__ import annotations
 
 from functools import reduce
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
-
-from holdfast.core.audits import UNDONE_PROPERTY
-from holdfast.pipeline.tables import DEAD_LETTERS
 
 ERROR_MAX = 300
 """Characters of an error that its pattern is made from: what tells errors apart stands at their beginning."""
@@ -68,76 +64,8 @@ def with_fingerprint(deaths: DataFrame) -> DataFrame:
     )
 
 
-def died(events: DataFrame, messages: DataFrame) -> DataFrame:
-    """The deaths that `events` tell of, as rows of the table; `messages` knows how the sources had fared."""
-    turn = Window.partitionBy("source_id").orderBy("lsn")
-    deaths = events.where("event = 'dead'").select(
-        F.col("message_id").alias("source_id"),
-        F.col("group").alias("source_group"),
-        "namespace",
-        F.col("queue").alias("source_queue"),
-        F.col("at").alias("died_at"),
-        "reason",
-        "error",
-        F.coalesce("attempt", F.lit(0)).alias("attempts"),
-        "consumer",
-        "lsn",
-        "node",
-    )
-    # Redriven and replayed messages name a source as well, but no broker makes them by itself.
-    letters = events.where("event = 'enqueued' AND source_id IS NOT NULL AND protocol = 'broker'").select(
-        "source_id",
-        F.col("message_id").alias("letter_id"),
-        F.col("queue").alias("dead_queue"),
-        "key",
-        "priority",
-        "correlation_id",
-        "properties",
-        "size_bytes",
-        "payload",
-        "lsn",
-    )
-    deaths = deaths.withColumn("turn", F.row_number().over(turn)).withColumn("died_lsn", F.col("lsn")).drop("lsn")
-    letters = letters.withColumn("turn", F.row_number().over(turn)).drop("lsn")
-    sources = messages.where("outcome = 'dead'").select(
-        F.col("message_id").alias("of_message"),
-        F.col("group").alias("of_group"),
-        "enqueued_at",
-        "first_leased_at",
-        "last_leased_at",
-        "client_message_id",
-    )
-    same = (F.col("of_message") == F.col("source_id")) & F.col("of_group").eqNullSafe(F.col("source_group"))
-    joined = deaths.join(letters, ["source_id", "turn"], "left").join(sources, same, "left")
-    made = with_fingerprint(joined).withColumns(
-        {"outcome": F.lit(None).cast("string"), "ended_at": F.lit(None).cast("timestamp")}
-    )
-    return made.select(*[f"`{name}`" for name in DEAD_LETTERS.names])
-
-
-def ended(messages: DataFrame) -> DataFrame:
-    """Letters that the batch says are no longer waiting: `letter_id`, `now_outcome`, `now_ended_at`.
-
-    With several groups on a dead queue the last to be done counts.
-    """
-    over = messages.where("source_id IS NOT NULL AND outcome IS NOT NULL AND told AND gone_at IS NOT NULL")
-    last = over.groupBy("message_id").agg(F.max(F.struct("ended_at", "outcome")).alias("last"))
-    return last.select(
-        F.col("message_id").alias("letter_id"),
-        F.col("last.outcome").alias("now_outcome"),
-        F.col("last.ended_at").alias("now_ended_at"),
-    )
-
-
-def returned(events: DataFrame) -> dict[int, int]:
-    """Letters that are letters again, because their redrive was undone: what each is now, by what it was."""
-    was = F.filter("properties", lambda one: one["name"] == UNDONE_PROPERTY)[0]["value"].cast("bigint")
-    found = events.where("event = 'enqueued' AND protocol = 'undo'").select(was, "message_id").collect()
-    return latest({row[0]: row[1] for row in found if row[0] is not None})
-
-
 def latest(now: dict[int, int]) -> dict[int, int]:
-    """The same for letters that were taken back more than once: what each is in the end."""
+    """What letters are now, by what they were; those that were taken back more than once: in the end."""
     found: dict[int, int] = {}
     for letter, following in now.items():
         last = following
@@ -145,25 +73,3 @@ def latest(now: dict[int, int]) -> dict[int, int]:
             last = now[last]
         found[letter] = last
     return found
-
-
-def updated(rows: DataFrame, ends: DataFrame, back: dict[int, int] | None = None) -> DataFrame:
-    """Rows of the table, with the ends that have come; and before that, with the letters that are others now."""
-    if back:
-        pairs = rows.sparkSession.createDataFrame(list(back.items()), "letter_id bigint, now_letter_id bigint")
-        again = F.col("now_letter_id").isNotNull()
-        rows = rows.join(F.broadcast(pairs), "letter_id", "left").withColumns(
-            {
-                "letter_id": F.coalesce("now_letter_id", "letter_id"),
-                "outcome": F.when(~again, F.col("outcome")),
-                "ended_at": F.when(~again, F.col("ended_at")),
-            }
-        )
-    joined = rows.join(F.broadcast(ends), "letter_id", "left")
-    changed = joined.withColumns(
-        {
-            "outcome": F.coalesce("now_outcome", "outcome"),
-            "ended_at": F.coalesce("now_ended_at", "ended_at"),
-        }
-    )
-    return changed.select(*[f"`{name}`" for name in DEAD_LETTERS.names])

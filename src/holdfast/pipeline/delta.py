@@ -27,22 +27,9 @@ from deltalake.transaction import AddAction, RemoveAction
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.errors import TablesDamaged
+from holdfast.pipeline.arrow import schema_of
 from holdfast.pipeline.segments import Cursor
 from holdfast.pipeline.tables import FORMAT, TableSpec
-
-_INSTANT = pa.timestamp("us", tz="UTC")
-_ARROW: dict[str, pa.DataType] = {
-    "bigint": pa.int64(),
-    "int": pa.int32(),
-    "double": pa.float64(),
-    "string": pa.string(),
-    "binary": pa.binary(),
-    "timestamp": _INSTANT,
-    "map<int, bigint>": pa.map_(pa.int32(), pa.int64()),
-    "array<struct<name: string, value: string>>": pa.list_(
-        pa.field("element", pa.struct([pa.field("name", pa.string()), pa.field("value", pa.string())]))
-    ),
-}
 
 Bound = int | datetime | None
 
@@ -130,10 +117,9 @@ class LakeTable:
     def create(self) -> None:
         """Make the table, empty and at no cursor."""
         self.root.mkdir(parents=True, exist_ok=True)
-        schema = pa.schema([pa.field(column.name, _ARROW[column.kind]) for column in self.spec.columns])
         self._table = DeltaTable.create(
             str(self.root),
-            Schema.from_arrow(schema),
+            Schema.from_arrow(schema_of(self.spec.columns)),
             mode="ignore",
             name=self.spec.name,
             description=self.spec.doc,

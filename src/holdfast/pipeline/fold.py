@@ -1,25 +1,29 @@
 """The life of a message from its events, by columns: what each Spark task does with its share of the messages.
 
-Spark spreads the events of a batch, and the rows that earlier batches left of the same messages, by message id; `fold`
-gets all of some messages and gives their rows as they are now. It works on whole columns (NumPy, Arrow): the same as a
-Spark query with window functions took three times the CPU, and forty seconds of compiling before its first row.
+`fold` gets all events that a batch holds of some messages, and the rows that earlier batches left of them, and gives
+the rows as they are now. It works on whole columns (NumPy, Arrow): the same as a Spark query with window functions took
+many times the CPU, and forty seconds of compiling before its first row.
 
-Rows are sorted by message, group and lsn. A fact is then "the last row of this kind in each stretch", found for all
-stretches at once by `reduceat`, and text is only taken where a row refers to it.
+Everything is brought into one order, by message, group and lsn, the older row before the events. A fact is then "the
+last row of this kind in each stretch", found for all stretches at once by `reduceat`. The rows themselves are not
+moved: text is only taken where a result refers to it, and as a number wherever it repeats.
 
 Pure, and imports nothing of Holdfast but the tables' columns: it travels to the executors by value.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.pipeline.tables import ENDS, MESSAGES
+from holdfast.pipeline.arrow import KINDS, MESSAGES_SCHEMA
+from holdfast.pipeline.tables import ENDS, EVENTS
+
+NARROW = [name for name in EVENTS.names if name not in ("payload", "properties")]
+"""The columns of `events` that the life of a message is made from."""
 
 OLD = "old"
 """What stands in `event` for a row that an earlier batch left."""
@@ -29,14 +33,6 @@ CODES = (
     *("purged", "edited", OLD),
 )
 STATES = ("waiting", "leased", *ENDS)
-
-NUMBERS = (
-    *("planned_lsn", "duplicates", "edits", "ended_at", "ended_lsn", "ended_node", "leases", "failures", "releases"),
-    *("extensions", "first_leased_at", "last_leased_at", "last_failed_at", "leased_lsn", "first_lsn", "last_lsn"),
-    *("state", "outcome"),
-)
-"""What a row that was there before carries in `was`, as text with commas, beside the columns that events have too. (As
-an array it would cost many times the work for the rows that have none: they are dear to Spark's Arrow writer.)"""
 
 BEFORE = (
     ("was_outcome", "string"),  # how the row was before the batch; null: live, or there was none
@@ -48,61 +44,89 @@ BEFORE = (
 )
 """Columns that the rows have beside those of the table; only the build reads them."""
 
-BATCH_ROWS = 32_768
-
-_ARROW = {
-    "bigint": pa.int64(),
-    "int": pa.int32(),
-    "double": pa.float64(),
-    "string": pa.string(),
-    "boolean": pa.bool_(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-}
-SCHEMA = pa.schema(
-    [pa.field(column.name, _ARROW[column.kind]) for column in MESSAGES.columns]
-    + [pa.field(name, _ARROW[kind]) for name, kind in BEFORE]
-)
+SCHEMA = pa.schema([*MESSAGES_SCHEMA, *(pa.field(name, KINDS[kind]) for name, kind in BEFORE)])
 
 Ints = np.ndarray[Any, Any]
 NOTHING = np.iinfo(np.int64).min
 """Stands for null in a column of numbers."""
 
 
-def fold(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """All rows of one task; see the module."""
-    found = list(batches)
-    rows = pa.Table.from_batches(found).combine_chunks() if found else None
-    if rows is None or not rows.num_rows:
-        return
-    yield from _Fold(rows).result().to_batches(max_chunksize=BATCH_ROWS)
+def fold(events: pa.Table, old: pa.Table | None = None) -> pa.Table:
+    """The rows of all messages that `events` (columns NARROW; those that are null throughout may be left out) and `old`
+    (rows of the table) tell of, in the order of their ids, with the columns of SCHEMA. Text may be coded."""
+    old = MESSAGES_SCHEMA.empty_table() if old is None else old
+    if not events.num_rows and not old.num_rows:
+        return SCHEMA.empty_table()
+    return _Fold(events, old).result()
+
+
+def coded(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    """Text as numbers into a dictionary, if it is not so already."""
+    if isinstance(column, pa.ChunkedArray):
+        column = column.unify_dictionaries() if pa.types.is_dictionary(column.type) else column
+        column = column.combine_chunks()
+    return column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+
+
+def codes_of(column: pa.Array) -> Ints:
+    """The numbers of coded text; -1 where there is none."""
+    found: Ints = pc.fill_null(column.indices, -1).to_numpy(zero_copy_only=False).astype(np.int64)
+    return found
 
 
 class _Fold:
-    def __init__(self, rows: pa.Table) -> None:
-        event = _numbers(pc.index_in(rows["event"], pa.array(CODES)))
-        old = event == CODES.index(OLD)
-        ids = _numbers(rows["message_id"])
-        groups = pc.fill_null(rows["group"].combine_chunks().dictionary_encode().indices, -1)
-        lsn = np.where(old, -1, _numbers(rows["lsn"]))
-        order = np.lexsort((lsn, _numbers(groups), ids))
-        self.rows = rows.take(pa.array(order))
+    """Rows are numbered as they came, old ones first; places are positions in the order they are brought into."""
+
+    def __init__(self, events: pa.Table, old: pa.Table) -> None:
+        self._events, self._before_rows = events, old
         self._columns: dict[str, Ints] = {}
-        self.event = event[order]
-        ids, group = ids[order], _numbers(groups)[order]
-        new_message = np.r_[True, ids[1:] != ids[:-1]]
-        self.starts = np.flatnonzero(new_message | np.r_[True, group[1:] != group[:-1]])  # of message and group
+        self._texts: dict[str, pa.Array] = {}
+        olds, count = old.num_rows, old.num_rows + events.num_rows
+        ids, group, event = self._column("message_id"), codes_of(self._coded("group")), np.full(count, _OLD)
+        kinds = coded(events["event"])
+        event[olds:] = numbers_of(pc.index_in(kinds.dictionary, pa.array(CODES)))[codes_of(kinds)]
+        lsn = np.r_[np.full(olds, NOTHING), self._column("lsn")[olds:]]
+        self.order = np.lexsort((lsn, group, ids))
+        self.event, self.lsn = event[self.order], lsn[self.order]
+        ids, group = ids[self.order], group[self.order]
+        new_message = np.r_[True, ids[1:] != ids[:-1]][: len(ids)]
+        new_group = np.r_[True, group[1:] != group[:-1]][: len(ids)]
+        self.starts = np.flatnonzero(new_message | new_group)  # of message and group
         self.messages = np.flatnonzero(new_message[self.starts])  # of message, among those
         self.sizes = np.diff(np.r_[self.messages, len(self.starts)])
-        self.at = _numbers(self.rows["at"])
-        self.lsn = np.where(self.event == CODES.index(OLD), NOTHING, lsn[order])
+        self.at = self._column("at")[self.order]
         self.grouped = group[self.starts] >= 0
         self.old = self._last(OLD)
-        before = np.flatnonzero(self.event == CODES.index(OLD))
-        self._before_at = np.full(len(self.event), -1)
-        self._before_at[before] = np.arange(len(before))
-        texts = pc.split_pattern(self.rows["was"].combine_chunks().take(pa.array(before)), ",").flatten()
-        numbers = _numbers(pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts))
-        self._before_values = numbers.reshape(len(before), len(NUMBERS))
+        self._befores: dict[str, Ints] = {}
+
+    # --- columns ----------------------------------------------------------------------------------------------------
+
+    def _column(self, name: str) -> Ints:
+        """A column of numbers, old rows first."""
+        column = self._columns.get(name)
+        if column is None:
+            there = self._before_rows[_OF_OLD.get(name, name)]
+            here = self._events[name] if name in self._events.column_names else pa.nulls(len(self._events), pa.int64())
+            column = numbers_of(here) if not len(there) else np.r_[numbers_of(there), numbers_of(here)]
+            self._columns[name] = column
+        return column
+
+    def _words(self, name: str) -> pa.Array:
+        """A column of text, old rows first, coded if the events have it so."""
+        column = self._texts.get(name)
+        if column is None:
+            here = _text_of(self._events, name)
+            there = self._before_rows[name]
+            if pa.types.is_dictionary(here.type):
+                column = coded(pa.chunked_array([*_like(coded(there), here), here]) if len(there) else here)
+            else:
+                column = pa.concat_arrays([there.combine_chunks().cast(pa.string()), here]) if len(there) else here
+            self._texts[name] = column
+        return column
+
+    def _coded(self, name: str) -> pa.Array:
+        column = self._texts[name] = coded(self._words(name))
+        return column
 
     # --- facts ------------------------------------------------------------------------------------------------------
 
@@ -122,21 +146,31 @@ class _Fold:
         return np.add.reduceat(self._mask(event).astype(np.int64), self.starts)
 
     def _was(self, name: str) -> Ints:
-        """A number of the row that was there before."""
-        values = self._before_values
-        if not len(values):
+        """A number, or a state, of the row that was there before."""
+        if not len(self._before_rows):
             return np.full(len(self.starts), NOTHING)
-        places = np.where(self.old >= 0, self._before_at[np.maximum(self.old, 0)], -1)
-        return np.where(places >= 0, values[np.maximum(places, 0), NUMBERS.index(name)], NOTHING)
+        values = self._befores.get(name)
+        if values is None:
+            column = self._before_rows[name]
+            if pa.types.is_string(column.type) or pa.types.is_dictionary(column.type):
+                column = pc.index_in(column.cast(pa.string()), pa.array(STATES), skip_nulls=True)
+            values = self._befores[name] = numbers_of(column)
+        there = self.old >= 0
+        return np.where(there, values[np.where(there, self.order[self.old], 0)], NOTHING)
 
     def _number(self, name: str, places: Ints) -> Ints:
-        column = self._columns.get(name)
-        if column is None:
-            column = self._columns[name] = _numbers(self.rows[name])
-        return np.where(places >= 0, column[np.maximum(places, 0)], NOTHING)
+        if name not in self._events.column_names and not len(self._before_rows):
+            return np.full(len(places), NOTHING)
+        return np.where(places >= 0, self._column(name)[self.order[np.maximum(places, 0)]], NOTHING)
 
     def _text(self, name: str, places: Ints) -> pa.Array:
-        return self.rows[name].combine_chunks().take(pa.array(places, mask=places < 0))
+        column = self._words(name)
+        return column.take(pa.array(self.order[np.maximum(places, 0)], mask=places < 0))
+
+    def _named(self, name: str) -> Ints:
+        """Where the text is not null, by place."""
+        named: Ints = self._words(name).is_valid().to_numpy(zero_copy_only=False)
+        return named[self.order]
 
     def _of_message(self, places: Ints) -> Ints:
         """The greatest of a message's values, in each of its stretches."""
@@ -151,13 +185,15 @@ class _Fold:
         kept = self.grouped | ~self._any(self.grouped) | ~live
         columns |= self._before(live)
         arrays = [self._array(field, columns[field.name]) for field in SCHEMA]
-        return pa.Table.from_arrays(arrays, schema=SCHEMA).filter(pa.array(kept))
+        rows = pa.Table.from_arrays(arrays, SCHEMA.names)
+        return rows if kept.all() else rows.filter(pa.array(kept))
 
     def _array(self, field: pa.Field, column: Ints | pa.Array) -> pa.Array:
         if isinstance(column, pa.Array):
-            return column.cast(field.type)
+            return column
         if field.type == pa.string():  # a state or an outcome
-            return pa.array(STATES).take(pa.array(column, mask=column == NOTHING))
+            codes = np.where(column == NOTHING, 0, column).astype(np.int32)
+            return pa.DictionaryArray.from_arrays(pa.array(codes, mask=column == NOTHING), pa.array(STATES))
         if field.type in (pa.bool_(), pa.float64()):
             return pa.array(column, field.type, from_pandas=True)
         return pa.array(column, pa.int64(), mask=column == NOTHING).cast(field.type)
@@ -201,7 +237,7 @@ class _Fold:
         """What became of a message in one group."""
         leased, failed, ended = self._last("leased"), self._last("failed"), self._last(*ENDS)
         told = self._last("leased", "failed", "released", "extended")
-        spent = self._mask("failed", "dead", "dropped", "expired") & self.rows["error"].is_valid().to_numpy()
+        spent = self._mask("failed", "dead", "dropped", "expired") & self._named("error")
         spent_at = self._last_of(spent)
         leased_node, ended_node = self._number("node", leased), self._number("node", ended)
         again = (ended < 0) & (leased >= 0) & (leased_node == self._was("ended_node"))
@@ -248,7 +284,7 @@ class _Fold:
 
     def _who(self, ended: Ints, leased: Ints) -> Ints:
         """The place that names the consumer: the end if it names one, else the last lease, else the old row."""
-        named = self.rows["consumer"].is_valid().to_numpy()
+        named = self._named("consumer")
         by_end = (ended >= 0) & named[np.maximum(ended, 0)]
         return np.where(by_end, ended, np.where(leased >= 0, leased, self.old))
 
@@ -280,6 +316,9 @@ class _Fold:
         return _either(self._number("at", self._last(*ENDS)), self._was("ended_at"))
 
 
+_OLD = CODES.index(OLD)
+_OF_OLD = {"lsn": "enqueued_lsn", "at": "enqueued_at", "attempt": "attempts"}
+"""What the columns of an event are called in a row of the table."""
 _COUNTED = {"leases": "leased", "failures": "failed", "releases": "released", "extensions": "extended"}
 _LEADS_TO = {
     "leased": STATES.index("leased"),
@@ -290,7 +329,19 @@ _LEADS_TO = {
 }
 
 
-def _numbers(column: pa.ChunkedArray | pa.Array) -> Ints:
+def _text_of(events: pa.Table, name: str) -> pa.Array:
+    if name not in events.column_names:
+        return pa.DictionaryArray.from_arrays(pa.nulls(len(events), pa.int32()), pa.array([], pa.string()))
+    column = events[name]
+    return coded(column) if pa.types.is_dictionary(column.type) else column.combine_chunks()
+
+
+def _like(column: pa.Array, other: pa.Array) -> list[pa.Array]:
+    """Coded text in the exact type of another column's."""
+    return [column.cast(other.type)] if column.type != other.type else [column]
+
+
+def numbers_of(column: pa.ChunkedArray | pa.Array) -> Ints:
     """A column of whole numbers or times; null becomes NOTHING."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()

@@ -10,11 +10,11 @@ everything, too high for a while for one that started at the end of a queue that
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
 
+from holdfast.pipeline.arrow import schema_of
 from holdfast.pipeline.tables import ENDS, MINUTE_COUNTS, QUEUE_MINUTES
 
 BUCKETS_A_DOUBLING = 8
@@ -30,40 +30,60 @@ CARRIED = {
 BEGUN = {what.replace("carried", "begun"): column for what, column in CARRIED.items()}
 """The same of the moment before the first row that is there already. It counts for more: the other may be gone."""
 
-SCHEMA = pa.schema(
-    [
-        pa.field(
-            column.name,
-            {
-                "string": pa.string(),
-                "timestamp": pa.timestamp("us", tz="UTC"),
-                "bigint": pa.int64(),
-                "double": pa.float64(),
-                "map<int, bigint>": pa.map_(pa.int32(), pa.int64()),
-            }[column.kind],
-        )
-        for column in QUEUE_MINUTES.columns
-    ]
-)
+SCHEMA = schema_of(QUEUE_MINUTES.columns)
 
 Facts = dict[str, int]
-Minutes = dict[datetime, Facts]
+Minutes = dict[int, Facts]
 Row = dict[str, Any]
+
+
+Queues = dict[tuple[str, str], dict[str | None, Minutes]]
 
 
 def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The rows of all queues of one task, from their facts."""
-    queues: dict[tuple[str, str], dict[str | None, Minutes]] = {}
-    for batch in batches:
-        columns = [
-            batch.column(name).to_pylist() for name in ("namespace", "queue", "group", "minute", "what", "value")
-        ]
-        for namespace, queue, group, minute, what, value in zip(*columns, strict=True):
-            facts = queues.setdefault((namespace, queue), {}).setdefault(group, {}).setdefault(minute, {})
-            facts[what] = facts.get(what, 0) + value
+    found = list(batches)
+    if found:
+        yield from rows_of(pa.Table.from_batches(found)).to_batches()
+
+
+def rows_of(facts: pa.Table, old: pa.Table | None = None) -> pa.Table:
+    """The rows that follow from facts and from `old` ones, which are made anew. All of a queue must be there, from the
+    first minute that changes."""
+    queues: Queues = {}
+    facts = _plain_minutes(facts)
+    columns = [facts[name].to_pylist() for name in ("namespace", "queue", "group", "minute", "what", "value")]
+    for namespace, queue, group, minute, what, value in zip(*columns, strict=True):
+        said = queues.setdefault((namespace, queue), {}).setdefault(group, {}).setdefault(minute, {})
+        said[what] = said.get(what, 0) + value
+    if old is not None:
+        _say_again(queues, _plain_minutes(old).sort_by("minute").to_pylist())
     made = [row for name, groups in sorted(queues.items()) for row in _queue(*name, groups)]
-    if made:
-        yield from pa.Table.from_pylist(made, SCHEMA).to_batches()
+    return pa.Table.from_pylist(made, SCHEMA)
+
+
+def _plain_minutes(rows: pa.Table) -> pa.Table:
+    """Minutes as whole numbers, which cost a tenth of what times do."""
+    return rows.set_column(rows.column_names.index("minute"), "minute", rows["minute"].cast(pa.int64()))
+
+
+def _say_again(queues: Queues, old: list[Row]) -> None:
+    """What rows say that are there already, in the order of their minutes."""
+    begun: set[tuple[str, str, str | None]] = set()
+    for row in old:
+        key = (row["namespace"], row["queue"], row["group"])
+        said = queues.setdefault(key[:2], {}).setdefault(key[2], {}).setdefault(row["minute"], {})
+        told = [(name, row[name]) for name in (*MINUTE_COUNTS, "gone")]
+        told += [(f"wait:{bucket}", count) for bucket, count in row["waits"]]
+        told += [(f"processing:{bucket}", count) for bucket, count in row["processings"]]
+        if key not in begun:  # where it stood before: retention may have taken what came before
+            begun.add(key)
+            ended = row["gone"] if row["group"] is None else sum(row[end] for end in ENDS)
+            stood = (row["enqueued_total"] - row["enqueued"], row["ended_total"] - ended, row["skipped"])
+            told += zip(BEGUN, stood, strict=True)
+        for what, value in told:
+            if value or what in BEGUN:
+                said[what] = said.get(what, 0) + value
 
 
 def _queue(namespace: str, queue: str, groups: dict[str | None, Minutes]) -> list[Row]:
@@ -71,7 +91,7 @@ def _queue(namespace: str, queue: str, groups: dict[str | None, Minutes]) -> lis
     own: list[Row] = []
     before = _carried(groups.get(None, {}))
     enqueued, gone = before["carried:enqueued"], before["carried:ended"]
-    history: list[tuple[datetime, int, int]] = []  # minute, enqueued and gone up to its end
+    history: list[tuple[int, int, int]] = []  # minute, enqueued and gone up to its end
     start = (enqueued, gone)
     for minute, facts in sorted(_minutes(groups.get(None, {})).items()):
         enqueued += facts.get("enqueued", 0)
@@ -89,7 +109,7 @@ def _group(
     group: str,
     minutes: Minutes,
     start: tuple[int, int],
-    history: list[tuple[datetime, int, int]],
+    history: list[tuple[int, int, int]],
 ) -> list[Row]:
     before = _carried(minutes)
     seen = before["seen"]
@@ -128,7 +148,7 @@ def _minutes(minutes: Minutes) -> Minutes:
     return {
         minute: facts
         for minute, facts in minutes.items()
-        if any(what not in CARRIED and what not in BEGUN for what in facts)
+        if any(value and what not in CARRIED and what not in BEGUN for what, value in facts.items())
     }
 
 
@@ -136,7 +156,7 @@ def _row(
     namespace: str,
     queue: str,
     group: str | None,
-    minute: datetime,
+    minute: int,
     facts: Facts,
     totals: tuple[int, int, int],
     depth: int,
