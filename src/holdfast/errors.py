@@ -197,7 +197,7 @@ class MessageNotWaiting(HoldfastError):
 
 
 class RedriveNotFound(HoldfastError):
-    """Redrive {redrive!r} of this queue is not known: it ended long ago, or before the server was started."""
+    """Redrive {redrive!r} of this queue is not known: it was never begun, or ended long ago and was forgotten."""
 
     code = "redrive_not_found"
     http = 404

@@ -117,13 +117,25 @@ async def test_undo_takes_back_what_nobody_consumed_and_names_the_rest(node: Nod
 
 
 async def test_a_message_that_one_of_two_groups_has_done_is_not_taken_back(node: Node) -> None:
-    await node.create_queue(TASKS, {})
-    await node.create_group(TASKS, "g", earliest=True)
     letters = await bury(node, 2)
-    await node.create_group(TASKS, "h", earliest=True)
-    await node.audited_redrive(DEAD, "a", dict.fromkeys(letters))
-    await settle(node, Verb.ACK, 1)
+    other = ("default", "other")
+    for group in ("g", "h"):
+        await node.create_group(other, group)
+    await node.audited_redrive(DEAD, "a", dict.fromkeys(letters), to="other")
+    await node.settle(other, "g", [Settlement(i.message.id, i.token) for i in await node.lease(other, "g", 1)])
     assert sorted(fates(await node.undo_redrive(DEAD, "a", 0, 100))) == ["partly", "undone"]
+
+
+async def test_a_letter_goes_to_the_group_it_died_in_and_is_taken_back_from_there(node: Node) -> None:
+    await node.create_group(TASKS, "h")
+    await node.create_group(TASKS, "g")
+    letters = await bury(node, 2)
+    held = len(await node.lease(TASKS, "h", 10))
+    assert fates(await node.audited_redrive(DEAD, "a", dict.fromkeys(letters))) == ["moved", "moved"]
+    assert (held, await node.lease(TASKS, "h", 10)) == (2, [])
+    await settle(node, Verb.ACK, 1)
+    assert sorted(fates(await node.undo_redrive(DEAD, "a", 0, 100))) == ["gone", "undone"]
+    assert await node.lease(TASKS, "g", 10) == []
 
 
 async def test_what_cannot_go_stays_and_says_why(node: Node) -> None:

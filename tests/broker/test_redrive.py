@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
+from holdfast.broker.letters import Letters
 from holdfast.broker.node import Node
-from holdfast.broker.redrive import IDS_MAX, Letters, Redriven
-from holdfast.core.commands import Draft, Settlement, Verb
+from holdfast.broker.redrive import IDS_MAX, Destination, Redriven
+from holdfast.core.commands import Draft, Leased, Settlement, Verb
 from holdfast.core.records import Extra
 from holdfast.errors import InvalidArgument, QueueNotFound
 
@@ -78,7 +81,7 @@ async def test_a_message_in_the_dead_queue_that_is_no_letter_needs_a_target(node
     assert moved(steps) == 1
     (refused,) = [error for step in await run(node) for error in step.refused.values()]
     assert isinstance(refused, InvalidArgument)
-    assert moved(await run(node, target="elsewhere")) == 1
+    assert moved(await run(node, to=Destination(queue="elsewhere"))) == 1
 
 
 async def test_what_cannot_be_is_refused(node: Node) -> None:
@@ -91,3 +94,52 @@ async def test_what_cannot_be_is_refused(node: Node) -> None:
         await run(node, Letters(ids=frozenset(range(IDS_MAX + 1))))
     await node.update_queue(TASKS, {"dlq.enabled": False})
     assert node.dead_queue(TASKS) is None
+
+
+async def reject(node: Node, group: str, leased: list[Leased]) -> None:
+    await node.settle(TASKS, group, [Settlement(item.message.id, item.token, Verb.REJECT) for item in leased])
+
+
+async def test_letters_go_back_in_the_order_they_died(node: Node) -> None:
+    await node.create_queue(TASKS, {"partitions": 7})
+    keyed = [Draft(b"%d" % n, extra=Extra(key=f"k{n}")) for n in range(600)]
+    await node.enqueue(TASKS, keyed)
+    leased = await node.lease(TASKS, "g", 600)
+    assert [item.message.payload for item in leased] == [draft.payload for draft in keyed]
+    await reject(node, "g", leased[300:])
+    for item in reversed(leased[290:300]):
+        await reject(node, "g", [item])
+    await reject(node, "g", leased[:290])
+    assert moved(await run(node)) == 600
+    died = [*range(300, 600), *reversed(range(290, 300)), *range(290)]
+    back = await node.lease(TASKS, "g", 600)
+    assert [int(item.message.payload) for item in back] == died
+
+
+async def test_a_letter_that_is_leased_or_gone_when_its_turn_comes_is_left(node: Node) -> None:
+    await bury(node, 20)
+    steps = node.redrive(DEAD, rate=10.0, pause=lambda _: asyncio.sleep(0))
+    await anext(steps)
+    [held] = await node.lease(DEAD, "g", 1)
+    last = (await node.browse(DEAD, 100)).messages[-1][1]
+    await node.delete(DEAD, last.id)
+    rest = [step async for step in steps]
+    assert sum(step.leased for step in rest) == 1
+    assert moved(rest) == 17
+    await node.settle(DEAD, "g", [Settlement(held.message.id, held.token)])
+    assert await depths(node) == (0, 18)
+
+
+async def test_a_letter_goes_back_to_the_group_it_died_in(node: Node) -> None:
+    for group in ("a", "b"):
+        await node.create_group(TASKS, group)
+    await node.enqueue(TASKS, [Draft(b"x")])
+    await node.settle(TASKS, "b", [Settlement(i.message.id, i.token) for i in await node.lease(TASKS, "b", 1)])
+    await reject(node, "a", await node.lease(TASKS, "a", 1))
+    assert moved(await run(node)) == 1
+    assert await node.lease(TASKS, "b", 10) == []
+    [back] = await node.lease(TASKS, "a", 10)
+    assert back.message.payload == b"x"
+    await reject(node, "a", [back])
+    assert moved(await run(node, to=Destination(all_groups=True))) == 1
+    assert len(await node.lease(TASKS, "a", 10)) == len(await node.lease(TASKS, "b", 10)) == 1

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
+from holdfast.broker import node as node_module
+from holdfast.broker import redrive_jobs
+from holdfast.broker.letters import Letters
 from holdfast.broker.node import Node
-from holdfast.broker.redrive import Letters
+from holdfast.broker.redrive import Destination
 from holdfast.broker.redrive_jobs import Job, JobState, Wish
 from holdfast.core.commands import Draft, Settlement, Verb
-from holdfast.errors import LimitExceeded, QueueNotFound, RedriveNotFound
+from holdfast.core.records import Table
+from holdfast.errors import LimitExceeded, QueueNotFound, RedriveNotFound, StoreUnavailable
+from holdfast.store import open_store
+from holdfast.store.faulty import Fault, FaultyStore
+from tests.broker.conftest import Restart, config_for
 
 JOBS = ("default", "jobs")
 DEAD = ("default", "dlq/jobs")
@@ -24,8 +32,13 @@ async def die(node: Node, count: int, error: str = "no good") -> list[int]:
     return receipt.ids
 
 
+def told(job: Job) -> tuple[JobState, int, int, int]:
+    progress = job.progress
+    return progress.state, progress.looked_at, progress.moved, progress.skipped
+
+
 async def run(node: Node, **wish: object) -> Job:
-    job = node.redrives.start(Wish(queue="jobs", dead_queue=DEAD, **wish))  # type: ignore[arg-type]
+    job = await node.redrives.start(Wish(queue="jobs", dead_queue=DEAD, **wish))  # type: ignore[arg-type]
     await job.ended.wait()
     return job
 
@@ -33,7 +46,7 @@ async def run(node: Node, **wish: object) -> Job:
 async def test_all_dead_letters_go_back_and_name_their_source(node: Node) -> None:
     sources = await die(node, 250)
     job = await run(node)
-    assert (job.state, job.looked_at, job.moved, job.skipped) == (JobState.DONE, 250, 250, 0)
+    assert told(job) == (JobState.DONE, 250, 250, 0)
     back = await node.lease(JOBS, "g", 250)
     assert {item.message.extra.origin.source_id for item in back if item.message.extra.origin} == set(sources)
 
@@ -42,57 +55,57 @@ async def test_a_dry_run_counts_and_changes_nothing(node: Node) -> None:
     await die(node, 5, "timeout talking to db")
     await die(node, 3, "no such user")
     job = await run(node, letters=Letters(error="timeout"), dry_run=True)
-    assert (job.looked_at, job.moved) == (8, 5)
+    assert (job.progress.looked_at, job.progress.moved) == (8, 5)
     assert (await node.stats(DEAD)).depth == 8
 
 
 async def test_letters_go_elsewhere_only_to_a_queue_that_exists(node: Node) -> None:
     await die(node, 1)
     with pytest.raises(QueueNotFound):
-        await run(node, to="aside")
+        await run(node, to=Destination(queue="aside"))
     await node.create_queue(("default", "aside"))
-    assert (await run(node, to="aside")).moved == 1
+    assert (await run(node, to=Destination(queue="aside"))).progress.moved == 1
     assert (await node.stats(("default", "aside"))).depth == 1
 
 
 async def test_a_queue_of_which_nothing_has_died_has_nothing_to_redrive(node: Node) -> None:
     job = await run(node)
-    assert (job.state, job.moved) == (JobState.DONE, 0)
+    assert (job.progress.state, job.progress.moved) == (JobState.DONE, 0)
 
 
 async def test_a_full_destination_is_waited_for(node: Node) -> None:
     await die(node, 3)
     await node.update_queue(JOBS, {"max_depth": 1})
-    job = node.redrives.start(Wish(queue="jobs", dead_queue=DEAD))
-    while not job.problem:
+    job = await node.redrives.start(Wish(queue="jobs", dead_queue=DEAD))
+    while not job.progress.problem:
         await node.stats(JOBS)
         await asyncio.sleep(0)
-    assert (job.state, job.moved) == (JobState.RUNNING, 1)
+    assert (job.progress.state, job.progress.moved) == (JobState.RUNNING, 1)
     await node.update_queue(JOBS, {"max_depth": 10})
     await job.ended.wait()
-    assert (job.state, job.moved, job.skipped) == (JobState.DONE, 3, 0)
+    assert (job.progress.state, job.progress.moved, job.progress.skipped) == (JobState.DONE, 3, 0)
 
 
 async def test_a_job_that_waits_can_be_cancelled_and_what_it_moved_stays_moved(node: Node) -> None:
     await die(node, 3)
     await node.update_queue(JOBS, {"max_depth": 1})
-    job = node.redrives.start(Wish(queue="jobs", dead_queue=DEAD))
-    while not job.problem:
+    job = await node.redrives.start(Wish(queue="jobs", dead_queue=DEAD))
+    while not job.progress.problem:
         await node.stats(JOBS)
         await asyncio.sleep(0)
     job.cancel()
     await job.ended.wait()
-    assert (job.state, job.moved) == (JobState.CANCELLED, 1)
+    assert (job.progress.state, job.progress.moved) == (JobState.CANCELLED, 1)
     assert (await node.stats(DEAD)).depth == 2
 
 
 async def test_letters_that_die_again_are_not_part_of_the_same_redrive(node: Node) -> None:
     await die(node, 1)
-    job = node.redrives.start(Wish(queue="jobs", dead_queue=DEAD))
+    job = await node.redrives.start(Wish(queue="jobs", dead_queue=DEAD))
     [again] = await node.lease(JOBS, "g", 1, wait=30_000_000)
     await node.settle(JOBS, "g", [Settlement(again.message.id, again.token, Verb.REJECT)])
     await job.ended.wait()
-    assert job.moved == 1
+    assert job.progress.moved == 1
     assert (await node.stats(DEAD)).depth == 1
 
 
@@ -100,9 +113,9 @@ async def test_only_so_many_redrives_run_at_a_time_and_ended_ones_can_be_asked_f
     await die(node, 2)
     await node.update_queue(JOBS, {"max_depth": 1})
     limit = node.config.limits.max_redrives
-    jobs = [node.redrives.start(Wish(queue="jobs", dead_queue=DEAD)) for _ in range(limit)]
+    jobs = [await node.redrives.start(Wish(queue="jobs", dead_queue=DEAD)) for _ in range(limit)]
     with pytest.raises(LimitExceeded):
-        node.redrives.start(Wish(queue="jobs", dead_queue=DEAD))
+        await node.redrives.start(Wish(queue="jobs", dead_queue=DEAD))
     for job in jobs:
         job.cancel()
         await job.ended.wait()
@@ -112,8 +125,64 @@ async def test_only_so_many_redrives_run_at_a_time_and_ended_ones_can_be_asked_f
         node.redrives.get(JOBS, jobs[0].id)
 
 
-async def test_a_stopped_node_ends_its_redrives(node: Node) -> None:
+async def test_a_stop_interrupts_a_job_and_the_next_start_goes_on_with_it(restart: Restart) -> None:
+    node = await restart()
     await die(node, 5)
-    job = node.redrives.start(Wish(queue="jobs", dead_queue=DEAD, rate=0.5))
-    await node.redrives.stop()
-    assert job.state is JobState.CANCELLED
+    await node.update_queue(JOBS, {"max_depth": 2})
+    job = await node.redrives.start(Wish(queue="jobs", dead_queue=DEAD, limit=4))
+    while not job.progress.problem:
+        await node.stats(JOBS)
+        await asyncio.sleep(0)
+    ended = await run(node, letters=Letters(error="something else"))
+    node = await restart()
+    [known, again] = node.redrives.of(DEAD)
+    assert (known.id, told(known)) == (ended.id, told(ended))
+    assert (again.id, again.wish, again.progress.moved) == (job.id, job.wish, 2)
+    assert again.progress.state is JobState.RUNNING
+    await node.update_queue(JOBS, {"max_depth": 10})
+    await again.ended.wait()
+    assert (again.progress.state, again.progress.moved) == (JobState.DONE, 4)
+    assert (await node.stats(DEAD)).depth == 1
+    node = await restart()
+    assert node.redrives.get(DEAD, job.id).progress == again.progress
+
+
+async def test_a_job_that_was_cancelled_is_not_taken_up(restart: Restart) -> None:
+    node = await restart()
+    await die(node, 3)
+    job = await node.redrives.start(Wish(queue="jobs", dead_queue=DEAD, rate=0.1))
+    job.cancel()
+    await job.ended.wait()
+    node = await restart()
+    assert node.redrives.get(DEAD, job.id).progress == job.progress
+    assert (await node.stats(DEAD)).depth == 3 - job.progress.moved
+
+
+@pytest.mark.parametrize("after", [False, True])
+async def test_a_store_that_fails_in_the_middle_is_waited_for_and_nothing_is_counted_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: bool
+) -> None:
+    monkeypatch.setattr(node_module, "RECOVERY_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(redrive_jobs, "PAUSE_SECONDS", 0.0)
+    faults: list[Fault] = []
+    store = FaultyStore(open_store("memory", tmp_path), write=lambda: faults.pop() if faults else None)
+    node = Node(config_for(tmp_path), store)
+    await node.start()
+    await die(node, 600)
+    job = await node.redrives.start(Wish(queue="jobs", dead_queue=DEAD, rate=1000.0))
+    while not job.progress.moved:
+        await asyncio.gather(node.stats(DEAD), asyncio.sleep(0))
+    faults.append(Fault(StoreUnavailable(problem="simulated"), after=after))
+    await job.ended.wait()
+    assert not faults
+    assert (job.progress.state, job.progress.moved) == (JobState.DONE, 600)
+    assert ((await node.stats(DEAD)).depth, (await node.stats(JOBS)).depth) == (0, 600)
+    await node.stop()
+
+
+async def test_old_jobs_are_forgotten(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redrive_jobs, "KEPT", 2)
+    jobs = [await run(node) for _ in range(4)]
+    assert node.redrives.of(DEAD) == jobs[:0:-1]
+    kept = node.engine.store.scan(Table.META, b"redrive", b"redrivf", 100)
+    assert len(kept) == 6

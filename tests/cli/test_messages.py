@@ -188,7 +188,7 @@ def test_dead_letters_are_redriven_and_purged_by_filter(shell: Shell) -> None:
     assert shell.done("dlq", "redrive", "q", "--error", "do a", "--dry-run").stderr.startswith("Would bring 2 dead")
     assert shell.run("dlq", "redrive", "q", "--error", "do a").exit_code == 2
     assert "Brought back 2 dead letters of q." in shell.done("dlq", "redrive", "q", "--error", "do a", "-y").stderr
-    assert sorted(message["text"] for message in shell.json("browse", "q")) == ["a1", "a2"]
+    assert [message["text"] for message in shell.json("browse", "q")] == ["a1", "a2"]
     assert "No dead letters of q match." in shell.done("dlq", "redrive", "q", "--reason", "expired", "-y").stderr
     job = json.loads(shell.done("dlq", "redrive", "q", "-y", "--to", "q", "-o", "json").stdout)
     assert (job["state"], job["moved"]) == ("done", 1)

@@ -62,6 +62,30 @@ async def test_redrive_counts_first_then_moves_what_matches(http: httpx.AsyncCli
     assert [letter["text"] for letter in (await http.get(f"{QUEUE}/dlq")).json()["messages"]] == ["bad input"]
 
 
+async def test_letters_go_to_the_group_they_died_in_or_to_the_one_that_is_named(http: httpx.AsyncClient) -> None:
+    await die(http, "boom", "bang")
+    await http.put(f"{QUEUE}/groups/late", json={})
+    [boom, bang] = (await http.get(f"{QUEUE}/dlq")).json()["messages"]
+    assert (await http.post(f"{QUEUE}/dlq/{boom['id']}/retry")).status_code == 200
+    both = await http.post(f"{QUEUE}/dlq/{bang['id']}/retry", params={"group": "late", "all_groups": "true"})
+    assert both.json()["code"] == "invalid_argument"
+    nobody = await http.post(f"{QUEUE}/dlq/redrive", json={"group": "nobody"})
+    assert (nobody.status_code, nobody.json()["code"]) == (404, "group_not_found")
+    vague = await http.post("/api/v1/queues/dlq%2Fjobs/dlq/redrive", json={"group": "late"})
+    assert "needs `to`" in vague.json()["detail"]
+    job = (await http.post(f"{QUEUE}/dlq/redrive", json={"group": "late"})).json()
+    assert job["group"] == "late"
+    while job["state"] == "running":
+        job = (await http.get(f"{QUEUE}/dlq/redrive/{job['id']}")).json()
+    assert job["moved"] == 1
+    got = {
+        group: [item["text"] for item in (await http.post(f"{QUEUE}/leases", json=wish)).json()["deliveries"]]
+        for group in ("default", "late")
+        if (wish := {"group": group, "limit": 10})
+    }
+    assert got == {"default": ["boom"], "late": ["bang"]}
+
+
 async def test_a_redrive_at_a_rate_can_be_cancelled(http: httpx.AsyncClient) -> None:
     await die(http, *["slow"] * 20)
     job = (await http.post(f"{QUEUE}/dlq/redrive", json={"rate": 0.1})).json()

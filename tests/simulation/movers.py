@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from holdfast.broker.redrive import Letters, Redriven, redrive
+from holdfast.broker.letters import Letters
+from holdfast.broker.redrive import Destination, Redriven, redrive
 from holdfast.core.commands import Draft, Enqueued
 from holdfast.core.records import Extra, Origin
-from holdfast.errors import HoldfastError, InvalidArgument, QueueNotFound
+from holdfast.errors import GroupNotFound, HoldfastError, InvalidArgument, QueueNotFound, WrongGroupKind
 from tests.simulation.machine import NAMESPACE
 from tests.simulation.mail import Mail, Queue, must
 from tests.simulation.readers import Readers
@@ -26,6 +27,8 @@ class Movers(Readers):
         reasons = frozenset(random.sample(REASONS, random.choice((0, 0, 2))))
         ids = frozenset(random.sample(sorted(queue.mails), min(len(queue.mails), random.choice((0, 0, 2)))))
         discard = random.random() < 0.1
+        to = Destination(queue=target, all_groups=random.random() < 0.3)
+        order = sorted(ids) if ids else _by_death(queue)
         matching = {m.id for m in queue.mails.values() if m.listed and (not ids or m.id in ids) and _fits(m, reasons)}
         leased = {message_id for message_id in matching if machine.model.leased_in(queue.mails[message_id])}
         work = redrive(
@@ -33,7 +36,7 @@ class Movers(Readers):
             (NAMESPACE, queue.name),
             Letters(ids=ids, reasons=reasons),
             lambda: machine.now,
-            target=target,
+            to=to,
             step=random.choice((1, 3, 100)),
             discard=discard,
         )
@@ -42,31 +45,36 @@ class Movers(Readers):
         for done in work:
             tried |= {letter for letter, _ in done.moved} | set(done.refused)
             held += done.leased
-            self._moved(queue, done, target, discard)
+            self._moved(queue, done, to, order, discard)
             if random.random() < 0.3:
                 machine.write()
         must(tried == matching - leased, f"{queue.name}: redrive tried {tried} of {matching} without {leased}")
         must(held == len(leased), f"{queue.name}: {held} leased, not {leased}")
 
-    def _moved(self, queue: Queue, done: Redriven, target: str, discard: bool) -> None:
+    def _moved(self, queue: Queue, done: Redriven, to: Destination, order: list[int], discard: bool) -> None:
         model = self.machine.model
-        by_target: dict[str, list[tuple[int, int | HoldfastError]]] = {}
-        order: list[tuple[int, int | HoldfastError]] = [*done.moved, *done.refused.items()]
-        for letter, became in sorted(order, key=lambda item: queue.mails[item[0]].seq):
-            to = target or queue.mails[letter].source_queue
-            by_target.setdefault(to, []).append((letter, became))
-        for to, pairs in by_target.items():
+        by_target: dict[tuple[str, str], list[tuple[int, int | HoldfastError]]] = {}
+        became = dict(done.moved) | done.refused
+        for letter in sorted(became, key=order.index):
+            mail = queue.mails[letter]
+            home = mail.source is not None and not to.queue and not to.all_groups
+            group = mail.source[1] if mail.source is not None and home else ""
+            by_target.setdefault((to.queue or mail.source_queue, group), []).append((letter, became[letter]))
+        for (name, group), pairs in by_target.items():
             if discard:
                 must(all(became == 0 for _, became in pairs), f"{queue.name}: thrown away to {pairs}")
-            elif to not in model.queues or to == queue.name:
+            elif name not in model.queues or name == queue.name:
                 nowhere = all(isinstance(became, (QueueNotFound, InvalidArgument)) for _, became in pairs)
-                must(nowhere, f"{queue.name}: redriven to {to!r}, which is not there: {pairs}")
+                must(nowhere, f"{queue.name}: redriven to {name!r}, which is not there: {pairs}")
+            elif group and not _takes(model.queues[name], group):
+                nobody = all(isinstance(became, (GroupNotFound, WrongGroupKind)) for _, became in pairs)
+                must(nobody, f"{queue.name}: redriven to group {group!r}, which is not there: {pairs}")
             else:
-                self._arrived(queue, to, pairs)
+                self._arrived(queue, name, group, pairs)
         for letter, _ in done.moved:
             model.remove(queue, queue.mails[letter], "purged")
 
-    def _arrived(self, queue: Queue, to: str, pairs: list[tuple[int, int | HoldfastError]]) -> None:
+    def _arrived(self, queue: Queue, to: str, group: str, pairs: list[tuple[int, int | HoldfastError]]) -> None:
         model = self.machine.model
         drafts = [_draft(queue.name, queue.mails[letter]) for letter, _ in pairs]
         reply = Enqueued([0] * len(pairs))
@@ -84,6 +92,30 @@ class Movers(Readers):
         stored = self.machine.engine.queues[NAMESPACE, to]
         partitions = [stored._partition(draft) if len(stored.shards) > 1 else 0 for draft in drafts]
         model.enqueue(to, drafts, partitions, reply, self.machine.now)
+        target = model.queues[to]
+        for index, message_id in enumerate(reply.ids):
+            if group and message_id and index not in reply.duplicates:
+                for other in target.leasing():
+                    if other.name != group and group in target.groups:
+                        model.end(target, target.mails[message_id], other.name, "purged")
+
+
+def _by_death(queue: Queue) -> list[int]:
+    """Ids of letters as they died: by time, letters of one time by their sources."""
+    died: list[tuple[int, int, int]] = []
+    for partition in range(len(queue.next_seq)):
+        latest = 0
+        for mail in sorted(queue.in_partition(partition), key=lambda mail: mail.seq):
+            if mail.listed:
+                latest = max(latest, mail.enqueued_at)
+                died.append((latest, mail.source[0] if mail.source is not None else mail.id, mail.id))
+    return [message_id for _, _, message_id in sorted(died)]
+
+
+def _takes(queue: Queue, group: str) -> bool:
+    """Whether a letter can be for this group: it is there, or none is, and the first to come will have it."""
+    found = queue.groups.get(group)
+    return not found.cursor if found is not None else not queue.leasing()
 
 
 def _fits(mail: Mail, reasons: frozenset[str]) -> bool:

@@ -179,7 +179,17 @@ def a_letter_forgets_the_state(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(engine_module.Engine, "_with_states", lambda self, queue, shard, group, doomed: doomed)
 
 
+def a_redriven_message_is_for_everybody(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(enqueue, "_only", lambda shard, command: None)
+
+
+def a_group_comes_upon_what_is_for_another(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Shard, "_not_for", lambda self, group, rows: set())
+
+
 BREAKS: list[Break] = [
+    a_redriven_message_is_for_everybody,
+    a_group_comes_upon_what_is_for_another,
     a_letter_forgets_the_state,
     a_move_is_two_batches,
     a_decision_is_not_stored,

@@ -22,7 +22,8 @@ from msgspec.structs import replace
 from holdfast.broker import admin
 from holdfast.broker.catalog import Queue
 from holdfast.broker.engine import Engine, Limits
-from holdfast.broker.redrive import Letters, redrive
+from holdfast.broker.letters import Letters
+from holdfast.broker.redrive import Destination, redrive
 from holdfast.core.admin import AT_ONCE
 from holdfast.core.commands import (
     Draft,
@@ -470,7 +471,9 @@ class Scene:
             ("default", queue),
             which,
             self._clock,
-            target=options.get("target", ""),
+            to=Destination(
+                queue=options.get("target", ""), group=options.get("group", ""), all_groups="all" in options
+            ),
             limit=int(options.get("limit", "0")),
             dry_run="dry" in options,
             discard="discard" in options,

@@ -15,11 +15,11 @@ import msgspec
 
 from holdfast.broker.catalog import Queue, QueueName
 from holdfast.broker.engine import Engine
-from holdfast.broker.redrive import PROTOCOL, STEP, destination, with_states
+from holdfast.broker.redrive import STEP, Destination, destination, enqueue_for, newest, with_states, withdraw
 from holdfast.core.audits import OWN_PROPERTIES, Audit, Audited, letter_again, redriven
 from holdfast.core.commands import Find, Standing, Withdraw
 from holdfast.core.queue import dead_queue_of
-from holdfast.core.records import Message, Table, source_key
+from holdfast.core.records import FLAG_CHOSEN, Message, Table, source_key
 from holdfast.core.shard import Shard
 from holdfast.core.states import Reason, State
 from holdfast.errors import HoldfastError, MessageNotFound
@@ -80,6 +80,8 @@ def _standing(
         return LetterFate(was.letter, fate, was.queue, was.message), None
     shard, message, standings = found
     states = {standing.state for standing in standings}
+    if message.extra.flags & FLAG_CHOSEN:
+        states.discard("settled")  # for the other groups it never was
     fate = Fate.LEASED if State.LEASED in states else Fate.PARTLY if "settled" in states else Fate.WAITING
     told = LetterFate(was.letter, fate, was.queue, was.message)
     return told, (queue, shard, message) if fate is Fate.WAITING else None
@@ -135,7 +137,7 @@ def move(
 
 def _move(engine: Engine, audit: Audit, queue: Queue, letters: Payloads, demand: Demand, now: int) -> list[LetterFate]:
     told: dict[int, LetterFate] = {}
-    by_shard: dict[int, tuple[Shard, list[Message]]] = {}
+    going: list[tuple[Shard, Message]] = []
     for letter, was in zip(letters, engine.audits.known(audit, letters), strict=True):
         if was is not None:
             fate = Fate.UNDONE if was.undone else Fate.REPEATED
@@ -147,47 +149,45 @@ def _move(engine: Engine, audit: Audit, queue: Queue, letters: Payloads, demand:
         elif any(standing.state == State.LEASED for standing in found[2]):
             told[letter] = LetterFate(letter, Fate.LEASED)
         else:
-            by_shard.setdefault(found[0].number, (found[0], []))[1].append(found[1])
-    for shard, messages in by_shard.values():
-        told |= _move_from(engine, audit, queue, shard, messages, letters, demand, now)
+            going.append(found[:2])
+    told |= _bring(engine, audit, queue, going, letters, demand, now)
     return [told[letter] for letter in letters]
 
 
-def _move_from(
+def _bring(
     engine: Engine,
     audit: Audit,
     queue: Queue,
-    shard: Shard,
-    letters: list[Message],
+    letters: list[tuple[Shard, Message]],
     payloads: Payloads,
     demand: Demand,
     now: int,
 ) -> dict[int, LetterFate]:
-    """Letters of one shard: the new messages, the end of the letters and the records of it in one batch."""
+    """For each destination: the new messages, the end of the letters and the records of it in one batch."""
     refused: dict[int, HoldfastError] = {}
-    by_target: dict[str, list[Message]] = {}
-    for letter in with_states(engine, queue, shard, letters, now):
-        origin = letter.extra.origin
-        to = audit.to or (origin.source_queue if origin else "")
+    to = Destination(queue=audit.to)
+    by_target: dict[tuple[str, str], list[tuple[Shard, Message]]] = {}
+    for shard, letter in newest(engine, queue, letters, now):
+        name, group = to.of(letter)
         try:
             if payloads[letter.id] is not None:
-                demand(to)
-            by_target.setdefault(to, []).append(letter)
+                demand(name)
+            by_target.setdefault((name, group), []).append((shard, letter))
         except HoldfastError as error:
             refused[letter.id] = error
-    targets = {to: destination(engine, queue, to, going, refused, now) for to, going in by_target.items()}
-    engine.write_early()  # nothing may have to be written before all of it is gathered
-    moved: dict[int, Audited] = {}
-    for to, target in targets.items():
-        if target is not None:
-            moved |= _deliver(engine, audit, queue, target, by_target[to], payloads, refused, now)
-    gone = [letter.seq for letter in letters if letter.id in moved]
-    if gone:
-        count = engine.step(queue, shard, Withdraw(gone, Reason.REDRIVEN), now)
-        assert count == len(gone), "a letter that was redriven was not there any more"
-        audit.moved += len(gone)
-        engine.audits.record(audit, moved.values(), now)
-    told = {one: LetterFate(one, Fate.MOVED, was.queue, was.message) for one, was in moved.items()}
+    told: dict[int, LetterFate] = {}
+    for (name, group), going in by_target.items():
+        here = [letter for _, letter in going]
+        target = destination(engine, queue, name, group, here, refused, now)
+        if target is None:
+            continue
+        engine.write_early()  # nothing may have to be written before all of it is gathered
+        moved = _deliver(engine, audit, queue, target, group, here, payloads, refused, now)
+        if moved:
+            withdraw(engine, queue, [item for item in going if item[1].id in moved], Reason.REDRIVEN, now)
+            audit.moved += len(moved)
+            engine.audits.record(audit, moved.values(), now)
+        told |= {one: LetterFate(one, Fate.MOVED, was.queue, was.message) for one, was in moved.items()}
     return told | {one: LetterFate(one, Fate.REFUSED, error=error) for one, error in refused.items()}
 
 
@@ -196,13 +196,14 @@ def _deliver(
     audit: Audit,
     dead: Queue,
     target: Queue,
+    group: str,
     letters: list[Message],
     payloads: Payloads,
     refused: dict[int, HoldfastError],
     now: int,
 ) -> dict[int, Audited]:
     drafts = [redriven(dead.record.name, letter, audit.id, payloads[letter.id]) for letter in letters]
-    reply = engine.enqueue_in(target, drafts, PROTOCOL, now)
+    reply = enqueue_for(engine, target, group, drafts, now)
     moved: dict[int, Audited] = {}
     for index, (letter, draft) in enumerate(zip(letters, drafts, strict=True)):
         if index in reply.errors:
@@ -255,8 +256,8 @@ def _undo_in(
     now: int,
 ) -> dict[int, LetterFate]:
     """Messages of one shard: the letters, the end of the messages and the records of it in one batch."""
-    newest = with_states(engine, queue, shard, [message for _, message in waiting], now)
-    drafts = [letter_again(message, was) for (was, _), message in zip(waiting, newest, strict=True)]
+    messages = with_states(engine, queue, shard, [message for _, message in waiting], now)
+    drafts = [letter_again(message, was) for (was, _), message in zip(waiting, messages, strict=True)]
     engine.write_early()
     reply = engine.enqueue_letters(dead, drafts, PROTOCOL_UNDO, now)
     told: dict[int, LetterFate] = {}

@@ -10,8 +10,10 @@ from holdfast.broker import audited_redrive
 from holdfast.broker.audited_redrive import Demand, LetterFate, Payloads
 from holdfast.broker.calls import Calls
 from holdfast.broker.catalog import QueueName
-from holdfast.broker.redrive import STEP, Letters, Redriven, redrive
+from holdfast.broker.letters import Letters
+from holdfast.broker.redrive import HOME, STEP, Destination, Redriven, redrive
 from holdfast.core.audits import Audit
+from holdfast.core.effects import Op
 from holdfast.core.queue import dead_queue_of
 from holdfast.errors import InvalidArgument, StoreUnavailable
 
@@ -31,26 +33,25 @@ class DeadLetterCalls(Calls):
         name: QueueName,
         which: Letters = ALL_LETTERS,
         *,
-        target: str = "",
+        to: Destination = HOME,
         limit: int = 0,
         rate: float = 0.0,
         dry_run: bool = False,
         discard: bool = False,
+        note: Callable[[Redriven], list[Op]] | None = None,
         pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> AsyncGenerator[Redriven, None]:
-        """Move dead letters of the dead queue `name` back to their source, or to `target`; with `discard`, away.
+        """Move dead letters of the dead queue `name` to where `to` says; with `discard`, away.
 
         Yields what each step did, when it is durable. `rate` bounds the letters moved in a second. Closing the
-        iterator stops it: what was moved stays moved, and another call goes on with the rest. `pause` is called between
-        two steps, with how long it should last.
+        iterator stops it: what was moved stays moved, and another call goes on with the rest. `note` gives records that
+        become durable together with what a step did. `pause` is called between two steps, with how long it should last.
         """
         if rate < 0 or limit < 0:
             raise InvalidArgument(field="rate and limit", problem="cannot be negative")
         first = self.engine
         step = min(max(int(rate / STEPS_A_SECOND), 1), STEP) if rate else STEP
-        work = redrive(
-            first, name, which, self.clock, target=target, step=step, limit=limit, dry_run=dry_run, discard=discard
-        )
+        work = redrive(first, name, which, self.clock, to=to, step=step, limit=limit, dry_run=dry_run, discard=discard)
         while True:
             with self._guard() as engine:
                 if engine is not first:
@@ -58,6 +59,8 @@ class DeadLetterCalls(Calls):
                 if not dry_run and not discard:
                     self._check_room(self.clock())
                 done = next(work, None)
+                if done is not None and note is not None:
+                    engine.add(note(done))
             if engine.pending:
                 await self._durable()
             if done is None:
@@ -118,6 +121,12 @@ class DeadLetterCalls(Calls):
 
     def audit(self, name: QueueName, audit: str) -> Audit:
         return self.engine.audits.get(name, audit)
+
+    async def keep(self, ops: list[Op]) -> None:
+        """Make records durable that a part of the broker has beside the queues'."""
+        with self._guard() as engine:
+            engine.add(ops)
+        await self._durable()
 
     def dead_queue(self, name: QueueName) -> QueueName | None:
         """The queue that takes the dead letters of a queue, None if they are dropped. It may not be there yet."""

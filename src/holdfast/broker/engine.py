@@ -298,8 +298,16 @@ class Engine:
         """Store messages. The reply is good once the batch is durable. `atomic`: nothing is stored if one errs."""
         return self.enqueue_in(self.queue(name, now, create=True), drafts, protocol, now, atomic)
 
-    def enqueue_in(self, queue: Queue, drafts: list[Draft], protocol: str, now: int, atomic: bool = False) -> Enqueued:
-        """Store messages in a queue that is at hand."""
+    def enqueue_in(
+        self,
+        queue: Queue,
+        drafts: list[Draft],
+        protocol: str,
+        now: int,
+        atomic: bool = False,
+        group: str = "",
+    ) -> Enqueued:
+        """Store messages in a queue that is at hand. `group`: for this leasing group alone."""
         room = queue.room()
         routes = queue.route(drafts)
         if atomic:
@@ -309,10 +317,10 @@ class Engine:
         self.stirred.add(queue.name)
         if len(routes) == 1:
             shard, _ = routes[0]
-            reply = self.step(queue, shard, Enqueue(drafts, room, protocol), now)
+            reply = self.step(queue, shard, Enqueue(drafts, room, protocol, group=group), now)
             assert isinstance(reply, Enqueued)
             return reply
-        return self._spread(queue, routes, drafts, room, protocol, now)
+        return self._spread(queue, routes, drafts, room, protocol, now, group=group)
 
     def _spread(
         self,
@@ -323,14 +331,14 @@ class Engine:
         protocol: str,
         now: int,
         trial: bool = False,
+        group: str = "",
     ) -> Enqueued:
         """Enqueue a batch that goes to several partitions. `trial`: only find out what would be refused."""
         total = Enqueued([0] * len(drafts))
         ids = [] if trial else self.ids.take(now, len(drafts))
         for shard, indexes in routes:
-            part = Enqueue(
-                [drafts[i] for i in indexes], room, protocol, [] if trial else [ids[i] for i in indexes], trial=trial
-            )
+            taken = [] if trial else [ids[i] for i in indexes]
+            part = Enqueue([drafts[i] for i in indexes], room, protocol, taken, group, trial=trial)
             reply = self.step(queue, shard, part, now)
             assert isinstance(reply, Enqueued)
             stored = 0
@@ -382,10 +390,10 @@ class Engine:
                 found += reply
                 if max_bytes:
                     left -= sum([len(leased.message.payload) for leased in reply])
-                    if len(reply) < share or left <= 0:
+                    if len(reply) < share:
                         limit = len(found)  # what comes next does not fit, and nothing may overtake it
                         break
-            if len(found) == before:
+            if len(found) == before or (max_bytes and left <= 0):
                 break
         if runs > 1:
             found.sort(key=_place_of_leased)

@@ -159,6 +159,7 @@ class Node(DeadLetterCalls, LogCalls, LookCalls, StateCalls, TransactionCalls):
         await self.keeper.recover()
         self._spawn(self.keeper.run())
         self._resume()
+        self.redrives.take_up()
 
     def _open_engine(self) -> None:
         config = self.config

@@ -1,8 +1,11 @@
 """Redrives as jobs: begun and left to themselves, with progress to ask for, and to be cancelled.
 
 The moving itself is redrive.py's. A job takes the letters that were there when it began; those that die again meanwhile
-are left for the next one. Where a destination is full it waits. Jobs live in memory: one that a restart interrupts is
-begun again by asking again, and goes on with the letters that are left.
+are left for the next one. Where a destination is full it waits.
+
+A job is two records: what it is to do, written before it begins, and how far it has come, written in the batch that
+moves letters. So its counts are exact whenever the server dies, and the next start takes it up where it was. Records of
+jobs that ended stay until others take their place.
 """
 
 from __future__ import annotations
@@ -17,7 +20,10 @@ import structlog
 from msgspec.structs import replace
 
 from holdfast.broker.catalog import QueueName
-from holdfast.broker.redrive import Letters
+from holdfast.broker.letters import Letters
+from holdfast.broker.redrive import HOME, Destination, Redriven
+from holdfast.core.effects import Op
+from holdfast.core.records import Table
 from holdfast.errors import HoldfastError, LimitExceeded, QueueNotFound, RedriveNotFound
 
 if TYPE_CHECKING:
@@ -27,6 +33,7 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 KEPT = 100  # finished jobs that can still be asked for
 PAUSE_SECONDS = 1.0  # before a destination that is full is tried again
+WISHES, PROGRESS = b"redrive\0", b"redrive-progress\0"  # beginnings of keys in META; a job's id follows
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,10 +42,11 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     queue: str  # whose dead letters, for the record
     dead_queue: QueueName
     letters: Letters = Letters()
-    to: str = ""  # empty: each to where it came from
+    to: Destination = HOME
     rate: float = 0.0
     limit: int = 0
     dry_run: bool = False
+    started_at: int = 0
 
 
 class JobState(StrEnum):
@@ -48,38 +56,82 @@ class JobState(StrEnum):
     FAILED = "failed"
 
 
-class _Cancelled(Exception):
-    """Somebody cancelled the job."""
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a job has come, or how it ended."""
+
+    state: JobState = JobState.RUNNING
+    looked_at: int = 0
+    moved: int = 0  # in a dry run: what would be
+    skipped: int = 0
+    problem: str = ""
+    ended_at: int = 0
+
+    def after(self, step: Redriven) -> Progress:
+        """With what a step did."""
+        problem = self.problem
+        for error in step.refused.values():
+            problem = str(error)
+        return replace(
+            self,
+            looked_at=self.looked_at + step.looked,
+            moved=self.moved + len(step.moved),
+            skipped=self.skipped + step.leased + len(step.refused),
+            problem=problem,
+        )
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_wish = msgspec.msgpack.Decoder(Wish).decode
+_progress = msgspec.msgpack.Decoder(Progress).decode
+
+
+class _Stopped(Exception):
+    """Somebody cancelled the job, or the node is being stopped."""
 
 
 class Job:
     """A redrive under way, or how it ended."""
 
-    def __init__(self, job_id: str, wish: Wish, started_at: int) -> None:
+    def __init__(self, job_id: str, wish: Wish, progress: Progress | None = None) -> None:
         self.id = job_id
         self.wish = wish
-        self.started_at = started_at
-        self.ended_at = 0
-        self.state = JobState.RUNNING
-        self.looked_at = 0
-        self.moved = 0  # in a dry run: what would be
-        self.skipped = 0
-        self.problem = ""
+        self.progress = progress or Progress()
+        self.cancelled = False
         self.ended = asyncio.Event()
         self._stop = asyncio.Event()
+        if self.progress.state is not JobState.RUNNING:
+            self.ended.set()
+
+    @property
+    def key(self) -> bytes:
+        return self.id.encode()
 
     def cancel(self) -> None:
         """What it has moved stays moved."""
+        self.cancelled = True
         self._stop.set()
 
+    def interrupt(self) -> None:
+        """The node is being stopped: the next start takes the job up."""
+        self._stop.set()
+
+    def records(self) -> list[Op]:
+        """What is kept of it; nothing of a dry run, which changes nothing and is waited for."""
+        if self.wish.dry_run:
+            return []
+        return [(Table.META, WISHES + self.key, _encode(self.wish)), *self.note(self.progress)]
+
+    def note(self, progress: Progress) -> list[Op]:
+        return [] if self.wish.dry_run else [(Table.META, PROGRESS + self.key, _encode(progress))]
+
     async def rest(self, seconds: float) -> None:
-        """Sleep. Ends at once, with an error, when the job is cancelled."""
+        """Sleep. Ends at once, with an error, when the job is to stop."""
         try:
             async with asyncio.timeout(seconds):
                 await self._stop.wait()
         except TimeoutError:
             return
-        raise _Cancelled
+        raise _Stopped
 
 
 class Redrives:
@@ -91,25 +143,52 @@ class Redrives:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._made = 0
 
-    def start(self, wish: Wish) -> Job:
-        """Begin a job."""
+    def take_up(self) -> None:
+        """Go on with the jobs that the last stop or crash interrupted, and remember those that ended."""
+        store = self._node.engine.store
+        for key, value in store.scan(Table.META, WISHES, WISHES[:-1] + b"\1", 1 << 30):
+            job_id = key[len(WISHES) :]
+            progress = store.get(Table.META, PROGRESS + job_id)
+            job = Job(job_id.decode(), _wish(value), None if progress is None else _progress(progress))
+            self._jobs[job.id] = job
+            if not job.ended.is_set():
+                log.info("a redrive goes on", redrive=job.id, queue=job.wish.queue, moved=job.progress.moved)
+                self._begin(job)
+
+    async def start(self, wish: Wish) -> Job:
+        """Begin a job. It is kept, so that a restart takes it up, before this returns."""
         limit = self._node.config.limits.max_redrives
-        if len(self._tasks) >= limit:
+        if sum(1 for job in self._jobs.values() if not job.ended.is_set()) >= limit:
             raise LimitExceeded(
                 what="The number of redrives at a time", limit=limit, advice="Wait for one, or cancel it"
             )
-        if wish.to:
-            self._node.queue((wish.dead_queue[0], wish.to))  # a name that is misspelt must not become a queue
+        if wish.to.queue:
+            self._node.queue((wish.dead_queue[0], wish.to.queue))  # a name that is misspelt must not become a queue
         now = self._node.clock()
         self._made += 1
-        job = Job(f"{now // 1000}-{self._made}", wish, now)
+        job = Job(f"{now // 1000}-{self._made}", replace(wish, started_at=now))
         self._jobs[job.id] = job
+        try:
+            if not wish.dry_run:
+                await self._node.keep(job.records() + self._forget())
+        except HoldfastError:
+            del self._jobs[job.id]
+            job.ended.set()
+            raise
+        self._begin(job)
+        return job
+
+    def _begin(self, job: Job) -> None:
         task = asyncio.create_task(self._run(job))
         self._tasks[job.id] = task
         task.add_done_callback(lambda _: self._tasks.pop(job.id))
-        for old in [known.id for known in self._jobs.values() if known.ended.is_set()][:-KEPT]:
-            del self._jobs[old]
-        return job
+
+    def _forget(self) -> list[Op]:
+        """Let go of the oldest jobs that ended."""
+        old = [known for known in self._jobs.values() if known.ended.is_set()][:-KEPT]
+        for job in old:
+            del self._jobs[job.id]
+        return [(Table.META, kind + job.key, None) for job in old for kind in (WISHES, PROGRESS)]
 
     def of(self, dead_queue: QueueName) -> list[Job]:
         """Jobs on a dead queue, newest first."""
@@ -122,9 +201,9 @@ class Redrives:
         return job
 
     async def stop(self) -> None:
-        """End all jobs, each after the step it is at."""
+        """Let all jobs rest, each after the step it is at."""
         for job in self._jobs.values():
-            job.cancel()
+            job.interrupt()
         if self._tasks:
             await asyncio.wait(self._tasks.values())
 
@@ -132,44 +211,57 @@ class Redrives:
         try:
             while not await self._pass(job):
                 await job.rest(PAUSE_SECONDS)
-            job.state = JobState.DONE
-        except _Cancelled:
-            job.state = JobState.CANCELLED
+            await self._end(job, JobState.DONE, job.progress.problem)
+        except _Stopped:
+            if job.cancelled:
+                await self._end(job, JobState.CANCELLED, job.progress.problem)
         except HoldfastError as error:
-            job.state = JobState.FAILED
-            job.problem = str(error)
+            await self._end(job, JobState.FAILED, str(error))
         except Exception as error:
             log.exception("a redrive failed", redrive=job.id)
-            job.state = JobState.FAILED
-            job.problem = repr(error)
+            await self._end(job, JobState.FAILED, repr(error))
         finally:
-            job.ended_at = self._node.clock()
             job.ended.set()
+
+    async def _end(self, job: Job, state: JobState, problem: str) -> None:
+        job.progress = replace(job.progress, state=state, problem=problem, ended_at=self._node.clock())
+        try:
+            if not job.wish.dry_run:
+                await self._node.keep(job.note(job.progress))
+        except HoldfastError as error:
+            # The next start takes it up, and finds nothing more to do, or what is left.
+            log.warning("the end of a redrive could not be written", redrive=job.id, error=str(error))
+
+    def _stored(self, job: Job) -> Progress:
+        """How far it has come by what is stored: a step whose commit failed may have gone through or not."""
+        if job.wish.dry_run:
+            return Progress()
+        value = self._node.engine.store.get(Table.META, PROGRESS + job.key)
+        return replace(job.progress if value is None else _progress(value), looked_at=0, skipped=0)
 
     async def _pass(self, job: Job) -> bool:
         """Go through the letters. False: something must be waited for, and then gone through again."""
         wish = job.wish
-        before = min(wish.letters.before or job.started_at + 1, job.started_at + 1)
-        work = self._node.redrive(
-            wish.dead_queue,
-            replace(wish.letters, before=before),
-            target=wish.to,
-            limit=wish.limit - job.moved if wish.limit else 0,
-            rate=wish.rate,
-            dry_run=wish.dry_run,
-            pause=job.rest,
-        )
-        job.looked_at = job.skipped = 0
         try:
+            job.progress = self._stored(job)
+            if 0 < wish.limit <= job.progress.moved:
+                return True
+            before = min(wish.letters.before or wish.started_at + 1, wish.started_at + 1)
+            work = self._node.redrive(
+                wish.dead_queue,
+                replace(wish.letters, before=before),
+                to=wish.to,
+                limit=wish.limit - job.progress.moved if wish.limit else 0,
+                rate=wish.rate,
+                dry_run=wish.dry_run,
+                note=lambda step: job.note(job.progress.after(step)),
+                pause=job.rest,
+            )
             async with aclosing(work) as steps:
                 async for step in steps:
-                    job.looked_at += step.looked
-                    job.moved += len(step.moved)
-                    job.skipped += step.leased + len(step.refused)
-                    for error in step.refused.values():
-                        job.problem = str(error)
-                        if error.retryable:
-                            return False
+                    job.progress = job.progress.after(step)
+                    if any(error.retryable for error in step.refused.values()):
+                        return False
         except QueueNotFound as error:
             if error.details.get("queue") != wish.dead_queue[1]:
                 raise
@@ -177,6 +269,6 @@ class Redrives:
         except HoldfastError as error:
             if not error.retryable:
                 raise
-            job.problem = str(error)
+            job.progress = replace(job.progress, problem=str(error))
             return False
         return True

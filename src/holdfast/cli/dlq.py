@@ -47,6 +47,15 @@ def _filter_options(command: Command) -> Command:
     return command
 
 
+def _group_options(command: Command) -> Command:
+    command = click.option(
+        "--all-groups", is_flag=True, help="Bring them to all groups of the queue, not only to the one they died in."
+    )(command)
+    return click.option("--to-group", default="", help="Bring them to this group. [default: the one each died in]")(
+        command
+    )
+
+
 def _filter(said: dict[str, Any]) -> wire.DeadFilter:
     pairs = [pair.partition("=") for pair in said["properties"]]
     if any(not equals for _, equals, _ in pairs):
@@ -136,9 +145,12 @@ def _letter(client: SyncClient, queue: str, letter: str) -> wire.MessageView:
 @click.argument("queue", type=QUEUE)
 @click.argument("letters", metavar="ID...", nargs=-1, required=True)
 @click.option("--to", default="", help="The queue to bring it to. [default: where it came from]")
+@_group_options
 @dry_run_option
 @output_format
-def retry(queue: str, letters: tuple[str, ...], to: str, dry_run: bool, output: str) -> None:
+def retry(
+    queue: str, letters: tuple[str, ...], to: str, to_group: str, all_groups: bool, dry_run: bool, output: str
+) -> None:
     """Bring single dead letters of QUEUE back. Prints where each went."""
     with connected() as client:
         if dry_run:
@@ -147,7 +159,7 @@ def retry(queue: str, letters: tuple[str, ...], to: str, dry_run: bool, output: 
                 show_note(f"Would bring {letter} to {to or (origin.source_queue if origin else '?')}.")
             return
         for letter in letters:
-            moved = client.retry_dead(queue, letter, to=to)
+            moved = client.retry_dead(queue, letter, to=to, group=to_group, all_groups=all_groups)
             show_note(f"Brought {letter} to {moved.queue}.")
             if output == "table":
                 click.echo(moved.id)
@@ -159,6 +171,7 @@ def retry(queue: str, letters: tuple[str, ...], to: str, dry_run: bool, output: 
 @click.argument("queue", type=QUEUE)
 @_filter_options
 @click.option("--to", default="", help="The queue to bring them to. [default: each to where it came from]")
+@_group_options
 @click.option("--rate", type=click.FloatRange(0), default=0, help="Letters a second at most. [default: no limit]")
 @click.option("-n", "--limit", type=click.IntRange(0), default=0, help="How many at most. [default: all that match]")
 @click.option("--background", is_flag=True, help="Do not wait: the server goes on by itself.")
@@ -166,16 +179,26 @@ def retry(queue: str, letters: tuple[str, ...], to: str, dry_run: bool, output: 
 @dry_run_option
 @output_format
 def redrive(
-    queue: str, to: str, rate: float, limit: int, background: bool, yes: bool, dry_run: bool, output: str, **said: Any
+    queue: str,
+    to: str,
+    to_group: str,
+    all_groups: bool,
+    rate: float,
+    limit: int,
+    background: bool,
+    yes: bool,
+    dry_run: bool,
+    output: str,
+    **said: Any,
 ) -> None:
-    """Bring dead letters of QUEUE back: all, or those that match.
+    """Bring dead letters of QUEUE back: all, or those that match, in the order they died.
 
     Ctrl-C while it waits cancels the rest; what was brought back stays so.
     """
     which = _filter(said)
     with connected() as client:
         matched = client.redrive(queue, which, to=to, limit=limit, dry_run=True).matched
-        where = to or "where they came from"
+        where = (to or "where they came from") + (f", group {to_group}" if to_group else "")
         if dry_run:
             show_note(f"Would bring {plural(matched, 'dead letter')} of {queue} to {where}.")
             return
@@ -183,7 +206,7 @@ def redrive(
             show_note(f"No dead letters of {queue} match.")
             return
         confirm(f"Bring {plural(matched, 'dead letter')} of {queue} to {where}?", yes)
-        job = client.redrive(queue, which, to=to, rate=rate, limit=limit)
+        job = client.redrive(queue, which, to=to, group=to_group, all_groups=all_groups, rate=rate, limit=limit)
         if not background:
             job = _wait(client, queue, job, matched)
     if output != "table":

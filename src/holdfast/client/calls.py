@@ -246,8 +246,8 @@ def dead_letters(
     return Call(method="GET", path=path, read=_page, repeatable=True)
 
 
-def retry_dead(queue: str, letter: str, to: str = "") -> Call[wire.Retried]:
-    path = _queue(queue, "dlq", segment(letter), "retry", to=to)
+def retry_dead(queue: str, letter: str, to: str = "", group: str = "", all_groups: bool = False) -> Call[wire.Retried]:
+    path = _queue(queue, "dlq", segment(letter), "retry", to=to, group=group, all_groups="true" if all_groups else "")
     return Call(method="POST", path=path, read=_reader(wire.Retried))
 
 

@@ -588,9 +588,12 @@ class Client:
         async for letter in self._pages(page, limit):
             yield letter
 
-    async def retry_dead(self, queue: str, letter: str, *, to: str = "") -> wire.Retried:
-        """Bring one dead letter back, to where it came from or to another queue."""
-        return await self.call(calls.retry_dead(queue, letter, to))
+    async def retry_dead(
+        self, queue: str, letter: str, *, to: str = "", group: str = "", all_groups: bool = False
+    ) -> wire.Retried:
+        """Bring one dead letter back, to where it came from or to another queue. In its own queue it goes to the group
+        in which it died, or to `group`, or to all."""
+        return await self.call(calls.retry_dead(queue, letter, to, group, all_groups))
 
     async def redrive(
         self,
@@ -598,12 +601,17 @@ class Client:
         which: wire.DeadFilter = wire.DeadFilter(),
         *,
         to: str = "",
+        group: str = "",
+        all_groups: bool = False,
         rate: float = 0,
         limit: int = 0,
         dry_run: bool = False,
     ) -> wire.RedriveJob:
-        """Start to bring dead letters back, at `rate` a second at most. `dry_run` only counts them."""
-        wish = wire.Redrive(filter=which, to=to, rate=rate, limit=limit, dry_run=dry_run)
+        """Start to bring dead letters back, in the order they died, at `rate` a second at most. In its own queue each
+        goes to the group in which it died, or to `group`, or to all. `dry_run` only counts them."""
+        wish = wire.Redrive(
+            filter=which, to=to, group=group, all_groups=all_groups, rate=rate, limit=limit, dry_run=dry_run
+        )
         return await self.call(calls.redrive(queue, wish))
 
     async def redrives(self, queue: str) -> list[wire.RedriveJob]:

@@ -458,9 +458,12 @@ class SyncClient:
         letter: str,
         *,
         to: str = "",
+        group: str = "",
+        all_groups: bool = False,
     ) -> wire.Retried:
-        """Bring one dead letter back, to where it came from or to another queue."""
-        return self._portal.run(self._client.retry_dead(queue, letter, to=to))
+        """Bring one dead letter back, to where it came from or to another queue. In its own queue it goes to the group
+        in which it died, or to `group`, or to all."""
+        return self._portal.run(self._client.retry_dead(queue, letter, to=to, group=group, all_groups=all_groups))
 
     def redrive(
         self,
@@ -468,12 +471,26 @@ class SyncClient:
         which: wire.DeadFilter = wire.DeadFilter(),
         *,
         to: str = "",
+        group: str = "",
+        all_groups: bool = False,
         rate: float = 0,
         limit: int = 0,
         dry_run: bool = False,
     ) -> wire.RedriveJob:
-        """Start to bring dead letters back, at `rate` a second at most. `dry_run` only counts them."""
-        return self._portal.run(self._client.redrive(queue, which, to=to, rate=rate, limit=limit, dry_run=dry_run))
+        """Start to bring dead letters back, in the order they died, at `rate` a second at most. In its own queue each
+        goes to the group in which it died, or to `group`, or to all. `dry_run` only counts them."""
+        return self._portal.run(
+            self._client.redrive(
+                queue,
+                which,
+                to=to,
+                group=group,
+                all_groups=all_groups,
+                rate=rate,
+                limit=limit,
+                dry_run=dry_run,
+            )
+        )
 
     def redrives(
         self,

@@ -152,8 +152,8 @@ class LimitSettings(msgspec.Struct, frozen=True, kw_only=True):
     bounds how long a vanished consumer can hold one back."""
 
     max_redrives: Annotated[int, Count(1, 1_000)] = 16
-    """Redrives of dead letters under way at the same time. Each reads up to 32 MiB ahead and moves up to 100 letters in
-    a turn of the loop."""
+    """Redrives of dead letters under way at the same time. Each moves up to 256 letters or about 8 MiB in a turn of the
+    loop, and remembers 4,096 letters of a partition at most to put them in order."""
 
     hot_cache_bytes: Annotated[int, Size(0, 64 * GIB)] = 64 * MIB
     """Payloads kept in memory after they were stored, so that a consumer who keeps up is served without a read from

@@ -35,6 +35,7 @@ class Enqueue(msgspec.Struct, frozen=True):
     room: int = -1
     protocol: str = ""
     ids: list[int] = []
+    group: str = ""  # a leasing group: these are for it alone, and are not delayed; empty: for all groups
     promised: bool = False  # these were checked when they were staged: they are refused for nothing any more
     trial: bool = False  # change nothing, only tell what would be refused; the ids in the reply mean nothing
 
@@ -243,6 +244,12 @@ class Standing(msgspec.Struct, frozen=True, gc=False):
     error: str = ""
 
 
+class Look(msgspec.Struct, frozen=True):
+    """Look at the messages with these sequences, those that are live, in this order; nothing is leased."""
+
+    seqs: list[int]
+
+
 class Browsed(msgspec.Struct, frozen=True):
     """Live messages with how they stand. Go on at `next_seq`; 0: there are no more."""
 
@@ -273,5 +280,6 @@ Command = (
     | Delete
     | Withdraw
     | Browse
+    | Look
     | Find
 )

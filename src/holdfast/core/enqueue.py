@@ -11,6 +11,7 @@ from holdfast.core.ids import UNKEYED, key_hash
 from holdfast.core.journal import Entry
 from holdfast.core.queue import PRIORITY_DEFAULT, PRIORITY_MAX, JournalMode
 from holdfast.core.records import (
+    FLAG_CHOSEN,
     FLAG_DUE,
     FLAG_EARLY,
     FLAG_SOURCED,
@@ -42,7 +43,7 @@ from holdfast.core.records import (
 )
 from holdfast.core.records import Delivery as DeliveryRecord
 from holdfast.core.shard import Shard, handles
-from holdfast.core.states import Event, journal_names
+from holdfast.core.states import Event, Journalled, Reason, journal_names
 from holdfast.errors import HoldfastError, InvalidArgument, MessageTooLarge, QueueFull
 
 FAR = 253_402_300_800_000_000  # the year 9999, in epoch microseconds
@@ -69,6 +70,7 @@ def enqueue(shard: Shard, command: Enqueue, now: int, effects: Effects) -> None:
         reply.ids = [0] * len(drafts)
         effects.reply = reply
         return
+    only = _only(shard, command)
     given = command.ids
     fresh = [given[index] for index in accepted] if given else shard.ids.take(now, len(accepted))
     if len(accepted) == len(drafts):
@@ -81,8 +83,13 @@ def enqueue(shard: Shard, command: Enqueue, now: int, effects: Effects) -> None:
             # A negative number names an earlier draft of this very batch.
             reply.ids[index] = reply.duplicates[index] = reply.ids[-1 - original] if original < 0 else original
     if accepted:
-        size_bytes = _store(shard, [drafts[index] for index in accepted], fresh, now, effects)
+        stored = [drafts[index] for index in accepted]
+        if only is not None:
+            stored = _keep_from_others(shard, only, stored, effects)
+        size_bytes = _store(shard, stored, fresh, now, effects, only)
         _journal_enqueued(shard, command, len(accepted), size_bytes, effects)
+        if only is not None:
+            _journal_unneeded(shard, only, fresh, effects)
     _journal_duplicates(shard, command, reply, effects)
     effects.reply = reply
 
@@ -95,7 +102,7 @@ def _enqueue_plainly(shard: Shard, command: Enqueue, now: int, effects: Effects)
     """
     drafts, head, config, number = command.drafts, shard.head, shard.config, shard.number
     count = len(drafts)
-    if not count or command.trial or 0 <= command.room < count:
+    if not count or command.trial or command.group or 0 <= command.room < count:
         return False
     limit, priority = config.max_message_size, drafts[0].priority
     for draft in drafts:
@@ -145,6 +152,32 @@ def _journal_enqueued(shard: Shard, command: Enqueue, count: int, size_bytes: in
         first = shard.head.next_seq - count
         effects.entries.append((Entry.ENQUEUED, shard.number, first, count, command.protocol, size_bytes))
         effects.rows += count
+
+
+def _only(shard: Shard, command: Enqueue) -> LeaseGroup | None:
+    """The group that messages are for; None: all there are."""
+    if not command.group:
+        return None
+    group = shard.lease_group(command.group, "be sent messages of its own")
+    return group if len(shard.groups) > 1 else None
+
+
+def _keep_from_others(shard: Shard, only: LeaseGroup, drafts: list[Draft], effects: Effects) -> list[Draft]:
+    """For the other groups, the messages that are made of these are settled from the beginning."""
+    others = sum([group.bit for group in shard.groups.values() if group is not only])
+    for seq in range(shard.head.next_seq, shard.head.next_seq + len(drafts)):
+        shard.set_mask(seq, others, effects)
+    return [replace(draft, deliver_at=0, extra=replace(draft.extra, flags=FLAG_CHOSEN)) for draft in drafts]
+
+
+def _journal_unneeded(shard: Shard, only: LeaseGroup, ids: list[int], effects: Effects) -> None:
+    """What was enqueued just now is over for all leasing groups but one."""
+    if shard.config.journal is not JournalMode.OFF:
+        for group in shard.groups.values():
+            if group is not only:
+                entry = (Entry.MANY, shard.number, group.name, Journalled.PURGED, Reason.OTHER_GROUP, ids)
+                effects.entries.append(entry)
+                effects.rows += len(ids)
 
 
 def _journal_duplicates(shard: Shard, command: Enqueue, reply: Enqueued, effects: Effects) -> None:
@@ -286,7 +319,7 @@ def _known(shard: Shard, draft: Draft, now: int, seen: dict[bytes, int], index: 
 
 # One loop without a call a message: this is half of what an enqueue costs.
 def _store(  # noqa: C901, PLR0912
-    shard: Shard, drafts: list[Draft], ids: list[int], now: int, effects: Effects
+    shard: Shard, drafts: list[Draft], ids: list[int], now: int, effects: Effects, only: LeaseGroup | None
 ) -> int:
     """The records of new messages, and their way into the windows of the groups. Returns their payloads' bytes."""
     ops, number, head, config = effects.ops, shard.number, shard.head, shard.config
@@ -303,7 +336,7 @@ def _store(  # noqa: C901, PLR0912
         ttl = ttl_default if draft.ttl < 0 else draft.ttl
         expires_at = now + ttl if ttl else 0
         deliver_at = draft.deliver_at if draft.deliver_at > now else 0
-        flags = 0
+        flags = extra.flags
         key = UNKEYED
         if extra is not NO_EXTRA:
             if keyed and extra.key is not None:
@@ -311,7 +344,7 @@ def _store(  # noqa: C901, PLR0912
             if extra.message_id is not None and config.dedup_window:
                 _remember(shard, extra.message_id, message_id, now, ops)
             if extra.origin is not None:
-                flags = FLAG_SOURCED
+                flags |= FLAG_SOURCED
                 source = source_key(number, extra.origin.source_id, extra.origin.source_group)
                 ops.append((Table.SOURCES, source, dedup_value(message_id, 0)))
         if expires_at:
@@ -321,7 +354,7 @@ def _store(  # noqa: C901, PLR0912
                     head.next_expiry = expires_at
             else:
                 flags |= FLAG_EARLY
-                extra = replace(extra, flags=FLAG_EARLY)
+                extra = replace(extra, flags=extra.flags | FLAG_EARLY)
                 early = expiry_key(number, expires_at, seq)
                 ops.append((Table.EXPIRIES, early, b""))
                 if early < head.early_at:  # the clock went back
@@ -353,7 +386,7 @@ def _store(  # noqa: C901, PLR0912
                 shard.bodies[seq] = value
                 hot.used_bytes += len(value)
         seq += 1
-    _count(shard, len(drafts), size_total, _by_priority(places), now)
+    _count(shard, len(drafts), size_total, _by_priority(places), now, only)
     return size_total
 
 
@@ -364,7 +397,14 @@ def _by_priority(places: list[Place]) -> dict[int, list[Place]]:
     return found
 
 
-def _count(shard: Shard, count: int, size_bytes: int, places: dict[int, list[Place]], now: int) -> None:
+def _count(
+    shard: Shard,
+    count: int,
+    size_bytes: int,
+    places: dict[int, list[Place]],
+    now: int,
+    only: LeaseGroup | None = None,
+) -> None:
     """New messages are in the shard, those with places, by priority, in the order of delivery."""
     head = shard.head
     for cursor in shard.cursors.values():
@@ -373,7 +413,7 @@ def _count(shard: Shard, count: int, size_bytes: int, places: dict[int, list[Pla
     head.enqueued += count
     head.size_bytes += size_bytes
     if places:
-        arrive(shard, places)
+        arrive(shard, places, only)
 
 
 def _remember(shard: Shard, name: str, message_id: int, now: int, ops: list[Op]) -> None:
@@ -384,12 +424,12 @@ def _remember(shard: Shard, name: str, message_id: int, now: int, ops: list[Op])
         shard.head.dedup_end = end
 
 
-def arrive(shard: Shard, places: dict[int, list[Place]]) -> None:
-    """Fresh messages, by priority, enter the windows of all leasing groups, and are counted."""
+def arrive(shard: Shard, places: dict[int, list[Place]], only: LeaseGroup | None = None) -> None:
+    """Fresh messages, by priority, enter the windows of all leasing groups, or of one, and are counted."""
     head = shard.head
     priorities = head.priorities
     count = sum([len(arrived) for arrived in places.values()])
-    for group in shard.groups.values():
+    for group in shard.groups.values() if only is None else (only,):
         group.head.fresh += count
         group.dirty = True
         for priority, arrived in places.items():

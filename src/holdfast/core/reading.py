@@ -12,6 +12,7 @@ from holdfast.core.commands import (
     CursorRange,
     CursorRead,
     Find,
+    Look,
     Progress,
     Standing,
 )
@@ -258,6 +259,17 @@ def browse(shard: Shard, command: Browse, _now: int, effects: Effects) -> None:
                 size += len(message.payload)
         at = messages[-1].seq + 1 if len(messages) == chunk else last + 1
     effects.reply = Browsed(found, at if at <= last else 0)
+
+
+@handles(Look)
+def look(shard: Shard, command: Look, _now: int, effects: Effects) -> None:
+    shard.want_bodies(command.seqs)
+    bodies = [(seq, shard.body(seq)) for seq in command.seqs]
+    messages = [read_message(seq, value) for seq, value in bodies if value is not None]
+    spots = liveness(shard, messages)
+    shard.want_masks(message.seq for message in messages)
+    live = [(message, spots[message.seq].live) for message in messages if spots[message.seq].live is not Live.GONE]
+    effects.reply = Browsed([(message, standings(shard, message, where)) for message, where in live], 0)
 
 
 def standings(shard: Shard, message: Message, live: Live) -> list[Standing]:

@@ -5,7 +5,7 @@ reused. Instants are epoch microseconds, durations microseconds. `stamp` is a me
 id, or, if it was delayed, a number that was taken like an id when it fell due. No two messages have the same.
 
     table      key                              value
-    META       name                             by name
+    META       name                             by name: the node, and redrives
     QUEUES     namespace NUL name               QueueRecord                       core/queue.py
     SHARDS     shard                            ShardHead
     GROUPS     shard group                      GroupHead or CursorHead
@@ -149,6 +149,7 @@ FLAG_SOURCED = 1  # has a SOURCES record to remove with it
 FLAG_EARLY = 2  # has an EXPIRIES record
 FLAG_DUE = 4  # was delayed and fell due: has a DUE record
 FLAG_STATE = 8  # of a delivery: has a STATES record
+FLAG_CHOSEN = 16  # is for some groups only: the others have settled it from the beginning, as SETTLED says
 
 _NO_KEY = bytes(8)
 _READY_VALUE = Layout(">Q8sBI")
@@ -174,6 +175,11 @@ def plain_ready_values(first_seq: int, sizes_bytes: list[int]) -> list[bytes]:
 def ready_key_hash(value: bytes) -> bytes:
     """The key hash in a value of READY; eight zero bytes where there is no key."""
     return value[8:16]
+
+
+def ready_flags(value: bytes) -> int:
+    """The flags in a value of READY."""
+    return value[16]
 
 
 def read_keyed(key: bytes, value: bytes) -> tuple[int, int, int, int]:

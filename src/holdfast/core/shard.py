@@ -21,6 +21,7 @@ from holdfast.core.journal import Entry
 from holdfast.core.lanes import WINDOW, Lane
 from holdfast.core.queue import GroupKind, GroupRecord, QueueConfig
 from holdfast.core.records import (
+    FLAG_CHOSEN,
     FLAG_DUE,
     FLAG_EARLY,
     FLAG_SOURCED,
@@ -53,6 +54,7 @@ from holdfast.core.records import (
     read_messages,
     read_ready,
     read_shard_head,
+    ready_flags,
     ready_key,
     settled_key,
     shard_key,
@@ -353,6 +355,7 @@ class Shard:
         limit = WINDOW if not self.passed_by else PASS_BY_WINDOW
         start = ready_key(number, priority, lane.reached + 1)
         rows = self.scan(Table.READY, start, ready_key(number, priority, LAST), limit)
+        unneeded = self._not_for(group, rows)
         del self._have[Read(Table.READY, start, ready_key(number, priority, LAST), limit)]
         more = len(rows) == limit
         reached = read_ready(*rows[-1]).stamp if rows else lane.reached
@@ -363,7 +366,21 @@ class Shard:
         places = [read_ready(key, value) for key, value in rows]
         if group.skips:
             places = [place for place in places if place.seq not in group.skips]
+        if unneeded:
+            places = [place for place in places if place.seq not in unneeded]
+            self.passed_by += len(unneeded)
+            if not places and not lane.loaded:  # nothing up to here is for this group: it need not be read again
+                lane.frontier = reached
+                group.dirty = True
         lane.fill(places, reached, more)
+
+    def _not_for(self, group: LeaseGroup, rows: Rows) -> set[int]:
+        """Sequences among READY rows of messages that are for other groups only."""
+        if not self.shared():
+            return set()
+        chosen = [read_ready(*row).seq for row in rows if ready_flags(row[1]) & FLAG_CHOSEN]
+        self.want_masks(chosen)
+        return {seq for seq in chosen if self.mask(seq) & group.bit}
 
     # --- who still needs a message ----------------------------------------------------------------------------------
 
@@ -410,9 +427,9 @@ class Shard:
                 return
             self.unlist(place, effects)
             mask = KEPT
-        self._set_mask(seq, mask, effects)
+        self.set_mask(seq, mask, effects)
 
-    def _set_mask(self, seq: int, mask: int, effects: Effects) -> None:
+    def set_mask(self, seq: int, mask: int, effects: Effects) -> None:
         self.masks[seq] = mask
         effects.ops.append((Table.SETTLED, settled_key(self.number, seq), write_mask(mask)))
 

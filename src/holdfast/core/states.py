@@ -134,6 +134,7 @@ class Reason(StrEnum):
     REJECTED = "rejected"
     EXPIRED = "expired"
     MAX_LAG = "max_lag"
+    OTHER_GROUP = "other_group"  # a redriven message is for one group: it is `purged` for the others as it comes
     REDRIVEN = "redriven"  # a dead letter that went back to work; in the journal it is `purged` from the dead queue
     UNDONE = "undone"  # a redriven message that is a dead letter again; `purged` from the queue it was brought to
 

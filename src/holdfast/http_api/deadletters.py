@@ -7,10 +7,12 @@ import msgspec
 from holdfast import wire
 from holdfast.auth.principal import Action
 from holdfast.broker.catalog import QueueName
-from holdfast.broker.redrive import Letters
+from holdfast.broker.letters import Letters
+from holdfast.broker.redrive import Destination
 from holdfast.broker.redrive_jobs import Job, Wish
 from holdfast.core.queue import DEAD_PREFIX, check_name
 from holdfast.errors import (
+    GroupNotFound,
     InvalidArgument,
     LimitExceeded,
     MessageNotFound,
@@ -19,6 +21,7 @@ from holdfast.errors import (
     QueueFull,
     QueueNotFound,
     RedriveNotFound,
+    WrongGroupKind,
 )
 from holdfast.http_api.answers import Answer, answer
 from holdfast.http_api.call import Call, duration, read_id
@@ -112,7 +115,11 @@ class RetryQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where to."""
 
     to: str = ""
-    """The queue to bring it to. Empty: where it came from."""
+    """The queue to bring it to, there for all its groups. Empty: where it came from, to the group in which it died."""
+    group: str = ""
+    """Bring it to this group alone."""
+    all_groups: bool = False
+    """Bring it to all groups of the queue it came from."""
 
 
 @ROUTES(
@@ -121,22 +128,23 @@ class RetryQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Right.ADMIN,
     query=RetryQuery,
     gives=wire.Retried,
-    errors=(QueueNotFound, NoDeadQueue, MessageNotFound, MessageNotWaiting, QueueFull),
+    errors=(QueueNotFound, NoDeadQueue, MessageNotFound, MessageNotWaiting, QueueFull, GroupNotFound, WrongGroupKind),
     act="dlq.retry",
 )
 async def retry(call: Call) -> Answer:
     """Bring one dead letter back to the queue it came from, or to another.
 
-    It is stored there and leaves the dead queue in one step, and keeps its `source_id`.
+    Back in its queue it goes to the group in which it died: the others have had it. It is stored there and leaves the
+    dead queue in one step, and keeps its `source_id`.
     """
     query = call.query(RetryQuery)
     dead, source = dead_queue(call)
-    check_destination(call, query.to)
+    to = _destination(call, query)
     letter = call.message_id()
     _, found, _ = await call.node.find(dead, letter)
     home = found.extra.origin.source_queue if found.extra.origin is not None else ""
     wanted = Letters(ids=frozenset({letter}), source_queue=source)
-    async for step in call.node.redrive(dead, wanted, target=query.to):
+    async for step in call.node.redrive(dead, wanted, to=to):
         if step.leased:
             raise MessageNotWaiting(message_id=letter, state="leased", group="of a consumer")
         for error in step.refused.values():
@@ -152,6 +160,19 @@ def check_destination(call: Call, to: str) -> None:
         call.node.queue((call.namespace, to))  # a name that is misspelt must not become a queue
 
 
+def _destination(call: Call, said: RetryQuery | wire.Redrive) -> Destination:
+    check_destination(call, said.to)
+    if said.group and said.all_groups:
+        raise InvalidArgument(field="group", problem="cannot be given together with all_groups")
+    if said.group and not said.to and call.queue[1].startswith(DEAD_PREFIX):
+        raise InvalidArgument(field="group", problem="needs `to`: letters of a dead queue may come from several queues")
+    if said.group:
+        home = call.node.queue((call.namespace, said.to) if said.to else call.queue)
+        if home.group(check_name(said.group, "group")) is None:
+            raise GroupNotFound(group=said.group, queue=home.name)
+    return Destination(queue=said.to, group=said.group, all_groups=said.all_groups)
+
+
 @ROUTES(
     "POST",
     "/api/v1/queues/{name}/dlq/redrive",
@@ -159,30 +180,33 @@ def check_destination(call: Call, to: str) -> None:
     body=wire.Redrive,
     gives=wire.RedriveJob,
     status=202,
-    errors=(QueueNotFound, NoDeadQueue, LimitExceeded),
+    errors=(QueueNotFound, NoDeadQueue, LimitExceeded, GroupNotFound),
     act="dlq.redrive",
     waits=True,
 )
 async def redrive(call: Call) -> Answer:
     """Bring dead letters back: all, or those that match; to their source or elsewhere; at a rate.
 
-    The answer is a job whose progress can be asked for and which can be cancelled. With `dry_run` the answer comes when
-    all letters have been looked at, with their number in `matched`. Each letter is stored in its destination and leaves
-    the dead queue in one step, so that none is lost or doubled whatever happens.
+    They go in the order in which they died. Back in its queue a letter goes to the group in which it died: the others
+    have had it. One whose group is no more stays, unless `group` or `all_groups` says where it is to go.
+
+    The answer is a job whose progress can be asked for and which can be cancelled; a restart does not end it. With
+    `dry_run` the answer comes when all letters have been looked at, with their number in `matched`. Each letter is
+    stored in its destination and leaves the dead queue in one step, so that none is lost or doubled whatever happens.
     """
     wish = await call.json(_redrive, b"{}")
     dead, source = dead_queue(call)
-    check_destination(call, wish.to)
+    to = _destination(call, wish)
     if not 0 <= wish.rate <= RATE_MAX:
         raise InvalidArgument(field="rate", problem=f"is 0 to {RATE_MAX:g} messages a second")
     if wish.limit < 0:
         raise InvalidArgument(field="limit", problem="cannot be negative")
-    job = call.node.redrives.start(
+    job = await call.node.redrives.start(
         Wish(
             queue=call.queue[1],
             dead_queue=dead,
             letters=_matching(call, wish.filter, source),
-            to=wish.to,
+            to=to,
             rate=wish.rate,
             limit=wish.limit,
             dry_run=wish.dry_run,
@@ -265,19 +289,21 @@ async def purge(call: Call) -> Answer:
 
 
 def _show(job: Job) -> wire.RedriveJob:
-    wish = job.wish
+    wish, progress = job.wish, job.progress
     return wire.RedriveJob(
         id=job.id,
         queue=wish.queue,
         dead_queue=wish.dead_queue[1],
-        to=wish.to,
+        to=wish.to.queue,
+        group=wish.to.group,
+        all_groups=wish.to.all_groups,
         dry_run=wish.dry_run,
-        state=job.state.value,
-        looked_at=job.looked_at,
-        matched=job.moved + job.skipped,
-        moved=0 if wish.dry_run else job.moved,
-        skipped=job.skipped,
-        problem=job.problem,
-        started_at=format_instant(job.started_at),
-        ended_at=format_instant(job.ended_at) if job.ended_at else None,
+        state=progress.state.value,
+        looked_at=progress.looked_at,
+        matched=progress.moved + progress.skipped,
+        moved=0 if wish.dry_run else progress.moved,
+        skipped=progress.skipped,
+        problem=progress.problem,
+        started_at=format_instant(wish.started_at),
+        ended_at=format_instant(progress.ended_at) if progress.ended_at else None,
     )

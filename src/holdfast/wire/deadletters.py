@@ -33,7 +33,11 @@ class Redrive(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     filter: DeadFilter = DeadFilter()
     to: str = ""
-    """The queue to bring them to. Empty: each to the queue it came from."""
+    """The queue to bring them to, there for all its groups. Empty: each to the queue it came from."""
+    group: str = ""
+    """Bring them to this group alone. Empty: in the queue it came from, each goes to the group in which it died."""
+    all_groups: bool = False
+    """Bring them to all groups of the queue they came from, also to those that had done with them."""
     rate: float = 0
     """Messages a second at most; `0`: as fast as it goes."""
     limit: int = 0
@@ -45,13 +49,15 @@ class Redrive(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class RedriveJob(msgspec.Struct, frozen=True, kw_only=True):
     """How far a redrive has come. What it moved is moved; what it has yet to move is still in the dead queue.
 
-    Jobs are kept in memory: after a restart of the server the rest is redriven by asking again.
+    A restart of the server interrupts it only: the next start goes on with it, with these counts.
     """
 
     id: str
     queue: str
     dead_queue: str
     to: str = ""
+    group: str = ""
+    all_groups: bool = False
     dry_run: bool = False
     state: Literal["running", "done", "cancelled", "failed"]
     looked_at: int = 0

@@ -1,4 +1,4 @@
-"""Starts `holdfast serve` again and again without importing everything anew: `python -m tests.mqtt.queues.zygote`.
+"""Starts `holdfast serve` again and again without importing everything anew: `python -m tests.crash.zygote`.
 
 A line on standard input, `LOG ARGUMENT ...`, starts a server that logs to LOG; its process id is the answer. Two dozen
 restarts would else be half a minute of imports.
