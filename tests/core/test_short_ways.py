@@ -14,6 +14,9 @@ from tests.core.bench import NAME, Bench
 EVERYTHING = b"\xff" * 32
 HOUR = 3_600_000_000
 
+TYPED = Extra(content_type="text/plain")
+SHARED = (NO_EXTRA, TYPED, Extra(properties=(("a", "b"),)), Extra(message_id="m"), Extra(reply_to="r" * 65_536))
+
 drafts = st.lists(
     st.builds(
         Draft,
@@ -21,12 +24,19 @@ drafts = st.lists(
         priority=st.sampled_from((128, 128, 128, 0, 255, 256)),
         deliver_at=st.sampled_from((0, 0, 0, 1 << 60)),
         ttl=st.sampled_from((-1, -1, -1, 0, 5)),
-        extra=st.sampled_from((NO_EXTRA, NO_EXTRA, Extra(key="k"))),
+        extra=st.sampled_from((NO_EXTRA, NO_EXTRA, Extra(key="k"), TYPED)),
     ),
     max_size=5,
 )
-plain = st.lists(st.builds(Draft, st.binary(max_size=12), priority=st.just(128)), min_size=1, max_size=5)
-batches = st.lists(st.one_of(drafts, plain), min_size=1, max_size=4)
+
+
+def all_with(extra: Extra) -> st.SearchStrategy[list[Draft]]:
+    return st.lists(
+        st.builds(Draft, st.binary(max_size=12), priority=st.just(128), extra=st.just(extra)), min_size=1, max_size=5
+    )
+
+
+batches = st.lists(st.one_of(drafts, *map(all_with, SHARED)), min_size=1, max_size=4)
 
 
 def stored(bench: Bench) -> dict[str, list[tuple[bytes, bytes]]]:
@@ -64,9 +74,22 @@ def test_plain_messages_go_the_short_way(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(enqueue, "_store", None)
     monkeypatch.setattr(leasing, "_ack", None)
     bench = Bench()
-    reply = bench.engine.enqueue(NAME, [Draft(b"a"), Draft(b"b")], "", bench.now)
-    assert isinstance(reply, Enqueued)
-    assert bench.settle(bench.lease(2)) == [None, None]
+    for extra in (NO_EXTRA, TYPED):
+        drafts = [Draft(b"a", extra=extra), Draft(b"b", extra=extra)]
+        reply = bench.engine.enqueue(NAME, drafts, "", bench.now)
+        assert isinstance(reply, Enqueued)
+        leased = bench.lease(2)
+        assert [(item.message.payload, item.message.extra) for item in leased] == [(b"a", extra), (b"b", extra)]
+        assert bench.settle(leased) == [None, None]
+
+
+@pytest.mark.parametrize("extra", [Extra(message_id="m"), Extra(reply_to="r" * 65_536)])
+def test_what_must_be_remembered_or_is_too_large_goes_the_long_way(extra: Extra) -> None:
+    bench = Bench()
+    first = bench.engine.enqueue(NAME, [Draft(b"a", extra=extra)], "", bench.now)
+    again = bench.engine.enqueue(NAME, [Draft(b"a", extra=extra)], "", bench.now)
+    assert bool(again.duplicates) == (extra.message_id is not None)
+    assert bool(first.errors) == (extra.reply_to is not None)
 
 
 def test_a_batch_that_does_not_fit_into_memory_is_read_from_the_store() -> None:

@@ -63,7 +63,8 @@ class Queue:
         shards = self.shards
         self._turn = (self._turn + 1) % len(shards)
         spread = shards[self._turn]
-        if len(shards) == 1 or all([draft.extra is NO_EXTRA for draft in drafts]):  # noqa: C419 - a list is faster
+        shared = drafts[0].extra if drafts else NO_EXTRA
+        if len(shards) == 1 or (shared.light and all([draft.extra is shared for draft in drafts])):  # noqa: C419 - a list is faster
             return [(spread, list(range(len(drafts))))]
         parts: dict[int, list[int]] = {}
         for index, draft in enumerate(drafts):

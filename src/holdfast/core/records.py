@@ -273,6 +273,17 @@ class Extra(msgspec.Struct, frozen=True, array_like=True, gc=False):
     utf8: bool = False  # the producer says that the payload is text
     state: State | None = None  # of a dead letter or a redriven message: what its deliveries begin with
 
+    @property
+    def light(self) -> bool:
+        """Whether it only travels with the message: nothing of it decides anything, or has to be remembered."""
+        return (
+            self.key is None
+            and self.message_id is None
+            and self.origin is None
+            and self.state is None
+            and not self.flags
+        )
+
 
 class Message(msgspec.Struct, frozen=True, gc=False):
     """A stored message. Immutable but for an edit of priority or delivery time while it waits."""
@@ -305,12 +316,19 @@ def write_message(
 
 
 def write_plain_messages(
-    ids: list[int], enqueued_at: int, expires_at: int, priority: int, payloads: list[bytes]
+    ids: list[int], enqueued_at: int, expires_at: int, priority: int, extra: Extra, payloads: list[bytes]
 ) -> list[bytes]:
     """`write_message` for many that differ in nothing but id and payload: a loop without a call."""
     pack, version = _MESSAGE.pack, MESSAGE_VERSION
+    if extra is NO_EXTRA:
+        return [
+            pack(version, message_id, enqueued_at, 0, expires_at, priority, 0) + payload
+            for message_id, payload in zip(ids, payloads, strict=True)
+        ]
+    packed = _encode(extra)
+    size = len(packed)
     return [
-        pack(version, message_id, enqueued_at, 0, expires_at, priority, 0) + payload
+        pack(version, message_id, enqueued_at, 0, expires_at, priority, size) + packed + payload
         for message_id, payload in zip(ids, payloads, strict=True)
     ]
 

@@ -44,14 +44,15 @@ def read_draft(item: wire.Draft, now: int, correlation_id: str | None) -> Draft:
     ttl = -1 if item.ttl is None else _durations(item.ttl, "ttl")
     if (
         correlation_id is None
-        and content_type is None
         and item.key is None
         and item.message_id is None
         and item.correlation_id is None
         and item.reply_to is None
         and not item.properties
     ):
-        return Draft(payload, item.priority, deliver_at, ttl)
+        return Draft(
+            payload, item.priority, deliver_at, ttl, NO_EXTRA if content_type is None else _typed(content_type)
+        )
     extra = Extra(
         item.key,
         item.message_id,
@@ -61,6 +62,12 @@ def read_draft(item: wire.Draft, now: int, correlation_id: str | None) -> Draft:
         item.reply_to,
     )
     return Draft(payload, item.priority, deliver_at, ttl, extra)
+
+
+@lru_cache(maxsize=64)
+def _typed(content_type: str) -> Extra:
+    """The same for all messages that bring nothing but their type: a batch of those is stored in a short way."""
+    return Extra(content_type=content_type)
 
 
 def _payload(item: wire.Draft) -> tuple[bytes, str | None]:
