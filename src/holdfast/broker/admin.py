@@ -15,6 +15,8 @@ from holdfast.broker.catalog import Queue, QueueName
 from holdfast.broker.engine import Engine
 from holdfast.core import reading
 from holdfast.core.commands import (
+    Bounded,
+    Bounds,
     Browse,
     Browsed,
     CursorCommit,
@@ -201,6 +203,55 @@ def _matches(standings: list[Standing], state: str, group: str) -> bool:
     if not state and not group:
         return True
     return any((not group or s.group == group) and (not state or s.state == state) for s in standings)
+
+
+class Span(msgspec.Struct, frozen=True):
+    """A range of one partition, in the order of sequences. Go on at `next_seq`; 0: there are no more."""
+
+    messages: list[tuple[Message, list[Standing]]]
+    next_seq: int
+
+
+def browse_range(
+    engine: Engine, name: QueueName, partition: int, first: int, until: int, limit: int, max_bytes: int, now: int
+) -> Span:
+    """Live messages of one partition, sequences `first` up to and without `until` (0: the end).
+
+    Looks at no more than `limit` records, whether they are live or not, and in pieces: a step begins anew for every
+    record it lacks.
+    """
+    queue = engine.queue(name, now)
+    shard = _shard_of(queue, partition)
+    found: list[tuple[Message, list[Standing]]] = []
+    at, left, left_bytes = max(first, 1), limit, max_bytes
+    while at and left > 0 and left_bytes > 0:
+        piece = min(left, reading.CHUNK)
+        reply = engine.step(queue, shard, Browse(at, piece, left_bytes, until, piece), now)
+        assert isinstance(reply, Browsed)
+        found += reply.messages
+        left -= piece
+        left_bytes -= sum([len(message.payload) for message, _ in reply.messages])
+        at = reply.next_seq
+    return Span(found, at)
+
+
+class PartitionBounds(msgspec.Struct, frozen=True):
+    """Sequences `first` to `end - 1` of a partition; which of them are live is not known."""
+
+    partition: int
+    first: int
+    end: int
+
+
+def bounds(engine: Engine, name: QueueName, since: int, now: int) -> list[PartitionBounds]:
+    """By partition, where its messages begin, or those enqueued at `since` or later."""
+    queue = engine.queue(name, now)
+    found: list[PartitionBounds] = []
+    for shard in queue.shards:
+        reply = engine.step(queue, shard, Bounds(since), now)
+        assert isinstance(reply, Bounded)
+        found.append(PartitionBounds(shard.partition, reply.first, reply.end))
+    return found
 
 
 def find(engine: Engine, name: QueueName, message_id: int, now: int) -> tuple[int, Message, list[Standing]]:

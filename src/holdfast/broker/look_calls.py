@@ -49,6 +49,31 @@ class LookCalls(Calls):
         with self._guard() as engine:
             return admin.browse(engine, name, limit, cursor, state, group, self.clock())
 
+    async def browse_range(
+        self,
+        name: QueueName,
+        partition: int,
+        first: int = 0,
+        until: int = 0,
+        limit: int = 1000,
+        max_bytes: int = 8 << 20,
+    ) -> admin.Span:
+        """Live messages of one partition by sequence, from `first` up to and without `until`; nothing is leased.
+
+        Looks at `limit` records at most, live or not, so a range may hold fewer messages, even none, and go on.
+        """
+        limits = self.config.limits
+        if not 1 <= limit <= limits.read_max:
+            raise InvalidArgument(field="limit", problem=f"is 1 to {limits.read_max}, not {limit}")
+        with self._guard() as engine:
+            size = min(max_bytes, limits.read_bytes)
+            return admin.browse_range(engine, name, partition, first, until, limit, size, self.clock())
+
+    async def bounds(self, name: QueueName, since: int = 0) -> list[admin.PartitionBounds]:
+        """By partition, where its messages begin, or those enqueued at `since` or later, and where they end."""
+        with self._guard() as engine:
+            return admin.bounds(engine, name, since, self.clock())
+
     async def find(self, name: QueueName, message_id: int) -> tuple[int, Message, list[Standing]]:
         """A live message by its id: its partition, the message, how it stands in each group."""
         with self._guard() as engine:

@@ -225,11 +225,16 @@ class Withdraw(msgspec.Struct, frozen=True):
 
 
 class Browse(msgspec.Struct, frozen=True):
-    """Look at live messages in the order of their sequence, from `first`; nothing is leased."""
+    """Look at live messages in the order of their sequence, from `first`; nothing is leased.
+
+    `until`: the sequence to stop before, 0: the end. `look`: how many records to look at, live or not; 0: any number.
+    """
 
     first: int
     limit: int
     max_bytes: int
+    until: int = 0
+    look: int = 0
 
 
 class Standing(msgspec.Struct, frozen=True, gc=False):
@@ -257,6 +262,19 @@ class Browsed(msgspec.Struct, frozen=True):
     next_seq: int
 
 
+class Bounds(msgspec.Struct, frozen=True):
+    """Where the records of a shard begin, or those that were enqueued at `since` or later."""
+
+    since: int = 0
+
+
+class Bounded(msgspec.Struct, frozen=True):
+    """Sequences `first` to `end - 1`; which of them are live is not known."""
+
+    first: int
+    end: int
+
+
 class Find(msgspec.Struct, frozen=True):
     """One live message by its id."""
 
@@ -281,5 +299,6 @@ Command = (
     | Withdraw
     | Browse
     | Look
+    | Bounds
     | Find
 )

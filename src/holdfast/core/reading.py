@@ -6,6 +6,8 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from holdfast.core.commands import (
+    Bounded,
+    Bounds,
     Browse,
     Browsed,
     CursorCommit,
@@ -243,13 +245,16 @@ def unschedule(shard: Shard, message: Message, effects: Effects) -> None:
 
 @handles(Browse)
 def browse(shard: Shard, command: Browse, _now: int, effects: Effects) -> None:
-    last = shard.head.next_seq - 1
+    end = shard.head.next_seq
+    last = (min(end, command.until) if command.until else end) - 1
     found: list[tuple[Message, list[Standing]]] = []
     size = 0
     at = max(command.first, 1)
-    while at <= last and len(found) < command.limit and size < command.max_bytes:
-        chunk = chunk_for(shard, command.limit - len(found), command.max_bytes - size)
+    left = command.look or last
+    while at <= last and len(found) < command.limit and size < command.max_bytes and left > 0:
+        chunk = chunk_for(shard, min(command.limit - len(found), left), command.max_bytes - size)
         messages = log(shard, at, last, chunk)
+        left -= len(messages)
         spots = liveness(shard, messages)
         shard.want_masks(message.seq for message in messages)
         for message in messages:
@@ -299,6 +304,22 @@ def standings(shard: Shard, message: Message, live: Live) -> list[Standing]:
                 )
             )
     return found
+
+
+@handles(Bounds)
+def bounds(shard: Shard, command: Bounds, _now: int, effects: Effects) -> None:
+    """The first record, or by binary search the first that is young enough: sequences grow with time."""
+    low, end = 1, shard.head.next_seq
+    high = end if command.since else low
+    while low < high:
+        middle = (low + high) // 2
+        messages = log(shard, middle, high - 1, 1)
+        if messages and messages[0].enqueued_at < command.since:
+            low = messages[0].seq + 1
+        else:
+            high = middle
+    first = log(shard, low, end - 1, 1)
+    effects.reply = Bounded(first[0].seq if first else end, end)
 
 
 @handles(Find)

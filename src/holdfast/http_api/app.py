@@ -33,6 +33,7 @@ from holdfast.http_api import (
     messages,
     metrics,
     openapi,
+    partitions,
     queues,
     requests,
     states,
@@ -50,6 +51,7 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 ROUTES: tuple[Routes, ...] = (
     messages.ROUTES,
+    partitions.ROUTES,
     leases.ROUTES,
     states.ROUTES,
     streams.ROUTES,

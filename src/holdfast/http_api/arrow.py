@@ -1,4 +1,4 @@
-"""Messages as Arrow IPC streams: bulk enqueue in, browsing and reads of cursor groups out.
+"""Messages as Arrow IPC streams, as producers send them. What the server sends is in columns.py.
 
 Columns become lists once for the whole request, and rows are built from those: no object of Arrow's is made for a row.
 What comes in is untrusted: it is validated in full, and may not be compressed, because a few bytes of it could then be
@@ -8,14 +8,14 @@ all of the memory.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
 from holdfast.core.commands import Draft
 from holdfast.core.queue import PRIORITY_DEFAULT
-from holdfast.core.records import NO_EXTRA, Extra, Message
+from holdfast.core.records import NO_EXTRA, Extra
 from holdfast.errors import ArrowMissing, InvalidArgument, MalformedRequest
 
 MEDIA_TYPE = "application/vnd.apache.arrow.stream"
@@ -200,42 +200,3 @@ def _extras(
         named = tuple([(name, value) for name, value in pairs or () if value is not None])
         found.append(Extra(key, message_id, named, known, content_type, reply_to))
     return found
-
-
-# --- out ------------------------------------------------------------------------------------------------------------
-
-
-def write_messages(messages: Sequence[tuple[int, Message]], facts: Mapping[str, object]) -> bytes:
-    """Messages with their partitions as an Arrow stream; `facts` go into the schema's metadata."""
-    pa = pyarrow()
-    found = [message for _, message in messages]
-    extras = [message.extra for message in found]
-    origins = [extra.origin for extra in extras]
-    text, instant = pa.string(), pa.timestamp("us", "UTC")
-    columns = {
-        "id": pa.array([message.id for message in found], pa.int64()),
-        "sequence": pa.array([message.seq for message in found], pa.int64()),
-        "partition": pa.array([partition for partition, _ in messages], pa.int32()),
-        "priority": pa.array([message.priority for message in found], pa.uint8()),
-        "enqueued_at": pa.array([message.enqueued_at for message in found], instant),
-        "deliver_at": pa.array([message.deliver_at or None for message in found], instant),
-        "expires_at": pa.array([message.expires_at or None for message in found], instant),
-        "key": pa.array([extra.key for extra in extras], text),
-        "message_id": pa.array([extra.message_id for extra in extras], text),
-        "content_type": pa.array([extra.content_type for extra in extras], text),
-        "correlation_id": pa.array([extra.correlation_id for extra in extras], text),
-        "reply_to": pa.array([extra.reply_to for extra in extras], text),
-        "properties": pa.array([extra.properties or None for extra in extras], pa.map_(text, text)),
-        "source_id": pa.array([origin.source_id if origin else None for origin in origins], pa.int64()),
-        "source_queue": pa.array([origin.source_queue if origin else None for origin in origins], text),
-        "source_group": pa.array([origin.source_group if origin else None for origin in origins], text),
-        "reason": pa.array([origin.reason if origin else None for origin in origins], text),
-        "error": pa.array([origin.error if origin else None for origin in origins], text),
-        "payload": pa.array([message.payload for message in found], pa.large_binary()),
-    }
-    batch = pa.record_batch(columns).replace_schema_metadata({name: str(fact) for name, fact in facts.items()})
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    content: bytes = sink.getvalue().to_pybytes()
-    return content

@@ -38,6 +38,7 @@ from holdfast.http_api.routes import Endpoint, Right
 REF = "#/components/schemas/{name}"
 
 PARAMETERS = {
+    "partition": "A partition, from 0.",
     "name": "The queue's name, percent-encoded as one segment: `tasks%2Fimage`.",
     "id": "A message's id.",
     "group": "The group's name, percent-encoded as one segment.",

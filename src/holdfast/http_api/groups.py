@@ -17,8 +17,9 @@ from holdfast.errors import (
     WrongGroupKind,
 )
 from holdfast.http_api.answers import ARROW, Answer, answer
-from holdfast.http_api.arrow import MEDIA_TYPE, write_messages
+from holdfast.http_api.arrow import MEDIA_TYPE
 from holdfast.http_api.call import ID_MAX, Call, duration
+from holdfast.http_api.columns import MESSAGES, choose, write_messages
 from holdfast.http_api.routes import Right, Routes
 from holdfast.http_api.shapes import show_group, show_message
 
@@ -109,6 +110,7 @@ async def read(call: Call) -> Answer:
     for field, sequence in (("first", wish.first), ("until", wish.until)):
         if not 0 <= sequence <= ID_MAX:
             raise InvalidArgument(field=field, problem="is a sequence, or 0")
+    columns = choose(wish.columns, MESSAGES)
     found = await call.node.cursor_read(
         call.queue, _group(call), wish.partition, wish.first, wish.limit, wish.max_bytes, wish.until
     )
@@ -122,7 +124,7 @@ async def read(call: Call) -> Answer:
         }
         headers = [(b"holdfast-" + name.replace("_", "-").encode(), b"%d" % fact) for name, fact in facts.items()]
         rows = [(wish.partition, message) for message in found.messages]
-        return Answer(write_messages(rows, facts), 200, ARROW, headers)
+        return Answer(write_messages(rows, facts, columns), 200, ARROW, headers)
     return answer(
         wire.CursorRange(
             messages=[show_message(message, wish.partition, wish.encoding) for message in found.messages],

@@ -24,8 +24,9 @@ from holdfast.errors import (
     RequestTooLarge,
 )
 from holdfast.http_api.answers import ARROW, Answer, answer, item_error
-from holdfast.http_api.arrow import MEDIA_TYPE, read_drafts, write_messages
+from holdfast.http_api.arrow import MEDIA_TYPE, read_drafts
 from holdfast.http_api.call import Call, decode, instant
+from holdfast.http_api.columns import write_messages
 from holdfast.http_api.payloads import HEADERS, read_form, read_raw
 from holdfast.http_api.routes import Right, Routes
 from holdfast.http_api.shapes import read_draft, read_import, show_history, show_message, show_view
@@ -228,7 +229,7 @@ async def browse(call: Call) -> Answer:
     if call.accepts(MEDIA_TYPE):
         rows = [(at, message) for at, message, _ in page.messages]
         headers = [(b"holdfast-cursor", page.cursor.encode())]
-        return Answer(write_messages(rows, {"cursor": page.cursor}), 200, ARROW, headers)
+        return Answer(write_messages(rows, {"cursor": page.cursor}, []), 200, ARROW, headers)
     shown = [
         show_view(message, partition, standings, query.encoding) for partition, message, standings in page.messages
     ]

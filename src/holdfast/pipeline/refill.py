@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
 from holdfast.errors import InvalidArgument
 from holdfast.pipeline.fields import matching
-from holdfast.pipeline.source import WRITABLE
+from pyspark_holdfast.writing import WRITABLE
 
 SOURCE_PROPERTY = "replayed-from"
 """The property of a replayed message that names the message it repeats."""

@@ -48,8 +48,11 @@ from holdfast.wire.messages import JsonPayload as JsonPayload
 from holdfast.wire.messages import Message as Message
 from holdfast.wire.messages import MessageEdit as MessageEdit
 from holdfast.wire.messages import MessagePage as MessagePage
+from holdfast.wire.messages import MessageRange as MessageRange
 from holdfast.wire.messages import MessageView as MessageView
 from holdfast.wire.messages import Origin as Origin
+from holdfast.wire.messages import Partition as Partition
+from holdfast.wire.messages import PartitionList as PartitionList
 from holdfast.wire.messages import Properties as Properties
 from holdfast.wire.messages import Receipt as Receipt
 from holdfast.wire.messages import Standing as Standing

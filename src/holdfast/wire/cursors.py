@@ -20,6 +20,8 @@ class CursorRead(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     max_bytes: int = 8 << 20
     """About how many bytes of payload to give at most; one message is always given."""
     encoding: Encoding = "auto"
+    columns: list[str] = []
+    """Of an Arrow stream: which; empty: all."""
 
 
 class CursorRange(msgspec.Struct, frozen=True, kw_only=True):

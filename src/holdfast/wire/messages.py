@@ -165,6 +165,27 @@ class MessagePage(msgspec.Struct, frozen=True):
     cursor: str = ""
 
 
+class MessageRange(msgspec.Struct, frozen=True):
+    """Live messages of one partition by sequence; nothing is leased. Go on at `next`; 0: there are no more."""
+
+    messages: list[MessageView]
+    next: int = 0
+
+
+class Partition(msgspec.Struct, frozen=True):
+    """Sequences `first` to `end - 1` of a partition; some may have been settled already."""
+
+    partition: int
+    first: int
+    end: int
+
+
+class PartitionList(msgspec.Struct, frozen=True):
+    """The partitions of a queue."""
+
+    partitions: list[Partition]
+
+
 class MessageEdit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Changes to a waiting message."""
 
