@@ -16,14 +16,15 @@ Everything is in `holdfast.client`. How-to pages: [send and receive](../how-to/s
 [workers](../how-to/write-workers.md), [tests](../how-to/test-your-code.md). Errors are those of
 [the list](errors.md), as classes of `holdfast.errors`.
 
-`SyncClient`, `SyncConsumer` and `SyncMessage` have the methods of `Client`, `Consumer` and `Message` without `await`.
+`SyncClient`, `SyncConsumer`, `SyncMessage` and `SyncTransaction` have the methods of `Client`, `Consumer`, `Message`
+and `Transaction` without `await`.
 
 A `Duration` is `"250ms"`, `"5s"`, `"2m"`, `"1h"`, `"7d"`, a number of seconds or a `timedelta`; an `Instant` a
 `datetime` with its time zone, RFC 3339 text or milliseconds since 1970."""
 
 LINE = 100  # characters of a signature on one line
 INSIDE = {
-    *("call", "settle_one", "hold", "keep", "forget", "done", "handle", "lease_seconds"),
+    *("call", "settle_one", "hold", "keep", "forget", "done", "handle", "lease_seconds", "stream_messages"),
     *("pause", "another", "context"),
 }
 """Methods that the parts of the client have for each other."""
@@ -32,6 +33,8 @@ CLASSES: tuple[type, ...] = (
     client.Client,
     client.Message,
     client.Consumer,
+    client.Transaction,
+    client.State,
     client.Reply,
     client.Sent,
     client.SentMany,
@@ -73,21 +76,6 @@ def _methods(kind: type) -> Iterator[tuple[str, object]]:
         for name, member in vars(owner).items():
             if inspect.isfunction(member) and not name.startswith("_") and member.__doc__ and name not in INSIDE:
                 yield name, member
-
-
-INSIDE = {
-    "call",
-    "settle_one",
-    "hold",
-    "keep",
-    "forget",
-    "done",
-    "handle",
-    "lease_seconds",
-    "pause",
-    "another",
-    "context",
-}
 
 
 def _fields(kind: type) -> list[str]:

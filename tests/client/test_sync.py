@@ -11,7 +11,16 @@ from datetime import timedelta
 
 import pytest
 
-from holdfast.client import Client, Consumer, Message, SyncClient, SyncConsumer, SyncMessage
+from holdfast.client import (
+    Client,
+    Consumer,
+    Message,
+    SyncClient,
+    SyncConsumer,
+    SyncMessage,
+    SyncTransaction,
+    Transaction,
+)
 from holdfast.errors import LeaseLost, QueueNotFound
 from holdfast.testing import Broker
 
@@ -24,6 +33,7 @@ FOR_THE_CLIENTS_OWN_PARTS = {
     "hold",
     "keep",
     "lease_messages",
+    "stream_messages",
     "lease_seconds",
     "forget",
 }
@@ -34,6 +44,7 @@ ALIKE = (
     ("list[Message]", "list[SyncMessage]"),
     ("-> 'Message | None'", "-> 'SyncMessage | None'"),
     ("-> 'Consumer'", "-> 'SyncConsumer'"),
+    ("-> 'Transaction'", "-> 'SyncTransaction'"),
 )
 
 
@@ -57,6 +68,7 @@ def as_sync(signature: str) -> str:
         (Client, SyncClient, FOR_THE_CLIENTS_OWN_PARTS),
         (Consumer, SyncConsumer, {"__init__", "done"}),
         (Message, SyncMessage, {"__init__"}),
+        (Transaction, SyncTransaction, {"__init__"}),
     ],
 )
 def test_the_twin_has_every_method_with_the_same_signature(one: type, twin: type, without: set[str]) -> None:

@@ -688,6 +688,11 @@ class Node(DeadLetterCalls, LogCalls, LookCalls, StateCalls, TransactionCalls):
         if settlements:
             self._settle_quietly(*member.group, settlements)
 
+    def give_back(self, member: Member, deliveries: list[Leased]) -> None:
+        """Release some of what a member holds."""
+        if deliveries:
+            self._settle_quietly(*member.group, releases(deliveries))
+
     def remove_member(self, member: Member, verb: Verb | None) -> None:
         engine = self.commit.engine
         queue = engine.queues.get(member.group[0]) if engine is not None else None
@@ -835,6 +840,10 @@ class Subscription:
     def adopt(self, leased: Leased) -> None:
         """The member holds this delivery since before it joined: it counts against its credit."""
         self._node.dispatcher.members.adopt(self._member, leased)
+
+    def give_back(self, deliveries: list[Leased]) -> None:
+        """Release deliveries that the member will not work on after all."""
+        self._node.give_back(self._member, deliveries)
 
     def leave(self, verb: Verb | None = Verb.RELEASE) -> None:
         """Leave the group. Its leases are released, failed (`VANISH`), or kept until their deadline (None)."""

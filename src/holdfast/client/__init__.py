@@ -16,10 +16,13 @@ from holdfast.client.messages import Message as Message
 from holdfast.client.messages import Received as Received
 from holdfast.client.messages import Reply as Reply
 from holdfast.client.retries import Retries as Retries
+from holdfast.client.states import State as State
 from holdfast.client.sync import SyncClient as SyncClient
 from holdfast.client.sync import SyncConsumer as SyncConsumer
 from holdfast.client.sync import SyncMessage as SyncMessage
+from holdfast.client.sync import SyncTransaction as SyncTransaction
 from holdfast.client.tls import Tls as Tls
+from holdfast.client.transactions import Transaction as Transaction
 from holdfast.client.working import Middleware as Middleware
 from holdfast.client.working import Proceed as Proceed
 from holdfast.client.working import Reject as Reject

@@ -14,11 +14,15 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from holdfast import wire
+from holdfast.client.states import State
 
 Answer = TypeVar("Answer")
 
 LONG_WORK_SECONDS = 600.0
 """How much longer than others calls may take that go through all messages of a queue."""
+
+NDJSON = "application/x-ndjson"
+BYTES = "application/octet-stream"
 
 _encode = msgspec.json.Encoder().encode
 
@@ -32,6 +36,10 @@ class Call(msgspec.Struct, Generic[Answer], frozen=True, kw_only=True):
     body: bytes = b""
     repeatable: bool = False
     wait_seconds: float = 0.0
+    headers: tuple[tuple[str, str], ...] = ()
+    """Beyond those that every request has."""
+    tagged: Callable[[bytes, int], Answer] | None = None
+    """How to read an answer that has an ETag, instead of `read`."""
     refused: Callable[[list[wire.ItemError]], Answer] | None = None
     """A batch of which nothing was taken is answered by a problem with an error for each item: as an answer."""
 
@@ -117,6 +125,86 @@ def settle(queue: str, group: str, settlements: Sequence[wire.Settlement]) -> Ca
         repeatable=True,
         refused=refused,
     )
+
+
+def import_items(queue: str, items: Sequence[wire.ImportItem]) -> Call[wire.Receipt]:
+    count = len(items)
+
+    def refused(errors: list[wire.ItemError]) -> wire.Receipt:
+        return wire.Receipt(ids=[None] * count, errors=errors)
+
+    body = _encode(wire.Import(list(items)))
+    return Call(method="POST", path=_queue(queue, "import"), read=_receipt, body=body, repeatable=True, refused=refused)
+
+
+def stream(queue: str, group: str, credit: int, lease_seconds: float, consumer: str) -> Call[wire.StreamLine]:
+    """Deliveries line by line. What is not settled when the connection ends is kept until the leases do."""
+    path = _queue(
+        queue,
+        "stream",
+        group=group,
+        credit=credit,
+        timeout=f"{max(round(lease_seconds * 1000), 1)}ms",
+        consumer=consumer,
+        gone="keep",
+        encoding="base64",
+    )
+    return Call(method="GET", path=path, read=_reader(wire.StreamLine), headers=(("accept", NDJSON),))
+
+
+# --- workflow state -------------------------------------------------------------------------------------------------
+
+
+def _state_path(queue: str, message_id: str, group: str, lease_token: str) -> str:
+    return _queue(queue, "messages", segment(message_id), "state", group=group, lease_token=lease_token)
+
+
+def _untagged(_: bytes) -> State:
+    raise msgspec.DecodeError("the answer has no ETag")
+
+
+def state(queue: str, message_id: str, group: str, lease_token: str) -> Call[State]:
+    path = _state_path(queue, message_id, group, lease_token)
+    headers = (("accept", BYTES),)
+    return Call(method="GET", path=path, read=_untagged, tagged=State, headers=headers, repeatable=True)
+
+
+def put_state(queue: str, message_id: str, group: str, lease_token: str, data: bytes, etag: int | None) -> Call[State]:
+    headers = (("content-type", BYTES),) if etag is None else (("content-type", BYTES), ("if-match", f'"{etag}"'))
+    return Call(
+        method="PUT",
+        path=_state_path(queue, message_id, group, lease_token),
+        read=_untagged,
+        tagged=lambda _, now: State(data, now),
+        body=data,
+        headers=headers,
+        repeatable=etag is None,  # with an ETag the second time would find the first one's state
+    )
+
+
+# --- transactions ---------------------------------------------------------------------------------------------------
+
+_transaction = _reader(wire.Transaction)
+
+
+def stage(transaction_id: str, wish: wire.Stage) -> Call[wire.Staged]:
+    path = _path("transactions", segment(transaction_id), "stage")
+    return Call(method="POST", path=path, read=_reader(wire.Staged), body=_encode(wish), repeatable=True)
+
+
+def publish(transaction_id: str) -> Call[wire.Transaction]:
+    path = _path("transactions", segment(transaction_id), "publish")
+    return Call(
+        method="POST", path=path, read=_transaction, body=b"{}", repeatable=True, wait_seconds=LONG_WORK_SECONDS
+    )
+
+
+def abort(transaction_id: str) -> Call[wire.Aborted]:
+    path = _path("transactions", segment(transaction_id), "abort")
+    return Call(method="POST", path=path, read=_reader(wire.Aborted), body=b"{}", repeatable=True)
+
+
+# --- looking --------------------------------------------------------------------------------------------------------
 
 
 def browse(

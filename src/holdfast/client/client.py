@@ -19,7 +19,8 @@ import secrets
 import socket
 import ssl
 import time
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping
+from contextlib import aclosing
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
@@ -30,13 +31,15 @@ from holdfast.client import calls
 from holdfast.client.answers import error_of
 from holdfast.client.batches import Sent, SentMany
 from holdfast.client.consuming import Consumer, give_back
-from holdfast.client.drafts import Properties, as_draft, draft, size_of
+from holdfast.client.drafts import Properties, chunks, draft, each, grouped, size_of
 from holdfast.client.keeping import Keeper
 from holdfast.client.lanes import Lane
 from holdfast.client.messages import Message, Reply
 from holdfast.client.retries import Retries
+from holdfast.client.states import State, as_bytes
 from holdfast.client.times import Duration, Instant, duration, instant, optional_duration, seconds
 from holdfast.client.tls import Tls
+from holdfast.client.transactions import Transaction
 from holdfast.client.transport import Token, Transport
 from holdfast.errors import InvalidArgument, LeaseLost, QueueExists, QueueNotFound
 from holdfast.wire import Queue
@@ -218,7 +221,7 @@ class Client:
         if chunk < 1:
             raise InvalidArgument(field="chunk", problem=f"is at least 1, not {chunk}")
         result = SentMany(ids=[], duplicates=[], errors={})
-        async for part in _chunks(messages, chunk):
+        async for part in chunks(messages, chunk, CHUNK_BYTES):
             start = len(result.ids)
             result.ids.extend([None] * len(part))
             await self._send_part(queue, part, start, atomic, result)
@@ -249,6 +252,29 @@ class Client:
             places = sorted(again)
             if places:
                 await asyncio.sleep(pause)
+
+    async def import_items(self, queue: str, items: Iterable[wire.ImportItem], *, check: bool = True) -> SentMany:
+        """Take in stored items with where they come from. What was imported before, by its source, is not stored again.
+
+        They go in chunks, each one request and one commit; `check` as in `send_many`.
+        """
+        result = SentMany(ids=[], duplicates=[], errors={})
+        async for part in grouped(each(items), CHUNK_MESSAGES, CHUNK_BYTES):
+            start = len(result.ids)
+            receipt = await self.call(calls.import_items(queue, part))
+            result.ids.extend(receipt.ids)
+            result.duplicates.extend(start + index for index in receipt.duplicates)
+            result.errors.update((start + item.index, error_of(item)) for item in receipt.errors)
+        if check:
+            result.check()
+        return result
+
+    def transaction(self, transaction_id: str = "") -> Transaction:
+        """Messages for any queues that become visible together: `async with client.transaction() as transaction:`.
+
+        Leaving the block publishes what `transaction.stage` was given; an exception aborts it.
+        """
+        return Transaction(self, transaction_id)
 
     async def request(
         self,
@@ -310,15 +336,17 @@ class Client:
         prefetch: int = 1,
         lease: Duration | None = None,
         hold: Duration = HOLD,
+        stream: bool = False,
     ) -> Consumer:
         """Messages one after another, for ever: `async for message in client.consume("jobs"):`.
 
         Up to `prefetch` messages are in hand at a time, settled ones not counted; their leases (of the queue's
         `delivery_timeout`, or of `lease`) are extended until they are settled, for `hold` at the most. Leaving the loop
-        releases what is not settled.
+        releases what is not settled. With `stream` the server sends them over one connection as they become ready,
+        which saves a round trip a batch; else they are leased by long polls.
         """
         lease_seconds = None if lease is None else seconds(lease, "lease")
-        consumer = Consumer(self, queue, group, prefetch, lease_seconds, seconds(hold, "hold"))
+        consumer = Consumer(self, queue, group, prefetch, lease_seconds, seconds(hold, "hold"), stream)
         self._consumers.add(consumer)
         return consumer
 
@@ -350,6 +378,26 @@ class Client:
     ) -> wire.Settled:
         """Settle deliveries by their ids and tokens, as one commit; the answer tells which were refused, and why."""
         return await self.call(calls.settle(queue, group, list(settlements)))
+
+    async def state(self, queue: str, message_id: str, *, group: str = "default", lease_token: str = "") -> State:
+        """The workflow state of a delivery. With a token it must be that of the current lease."""
+        return await self.call(calls.state(queue, message_id, group, lease_token))
+
+    async def put_state(
+        self,
+        queue: str,
+        message_id: str,
+        data: object,
+        *,
+        lease_token: str,
+        group: str = "default",
+        etag: int | None = None,
+    ) -> State:
+        """Keep a workflow state beside a delivery, under its lease: bytes as they are, a str as text, else as JSON.
+
+        With `etag` only over the state that has it, 0 for none: else `StateChanged`. Returns the state as it is now.
+        """
+        return await self.call(calls.put_state(queue, message_id, group, lease_token, as_bytes(data), etag))
 
     # What messages and consumers need of their client.
 
@@ -408,6 +456,19 @@ class Client:
             consumer.queue, group=consumer.group, limit=limit, wait=wait_seconds, timeout=lease_seconds
         )
         return [self._own(Message(delivery, self, lease_seconds), consumer) for delivery in deliveries]
+
+    async def stream_messages(
+        self, consumer: Consumer, credit: int, lease_seconds: float
+    ) -> AsyncGenerator[Message, None]:
+        """Messages as the server sends them, until it ends the stream."""
+        name = f"{self.name}-{secrets.token_hex(4)}"
+        call = calls.stream(consumer.queue, consumer.group, credit, lease_seconds, name)
+        async with aclosing(self._transport.lines(call)) as lines:
+            async for line in lines:
+                if line.end is not None:
+                    raise error_of(line.end)
+                if line.delivery is not None:
+                    yield self._own(Message(line.delivery, self, lease_seconds), consumer)
 
     async def lease_seconds(self, queue: str) -> float:
         """How long leases of a queue last by its own setting."""
@@ -699,28 +760,3 @@ def _checked_url(url: str) -> httpx.URL:
     if parsed.scheme not in {"http", "https"} or not parsed.host:
         raise InvalidArgument(field="url", problem=f"is http://HOST:PORT or https://HOST:PORT, not {url!r}")
     return parsed
-
-
-async def _chunks(messages: Iterable[object] | AsyncIterable[object], count: int) -> AsyncIterator[list[wire.Draft]]:
-    """Drafts in chunks, none larger than a request should be."""
-    part: list[wire.Draft] = []
-    size = 0
-    async for item in _each(messages):
-        message = as_draft(item)
-        this = size_of(message)
-        if part and (len(part) >= count or size + this > CHUNK_BYTES):
-            yield part
-            part, size = [], 0
-        part.append(message)
-        size += this
-    if part:
-        yield part
-
-
-async def _each(messages: Iterable[object] | AsyncIterable[object]) -> AsyncIterator[object]:
-    if isinstance(messages, AsyncIterable):
-        async for message in messages:
-            yield message
-    else:
-        for message in messages:
-            yield message

@@ -1,7 +1,7 @@
 """A consumer: keeps up to `prefetch` messages in hand, their leases alive, and gives back what is left when it ends.
 
-It leases by long polls, so nothing polls an empty queue. A server that is away for a while does not end it: it waits
-and tries again. What no waiting can mend (no right, no queue) is raised.
+It leases by long polls, so nothing polls an empty queue; or it is sent its messages over a stream. A server that is
+away for a while does not end it: it waits and tries again. What no waiting can mend (no right, no queue) is raised.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -37,6 +38,10 @@ class Source(Protocol):
         self, consumer: Consumer, limit: int, wait_seconds: float, lease_seconds: float
     ) -> list[Message]: ...
 
+    def stream_messages(
+        self, consumer: Consumer, credit: int, lease_seconds: float
+    ) -> AsyncGenerator[Message, None]: ...
+
     async def lease_seconds(self, queue: str) -> float: ...
 
     def keep(self, message: Message, lease_seconds: float, longest_seconds: float) -> None: ...
@@ -59,6 +64,7 @@ class Consumer:
         prefetch: int,
         lease_seconds: float | None,
         hold_seconds: float,
+        stream: bool = False,
     ) -> None:
         if not 1 <= prefetch <= PREFETCH_MAX:
             raise InvalidArgument(field="prefetch", problem=f"is 1 to {PREFETCH_MAX}, not {prefetch}")
@@ -68,6 +74,7 @@ class Consumer:
         self._prefetch = prefetch
         self._lease_seconds = lease_seconds
         self._hold_seconds = hold_seconds
+        self._stream = stream
         self._ready: deque[Message] = deque()
         self._open: set[Message] = set()  # leased and not settled, whether handed out or not
         self._changed = asyncio.Event()  # a message came or was settled, or the end has come
@@ -93,7 +100,7 @@ class Consumer:
     async def next(self) -> Message | None:
         """The next message, as soon as there is one; None when the consumer has been stopped."""
         if self._task is None and not self._ended:
-            self._task = asyncio.create_task(self._fetch())
+            self._task = asyncio.create_task(self._run())
         while True:
             while self._ready:
                 message = self._ready.popleft()
@@ -142,23 +149,53 @@ class Consumer:
 
     # --- what goes on behind it -------------------------------------------------------------------------------------
 
-    async def _fetch(self) -> None:
+    async def _run(self) -> None:
         try:
-            while not self._ended:
-                room = self._prefetch - len(self._open)
-                if room <= 0:
-                    self._changed.clear()
-                    await self._changed.wait()
-                    continue
-                for message in await self._lease_patiently(room):
-                    self._open.add(message)
-                    self._ready.append(message)
-                    self._source.keep(message, message.lease_seconds or LEASE_SECONDS, self._hold_seconds)
-                self._changed.set()
+            await (self._follow() if self._stream else self._fetch())
         except Exception as error:  # noqa: BLE001 - raised where the loop waits
             self._failure = error
         finally:
             self._changed.set()
+
+    async def _fetch(self) -> None:
+        """By long polls, each for as many as there is room for."""
+        while not self._ended:
+            room = self._prefetch - len(self._open)
+            if room <= 0:
+                self._changed.clear()
+                await self._changed.wait()
+                continue
+            for message in await self._lease_patiently(room):
+                self._take(message)
+
+    async def _follow(self) -> None:
+        """By a stream: the server knows what is settled, and sends no more than there is room for."""
+        while not self._ended:
+            try:
+                lease_seconds = self._lease_seconds or await self._source.lease_seconds(self.queue)
+            except QueueNotFound:  # it may appear with the stream, with the default
+                lease_seconds = LEASE_SECONDS
+            except HoldfastError as error:
+                await self._wait_out(error)
+                continue
+            try:
+                async with aclosing(self._source.stream_messages(self, self._prefetch, lease_seconds)) as messages:
+                    async for message in messages:
+                        self._take(message)
+            except HoldfastError as error:
+                await self._wait_out(error)
+
+    def _take(self, message: Message) -> None:
+        self._open.add(message)
+        self._ready.append(message)
+        self._source.keep(message, message.lease_seconds or LEASE_SECONDS, self._hold_seconds)
+        self._changed.set()
+
+    async def _wait_out(self, error: HoldfastError) -> None:
+        if not error.retryable:
+            raise error
+        log.warning("no messages of %r for now: %s", self.queue, error)
+        await asyncio.sleep(RETRY_SECONDS)
 
     async def _lease(self, room: int) -> list[Message]:
         self._asked_at = time.monotonic()
@@ -174,10 +211,7 @@ class Consumer:
             try:
                 return await self._lease(room)
             except HoldfastError as error:
-                if not error.retryable:
-                    raise
-                log.warning("no messages of %r for now: %s", self.queue, error)
-                await asyncio.sleep(RETRY_SECONDS)
+                await self._wait_out(error)
 
 
 async def give_back(messages: list[Message]) -> None:

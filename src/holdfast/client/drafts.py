@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -15,6 +16,7 @@ from holdfast.errors import InvalidArgument
 JSON = "application/json"
 
 Properties = Mapping[str, str | Sequence[str]]
+Item = TypeVar("Item", bound=wire.Draft)
 
 
 def draft(
@@ -82,6 +84,43 @@ def size_of(item: wire.Draft) -> int:
             return len(data) * 4 // 3 + 100
         case _:
             return 100
+
+
+async def chunks(
+    messages: Iterable[object] | AsyncIterable[object], count: int, size_bytes: int
+) -> AsyncIterator[list[wire.Draft]]:
+    """Drafts of these in chunks, as `grouped` makes them."""
+    async for part in grouped(_drafts(messages), count, size_bytes):
+        yield part
+
+
+async def grouped(items: AsyncIterable[Item], count: int, size_bytes: int) -> AsyncIterator[list[Item]]:
+    """Chunks of at most so many items and, but for a single large one, so many bytes."""
+    part: list[Item] = []
+    size = 0
+    async for item in items:
+        this = size_of(item)
+        if part and (len(part) >= count or size + this > size_bytes):
+            yield part
+            part, size = [], 0
+        part.append(item)
+        size += this
+    if part:
+        yield part
+
+
+async def _drafts(messages: Iterable[object] | AsyncIterable[object]) -> AsyncIterator[wire.Draft]:
+    if isinstance(messages, AsyncIterable):
+        async for message in messages:
+            yield as_draft(message)
+    else:
+        for message in messages:
+            yield as_draft(message)
+
+
+async def each(items: Iterable[Item]) -> AsyncIterator[Item]:
+    for item in items:
+        yield item
 
 
 def encode_json(value: object) -> bytes:

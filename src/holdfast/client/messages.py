@@ -13,6 +13,7 @@ from typing import Any, Protocol, Self, TypeVar, overload
 import msgspec
 
 from holdfast import wire
+from holdfast.client.states import State
 from holdfast.client.times import Duration, duration, moment, optional_duration
 from holdfast.errors import InvalidArgument, LeaseLost
 
@@ -141,6 +142,14 @@ class Holder(Protocol):
     def abandon(self, message: Message) -> None:
         """Looks after it no longer: its lease ends by itself."""
 
+    async def state(self, queue: str, message_id: str, *, group: str, lease_token: str) -> State:
+        """Its workflow state."""
+
+    async def put_state(
+        self, queue: str, message_id: str, data: object, *, lease_token: str, group: str, etag: int | None
+    ) -> State:
+        """Keeps a workflow state."""
+
 
 class Message(Received):
     """A delivery. Settle it once: ack, nack, reject or release; whatever comes after that changes nothing.
@@ -181,6 +190,24 @@ class Message(Received):
         if deadline is not None:
             self.delivery.lease_deadline = deadline
         return self.lease_deadline
+
+    async def state(self) -> State:
+        """The workflow state kept beside it: what earlier attempts have put. It is for this group alone."""
+        return await self._holder.state(self.queue, self.id, group=self.group, lease_token=self.lease_token)
+
+    async def put_state(self, data: object, *, etag: int | None = None) -> State:
+        """Keep a workflow state beside it, for the attempts to come: bytes, a str, or anything that JSON has.
+
+        With `etag` only over the state that has it, 0 for none. It goes with the message when that is acked, and with
+        the dead letter when it dies.
+        """
+        return await self._holder.put_state(
+            self.queue, self.id, data, lease_token=self.lease_token, group=self.group, etag=etag
+        )
+
+    async def clear_state(self, *, etag: int | None = None) -> State:
+        """Keep nothing any more: a state of no bytes, whose `etag` goes on counting."""
+        return await self.put_state(b"", etag=etag)
 
     def abandon(self) -> None:
         """Give it up without a word: its lease is no longer extended and ends by itself. The last resort."""

@@ -28,8 +28,10 @@ from holdfast.client.drafts import Properties
 from holdfast.client.messages import Message, Received, Reply
 from holdfast.client.portal import Portal
 from holdfast.client.retries import Retries
+from holdfast.client.states import State
 from holdfast.client.times import Duration, Instant
 from holdfast.client.tls import Tls
+from holdfast.client.transactions import Transaction
 from holdfast.client.transport import Token
 from holdfast.wire import Queue
 
@@ -74,6 +76,18 @@ class SyncMessage(Received):
     def extend(self, timeout: Duration | None = None) -> datetime:
         """Keep it for `timeout` from now, or for the queue's `delivery_timeout`. Returns the new deadline."""
         return self._portal.run(self._message.extend(timeout))
+
+    def state(self) -> State:
+        """The workflow state kept beside it: what earlier attempts have put. It is for this group alone."""
+        return self._portal.run(self._message.state())
+
+    def put_state(self, data: object, *, etag: int | None = None) -> State:
+        """Keep a workflow state beside it, for the attempts to come; with `etag` only over the state that has it."""
+        return self._portal.run(self._message.put_state(data, etag=etag))
+
+    def clear_state(self, *, etag: int | None = None) -> State:
+        """Keep nothing any more: a state of no bytes, whose `etag` goes on counting."""
+        return self._portal.run(self._message.clear_state(etag=etag))
 
     def abandon(self) -> None:
         """Give it up without a word: its lease is no longer extended and ends by itself. The last resort."""
@@ -123,6 +137,72 @@ class SyncConsumer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class SyncTransaction:
+    """Messages for any queues that become visible together, or never. `with` it: leaving the block publishes."""
+
+    def __init__(self, transaction: Transaction, portal: Portal) -> None:
+        self._transaction = transaction
+        self._portal = portal
+
+    @property
+    def id(self) -> str:
+        return self._transaction.id
+
+    def stage(
+        self,
+        queue: str,
+        payload: object = b"",
+        *,
+        key: str | None = None,
+        priority: int = 128,
+        delay: Duration | None = None,
+        deliver_at: Instant | None = None,
+        ttl: Duration | None = None,
+        message_id: str | None = None,
+        content_type: str | None = None,
+        properties: Properties | None = None,
+        correlation_id: str | None = None,
+        reply_to: str | None = None,
+    ) -> None:
+        """Add a message. Nobody sees it, and it is not safe, until the transaction is published."""
+        self._portal.run(
+            self._transaction.stage(
+                queue,
+                payload,
+                key=key,
+                priority=priority,
+                delay=delay,
+                deliver_at=deliver_at,
+                ttl=ttl,
+                message_id=message_id,
+                content_type=content_type,
+                properties=properties,
+                correlation_id=correlation_id,
+                reply_to=reply_to,
+            )
+        )
+
+    def stage_many(self, queue: str, messages: Iterable[object]) -> int:
+        """Add many messages: payloads, or drafts made by `draft`. Returns how many."""
+        return self._portal.run(self._transaction.stage_many(queue, messages))
+
+    def publish(self) -> wire.Transaction:
+        """Make all of it visible in one step. To publish again is answered as the first time."""
+        return self._portal.run(self._transaction.publish())
+
+    def abort(self) -> bool:
+        """Remove what was staged. False: there was nothing."""
+        return self._portal.run(self._transaction.abort())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._portal.run(self._transaction.__aexit__(kind, error, trace))
 
 
 class SyncClient:
@@ -201,9 +281,10 @@ class SyncClient:
         prefetch: int = 1,
         lease: Duration | None = None,
         hold: Duration = HOLD,
+        stream: bool = False,
     ) -> SyncConsumer:
         """Messages one after another, for ever: `for message in client.consume("jobs"):`."""
-        consumer = self._client.consume(queue, group=group, prefetch=prefetch, lease=lease, hold=hold)
+        consumer = self._client.consume(queue, group=group, prefetch=prefetch, lease=lease, hold=hold, stream=stream)
         return SyncConsumer(consumer, self._portal)
 
     def browse(
@@ -263,6 +344,15 @@ class SyncClient:
             )
         )
 
+    def import_items(self, queue: str, items: Iterable[wire.ImportItem], *, check: bool = True) -> SentMany:
+        """Take in stored items with where they come from. What was imported before, by its source, is not stored
+        again."""
+        return self._portal.run(self._client.import_items(queue, items, check=check))
+
+    def transaction(self, transaction_id: str = "") -> SyncTransaction:
+        """Messages for any queues that become visible together: `with client.transaction() as transaction:`."""
+        return SyncTransaction(self._client.transaction(transaction_id), self._portal)
+
     def request(
         self,
         queue: str,
@@ -312,6 +402,25 @@ class SyncClient:
     def settle(self, queue: str, settlements: Iterable[wire.Settlement], *, group: str = "default") -> wire.Settled:
         """Settle deliveries by their ids and tokens, as one commit; the answer tells which were refused, and why."""
         return self._portal.run(self._client.settle(queue, settlements, group=group))
+
+    def state(self, queue: str, message_id: str, *, group: str = "default", lease_token: str = "") -> State:
+        """The workflow state of a delivery. With a token it must be that of the current lease."""
+        return self._portal.run(self._client.state(queue, message_id, group=group, lease_token=lease_token))
+
+    def put_state(
+        self,
+        queue: str,
+        message_id: str,
+        data: object,
+        *,
+        lease_token: str,
+        group: str = "default",
+        etag: int | None = None,
+    ) -> State:
+        """Keep a workflow state beside a delivery, under its lease; with `etag` only over the state that has it."""
+        return self._portal.run(
+            self._client.put_state(queue, message_id, data, lease_token=lease_token, group=group, etag=etag)
+        )
 
     def message(self, queue: str, message_id: str) -> wire.MessageView:
         """One live message, and how it stands in each group."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import nullcontext
 from typing import TypeVar
 
@@ -75,10 +75,43 @@ class Transport:
                 return _given_up(call, answer)
             await asyncio.sleep(pause)
 
-    async def _attempt(self, call: Call[Answer]) -> Answer | _Failure:
-        headers = dict(_HEADERS)
+    def _headers(self, call: Call[Answer]) -> dict[str, str]:
+        headers = dict(_HEADERS) | dict(call.headers)
         if self._token is not None:
             headers["authorization"] = f"Bearer {self._token if isinstance(self._token, str) else self._token()}"
+        return headers
+
+    async def lines(self, call: Call[Answer]) -> AsyncGenerator[Answer, None]:
+        """The lines of an answer as they come, each read like an answer. It is asked for once; a connection that breaks
+        is raised, and so is an answer that ends."""
+        try:
+            async with (
+                self._polls,
+                self._slots,
+                self._http.stream(
+                    call.method, call.path, headers=self._headers(call), timeout=self._timeout
+                ) as response,
+            ):
+                if not response.is_success:
+                    problem = problem_of(response.status_code, await response.aread(), self.url)
+                    raise problem if isinstance(problem, AnswerUnreadable) else error_of(problem)
+                rest = b""
+                async for piece in response.aiter_bytes():
+                    *lines, rest = (rest + piece).split(b"\n")
+                    for line in lines:
+                        yield self._line(call, line, response)
+        except httpx.TransportError as error:
+            raise ServerUnreachable(url=self.url, problem=_reason(error)) from None
+        raise ServerUnreachable(url=self.url, problem="the stream was cut off")
+
+    def _line(self, call: Call[Answer], line: bytes, response: httpx.Response) -> Answer:
+        try:
+            return call.read(line)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise AnswerUnreadable(url=self.url, status=response.status_code, problem=str(error)) from None
+
+    async def _attempt(self, call: Call[Answer]) -> Answer | _Failure:
+        headers = self._headers(call)
         timeout = httpx.Timeout(self._timeout, read=self._timeout + call.wait_seconds)
         try:
             async with self._polls if call.wait_seconds else nullcontext(), self._slots:
@@ -98,7 +131,12 @@ class Transport:
 
     def _read(self, call: Call[Answer], response: httpx.Response) -> Answer | _Failure:
         try:
-            return call.read(response.content)
+            tag = response.headers.get("etag", "").strip('"')
+            return (
+                call.tagged(response.content, int(tag))
+                if call.tagged and tag.isdigit()
+                else call.read(response.content)
+            )
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             return _Failure(AnswerUnreadable(url=self.url, status=response.status_code, problem=str(error)))
 

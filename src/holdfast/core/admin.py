@@ -303,7 +303,11 @@ def _check_editable(shard: Shard, command: Edit, message: Message) -> None:
             raise MessageNotWaiting(message_id=message.id, state="settled", group=group.name)
         delivery = group.deliveries.get(message.id)
         if delivery is not None and (
-            delivery.token or delivery.failures or delivery.doom or delivery.flags & FLAG_STATE
+            delivery.token
+            or delivery.failures
+            or delivery.ready_at  # released with a delay
+            or delivery.doom
+            or delivery.flags & FLAG_STATE
         ):
             state = State.LEASED if delivery.token else "dying" if delivery.doom else "being retried"
             raise MessageNotWaiting(message_id=message.id, state=state, group=group.name)

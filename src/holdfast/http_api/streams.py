@@ -51,12 +51,15 @@ class StreamQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long the leases last. Without it: the queue's `delivery_timeout`."""
     consumer: str = ""
     """The member's name. A second stream of the same name takes over from the first."""
-    gone: Literal["release", "fail"] = "release"
-    """What becomes of unsettled deliveries when the client goes: given back as they were, or an attempt spent."""
+    gone: Literal["release", "fail", "keep"] = "release"
+    """What becomes of unsettled deliveries when the client goes: given back as they were, an attempt spent, or kept:
+    they can be settled until their leases end."""
     limit: int = 0
     """End after so many deliveries; `0`: never."""
     encoding: wire.Encoding = "auto"
 
+
+GONE = {"release": Verb.RELEASE, "fail": Verb.VANISH, "keep": None}
 
 Line = list[Leased] | HoldfastError | None
 """Deliveries, the end, or None as a sign of life."""
@@ -93,7 +96,9 @@ class Stream:
         if streams.get((self.group, self.member)) is self:
             del streams[self.group, self.member]
         if self.subscription is not None:
-            self.subscription.leave(Verb.VANISH if self.query.gone == "fail" else Verb.RELEASE)
+            if self.query.gone == "keep":  # but not what was never sent
+                self.subscription.give_back(self._arrived)
+            self.subscription.leave(GONE[self.query.gone])
 
     def _gone(self, _task: asyncio.Task[None]) -> None:
         self.client_gone = True

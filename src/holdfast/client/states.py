@@ -1,0 +1,48 @@
+"""Workflow state: bytes that a consumer keeps beside a message while it works on it, through all its retries."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar, overload
+
+import msgspec
+
+from holdfast.client.drafts import encode_json
+from holdfast.errors import InvalidArgument
+
+Value = TypeVar("Value")
+
+
+class State(msgspec.Struct, frozen=True):
+    """A workflow state. Nothing was put yet: no bytes, and `etag` 0; it grows with every change."""
+
+    data: bytes
+    etag: int
+
+    def text(self) -> str:
+        """As UTF-8 text."""
+        try:
+            return self.data.decode()
+        except UnicodeDecodeError as error:
+            raise InvalidArgument(field="state", problem=f"is not UTF-8: {error}") from None
+
+    @overload
+    def json(self) -> Any: ...
+    @overload
+    def json(self, kind: type[Value]) -> Value: ...
+    def json(self, kind: Any = Any) -> Any:
+        """As JSON; with a type, checked and converted to it by msgspec."""
+        try:
+            return msgspec.json.decode(self.data, type=kind)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise InvalidArgument(field="state", problem=f"is wrong: {error}") from None
+
+
+def as_bytes(data: object) -> bytes:
+    """Bytes as they are, a str as UTF-8, anything else as JSON."""
+    match data:
+        case bytes() | bytearray() | memoryview():
+            return bytes(data)
+        case str():
+            return data.encode()
+        case _:
+            return encode_json(data)
