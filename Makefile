@@ -77,7 +77,7 @@ docs: $(STAMP)  ## Write the reference pages that are made from the code
 # else, so it lives in an environment of its own.
 lock:  ## Renew requirements.lock and requirements-spark.lock from pyproject.toml
 	@test -x .lock-venv/bin/uv || { $(PYTHON) -m venv .lock-venv && .lock-venv/bin/pip install --quiet uv; }
-	.lock-venv/bin/uv pip compile --quiet pyproject.toml --extra dev --universal --python-version 3.11 --upgrade \
+	.lock-venv/bin/uv pip compile --quiet pyproject.toml --extra server --extra dev --universal --python-version 3.11 --upgrade \
 	  --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' \
 	  --output-file requirements.lock
 	.lock-venv/bin/uv pip compile --quiet pyproject.toml --extra spark --universal --python-version 3.11 --upgrade \

@@ -600,6 +600,13 @@ class BatchIncomplete(HoldfastError):
     grpc = "FAILED_PRECONDITION"
 
 
+class ServerMissing(HoldfastError):
+    """This needs the libraries of the server, and {missing} is not installed: there is only the client here. Install
+    them with `pip install "holdfast[server]"` (in a checkout: `make setup`). Nothing was done."""
+
+    code = "server_missing"
+
+
 class SparkMissing(HoldfastError):
     """The pipeline needs PySpark and delta-rs, and {missing} is not installed. Install them with
     `pip install "holdfast[spark]"` (in a checkout: `make spark`). Nothing was done."""

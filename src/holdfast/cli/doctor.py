@@ -21,6 +21,7 @@ import msgspec
 
 from holdfast import __version__
 from holdfast.cli.connection import connected, settings
+from holdfast.cli.extras import missing
 from holdfast.cli.options import config_file, given, output_format, setting_flags
 from holdfast.cli.output import show_note, show_one_line, show_rows
 from holdfast.cli.words import size
@@ -35,7 +36,8 @@ Verdict = Literal["ok", "warning", "problem"]
 
 CLOCK_SECONDS = 2.0  # further apart than this, delays and deadlines look wrong to people
 FILES_LEAST = 4_096  # open files: connections and the store's tables
-LIBRARIES = ("httpx", "msgspec", "rocksdict", "uvicorn", "starlette", "uvloop", "pyarrow", "joserfc", "argon2-cffi")
+LIBRARIES = ("httpx", "msgspec")
+SERVER_LIBRARIES = ("rocksdict", "uvicorn", "starlette", "uvloop", "pyarrow", "joserfc", "argon2-cffi")
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -58,7 +60,8 @@ def doctor(output: str, config_path: Path | None, **flags: object) -> None:
     Exit code 1 if there is a problem; warnings alone are 0.
     """
     config = load(config_path, os.environ, given(flags))
-    findings = [finding for check in CHECKS for finding in check(config)]
+    checks = CHECKS if not missing() else (_versions, _client_only, _server)
+    findings = [finding for check in checks for finding in check(config)]
     if output == "table":
         for each in findings:
             colour = {"ok": "green", "warning": "yellow", "problem": "bold red"}[each.verdict]
@@ -75,12 +78,18 @@ def doctor(output: str, config_path: Path | None, **flags: object) -> None:
 def _versions(_config: Config) -> Iterator[Finding]:
     yield Finding("version", "ok", f"holdfast {__version__}, Python {platform.python_version()} on {sys.platform}")
     found: list[str] = []
-    for name in LIBRARIES:
+    for name in LIBRARIES if missing() else LIBRARIES + SERVER_LIBRARIES:
         try:
             found.append(f"{name} {version(name)}")
         except PackageNotFoundError:
             yield Finding("libraries", "problem", f"{name} is missing", "Install holdfast again: pip install holdfast")
     yield Finding("libraries", "ok", ", ".join(found))
+
+
+def _client_only(_config: Config) -> Iterator[Finding]:
+    """Whoever only sends and receives needs no more; a server cannot run here."""
+    advice = 'To run a server here: pip install "holdfast[server]"'
+    yield Finding("server libraries", "warning", f"not installed: {', '.join(missing())}", advice)
 
 
 def _files(_config: Config) -> Iterator[Finding]:

@@ -29,6 +29,7 @@ from holdfast.cli.config import config
 from holdfast.cli.connection import Connection, connection_options
 from holdfast.cli.dlq import dlq
 from holdfast.cli.doctor import doctor
+from holdfast.cli.extras import explain
 from holdfast.cli.options import give_twins
 from holdfast.cli.output import show_error
 from holdfast.cli.pipeline import pipeline
@@ -65,6 +66,12 @@ class _Root(click.Group):
         except HoldfastError as error:
             show_error(error)
             ctx.exit(EXIT_USAGE if isinstance(error, InvalidConfig | ConfigUnreadable) else EXIT_FAILED)
+        except ModuleNotFoundError as error:
+            explained = explain(error)
+            if explained is None:
+                raise
+            show_error(explained)
+            ctx.exit(EXIT_FAILED)
 
 
 def _in_front(args: list[str]) -> list[str]:

@@ -3,7 +3,12 @@
     async with Broker() as broker, broker.client() as client:
         await client.send("jobs", "hello")
 
-`holdfast.testing.fixtures` has it as pytest fixtures.
+`holdfast.testing.fixtures` has it as pytest fixtures. It needs the libraries of the server: `holdfast[server]`.
 """
 
-from holdfast.testing.broker import Broker as Broker
+try:
+    from holdfast.testing.broker import Broker as Broker
+except ModuleNotFoundError as error:
+    if (error.name or "").startswith("holdfast"):
+        raise
+    raise ImportError('holdfast.testing runs a real broker: pip install "holdfast[server]"') from error

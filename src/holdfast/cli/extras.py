@@ -1,0 +1,24 @@
+"""What is not installed with the client alone: the libraries of the server."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from holdfast.errors import ServerMissing
+
+SERVER = (
+    *("argon2", "cryptography", "httptools", "joserfc", "prometheus_client", "pyarrow", "rocksdict", "starlette"),
+    *("structlog", "uvicorn", "uvloop", "websockets"),
+)
+"""Modules of the extra `[server]`."""
+
+
+def missing() -> list[str]:
+    """Modules of the server that are not installed."""
+    return [name for name in SERVER if find_spec(name) is None]
+
+
+def explain(error: ModuleNotFoundError) -> ServerMissing | None:
+    """What to say when an import failed: None if it is none of the server's."""
+    name = (error.name or "").partition(".")[0]
+    return ServerMissing(missing=name) if name in SERVER else None
