@@ -634,6 +634,12 @@ class SegmentUnusable(HoldfastError):
     code = "segment_unusable"
 
 
+class JobFailed(HoldfastError):
+    """The Spark job failed: {problem}"""
+
+    code = "job_failed"
+
+
 class RunNotFound(HoldfastError):
     """No redrive or replay with the id {run!r} is known in {path}. `holdfast pipeline runs` lists those that are."""
 

@@ -49,6 +49,8 @@ _COLUMNS: dict[str, tuple[str, tuple[type[DataType], ...]]] = {
     "correlation_id": ("string", (StringType,)),
     "content_type": ("string", (StringType,)),
     "reply_to": ("string", (StringType,)),
+    "source_id": ("a whole number, the message that this one repeats", _NUMBERS),
+    "source_queue": ("string", (StringType,)),
 }
 
 WRITABLE = tuple(name for name in _COLUMNS if name not in ("queue", "value"))
@@ -73,6 +75,8 @@ def check_writing(options: Options, schema: StructType, overwrite: bool) -> Opti
             raise ValueError(f"holdfast: column {field.name} is {words}, not {field.dataType.simpleString()}")
     if "queue" not in names:
         options.need("queue")
+    if options.delivery != "transactional" and names & {"source_id", "source_queue"}:
+        raise ValueError("holdfast: messages that name a source are replays, which go in transactions")
     if options.delivery == "idempotent" and "message_id" not in names:
         raise ValueError("holdfast: delivery idempotent needs a column message_id: by it a row is known again")
     return options

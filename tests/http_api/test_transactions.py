@@ -82,3 +82,28 @@ async def test_a_stage_with_a_bad_message_stages_nothing(http: httpx.AsyncClient
     assert refused.status_code == 400
     assert [error["index"] for error in refused.json()["errors"]] == [2]
     assert (await http.get(path)).status_code == 404
+
+
+async def test_staged_messages_may_be_replays_which_are_not_taken_for_duplicates(http: httpx.AsyncClient) -> None:
+    for name in ("one", "two"):
+        message = {"text": "again", "source_id": "41", "source_queue": "past"}
+        await http.post(f"/api/v1/transactions/{name}/stage", json={"batches": [{"queue": "q", "messages": [message]}]})
+        published = (await http.post(f"/api/v1/transactions/{name}/publish")).json()
+        assert (published["published"], published["duplicates"]) == (1, 0)
+    table = pa.table({"payload": [b"x"], "source_id": [41], "source_queue": ["past"]})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    headers = {"Content-Type": "application/vnd.apache.arrow.stream"}
+    stream = sink.getvalue().to_pybytes()
+    staged = await http.post("/api/v1/transactions/three/stage?queue=q", content=stream, headers=headers)
+    assert staged.json()["messages"] == 1
+    await http.post("/api/v1/transactions/three/publish")
+    found = (await http.get("/api/v1/queues/q/messages")).json()["messages"]
+    assert [one["origin"] for one in found] == [{"source_id": "41", "source_queue": "past", "reason": "replayed"}] * 3
+    plain = await http.post("/api/v1/queues/q/messages", content=stream, headers=headers)
+    assert plain.json()["code"] == "invalid_argument", "only what is staged may be a replay"
+    for wrong in ({"source_id": "x"}, {"source_queue": "past"}):
+        body = {"batches": [{"queue": "q", "messages": [{"text": "a", **wrong}]}]}
+        refused = await http.post("/api/v1/transactions/four/stage", json=body)
+        assert refused.status_code == 400

@@ -8,7 +8,7 @@ from __future__ import annotations
 import signal
 import tempfile
 import threading
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,19 +16,20 @@ import click
 import msgspec
 
 from holdfast.cli.options import output_format
-from holdfast.cli.output import show_json, show_note, show_table
+from holdfast.cli.output import show_json, show_note, show_rows, show_table
 from holdfast.cli.pipeline_ask import history, report, triage
-from holdfast.cli.pipeline_fill import load, replay
-from holdfast.cli.pipeline_job import EXIT_BROKEN, Job, parsed, running, spark_options
+from holdfast.cli.pipeline_fill import load
+from holdfast.cli.pipeline_job import EXIT_BROKEN, parsed, running, spark_options
 from holdfast.cli.pipeline_redrive import redrive, runs
+from holdfast.cli.pipeline_replay import replay
 from holdfast.cli.words import count, plural
 from holdfast.units import SECOND, parse_duration
 
 if TYPE_CHECKING:
+    from holdfast.pipeline.follow import Look
     from holdfast.pipeline.reconcile import Proof
 
 FOLLOW_SECONDS = 10.0  # between looks at the manifests: a sixth of the time a segment takes to close
-SWEEP_HOURS = 1  # how long files stay that a rewrite replaced: long enough for whoever is reading them
 
 
 @click.group()
@@ -71,47 +72,56 @@ def build(
     Incremental and exactly once: run it as often as you like, and kill it whenever you like.
     """
     pause = parsed("--interval", parse_duration, interval) / SECOND
-    age = parsed("--keep", parse_duration, keep) if keep else 0
+    age = parsed("--keep", parse_duration, keep) / SECOND if keep else 0.0
     stop = threading.Event()
     with running("build", said) as job:
-        if follow:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(number, lambda *_: stop.set())
+        from holdfast.pipeline.follow import Builder, Upkeep  # noqa: PLC0415 - Spark
+
+        wanted = Upkeep(batch_rows=batch_rows, compact=compact, keep_seconds=age)
+        builder = Builder(job.lake, job.spark, job.stages, wanted, job.progress)
         with job.lake.lock():
             if rebuild:
                 job.lake.forget_tables()
-            while True:
-                done = _build_once(job, batch_rows, compact, age)
-                if not follow or stop.is_set():
-                    break
-                if done["segments"]:
-                    show_note(f"{plural(done['events'], 'event')} of {plural(done['segments'], 'segment')} taken in")
-                stop.wait(pause)
-                if stop.is_set():
-                    break
-    if output == "table":
-        rows = [[name, count(number), count(done["rewritten"].get(name, 0))] for name, number in done["rows"].items()]
-        show_table(["table", "rows written", "files rewritten"], rows)
-        if not done["segments"]:
-            show_note("There was nothing new.")
+            if follow:
+                for number in (signal.SIGINT, signal.SIGTERM):
+                    signal.signal(number, lambda *_: stop.set())
+                show_note(f"following {job.lake.path}")
+                done = builder.follow(stop, pause, lambda look: _tell(look, output))
+            else:
+                done = builder.look()
+    if follow:
+        show_note("stopped; the next build goes on from here")
+    elif output == "table":
+        _show_built(done)
     else:
-        show_json({**done, **job.stages.summary()})
+        show_json({**_fields(done), **job.stages.summary()})
 
 
-def _build_once(job: Job, batch_rows: int, compact: bool, age: int) -> dict[str, Any]:
-    from holdfast.pipeline import upkeep  # noqa: PLC0415
-    from holdfast.pipeline.build import Build  # noqa: PLC0415
+def _fields(done: Look) -> dict[str, object]:
+    """What a look did, in one level."""
+    fields: dict[str, object] = msgspec.to_builtins(done.built, str_keys=True)
+    return {**fields, "compacted": done.compacted, "let_go": done.let_go, "swept": done.swept}
 
-    built = Build(job.lake, job.spark, job.stages, batch_rows=batch_rows, progress=job.progress).run()
-    done: dict[str, Any] = msgspec.to_builtins(built, str_keys=True)
-    if compact:
-        done["compacted"] = upkeep.compact(job.lake, job.spark, job.stages)
-    if age:
-        before = datetime.now(UTC) - timedelta(microseconds=age)
-        done["let_go"] = upkeep.retain(job.lake, job.spark, job.stages, before)
-    if built.batches or done.get("compacted") or done.get("let_go"):
-        done["swept"] = upkeep.sweep(job.lake, job.stages, SWEEP_HOURS)
-    return done
+
+def _tell(done: Look, output: str) -> None:
+    """While following: a line for each look that found something."""
+    if not (done.built.segments or done.compacted or done.let_go):
+        return
+    if output != "table":
+        show_rows("jsonl", [], [_fields(done)])
+        return
+    parts = [f"{plural(done.built.events, 'event')} of {plural(done.built.segments, 'segment')} taken in"]
+    parts += [f"{plural(number, 'file')} of {name} joined" for name, number in done.compacted.items()]
+    parts += [f"{plural(number, 'row')} of {name} let go" for name, number in done.let_go.items()]
+    show_note(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {', '.join(parts)}")
+
+
+def _show_built(done: Look) -> None:
+    rewritten = done.built.rewritten
+    rows = [[name, count(number), count(rewritten.get(name, 0))] for name, number in done.built.rows.items()]
+    show_table(["table", "rows written", "files rewritten"], rows)
+    if not done.built.segments:
+        show_note("There was nothing new.")
 
 
 # --- proving --------------------------------------------------------------------------------------------------------

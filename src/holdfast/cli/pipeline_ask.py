@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,13 +10,18 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from holdfast.cli.connection import URL, Connection
 from holdfast.cli.options import output_format
 from holdfast.cli.output import show_json, show_note, show_rows, show_table
-from holdfast.cli.pipeline_job import instant, running, show_time, spark_options
+from holdfast.cli.pipeline_job import DEFAULT_LAKE, instant, running, show_time, spark_options
 from holdfast.cli.words import count, plural, shortened
 
 if TYPE_CHECKING:
     from holdfast.pipeline.report import Report
+
+
+_MADE = {"broker": "the dead letter", "redrive": "redriven", "undo": "a dead letter again", "http": "replayed"}
+"""How a message that names a source came to be, by its protocol."""
 
 
 @click.command()
@@ -29,7 +35,8 @@ def history(message: int, output: str, **said: Any) -> None:
 
         life = ask(job.lake, job.spark, job.stages, message)
     if output != "table":
-        show_json(life)
+        fields: dict[str, object] = msgspec.to_builtins(life, builtin_types=(datetime, bytes))
+        show_json({**fields, **job.stages.summary()})
         return
     rows = []
     for one in life.timeline:
@@ -51,7 +58,8 @@ def history(message: int, output: str, **said: Any) -> None:
     for row in life.chain:
         outcome = row["outcome"] or f"still {row['state']}"
         attempts = plural(row["attempts"], "attempt")
-        show_note(f"{row['message_id']} in {row['queue']}, group {row['group'] or '-'}: {outcome}, {attempts}")
+        made = f", {_MADE.get(row['protocol'], 'made')} from {row['source_id']}" if row["source_id"] else ""
+        show_note(f"{row['message_id']} in {row['queue']}, group {row['group'] or '-'}: {outcome}, {attempts}{made}")
 
 
 @click.command()
@@ -79,6 +87,8 @@ def report(since: str | None, until: str | None, queue: str, html: Path | None, 
             until=last,
             queue=queue,
         )
+        for table in (lake.queue_minutes, lake.messages, lake.dead_letters):
+            job.stages.note_read(table.spec.name, sum(file.rows for file in table.files()))
         if html is not None:
             html.write_text(page(found, datetime.now(UTC)))
     if html is not None:
@@ -86,7 +96,8 @@ def report(since: str | None, until: str | None, queue: str, html: Path | None, 
     if output == "table":
         _show_report(found)
     else:
-        show_json(found)
+        fields: dict[str, object] = msgspec.to_builtins(found, builtin_types=(datetime,))
+        show_json({**fields, **job.stages.summary()})
 
 
 def _show_report(found: Report) -> None:
@@ -132,15 +143,23 @@ def _show_report(found: Report) -> None:
 @click.option("--waiting", is_flag=True, help="Only letters that are still in their dead queue.")
 @spark_options
 @output_format
-def triage(since: str | None, queue: str, waiting: bool, output: str, **said: Any) -> None:
+@click.pass_context
+def triage(context: click.Context, /, since: str | None, queue: str, waiting: bool, output: str, **said: Any) -> None:
     """Group dead letters that died of the same thing, with examples and a command that brings each group back."""
     first = instant("--since", since)
     with running("triage", said) as job:
+        from holdfast.pipeline.triage import clusters  # noqa: PLC0415
         from holdfast.pipeline.triage import triage as ask  # noqa: PLC0415
 
         job.lake.require()
         with job.stages.stage("group deaths"):
-            found = ask(job.lake.dead_letters.read(job.spark), first, queue, waiting)
+            letters = job.lake.dead_letters.read(job.spark)
+            found = ask(letters, first, queue, waiting)
+            job.stages.explain("dead_letters", clusters(letters))
+        job.stages.note_read("dead_letters", sum(file.rows for file in job.lake.dead_letters.files()))
+    for cluster in found:
+        if cluster.redrive:
+            cluster.redrive += _same_place(context, said["lake_dir"])
     rows: list[dict[str, object]] = [msgspec.to_builtins(cluster, builtin_types=(datetime,)) for cluster in found]
     if output != "table":
         show_rows(output, [], rows)
@@ -156,5 +175,12 @@ def triage(since: str | None, queue: str, waiting: bool, output: str, **said: An
             f"  error    {cluster.error_pattern or '-'}\n"
             f"  payload  {shortened(cluster.payload_shape, 100)}\n"
             f"  letters  {' '.join(map(str, cluster.examples)) or '-'}\n"
-            f"  redrive  {cluster.redrive}\n"
+            f"  redrive  {cluster.redrive or '-'}\n"
         )
+
+
+def _same_place(context: click.Context, lake: Path) -> str:
+    """Options for a command that shall see the same lake and server as this one, where those are not the defaults."""
+    connection: Connection = context.find_root().obj
+    words = "" if lake == DEFAULT_LAKE else f" --lake {shlex.quote(str(lake))}"
+    return words if connection.url == URL else f"{words} --url {shlex.quote(connection.url)}"

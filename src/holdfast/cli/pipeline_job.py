@@ -17,9 +17,10 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from holdfast.cli.connection import connected, settings
 from holdfast.cli.output import show_note
 from holdfast.cli.words import size
-from holdfast.errors import InvalidArgument, SparkMissing
+from holdfast.errors import InvalidArgument, ServerUnreachable, SparkMissing
 from holdfast.units import SECOND, parse_duration, parse_instant, parse_size
 
 if TYPE_CHECKING:
@@ -29,12 +30,13 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., object])
 
 EXIT_BROKEN = 1
+DEFAULT_LAKE = Path("data/lake")
 
 lake_option = click.option(
     "--lake",
     "lake_dir",
     type=click.Path(path_type=Path, file_okay=False),
-    default=Path("data/lake"),
+    default=DEFAULT_LAKE,
     show_default=True,
     help="The lake: the server's journal directory, DATA_DIR/lake unless journal.directory says otherwise.",
 )
@@ -118,7 +120,8 @@ def require_spark() -> None:
 def running(name: str, said: dict[str, Any]) -> Iterator[Job]:
     """Start Spark, show how the job goes, and say at the end what it did."""
     require_spark()
-    from holdfast.pipeline.lake import Lake  # noqa: PLC0415 - Spark takes seconds to import and start
+    from holdfast.pipeline.failures import told  # noqa: PLC0415 - Spark takes seconds to import and start
+    from holdfast.pipeline.lake import Lake  # noqa: PLC0415
     from holdfast.pipeline.session import Where, is_little, open_session  # noqa: PLC0415
     from holdfast.pipeline.stages import Stages  # noqa: PLC0415
 
@@ -138,13 +141,26 @@ def running(name: str, said: dict[str, Any]) -> Iterator[Job]:
     try:
         with stages.stage("start Spark"):
             spark = open_session(where, f"holdfast {name}")
-        yield Job(spark, Lake(said["lake_dir"]), stages, bar)
+        with told():
+            yield Job(spark, Lake(said["lake_dir"]), stages, bar)
     finally:
         bar.stop()
     for plan in stages.plans:
         show_note(plan)
     if not said["quiet"]:
         _summary(stages)
+
+
+def namespace_of_server(dry_run: bool) -> str:
+    """The namespace that the command's credentials are for. A dry run can do without the server, if it must."""
+    wanted = settings()
+    try:
+        with connected() as client:
+            return client.overview().namespace
+    except ServerUnreachable:
+        if not dry_run:
+            raise
+        return wanted.namespace or "default"
 
 
 def parsed(field: str, parse: Callable[[object], int], value: object) -> int:

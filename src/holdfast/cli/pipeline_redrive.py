@@ -19,6 +19,7 @@ from holdfast.cli.pipeline_job import (
     EXIT_BROKEN,
     Job,
     lake_option,
+    namespace_of_server,
     parsed,
     require_spark,
     running,
@@ -93,6 +94,7 @@ def redrive(
         id=audit or kept.new_id("redrive"),
         job="redrive",
         began_at=datetime.now(UTC),
+        namespace=namespace_of_server(dry_run),
         queue=queue,
         to=to,
         where=where,
@@ -149,7 +151,7 @@ def _chosen(
     change = changes(wanted.sets, wanted.transform)
     table = job.lake.dead_letters
     with job.stages.stage("choose letters"):
-        chosen = moving.choose(table.read(job.spark), wanted.queue, wanted.where)
+        chosen = moving.choose(table.read(job.spark), wanted.queue, wanted.where, wanted.namespace)
         chosen = chosen.limit(limit) if limit else chosen
         job.stages.explain("dead_letters", chosen)
         letters = chosen.select("letter_id").toArrow()

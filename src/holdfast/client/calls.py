@@ -199,6 +199,11 @@ def publish(transaction_id: str) -> Call[wire.Transaction]:
     )
 
 
+def transaction(transaction_id: str) -> Call[wire.Transaction]:
+    path = _path("transactions", segment(transaction_id))
+    return Call(method="GET", path=path, read=_transaction, repeatable=True)
+
+
 def abort(transaction_id: str) -> Call[wire.Aborted]:
     path = _path("transactions", segment(transaction_id), "abort")
     return Call(method="POST", path=path, read=_reader(wire.Aborted), body=b"{}", repeatable=True)

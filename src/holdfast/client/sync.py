@@ -192,6 +192,10 @@ class SyncTransaction:
         """Make all of it visible in one step. To publish again is answered as the first time."""
         return self._portal.run(self._transaction.publish())
 
+    def look(self) -> wire.Transaction:
+        """How it stands: open, or published and remembered. `TransactionNotFound` if nothing was staged yet."""
+        return self._portal.run(self._transaction.look())
+
     def abort(self) -> bool:
         """Remove what was staged. False: there was nothing."""
         return self._portal.run(self._transaction.abort())

@@ -13,7 +13,7 @@ import logging
 import secrets
 from collections.abc import AsyncIterable, Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, cast
 
 from holdfast import wire
 from holdfast.client import calls
@@ -95,6 +95,10 @@ class Transaction:
         self._over = True
         return found
 
+    async def look(self) -> wire.Transaction:
+        """How it stands: open, or published and remembered. `TransactionNotFound` if nothing was staged yet."""
+        return await self._client.call(calls.transaction(self.id))
+
     async def abort(self) -> bool:
         """Remove what was staged. False: there was nothing."""
         self._over = True
@@ -113,7 +117,7 @@ class Transaction:
     async def _flush(self) -> None:
         if not self._messages:
             return
-        batches = [wire.StageBatch(queue, messages) for queue, messages in self._gathered.items()]
+        batches = [wire.StageBatch(queue, _staged(messages)) for queue, messages in self._gathered.items()]
         await self._client.call(calls.stage(self.id, wire.Stage(batches=batches, chunk=self._chunk)))
         # Only now: what could not be staged is not to be missing from what is published.
         self._gathered, self._messages, self._bytes = {}, 0, 0
@@ -134,3 +138,8 @@ class Transaction:
             await self.abort()
         except HoldfastError as problem:
             log.warning("transaction %s could not be aborted; it expires by itself: %s", self.id, problem)
+
+
+def _staged(messages: list[wire.Draft]) -> list[wire.StagedMessage]:
+    """On the wire a draft is a staged message that names no source."""
+    return cast("list[wire.StagedMessage]", messages)

@@ -203,7 +203,7 @@ def _want_known(shard: Shard, drafts: list[Draft]) -> None:
         extra = draft.extra
         if extra.message_id is not None and shard.config.dedup_window:
             reads.append(Read(Table.DEDUP, dedup_key(shard.number, extra.message_id)))
-        if extra.origin is not None:
+        if extra.origin is not None and extra.origin.once:
             origin = extra.origin
             reads.append(Read(Table.SOURCES, source_key(shard.number, origin.source_id, origin.source_group)))
     if reads:
@@ -304,7 +304,7 @@ def _known(shard: Shard, draft: Draft, now: int, seen: dict[bytes, int], index: 
     names: list[tuple[Table, bytes]] = []
     if extra.message_id is not None and shard.config.dedup_window:
         names.append((Table.DEDUP, dedup_key(shard.number, extra.message_id)))
-    if extra.origin is not None:
+    if extra.origin is not None and extra.origin.once:
         origin = extra.origin
         names.append((Table.SOURCES, source_key(shard.number, origin.source_id, origin.source_group)))
     for table, key in names:
@@ -345,7 +345,7 @@ def _store(  # noqa: C901, PLR0912
                 key = key_hash(extra.key)
             if extra.message_id is not None and config.dedup_window:
                 _remember(shard, extra.message_id, message_id, now, ops)
-            if extra.origin is not None:
+            if extra.origin is not None and extra.origin.once:
                 flags |= FLAG_SOURCED
                 source = source_key(number, extra.origin.source_id, extra.origin.source_group)
                 ops.append((Table.SOURCES, source, dedup_value(message_id, 0)))
@@ -507,7 +507,7 @@ def place_of(shard: Shard, message: Message, stamp: int) -> Place:
     """The place of a message that stands at `stamp`; 0: it is delayed and has none yet."""
     extra = message.extra
     key = key_hash(extra.key) if shard.config.keyed and extra.key is not None else UNKEYED
-    flags = extra.flags | (FLAG_SOURCED if extra.origin is not None else 0)
+    flags = extra.flags | (FLAG_SOURCED if extra.origin is not None and extra.origin.once else 0)
     if stamp and message.deliver_at:
         flags |= FLAG_DUE
     return Place(stamp, message.seq, key, flags, message.priority, len(message.payload))

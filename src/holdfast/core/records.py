@@ -22,7 +22,7 @@ id, or, if it was delayed, a number that was taken like an id when it fell due. 
     EXPIRIES   shard expires seq                (empty) messages that expire before an older one does
     DEDUP      shard message-id                 id, end
     DEDUP_ENDS shard end message-id             (empty)
-    SOURCES    shard source-id source-group     id of the message that carries it
+    SOURCES    shard source-id source-group     id of the message that carries it, unless it is a replay
     JOURNAL    block number                     block of journal entries              core/journal.py
     TRANSACTIONS, LOTS, STAGED, ENDS            messages that are staged              core/transactions.py
     AUDITS, AUDITED                             redrives under an id, and their letters    core/audits.py
@@ -238,8 +238,11 @@ def read_scheduled(key: bytes, value: bytes) -> tuple[int, int, Place]:
 # --- messages -------------------------------------------------------------------------------------------------------
 
 
+REPLAYED = "replayed"
+
+
 class Origin(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Where a dead letter or an imported message comes from, and why."""
+    """Where a dead letter, a redriven, a replayed or an imported message comes from, and why."""
 
     source_id: int
     source_queue: str
@@ -249,6 +252,11 @@ class Origin(msgspec.Struct, frozen=True, array_like=True, gc=False):
     attempts: int = 0
     first_attempt_at: int = 0
     last_attempt_at: int = 0
+
+    @property
+    def once(self) -> bool:
+        """Whether a shard takes one live message of this source only. Who replays wants another one, each time."""
+        return self.reason != REPLAYED
 
 
 class State(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -13,9 +13,11 @@ from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
+from msgspec.structs import replace
+
 from holdfast.core.commands import Draft
 from holdfast.core.queue import PRIORITY_DEFAULT
-from holdfast.core.records import NO_EXTRA, Extra
+from holdfast.core.records import NO_EXTRA, REPLAYED, Extra, Origin
 from holdfast.errors import ArrowMissing, InvalidArgument, MalformedRequest
 
 MEDIA_TYPE = "application/vnd.apache.arrow.stream"
@@ -35,6 +37,12 @@ COLUMNS = {
 }
 """What an enqueue takes. Nulls are absent values."""
 
+SOURCES = {
+    "source_id": "integer, the message that this one repeats",
+    "source_queue": "string",
+}
+"""What a stage takes as well: its messages may be replays."""
+
 
 def pyarrow() -> ModuleType:
     """The library, or an error that says how to get it."""
@@ -48,13 +56,14 @@ def pyarrow() -> ModuleType:
 # --- in -------------------------------------------------------------------------------------------------------------
 
 
-def read_drafts(body: bytes, correlation_id: str | None, rows_max: int) -> list[Draft]:
-    """The messages of an Arrow stream."""
+def read_drafts(body: bytes, correlation_id: str | None, rows_max: int, *, sourced: bool = False) -> list[Draft]:
+    """The messages of an Arrow stream. `sourced`: they may say which they repeat."""
     pa = pyarrow()
     table = _table(pa, body)
-    unknown = sorted(set(table.column_names) - set(COLUMNS))
+    known_columns = {**COLUMNS, **SOURCES} if sourced else COLUMNS
+    unknown = sorted(set(table.column_names) - set(known_columns))
     if unknown or "payload" not in table.column_names or len(set(table.column_names)) != table.num_columns:
-        known = ", ".join(f"{name} ({kind})" for name, kind in COLUMNS.items())
+        known = ", ".join(f"{name} ({kind})" for name, kind in known_columns.items())
         problem = f"has the unknown columns {', '.join(unknown)}" if unknown else "has no column payload, or one twice"
         raise InvalidArgument(field="The stream", problem=f"{problem}; known are {known}")
     if table.num_rows > rows_max:
@@ -117,7 +126,9 @@ def _column(pa: ModuleType, table: Any, name: str, kind: Any) -> Any:
         if column.type != kind:
             column = column.cast(kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise InvalidArgument(field=f"Column {name}", problem=f"is {COLUMNS[name]}: {error}") from None
+        raise InvalidArgument(
+            field=f"Column {name}", problem=f"is {COLUMNS.get(name) or SOURCES[name]}: {error}"
+        ) from None
     return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
 
 
@@ -150,6 +161,8 @@ def _with_fields(pa: ModuleType, table: Any, payloads: list[bytes], correlation_
         values("reply_to", text),
         correlation_id,
     )
+    if "source_id" in table.column_names:
+        extras = _sourced(extras, values("source_id", pa.int64()), values("source_queue", text))
     priorities = values("priority", pa.int64())
     instants = _microseconds(pa, table, "deliver_at", pa.types.is_timestamp, pa.timestamp("us"), 1_000)
     ttls = _microseconds(pa, table, "ttl", pa.types.is_duration, pa.duration("us"), 1_000_000)
@@ -200,3 +213,10 @@ def _extras(
         named = tuple([(name, value) for name, value in pairs or () if value is not None])
         found.append(Extra(key, message_id, named, known, content_type, reply_to))
     return found
+
+
+def _sourced(extras: list[Extra], ids: list[int | None], queues: list[str | None]) -> list[Extra]:
+    return [
+        extra if source is None else replace(extra, origin=Origin(source, queue or "", "", REPLAYED))
+        for extra, source, queue in zip(extras, ids, queues, strict=True)
+    ]

@@ -13,7 +13,7 @@ from holdfast.broker.history import History
 from holdfast.broker.stats import GroupStats, Histogram, QueueStats
 from holdfast.core.commands import Draft, Leased, Settlement, Standing, Verb
 from holdfast.core.queue import GroupRecord, QueueRecord, to_fields
-from holdfast.core.records import NO_EXTRA, Extra, Message, Origin
+from holdfast.core.records import NO_EXTRA, REPLAYED, Extra, Message, Origin
 from holdfast.errors import InvalidArgument
 from holdfast.http_api.call import duration, instant, read_id
 from holdfast.units import SECOND, format_duration, format_instant
@@ -105,6 +105,16 @@ def read_origin(origin: wire.Origin) -> Origin:
         0 if origin.first_attempt_at is None else instant(origin.first_attempt_at, "first_attempt_at"),
         0 if origin.last_attempt_at is None else instant(origin.last_attempt_at, "last_attempt_at"),
     )
+
+
+def read_staged(item: wire.StagedMessage, now: int, correlation_id: str | None) -> Draft:
+    draft = read_draft(item, now, correlation_id)
+    if not item.source_id:
+        if item.source_queue:
+            raise InvalidArgument(field="source_queue", problem="is the queue of source_id; give that too")
+        return draft
+    origin = Origin(read_id(item.source_id, "source_id"), item.source_queue, "", REPLAYED)
+    return msgspec.structs.replace(draft, extra=msgspec.structs.replace(draft.extra, origin=origin))
 
 
 def read_import(item: wire.ImportItem, now: int, correlation_id: str | None) -> Draft:

@@ -26,7 +26,7 @@ from holdfast.http_api.answers import Answer, answer
 from holdfast.http_api.arrow import MEDIA_TYPE, read_drafts
 from holdfast.http_api.call import Call
 from holdfast.http_api.routes import Right, Routes
-from holdfast.http_api.shapes import read_draft
+from holdfast.http_api.shapes import read_staged
 from holdfast.units import format_instant
 
 ROUTES = Routes("Transactions")
@@ -76,7 +76,9 @@ async def stage(call: Call) -> Answer:
     name = (call.namespace, call.parameters[0])
     if call.content_type == MEDIA_TYPE:
         limit = call.api.config.limits.enqueue_max
-        batches: Batches = [(query.queue, read_drafts(await call.body(), call.given_correlation_id, limit))]
+        batches: Batches = [
+            (query.queue, read_drafts(await call.body(), call.given_correlation_id, limit, sourced=True))
+        ]
         part, attempt, chunk = query.part, query.attempt, query.chunk
     else:
         wish = await call.json(_stage)
@@ -111,7 +113,7 @@ def _read(call: Call, wish: wire.Stage) -> Batches:
         drafts: list[Draft] = []
         for item in batch.messages:
             try:
-                drafts.append(read_draft(item, now, correlation_id))
+                drafts.append(read_staged(item, now, correlation_id))
             except HoldfastError as error:
                 errors[count] = error
             count += 1

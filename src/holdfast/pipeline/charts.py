@@ -11,13 +11,21 @@ WIDTH, HEIGHT = 720, 200
 LEFT, RIGHT, TOP, BOTTOM = 56, 12, 12, 26
 TICKS = 4
 
-Series = tuple[str, str, Sequence[float]]
-"""Name, CSS class of its colour, and a value for each instant."""
+Series = tuple[str, str, Sequence[float | None]]
+"""Name, CSS class of its colour, and a value for each instant; None: nothing is known, and the curve has a gap."""
 
 
-def line_chart(times: Sequence[datetime], series: Sequence[Series], unit: str, *, filled: bool = False) -> str:
-    """Curves over time, with a grid, a legend and the values as tooltips."""
-    top = nice(max((value for _, _, values in series for value in values), default=0) or 1)
+def line_chart(
+    times: Sequence[datetime],
+    series: Sequence[Series],
+    unit: str,
+    *,
+    filled: bool = False,
+    say: Callable[[float], str] | None = None,
+) -> str:
+    """Curves over time, with a grid, a legend and the highest values as tooltips. `say` spells a value."""
+    spell = say or show
+    top = nice(max((value for _, _, values in series for value in values if value is not None), default=0) or 1)
     first, last = times[0].timestamp(), times[-1].timestamp()
     span = max(last - first, 1)
 
@@ -27,31 +35,47 @@ def line_chart(times: Sequence[datetime], series: Sequence[Series], unit: str, *
     def y(value: float) -> float:
         return HEIGHT - BOTTOM - value / top * (HEIGHT - TOP - BOTTOM)
 
-    parts = [*_grid(top, y), *_times(times, x)]
+    parts = [*_grid(top, y, spell), *_times(times, x)]
     for name, colour, values in series:
-        points = " ".join(f"{x(at):.1f},{y(value):.1f}" for at, value in zip(times, values, strict=True))
-        if filled:
-            base = f"{x(times[-1]):.1f},{y(0):.1f} {x(times[0]):.1f},{y(0):.1f}"
-            parts.append(f'<polygon class="fill {colour}" points="{points} {base}"/>')
-        title = f"<title>{escape(name)}: at most {show(max(values))} {escape(unit)}</title>"
-        if len(times) == 1:
-            parts.append(
-                f'<circle class="dot {colour}" cx="{x(times[0]):.1f}" cy="{y(values[0]):.1f}" r="4">{title}</circle>'
-            )
-        else:
-            parts.append(f'<polyline class="line {colour}" points="{points}">{title}</polyline>')
+        high = max((value for value in values if value is not None), default=0.0)
+        title = f"<title>{escape(name)}: at most {spell(high)}{' ' if unit else ''}{escape(unit)}</title>"
+        for run in _runs(times, values):
+            points = " ".join(f"{x(at):.1f},{y(value):.1f}" for at, value in run)
+            if filled:
+                base = f"{x(run[-1][0]):.1f},{y(0):.1f} {x(run[0][0]):.1f},{y(0):.1f}"
+                parts.append(f'<polygon class="fill {colour}" points="{points} {base}"/>')
+            if len(run) == 1:
+                at, value = run[0]
+                parts.append(
+                    f'<circle class="dot {colour}" cx="{x(at):.1f}" cy="{y(value):.1f}" r="2">{title}</circle>'
+                )
+            else:
+                parts.append(f'<polyline class="line {colour}" points="{points}">{title}</polyline>')
     legend = "".join(f'<span class="key {colour}">{escape(name)}</span>' for name, colour, _ in series)
     label = escape(", ".join(name for name, _, _ in series))
     svg = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">{"".join(parts)}</svg>'
     return f'<figure>{svg}<figcaption>{legend}<span class="unit">{escape(unit)}</span></figcaption></figure>'
 
 
-def _grid(top: float, y: Callable[[float], float]) -> list[str]:
+def _runs(times: Sequence[datetime], values: Sequence[float | None]) -> list[list[tuple[datetime, float]]]:
+    """The stretches of a curve between its gaps."""
+    runs: list[list[tuple[datetime, float]]] = [[]]
+    for at, value in zip(times, values, strict=True):
+        if value is not None:
+            runs[-1].append((at, value))
+        elif runs[-1]:
+            runs.append([])
+    return [run for run in runs if run]
+
+
+def _grid(top: float, y: Callable[[float], float], spell: Callable[[float], str]) -> list[str]:
     parts: list[str] = []
     for tick in range(TICKS + 1):
         value = top * tick / TICKS
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(value):.1f}" y2="{y(value):.1f}"/>')
-        parts.append(f'<text class="tick" x="{LEFT - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{show(value)}</text>')
+        parts.append(
+            f'<text class="tick" x="{LEFT - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{spell(value)}</text>'
+        )
     return parts
 
 

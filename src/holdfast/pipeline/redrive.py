@@ -45,10 +45,13 @@ Going = tuple[int, bytes | None]
 # --- choosing -------------------------------------------------------------------------------------------------------
 
 
-def choose(dead_letters: DataFrame, queue: str, where: str = "") -> DataFrame:
+def choose(dead_letters: DataFrame, queue: str, where: str = "", namespace: str = "default") -> DataFrame:
     """The letters of a dead queue that wait and match, oldest first."""
     waiting = dead_letters.where(
-        F.col("outcome").isNull() & (F.col("dead_queue") == queue) & F.col("letter_id").isNotNull()
+        F.col("outcome").isNull()
+        & (F.col("namespace") == namespace)
+        & (F.col("dead_queue") == queue)
+        & F.col("letter_id").isNotNull()
     )
     return matching(waiting, where).orderBy("letter_id")
 

@@ -17,8 +17,9 @@ POINTS_MAX = 240
 """Points of a curve: one for every few pixels of a chart."""
 
 CONSUMERS_MAX = 15
-QUEUES_MAX = 200
-"""Queues of which curves are kept; the busiest. All are counted."""
+DEATHS_MAX = 200
+CURVES_MAX = 12
+"""Queues of which percentiles are also known point by point; the busiest."""
 
 _STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 240, 360, 720, 1440, 2880, 10080, 43200]
 
@@ -40,6 +41,9 @@ class Point(msgspec.Struct, frozen=True):
     failed: int = 0
     dead: int = 0
     depth: int | None = None
+    wait: Percentiles | None = None
+    """Of the queues that have curves of their own (`CURVES_MAX`)."""
+    processing: Percentiles | None = None
 
 
 class Standing(msgspec.Struct, kw_only=True):
@@ -115,10 +119,12 @@ def report(
         since, until = _range(minutes, since, until)
     step = step_for(since, until)
     inside = minutes.where((F.col("minute") >= F.lit(since)) & (F.col("minute") < F.lit(until)))
+    stages.explain("queue_minutes", inside)
     with stages.stage("add up minutes"):
         standings = _standings(inside, step)
     with stages.stage("percentiles"):
         _measure(inside, standings)
+        _measure_points(inside, standings, step)
     with stages.stage("deaths"):
         deaths = _deaths(dead_letters.where((F.col("died_at") >= F.lit(since)) & (F.col("died_at") < F.lit(until))))
     with stages.stage("consumers"):
@@ -191,11 +197,33 @@ def _measure(inside: DataFrame, standings: dict[tuple[str, str, str | None], Sta
             setattr(standings[key], field, Percentiles(*(percentile(histogram, percent) for percent in (50, 95, 99))))
 
 
+def _measure_points(inside: DataFrame, standings: dict[tuple[str, str, str | None], Standing], step: int) -> None:
+    """The same point by point, for the groups of the busiest queues."""
+    busy = sorted((one for one in standings.values() if one.group is None), key=lambda one: -one.counts["enqueued"])
+    names = {(one.namespace, one.queue) for one in busy[:CURVES_MAX]}
+    width = 60 * step
+    at = (F.floor(F.unix_seconds("minute") / width) * width).alias("at")
+    chosen = inside.where(F.col("group").isNotNull() & F.col("queue").isin([queue for _, queue in names]))
+    found: dict[tuple[str, str, str | None], dict[datetime, dict[str, Percentiles]]] = {}
+    for column, field in (("waits", "wait"), ("processings", "processing")):
+        told = chosen.select("namespace", "queue", "group", at, F.explode(column).alias("bucket", "value"))
+        summed = told.groupBy("namespace", "queue", "group", "at", "bucket").agg(F.sum("value").alias("value"))
+        histograms: dict[tuple[tuple[str, str, str | None], int], dict[int, int]] = {}
+        for row in summed.collect():
+            histograms.setdefault(((row[0], row[1], row[2]), row[3]), {})[row[4]] = row[5]
+        for (key, seconds), histogram in histograms.items():
+            percentiles = Percentiles(*(percentile(histogram, percent) for percent in (50, 95, 99)))
+            found.setdefault(key, {}).setdefault(datetime.fromtimestamp(seconds, UTC), {})[field] = percentiles
+    for key, points in found.items():
+        standing = standings[key]
+        standing.points = [msgspec.structs.replace(point, **points.get(point.at, {})) for point in standing.points]
+
+
 def _deaths(inside: DataFrame) -> list[Deaths]:
     counted = inside.groupBy("namespace", "source_queue", "reason", "error_pattern").agg(
         F.count("*").alias("count"), F.sum(F.col("outcome").isNull().cast("int")).alias("waiting")
     )
-    rows = counted.orderBy(F.desc("count"), "source_queue").limit(QUEUES_MAX).collect()
+    rows = counted.orderBy(F.desc("count"), "source_queue").limit(DEATHS_MAX).collect()
     return [Deaths(row[0], row[1], row[2] or "", row[3], row[4], row[5]) for row in rows]
 
 

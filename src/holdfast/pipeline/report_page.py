@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 
 from holdfast.pipeline.charts import Series, bar_chart, line_chart, show, show_ms
-from holdfast.pipeline.report import Deaths, Point, Report, Standing
+from holdfast.pipeline.report import CURVES_MAX, Deaths, Point, Report, Standing
 
 STYLE = (Path(__file__).parent / "report.css").read_text()
 
@@ -18,6 +18,7 @@ def page(report: Report, made_at: datetime) -> str:
         "<h1>Queues</h1>",
         f'<p class="sub">{_when(report.since)} to {_when(report.until)} · a point is {_step(report.step_minutes)}</p>',
         _tiles(report),
+        _findings(report),
         _overview(report),
         _groups(report),
         *[_queue(report, queue) for queue in _charted(report)],
@@ -33,12 +34,9 @@ def page(report: Report, made_at: datetime) -> str:
     )
 
 
-CHARTED_MAX = 12
-"""Queues that get charts of their own; the busiest."""
-
-
 def _charted(report: Report) -> list[Standing]:
-    return report.queues[:CHARTED_MAX]
+    """Queues that get charts of their own: the busiest of those in which something happened."""
+    return [queue for queue in report.queues if queue.counts["enqueued"] or report.groups_of(queue)][:CURVES_MAX]
 
 
 def _when(at: datetime) -> str:
@@ -71,6 +69,48 @@ def _tiles(report: Report) -> str:
     )
 
 
+def _findings(report: Report) -> str:
+    """What somebody should look at first, in words."""
+    found: list[str] = []
+    backlog = max(report.queues, key=lambda queue: queue.depth_max, default=None)
+    if backlog is not None and backlog.depth_max:
+        peak = max(backlog.points, key=lambda point: point.depth or 0)
+        found.append(
+            f"<b>{escape(_name(backlog))}</b> was the deepest: {show(backlog.depth_max)} messages around "
+            f"{peak.at:%H:%M} on {peak.at:%d %b}, {show(backlog.depth)} at the end."
+        )
+    groups = [one for one in report.standings if one.group is not None and one.counts["leased"]]
+    retrying = max(groups, key=lambda group: group.counts["failed"], default=None)
+    if retrying is not None and retrying.counts["failed"]:
+        found.append(
+            f"<b>{escape(_name(retrying))}</b> failed most: {show(retrying.counts['failed'])} of "
+            f"{show(retrying.counts['leased'])} leases ({retrying.retried * 100:.3g} %) were tried again."
+        )
+    waiting = max(groups, key=lambda group: group.wait.p95 or 0, default=None)
+    if waiting is not None and waiting.wait.p95:
+        found.append(
+            f"<b>{escape(_name(waiting))}</b> kept messages waiting longest: 1 of 20 for more than "
+            f"{show_ms(waiting.wait.p95)}."
+        )
+    if report.deaths:
+        worst = report.deaths[0]
+        why = f" <code>{escape(worst.error_pattern)}</code>" if worst.error_pattern else ""
+        found.append(
+            f"Most dead letters: {show(worst.count)} in <b>{escape(worst.queue)}</b>, {escape(worst.reason)}{why}; "
+            f"{show(worst.waiting)} still wait."
+        )
+    if len(report.consumers) > 1:
+        slowest, middle = report.consumers[0], report.consumers[len(report.consumers) // 2]
+        if slowest.p95 > 2 * middle.p95:
+            found.append(
+                f"Consumer <b>{escape(slowest.consumer)}</b> of {escape(slowest.queue)} is slow: p95 "
+                f"{show_ms(slowest.p95)}, others about {show_ms(middle.p95)}."
+            )
+    if not found:
+        return ""
+    return f'<ul class="found">{"".join(f"<li>{line}</li>" for line in found)}</ul>'
+
+
 def _grid_of(report: Report, standings: list[Standing]) -> tuple[list[datetime], list[dict[datetime, Point]]]:
     """The instants of all curves, the same for every queue, and each standing's points by instant."""
     known = [{point.at: point for point in standing.points} for standing in standings]
@@ -89,7 +129,7 @@ def _rates(report: Report, name: str, times: list[datetime], known: list[dict[da
 
 def _unit(curves: list[Series]) -> tuple[float, str]:
     """The unit in which the highest of these rates a second is at least one."""
-    high = max((value for _, _, values in curves for value in values), default=0)
+    high = max((value for _, _, values in curves for value in values if value is not None), default=0.0)
     return next(
         ((factor, name) for factor, name in ((1, "per second"), (60, "per minute")) if high * factor >= 1),
         (3600, "per hour"),
@@ -108,7 +148,7 @@ def _depths(times: list[datetime], known: list[dict[datetime, Point]]) -> list[f
     return totals
 
 
-def _charts(report: Report, queues: list[Standing]) -> str:
+def _throughput(report: Report, queues: list[Standing]) -> str:
     groups = [group for queue in queues for group in report.groups_of(queue)]
     times, of_all = _grid_of(report, [*queues, *groups])
     of_queues, of_groups = of_all[: len(queues)], of_all[len(queues) :]
@@ -120,12 +160,44 @@ def _charts(report: Report, queues: list[Standing]) -> str:
     ]
     shown = [one for one in through if any(one[2]) or one[0] in {"enqueued", "acked"}]
     factor, unit = _unit(shown)
-    shown = [(name, colour, [value * factor for value in values]) for name, colour, values in shown]
-    depth = [("stored", "c5", _depths(times, of_queues))]
-    return (
-        f'<div class="two"><div class="card"><h3>Throughput</h3>{line_chart(times, shown, unit)}</div>'
-        f'<div class="card"><h3>Depth</h3>{line_chart(times, depth, "messages", filled=True)}</div></div>'
-    )
+    scaled: list[Series] = [
+        (name, colour, [(value or 0) * factor for value in values]) for name, colour, values in shown
+    ]
+    return f'<div class="card"><h3>Throughput</h3>{line_chart(times, scaled, unit)}</div>'
+
+
+def _depth(report: Report, queues: list[Standing]) -> str:
+    """What is stored; of one queue with several groups also what each has yet to do."""
+    times, known = _grid_of(report, queues)
+    curves: list[Series] = [("stored", "c5", _depths(times, known))]
+    groups = report.groups_of(queues[0]) if len(queues) == 1 else []
+    if len(groups) > 1:
+        for group, colour in zip(groups, ("c1", "c2", "c3"), strict=False):
+            curves.append((f"to do for {group.group}", colour, _depths(times, _grid_of(report, [group])[1])))
+    return f'<div class="card"><h3>Depth</h3>{line_chart(times, curves, "messages", filled=len(curves) == 1)}</div>'
+
+
+def _latency(report: Report, queue: Standing) -> str:
+    """How long deliveries waited and took, point by point; of several groups the busiest."""
+    groups = sorted(report.groups_of(queue), key=lambda group: -group.counts["leased"])
+    if not groups or not groups[0].counts["leased"]:
+        return ""
+    group = groups[0]
+    times, (known,) = _grid_of(report, [group])
+    cards: list[str] = []
+    for title, field in (("Waiting time", "wait"), ("Processing time", "processing")):
+        told = [getattr(known[at], field) if at in known else None for at in times]
+        curves: list[Series] = [
+            (name, colour, [getattr(one, name) if one is not None else None for one in told])
+            for name, colour in (("p50", "c2"), ("p95", "c3"), ("p99", "c4"))
+        ]
+        of = f" in {escape(group.group or '')}" if len(groups) > 1 else ""
+        cards.append(f'<div class="card"><h3>{title}{of}</h3>{line_chart(times, curves, "", say=show_ms)}</div>')
+    return f'<div class="two">{"".join(cards)}</div>'
+
+
+def _charts(report: Report, queues: list[Standing]) -> str:
+    return f'<div class="two">{_throughput(report, queues)}{_depth(report, queues)}</div>'
 
 
 def _overview(report: Report) -> str:
@@ -133,7 +205,7 @@ def _overview(report: Report) -> str:
 
 
 def _queue(report: Report, queue: Standing) -> str:
-    return f"<h2>{escape(_name(queue))}</h2>" + _charts(report, [queue])
+    return f"<h2>{escape(_name(queue))}</h2>" + _charts(report, [queue]) + _latency(report, queue)
 
 
 def _name(standing: Standing) -> str:

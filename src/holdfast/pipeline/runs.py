@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
@@ -47,6 +48,7 @@ class Run(msgspec.Struct, kw_only=True):
     ended_at: datetime | None = None
     by: str = ""
     """As whom the server knew the one who did it."""
+    namespace: str = "default"
     queue: str = ""
     """The dead queue of a redrive; the queue whose past a replay repeats."""
     to: str = ""
@@ -55,6 +57,12 @@ class Run(msgspec.Struct, kw_only=True):
     until: datetime | None = None
     sets: list[str] = []
     transform: str = ""
+    speed: float = 0.0
+    """A replay at the pace of the past: so many times as fast."""
+    rate: float = 0.0
+    """A replay of so many messages a second."""
+    slices_done: int = 0
+    """Of a paced replay: how far it has come."""
     canary: int = 0
     canary_passed: bool = False
     chosen: int = 0
@@ -72,12 +80,18 @@ class Run(msgspec.Struct, kw_only=True):
     @property
     def note(self) -> str:
         """What the broker keeps of how it was chosen. The same for all attempts."""
-        parts = [f"where {self.where}" if self.where else "", *(f"set {one}" for one in self.sets)]
-        return "; ".join([part for part in (*parts, self.transform and f"transform {self.transform}") if part])
+        parts = (
+            f"from {self.since:%Y-%m-%d %H:%M:%S}" if self.since else "",
+            f"until {self.until:%Y-%m-%d %H:%M:%S}" if self.until else "",
+            f"where {self.where}" if self.where else "",
+            *(f"set {one}" for one in self.sets),
+            f"transform {self.transform}" if self.transform else "",
+        )
+        return "; ".join([part for part in parts if part])
 
     def differs(self, other: Run) -> str:
         """The name of what another attempt under the same id says differently."""
-        for name in ("job", "queue", "to", "where", "since", "until", "sets", "transform"):
+        for name in ("job", "queue", "to", "where", "since", "until", "sets", "transform", "speed", "rate"):
             if getattr(self, name) != getattr(other, name):
                 return name
         return ""
@@ -109,9 +123,15 @@ class Runs:
 
     def begin(self, run: Run, chosen: pa.Table) -> None:
         """Keep what is to be done, before it is done."""
+        self.begin_with(run, lambda path: pq.write_table(chosen, path))
+
+    def begin_with(self, run: Run, write: Callable[[Path], object]) -> None:
+        """The same for what is written by somebody else: a file, or a directory of files."""
         self._directory.mkdir(parents=True, exist_ok=True)
-        pq.write_table(chosen, self._parts(run.id))
-        _sync(self._parts(run.id))
+        path = self._parts(run.id)
+        write(path)
+        for file in (path, *path.glob("*.parquet")):
+            _sync(file)
         self.save(run)
 
     def chosen(self, run: Run) -> pa.Table:

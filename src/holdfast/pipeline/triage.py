@@ -5,6 +5,7 @@ Deaths are alike when reason, error without its details and shape of the payload
 
 from __future__ import annotations
 
+import shlex
 from datetime import datetime
 
 import msgspec
@@ -15,7 +16,7 @@ EXAMPLES = 3
 CLUSTERS_MAX = 1_000
 
 
-class Cluster(msgspec.Struct, frozen=True, kw_only=True):
+class Cluster(msgspec.Struct, kw_only=True):
     fingerprint: str
     namespace: str
     dead_queue: str | None
@@ -74,12 +75,17 @@ def triage(
                 **fields,
                 examples=[one["letter_id"] for one in newest if one["letter_id"] is not None],
                 example_error=newest[0]["error"] if newest else None,
-                redrive=redrive_command(fields["dead_queue"], fields["fingerprint"]),
+                redrive=redrive_command(fields["namespace"], fields["dead_queue"], fields["fingerprint"]),
             )
         )
     return found
 
 
-def redrive_command(dead_queue: str | None, fingerprint: str) -> str:
-    """What to type to send the letters of a cluster back where they came from."""
-    return f"holdfast pipeline redrive --queue {dead_queue} --where \"fingerprint = '{fingerprint}'\""
+def redrive_command(namespace: str, dead_queue: str | None, fingerprint: str) -> str:
+    """What to type to send the letters of a cluster back where they came from. Nothing, if the lake knows no letters:
+    their queue keeps no journal."""
+    if dead_queue is None:
+        return ""
+    place = "" if namespace == "default" else f" --namespace {shlex.quote(namespace)}"
+    condition = f"fingerprint = '{fingerprint}'"
+    return f'holdfast{place} pipeline redrive --queue {shlex.quote(dead_queue)} --where "{condition}"'

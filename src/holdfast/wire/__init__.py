@@ -83,5 +83,6 @@ from holdfast.wire.transactions import Publish as Publish
 from holdfast.wire.transactions import Stage as Stage
 from holdfast.wire.transactions import StageBatch as StageBatch
 from holdfast.wire.transactions import Staged as Staged
+from holdfast.wire.transactions import StagedMessage as StagedMessage
 from holdfast.wire.transactions import Transaction as Transaction
 from holdfast.wire.transactions import TransactionPart as TransactionPart

@@ -70,7 +70,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     source_queue: str = ""
     source_group: str = ""
     reason: str = ""
-    """`max_retries`, `total_timeout`, `rejected` or `expired`."""
+    """`max_retries`, `total_timeout`, `rejected` or `expired`; `replayed` for a replay of the source."""
     error: str = ""
     attempts: int = 0
     first_attempt_at: Instant | None = None

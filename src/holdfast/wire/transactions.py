@@ -9,11 +9,19 @@ import msgspec
 from holdfast.wire.messages import Draft
 
 
+class StagedMessage(Draft, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A message to stage. It may say which message it repeats: it is then stored as a replay of that one, with
+    `replayed` as its origin's reason, also if such a one is there already."""
+
+    source_id: str = ""
+    source_queue: str = ""
+
+
 class StageBatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Messages for one queue."""
 
     queue: str
-    messages: list[Draft]
+    messages: list[StagedMessage]
 
 
 class Stage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

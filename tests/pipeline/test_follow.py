@@ -1,0 +1,133 @@
+"""`build --follow` beside a running server: killed and stopped, it neither loses nor doubles anything."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from threading import Event
+
+import pytest
+from pyspark.sql import SparkSession
+
+from holdfast.client import SyncClient
+from holdfast.pipeline import follow
+from holdfast.pipeline.follow import Builder, Look, Upkeep
+from holdfast.pipeline.lake import Lake
+from holdfast.pipeline.stages import Stages
+from tests.pipeline.test_build import rows
+from tests.pipeline.traffic import Traffic
+
+HOLDFAST = Path(sys.executable).parent / "holdfast"
+PATIENCE_SECONDS = 200.0
+
+
+@contextmanager
+def running(*words: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A command in a process of its own, killed at the end if it is still there."""
+    with log.open("ab") as out:
+        process = subprocess.Popen([str(HOLDFAST), *words], stdout=out, stderr=out)
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+
+def wait_for(condition: Callable[[], object], log: Path) -> None:
+    until = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < until, log.read_text()
+        time.sleep(0.05)
+
+
+def states(lake: Path) -> Counter[str]:
+    """The messages of the queue, as any Delta reader sees them, by state."""
+    if not (lake / "tables" / "messages" / "_delta_log").is_dir():
+        return Counter()
+    return Counter(row["state"] for row in rows(Lake(lake), "messages") if row["queue"] == "work")
+
+
+@pytest.mark.slow
+@pytest.mark.crash
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_following_a_live_server_is_exact_over_a_kill_and_ends_when_told(tmp_path: Path) -> None:
+    data, log = tmp_path / "data", tmp_path / "log"
+    config = tmp_path / "holdfast.toml"
+    config.write_text('[journal]\nsegment_age = "200ms"\n')
+    server = [
+        "serve",
+        "--config",
+        str(config),
+        "--data-dir",
+        str(data),
+        "--http",
+        "127.0.0.1:0",
+        "--log-format",
+        "json",
+    ]
+    build = ["pipeline", "build", "--follow", "--interval", "100ms", "--lake", str(data / "lake")]
+    with running(*server, log=log):
+        wait_for(lambda: "listening" in log.read_text(), log)
+        listening = [json.loads(line) for line in log.read_text().splitlines() if "listening" in line]
+        with SyncClient(next(line["url"] for line in listening if "url" in line)) as client:
+            with running(*build, log=log) as builder:  # before there is anything to build
+                client.send_many("work", [{"n": n} for n in range(300)])
+                for message in client.receive("work", limit=100):
+                    message.ack()
+                wait_for(lambda: states(data / "lake") == {"waiting": 200, "acked": 100}, log)
+                builder.kill()
+            for message in client.receive("work", limit=50):  # late facts of rows that are there already
+                message.ack()
+            client.send_many("work", [{"n": n} for n in range(300, 400)])
+            with running(*build, log=log) as builder:
+                wait_for(lambda: states(data / "lake") == {"waiting": 250, "acked": 150}, log)
+                builder.send_signal(signal.SIGTERM)
+                assert builder.wait(60) == 0, log.read_text()
+    assert "the next build goes on from here" in log.read_text()
+    found = rows(Lake(data / "lake"), "messages")
+    assert len({row["message_id"] for row in found}) == len(found) == 400
+    lsns = sorted(row["lsn"] for row in rows(Lake(data / "lake"), "events"))
+    assert lsns == list(range(1, len(lsns) + 1)), "every event once"
+
+
+def test_following_joins_files_and_lets_go_of_what_is_old(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow, "RETAIN_SECONDS", (0.0, 0.0))
+    traffic = Traffic(tmp_path, 8)
+    lake = Lake(traffic.lake)
+    stop, looks = Event(), list[Look]()
+    wanted = Upkeep(keep_seconds=1e9, small_files=2)
+
+    def told(look: Look) -> None:
+        looks.append(look)
+        if len(looks) > 2:
+            stop.set()
+        else:
+            traffic.go(30)
+            traffic.export()
+
+    with lake.lock():
+        traffic.go(30)
+        traffic.export()
+        Builder(lake, spark, Stages(), wanted).follow(stop, 0.0, told)
+        assert [look.built.batches for look in looks] == [1, 1, 1]
+        assert looks[1].compacted["events"] == 2
+        assert not any(look.let_go for look in looks), "nothing is that old"
+        age = (datetime.now(UTC) - rows(lake, "events")[0]["at"]).total_seconds() - 86_400
+        done = Builder(lake, spark, Stages(), Upkeep(keep_seconds=age)).look()
+        assert done.let_go["events"] > 0
+        versions = {table.spec.name: table.version for table in lake.tables}
+        again = Builder(lake, spark, Stages(), Upkeep(keep_seconds=age)).look()
+        assert again.let_go == {}
+    assert {table.spec.name: table.version for table in lake.tables} == versions, "what lives on is left alone"
+    assert {row["outcome"] for row in rows(lake, "messages")} == {None}
