@@ -17,8 +17,6 @@ for each other lies in `_aside`, beside the tables, until the batch is done.
 
 from __future__ import annotations
 
-import contextlib
-import io
 import os
 import shutil
 from collections.abc import Callable
@@ -32,7 +30,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from holdfast.broker.export_segment import digest
 from holdfast.core.audits import UNDONE_PROPERTY
@@ -234,8 +232,7 @@ class Build:
         return [place / Path(one["messages"]).name for one in made if one["messages"]], made
 
     def _tasks(self, name: str, work: Callable[[Task], Answer], tasks: list[Task]) -> list[Answer]:
-        if self._stages.explaining:
-            self._explain(name, frame_of(self._spark, work, tasks))
+        self._stages.explain(name, frame_of(self._spark, work, tasks))
         return run(self._spark, work, tasks)
 
     # --- what follows from the difference ---------------------------------------------------------------------------
@@ -272,7 +269,7 @@ class Build:
             return []
         asked = self._spark.createDataFrame(sorted(wanted - known, key=str), _PLACES)
         found = minutes.carried(self._lake.queue_minutes.read(self._spark, earlier), asked)
-        self._explain("queues before the batch", found)
+        self._stages.explain("queues before the batch", found)
         carried = self._aside / "carried.parquet"
         pq.write_table(found.toArrow(), carried)
         return [str(carried)]
@@ -300,21 +297,9 @@ class Build:
         if found["new"]:
             rows = spark.read.schema(DEAD_LETTERS.ddl).parquet(spark_path(Path(found["new"])))
             rows = deaths.with_fingerprint(rows).coalesce(1)
-            self._explain("dead_letters", rows)
+            self._stages.explain("dead_letters", rows)
             added += table.write(rows, "-new")
         return added, touched
-
-    def _explain(self, name: str, frame: DataFrame) -> None:
-        if self._stages.explaining:
-            self._stages.plans.append(f"{name}:\n{plan_of(frame)}")
-
-
-def plan_of(frame: DataFrame) -> str:
-    """Spark's plan for a frame, as text."""
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
-        frame.explain("formatted")
-    return said.getvalue()
 
 
 def _holds(file: DataFile, seconds: Sorted) -> bool:

@@ -15,20 +15,37 @@ touches every message after its start before the message can go.
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+from pyspark.sql import SparkSession
 
 from holdfast.broker.export_verify import verify
 from holdfast.broker.snapshot import Snapshot
 from holdfast.errors import InvalidArgument
-from holdfast.pipeline.delta import read_files, spark_path
+from holdfast.pipeline import proof_task
 from holdfast.pipeline.lake import Lake
+from holdfast.pipeline.pieces import shares
 from holdfast.pipeline.segments import Segment
 from holdfast.pipeline.stages import Stages
-from holdfast.pipeline.tables import ENDS, EVENTS
+from holdfast.pipeline.tables import ENDS
+from holdfast.pipeline.tasks import Answer, Task, frame_of, lanes, run, travels
+
+travels(proof_task)
+
+LEFT_SECONDS = 24 * 3600
+"""What a reconcile left that was killed so long ago is removed by the next: no other can still be using it."""
+
+LAST_LSN = (1 << 63) - 1
+_Place = tuple[str, str, str | None]
+"""Namespace, queue, group."""
 
 NAMED_MAX = 10_000
 """Messages that are named one by one. More than that are counted, and the first so many named."""
@@ -88,222 +105,187 @@ def read_snapshot(directory: Path) -> Snapshot:
 
 def reconcile(lake: Lake, spark: SparkSession, stages: Stages, snapshot_dir: Path | None = None) -> Proof:
     """See the module."""
-    proof = Proof(chain=[])
     snapshot = read_snapshot(snapshot_dir) if snapshot_dir is not None else None
-    with stages.stage("check segments and manifests"):
-        segments = _chain(lake, proof, snapshot)
-    events = read_files(spark, EVENTS, [segment.path for segment in segments])
-    if snapshot_dir is not None:
-        tail = spark.read.schema(EVENTS.ddl).parquet(spark_path(snapshot_dir / "tail.parquet"))
-        events = events.unionByName(tail)
-    stages.note_read("segments", len(segments))
-    stages.note_read("events", proof.events)
-    with stages.stage("follow every message"):
-        lives = _lives(events).cache()
-        lives.count()
-    live = _live(spark, snapshot_dir)
-    with stages.stage("find what breaks the proof"):
-        broken = _broken(lives, live, snapshot).cache()
-        proof.broken_total = broken.count()
-        proof.broken = [Broken(*row) for row in broken.orderBy("message_id").limit(NAMED_MAX).collect()]
-    with stages.stage("balance"):
-        proof.balances = _balances(lives, live, broken, snapshot)
-    broken.unpersist()
-    lives.unpersist()
-    proof.against_broker = snapshot is not None
-    proof.good = not proof.chain and not proof.broken_total
-    return proof
+    with _aside(lake) as aside:
+        return _Reconciling(lake, spark, stages, snapshot, snapshot_dir, aside).prove()
 
 
-# --- chain ----------------------------------------------------------------------------------------------------------
+@contextmanager
+def _aside(lake: Lake) -> Iterator[str]:
+    """A directory that all executors see: in the lake, or, if that cannot be written, where this machine has room."""
+    for left in lake.path.glob("_proof-*"):
+        if time.time() - left.stat().st_mtime > LEFT_SECONDS:
+            shutil.rmtree(left, ignore_errors=True)
+    home = lake.path if os.access(lake.path, os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="_proof-", dir=home) as aside:
+        yield aside
 
 
-def _chain(lake: Lake, proof: Proof, snapshot: Snapshot | None) -> list[Segment]:
-    """Check files and manifests. Returns the segments that can be read, each once."""
-    proof.chain = [str(problem) for problem in verify(lake.path)]
-    found: dict[Path, Segment] = {}
-    for node, chain in lake.segments().items():
-        for segment in chain:
-            proof.last_lsn[node] = max(proof.last_lsn.get(node, 0), segment.entry.last_lsn)
-            if segment.path.is_file():
-                found[segment.path] = segment
-    proof.segments = len(found)
-    proof.events = sum(segment.rows for segment in found.values())
-    if snapshot is not None:
-        ends = proof.last_lsn.get(snapshot.node, 0)
-        if ends != snapshot.exported_lsn:
-            proof.chain.append(
-                f"the store has let go of rows up to lsn {snapshot.exported_lsn}, the lake's manifest ends at {ends}"
+class _Reconciling:
+    def __init__(
+        self,
+        lake: Lake,
+        spark: SparkSession,
+        stages: Stages,
+        snapshot: Snapshot | None,
+        snapshot_dir: Path | None,
+        aside: str,
+    ) -> None:
+        self._lake = lake
+        self._spark = spark
+        self._stages = stages
+        self._snapshot = snapshot
+        self._snapshot_dir = snapshot_dir
+        self._aside = str(Path(aside).resolve())
+        self._proof = Proof(chain=[], against_broker=snapshot is not None)
+
+    def prove(self) -> Proof:
+        proof, stages = self._proof, self._stages
+        with stages.stage("check segments and manifests"):
+            segments = self._chain()
+        with stages.stage("sort events by message"):
+            pieces = self._sorted(segments)
+            live = self._sorted_live()
+        stages.note_read("segments", proof.segments)
+        stages.note_read("events", proof.events)
+        with stages.stage("follow every message"):
+            found = self._checked(pieces, live)
+        proof.broken_total = sum(count for one in found for *_, count in one["counts"])
+        named = sorted((row for one in found for row in one["broken"]), key=lambda row: int(row[4]))
+        proof.broken = [Broken(*row) for row in named[:NAMED_MAX]]
+        proof.balances = self._balances(found)
+        proof.good = not proof.chain and not proof.broken_total
+        return proof
+
+    # --- chain ------------------------------------------------------------------------------------------------------
+
+    def _chain(self) -> list[Segment]:
+        """Check files and manifests. Returns the segments that are there, each once."""
+        proof, snapshot = self._proof, self._snapshot
+        segments = self._lake.segments()  # before the files are looked at: the exporter goes on meanwhile
+        proof.chain = [str(problem) for problem in verify(self._lake.path)]
+        found: dict[Path, Segment] = {}
+        for node, chain in segments.items():
+            for segment in chain:
+                if snapshot is not None and node == snapshot.node and segment.entry.first_lsn > snapshot.last_lsn:
+                    continue  # it came after the point at which the broker is compared
+                proof.last_lsn[node] = max(proof.last_lsn.get(node, 0), segment.entry.last_lsn)
+                if segment.path.is_file():
+                    found[segment.path] = segment
+        if snapshot is not None:
+            ends = proof.last_lsn.get(snapshot.node, 0)
+            if ends < snapshot.exported_lsn:
+                gone = snapshot.exported_lsn
+                proof.chain.append(f"the store has let go of rows up to lsn {gone}, the lake's manifest ends at {ends}")
+        return list(found.values())
+
+    # --- tasks ------------------------------------------------------------------------------------------------------
+
+    def _sorted(self, segments: list[Segment]) -> list[Answer]:
+        """Pieces of all segments, and of the journal's rows that were in the broker's store at the snapshot. Those that
+        have come into the lake since are taken from there."""
+        proof, snapshot = self._proof, self._snapshot
+        upto = {snapshot.node: snapshot.last_lsn} if snapshot is not None else {}
+        tasks: list[Task] = [
+            {"segment": str(segment.path.resolve()), "after": 0, "upto": upto.get(segment.node, LAST_LSN)}
+            for segment in segments
+        ]
+        if snapshot is not None and self._snapshot_dir is not None:
+            tail = self._snapshot_dir.resolve() / "tail.parquet"
+            after = max(proof.last_lsn.get(snapshot.node, 0), snapshot.exported_lsn)
+            tasks.append({"segment": str(tail), "after": after, "upto": snapshot.last_lsn})
+            proof.last_lsn[snapshot.node] = snapshot.last_lsn
+        found = self._run("sorting events", proof_task.sort_events, tasks)
+        for task, answer in zip(tasks, found, strict=True):
+            if answer["problem"] is not None:
+                proof.chain.append(f"{Path(task['segment']).name}: {answer['problem']}")
+        proof.segments = len(segments)
+        proof.events = sum(answer["rows"] for answer in found)
+        if snapshot is not None:
+            self._check_tail(found[-1]["rows"], tasks[-1])
+        return [answer for answer in found if answer["rows"]]
+
+    def _check_tail(self, rows: int, task: Task) -> None:
+        wanted = max(task["upto"] - task["after"], 0)
+        if rows != wanted:
+            self._proof.chain.append(
+                f"the broker's journal has {rows} rows after lsn {task['after']} and up to {task['upto']}, not {wanted}"
             )
-        proof.events += snapshot.last_lsn - snapshot.exported_lsn
-        proof.last_lsn[snapshot.node] = snapshot.last_lsn
-    return list(found.values())
 
+    def _sorted_live(self) -> Answer:
+        if self._snapshot_dir is None:
+            return {"piece": None, "sample": []}
+        live = str(self._snapshot_dir.resolve() / "live.parquet")
+        return self._run("sorting live deliveries", proof_task.sort_live, [{"live": live}])[0]
 
-# --- lives ----------------------------------------------------------------------------------------------------------
+    def _checked(self, pieces: list[Answer], live: Answer) -> list[Answer]:
+        snapshot = self._snapshot
+        queues = snapshot.queues if snapshot is not None else []
+        began: dict[tuple[Any, ...], int] = {}
+        for piece in pieces:
+            for *place, message in piece["began"]:
+                began[tuple(place)] = min(message, began.get(tuple(place), message))
+        common: Task = {
+            "pieces": [piece["piece"] for piece in pieces],
+            "live": live["piece"],
+            "against": snapshot is not None,
+            "groups": [[queue.namespace, queue.name, group] for queue in queues for group in queue.groups],
+            "journalled": [[queue.namespace, queue.name] for queue in queues if queue.journalled],
+            "began": [[*place, message] for place, message in began.items()],
+            "named_max": NAMED_MAX,
+        }
+        sample = [one for piece in [*pieces, live] for one in piece["sample"]]
+        tasks = [{**common, "low": low, "high": high} for low, high in shares(sample, lanes(self._spark))]
+        return self._run("following messages", proof_task.check_share, tasks)
 
+    def _run(self, name: str, work: Callable[[Task], Answer], tasks: list[Task]) -> list[Answer]:
+        tasks = [{**task, "place": self._aside} for task in tasks]
+        self._stages.explain(name, frame_of(self._spark, work, tasks))
+        return run(self._spark, work, tasks)
 
-def _lives(events: DataFrame) -> DataFrame:
-    """Each message and group: how often it was enqueued and ended, and where in the journal. Only numbers: fast."""
-    ends = F.array(*[F.lit(end) for end in ENDS])
-    code = F.array_position(ends, F.col("event"))
-    ended = code > 0
-    return events.groupBy("namespace", "queue", "partition", "message_id", "group").agg(
-        F.sum((F.col("event") == "enqueued").cast("int")).alias("enqueued"),
-        F.sum(ended.cast("int")).alias("ends"),
-        F.min(F.when(ended, F.col("lsn"))).alias("first_end"),
-        F.max(F.when(ended, F.col("lsn") * 8 + code)).alias("last_end"),  # the lsn, and with it how it ended
-        F.max(F.when(F.col("event") == "leased", F.col("lsn"))).alias("last_lease"),
-        F.max("lsn").alias("last_lsn"),
-    )
+    # --- balance ----------------------------------------------------------------------------------------------------
 
+    def _balances(self, found: list[Answer]) -> list[Balance]:
+        """Each queue and group: what was enqueued and what became of it."""
+        rows: dict[_Place, list[int]] = {}
+        lively: dict[_Place, int] = {}
+        bad: dict[_Place, int] = {}
+        for one in found:
+            for *place, enqueued, acked, dead, dropped, expired, purged, still in one["balances"]:
+                told = [enqueued, acked, dead, dropped, expired, purged, still]
+                key: _Place = tuple(place)
+                rows[key] = [sum(pair) for pair in zip(rows.get(key, [0] * len(told)), told, strict=True)]
+            for counts, into in ((one["live"], lively), (one["counts"], bad)):
+                for *place, count in counts:
+                    key = tuple(place)
+                    into[key] = into.get(key, 0) + count
+        keys = sorted({*rows, *lively}, key=lambda key: tuple(part or "" for part in key))
+        stored = {key[:2]: told[0] for key, told in rows.items() if key[2] is None}
+        return [
+            self._balance(key, rows.get(key, [0] * 7), stored.get(key[:2], 0), lively.get(key, 0), bad.get(key, 0))
+            for key in keys
+        ]
 
-def _is_open() -> Column:
-    """Not ended, or leased again after its end (a group made anew)."""
-    return (F.col("ends") == 0) | (F.coalesce("last_lease", F.lit(0)) > F.shiftright("last_end", 3))
-
-
-def _live(spark: SparkSession, snapshot_dir: Path | None) -> DataFrame | None:
-    return spark.read.parquet(spark_path(snapshot_dir / "live.parquet")) if snapshot_dir is not None else None
-
-
-def _groups(spark: SparkSession, snapshot: Snapshot) -> DataFrame:
-    """The groups that exist: `namespace`, `queue`, `group`."""
-    rows = [(queue.namespace, queue.name, group) for queue in snapshot.queues for group in queue.groups]
-    return spark.createDataFrame(rows, "namespace string, queue string, `group` string")
-
-
-def _name(problem: str, frame: DataFrame, detail: Column) -> DataFrame:
-    return frame.select(
-        F.lit(problem).alias("problem"), "namespace", "queue", F.col("group"), "message_id", detail.alias("detail")
-    )
-
-
-def _broken(lives: DataFrame, live: DataFrame | None, snapshot: Snapshot | None) -> DataFrame:
-    """Every message that breaks the proof, with what is wrong."""
-    whole = lives.groupBy("namespace", "queue", "message_id").agg(
-        F.sum("enqueued").alias("enqueued"),
-        F.max(F.col("last_lsn")).alias("last_lsn"),
-        F.lit(None).cast("string").alias("group"),
-    )
-    at = F.concat(F.lit("last seen at lsn "), F.col("last_lsn").cast("string"))
-    twice = lives.where("ends > 1 AND coalesce(last_lease, 0) < first_end")
-    parts = [
-        _name("never enqueued", whole.where("enqueued = 0"), at),
-        _name("enqueued twice", whole.where("enqueued > 1"), at),
-        _name("ended twice", twice, at),
-    ]
-    if live is not None and snapshot is not None:
-        parts += [_missed(lives, live, snapshot), *_against(lives, live, whole, snapshot)]
-    found = parts[0]
-    for part in parts[1:]:
-        found = found.unionByName(part)
-    return found
-
-
-def _missed(lives: DataFrame, live: DataFrame, snapshot: Snapshot) -> DataFrame:
-    """Messages that a group never came to, though it had begun before them."""
-    began = (
-        lives.where("`group` IS NOT NULL")
-        .groupBy("namespace", "queue", "partition", "group")
-        .agg(F.min("message_id").alias("began"))
-        .join(_groups(lives.sparkSession, snapshot), ["namespace", "queue", "group"])
-    )
-    stored = lives.where("`group` IS NULL AND enqueued > 0 AND ends = 0").select(
-        "namespace", "queue", "partition", "message_id", "last_lsn"
-    )
-    come = lives.where("`group` IS NOT NULL").select("message_id", "group")
-    come = come.unionByName(live.where("`group` IS NOT NULL").select("message_id", "group"))
-    due = stored.join(F.broadcast(began), ["namespace", "queue", "partition"]).where("message_id > began")
-    missing = due.join(come, ["message_id", "group"], "left_anti")
-    return _name("missed by the group", missing, F.concat(F.lit("stored at lsn "), F.col("last_lsn").cast("string")))
-
-
-def _against(lives: DataFrame, live: DataFrame, whole: DataFrame, snapshot: Snapshot) -> list[DataFrame]:
-    """The journal's open deliveries against the broker's."""
-    spark = lives.sparkSession
-    journalled = [(queue.namespace, queue.name) for queue in snapshot.queues if queue.journalled]
-    kept = spark.createDataFrame(journalled, "namespace string, queue string")
-    live = live.join(F.broadcast(kept), ["namespace", "queue"])
-    at = F.concat(
-        F.lit("open in the journal since lsn "), F.col("last_lsn").cast("string"), F.lit(", not in the broker")
-    )
-    opened = (
-        lives.where("`group` IS NOT NULL")
-        .where(_is_open())
-        .join(_groups(lives.sparkSession, snapshot), ["namespace", "queue", "group"])
-    )
-    lost = opened.join(
-        live.where("`group` IS NOT NULL").select("message_id", "group"), ["message_id", "group"], "left_anti"
-    )
-    touched = lives.where("`group` IS NOT NULL").select("message_id").distinct()
-    untouched = (
-        lives.where("`group` IS NULL AND enqueued > 0").where(_is_open()).join(touched, "message_id", "left_anti")
-    )
-    vanished = untouched.join(live.select("message_id").distinct(), "message_id", "left_anti")
-    over = lives.where("`group` IS NOT NULL").where(~_is_open()).select("message_id", "group", "last_lsn")
-    undead = live.join(over, ["message_id", "group"])
-    ended = F.concat(F.lit("ended at lsn "), F.col("last_lsn").cast("string"), F.lit(", yet "), F.col("state"))
-    unknown = live.join(whole.select("message_id"), "message_id", "left_anti")
-    return [
-        _name("lost", lost, at),
-        _name("lost", vanished, at),
-        _name("live after its end", undead, ended),
-        _name("not in the journal", unknown, F.concat(F.lit("in the broker "), F.col("state"))),
-    ]
-
-
-# --- balance --------------------------------------------------------------------------------------------------------
-
-
-def _balances(lives: DataFrame, live: DataFrame | None, broken: DataFrame, snapshot: Snapshot | None) -> list[Balance]:
-    """Each queue and group: what was enqueued and what became of it."""
-    place = ["namespace", "queue", "group"]
-    counted = lives.groupBy(*place).agg(
-        F.sum("enqueued").alias("enqueued"),
-        *[
-            F.sum((~_is_open() & (F.col("last_end").bitwiseAND(7) == code)).cast("int")).alias(end)
-            for code, end in enumerate(ENDS, 1)
-        ],
-        F.sum((F.col("group").isNotNull() & _is_open()).cast("int")).alias("open"),
-    )
-    rows = {tuple(row[name] for name in place): row.asDict() for row in counted.collect()}
-    stored = {key[:2]: row["enqueued"] for key, row in rows.items() if key[2] is None}
-    lively: dict[tuple[object, ...], int] = {}
-    if live is not None:
-        lively = {tuple(row[:3]): row[3] for row in live.groupBy(*place).count().collect()}
-    bad = {tuple(row[:3]): row[3] for row in broken.groupBy(*place).count().collect()}
-    exists = (
-        {(queue.namespace, queue.name, group) for queue in snapshot.queues for group in queue.groups}
-        if snapshot
-        else None
-    )
-    found: list[Balance] = []
-    for key in sorted({*rows, *lively}, key=lambda key: tuple(str(part or "") for part in key)):
-        namespace, queue, group = (part if part is None else str(part) for part in key)
-        row = rows.get(key, {})
-        ended = {end: int(row.get(end) or 0) for end in ENDS}
-        enqueued = int(stored.get(key[:2]) or 0)
-        removed = exists is not None and group is not None and key not in exists
-        opened = int(row.get("open") or 0)
-        alive = lively.get(key, 0) if live is not None else opened
-        assert namespace is not None
-        assert queue is not None
-        let_go = opened if removed else 0
-        before = 0
+    def _balance(self, key: _Place, told: list[int], enqueued: int, live: int, broken: int) -> Balance:
+        namespace, queue, group = key
+        snapshot = self._snapshot
+        ended, opened = dict(zip(ENDS, told[1:6], strict=True)), told[6]
+        alive = live if snapshot is not None else opened
+        let_go = before = 0
         if group is not None:
+            if snapshot is not None and not any(
+                (one.namespace, one.name) == (namespace, queue) and group in one.groups for one in snapshot.queues
+            ):
+                let_go = opened
             before = max(enqueued - sum(ended.values()) - alive - let_go, 0)
-        found.append(
-            Balance(
-                namespace=namespace,
-                queue=queue,
-                group=group,
-                enqueued=enqueued,
-                **ended,
-                live=alive,
-                let_go=let_go,
-                before=before,
-                broken=bad.get(key, 0),
-            )
+        return Balance(
+            namespace=namespace,
+            queue=queue,
+            group=group,
+            enqueued=enqueued,
+            **ended,
+            live=alive,
+            let_go=let_go,
+            before=before,
+            broken=broken,
         )
-    return found
