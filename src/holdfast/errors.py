@@ -514,6 +514,21 @@ class StoreUnavailable(StoreError):
     retryable = True
 
 
+class CopyUnsupported(StoreError):
+    """The {store} store cannot be copied while it works. Run the node on the rocks store, which can."""
+
+    code = "copy_unsupported"
+    http = 409
+    grpc = "FAILED_PRECONDITION"
+
+
+class SnapshotFailed(StoreError):
+    """The snapshot could not be taken: {problem}. Nothing was changed; try again."""
+
+    code = "snapshot_failed"
+    retryable = True
+
+
 class DiskFull(StoreUnavailable):
     """The disk holding {path} is full. Make room; the node takes writes again by itself once there is some."""
 

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from holdfast.broker.export_manifest import SegmentEntry, parse
 from holdfast.broker.snapshot import take
+from holdfast.cli.main import main
+from holdfast.config import Config
+from holdfast.config.settings import HttpSettings, JournalSettings, NodeSettings
+from holdfast.core.commands import Draft
 from holdfast.core.records import LAST, Table, message_key, ready_key
 from holdfast.pipeline.lake import Lake
 from holdfast.pipeline.reconcile import Proof, reconcile
 from holdfast.pipeline.stages import Stages
+from holdfast.testing import Broker
 from tests.broker.lake import NODE, TASKS
 from tests.pipeline.traffic import Traffic
 
@@ -63,23 +72,34 @@ def test_an_honest_journal_is_proved(spark: SparkSession, honest: Traffic) -> No
 
 
 def test_a_tampered_segment_is_caught(spark: SparkSession, honest: Traffic, tmp_path: Path) -> None:
+    """One that can still be read, with an ack turned into a release: its hash is another, and the ack is missed."""
     lake = copy_of(honest, tmp_path)
     segment = sorted(lake.rglob("00*.parquet"))[1]
-    data = bytearray(segment.read_bytes())
-    data[10] ^= 1
-    segment.write_bytes(data)
-    found = Lake(lake).segments()[NODE][1].path
-    assert found == segment
-    problems = [line for line in _chain(spark, lake) if "changed" in line]
-    assert len(problems) == 1
-    assert segment.name in problems[0]
+    rows = pq.ParquetFile(segment).read()
+    last = max(index for index, event in enumerate(rows["event"].to_pylist()) if event == "acked")
+    events = ["released" if index == last else event for index, event in enumerate(rows["event"].to_pylist())]
+    message = rows["message_id"][last].as_py()
+    column = rows.column_names.index("event")
+    pq.write_table(rows.set_column(column, rows.schema.field(column), pa.array(events)), segment)
+    proof = prove(spark, lake)
+    assert not proof.good
+    assert [line for line in proof.chain if "changed" in line and segment.name in line]
+    assert {(broken.problem, broken.message_id) for broken in proof.broken} == {("lost", message)}
 
 
-def _chain(spark: SparkSession, lake: Path) -> list[str]:
-    """The chain's problems; the segment itself may be unreadable, which is another matter."""
-    from holdfast.broker.export_verify import verify
-
-    return [str(problem) for problem in verify(lake)]
+def test_a_segment_that_can_no_longer_be_read_is_caught_and_the_rest_is_followed(
+    spark: SparkSession, honest: Traffic, tmp_path: Path
+) -> None:
+    lake = copy_of(honest, tmp_path)
+    segment = min(lake.rglob("00*.parquet"))
+    data = segment.read_bytes()
+    segment.write_bytes(data[:200] + bytes(len(data) - 200))
+    proof = prove(spark, lake)
+    assert not proof.good
+    assert [line for line in proof.chain if "changed" in line and segment.name in line]
+    assert [line for line in proof.chain if "cannot be read" in line and segment.name in line]
+    assert {broken.problem for broken in proof.broken} >= {"never enqueued"}
+    assert proof.events < honest.engine.record.next_lsn - 1
 
 
 def test_a_dropped_segment_is_caught_and_its_messages_are_named(
@@ -141,3 +161,59 @@ def test_a_message_that_is_deleted_from_the_store_is_named(
     assert {(broken.problem, broken.message_id, broken.queue) for broken in proof.broken} == {
         ("lost", message_id, "tasks")
     }
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_server_that_works_is_compared_and_a_record_that_is_gone_is_named(tmp_path: Path) -> None:
+    config = Config(
+        node=NodeSettings(data_dir=tmp_path),
+        journal=JournalSettings(segment_age=3_600_000_000),
+        http=HttpSettings(listen="127.0.0.1:0"),
+    )
+
+    def reconcile_live(code: int) -> dict[str, object]:
+        words = [
+            "pipeline",
+            "reconcile",
+            "--url",
+            broker.url,
+            "--lake",
+            str(tmp_path / "lake"),
+            "-o",
+            "json",
+            "--quiet",
+        ]
+        result = CliRunner().invoke(main, words, catch_exceptions=False)
+        assert result.exit_code == code, result.output
+        found: dict[str, object] = json.loads(result.stdout)
+        return found
+
+    with Broker(store="rocks", config=config) as broker, broker.sync_client() as client:
+        assert broker._portal is not None
+        for number in range(30):
+            client.send("orders", {"order": number})
+        for message in client.receive("orders", limit=10):
+            message.ack()
+        broker._portal.run(broker.node.export())
+        for message in client.receive("orders", limit=5):
+            message.reject(error="no")
+        client.receive("orders", limit=3)
+        found = reconcile_live(0)
+        assert found["against_broker"]
+        assert found["last_lsn"] == {"0": broker.node.engine.record.next_lsn - 1}
+        own = next(row for row in found["balances"] if (row["queue"], row["group"]) == ("orders", "default"))  # type: ignore[attr-defined]
+        assert (own["enqueued"], own["acked"], own["dead"], own["live"]) == (30, 10, 5, 15)
+        # A record goes behind the broker's back.
+        name = ("default", "orders")
+        victim = max(int(message.id) for message in client.browse("orders", limit=100))
+        partition, record, _ = broker._portal.run(broker.node.find(name, victim))
+        shard = broker.node.engine.queues[name].shards[partition]
+
+        async def remove() -> None:
+            broker.node.engine.add([(Table.MESSAGES, message_key(shard.number, record.seq), None)])
+            await broker.node.enqueue(name, [Draft(b"another")])
+
+        broker._portal.run(remove())
+        broken = reconcile_live(1)["broken"]
+        named = {(one["problem"], one["message_id"], one["queue"]) for one in broken}  # type: ignore[attr-defined]
+        assert named == {("lost", victim, "orders"), ("missed by the group", victim, "orders")}

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from holdfast.core.effects import Op, Until
 from holdfast.core.records import Table
-from holdfast.errors import Fenced, StoreError
-from holdfast.store import Store
+from holdfast.errors import CopyUnsupported, Fenced, StoreError
+from holdfast.store import Store, open_store
 
 END = b"\xff" * 32
 Opener = Callable[[], Store]
@@ -404,3 +404,28 @@ def test_conformance_runs_over_every_kind_that_can_be_opened(tmp_path: Path) -> 
         store = open_store(kind, tmp_path / kind)
         assert store.name == kind
         store.close()
+
+
+# --- copies ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_copy_holds_what_was_written_before_and_nothing_after(store: Store, tmp_path: Path) -> None:
+    epoch = store.acquire()
+    store.write(epoch, [(Table.READY, b"before", b"1"), (Table.META, b"m", b"2")])
+    copy = tmp_path / "copies" / "one"
+    try:
+        store.copy_to(copy)
+    except CopyUnsupported:
+        assert store.name == "memory"
+        assert not copy.exists()
+        return
+    store.write(epoch, [(Table.READY, b"after", b"3")])
+    other = open_store(store.name, copy)
+    assert rows(other) == [(b"before", b"1")]
+    assert other.get(Table.META, b"m") == b"2"
+    other.write(other.acquire(), [(Table.READY, b"before", b"changed")])
+    other.close()
+    assert rows(store) == [(b"after", b"3"), (b"before", b"1")], "a copy is a store of its own"
+    with pytest.raises(StoreError):
+        store.copy_to(copy)  # it is there already
+    store.write(epoch, [(Table.READY, b"still", b"works")])

@@ -33,6 +33,7 @@ from holdfast.broker.look_calls import LookCalls
 from holdfast.broker.members import Deliver, GroupName, Member, Removed
 from holdfast.broker.redrive_jobs import Redrives
 from holdfast.broker.replies import Replies
+from holdfast.broker.snapshots import Snapshots
 from holdfast.broker.state_calls import StateCalls
 from holdfast.broker.stats import Rates
 from holdfast.broker.transaction_calls import TransactionCalls
@@ -120,6 +121,7 @@ class Node(DeadLetterCalls, LogCalls, LookCalls, StateCalls, TransactionCalls):
         self.redrives = Redrives(self)
         self.replies = Replies(self)
         self.health = Health(self)
+        self.snapshots = Snapshots(store, config.node.data_dir / "snapshots", config.node.node_id, clock)
         self.started_at = 0
         self._commit: GroupCommit | None = None
         self._rates: dict[QueueName, Rates] = {}
@@ -145,6 +147,7 @@ class Node(DeadLetterCalls, LogCalls, LookCalls, StateCalls, TransactionCalls):
         loop = asyncio.get_running_loop()
         self.broken = loop.create_future()
         self.started_at = self.clock()
+        self.snapshots.clear()
         self.health.lag.start()
         self._commit = GroupCommit(
             self.store,

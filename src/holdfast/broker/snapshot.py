@@ -6,12 +6,16 @@ lake yet. It is taken between two commits, so all of it belongs to the same mome
     snapshot.json    node, last lsn, when, queues with their groups and whether they are journalled
     live.parquet     namespace, queue, group, message_id, state, attempt
     tail.parquet     rows of the journal after the last segment, in the shape of a segment
+
+A node that works gives one of a copy of its store, in a process of its own (snapshots.py): as Arrow streams.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 import pyarrow as pa
@@ -26,9 +30,13 @@ from holdfast.core.commands import Browse, Browsed, CursorRange, CursorRead
 from holdfast.core.queue import JournalMode
 from holdfast.core.shard import Shard
 from holdfast.errors import StoreCorrupt
+from holdfast.store import open_store
 
 PAGE_MESSAGES = 1_000
 PAGE_BYTES = 8 << 20  # payloads read at a time, though only their messages' standing is kept
+
+STATE_KEY = b"holdfast.snapshot"
+_encode = msgspec.json.Encoder().encode
 
 LIVE = pa.schema(
     [
@@ -64,20 +72,58 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 def take(engine: Engine, node: int, now: int, directory: Path) -> Snapshot:
     """Write a snapshot of an open engine into `directory`. Nothing is changed, and nothing may happen meanwhile."""
-    if engine.pending:
-        engine.write_early()
+    snapshot = _state(engine, node, now)
     directory.mkdir(parents=True, exist_ok=True)
     with pq.ParquetWriter(directory / "live.parquet", LIVE) as writer:
-        for queue in engine.queues.values():
-            for rows in _live(engine, queue, now):
-                writer.write_table(
-                    pa.Table.from_pylist([dict(zip(LIVE.names, row, strict=True)) for row in rows], LIVE)
-                )
+        for batch in _live_batches(engine, now):
+            writer.write_batch(batch)
     with pq.ParquetWriter(directory / "tail.parquet", COLUMNS) as writer:
         for batch in _tail(engine, node):
             writer.write_batch(batch)
+    (directory / "snapshot.json").write_bytes(_encode(snapshot))
+    return snapshot
+
+
+def write_stream(engine: Engine, node: int, now: int, sink: BinaryIO) -> None:
+    """The same as two Arrow streams, one after the other: live deliveries, in whose schema the rest stands, and
+    rows."""
+    state = _encode(_state(engine, node, now))
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_stream(sink, LIVE.with_metadata({STATE_KEY: state}), options=options) as writer:
+        for batch in _live_batches(engine, now):
+            writer.write_batch(batch)
+    with pa.ipc.new_stream(sink, COLUMNS, options=options) as writer:
+        for batch in _tail(engine, node):
+            writer.write_batch(batch)
+
+
+def read_stream(source: BinaryIO, directory: Path) -> Snapshot:
+    """What `write_stream` wrote, as `take` would have written it. ValueError: it is not whole."""
+    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        with pa.ipc.open_stream(source) as live:
+            state = (live.schema.metadata or {}).get(STATE_KEY)
+            if state is None:
+                raise ValueError("it is no snapshot")
+            with pq.ParquetWriter(directory / "live.parquet", LIVE) as writer:
+                for batch in live:
+                    writer.write_batch(batch.replace_schema_metadata(None))
+        with pa.ipc.open_stream(source) as tail, pq.ParquetWriter(directory / "tail.parquet", COLUMNS) as writer:
+            for batch in tail:
+                writer.write_batch(batch)
+        if source.read(1):
+            raise ValueError("there is something after its end")
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(f"it was cut short: {error}") from error
+    (directory / "snapshot.json").write_bytes(state)
+    return msgspec.json.decode(state, type=Snapshot)
+
+
+def _state(engine: Engine, node: int, now: int) -> Snapshot:
+    if engine.pending:
+        engine.write_early()
     record = engine.record
-    snapshot = Snapshot(
+    return Snapshot(
         node=node,
         last_lsn=record.next_lsn - 1,
         exported_lsn=record.exported_lsn,
@@ -92,8 +138,16 @@ def take(engine: Engine, node: int, now: int, directory: Path) -> Snapshot:
             for queue in engine.queues.values()
         ],
     )
-    (directory / "snapshot.json").write_bytes(msgspec.json.encode(snapshot))
-    return snapshot
+
+
+def _live_batches(engine: Engine, now: int) -> Iterator[pa.RecordBatch]:
+    for queue in engine.queues.values():
+        for rows in _live(engine, queue, now):
+            if rows:
+                columns = [
+                    pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), LIVE, strict=True)
+                ]
+                yield pa.RecordBatch.from_arrays(columns, schema=LIVE)
 
 
 def _live(engine: Engine, queue: Queue, now: int) -> Iterator[list[Live]]:
@@ -147,3 +201,20 @@ def _tail(engine: Engine, node: int) -> Iterator[pa.RecordBatch]:
             raise StoreCorrupt(path=f"the journal in the {engine.store.name} store", problem=str(error)) from error
         if columns.rows:
             yield record_batch(columns, node)
+
+
+def main() -> None:
+    """`python -m holdfast.broker.snapshot COPY NODE NOW`: of a copy of a store, to standard output."""
+    copy, node, now = sys.argv[1:]
+    store = open_store("rocks", copy)
+    try:
+        engine = Engine(store, int(node))
+        engine.open(int(now))
+        write_stream(engine, int(node), int(now), sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+    finally:
+        store.close()
+
+
+if __name__ == "__main__":
+    main()

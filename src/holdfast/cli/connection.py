@@ -14,7 +14,7 @@ from holdfast.cli.secrets import ask_secret
 from holdfast.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from holdfast.client import Client, SyncClient
+    from holdfast.client import Client, SyncClient, Tls
 
 # The client is imported by the commands that use it: the others should answer at once.
 
@@ -66,24 +66,32 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
             )
 
     def _options(self) -> dict[str, Any]:
-        from holdfast.client import Tls  # noqa: PLC0415
-
         return {
             "token": self._token(),
             "user": self.user,
             "password": self._password(),
             "timeout": self.timeout,
-            "tls": Tls(
-                ca_file=self.ca_file,
-                certificate_file=self.certificate_file,
-                key_file=self.key_file,
-                verify=self.verify,
-            ),
+            "tls": self.tls(),
         }
+
+    def tls(self) -> Tls:
+        """Whom to trust, and who to be."""
+        from holdfast.client import Tls  # noqa: PLC0415
+
+        return Tls(
+            ca_file=self.ca_file,
+            certificate_file=self.certificate_file,
+            key_file=self.key_file,
+            verify=self.verify,
+        )
 
     def secret(self) -> str | None:
         """The token to show, for those that are not a client: a Spark job's tasks."""
         return self._token()
+
+    def login(self) -> tuple[str, str] | None:
+        """User and password, for those that are not a client."""
+        return (self.user, self._password() or "") if self.user is not None else None
 
     def _token(self) -> str | None:
         if self.token is not None or self.token_file is None:

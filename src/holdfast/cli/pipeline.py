@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
+from click.core import ParameterSource
 
+from holdfast.cli.connection import Connection
 from holdfast.cli.options import output_format
 from holdfast.cli.output import show_json, show_note, show_rows, show_table
 from holdfast.cli.pipeline_ask import history, report, triage
@@ -171,6 +173,7 @@ def _snapshot(data_dir: Path, node_id: int, directory: Path) -> Any:
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="Of a stopped server: take the snapshot now.",
 )
+@click.option("--live", is_flag=True, help="Compare with the server, which works on meanwhile. So does --url.")
 @click.option(
     "--node-id", type=click.IntRange(0, 1023), default=0, show_default=True, help="The server's node.node_id."
 )
@@ -178,13 +181,25 @@ def _snapshot(data_dir: Path, node_id: int, directory: Path) -> Any:
 @output_format
 @click.pass_context
 def reconcile(
-    context: click.Context, /, snapshot_dir: Path | None, data_dir: Path | None, node_id: int, output: str, **said: Any
+    context: click.Context,
+    /,
+    snapshot_dir: Path | None,
+    data_dir: Path | None,
+    live: bool,
+    node_id: int,
+    output: str,
+    **said: Any,
 ) -> None:
     """Prove from the journal that no message was lost, and name every one that breaks the proof.
 
-    Checks every segment and the manifests' chain of hashes, follows every message to its end in every group, and with a
-    snapshot compares what is open with what is live in the broker. Exit code 0 if the proof holds, 1 if not.
+    Checks every segment and the manifests' chain of hashes, follows every message to its end in every group, and
+    compares what is open with what is live in the broker at one point of its journal, if there is one to compare with:
+    a server that works (--live, --url), one that is stopped (--data-dir), or a snapshot that was taken of one
+    (--snapshot). Exit code 0 if the proof holds, 1 if not.
     """
+    live = live or context.find_root().get_parameter_source("url") is ParameterSource.COMMANDLINE
+    if sum((snapshot_dir is not None, data_dir is not None, live)) > 1:
+        raise click.UsageError("Choose one of --live (or --url), --data-dir and --snapshot.")
     with tempfile.TemporaryDirectory(prefix="holdfast-") as temporary, running("reconcile", said) as job:
         from holdfast.pipeline.reconcile import reconcile as prove  # noqa: PLC0415
 
@@ -192,6 +207,19 @@ def reconcile(
             snapshot_dir = Path(temporary)
             with job.stages.stage("take a snapshot"):
                 _snapshot(data_dir, node_id, snapshot_dir)
+        elif live:
+            from holdfast.pipeline.point import fetch  # noqa: PLC0415
+
+            snapshot_dir = Path(temporary)
+            connection: Connection = context.find_root().obj
+            with job.stages.stage("ask the broker"):
+                fetch(
+                    connection.url,
+                    snapshot_dir,
+                    token=connection.secret(),
+                    login=connection.login(),
+                    tls=connection.tls(),
+                )
         proof = prove(job.lake, job.spark, job.stages, snapshot_dir)
     if output == "table":
         _show_proof(proof)
@@ -237,7 +265,7 @@ def _show_proof(proof: Proof) -> None:
     what = f"{plural(proof.events, 'event')} in {plural(proof.segments, 'segment')}"
     if proof.good:
         against = (
-            "and the broker agrees" if proof.against_broker else "not compared with the broker (--snapshot, --data-dir)"
+            "and the broker agrees" if proof.against_broker else "not compared with the broker (--live, --data-dir)"
         )
         show_note(f"Nothing was lost: {what}, {against}.")
     else:

@@ -36,6 +36,7 @@ from holdfast.http_api import (
     partitions,
     queues,
     requests,
+    snapshots,
     states,
     streams,
     transactions,
@@ -65,6 +66,7 @@ ROUTES: tuple[Routes, ...] = (
     transactions.ROUTES,
     health.ROUTES,
     metrics.ROUTES,
+    snapshots.ROUTES,
     openapi.ROUTES,
 )
 

@@ -24,6 +24,7 @@ Joining: implement `Store`, add one line to STORES in tests/store/conftest.py, a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Protocol
 
 from holdfast.core.effects import Op
@@ -31,7 +32,7 @@ from holdfast.core.records import Table
 
 
 class Store(Protocol):
-    """An open store. All calls come from one thread, but for `sync`, which may run on another one meanwhile."""
+    """An open store. All calls come from one thread, but for `sync` and `copy_to`, which may run on others."""
 
     @property
     def name(self) -> str:
@@ -66,6 +67,11 @@ class Store(Protocol):
 
     def room(self) -> int | None:
         """Bytes that can still be written before the disk is full; None where no such bound is known."""
+
+    def copy_to(self, path: Path) -> None:
+        """Write a copy of everything written so far into the new directory `path`, on the same file system, where a
+        store of this kind can be opened. May be called on a worker thread; the store works on meanwhile. A store that
+        has no files raises CopyUnsupported."""
 
     def reopen(self) -> None:
         """Drop everything in memory and read what is stored, after a failure. The epoch must be acquired anew."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 
 from holdfast.core.effects import Op
@@ -116,6 +117,10 @@ class FaultyStore:
     def reclaim(self, wait: bool = False) -> None:
         """As the store inside."""
         self.inner.reclaim(wait)
+
+    def copy_to(self, path: Path) -> None:
+        """As the store inside."""
+        self.inner.copy_to(path)
 
     def disk_bytes(self) -> int:
         """As the store inside."""

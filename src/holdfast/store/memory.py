@@ -10,10 +10,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from itertools import islice
+from pathlib import Path
 
 from holdfast.core.effects import Op
 from holdfast.core.records import Table
-from holdfast.errors import Fenced, StoreError
+from holdfast.errors import CopyUnsupported, Fenced, StoreError
 from holdfast.store.sorted_keys import SortedKeys
 
 # What undoes one operation: the table, the key, and the value that was under it (None: nothing was).
@@ -173,6 +174,10 @@ class MemoryStore:
         """No bound is known."""
         self._opened()
         return None
+
+    def copy_to(self, path: Path) -> None:  # noqa: ARG002
+        """It has no files to copy."""
+        raise CopyUnsupported(store=self.name)
 
     def reopen(self) -> None:
         """Let go of the disk. What was written stays: only `crash` loses it."""

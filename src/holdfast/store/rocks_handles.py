@@ -55,6 +55,11 @@ class Handles:
         batch.put(_EPOCH_KEY, epoch.to_bytes(8, "big"), self._epoch_home)
         return batch
 
+    def flush(self) -> None:
+        """Write the memtables to tables, and wait for it. The GIL is free meanwhile."""
+        for family in self._named.values():
+            family.flush(True)
+
     def close(self) -> Exception | None:
         """Sync, flush and close. The first problem is returned, not raised: everything is released all the same.
 
