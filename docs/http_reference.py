@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from holdfast.http_api import metrics as series
@@ -16,6 +17,7 @@ from holdfast.http_api.descriptions import (
     type_of,
 )
 from holdfast.http_api.routes import Endpoint, Right
+from holdfast.mqtt.net import meter as mqtt
 
 RIGHTS = {
     Right.PRODUCE: "`produce` on the queue",
@@ -111,6 +113,11 @@ def _link(shape: object) -> str:
     return f"{'list of ' if 'items' in schema else ''}[{name}](#{name.lower()})"
 
 
+def _all_series() -> Iterator[tuple[str, str, str, str]]:
+    yield from series.all_series()
+    yield from map(series.described, mqtt.SERIES.values())
+
+
 def metrics() -> str:
     """Every series of `/metrics`."""
     prose = (series.__doc__ or "").partition("\n\n")[2].strip()
@@ -124,5 +131,5 @@ def metrics() -> str:
         "| metric | type | labels | |",
         "|---|---|---|---|",
     ]
-    lines += [f"| `{name}` | {kind} | {labels} | {text} |" for name, kind, text, labels in series.all_series()]
+    lines += [f"| `{name}` | {kind} | {labels} | {text} |" for name, kind, text, labels in _all_series()]
     return "\n".join(lines) + "\n"

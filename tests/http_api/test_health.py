@@ -76,6 +76,16 @@ async def test_every_metric_is_in_the_list_that_the_documentation_is_made_from(
     assert types == listed
 
 
+async def test_what_is_staged_is_counted_until_it_is_published(http: httpx.AsyncClient, node: Node) -> None:
+    await node.stage(("default", "t"), [("jobs", [Draft(b"abc"), Draft(b"de")])])
+    found = samples((await http.get("/metrics")).text)
+    assert found["holdfast_transactions_open"] == {(): 1}
+    assert (found["holdfast_transaction_staged"], found["holdfast_transaction_staged_bytes"]) == ({(): 2}, {(): 5})
+    assert (await http.get("/api/v1/overview")).json()["staged"] == 2
+    await node.publish(("default", "t"))
+    assert samples((await http.get("/metrics")).text)["holdfast_transaction_staged"] == {(): 0}
+
+
 async def test_many_queues_have_sums_only(http: httpx.AsyncClient, node: Node, tmp_path: Path) -> None:
     await work_a_little(node)
     await node.enqueue(("default", "other"), [Draft(b"x")])

@@ -31,6 +31,7 @@ from holdfast.broker.keeper import Keeper
 from holdfast.broker.log_calls import LogCalls
 from holdfast.broker.look_calls import LookCalls
 from holdfast.broker.members import Deliver, GroupName, Member, Removed
+from holdfast.broker.meters import Meter
 from holdfast.broker.redrive_jobs import Redrives
 from holdfast.broker.replies import Replies
 from holdfast.broker.snapshots import Snapshots
@@ -118,6 +119,7 @@ class Node(DeadLetterCalls, LogCalls, LookCalls, StateCalls, TransactionCalls):
         self.webhooks = webhooks or Webhooks(config.webhooks)
         self.broken: asyncio.Future[HoldfastError] | None = None
         self.companions: list[Companion] = []
+        self.meters: list[Meter] = []
         self.redrives = Redrives(self)
         self.replies = Replies(self)
         self.health = Health(self)

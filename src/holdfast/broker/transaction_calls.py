@@ -45,6 +45,14 @@ class TransactionView(msgspec.Struct, frozen=True, kw_only=True):
     repeated: bool = False  # this call published nothing: it had been done before
 
 
+class Staged(msgspec.Struct, frozen=True):
+    """How much waits to be published."""
+
+    transactions: int = 0
+    messages: int = 0
+    size_bytes: int = 0
+
+
 class TransactionCalls(Calls):
     """See the module."""
 
@@ -66,6 +74,13 @@ class TransactionCalls(Calls):
     @abstractmethod
     def _spawn(self, coroutine: Coroutine[object, object, None]) -> asyncio.Task[None]:
         """Run something until it is done or the node stops."""
+
+    def staged(self, namespace: str | None = None) -> Staged:
+        """What transactions that are not finished hold, in one namespace or in all; nothing while the store is away."""
+        engine = self.commit.engine
+        found = [] if engine is None else [one.record for one in engine.transactions.live.values()]
+        here = [record for record in found if namespace in (None, record.namespace)]
+        return Staged(len(here), sum(record.messages for record in here), sum(record.size_bytes for record in here))
 
     async def stage(
         self,

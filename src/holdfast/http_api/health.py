@@ -93,6 +93,7 @@ async def overview(call: Call) -> Answer:
             acked=sum(group.acked for group in groups),
             failed=sum(sum(group.failures.values()) for group in groups),
             rates=rates,
+            staged=node.staged(call.namespace).messages,
             consumers=sum(len(group.members) for group in groups),
             waiting=node.dispatcher.waiting,
             oldest_message_age_seconds=max((figures.oldest_age for figures in stats), default=0) / SECOND,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import msgspec
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, generate_latest
@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 
 from holdfast import __version__
 from holdfast.broker.commit import Distribution
+from holdfast.broker.meters import Reading, Series
 from holdfast.broker.stats import GroupStats, Histogram, QueueStats
 from holdfast.core.queue import GroupKind
 from holdfast.errors import HoldfastError
@@ -29,16 +30,6 @@ from holdfast.units import SECOND
 
 ROUTES = Routes("Health and figures")
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
-
-
-class Series(NamedTuple):
-    """A metric that a queue has, or one that each of its groups has."""
-
-    name: str
-    kind: Literal["gauge", "counter"]
-    text: str
-    label: str = ""
-    """The label that tells its parts from each other, besides queue and group."""
 
 
 OF_QUEUES = {
@@ -90,6 +81,9 @@ OF_NODE = {
     "buffered": Series("http_buffered_bytes", "gauge", "Bytes of request bodies in memory."),
     "reply_waiting": Series("reply_waiting", "gauge", "Requests that wait for their reply."),
     "reply_late": Series("reply_late", "counter", "Replies that came after their request had timed out."),
+    "transactions": Series("transactions_open", "gauge", "Transactions that are not published or aborted."),
+    "staged": Series("transaction_staged", "gauge", "Messages staged in open transactions."),
+    "staged_bytes": Series("transaction_staged_bytes", "gauge", "Payload bytes of staged messages."),
     "webhook": Series("webhook_waiting", "gauge", "Webhook calls that wait."),
     "webhook_dropped": Series("webhook_dropped", "counter", "Webhook calls given up because too many waited."),
     "tokens_refused": Series("auth_token_refused", "counter", "Tokens that were not good, over all fronts."),
@@ -113,6 +107,11 @@ def all_series() -> Iterator[tuple[str, str, str, str]]:
         yield name, "histogram" if key in {"sync_times", "batch_rows"} else kind, text, series.label
 
 
+def described(series: Series) -> tuple[str, str, str, str]:
+    """A metric of another front, in the same way."""
+    return (*_described(series), series.label)
+
+
 def _described(series: Series) -> tuple[str, str, str]:
     suffix = "_total" if series.kind == "counter" else "_info" if series.name == "build" else ""
     return PREFIX + series.name + suffix, series.kind, series.text
@@ -127,6 +126,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     requests: dict[tuple[str, str, int], int]
     sync_times: tuple[tuple[float, ...], list[int], float]
     batch_rows: tuple[tuple[float, ...], list[int], float]
+    readings: list[Reading]
 
 
 class NodeCollector(Collector):
@@ -138,6 +138,7 @@ class NodeCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         found = self._snapshot
         yield from self._of_node()
+        yield from map(_family, found.readings)
         yield from _families(OF_QUEUES, ["namespace", "queue"], _queue_rows(found.queues), found.detailed)
         groups = [(figures, group) for figures in found.queues for group in figures.groups]
         yield from _families(OF_GROUPS, ["namespace", "queue", "group"], _group_rows(groups), found.detailed)
@@ -163,6 +164,16 @@ class NodeCollector(Collector):
             histogram = HistogramMetricFamily(PREFIX + OF_NODE[key].name, OF_NODE[key].text)
             histogram.add_metric([], _buckets(bounds, counts), total)
             yield histogram
+
+
+def _family(reading: Reading) -> Metric:
+    """What another front counts."""
+    series = reading.series
+    family = CounterMetricFamily if series.kind == "counter" else GaugeMetricFamily
+    found = family(PREFIX + series.name, series.text, labels=[series.label] if series.label else [])
+    for label, value in reading.values.items():
+        found.add_metric([label] if series.label else [], value)
+    return found
 
 
 Row = tuple[list[str], str, float, str]
@@ -279,7 +290,11 @@ async def _snapshot(call: Call, queues: str) -> Snapshot:
         room = node.store.room()
     except HoldfastError:
         room = None
+    staged = node.staged()
     figures: dict[str, float] = {
+        "transactions": staged.transactions,
+        "staged": staged.messages,
+        "staged_bytes": staged.size_bytes,
         "queues": len(found),
         "commits": commit.batches,
         "journal": node.keeper.behind,
@@ -305,6 +320,7 @@ async def _snapshot(call: Call, queues: str) -> Snapshot:
         requests=dict(api.answered),
         sync_times=_copied(commit.sync_times),
         batch_rows=_copied(commit.batch_rows),
+        readings=[reading for meter in node.meters for reading in meter()],
     )
 
 

@@ -112,5 +112,7 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     consumers: int
     waiting: int
     """Lease requests that wait for a message, over all namespaces."""
+    staged: int = 0
+    """Messages in transactions that are not published yet."""
     oldest_message_age_seconds: float
     ok: bool

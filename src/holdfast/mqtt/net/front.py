@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from typing import Final
 
@@ -20,6 +20,7 @@ import structlog
 from holdfast.auth import exposure, tls
 from holdfast.auth.gate import Gate
 from holdfast.auth.principal import Principal
+from holdfast.broker.meters import Reading
 from holdfast.broker.node import Node
 from holdfast.config import Config
 from holdfast.config.kinds import split_address
@@ -29,6 +30,7 @@ from holdfast.mqtt.codec import Connect, Decoder, Packet, Properties, ProtocolEr
 from holdfast.mqtt.connection import Connection
 from holdfast.mqtt.hub import Hub
 from holdfast.mqtt.net.link import Link
+from holdfast.mqtt.net.meter import Traffic
 from holdfast.mqtt.net.rights import Rights, audited
 from holdfast.mqtt.net.trickle import Trickle
 from holdfast.mqtt.net.websocket import Endpoint
@@ -72,6 +74,7 @@ class MqttFront:
         self._timer_at: int | None = None
         self._chores: set[asyncio.Task[None]] = set()
         self._drops_reported: Counter[str] = Counter()
+        self._traffic = Traffic()
         self._refusals = Trickle("MQTT client refused")
         self._violations = Trickle("MQTT protocol error")
         self._stopping = False
@@ -85,6 +88,7 @@ class MqttFront:
         """Load the sessions and listen."""
         self._load()
         self._node.companions.append(self)
+        self._node.meters.append(self._readings)
         await self._listen(self._settings.listen, with_tls=False)
         if self._settings.tls_listen:
             await self._listen(self._settings.tls_listen, with_tls=True)
@@ -152,8 +156,12 @@ class MqttFront:
             await self._empty.wait()
         if self in self._node.companions:
             self._node.companions.remove(self)
+            self._node.meters.remove(self._readings)
         if self._timer is not None:
             self._timer.cancel()
+
+    def _readings(self) -> Iterator[Reading]:
+        return self._traffic.readings(self._hub)
 
     def _spawn(self, chore: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(chore)
@@ -181,6 +189,7 @@ class MqttFront:
 
     def connecting(self, link: Link, packet: Connect) -> None:
         """A CONNECT came: find out from whom."""
+        self._traffic.came([packet])
         subject = link.subject
         if packet.password is None and subject is None:
             try:
@@ -230,6 +239,7 @@ class MqttFront:
         hub, connection = self._hub, link.connection
         if hub is None or connection is None or connection.closing:
             return
+        self._traffic.refused += 1
         self._refusals.say(self._node.clock(), client=packet.client_id[:64], peer=link.peer, code=error.code)
         hub.refuse(connection, packet.version, error.mqtt, str(error))
         self._soon()
@@ -238,6 +248,7 @@ class MqttFront:
         hub, connection = self._hub, link.connection
         if hub is None or connection is None:
             return
+        self._traffic.came(packets)
         hub.receive(connection, packets, self._node.clock())
         if connection.held_acks > _ACKS_HELD_MAX:
             self._full.add(link)
@@ -248,6 +259,7 @@ class MqttFront:
         if self._hub is not None and link.connection is not None:
             now = self._node.clock()
             client = link.connection.client_id[:64]
+            self._traffic.violations += 1
             self._violations.say(now, client=client, peer=link.peer, error=error.message[:255])
             self._hub.broken(link.connection, error, link.decoder.version, now)
             self._soon()
@@ -294,7 +306,7 @@ class MqttFront:
         if turn is None:
             return
         for output in turn.now:
-            _send(output)
+            self._send(output)
         if turn.due != self._timer_at:
             self._arm(turn.due)
 
@@ -303,12 +315,17 @@ class MqttFront:
         if self._hub is not hub:
             return
         for output in turn.held:
-            _send(output)
+            self._send(output)
         hub.synced(turn.number)
         if self._full:
             for link in [link for link in self._full if link.connection is None or not link.connection.held_acks]:
                 self._full.discard(link)
                 link.unhold("answers")
+
+    def _send(self, output: Output) -> None:
+        link: Link = output.connection.tag  # type: ignore[assignment]
+        self._traffic.went(output.data)
+        link.send(output.data, output.close)
 
     def _arm(self, due: int | None) -> None:
         if self._timer is not None:
@@ -330,6 +347,8 @@ class MqttFront:
     def failed(self, error: HoldfastError) -> None:
         """See `broker.node.Companion`."""
         log.error("MQTT connections are cut: the store failed", code=error.code, connections=len(self._links))
+        if self._hub is not None:
+            self._traffic.dropped.update(self._hub.dropped)
         self._hub = self._turn = None
         if self._bridge is not None:
             self._bridge.reset()
@@ -389,11 +408,6 @@ class MqttFront:
             if shown[queue] and len(data) <= connection.packet_bytes_max:
                 hub.send(connection, data)
         self._soon()
-
-
-def _send(output: Output) -> None:
-    link: Link = output.connection.tag  # type: ignore[assignment]
-    link.send(output.data, output.close)
 
 
 def _text(password: bytes) -> str:

@@ -170,7 +170,11 @@ class Link(asyncio.Protocol):
         resets a connection that is closed with input unread, and then the client may never see why it was closed."""
         self._closed = True
         if wire.can_write_eof():
-            wire.write_eof()
+            try:
+                wire.write_eof()
+            except OSError:  # the client has reset the connection, and the loop has yet to notice
+                wire.abort()
+                return
             if self._holds:
                 wire.resume_reading()
         else:
