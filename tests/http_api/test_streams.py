@@ -145,8 +145,8 @@ async def test_a_second_stream_of_a_consumer_takes_over(http: httpx.AsyncClient,
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def own(tmp_path: Path) -> AsyncIterator[tuple[Node, HttpFront]]:
-    """A node and a front that a test stops itself, with a quick heartbeat."""
-    config = config_for(tmp_path, heartbeat=100_000)
+    """A node and a front that a test stops itself, with a quick heartbeat and small streams."""
+    config = config_for(tmp_path, heartbeat=100_000, stream_bytes=2_500)
     store = open_store("memory", tmp_path)
     node = Node(config, store)
     await node.start()
@@ -170,6 +170,39 @@ async def test_a_silent_stream_carries_heartbeats_and_ends_when_its_queue_does(o
         await node.delete_queue(JOBS)
         codes = [line["end"]["code"] async for line in stream if "end" in line]  # type: ignore[index]
         assert codes == ["queue_not_found"]
+
+
+async def test_a_stream_hears_at_once_that_its_queue_or_group_was_deleted(http: httpx.AsyncClient, node: Node) -> None:
+    for delete, code in (
+        (lambda: node.delete_group(JOBS, "default"), "stream_ended"),
+        (lambda: node.delete_queue(JOBS), "queue_not_found"),
+    ):
+        async with http.stream("GET", f"{QUEUE}/stream") as response:
+            stream = lines(response)
+            await anext(stream)
+            await delete()
+            end = await anext(stream)  # the heartbeat is many seconds away
+            assert end["end"]["code"] == code  # type: ignore[index]
+        assert not [member for member in node.dispatcher.members.everyone() if member.group[0] == JOBS]
+
+
+async def test_a_stream_has_no_more_bytes_unsettled_than_it_may(own: tuple[Node, HttpFront]) -> None:
+    node, front = own
+    async with httpx.AsyncClient(base_url=front.url, timeout=30) as http:
+        await node.enqueue(JOBS, [Draft(b"x" * 1_000) for _ in range(5)])
+        async with http.stream("GET", f"{QUEUE}/stream", params={"credit": 100}) as response:
+            stream = lines(response)
+            await anext(stream)
+            held = (await anext(stream))["delivery"]
+            await anext(stream)
+            assert "heartbeat" in await anext(stream), "a third would be too much"
+            assert node.figures(JOBS).groups[0].leased == 2
+            assert isinstance(held, dict)
+            settlement = {"id": held["id"], "lease_token": held["lease_token"]}
+            await http.post(f"{QUEUE}/settle", json={"settlements": [settlement]})
+            while "delivery" not in await anext(stream):
+                pass
+            assert node.figures(JOBS).groups[0].leased == 2
 
 
 async def test_while_a_server_stops_what_is_under_way_is_finished_and_what_is_new_gets_503(

@@ -41,11 +41,13 @@ class Member:
         "in_flight",
         "last_seen",
         "lease_timeout",
+        "max_bytes",
         "name",
         "partitions",
         "protocol",
         "removed",
         "size_bytes",
+        "with_queue",
     )
 
     def __init__(
@@ -68,6 +70,8 @@ class Member:
         self.heartbeat_timeout = heartbeat_timeout  # 0: it lives as long as its connection
         self.deliver = deliver
         self.removed = removed  # told when its group is deleted
+        self.max_bytes = 0  # payloads it may have in flight; 0: as many as any
+        self.with_queue = False  # it goes with its queue
         self.last_seen = now
         self.partitions: list[int] = []
         self.size_bytes = 0  # of the payloads in flight
@@ -242,7 +246,7 @@ class Members:
         self, engine: Engine, queue: Queue, member: Member, room: int, now: int, partitions: list[int] | None
     ) -> list[Leased]:
         """Up to `room` deliveries, while there are fewer bytes in flight than may be, but at least one."""
-        left = self._lease_bytes_max - member.size_bytes
+        left = (member.max_bytes or self._lease_bytes_max) - member.size_bytes
         if left <= 0:
             return []
         # Looking at sizes costs something; a queue that fits as a whole, as most do, is spared it.

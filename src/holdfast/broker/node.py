@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
 import msgspec
 import structlog
 
-from holdfast.broker import admin
+from holdfast.broker.admin_calls import AdminCalls
 from holdfast.broker.audits import AuditLimits
-from holdfast.broker.catalog import Queue, QueueName
+from holdfast.broker.catalog import QueueName
 from holdfast.broker.commit import GroupCommit
 from holdfast.broker.dead_calls import DeadLetterCalls
 from holdfast.broker.dispatch import Dispatcher, Waiter, releases
@@ -30,7 +30,7 @@ from holdfast.broker.health import Health
 from holdfast.broker.keeper import Keeper
 from holdfast.broker.log_calls import LogCalls
 from holdfast.broker.look_calls import LookCalls
-from holdfast.broker.members import Deliver, GroupName, Member, Removed
+from holdfast.broker.members import GroupName
 from holdfast.broker.meters import Meter
 from holdfast.broker.redrive_jobs import Redrives
 from holdfast.broker.replies import Replies
@@ -44,17 +44,14 @@ from holdfast.config import Config
 from holdfast.core.commands import Draft, Enqueued, Leased, Settlement, Verb
 from holdfast.core.effects import Op
 from holdfast.core.groups import NEVER
-from holdfast.core.queue import Durability, GroupKind, GroupRecord, QueueRecord
-from holdfast.core.records import Message
+from holdfast.core.queue import Durability
 from holdfast.errors import (
     DiskFull,
     Fenced,
-    GroupNotFound,
     HoldfastError,
     InvalidArgument,
     LimitExceeded,
     Overloaded,
-    QueueNotFound,
     ShuttingDown,
     StoreCorrupt,
     StoreError,
@@ -101,7 +98,7 @@ class Receipt(msgspec.Struct, frozen=True):
     durability: Durability
 
 
-class Node(DeadLetterCalls, LogCalls, LookCalls, StateCalls, TransactionCalls):
+class Node(AdminCalls, DeadLetterCalls, LogCalls, LookCalls, StateCalls, TransactionCalls):
     """See the module."""
 
     def __init__(
@@ -613,246 +610,9 @@ class Node(DeadLetterCalls, LogCalls, LookCalls, StateCalls, TransactionCalls):
             self._inbox_messages -= len(settlements)
         return results
 
-    # --- push -------------------------------------------------------------------------------------------------------
-
-    async def subscribe(
-        self,
-        name: QueueName,
-        group: str,
-        member: str,
-        deliver: Deliver,
-        *,
-        credit: int = 1,
-        lease_timeout: int = -1,
-        heartbeat: bool = False,
-        protocol: str = "",
-    ) -> Subscription:
-        """Join a group as a member that is sent deliveries, at most `credit` unsettled at a time.
-
-        `deliver` is called on the loop with each batch; it must not block. With `heartbeat` the member must call
-        `Subscription.heartbeat` within `members.heartbeat_timeout`, else it is taken for dead.
-        """
-        joined = self.join(
-            name,
-            group,
-            member,
-            deliver,
-            credit=credit,
-            lease_timeout=lease_timeout,
-            heartbeat=heartbeat,
-            protocol=protocol,
-        )
-        await self._durable()
-        return joined
-
-    def join(
-        self,
-        name: QueueName,
-        group: str,
-        member: str,
-        deliver: Deliver,
-        *,
-        credit: int = 1,
-        lease_timeout: int = -1,
-        heartbeat: bool = False,
-        protocol: str = "",
-        removed: Removed | None = None,
-    ) -> Subscription:
-        """As `subscribe`, but it does not wait: a group that is new is durable with the next sync. `removed` is called
-        when the group is deleted under the member."""
-        settings = self.config.members
-        if not 1 <= credit <= settings.max_prefetch:
-            raise InvalidArgument(field="credit", problem=f"is 1 to {settings.max_prefetch}, not {credit}")
-        now = self.clock()
-        with self._guard() as engine:
-            queue = engine.queue(name, now, create=True)
-            engine.ensure_group(queue, group, GroupKind.LEASE, now)
-        target = (name, group)
-        existing = self.dispatcher.members.get(target, member)
-        if existing is None and len(self.dispatcher.members.of(target)) >= settings.max_members_per_group:
-            raise LimitExceeded(
-                what="The number of members of a group",
-                limit=settings.max_members_per_group,
-                advice="Use more groups or queues",
-            )
-        timeout = settings.heartbeat_timeout if heartbeat else 0
-        joined = Member(target, member, protocol, credit, lease_timeout, timeout, deliver, now)
-        if removed is not None:
-            joined.removed = removed
-        self.dispatcher.members.join(joined, queue)
-        self.stir(name)
-        return Subscription(self, joined)
-
-    def _give_back(self, member: Member, verb: Verb) -> None:
-        """End the leases of a member that is going: released, or failed if it vanished."""
-        settlements = [
-            Settlement(message_id, token, verb, partition=partition)
-            for message_id, (token, partition, _) in member.in_flight.items()
-        ]
-        member.forget_all()
-        if settlements:
-            self._settle_quietly(*member.group, settlements)
-
-    def give_back(self, member: Member, deliveries: list[Leased]) -> None:
-        """Release some of what a member holds."""
-        if deliveries:
-            self._settle_quietly(*member.group, releases(deliveries))
-
-    def remove_member(self, member: Member, verb: Verb | None) -> None:
-        engine = self.commit.engine
-        queue = engine.queues.get(member.group[0]) if engine is not None else None
-        if not self.dispatcher.members.leave(member, queue):
-            return
-        if verb is not None:
-            self._give_back(member, verb)
-        if engine is not None:
-            engine.stirred.add(member.group[0])
-            self.commit.soon()
-
-    def leases_of(self, name: QueueName, group: str, consumer: str, protocol: str) -> list[Leased]:
-        """What a consumer has under lease, in the order it was leased: for one that must be sent it again."""
-        with self._guard() as engine:
-            return admin.leases_of(engine, name, group, consumer, protocol, self.clock())
-
-    def of_token(self, name: QueueName, group: str, token: int) -> tuple[int, int] | None:
-        """Message id and partition of the delivery that a lease token is or was for: for a consumer that knows the
-        message by the producer's identifier only."""
-        with self._guard() as engine:
-            return admin.of_token(engine, name, group, token)
-
-    def stir(self, name: QueueName) -> None:
-        """Look again whether somebody can be served in a queue."""
-        engine = self.commit.engine
-        if engine is not None:
-            engine.stirred.add(name)
-            self.commit.soon()
-
-    # --- administration ---------------------------------------------------------------------------------------------
-
-    async def create_queue(self, name: QueueName, fields: Mapping[str, object] | None = None) -> QueueRecord:
-        record = self.create_queue_now(name, fields or {})
-        await self._durable()
-        return record
-
-    def create_queue_now(self, name: QueueName, fields: Mapping[str, object]) -> QueueRecord:
-        """As `create_queue`, but it does not wait: it is durable with the next sync."""
-        with self._guard() as engine:
-            return admin.create_queue(engine, name, fields, self.clock())
-
-    async def update_queue(self, name: QueueName, fields: Mapping[str, object]) -> QueueRecord:
-        record = self.update_queue_now(name, fields)
-        await self._durable()
-        return record
-
-    def update_queue_now(self, name: QueueName, fields: Mapping[str, object]) -> QueueRecord:
-        """As `update_queue`, but it does not wait: it is durable with the next sync."""
-        with self._guard() as engine:
-            record = admin.update_queue(engine, name, fields, self.clock())
-            queue = engine.queue(name, self.clock())
-        for group in self.dispatcher.members.groups_of(name):
-            self.dispatcher.members.rebalance(group, queue)
-        return record
-
-    async def delete_queue(self, name: QueueName) -> int:
-        """Delete a queue with all it holds. Returns how many messages went with it."""
-        count = await self._in_pieces(admin.delete_queue(self.engine, name, self.clock))
-        self._rates.pop(name, None)
-        self.dispatcher.members.queue_deleted(name)
-        self.dispatcher.turn_away(name, None, QueueNotFound(queue=name[1], namespace=name[0]))
-        return count
-
-    async def _finish_deletion(self, queue: Queue) -> None:
-        await self._in_pieces(admin.finish_deletion(self.engine, queue, self.clock))
-
-    async def purge(self, name: QueueName) -> int:
-        """Remove the messages that wait now. Returns how many."""
-        return await self._in_pieces(admin.purge_queue(self.engine, name, self.clock))
-
-    async def create_group(
-        self,
-        name: QueueName,
-        group: str,
-        kind: GroupKind = GroupKind.LEASE,
-        *,
-        earliest: bool | None = None,
-        max_lag_messages: int = 0,
-        max_lag_age: int = 0,
-    ) -> GroupRecord:
-        """A group by hand. Unless told, the first one of a queue starts with all that is stored, others at the end."""
-        with self._guard() as engine:
-            record = admin.create_group(
-                engine, name, group, kind, self.clock(), earliest, max_lag_messages, max_lag_age
-            )
-        await self._durable()
-        return record
-
-    async def delete_group(self, name: QueueName, group: str) -> None:
-        for member in self.dispatcher.members.of((name, group)):
-            self.remove_member(member, None)
-            member.removed()
-        self.dispatcher.turn_away(name, group, GroupNotFound(group=group, queue=name[1]))
-        await self._in_pieces(admin.delete_group(self.engine, name, group, self.clock))
-
-    async def edit(
-        self, name: QueueName, message_id: int, *, priority: int | None = None, deliver_at: int | None = None
-    ) -> Message:
-        """Change a waiting message."""
-        with self._guard() as engine:
-            message = admin.edit(engine, name, message_id, priority, deliver_at, self.clock())
-        await self._durable()
-        return message
-
-    async def delete(self, name: QueueName, message_id: int) -> None:
-        """Remove one waiting message."""
-        with self._guard() as engine:
-            admin.delete(engine, name, message_id, self.clock())
-        await self._durable()
-
     async def export(self) -> None:
         """Export the journal now, without waiting for a segment to fill or to grow old."""
         await self.keeper.export()
-
-
-class Subscription:
-    """A member's hold on its membership."""
-
-    def __init__(self, node: Node, member: Member) -> None:
-        self._node = node
-        self._member = member
-
-    @property
-    def partitions(self) -> list[int]:
-        return list(self._member.partitions)
-
-    @property
-    def joined(self) -> bool:
-        """Whether it is still a member: it is not when its group was deleted or another of its name took its place."""
-        return self._node.dispatcher.members.get(self._member.group, self._member.name) is self._member
-
-    @property
-    def in_flight(self) -> int:
-        return len(self._member.in_flight)
-
-    def heartbeat(self) -> None:
-        """Show that the member is alive."""
-        self._member.last_seen = self._node.clock()
-
-    def set_credit(self, credit: int) -> None:
-        """How many deliveries it may have unsettled from now on; 0 pauses it."""
-        self._member.credit = credit
-        self._node.stir(self._member.group[0])
-
-    def adopt(self, leased: Leased) -> None:
-        """The member holds this delivery since before it joined: it counts against its credit."""
-        self._node.dispatcher.members.adopt(self._member, leased)
-
-    def give_back(self, deliveries: list[Leased]) -> None:
-        """Release deliveries that the member will not work on after all."""
-        self._node.give_back(self._member, deliveries)
-
-    def leave(self, verb: Verb | None = Verb.RELEASE) -> None:
-        """Leave the group. Its leases are released, failed (`VANISH`), or kept until their deadline (None)."""
-        self._node.remove_member(self._member, verb)
 
 
 def _future() -> asyncio.Future[list[Leased]]:

@@ -25,7 +25,8 @@ from holdfast.errors import InvalidArgument, LimitExceeded, QueueExists, ReplyTi
 from holdfast.units import SECOND
 
 if TYPE_CHECKING:
-    from holdfast.broker.node import Node, Subscription
+    from holdfast.broker.node import Node
+    from holdfast.broker.push_calls import Subscription
 
 PREFIX = "reply/"
 TOPIC = "$queue/"

@@ -483,8 +483,12 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
     it a request is refused as `overloaded`. At 10 ms each 1,000 are 100,000 a second, more than a node can answer."""
 
     max_streams: Annotated[int, Count(1, 1_000_000)] = 5_000
-    """Streaming consumers at the same time. Each is a member of its group and may have its credit of deliveries in
+    """Streaming consumers at the same time. Each is a member of its group and may have stream_bytes of deliveries in
     memory."""
+
+    stream_bytes: Annotated[int, Size(1, GIB)] = 4 * MIB
+    """Payload bytes that a stream may have unsettled: past it no further deliveries are sent, whatever its credit, but
+    one is always. A client that does not read keeps as much in memory: a thousand of them 4 GiB at the worst."""
 
     metrics_queues: Annotated[int, Count(0, 1_000_000)] = 1_000
     """With more queues than this `/metrics` has series for the whole node only, unless asked with `?queues=all`. A

@@ -17,7 +17,7 @@ import msgspec
 from holdfast import wire
 from holdfast.broker.catalog import QueueName
 from holdfast.broker.members import GroupName
-from holdfast.broker.node import Subscription
+from holdfast.broker.push_calls import Subscription
 from holdfast.core.commands import Leased, Verb
 from holdfast.errors import (
     HoldfastError,
@@ -117,7 +117,7 @@ class Stream:
                     async with asyncio.timeout(heartbeat):
                         await self._wake.wait()
                 except TimeoutError:
-                    self._check()
+                    self.check()
                     if self.ended is None:
                         yield None
                         continue
@@ -135,8 +135,8 @@ class Stream:
         finally:
             watch.cancel()
 
-    def _check(self) -> None:
-        """Whether there is still reason to go on."""
+    def check(self) -> None:
+        """End it if there is no more reason to go on."""
         node, principal = self.call.node, self.call.principal
         try:
             node.queue(self.queue)
@@ -217,6 +217,9 @@ async def open_stream(call: Call, query: StreamQuery, queue: QueueName, protocol
         credit=credit,
         lease_timeout=timeout,
         protocol=protocol,
+        max_bytes=call.api.config.http.stream_bytes,
+        removed=opened.check,
+        with_queue=True,
     )
     before = streams.get((opened.group, opened.member))
     if before is not None:
