@@ -335,7 +335,8 @@ class RequestTimeout(HoldfastError):
 
 
 class ArrowMissing(HoldfastError):
-    """This server cannot read or write Arrow streams: pyarrow is not installed. Install it there, or use JSON."""
+    """This server cannot read or write Arrow streams: pyarrow is not installed. Install it there with
+    `pip install "holdfast[arrow]"`, or use JSON."""
 
     code = "arrow_missing"
     http = 501
