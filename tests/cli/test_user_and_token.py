@@ -310,3 +310,36 @@ def test_insecure_is_a_flag_without_a_value() -> None:
     shown = json.loads(good("config", "show", "-o", "json", "--no-insecure", HOLDFAST_AUTH_INSECURE="true"))
     assert shown["auth"]["insecure"] is False
     assert json.loads(good("config", "show", "-o", "json", HOLDFAST_AUTH_INSECURE="true"))["auth"]["insecure"] is True
+
+
+# --- taking tokens back ---------------------------------------------------------------------------------------------
+
+
+async def test_a_token_that_was_revoked_is_taken_no_more(key: Path, tmp_path: Path) -> None:
+    revoked = tmp_path / "revoked.jsonl"
+    revoked.touch(mode=0o600)
+    door = Gate(Config(auth=AuthSettings(key_file=key, revoked_file=revoked, reload_interval=0)), wall_clock)
+    made, other = (
+        good("token", "create", "--key", key, "--subject", "shop", "--scope", "admin:#").strip() for _ in "ab"
+    )
+    assert (await door.token(made, "10.0.0.1")).name == "shop"
+    assert run("token", "revoke", "--file", revoked, stdin=made).exit_code == 2, "nobody said yes"
+    assert good("token", "revoke", "--file", revoked, "--yes", stdin=made) == ""
+    with pytest.raises(Unauthenticated, match="taken back"):
+        await door.token(made, "10.0.0.1")
+    await door.token(other, "10.0.0.1")
+    inspected = run("token", "inspect", "--key", key, stdin=made, HOLDFAST_AUTH_REVOKED_FILE=str(revoked))
+    assert inspected.exit_code == 1
+    good("token", "revoke", "--file", revoked, "--yes", "--id", "somebody's")
+    assert len(revoked.read_text().splitlines()) == 2
+    assert revoked.stat().st_mode & 0o777 == 0o600
+
+
+def test_what_cannot_be_revoked_is_told(key: Path, tmp_path: Path) -> None:
+    none = run("token", "revoke", "--yes", "--id", "x")
+    assert (none.exit_code, "auth.revoked_file" in none.output) == (2, True)
+    file = tmp_path / "revoked.jsonl"
+    assert "has no id" in run("token", "revoke", "--file", file, "--yes", stdin="a.e30.c").output
+    file.write_text("nonsense")
+    assert "line 1" in run("token", "revoke", "--file", file, "--yes", "--id", "x").output
+    assert file.read_text() == "nonsense"

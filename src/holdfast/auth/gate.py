@@ -23,12 +23,13 @@ from typing import NamedTuple
 import msgspec
 import structlog
 
-from holdfast.auth import exposure, keys, tokens, users
+from holdfast.auth import exposure, keys, revoked, tokens, users
 from holdfast.auth.audit import AuditLog
 from holdfast.auth.keys import Keyring
 from holdfast.auth.passwords import Passwords
 from holdfast.auth.principal import Principal
 from holdfast.auth.rates import Rates
+from holdfast.auth.revoked import Revocation
 from holdfast.auth.throttle import Throttle
 from holdfast.auth.users import User, Users
 from holdfast.auth.watch import Watched
@@ -86,6 +87,7 @@ class Gate:
         settings, now = self._settings, self._clock()
         self._users: Watched[Users] | None = None
         self._keys: Watched[Keyring] | None = None
+        self._revoked: Watched[dict[str, Revocation]] | None = None
         if settings.users_file is not None:
             self._users = Watched(
                 "auth.users_file",
@@ -101,6 +103,15 @@ class Gate:
                 settings.key_file,
                 lambda content: keys.read(content, settings.keys_max),
                 lambda keyring: keyring.signing() is not None,
+                settings.reload_interval,
+                now,
+            )
+        if settings.revoked_file is not None:
+            self._revoked = Watched(
+                "auth.revoked_file",
+                settings.revoked_file,
+                lambda content: revoked.read(content, settings.revoked_max),
+                lambda _: False,
                 settings.reload_interval,
                 now,
             )
@@ -131,6 +142,8 @@ class Gate:
         try:
             checked = tokens.check_signature(text, self._keyring, self._settings.token_bytes_max)
             principal = tokens.principal(checked, self._settings, self._namespace, now)
+            if self._taken_back(principal):
+                raise Unauthenticated(problem="the token was taken back (auth.revoked_file)")
         except Unauthenticated as error:
             self.counts.tokens_refused += 1
             self._log_failure("token refused", peer, now, problem=error.details["problem"])
@@ -207,7 +220,12 @@ class Gate:
         if principal.expires_at is not None and now >= principal.expires_at:
             return False
         self._refresh(now)
-        return principal.credential in self._live if self.required else True
+        if not self.required:
+            return True
+        return principal.credential in self._live and not self._taken_back(principal)
+
+    def _taken_back(self, principal: Principal) -> bool:
+        return self._revoked is not None and bool(principal.token_id) and principal.token_id in self._revoked.value
 
     def check_browser(self, principal: Principal | None, host: str | None, origin: str | None) -> None:
         """See `exposure.check_browser`. No principal stands for a caller that has yet to show who it is, as on a
@@ -245,6 +263,13 @@ class Gate:
             self._take_keys()
             after = {key.thumbprint for key in self._keyring.keys}
             self._tell("keys.reload", "auth.key_file", added=len(after - before), removed=len(before - after))
+        if self._revoked is not None:
+            before_revoked = self._revoked.value.keys()
+            if self._revoked.refresh(now):
+                self._tokens.clear()
+                new = self._revoked.value.keys()
+                added, removed = len(new - before_revoked), len(before_revoked - new)
+                self._tell("tokens.revoke", "auth.revoked_file", added=added, removed=removed)
         if self._users is not None:
             before_users = self._users.value
             if self._users.refresh(now):

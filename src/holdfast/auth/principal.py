@@ -86,6 +86,9 @@ class Principal(msgspec.Struct, frozen=True, dict=True, kw_only=True):
     credential: str = ""
     """What vouches for it, for the gate to find out whether that still holds."""
 
+    token_id: str = ""
+    """The `jti` of its token, if it came with one that has one: it can be taken back."""
+
     def may(self, action: Action, name: str) -> bool:
         """Whether it may do this with the queue or topic of that name."""
         answers = self._answers[action]

@@ -160,6 +160,7 @@ def principal(token: Token, settings: AuthSettings, namespace: str, now: int) ->
         method="token",
         expires_at=expires_at,
         credential=f"key:{token.key.thumbprint}",
+        token_id=claims.jti or "",
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+import secrets
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+from holdfast.cli.confirm import confirm, yes_option
 from holdfast.cli.options import config_file, output_format
 from holdfast.cli.output import show_json, show_note, show_rows, show_table
 from holdfast.cli.secrets import ask_secret
@@ -21,11 +23,13 @@ from holdfast.units import DAY, SECOND, format_instant, parse_duration
 
 if TYPE_CHECKING:
     from holdfast.auth.keys import Keyring
+    from holdfast.auth.revoked import Revocation
 
 # The libraries that sign are imported by the commands that need them: the others should answer at once.
 
 TTL_MAX = 3660 * DAY
-"""Ten years. A token cannot be taken back but by changing the key, so it should not live as long as that."""
+"""Ten years. A token can be taken back only where the server has a list of such (auth.revoked_file), so it should not
+live as long as that."""
 
 key_option = click.option(
     "--key",
@@ -127,6 +131,7 @@ def create(
         aud=settings.token_audience or None,
         iat=now // SECOND,
         exp=until // SECOND if until is not None else None,
+        jti=secrets.token_hex(16),
     )
     text = tokens.sign(claims, signing)
     try:  # a token that the same settings would refuse is of no use to anybody
@@ -139,6 +144,7 @@ def create(
     else:
         shown: dict[str, object] = {
             "token": text,
+            "id": claims.jti,
             "subject": subject,
             "namespace": claims.ns,
             "scopes": list(scopes),
@@ -179,6 +185,69 @@ def inspect(key_path: Path | None, output: str, config_path: Path | None) -> Non
         raise Unauthenticated(problem=shown["problem"])
 
 
+@token.command()
+@click.option("--id", "token_id", help="The token's `jti`, instead of the token itself.")
+@click.option(
+    "--file",
+    "path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The file of revoked tokens. [default: the setting auth.revoked_file]",
+)
+@yes_option
+@config_file
+def revoke(token_id: str | None, path: Path | None, yes: bool, config_path: Path | None) -> None:
+    """Take a token back before its end, for good.
+
+    The token is asked for at a terminal, or read from standard input; `token inspect` shows its id (`jti`). Servers
+    whose setting auth.revoked_file names the same file see the change by themselves, refuse the token, and end
+    connections that were made with it.
+    """
+    from holdfast.auth import files, revoked  # noqa: PLC0415
+
+    settings = load(config_path, os.environ).auth
+    path = path or settings.revoked_file
+    if path is None:
+        raise click.UsageError("Which file? Give --file, or set auth.revoked_file.")
+    found = revoked.Revocation(jti=token_id) if token_id else _revocation()
+    confirm(f"Take back the token {found.jti}{f' of {found.sub}' if found.sub else ''}?", yes)
+    try:
+        with files.locked(path):
+            known = _read_revoked(path, settings)
+            kept = revoked.still_needed([*known.values(), found], time.time())
+            files.replace(path, revoked.as_document({one.jti: one for one in kept}.values()))
+    except OSError as error:
+        raise InvalidArgument(field=f"File {path}", problem=f"cannot be written: {error}") from error
+    show_note(f"Wrote {path}: the token {found.jti} is good no more. Revoked: {len(kept):,}.")
+
+
+def _read_revoked(path: Path | None, settings: AuthSettings) -> dict[str, Revocation]:
+    from holdfast.auth import revoked  # noqa: PLC0415
+
+    if path is None or not path.exists():
+        return {}
+    try:
+        return revoked.read(path.read_bytes(), settings.revoked_max)
+    except ValueError as error:
+        raise InvalidArgument(field=f"File {path}", problem=str(error)) from None
+
+
+def _revocation() -> Revocation:
+    """Of a token that is read. Nobody need have vouched for it: who can write the file may take back any."""
+    from holdfast.auth.revoked import Revocation  # noqa: PLC0415
+
+    claims = dict(_items(_part(ask_secret("Token").strip().removeprefix("Bearer ").strip(), 1)))
+    token_id, subject, end = claims.get("jti"), claims.get("sub"), claims.get("exp")
+    if not isinstance(token_id, str) or not token_id:
+        raise InvalidArgument(
+            field="The token", problem="has no id (`jti`): only changing the key takes it back, or its end"
+        )
+    return Revocation(
+        jti=token_id,
+        sub=subject if isinstance(subject, str) else "",
+        exp=end if isinstance(end, int | float) else None,
+    )
+
+
 def _verdict(text: str, loaded: Config, key_path: Path | None) -> dict[str, object]:
     from holdfast.auth import tokens  # noqa: PLC0415
 
@@ -192,6 +261,8 @@ def _verdict(text: str, loaded: Config, key_path: Path | None) -> dict[str, obje
         tokens.principal(checked, loaded.auth, loaded.node.namespace, time.time_ns() // 1000)
     except Unauthenticated as error:
         return {**said, "valid": False, "problem": error.details["problem"]}
+    if checked.claims.jti in _read_revoked(loaded.auth.revoked_file, loaded.auth):
+        return {**said, "valid": False, "problem": "the token was taken back (auth.revoked_file)"}
     return {**said, "valid": True, "problem": None}
 
 

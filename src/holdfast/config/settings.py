@@ -298,6 +298,13 @@ class AuthSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The keys that tokens (JWT) are checked with: a PEM public key or certificate, a JWK, or a JWKS with several.
     `holdfast token key` makes one. A change is seen without a restart; tokens of a key that is gone are refused."""
 
+    revoked_file: Annotated[Path | None, Location(optional=True)] = None
+    """Tokens that were taken back before their end, by their `jti`. `holdfast token revoke` writes it; it must exist,
+    and may be empty. A change is seen without a restart, and connections made with such a token are ended."""
+
+    revoked_max: Annotated[int, Count(1, 10_000_000)] = 100_000
+    """Tokens in the revoked file: each takes about 200 bytes of memory. Those that have ended are left out of it."""
+
     token_secret: Annotated[SecretText, Secret(32, 4096)] = SecretText("")
     """A secret that HS256 tokens are checked with, for places where a variable is easier to give than a file. 32 bytes
     are what HS256 is worth. It is never shown."""
