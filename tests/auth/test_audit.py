@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from pathlib import Path
 
 import msgspec
@@ -165,3 +166,64 @@ async def test_changed_credentials_are_an_act(audit: AuditLog, config: Config, c
     (line,) = lines(config)
     assert (line["act"], line["resource"], line["front"]) == ("users.reload", "auth.users_file", "node")
     assert line["details"] == {"added": "d", "removed": "a", "changed": "b, c"}
+
+
+async def test_what_was_written_is_synced_off_the_loop_before_anybody_is_told(
+    audit: AuditLog, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[tuple[bool, int]] = []
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        status = os.fstat(descriptor)
+        synced.append((threading.current_thread() is threading.main_thread(), status.st_size))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    for _ in range(3):
+        audit.record(OPS, "queue.pause", "orders", "ok", front="http")
+    await audit.synced()
+    size = (config.node.data_dir / "audit.log").stat().st_size
+    assert (False, size) in synced
+    assert not any(on_the_loop for on_the_loop, _ in synced)
+    before = len(synced)
+    await audit.synced()
+    assert len(synced) == before, "there is nothing to sync"
+    audit.record(OPS, "queue.pause", "orders", "ok", front="http")
+    audit.close()
+    assert len(synced) > before
+
+
+async def test_files_that_were_numbered_meanwhile_are_synced_too(
+    config: Config, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    audit = AuditLog(msgspec.structs.replace(config, audit=AuditSettings(file_bytes=4 * KIB)), clock)
+    synced: set[int] = set()
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        synced.add(os.fstat(descriptor).st_ino)
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    for _ in range(60):
+        audit.record(OPS, "queue.pause", "orders", "ok", front="http")
+    await audit.synced()
+    files = [path for path in config.node.data_dir.iterdir() if path.name.startswith("audit.log")]
+    assert len(files) > 1
+    assert {path.stat().st_ino for path in files} <= synced
+    audit.close()
+
+
+async def test_a_disk_that_cannot_sync_is_told_and_nobody_waits_for_ever(
+    audit: AuditLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fsync(_: int) -> None:
+        raise OSError("no such luck")
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with structlog.testing.capture_logs() as logs:
+        audit.record(OPS, "queue.pause", "orders", "ok", front="http")
+        await audit.synced()
+    assert [entry["event"] for entry in logs] == ["audit log cannot be synced"]
+    audit.close()

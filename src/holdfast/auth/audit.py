@@ -5,7 +5,8 @@
 
 `result` is `ok` or the code of the error. Fronts write an entry for everything that needs `admin`, refusals included,
 and for nothing else: it is about people, not about messages. A line is in the operating system's hands before the act
-is answered; it survives the process, but not necessarily a machine that dies within seconds.
+is answered, so it survives the process. Over HTTP an act is answered only when its line is on disk; lines of MQTT, and
+those of refusals, are synced within moments, on a thread.
 
 Refusals are written only so often, and the rest of them counted: nobody may push out what was done by being refused.
 Files are numbered when they are full (`audit.log.1` is the youngest) and the oldest is deleted.
@@ -23,6 +24,7 @@ import msgspec
 import structlog
 
 from holdfast.auth.principal import Principal
+from holdfast.auth.syncing import Syncer
 from holdfast.config import Config
 from holdfast.config.secret import HIDDEN, is_secret_name
 from holdfast.errors import HoldfastError
@@ -60,6 +62,7 @@ class AuditLog:
         self._path = config.node.data_dir / config.audit.file
         self._clock = clock
         self._descriptor: int | None = None
+        self._syncer = Syncer(self._path)
         self._torn = False
         self._minute = 0
         self._refusals = 0
@@ -131,8 +134,16 @@ class AuditLog:
         self._unwritten += 1
         return True
 
+    async def synced(self) -> None:
+        """Waits until every entry that was written before is on disk."""
+        await self._syncer.synced()
+
     def close(self) -> None:
-        """Closes the file; a later entry opens it again."""
+        """Syncs and closes the file; a later entry opens it again."""
+        self._syncer.close()
+        self._close_file()
+
+    def _close_file(self) -> None:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -149,6 +160,7 @@ class AuditLog:
         self._torn = os.write(self._descriptor, line) != len(line)
         if self._torn:
             raise OSError("the disk is full")
+        self._syncer.wrote(self._descriptor)
 
     def _open(self) -> int:
         """Makes sure that the file by that name is open, also if somebody moved it away; returns its size."""
@@ -156,7 +168,7 @@ class AuditLog:
             status = os.fstat(self._descriptor)
             if status.st_nlink and self._is_current(status):
                 return status.st_size
-            self.close()
+            self._close_file()
         self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         size = os.fstat(self._descriptor).st_size
@@ -171,7 +183,7 @@ class AuditLog:
         return (there.st_ino, there.st_dev) == (status.st_ino, status.st_dev)
 
     def _rotate(self) -> None:
-        self.close()
+        self._close_file()
         kept = self._settings.files - 1  # beside the current one
         if kept == 0:
             self._path.unlink()

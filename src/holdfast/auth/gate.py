@@ -253,6 +253,7 @@ class Gate:
     async def close(self) -> None:
         """Ends the threads, closes the audit log."""
         self._passwords.close()
+        await self.audit.synced()
         self.audit.close()
 
     # --- files that change ------------------------------------------------------------------------------------------

@@ -201,7 +201,9 @@ class Api:
         with self.gate.audit.act(call.principal, endpoint.act, name, front="http", peer=call.peer) as noted:
             call.noted = noted
             authorize(endpoint, call.principal, name)
-            return await self._work(call)
+            answer = await self._work(call)
+        await self.gate.audit.synced()
+        return answer
 
     async def _work(self, call: Call) -> Answer:
         if self.closing and not call.endpoint.unwell:
