@@ -6,14 +6,16 @@ import asyncio
 from pathlib import Path
 
 import httpx
+import pyarrow.parquet as pq
 import pytest
+from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from holdfast.auth.gate import Gate
 from holdfast.broker.node import Node
 from holdfast.core.commands import Draft, Settlement, Verb
 from holdfast.core.records import Extra
-from holdfast.errors import StoreUnavailable
+from holdfast.errors import LakeUnavailable, StoreUnavailable
 from holdfast.http_api import HttpFront
 from holdfast.http_api.metrics import all_series
 from holdfast.store import open_store
@@ -101,6 +103,43 @@ async def test_a_healthy_node_says_so(http: httpx.AsyncClient) -> None:
     health = (await http.get("/api/v1/health")).json()
     assert health["ok"] is True
     assert {part["name"] for part in health["parts"]} == {"store", "disk", "loop", "journal", "webhooks"}
+
+
+async def test_how_far_the_lake_is_behind_is_said_and_nothing_is_lost_for_it(tmp_path: Path) -> None:
+    plain = config_for(tmp_path)
+    config = replace(plain, journal=replace(plain.journal, max_behind=5))
+    node = Node(config, open_store("memory", tmp_path))
+    await node.start()
+    front = HttpFront(config, node, Gate(config, node.clock))
+    await front.start()
+    lake = tmp_path / "lake"
+    (lake / "journal" / "_tmp").rmdir()
+    (lake / "journal" / "_tmp").write_text("in the way")
+
+    async def journal(http: httpx.AsyncClient) -> tuple[int, str, list[str]]:
+        parts = {part["name"]: part for part in (await http.get("/api/v1/health")).json()["parts"]}
+        behind = samples((await http.get("/metrics")).text)["holdfast_journal_behind_rows"]
+        assert behind == {(): parts["journal"]["facts"]["rows_behind"]}
+        problems = (await http.get("/readyz")).json()["problems"]
+        return parts["journal"]["facts"]["rows_behind"], parts["journal"]["problem"], problems
+
+    async with httpx.AsyncClient(base_url=front.url) as http:
+        await node.enqueue(("default", "tasks"), [Draft(b"x")] * 4)
+        assert await journal(http) == (4, "", [])
+        await node.enqueue(("default", "tasks"), [Draft(b"x")] * 4)
+        rows, problem, problems = await journal(http)
+        assert rows == 8
+        assert "8 rows are not exported yet" in problem
+        assert problems == [f"journal: {problem}"]
+        with pytest.raises(LakeUnavailable):
+            await node.export()
+        assert (await journal(http))[0] == 8
+        (lake / "journal" / "_tmp").unlink()
+        await node.export()
+        assert await journal(http) == (0, "", [])
+    assert sum(pq.read_metadata(path).num_rows for path in lake.rglob("*.parquet")) == 8
+    await front.stop()
+    await node.stop()
 
 
 async def test_readiness_tells_the_truth_about_a_store_that_cannot_sync(tmp_path: Path) -> None:

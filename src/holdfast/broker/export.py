@@ -1,7 +1,7 @@
 """The exporter: journal blocks leave the store as Parquet segments, none lost and none twice, whenever it dies.
 
     store      sync, so that nothing gets into the lake that a power cut could still take out of the store
-    segment    written aside, synced, renamed into its place, the place synced
+    segment    written aside and synced (export_worker.py), renamed into its place, the place synced
     manifest   an entry appended and synced: from here on the rows are in the lake
     store      the caller deletes the blocks, and the messages that only they still needed (`removal_ops`)
 
@@ -20,13 +20,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
-import pyarrow as pa
 import structlog
 
 from holdfast.broker.export_manifest import Manifest, SegmentEntry, manifest_path, segment_files, segment_name
-from holdfast.broker.export_reading import BlockReader, Window
-from holdfast.broker.export_segment import SCHEMA, digest, record_batch, sync, write_segment
-from holdfast.core.columns import Columns
+from holdfast.broker.export_reading import BlockReader
+from holdfast.broker.export_segment import SCHEMA, sync
+from holdfast.broker.export_worker import Converted, Converter, InThread, Raw, neighbours
 from holdfast.core.effects import Op, Until
 from holdfast.core.records import Table, journal_key, message_key
 from holdfast.errors import LakeDamaged, LakeUnavailable, StoreCorrupt
@@ -39,7 +38,6 @@ STEPS = (
     "planned",
     "store synced",
     "segment written",
-    "segment synced",
     "segment placed",
     "place synced",
     "entry written",
@@ -49,6 +47,9 @@ STEPS = (
 
 # Fewer neighbours than this are deleted one by one: a range costs RocksDB more than a few keys, at every later read.
 RANGE_MIN = 8
+
+FEW_ROWS = 10_000
+"""Fewer than this are converted in the exporter's own thread: it takes less than to hand them to a process."""
 
 Gone = dict[int, list[int]]
 """Message records that blocks give up: by shard, sequences."""
@@ -95,27 +96,19 @@ def removal_ops(exported: Exported) -> list[Op]:
 
 def removal_of(first_block: int, last_block: int, gone: Gone) -> list[Op]:
     """Deletes blocks, and before them the messages they give up, neighbours as one range."""
+    stretches = [(shard, *one) for shard, found in sorted(gone.items()) for one in neighbours(sorted(found))]
+    return _removal(first_block, last_block, stretches)
+
+
+def _removal(first_block: int, last_block: int, gone: list[tuple[int, int, int]]) -> list[Op]:
     ops: list[Op] = []
-    for shard, sequences in sorted(gone.items()):
-        sequences.sort()
-        for first, last in _neighbours(sequences):
-            if last - first + 1 >= RANGE_MIN:
-                ops.append((Table.MESSAGES, message_key(shard, first), Until(message_key(shard, last + 1))))
-            else:
-                ops += [(Table.MESSAGES, message_key(shard, seq), None) for seq in range(first, last + 1)]
+    for shard, first, last in gone:
+        if last - first + 1 >= RANGE_MIN:
+            ops.append((Table.MESSAGES, message_key(shard, first), Until(message_key(shard, last + 1))))
+        else:
+            ops += [(Table.MESSAGES, message_key(shard, seq), None) for seq in range(first, last + 1)]
     ops.append((Table.JOURNAL, journal_key(first_block), Until(journal_key(last_block + 1))))
     return ops
-
-
-def _neighbours(sequences: list[int]) -> Iterator[tuple[int, int]]:
-    """Unbroken stretches, first and last."""
-    first = last = sequences[0]
-    for seq in sequences:
-        if seq > last + 1:
-            yield first, last
-            first = seq
-        last = seq
-    yield first, last
 
 
 def _wall_clock() -> int:
@@ -124,6 +117,17 @@ def _wall_clock() -> int:
 
 def _go_on(_step: str) -> None:
     """Tests die here."""
+
+
+class _Windows:
+    """The windows of some blocks, read anew each time they are gone through."""
+
+    def __init__(self, reader: BlockReader, first_block: int, last_block: int) -> None:
+        self._reader, self._first_block, self._last_block = reader, first_block, last_block
+
+    def __iter__(self) -> Iterator[Raw]:
+        for window in self._reader.windows(self._first_block, self._last_block):
+            yield Raw(*self._reader.raw(window))
 
 
 class Exporter:
@@ -138,12 +142,15 @@ class Exporter:
         segment_rows: int,
         segment_bytes: int,
         *,
+        converter: Converter | None = None,
         clock: Callable[[], int] = _wall_clock,
         reached: Callable[[str], None] = _go_on,
     ) -> None:
         self.journal = directory / "journal"
         self._store = store
         self._reader = BlockReader(store)
+        self._here = InThread()
+        self._converter = converter or self._here
         self._node = node
         self._segment_rows = segment_rows
         self._segment_bytes = segment_bytes
@@ -224,6 +231,10 @@ class Exporter:
         if size_bytes != last.size_bytes:
             log.warning("the lake's last segment is not as it was written", segment=last.segment, size_bytes=size_bytes)
 
+    def close(self) -> None:
+        """End the process that converts, if there is one."""
+        self._converter.close()
+
     # --- exporting --------------------------------------------------------------------------------------------------
 
     def export(self, after_block: int, force: bool) -> Exported | None:
@@ -248,7 +259,7 @@ class Exporter:
         if not self._reader.has(plan.last_block, plan.value):
             return None  # the store failed meanwhile and came back without it
         self._reached("store synced")
-        return self._export(after_block, plan.last_block)
+        return self._export(after_block, plan)
 
     def drop(self, after_block: int) -> Exported | None:
         """The blocks after `after_block`, up to a segment's worth, as if exported: for a node that keeps no journal."""
@@ -326,47 +337,35 @@ class Exporter:
                 return plan
         return plan
 
-    def _export(self, after_block: int, last_block: int) -> Exported:
-        gone: Gone = {}
-        batches: list[pa.RecordBatch] = []
-        first_lsn, first_at, rows = 0, 0, 0
-        for window in self._reader.windows(after_block + 1, last_block):
-            columns, batch = self._expand(window)
-            for shard, sequences in columns.gone.items():
-                gone.setdefault(shard, []).extend(sequences)
-            if batch is None:
-                continue
-            if not rows:
-                first_lsn, first_at = columns.first_lsn, columns.at
-            self._check_lsn(columns.first_lsn, first_lsn + rows if rows else None)
-            rows += columns.rows
-            batches.append(batch)
+    def _export(self, after_block: int, plan: _Plan) -> Exported:
+        first_block, last_block = after_block + 1, plan.last_block
+        converter = self._converter if plan.rows >= FEW_ROWS else self._here
+        aside = self._aside / f"{self._node:04d}-{first_block:019d}-{last_block:019d}.parquet"
+        windows = _Windows(self._reader, first_block, last_block)
+        with self._lake_errors():
+            self._aside.mkdir(exist_ok=True)
+            try:
+                made = converter.convert(aside, self._node, windows)
+            except (ValueError, OverflowError) as error:
+                raise StoreCorrupt(path=f"the journal in the {self._store.name} store", problem=str(error)) from error
+        for wanted, found in made.holes:
+            self._check_lsn(found, wanted)
         segment, size_bytes = None, 0
         last_lsn = self._last_lsn
-        if rows:
-            last_lsn = first_lsn + rows - 1
-            entry = self._place(batches, first_at, (first_lsn, last_lsn), (after_block + 1, last_block))
+        if made.rows:
+            self._check_lsn(made.first_lsn, None)
+            last_lsn = made.last_lsn
+            entry = self._place(aside, made, (first_block, last_block))
             segment, size_bytes = entry.segment, entry.size_bytes
         return Exported(
-            first_block=after_block + 1,
+            first_block=first_block,
             last_block=last_block,
             last_lsn=last_lsn,
-            rows=rows,
+            rows=made.rows,
             size_bytes=size_bytes,
-            removal=removal_of(after_block + 1, last_block, gone),
+            removal=_removal(first_block, last_block, made.gone),
             segment=segment,
         )
-
-    def _expand(self, window: Window) -> tuple[Columns, pa.RecordBatch | None]:
-        """The rows of a window; None if it has none."""
-        columns = Columns()
-        fetch = self._reader.fetcher(window)
-        try:
-            for block, entries in zip(window.blocks, window.entries, strict=True):
-                columns.add(block, entries, fetch)
-            return columns, record_batch(columns, self._node) if columns.rows else None
-        except (ValueError, OverflowError) as error:
-            raise StoreCorrupt(path=f"the journal in the {self._store.name} store", problem=str(error)) from error
 
     def _check_lsn(self, found: int, wanted: int | None) -> None:
         """A hole or a doubled row here would stay in the lake for ever: better to stop and say so."""
@@ -378,22 +377,18 @@ class Exporter:
 
     # --- writing the lake -------------------------------------------------------------------------------------------
 
-    def _place(
-        self, batches: list[pa.RecordBatch], at: int, lsn: tuple[int, int], blocks: tuple[int, int]
-    ) -> SegmentEntry:
-        """Write the segment and its entry. If that fails half-way, the next export looks at the lake first."""
-        name = segment_name(self._node, *lsn)
-        aside = self._aside / name
-        place = self.journal / f"date={format_instant(at)[:10]}" / name
+    def _place(self, aside: Path, made: Converted, blocks: tuple[int, int]) -> SegmentEntry:
+        """Bring the segment to its place and write its entry. If that fails half-way, the next export looks at the lake
+        first."""
+        place = (
+            self.journal
+            / f"date={format_instant(made.first_at)[:10]}"
+            / segment_name(self._node, made.first_lsn, made.last_lsn)
+        )
         position = self.position
         self._unsettled = True
         with self._lake_errors():
-            self._aside.mkdir(exist_ok=True)
-            write_segment(aside, batches)
             self._reached("segment written")
-            sync(aside)
-            sha256 = digest(aside)
-            self._reached("segment synced")
             if not place.parent.exists():
                 place.parent.mkdir()
                 sync(self.journal)
@@ -403,17 +398,17 @@ class Exporter:
             self._reached("place synced")
             entry = SegmentEntry(
                 segment=str(place.relative_to(self.journal)),
-                rows=lsn[1] - lsn[0] + 1,
+                rows=made.rows,
                 size_bytes=place.stat().st_size,
-                first_lsn=lsn[0],
-                last_lsn=lsn[1],
+                first_lsn=made.first_lsn,
+                last_lsn=made.last_lsn,
                 first_block=blocks[0],
                 last_block=blocks[1],
-                sha256=sha256,
+                sha256=made.sha256,
                 previous=position.head,
                 schema=SCHEMA,
                 written_at=format_instant(self._clock()),
-                missing_from=position.last_lsn + 1 if 0 < position.last_lsn < lsn[0] - 1 else None,
+                missing_from=position.last_lsn + 1 if 0 < position.last_lsn < made.first_lsn - 1 else None,
             )
             self._manifest.append(entry)
             self._reached("entry written")

@@ -21,10 +21,11 @@ WINDOW_BYTES = 8 << 20
 class Window:
     """Consecutive blocks that are expanded together."""
 
-    __slots__ = ("blocks", "entries", "rows", "size_bytes")
+    __slots__ = ("blocks", "entries", "rows", "size_bytes", "values")
 
     def __init__(self) -> None:
         self.blocks: list[Block] = []
+        self.values: list[bytes] = []
         self.entries: list[list[Decoded]] = []
         self.rows = 0
         self.size_bytes = 0
@@ -34,12 +35,13 @@ class Window:
         block = self.blocks[-1]
         return block.first_lsn + block.rows - 1
 
-    def add(self, block: Block, size_bytes: int) -> bool:
+    def add(self, block: Block, value: bytes) -> bool:
         """True when it is full."""
         self.blocks.append(block)
+        self.values.append(value)
         self.entries.append(list(decoded(block)))
         self.rows += block.rows
-        self.size_bytes += size_bytes + block.size_bytes
+        self.size_bytes += len(value) + block.size_bytes
         return self.rows >= WINDOW_ROWS or self.size_bytes >= WINDOW_BYTES
 
     def gone(self, into: dict[int, list[int]]) -> None:
@@ -91,7 +93,7 @@ class BlockReader:
         """All blocks from first to last, a few at a time."""
         window = Window()
         for _, block, value in self.blocks(first_block, last_block):
-            if window.add(block, len(value)):
+            if window.add(block, value):
                 yield window
                 window = Window()
         if window.blocks:
@@ -108,6 +110,17 @@ class BlockReader:
             return messages[first - low : first - low + count]
 
         return fetch
+
+    def raw(self, window: Window) -> tuple[list[bytes], list[tuple[int, int, list[bytes]]]]:
+        """A window as it lies in the store: its blocks, and the messages it refers to (shard, first sequence,
+        values)."""
+        records: list[tuple[int, int, list[bytes]]] = []
+        for shard, ranges in window.ranges().items():
+            for first, end in ranges:
+                rows = self._store.scan(Table.MESSAGES, message_key(shard, first), message_key(shard, end), end - first)
+                if len(rows) == end - first:  # else some are missing, and who converts it will say so
+                    records.append((shard, first, [value for _, value in rows]))
+        return window.values, records
 
     def _messages(self, shard: int, first: int, end: int) -> list[Message]:
         rows = self._store.scan(Table.MESSAGES, message_key(shard, first), message_key(shard, end), end - first)

@@ -15,6 +15,7 @@ import structlog
 
 from holdfast.broker.engine import Engine
 from holdfast.broker.export import Exported, Exporter, removal_ops
+from holdfast.broker.export_worker import InProcess, InThread
 from holdfast.config import Config
 from holdfast.errors import HoldfastError, LakeDamaged, LakeUnavailable
 from holdfast.store.contract import Store
@@ -42,7 +43,12 @@ class Keeper:
         self._engine = engine
         self._durable = durable
         self._exporter = Exporter(
-            store, config.lake_dir, config.node.node_id, self._settings.segment_rows, self._settings.segment_bytes
+            store,
+            config.lake_dir,
+            config.node.node_id,
+            self._settings.segment_rows,
+            self._settings.segment_bytes,
+            converter=InProcess() if self._settings.conversion == "process" else InThread(),
         )
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="holdfast-export")
         self._wanted = asyncio.Event()
@@ -150,3 +156,4 @@ class Keeper:
         if self._timer is not None:
             self._timer.cancel()
         self._thread.shutdown(wait=True)
+        self._exporter.close()

@@ -1,0 +1,292 @@
+"""Conversion of journal blocks to a segment's file: in this thread, or in a process of its own.
+
+Turning rows into columns is plain Python, three to six microseconds a row, and beside a busy loop each of them is taken
+from it: they share the GIL. A process has its own. It is given the records as they lie in the store (it cannot open
+that: a store has one holder), writes the file aside, and says what is in it. It makes nothing durable and nothing
+known: a process that is killed leaves a file that no manifest names, and the blocks are still in the store.
+
+The process ends when its standard input does, so it never outlives the node.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO, Protocol
+
+import msgspec
+import pyarrow as pa
+import structlog
+
+from holdfast.broker.export_segment import digest, record_batch, sync, write_segment
+from holdfast.core.columns import Columns
+from holdfast.core.journal import Fetch, decoded, read_block
+from holdfast.core.records import Message, read_message
+from holdfast.errors import LakeUnavailable
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+TRIES = 2
+"""How often a segment is begun whose process died: once more at once, then it is for the keeper to try again later."""
+
+END_SECONDS = 5.0
+
+Records = list[tuple[int, int, list[bytes]]]
+"""Message records of consecutive sequences: shard, first sequence, values."""
+
+
+class Raw(msgspec.Struct, frozen=True, array_like=True):
+    """A window of the journal as it lies in the store: blocks, and the messages they refer to."""
+
+    blocks: list[bytes]
+    messages: Records
+
+
+class Converted(msgspec.Struct, frozen=True, kw_only=True):
+    """What a file holds, or would: with no rows there is none."""
+
+    first_lsn: int = 0
+    last_lsn: int = 0
+    first_at: int = 0
+    rows: int = 0
+    sha256: str = ""
+    gone: list[tuple[int, int, int]] = []
+    """Message records that the blocks give up: shard, first and last sequence."""
+    holes: list[tuple[int, int]] = []
+    """Where an lsn was expected and another was found: the exporter must not go on."""
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What the process says: what it made, or what went wrong."""
+
+    converted: Converted | None = None
+    failure: tuple[int, str, str] | None = None
+    """Of the file system: number, text, path."""
+    problem: str = ""
+    """Of the records."""
+
+
+class Converter(Protocol):
+    """Writes the rows of windows to the file `path`, synced."""
+
+    def convert(self, path: Path, node: int, windows: Iterable[Raw]) -> Converted: ...
+
+    def close(self) -> None: ...
+
+
+# --- the work -------------------------------------------------------------------------------------------------------
+
+
+class InThread:
+    """Here and now."""
+
+    def convert(self, path: Path, node: int, windows: Iterable[Raw]) -> Converted:
+        batches: list[pa.RecordBatch] = []
+        gone: dict[int, list[int]] = {}
+        holes: list[tuple[int, int]] = []
+        first_lsn = first_at = rows = 0
+        for window in windows:
+            columns = Columns()
+            fetch = _fetcher(window.messages)
+            for value in window.blocks:
+                block = read_block(value)
+                columns.add(block, list(decoded(block)), fetch)
+            for shard, sequences in columns.gone.items():
+                gone.setdefault(shard, []).extend(sequences)
+            if not columns.rows:
+                continue
+            if not rows:
+                first_lsn, first_at = columns.first_lsn, columns.at
+            elif columns.first_lsn != first_lsn + rows:
+                holes.append((first_lsn + rows, columns.first_lsn))
+            rows += columns.rows
+            batches.append(record_batch(columns, node))
+        sha256 = ""
+        if rows and not holes:
+            write_segment(path, batches)
+            sync(path)
+            sha256 = digest(path)
+        return Converted(
+            first_lsn=first_lsn,
+            last_lsn=first_lsn + rows - 1,
+            first_at=first_at,
+            rows=rows,
+            sha256=sha256,
+            gone=[
+                (shard, *stretch)
+                for shard, sequences in sorted(gone.items())
+                for stretch in neighbours(sorted(sequences))
+            ],
+            holes=holes,
+        )
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def neighbours(sequences: list[int]) -> Iterator[tuple[int, int]]:
+    """Unbroken stretches of sorted numbers, first and last."""
+    first = last = sequences[0]
+    for seq in sequences:
+        if seq > last + 1:
+            yield first, last
+            first = seq
+        last = seq
+    yield first, last
+
+
+def _fetcher(records: Records) -> Fetch:
+    known: dict[int, list[tuple[int, list[bytes]]]] = {}
+    for shard, first, values in records:
+        known.setdefault(shard, []).append((first, values))
+
+    def fetch(shard: int, first: int, count: int) -> list[Message]:
+        for low, values in known.get(shard, ()):
+            if low <= first < low + len(values):
+                wanted = values[first - low : first - low + count]
+                return [read_message(seq, value) for seq, value in enumerate(wanted, first)]
+        return []  # missing: whoever asked for the messages is told that they are not there
+
+    return fetch
+
+
+# --- in a process ---------------------------------------------------------------------------------------------------
+
+
+class InProcess:
+    """In a process that is started when it is first needed, and again when it has died."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None else None
+
+    def convert(self, path: Path, node: int, windows: Iterable[Raw]) -> Converted:
+        """May be given `windows` that can be gone through again, and goes through them again if the process dies."""
+        for attempt in range(1, TRIES + 1):
+            process = self._started()
+            try:
+                return self._converted(process, path, node, windows)
+            except (BrokenPipeError, EOFError) as error:
+                self._end()
+                log.warning("the process that converts the journal died", attempt=attempt)
+                if attempt == TRIES:
+                    problem = "the process that converts the journal keeps dying"
+                    raise LakeUnavailable(path=path, problem=problem) from error
+        raise AssertionError
+
+    def _converted(self, process: subprocess.Popen[bytes], path: Path, node: int, windows: Iterable[Raw]) -> Converted:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        _send(process.stdin, (str(path), node))
+        for window in windows:
+            _send(process.stdin, window)
+        _send(process.stdin, None)
+        answer = msgspec.msgpack.decode(_receive(process.stdout), type=Answer)
+        if answer.failure is not None:
+            raise OSError(*answer.failure)
+        if answer.converted is None:
+            raise ValueError(answer.problem)
+        return answer.converted
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._process is not None and self._process.poll() is not None:
+            self._end()
+        if self._process is None:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "holdfast.broker.export_worker"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                start_new_session=True,  # Ctrl-C at the terminal is for the node, which lets this one finish
+            )
+        return self._process
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()
+        try:
+            process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        process.stdout.close()
+
+    def close(self) -> None:
+        self._end()
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_window = msgspec.msgpack.Decoder(Raw | None).decode
+_HEAD_BYTES = 8
+
+
+def _send(file: IO[bytes], value: object) -> None:
+    data = _encode(value)
+    file.write(len(data).to_bytes(_HEAD_BYTES, "big"))
+    file.write(data)
+    file.flush()
+
+
+def _receive(file: IO[bytes]) -> bytes:
+    """What one `_send` wrote; EOFError: the other side is gone."""
+    head = file.read(_HEAD_BYTES)
+    size = int.from_bytes(head, "big")
+    data = file.read(size)
+    if len(head) < _HEAD_BYTES or len(data) < size:
+        raise EOFError
+    return data
+
+
+def main() -> None:
+    """`python -m holdfast.broker.export_worker`: segments, one after another, from standard input."""
+    source, sink = sys.stdin.buffer, sys.stdout.buffer
+    here = InThread()
+    while True:
+        try:
+            path, node = msgspec.msgpack.decode(_receive(source), type=tuple[str, int])
+        except EOFError:
+            return
+        windows = _Windows(source)
+        try:
+            answer = Answer(converted=here.convert(Path(path), node, windows))
+        except OSError as error:
+            answer = Answer(failure=(error.errno or 0, error.strerror or str(error), str(error.filename or path)))
+        except (ValueError, OverflowError) as error:
+            answer = Answer(problem=str(error))
+        windows.finish()
+        _send(sink, answer)
+
+
+class _Windows:
+    """What is left of a segment on the pipe."""
+
+    def __init__(self, source: IO[bytes]) -> None:
+        self._source = source
+        self._over = False
+
+    def __iter__(self) -> Iterator[Raw]:
+        while not self._over:
+            window = _window(_receive(self._source))
+            if window is None:
+                self._over = True
+            else:
+                yield window
+
+    def finish(self) -> None:
+        """Read what the work did not come to, because it failed before."""
+        for _ in self:
+            pass
+
+
+if __name__ == "__main__":
+    main()

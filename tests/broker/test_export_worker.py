@@ -1,0 +1,156 @@
+"""Conversion in a process of its own: the same segments, and none lost or doubled when the process is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from holdfast.broker import export
+from holdfast.broker.export import Exporter
+from holdfast.broker.export_reading import BlockReader
+from holdfast.broker.export_verify import verify
+from holdfast.broker.export_worker import Converted, InProcess, InThread, Raw
+from holdfast.core.commands import Verb
+from holdfast.core.records import Table
+from holdfast.errors import LakeUnavailable, StoreCorrupt
+from tests.broker.lake import NODE, Life
+
+
+@pytest.fixture
+def process(monkeypatch: pytest.MonkeyPatch) -> Iterator[InProcess]:
+    monkeypatch.setattr(export, "FEW_ROWS", 1)
+    process = InProcess()
+    yield process
+    process.close()
+
+
+def exporter_of(life: Life, process: InProcess, rows: int = 1_000_000) -> Exporter:
+    exporter = Exporter(life.store, life.lake, NODE, rows, 1 << 30, converter=process, clock=lambda: life.now)
+    exporter.recover(life.engine.record.exported_lsn)
+    return exporter
+
+
+def test_a_process_writes_what_a_thread_would(process: InProcess, tmp_path: Path) -> None:
+    life, twin = Life(tmp_path / "one"), Life(tmp_path / "other")
+    for one in (life, twin):
+        one.every_event()
+        one.enqueue(300)
+        one.settle(Verb.ACK, 200)
+    wanted = life.journal()
+    done = life.export_all(exporter_of(life, process, rows=100))
+    twin.export_all(twin.exporter(rows=100))
+    assert len(done) > 2
+    assert process.pid is not None
+    assert life.lake_rows() == twin.lake_rows()
+    assert life.lake_lsns() == [row.lsn for row in wanted]
+    assert life.messages() == twin.messages(), "the same records have left the store"
+    assert life.blocks() == []
+    assert verify(life.lake) == []
+
+
+class Deadly(InProcess):
+    """Its process is killed while it has half of a segment, so many times."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.times = times
+        self.killed: list[int] = []
+
+    def convert(self, path: Path, node: int, windows: Iterable[Raw]) -> Converted:
+        return super().convert(path, node, _Fatal(self, windows))
+
+
+class _Fatal:
+    def __init__(self, deadly: Deadly, windows: Iterable[Raw]) -> None:
+        self._deadly, self._windows = deadly, windows
+
+    def __iter__(self) -> Iterator[Raw]:
+        for window in self._windows:
+            yield window
+            if self._deadly.times:
+                self._deadly.times -= 1
+                pid = self._deadly.pid
+                assert pid is not None
+                os.kill(pid, signal.SIGKILL)
+                self._deadly.killed.append(pid)
+
+
+def test_a_process_that_is_killed_is_started_again_and_nothing_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export, "FEW_ROWS", 1)
+    life = Life(tmp_path)
+    for _ in range(40):
+        life.enqueue(10)
+        life.settle(Verb.ACK, 5)
+    wanted = [row.lsn for row in life.journal()]
+    deadly = Deadly(times=1)
+    exporter = exporter_of(life, deadly, rows=250)
+    life.export_all(exporter)
+    assert len(deadly.killed) == 1
+    assert deadly.pid not in deadly.killed
+    assert life.lake_lsns() == wanted
+    assert verify(life.lake) == []
+    # One that keeps dying is an error that says so; the rows stay in the store, and go when it no longer does.
+    life.enqueue(30)
+    more = [row.lsn for row in life.journal()]
+    deadly.times = 2
+    with pytest.raises(LakeUnavailable, match="keeps dying"):
+        exporter.export(life.engine.record.exported_block, force=True)
+    assert len(deadly.killed) == 3
+    assert [row.lsn for row in life.journal()] == more
+    life.export_all(exporter)
+    assert life.lake_lsns() == wanted + more
+    assert verify(life.lake) == []
+    exporter.close()
+    assert deadly.pid is None
+
+
+def test_what_goes_wrong_in_the_process_is_told_as_in_a_thread(process: InProcess, tmp_path: Path) -> None:
+    life = Life(tmp_path)
+    life.enqueue(3)
+    exporter = exporter_of(life, process)
+    life.store.write(life.engine.epoch, [(Table.MESSAGES, life.messages()[0], None)])
+    with pytest.raises(StoreCorrupt):
+        exporter.export(0, force=True)
+    with pytest.raises(FileNotFoundError):
+        process.convert(tmp_path / "nowhere" / "file", NODE, [Raw(*one) for one in _windows(tmp_path / "other")])
+    assert InThread().convert(tmp_path / "none", NODE, []).rows == 0
+    assert process.convert(tmp_path / "none", NODE, []).rows == 0
+    assert not (tmp_path / "none").exists()
+
+
+def _windows(directory: Path) -> Iterator[tuple[list[bytes], list[tuple[int, int, list[bytes]]]]]:
+    life = Life(directory)
+    life.enqueue(3)
+    reader = BlockReader(life.store)
+    for window in reader.windows(1, 10):
+        yield reader.raw(window)
+
+
+PARENT = """
+import sys
+from pathlib import Path
+from holdfast.broker.export_worker import InProcess
+process = InProcess()
+process.convert(Path("unused"), 0, [])
+print(process.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_the_process_ends_when_the_node_is_killed() -> None:
+    with subprocess.Popen([sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        child = psutil.Process(int(parent.stdout.readline()))
+        parent.kill()
+        parent.wait()
+    child.wait(timeout=30)  # raises if it lives on
+    assert not child.is_running()
