@@ -64,8 +64,8 @@ fmt: $(STAMP)  ## Format the code and fix what ruff can fix
 bench: $(STAMP)  ## Run the benchmarks
 	$(BIN)/python -m benchmarks $(ARGS)
 
-bench-spark: $(SPARK)  ## Run the benchmarks of the pipeline: make bench-spark EVENTS=1000000
-	$(BIN)/python -m benchmarks.spark $(EVENTS)
+bench-spark: $(SPARK)  ## Run the benchmarks of the pipeline: make bench-spark EVENTS="1000000 5000000" ARGS=--cluster
+	$(BIN)/python -m benchmarks.spark $(EVENTS) $(ARGS)
 
 simulate: $(STAMP)  ## Run the seeded simulation: make simulate SEEDS=1000
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)

@@ -1,52 +1,120 @@
 """`make bench-spark`: the pipeline's speed, each figure as a ratio or a rate of one run on this machine.
 
-python -m benchmarks.spark [EVENTS]     1,000,000 unless told otherwise
+    python -m benchmarks.spark [EVENTS ...] [--master URL | --cluster]
+
+EVENTS is 1,000,000 unless told otherwise; with several, each is a journal of its own, one after the other in one
+session. `--cluster` starts a master and two workers of one core each out of the pip package, on this machine.
+
+Beside the time that passed stands the processor time of everything that took part (the JVM and Python's workers): on a
+machine that others use too it is the steadier figure.
 """
 
 from __future__ import annotations
 
+import argparse
+import importlib
+import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.journal import write_journal
 from holdfast.pipeline.build import Build
 from holdfast.pipeline.lake import Lake
 from holdfast.pipeline.reconcile import reconcile
-from holdfast.pipeline.session import open_session
+from holdfast.pipeline.session import Where, open_session
 from holdfast.pipeline.stages import Stages
 
+EVENTS = 1_000_000
 ROUNDS = 3
+READS = 5
+MANY = 2_000_000
+"""Journals larger than this are built once cold and once warm, or the session is warm already: that takes long
+enough."""
 
 
-def main(events: int) -> None:
-    spark = open_session()
-    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as directory:
-        lake = Lake(Path(directory))
-        count = write_journal(lake.path, events)
-        print(f"{count:,} events in {len(lake.segments()[0])} segments")
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="benchmarks.spark")
+    parser.add_argument("events", nargs="*", type=int, default=[EVENTS])
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--master")
+    where.add_argument("--cluster", action="store_true")
+    said = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as directory, session(said, Path(directory)) as spark:
+        master = spark.conf.get("spark.master")
+        print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, Spark {spark.version} on {master}")
+        warm = False
+        for events in said.events:
+            run(spark, Path(directory) / str(events), events, warm)
+            warm = True
+
+
+@contextmanager
+def session(said: argparse.Namespace, directory: Path) -> Iterator[SparkSession]:
+    """Embedded, at a master, or on a cluster that is started for it."""
+    if not said.cluster:
+        yield open_session(Where(master=said.master))
+        return
+    cluster_of = importlib.import_module("tests.pipeline.cluster").Cluster  # the tests' own
+    with cluster_of(directory / "cluster") as cluster:
+        spark = open_session(Where(master=cluster.master, settings=cluster.settings))
+        yield spark
+        spark.stop()
+
+
+def run(spark: SparkSession, directory: Path, events: int, warm: bool) -> None:
+    lake = Lake(directory)
+    count = write_journal(lake.path, events)
+    size = sum(path.stat().st_size for path in lake.path.rglob("*.parquet"))
+    print(f"\n{count:,} events in {len(lake.segments()[0])} segments, {size / 1e6:,.0f} MB")
+    stages = Stages()
+    rounds = ROUNDS if events <= MANY else 1 if warm else 2
+    for number in range(rounds):
+        lake.forget_tables()
         stages = Stages()
-        for round_number in range(ROUNDS):
-            lake.forget_tables()
-            stages = Stages()
-            seconds = timed(lambda: built(lake, spark, stages))  # noqa: B023 - called at once
-            kind = "cold" if round_number == 0 else "warm"
-            print(f"build, {kind}: {count / seconds:,.0f} events/s ({seconds:.1f} s)")
-        for stage in stages.stages:
-            print(f"    {stage.name}: {stage.seconds:.2f} s")
-        reading(lake, spark)
-        seconds = timed(lambda: check(lake, spark))
-        print(f"reconcile: {seconds:.1f} s, {count / seconds:,.0f} events/s")
+        kind = "warm" if warm or number else "cold"
+        report(f"build, {kind}", count, lambda: built(lake, spark, stages))  # noqa: B023 - called at once
+    print("    " + ", ".join(f"{stage.name} {stage.seconds:.2f} s" for stage in stages.stages))
+    reading(lake, spark, READS if events <= MANY else 2)
+    for number in range(2):
+        report(f"reconcile, {'warm' if warm or number else 'first'}", count, lambda: check(lake, spark))
+
+
+def report(name: str, count: int, work: Callable[[], object]) -> None:
+    """Time that passed, and processor time."""
+    before = processor_seconds()
+    seconds = timed(work)
+    spent = processor_seconds() - before
+    cores = os.cpu_count() or 1
+    print(
+        f"{name}: {count / seconds:,.0f} events/s ({seconds:.1f} s); {spent:.1f} s of processor time,"
+        f" {count / spent * cores:,.0f} events/s if {cores} cores were free"
+    )
 
 
 def timed(work: Callable[[], object]) -> float:
     began = time.perf_counter()
     work()
     return time.perf_counter() - began
+
+
+def processor_seconds() -> float:
+    """Of this process and all it has started."""
+    here = psutil.Process()
+    total = 0.0
+    for process in (here, *here.children(recursive=True)):
+        try:
+            used = process.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        total += used.user + used.system
+    return total
 
 
 def built(lake: Lake, spark: SparkSession, stages: Stages) -> None:
@@ -59,16 +127,16 @@ def check(lake: Lake, spark: SparkSession) -> None:
         sys.exit("the synthetic journal does not reconcile")
 
 
-def reading(lake: Lake, spark: SparkSession) -> None:
+def reading(lake: Lake, spark: SparkSession, rounds: int) -> None:
     """Events through the table, against Spark's own reader on the same files."""
-    plain = spark.read.parquet(f"file://{lake.path}/journal")
     for name, use in (("all columns", whole), ("two columns", aggregate)):
-        times: dict[str, list[float]] = {"ours": [], "plain": []}
-        for _ in range(ROUNDS):
-            times["plain"].append(timed(lambda: use(plain)))  # noqa: B023
-            times["ours"].append(timed(lambda: use(lake.read(spark, "events"))))  # noqa: B023
-        ratio = min(times["plain"]) / min(times["ours"])
-        print(f"read events, {name}: {ratio:.2f} × spark.read.parquet ({min(times['ours']):.2f} s)")
+        plain: list[float] = []
+        ours: list[float] = []
+        for _ in range(rounds):
+            plain.append(timed(lambda: use(spark.read.parquet(f"file://{lake.path}/journal"))))  # noqa: B023
+            ours.append(timed(lambda: use(lake.read(spark, "events"))))  # noqa: B023
+        ratio = min(plain) / min(ours)
+        print(f"read events, {name}: {ratio:.2f} x spark.read.parquet ({min(ours):.2f} s, {min(plain):.2f} s)")
 
 
 def whole(frame: DataFrame) -> None:
@@ -80,4 +148,4 @@ def aggregate(frame: DataFrame) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000)
+    main(sys.argv[1:])

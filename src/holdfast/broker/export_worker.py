@@ -11,6 +11,7 @@ The process ends when its standard input does, so it never outlives the node.
 from __future__ import annotations
 
 import contextlib
+import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -249,6 +250,7 @@ def _receive(file: IO[bytes]) -> bytes:
 
 def main() -> None:
     """`python -m holdfast.broker.export_worker`: segments, one after another, from standard input."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a service manager sends it to all: the node says when it is over
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     here = InThread()
     while True:
