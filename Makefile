@@ -19,7 +19,7 @@ COVERAGE := --cov=holdfast.core --cov=holdfast.mqtt --cov-branch --cov-report=te
   --cov-fail-under=100
 
 .DEFAULT_GOAL := help
-.PHONY: help setup spark serve test check fmt bench bench-spark simulate docs lock clean
+.PHONY: help setup spark serve test test-cluster check fmt bench bench-spark simulate docs lock clean
 
 help:  ## Show this help
 	@awk 'BEGIN {FS = ":.*## "; print "Targets (make TARGET):\n"} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,7 +49,11 @@ serve: $(STAMP)  ## Run the broker on embedded storage in ./data
 	$(BIN)/holdfast serve --data-dir $(DATA_DIR) $(ARGS)
 
 test: check  ## Lint, types, import rules, then every test with the coverage gate
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(COVERAGE) $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m 'not cluster' $(COVERAGE) $(ARGS)
+
+# Ten processes and a gigabyte, for minutes: not part of `test`.
+test-cluster: $(SPARK)  ## Run the tests on a two-worker Spark cluster and on Spark Connect
+	$(BIN)/python -m pytest -m cluster tests/pipeline $(ARGS)
 
 check: $(SPARK)  ## Lint, format, types and import rules, without the tests
 	$(BIN)/ruff check .

@@ -25,6 +25,7 @@ import psutil
 from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.journal import write_journal
+from benchmarks.spark_queue import MESSAGES, measure
 from holdfast.pipeline.build import Build
 from holdfast.pipeline.lake import Lake
 from holdfast.pipeline.reconcile import reconcile
@@ -53,6 +54,8 @@ def main(arguments: list[str]) -> None:
         for events in said.events:
             run(spark, Path(directory) / str(events), events, warm)
             warm = True
+        print()
+        measure(spark, MESSAGES)
 
 
 @contextmanager

@@ -181,6 +181,39 @@ def test_a_cursor_group_that_lags_behind_nothing_has_lost_nothing() -> None:
     assert (cursor.head.committed, cursor.head.lost_from) == (1, 0)
 
 
+def test_browsing_finds_what_stands_behind_many_delayed_messages_that_have_fallen_due() -> None:
+    bench = Bench()
+    bench.enqueue("a", "b", "c", delay=0)
+    bench.enqueue(*[f"late {n}" for n in range(30)], delay=5 * SECOND)
+    bench.advance(10 * SECOND)
+    bench.advance(SECOND)
+    bench.enqueue("d", "e")
+    bench.settle(bench.lease(2))
+    found = admin.browse_range(bench.engine, NAME, 0, 0, 0, 100, 1 << 20, bench.now).messages
+    assert [message.payload.decode() for message, _ in found] == ["c", *[f"late {n}" for n in range(30)], "d", "e"]
+    bench.add_group("log", GroupKind.CURSOR)
+    seen = admin.cursor_read(bench.engine, NAME, "log", 0, 0, 100, 1 << 20, bench.now)
+    assert len(seen.messages) == 33
+    for _ in admin.cursor_commit(bench.engine, NAME, "log", 0, seen.next_seq - 1, lambda: bench.now):
+        bench.engine.write()
+    assert bench.queue.depth == 33, "the leasing group still needs them"
+    bench.settle(bench.lease(33))
+    assert bench.queue.depth == 0
+
+
+def test_what_one_cursor_has_passed_waits_for_the_other() -> None:
+    bench = Bench(groups=())
+    for group in ("one", "two"):
+        bench.add_group(group, GroupKind.CURSOR)
+    bench.enqueue(*[f"n{n}" for n in range(10)])
+    bench.step(CursorCommit("one", 10))
+    assert bench.queue.depth == 10
+    bench.step(CursorCommit("two", 4))
+    assert bench.queue.depth == 6
+    bench.step(CursorCommit("two", 10))
+    assert bench.queue.depth == 0
+
+
 def test_a_lease_that_outlived_its_message_is_looked_at_again_when_the_clock_goes_back() -> None:
     for ttl in (100 * SECOND, 5 * SECOND):  # the second expires before the older first: the other index
         bench = Bench(delivery_timeout="1h")

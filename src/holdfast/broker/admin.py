@@ -52,6 +52,8 @@ from holdfast.errors import (
 
 BROWSE_BYTES = 8 << 20  # payloads looked at in one piece of browsing
 
+COMMIT_MESSAGES = 2_000  # that a cursor moves past in one piece, each of which is synced: about 40 ms
+
 Clock = Callable[[], int]
 
 
@@ -393,10 +395,14 @@ def cursor_commit(engine: Engine, name: QueueName, group: str, partition: int, s
     queue = engine.queue(name, clock())
     engine.group(queue, group)
     shard = _shard_of(queue, partition)
+    count = 0
     while True:
         reply = engine.step(queue, shard, CursorCommit(group, seq), clock())
         assert isinstance(reply, Progress)
-        yield reply.count
+        count += reply.count
+        if reply.done or count >= COMMIT_MESSAGES:
+            yield count
+            count = 0
         if reply.done:
             return
 

@@ -24,19 +24,23 @@ from holdfast.core.enqueue import place_of
 from holdfast.core.journal import Entry
 from holdfast.core.queue import JournalMode
 from holdfast.core.records import (
+    FLAG_EARLY,
+    FLAG_SOURCED,
     GONE,
+    PRIORITY_END,
     Message,
     Table,
     due_key,
     message_key,
     read_mask,
     read_message,
+    read_messages,
     ready_key,
     scheduled_key,
     seq_of,
     settled_key,
 )
-from holdfast.core.shard import Shard, handles
+from holdfast.core.shard import TOGETHER, Shard, handles
 from holdfast.core.states import Event, Journalled, State, journal_names
 from holdfast.errors import CursorOutOfRange, MessageNotFound
 
@@ -59,36 +63,72 @@ class Spot(NamedTuple):
     stamp: int = 0
 
 
+GONE_SPOT = Spot(Live.GONE)
+
+
 def liveness(shard: Shard, messages: list[Message]) -> dict[int, Spot]:
     """By sequence, whether messages are live."""
     number = shard.number
-    reads: dict[int, Read] = {}
-    delayed: dict[int, Read] = {}
-    for message in messages:
-        seq = message.seq
-        if message.deliver_at:
-            reads[seq] = Read(Table.DUE, due_key(number, seq))
-            delayed[seq] = Read(Table.SCHEDULED, scheduled_key(number, message.deliver_at, seq))
-        else:
-            reads[seq] = Read(Table.READY, ready_key(number, message.priority, message.id))
-    shard.want([*reads.values(), *delayed.values()])
-    found: dict[int, Spot] = {}
-    for message in messages:
-        seq = message.seq
-        value = shard.get(reads[seq].table, reads[seq].key)
+    ready = {
+        message.seq: ready_key(number, message.priority, message.id) for message in messages if not message.deliver_at
+    }
+    there = _ready(shard, list(ready.values()))
+    delayed = [message for message in messages if message.deliver_at]
+    due = [(Table.DUE, due_key(number, message.seq)) for message in delayed]
+    scheduled = [(Table.SCHEDULED, scheduled_key(number, message.deliver_at, message.seq)) for message in delayed]
+    shard.want([Read(*place) for place in (*due, *scheduled)])
+    found = {
+        message.seq: Spot(Live.READY, message.id) if ready[message.seq] in there else GONE_SPOT
+        for message in messages
+        if not message.deliver_at
+    }
+    for message, place, before in zip(delayed, due, scheduled, strict=True):
+        value = shard.get(*place)
         if value is not None:
-            found[seq] = Spot(Live.READY, int.from_bytes(value, "big") if seq in delayed else message.id)
-        elif seq in delayed and shard.get(delayed[seq].table, delayed[seq].key) is not None:
-            found[seq] = Spot(Live.SCHEDULED)
+            found[message.seq] = Spot(Live.READY, int.from_bytes(value, "big"))
         else:
-            found[seq] = Spot(Live.GONE)
+            found[message.seq] = Spot(Live.SCHEDULED) if shard.get(*before) is not None else GONE_SPOT
     return found
+
+
+def _ready(shard: Shard, keys: list[bytes]) -> set[bytes]:
+    """Those of these keys that stand in the order of delivery.
+
+    Neighbours in it are read on: that costs a third of looking each one up. Others may stand between them, delayed ones
+    that have fallen due; where these are many, what lies behind them is looked up one by one.
+    """
+    there: set[bytes] = set()
+    alone: list[bytes] = []
+    by_priority: dict[bytes, list[bytes]] = {}
+    for key in keys:
+        by_priority.setdefault(key[:PRIORITY_END], []).append(key)
+    runs = [sorted(own) for own in by_priority.values() if len(own) >= TOGETHER]
+    reads = [Read(Table.READY, own[0], _after(own[-1]), 2 * len(own)) for own in runs]
+    shard.want(reads)
+    for own, read in zip(runs, reads, strict=True):
+        rows = shard.scan(*read)  # type: ignore[arg-type]
+        there.update([key for key, _ in rows])
+        if len(rows) == read.limit:
+            alone += [key for key in own if key > rows[-1][0]]
+    alone += [key for own in by_priority.values() if len(own) < TOGETHER for key in own]
+    shard.want([Read(Table.READY, key) for key in alone])
+    there.update([key for key in alone if shard.get(Table.READY, key) is not None])
+    return there
+
+
+def _after(key: bytes) -> bytes:
+    """The key behind this one."""
+    return (int.from_bytes(key, "big") + 1).to_bytes(len(key), "big")
 
 
 def log(shard: Shard, first: int, last: int, limit: int) -> list[Message]:
     """Message records by sequence, whether live or not."""
-    rows = shard.scan(Table.MESSAGES, message_key(shard.number, first), message_key(shard.number, last + 1), limit)
-    return [read_message(seq_of(key), value) for key, value in rows]
+    read = Read(Table.MESSAGES, message_key(shard.number, first), message_key(shard.number, last + 1), limit)
+    known = shard.logs.get(read)  # a step that began anew has read them already
+    if known is None:
+        rows = shard.scan(*read)  # type: ignore[arg-type]
+        known = shard.logs[read] = read_messages([seq_of(key) for key, _ in rows], [value for _, value in rows])
+    return known
 
 
 def masks(shard: Shard, first: int, last: int) -> dict[int, int]:
@@ -198,16 +238,14 @@ def move_on(
     messages = log(shard, first, last, last - first + 1)
     settled = masks(shard, first, last)
     passed = _visible(shard, cursor, messages, settled)
-    live = liveness(shard, passed)
-    places = {message.seq: place_of(shard, message, live[message.seq].stamp) for message in passed}
-    shard.want_to_remove(places.values())
+    leaving = _leaving(shard, cursor, passed, settled, last)
+    live = liveness(shard, leaving)
+    places = {message.seq: place_of(shard, message, live[message.seq].stamp) for message in leaving}
+    shard.want_bodies([seq for seq, place in places.items() if place.flags & (FLAG_SOURCED | FLAG_EARLY)])
     cursor.head.committed = last
     cursor.dirty = True
-    for message in passed:
+    for message in leaving:
         seq = message.seq
-        needed = shard.needed(seq)
-        if settled.get(seq, 0) & needed != needed or shard.kept_by_cursor(seq):
-            continue
         if live[seq].live is Live.SCHEDULED:
             unschedule(shard, message, effects)
             shard.remove_extras(places[seq], effects)
@@ -225,6 +263,20 @@ def move_on(
             effects.entries.append((Entry.MANY, shard.number, cursor.name, event, reason, ids))
             effects.rows += len(ids)
     return len(ids)
+
+
+def _leaving(
+    shard: Shard, cursor: CursorGroup, passed: list[Message], settled: dict[int, int], last: int
+) -> list[Message]:
+    """Those that nobody needs any more once this cursor has passed them: no other cursor, and no leasing group."""
+    others = min([other.head.committed for other in shard.cursors.values() if other is not cursor], default=last)
+    leaving = [message for message in passed if message.seq <= others]
+    if shard.groups:
+        asked = {message.seq: shard.needed(message.seq) for message in leaving}
+        leaving = [
+            message for message in leaving if settled.get(message.seq, 0) & asked[message.seq] == asked[message.seq]
+        ]
+    return leaving
 
 
 def unneeded(shard: Shard, seq: int, mask: int) -> bool:

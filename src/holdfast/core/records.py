@@ -102,6 +102,7 @@ _SHARD_GROUP = Layout(">II")
 _SHARD_U64 = Layout(">IQ")
 _SHARD_U64_U64 = Layout(">IQQ")
 _PLACE = Layout(">IBQ")
+PRIORITY_END = 5  # of a key of READY: before it are shard and priority, behind it is the stamp
 _KEYED = Layout(">I8sBQ")
 _DELIVERY_KEY = Layout(">IIQ")
 _LEASES_KEY = Layout(">IIQB")

@@ -115,6 +115,8 @@ class Shard:
         self.dirty = False
         self.passed_by = 0  # since the engine last asked for the heads of a group
         self._have: dict[Read, bytes | Rows | None] = {}
+        self._scanned: list[Rows] = []  # of messages; each by itself is in `_have` once somebody asks for one
+        self.logs: dict[Read, list[Message]] = {}  # such rows, as far as this command has read them
 
     # --- opening ----------------------------------------------------------------------------------------------------
 
@@ -166,13 +168,13 @@ class Shard:
             effects.reads = missing.reads
             return effects
         except HoldfastError:
-            self._have = {}  # what was read for a command that is refused is old by the next one
+            self._forget()  # what was read for a command that is refused is old by the next one
             raise
         if self.gone:
             effects.entries.append((Entry.GONE, self.number, self.gone))
             self.gone = []
         if self._have:
-            self._have = {}
+            self._forget()
         if len(self.masks) > MASKS_MAX:  # here and not when one is added: a step counts on what it has asked for
             self.masks.clear()
         self.dirty = True
@@ -183,7 +185,19 @@ class Shard:
         for read, result in zip(reads, results, strict=True):
             self._have[read] = result
             if read.table is Table.MESSAGES and isinstance(result, list):
-                self._have.update((Read(Table.MESSAGES, key), value) for key, value in result)
+                self._scanned.append(result)
+
+    def _forget(self) -> None:
+        """What was read for one command is old by the next one."""
+        self._have, self._scanned, self.logs = {}, [], {}
+
+    def _spread(self) -> None:
+        """Messages that were scanned, each by itself. Who reads a log has no need of that."""
+        have = self._have
+        for rows in self._scanned:
+            for key, value in rows:
+                have.setdefault(Read(Table.MESSAGES, key), value)  # one that this step has rewritten stays
+        self._scanned = []
 
     def heads(self, group: str, limit: int) -> tuple[list[Place | Delivery], list[Read]]:
         """Up to `limit` deliveries that might go out next in `group`, or what must be read to know."""
@@ -194,7 +208,7 @@ class Shard:
             self.fill_lanes(lease_group, limit)
         except Missing as missing:
             return [], missing.reads
-        self._have = {}
+        self._forget()
         return lease_group.choose(self.head.priorities, limit), []
 
     def horizon(self, group: str) -> tuple[int, int] | None:
@@ -289,6 +303,7 @@ class Shard:
         lacking = [seq for seq in seqs if seq not in bodies]
         if not lacking:
             return
+        self._spread()
         lacking = [seq for seq in lacking if Read(Table.MESSAGES, message_key(shard, seq)) not in have]
         if not lacking:
             return
@@ -305,7 +320,10 @@ class Shard:
 
     def body(self, seq: int) -> bytes | None:
         value = self.bodies.get(seq)
-        return value if value is not None else self.get(Table.MESSAGES, message_key(self.number, seq))
+        if value is not None:
+            return value
+        self._spread()
+        return self.get(Table.MESSAGES, message_key(self.number, seq))
 
     def record(self, seq: int) -> bytes:
         """The record of a live message: it is there."""

@@ -6,6 +6,7 @@ The pipeline touches nothing that Spark Connect lacks (no `sparkContext`, no JVM
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ from pathlib import Path
 import msgspec
 from pyspark.sql import SparkSession
 
-from holdfast.errors import InvalidArgument
+from holdfast.errors import InvalidArgument, SparkMissing
 from holdfast.pipeline.java import java_home
 from holdfast.units import GIB, MIB
 
@@ -35,7 +36,6 @@ LAKE_SETTINGS = {
 # What an embedded session adds: no web page, no progress lines between ours, no metastore, little ceremony.
 EMBEDDED_SETTINGS = {
     "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
     "spark.sql.catalogImplementation": "in-memory",
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",  # a job only to list files costs more
     "spark.sql.files.maxPartitionBytes": "64m",
@@ -46,6 +46,9 @@ EMBEDDED_SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
 }
+
+CONNECT_MODULES = ("grpc", "grpc_status", "zstandard")
+"""What PySpark needs, beside itself, to speak to a Spark Connect server."""
 
 # A collector made for throughput, and Arrow without a check of every bound: its buffers are Spark's own.
 JVM_OPTIONS = "-XX:+UseParallelGC -Darrow.enable_unsafe_memory_access=true"
@@ -83,30 +86,41 @@ def open_session(where: Where | None = None, name: str = "holdfast") -> SparkSes
     if where.master and where.remote:
         raise InvalidArgument(field="--remote", problem="cannot be given together with --master: choose one")
     if where.remote:
-        return _configured(SparkSession.builder.remote(where.remote).appName(name).getOrCreate(), where)
+        return _remote(where, name)
     master = where.master or EMBEDDED
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's own choice, any python3, may have no pyarrow
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    os.environ["JAVA_HOME"] = str(java_home(os.environ))
     builder = SparkSession.builder.master(master).appName(name)
-    settings = dict(LAKE_SETTINGS)
+    options = QUICK_JVM_OPTIONS if where.quick else JVM_OPTIONS
+    settings = LAKE_SETTINGS | {
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_log_settings()} {options}",
+        "spark.ui.showConsoleProgress": "false",
+    }
     if master.startswith("local"):
-        os.environ["JAVA_HOME"] = str(java_home(os.environ))
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         settings |= EMBEDDED_SETTINGS
-        options = QUICK_JVM_OPTIONS if where.quick else JVM_OPTIONS
         settings |= {
             "spark.driver.memory": f"{(where.memory or memory_for()) // MIB}m",
             "spark.sql.shuffle.partitions": str(cores_of(master)),
-            "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_log_settings()} {options}",
         }
         settings |= QUICK_SETTINGS if where.quick else {}
+    elif where.memory:
+        settings["spark.driver.memory"] = f"{where.memory // MIB}m"
     for key, value in {**settings, **where.settings}.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
 
 
-def _configured(spark: SparkSession, where: Where) -> SparkSession:
-    """A server has its own start-up settings; those of SQL are the session's."""
+def _remote(where: Where, name: str) -> SparkSession:
+    """A session at a server. That has its own start-up settings; those of SQL are the session's."""
+    assert where.remote is not None
+    missing = next((module for module in CONNECT_MODULES if importlib.util.find_spec(module) is None), None)
+    if missing is not None:
+        raise SparkMissing(missing=missing)
+    if not where.remote.startswith("sc://"):
+        raise InvalidArgument(field="--remote", problem=f"is sc://host:15002, not {where.remote!r}")
+    spark = SparkSession.builder.remote(where.remote).appName(name).getOrCreate()
     for key, value in {**LAKE_SETTINGS, **where.settings}.items():
         spark.conf.set(key, value)
     return spark

@@ -1,0 +1,102 @@
+"""The data source and the jobs on a real two-worker cluster, by its master's address and by Spark Connect."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.pipeline.lake import Lake
+from tests.pipeline.cluster import Cluster
+from tests.pipeline.copying import copied, expected, fill
+from tests.pipeline.served import HOLDFAST, Served
+from tests.pipeline.test_build import check
+from tests.pipeline.traffic import Traffic
+
+pytest.importorskip("grpc")
+
+ROOT = Path(__file__).parents[2]
+COUNT = 20_000
+BATCH = 5_000
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.cluster,
+    pytest.mark.spark,
+    pytest.mark.xdist_group("cluster"),
+    pytest.mark.timeout(600),
+]
+
+CLIENT = """
+import sys
+from pathlib import Path
+from pyspark.sql import SparkSession
+from tests.pipeline.copying import start
+from tests.pipeline.faults import FaultySource
+
+remote, url, path, batch = sys.argv[1:]
+spark = SparkSession.builder.remote(remote).getOrCreate()
+spark.dataSource.register(FaultySource)
+query = start(spark, url, Path(path), batch=int(batch))
+assert query.awaitTermination(300)
+frame = spark.read.format("holdfast").options(url=url, queue="out", columns="id,key").load()
+print(frame.count(), frame.select("id").distinct().count(), frame.groupBy("key").count().count())
+spark.range(10).selectExpr("CAST(id AS string) AS value").write.format("holdfast").options(
+    url=url, queue="more").mode("append").save()
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        cluster.connect()
+        yield cluster
+
+
+def run(command: list[str]) -> str:
+    done = subprocess.run(
+        command, check=False, timeout=500, cwd=ROOT, capture_output=True, text=True, env=dict(os.environ)
+    )
+    assert done.returncode == 0, done.stderr[-5_000:]
+    return done.stdout
+
+
+def test_an_executor_killed_while_it_reads_costs_nothing_but_time(cluster: Cluster, tmp_path: Path) -> None:
+    """From a Spark Connect client, on executors that have nothing of Holdfast, with the data source that it brings."""
+    before = cluster.executors()
+    with Served(tmp_path / "broker") as served, served.client() as client:
+        fill(client, COUNT)
+        (tmp_path / "mid-read").write_text(str(before[0]))
+        told = run([sys.executable, "-c", CLIENT, cluster.remote, served.url, str(tmp_path), str(BATCH)])
+        assert (tmp_path / "mid-read.done").exists()
+        assert before[0] not in cluster.executors()
+        assert told.split() == [str(COUNT), str(COUNT), "50"]
+        assert copied(client) == expected(COUNT)
+        assert not list(client.browse("in"))
+        assert sorted(message.body() for message in client.browse("more")) == [b"%d" % n for n in range(10)]
+
+
+@pytest.mark.parametrize("where", ["--remote", "--master"])
+def test_jobs_run_on_the_cluster(cluster: Cluster, tmp_path: Path, where: str) -> None:
+    traffic = Traffic(tmp_path, 7)
+    lake = Lake(traffic.lake)
+    traffic.go(80)
+    events = traffic.export(rows=100)
+    settings = [word for name, value in cluster.settings.items() for word in ("--conf", f"{name}={value}")]
+    at = ["--remote", cluster.remote] if where == "--remote" else ["--master", cluster.master, *settings]
+
+    def job(*words: str) -> str:
+        return run([str(HOLDFAST), "pipeline", *words, "--lake", str(lake.path), *at])
+
+    job("build")
+    check(Lake(lake.path), events)
+    report = json.loads(job("report", "--output", "json"))
+    assert report
+    message = next(event["message_id"] for event in events if event["event"] == "acked")
+    steps = json.loads(job("history", str(message), "--output", "json"))
+    assert steps
