@@ -1,36 +1,47 @@
-"""A day of traffic with failures, then what the pipeline makes of it: tables, report, triage, history and the proof.
+"""A day of traffic with failures, then what the pipeline makes of it: tables, report, triage, redrive and the proof.
 
 .venv/bin/python examples/pipeline_day.py [DIRECTORY]
 
-The day is simulated: the queue engine runs under a clock of its own, so it takes seconds. Needs the extra [spark].
-Afterwards DIRECTORY (a temporary one by default) holds the lake and report.html.
+The day is simulated: the queue engine runs under a clock of its own, so it takes seconds. Then a real server is started
+on what it left, dead letters are repaired and brought back to it, and it is proved that nothing was lost. Needs the
+extra [spark]. Afterwards DIRECTORY (a temporary one by default) holds data and lake of the server, and report.html.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import random
+import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+
+from pyspark.sql import SparkSession
 
 from holdfast.broker import admin
 from holdfast.broker.engine import Engine
 from holdfast.broker.export import Exporter, removal_ops
 from holdfast.broker.snapshot import take
+from holdfast.client import SyncClient
 from holdfast.core.commands import Draft, Settlement, Verb
 from holdfast.core.records import Extra
 from holdfast.pipeline.build import Build
 from holdfast.pipeline.history import history
 from holdfast.pipeline.lake import Lake
 from holdfast.pipeline.reconcile import reconcile
+from holdfast.pipeline.redrive import plan, redrive
 from holdfast.pipeline.report import report
 from holdfast.pipeline.report_page import page
+from holdfast.pipeline.runs import Run
 from holdfast.pipeline.session import Where, open_session
 from holdfast.pipeline.stages import Stages
-from holdfast.pipeline.triage import triage
-from holdfast.store import MemoryDisk, MemoryStore
+from holdfast.pipeline.triage import Cluster, triage
+from holdfast.store import open_store
+from holdfast.store.contract import Store
 from holdfast.units import MINUTE, SECOND, parse_instant
 
 MORNING = parse_instant("2026-03-02T00:00:00Z")
@@ -38,12 +49,13 @@ QUEUES = {"orders": 0.004, "emails": 0.02, "images/resize": 0.05}  # and how oft
 ERRORS = ["payment gateway timed out after {n} ms", "no such customer {n}", "cannot decode image: offset {n}"]
 
 
-def simulate(lake: Path) -> tuple[Engine, int]:
-    """A day: quiet at night, busy at noon, and from 14:00 to 14:40 the payment gateway is down."""
+def simulate(data: Path) -> int:
+    """A day: quiet at night, busy at noon, and from 14:00 to 14:40 the payment gateway is down. How many events."""
     chance = random.Random(2026)
-    engine = Engine(MemoryStore(MemoryDisk()), 0)
+    store: Store = open_store("rocks", data / "store")
+    engine = Engine(store, 0)
     engine.open(MORNING)
-    exporter = Exporter(engine.store, lake, 0, 50_000, 64 << 20, clock=lambda: now)
+    exporter = Exporter(engine.store, data / "lake", 0, 50_000, 64 << 20, clock=lambda: now)
     now = MORNING
     exporter.recover()
     for name in QUEUES:
@@ -70,7 +82,8 @@ def simulate(lake: Path) -> tuple[Engine, int]:
         if minute % 120 == 119:
             export(engine, exporter)
     export(engine, exporter)
-    return engine, now
+    store.close()
+    return engine.record.next_lsn - 1
 
 
 def work(engine: Engine, name: str, failing: float, now: int, chance: random.Random) -> None:
@@ -100,12 +113,53 @@ def export(engine: Engine, exporter: Exporter) -> None:
         engine.write()
 
 
-def main(directory: Path) -> None:
-    engine, now = simulate(directory / "lake")
-    take(engine, 0, now, directory / "snapshot")
-    print(f"a day: {engine.record.next_lsn - 1:,} events")
+@contextmanager
+def serving(data: Path) -> Iterator[str]:
+    """`holdfast serve` on the day's data. Its address."""
+    command = ["serve", "--data-dir", str(data), "--http", "127.0.0.1:0", "--log-format", "json"]
+    with subprocess.Popen(  # noqa: S603 - our own command
+        [sys.executable, "-m", "holdfast.cli", *command], stderr=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stderr is not None
+        yield next(line["url"] for line in map(json.loads, server.stderr) if "listening" in line["event"])
+        server.terminate()
+        server.communicate()
 
-    spark, lake = open_session(Where(quick=True)), Lake(directory / "lake")
+
+def bring_back(client: SyncClient, lake: Lake, spark: SparkSession, worst: Cluster) -> Run:
+    """Redrive one kind of death, with the payload repaired, and work on what came back."""
+    run = Run(
+        id="repair-1",
+        job="redrive",
+        began_at=datetime.now(UTC),
+        queue=worst.dead_queue or "",
+        where=f"fingerprint = '{worst.fingerprint}' AND payload.amount > 10",
+        sets=["payload.amount = round(payload.amount)", "payload.repaired = true"],
+    )
+    redrive(client, lake, spark, Stages(), plan(lake, spark, run))
+    for message in client.receive(worst.source_queue, group="workers", limit=run.moved):
+        assert message.json()["repaired"] is True
+        message.ack()
+    return run
+
+
+def snapshot(data: Path, directory: Path) -> None:
+    """Of a server that has stopped: the rest of its journal into the lake, and what is live in its store."""
+    store = open_store("rocks", data / "store")
+    engine, now = Engine(store, 0), int(datetime.now(UTC).timestamp() * SECOND)
+    engine.open(now)
+    exporter = Exporter(store, data / "lake", 0, 50_000, 64 << 20, clock=lambda: now)
+    exporter.recover(engine.record.exported_lsn)
+    export(engine, exporter)
+    take(engine, 0, now, directory)
+    store.close()
+
+
+def main(directory: Path) -> None:
+    data = directory / "data"
+    print(f"a day: {simulate(data):,} events")
+
+    spark, lake = open_session(Where(quick=True)), Lake(data / "lake")
     with lake.lock():
         built = Build(lake, spark, Stages()).run()
     print(f"built: {built.rows['messages']:,} messages, {built.rows['dead_letters']:,} dead letters")
@@ -122,6 +176,13 @@ def main(directory: Path) -> None:
     life = history(lake, spark, Stages(), worst.examples[0])
     print("one of them:", " → ".join(f"{one.event} ({one.queue})" for one in life.timeline))
 
+    with serving(data) as url, SyncClient(url) as client:
+        run = bring_back(client, lake, spark, worst)
+    print(f"redrive {run.id}: {run.moved} of {run.chosen} brought back, repaired and done")
+
+    snapshot(data, directory / "snapshot")
+    with lake.lock():
+        Build(lake, spark, Stages()).run()
     proof = reconcile(lake, spark, Stages(), directory / "snapshot")
     print("nothing was lost" if proof.good else f"broken: {proof.chain} {proof.broken}")
     spark.stop()

@@ -21,5 +21,6 @@ def test_a_day_of_traffic_is_built_reported_and_proved(tmp_path: Path) -> None:
     said = [line for line in done.stdout.splitlines() if "[info" not in line]
     assert said[0] == "a day: 22,451 events"
     assert said[1] == "built: 7,263 messages, 105 dead letters"
+    assert said[-2] == "redrive repair-1: 42 of 42 brought back, repaired and done"
     assert said[-1] == "nothing was lost"
     assert (tmp_path / "report.html").stat().st_size > 20_000

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from html import escape
 
 WIDTH, HEIGHT = 720, 200
 LEFT, RIGHT, TOP, BOTTOM = 56, 12, 12, 26
 TICKS = 4
+TIME_TICKS = 8
+TIME_STEPS = (60, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200, 86_400)
+"""Seconds between two texts along the axis."""
 
 Series = tuple[str, str, Sequence[float | None]]
 """Name, CSS class of its colour, and a value for each instant; None: nothing is known, and the curve has a gap."""
@@ -80,21 +83,22 @@ def _grid(top: float, y: Callable[[float], float], spell: Callable[[float], str]
 
 
 def _times(times: Sequence[datetime], x: Callable[[datetime], float]) -> list[str]:
-    count = min(len(times), 6)
-    chosen = [times[round(index * (len(times) - 1) / max(count - 1, 1))] for index in range(count)]
-    days = (times[-1] - times[0]).total_seconds() > 36 * 3600
-    form = "%d %b" if days else "%H:%M"
+    """Round times along the axis."""
+    first, last = times[0].timestamp(), times[-1].timestamp()
+    step = next((step for step in TIME_STEPS if (last - first) / step <= TIME_TICKS), TIME_STEPS[-1])
+    step *= max(math.ceil((last - first) / step / TIME_TICKS), 1)
+    chosen = [datetime.fromtimestamp(at, UTC) for at in range(math.ceil(first / step) * step, int(last) + 1, step)]
+    form = "%d %b" if step >= 86_400 else "%H:%M"
     place = f'y="{HEIGHT - 8}"'
     return [
-        f'<text class="tick" x="{x(at):.1f}" {place} text-anchor="{_anchor(index, count)}">{at.strftime(form)}</text>'
-        for index, at in enumerate(chosen)
+        f'<text class="tick" x="{x(at):.1f}" {place} text-anchor="{_anchor(x(at))}">{at.strftime(form)}</text>'
+        for at in chosen or times[:1]
     ]
 
 
-def _anchor(index: int, count: int) -> str:
-    if count == 1 or 0 < index < count - 1:
-        return "middle"
-    return "start" if index == 0 else "end"
+def _anchor(x: float) -> str:
+    """A text at the edge stays inside."""
+    return "start" if x < LEFT + 16 else "end" if x > WIDTH - RIGHT - 16 else "middle"
 
 
 def bar_chart(bars: Sequence[tuple[str, float, str]]) -> str:

@@ -76,6 +76,21 @@ def _shown(payload: bytes | Unchangeable | None) -> str:
     return "(it stays)" if payload is None else payload.decode(errors="replace")[:TEXT_SHOWN]
 
 
+def plan(lake: Lake, spark: SparkSession, run: Run) -> Run:
+    """Choose the letters of a run and keep them in the lake, so that `redrive` can bring them back. A run that was
+    planned before under the same id is as it was then."""
+    runs = Runs(lake.path)
+    before = runs.find(run.id)
+    if before is not None:
+        check_same(before, run)
+        return before
+    chosen = choose(lake.dead_letters.read(spark), run.queue, run.where, run.namespace)
+    letters = chosen.select("letter_id").toArrow()
+    run.chosen = letters.num_rows
+    runs.begin(run, letters)
+    return run
+
+
 def going(lake: Lake, spark: SparkSession, runs: Runs, run: Run) -> Iterator[tuple[int, bytes | Unchangeable | None]]:
     """The letters of a run, oldest first, each with the payload that it is to have; None: its own."""
     wanted = changes(run.sets, run.transform)

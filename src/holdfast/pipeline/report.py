@@ -8,6 +8,7 @@ import msgspec
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
+from holdfast.core.queue import DEAD_PREFIX
 from holdfast.errors import InvalidArgument
 from holdfast.pipeline.stages import Stages
 from holdfast.pipeline.tables import MINUTE_COUNTS
@@ -72,6 +73,7 @@ class Deaths(msgspec.Struct, frozen=True):
     error_pattern: str
     count: int
     waiting: int
+    dead_queue: str | None = None
 
 
 class Consumer(msgspec.Struct, frozen=True):
@@ -95,6 +97,17 @@ class Report(msgspec.Struct, kw_only=True):
     @property
     def queues(self) -> list[Standing]:
         return [standing for standing in self.standings if standing.group is None]
+
+    @property
+    def dead_queues(self) -> list[Standing]:
+        """Queues that hold dead letters. They are no work of their own: what is in them was counted where it died."""
+        named = {(death.namespace, death.dead_queue) for death in self.deaths}
+        return [one for one in self.queues if one.queue.startswith(DEAD_PREFIX) or (one.namespace, one.queue) in named]
+
+    @property
+    def work_queues(self) -> list[Standing]:
+        dead = self.dead_queues
+        return [queue for queue in self.queues if queue not in dead]
 
     def groups_of(self, queue: Standing) -> list[Standing]:
         key = (queue.namespace, queue.queue)
@@ -221,10 +234,12 @@ def _measure_points(inside: DataFrame, standings: dict[tuple[str, str, str | Non
 
 def _deaths(inside: DataFrame) -> list[Deaths]:
     counted = inside.groupBy("namespace", "source_queue", "reason", "error_pattern").agg(
-        F.count("*").alias("count"), F.sum(F.col("outcome").isNull().cast("int")).alias("waiting")
+        F.count("*").alias("count"),
+        F.sum(F.col("outcome").isNull().cast("int")).alias("waiting"),
+        F.max("dead_queue").alias("dead_queue"),
     )
     rows = counted.orderBy(F.desc("count"), "source_queue").limit(DEATHS_MAX).collect()
-    return [Deaths(row[0], row[1], row[2] or "", row[3], row[4], row[5]) for row in rows]
+    return [Deaths(row[0], row[1], row[2] or "", *row[3:]) for row in rows]
 
 
 def _consumers(inside: DataFrame) -> list[Consumer]:

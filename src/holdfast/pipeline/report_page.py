@@ -48,8 +48,8 @@ def _step(minutes: int) -> str:
 
 
 def _tiles(report: Report) -> str:
-    groups = [one for one in report.standings if one.group is not None]
-    enqueued = sum(queue.counts["enqueued"] for queue in report.queues)
+    groups = [group for queue in report.work_queues for group in report.groups_of(queue)]
+    enqueued = sum(queue.counts["enqueued"] for queue in report.work_queues)
     seconds = max((report.until - report.since).total_seconds(), 1)
     factor, unit = _unit([("", "", [enqueued / seconds])])
     leased = sum(group.counts["leased"] for group in groups)
@@ -59,8 +59,9 @@ def _tiles(report: Report) -> str:
         (show(sum(group.counts["acked"] for group in groups)), "deliveries acked"),
         (show(enqueued / seconds * factor), f"enqueued {unit} on average"),
         (f"{failed / leased * 100:.3g} %" if leased else "–", "of leases failed and were tried again"),
-        (show(sum(death.count for death in report.deaths)), "dead letters"),
-        (show(sum(queue.depth for queue in report.queues)), "messages stored at the end"),
+        (show(sum(death.count for death in report.deaths)), "deliveries died"),
+        (show(sum(queue.depth for queue in report.work_queues)), "messages to do at the end"),
+        (show(sum(queue.depth for queue in report.dead_queues)), "in dead queues at the end"),
     ]
     return (
         '<div class="tiles">'
@@ -72,14 +73,14 @@ def _tiles(report: Report) -> str:
 def _findings(report: Report) -> str:
     """What somebody should look at first, in words."""
     found: list[str] = []
-    backlog = max(report.queues, key=lambda queue: queue.depth_max, default=None)
+    backlog = max(report.work_queues, key=lambda queue: queue.depth_max, default=None)
     if backlog is not None and backlog.depth_max:
         peak = max(backlog.points, key=lambda point: point.depth or 0)
         found.append(
             f"<b>{escape(_name(backlog))}</b> was the deepest: {show(backlog.depth_max)} messages around "
             f"{peak.at:%H:%M} on {peak.at:%d %b}, {show(backlog.depth)} at the end."
         )
-    groups = [one for one in report.standings if one.group is not None and one.counts["leased"]]
+    groups = [group for queue in report.work_queues for group in report.groups_of(queue) if group.counts["leased"]]
     retrying = max(groups, key=lambda group: group.counts["failed"], default=None)
     if retrying is not None and retrying.counts["failed"]:
         found.append(
@@ -201,7 +202,7 @@ def _charts(report: Report, queues: list[Standing]) -> str:
 
 
 def _overview(report: Report) -> str:
-    return "<h2>All queues</h2>" + _charts(report, report.queues)
+    return "<h2>All queues</h2>" + _charts(report, report.work_queues or report.queues)
 
 
 def _queue(report: Report, queue: Standing) -> str:
