@@ -8,7 +8,9 @@ from pathlib import Path
 import msgspec
 
 from holdfast.broker import admin
+from holdfast.broker.audited_redrive import move
 from holdfast.broker.engine import NODE_KEY, Engine
+from holdfast.core.audits import read_audit, read_audited
 from holdfast.core.commands import Draft, PutState, Settlement, Verb
 from holdfast.core.journal import read_block, rows
 from holdfast.core.queue import GroupKind
@@ -31,6 +33,7 @@ START = 1_772_323_200_000_000  # 2026-03-01T00:00:00Z
 SECOND = 1_000_000
 TASKS = ("default", "tasks")
 ORDERS = ("default", "orders")
+REPAIRS = ("default", "repairs")
 ALL = b"\xff" * 40
 
 
@@ -100,6 +103,19 @@ def _fill_more(engine: Engine) -> None:
         put = PutState("work", held.message.id, held.token, verb.encode())
         engine.step(engine.queues[ORDERS], engine.queues[ORDERS].shards[0], put, START)
         engine.settle(ORDERS, "work", [Settlement(held.message.id, held.token, verb, delay=0)], START)
+    _redrive(engine)
+
+
+def _redrive(engine: Engine) -> None:
+    """A redrive under an id, of one letter with its own payload and one with another. In a queue of its own."""
+    engine.enqueue(REPAIRS, [Draft(b"as it was"), Draft(b"wrong")], "http", START)
+    held = engine.lease(REPAIRS, "work", 2, 60 * SECOND, "c1", "http", START)
+    engine.settle(REPAIRS, "work", [Settlement(one.message.id, one.token, Verb.REJECT) for one in held], START)
+    dead = ("default", "dlq/repairs")
+    letters = [message.id for _, message, _ in admin.browse(engine, dead, 9, "", "", "", START).messages]
+    payloads = dict(zip(letters, (None, b"repaired"), strict=True))
+    for _ in move(engine, dead, "audit-1", payloads, to="", by="ops", note="why", demand=str, now=START):
+        engine.write()
 
 
 def look(store: Store, engine: Engine, now: int) -> Iterator[str]:
@@ -124,9 +140,19 @@ def look(store: Store, engine: Engine, now: int) -> Iterator[str]:
         yield f"transaction {found.id}: {found.state}, {found.messages} staged, {found.published} published"
     for _, value in store.scan(Table.STATES, b"", ALL, 1_000):
         yield f"state {read_state(value)}"
+    yield from _audits(store)
     for _, value in store.scan(Table.JOURNAL, journal_key(0), ALL, 1_000):
         for row in rows(read_block(value), 1, lambda shard, first, count: _messages(store, shard, first, count)):
             yield f"journal {row.lsn} {row.event} {row.group or '-'} {row.message_id} {row.reason or ''}".rstrip()
+
+
+def _audits(store: Store) -> Iterator[str]:
+    for _, value in store.scan(Table.AUDITS, b"", ALL, 1_000):
+        audit = read_audit(value)
+        yield f"audit {audit.id} of {audit.dead_queue}: by {audit.by}, {audit.note!r}, {audit.moved} moved"
+    for _, value in store.scan(Table.AUDITED, b"", ALL, 1_000):
+        letter = read_audited(value)
+        yield f"  letter {letter.letter}: {letter.message} in {letter.queue}, had {letter.payload!r}"
 
 
 def _told(message: Message) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.broker import admin
+from holdfast.broker import admin, audited_redrive
 from holdfast.broker.engine import NODE_KEY, Engine, NodeRecord
 from holdfast.core.commands import Draft, GetStates, Leased, Settlement
 from holdfast.core.records import Extra, ShardHead, State, Table, read_shard_head
@@ -23,7 +23,7 @@ from holdfast.store.rocks import RocksStore
 from tests.formats.scene import ALL, ORDERS, SECOND, START, TASKS, look, write
 
 HERE = Path(__file__).parent
-NEWEST = "v1-transactions"
+NEWEST = "v1-audits"
 OLD = sorted(path.name.removesuffix(".tar.gz") for path in HERE.glob("*.tar.gz"))
 
 
@@ -57,7 +57,7 @@ def payloads(leased: list[Leased]) -> list[str]:
 
 
 def test_there_is_a_directory_of_every_format() -> None:
-    assert {"v1", "v1-short", "v1-leases", NEWEST} <= set(OLD)
+    assert {"v1", "v1-short", "v1-leases", "v1-transactions", NEWEST} <= set(OLD)
 
 
 def test_everything_is_as_the_old_version_told(name: str, store: RocksStore, engine: Engine) -> None:
@@ -142,6 +142,25 @@ def test_its_transactions_and_states_go_on(tmp_path: Path) -> None:
     assert letter.message.extra.state == State(1, b"reject")
     again = GetStates("work", [(found[0].message.id, found[0].token)])
     assert engine.step(engine.queues[ORDERS], engine.queues[ORDERS].shards[0], again, START) == [State(1, b"nack")]
+    store.close()
+
+
+def test_its_redrives_go_on_and_can_be_undone(tmp_path: Path) -> None:
+    with tarfile.open(HERE / f"{NEWEST}.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    store = RocksStore(tmp_path / "data")
+    engine = Engine(store, node=1)
+    engine.open(START)
+    dead = ("default", "dlq/repairs")
+    letters = [was.letter for was in engine.audits.page(engine.audits.get(dead, "audit-1"), 0, 9)]
+    again = audited_redrive.move(
+        engine, dead, "audit-1", dict.fromkeys(letters), to="", by="", note="why", demand=str, now=START
+    )
+    assert [[one.fate.value for one in step] for step in again] == [["repeated", "repeated"]]
+    undone = audited_redrive.undo(engine, dead, "audit-1", 0, 9, START)
+    assert [[one.fate.value for one in step] for step in undone] == [["undone", "undone"]]
+    found = admin.browse(engine, dead, 9, "", "", "", START).messages
+    assert [message.payload for _, message, _ in found] == [b"as it was", b"wrong"]
     store.close()
 
 

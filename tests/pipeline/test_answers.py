@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -12,7 +13,8 @@ from pyspark.sql import SparkSession
 
 from holdfast.cli.main import main
 from holdfast.pipeline import java
-from holdfast.pipeline.charts import nice, show, show_ms
+from holdfast.pipeline.charts import line_chart, nice, show, show_ms
+from holdfast.pipeline.failures import summary
 from holdfast.pipeline.lake import Lake
 from holdfast.pipeline.timeline import milliseconds, percentile
 from tests.pipeline.model import Model, Row
@@ -80,6 +82,10 @@ def test_report_counts_what_happened_and_the_page_stands_alone(built: Built, tmp
     parsed = Page(page.read_text())
     assert parsed.tags.count("svg") >= 2 * len([key for key in counts if key[1] is None])
     assert parsed.fetched == []
+    for words in ("Waiting time in workers", "Processing time", "to do for audit", "was the deepest", "in dead queues"):
+        assert words in page.read_text(), words
+    assert found["stages"][0]["name"] == "start Spark"
+    assert found["read"]["queue_minutes"] > 0
     assert "<script" not in page.read_text()
     assert "tasks" in ask(built, "report").stdout
 
@@ -172,6 +178,24 @@ def test_a_percentile_is_right_within_a_bucket() -> None:
     assert percentile({}, 50) is None
     assert percentile({0: 1, 80: 98, 100: 1}, 50) == milliseconds(80) == pytest.approx(1024, rel=0.05)
     assert percentile({0: 1, 80: 98, 100: 1}, 99.5) == milliseconds(100)
+
+
+def test_a_curve_has_gaps_and_round_times() -> None:
+    times = [datetime(2026, 3, 1, tzinfo=UTC) + timedelta(minutes=minute) for minute in range(31)]
+    values = [None if minute == 10 else float(minute) for minute in range(31)]
+    drawn = line_chart(times, [("p95", "c1", values)], "", say=show_ms)
+    assert drawn.count("<polyline") == 2
+    assert ">00:05<" in drawn
+    assert "p95: at most 30 ms" in drawn
+
+
+def test_what_spark_says_is_one_line() -> None:
+    worker = 'Traceback (most recent call last):\n  File "x"\nValueError: holdfast: a row has no queue\n\tat org.apache'
+    assert summary(worker) == "a row has no queue"
+    assert summary("An error occurred while calling o1.load.\n: java.sql.SQLException: No suitable driver\n\tat x") == (
+        "java.sql.SQLException: No suitable driver"
+    )
+    assert summary("") == "Spark did not say why"
 
 
 def test_numbers_as_people_read_them() -> None:

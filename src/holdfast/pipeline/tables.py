@@ -159,7 +159,10 @@ QUEUE_MINUTES = TableSpec(
         *(Column(name, "bigint", doc) for name, doc in _COUNTS),
         Column("gone", "bigint", "Messages that all groups seen so far were done with (the queue's own row)"),
         Column(
-            "depth", "bigint", "At the end of the minute: messages stored, or in a group's row those it has yet to do"
+            "depth",
+            "bigint",
+            "At the end of the minute: messages stored, or in a group's row those it has yet to do. Too high by what"
+            " the queue held for a group that began at its end: the journal does not tell of groups",
         ),
         Column("wait_p50_ms", "double", "Of deliveries first handed out in this minute: median wait"),
         Column("wait_p95_ms", "double", "95 of 100 waited no longer"),

@@ -4,7 +4,7 @@ Imports nothing of Holdfast but the tables' columns: it travels to the executors
 
 A group's depth is what it has yet to do. The journal does not say when a group was made, so one is taken to have begun
 with what was stored when it was first seen: exactly right for a queue's first group and for those that start with
-everything, too high for a while for one that started at the end of a queue that was not empty.
+everything, too high by what the queue held for one that started at the end of a queue that was not empty.
 """
 
 from __future__ import annotations
