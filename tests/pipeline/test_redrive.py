@@ -25,7 +25,7 @@ from holdfast.config.settings import HttpSettings, JournalSettings, NodeSettings
 from holdfast.pipeline.changes import Unchangeable, put
 from holdfast.pipeline.fields import rewritten
 from holdfast.pipeline.lake import Lake
-from holdfast.pipeline.redrive import Mover
+from holdfast.pipeline.redrive import Mover, choose
 from holdfast.pipeline.runs import Run, Runs
 from holdfast.testing import Broker
 from tests.pipeline.test_build import build, rows
@@ -105,6 +105,8 @@ def test_letters_are_chosen_by_their_payload_brought_back_once_and_undone(scene:
     dry = scene.redrive(*chosen, "--dry-run")
     assert (dry["chosen"], dry["dry_run"], len(dry["sample"])) == (3, True, 3)  # type: ignore[arg-type]
     assert scene.waiting(queue) == set(range(12)), "a dry run changes nothing"
+    letters = Lake(scene.lake.path).read(scene.spark, "dead_letters")
+    assert choose(letters, f"dlq/{queue}", namespace="another").count() == 0
     moved = scene.redrive(*chosen)
     assert (moved["chosen"], moved["moved"], moved["state"]) == (3, 3, "done")
     assert scene.waiting(queue) == set(range(12)) - {7, 9, 11}

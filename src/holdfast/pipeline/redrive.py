@@ -139,12 +139,11 @@ class Mover:
             if not run.stopped:
                 run.canary_passed = True
                 self._move(left, rate, full_seconds)
-            run.state = "stopped" if run.stopped else "done"
-        finally:
-            run.ended_at = datetime.now(UTC)
             if run.moved:
                 run.by = self._client.redrive_audit(run.queue, run.id).by
-            self._runs.save(run)
+            run.state, run.ended_at = "stopped" if run.stopped else "done", datetime.now(UTC)
+        finally:
+            self._runs.save(run)  # also when the server went away: as running, to be gone on with
         return run
 
     def _move(

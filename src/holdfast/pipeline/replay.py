@@ -196,14 +196,14 @@ class Player:
         run = self._run
         table = self._runs.chosen(run).sort_by([(name, "ascending") for name in _PLACE])
         instants = table["at"].cast("int64").to_numpy()
-        names = list(zip(table["node"].to_pylist(), table["lsn"].to_pylist(), strict=True))
+        nodes, lsns = table["node"].to_numpy(), table["lsn"].to_numpy()
         cut = slices(instants, run.speed, run.rate)
         began: float | None = None
         following = next(rows, None)
         for number, part in enumerate(cut):
             batch: list[dict[str, Any]] = []
-            for name in names[part.first : part.end]:
-                if following is not None and (following["node"], following["lsn"]) == name:
+            for at in range(part.first, part.end):
+                if following is not None and (following["node"], following["lsn"]) == (nodes[at], lsns[at]):
                     batch.append(following)
                     following = next(rows, None)
             if number < run.slices_done:
