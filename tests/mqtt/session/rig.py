@@ -10,6 +10,7 @@ from holdfast.mqtt.codec import (
     ConnAck,
     Connect,
     Decoder,
+    Disconnect,
     Packet,
     Properties,
     ProtocolError,
@@ -23,8 +24,9 @@ from holdfast.mqtt.codec import (
     Will,
     encode,
 )
+from holdfast.mqtt.connection import Connection
 from holdfast.mqtt.hub import Hub
-from holdfast.mqtt.seams import Access, Bridge
+from holdfast.mqtt.seams import Access, AllowAll, Bridge
 from holdfast.mqtt.settings import SECOND_US, MqttSettings
 from holdfast.mqtt.turns import Output, Turn
 from holdfast.store.memory import MemoryDisk, MemoryStore
@@ -212,3 +214,21 @@ class Rig:
         """How many records there are, by table; empty ones left out."""
         counts = {table.name: len(self.disk.table(table).values) for table in MQTT_TABLES}
         return {name: count for name, count in counts.items() if count}
+
+
+def code_of(packets: Sequence[Packet]) -> int:
+    [packet] = packets
+    assert isinstance(packet, Disconnect | PubAck | PubRec | PubComp)
+    return packet.reason_code
+
+
+def payloads(packets: Sequence[Packet]) -> list[bytes]:
+    return [packet.payload for packet in packets if isinstance(packet, Publish)]
+
+
+class Guard(AllowAll):
+    def may_publish(self, connection: Connection, topic: str) -> int:
+        return 0x87 if topic == "secret" else 0
+
+    def may_subscribe(self, connection: Connection, topic_filter: str) -> int:
+        return 0x87 if topic_filter == "secret" else 0

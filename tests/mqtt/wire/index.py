@@ -73,7 +73,7 @@ def unproved() -> dict[Clause, str]:
 
 ELSEWHERE = [
     ("5.0", "3.2.2-9 3.2.2-10", "session/test_limits.py::test_a_broker_of_lower_qos_takes_every_subscription"),
-    ("5.0", "3.2.2-11 3.2.2-14", "session/test_messages.py::test_what_connack_ruled_out_disconnects"),
+    ("5.0", "3.2.2-11 3.2.2-14", "session/test_flow.py::test_what_connack_ruled_out_disconnects"),
     ("5.0", "3.2.2-12 3.2.2-13", "session/test_sessions.py::test_a_refused_connect_is_told_why_and_closed"),
     (
         "5.0",
