@@ -9,6 +9,7 @@ from holdfast.core import groups
 from holdfast.core import shard as shard_module
 from holdfast.core.commands import (
     AddGroup,
+    Browsed,
     CursorCommit,
     CursorRead,
     Draft,
@@ -16,6 +17,7 @@ from holdfast.core.commands import (
     Enqueue,
     Enqueued,
     Lease,
+    Look,
     RemoveGroup,
     Settle,
     Settlement,
@@ -260,3 +262,23 @@ def test_a_trial_tells_what_would_be_refused_and_changes_nothing() -> None:
     assert isinstance(reply, Enqueued)
     assert (reply.ids, reply.errors) == ([0, 0], {})
     assert bench.queue.depth == 0
+
+
+def test_messages_for_one_group_are_passed_by_in_bounds_where_nothing_is_journalled() -> None:
+    bench = Bench(groups=("g", "other"), journal="off", max_depth=0)
+    for _ in range(3):
+        bench.step(Enqueue([Draft(b"g's", deliver_at=bench.now + 1) for _ in range(1_000)], group="g"))
+    bench.enqueue("for all")
+    bench.reopen()
+    assert payloads(bench.lease(5, "other")) == ["for all"]
+    assert bench.shard.groups["other"].head.fresh == 0
+    assert len(bench.lease(5_000)) == 3_001
+
+
+def test_what_is_gone_is_not_looked_at() -> None:
+    bench = Bench()
+    bench.enqueue("acked", "waiting")
+    bench.settle(bench.lease(1))
+    found = bench.step(Look([1, 2, 99]))
+    assert isinstance(found, Browsed)
+    assert [message.payload for message, _ in found.messages] == [b"waiting"]
