@@ -30,7 +30,7 @@ from pyspark.sql import SparkSession
 from holdfast.broker.export_verify import verify
 from holdfast.broker.snapshot import Snapshot
 from holdfast.errors import InvalidArgument
-from holdfast.pipeline import proof_task
+from holdfast.pipeline import arrow, fold, pieces, proof_task, tables
 from holdfast.pipeline.lake import Lake
 from holdfast.pipeline.pieces import shares
 from holdfast.pipeline.segments import Segment
@@ -38,7 +38,7 @@ from holdfast.pipeline.stages import Stages
 from holdfast.pipeline.tables import ENDS
 from holdfast.pipeline.tasks import Answer, Task, frame_of, lanes, run, travels
 
-travels(proof_task)
+travels(arrow, fold, pieces, proof_task, tables)
 
 LEFT_SECONDS = 24 * 3600
 """What a reconcile left that was killed so long ago is removed by the next: no other can still be using it."""
