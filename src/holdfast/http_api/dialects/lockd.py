@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, suppress
-from typing import Annotated, Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 
@@ -39,9 +39,26 @@ from holdfast.errors import (
 )
 from holdfast.http_api.answers import EVENTS, RETRY_AFTER_SECONDS, Answer, Header, answer, encode
 from holdfast.http_api.call import Call, decode, read_id
+from holdfast.http_api.dialects.lockd_shapes import (
+    LockdAcked,
+    LockdDequeue,
+    LockdDequeued,
+    LockdEnqueued,
+    LockdEnqueueMeta,
+    LockdExtend,
+    LockdExtended,
+    LockdLease,
+    LockdMessage,
+    LockdNack,
+    LockdPlace,
+    LockdRefusal,
+    LockdRequeued,
+    LockdStats,
+    LockdWatched,
+)
 from holdfast.http_api.multipart import Limits, boundary_of, read_parts
 from holdfast.http_api.payloads import META_BYTES_MAX, OCTETS
-from holdfast.http_api.routes import Refusals, Right, Routes
+from holdfast.http_api.routes import Handler, Refusals, Right, Routes
 from holdfast.http_api.shapes import read_consumer
 from holdfast.http_api.streams import NO_BUFFERING, Stream, StreamQuery, open_stream
 from holdfast.units import SECOND
@@ -53,172 +70,6 @@ ATTRIBUTES: Final = "lockd-attributes"
 
 PAGE_MAX: Final = 1_000
 RELATED: Final = "multipart/related"
-Seconds = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
-Wait = Annotated[int, msgspec.Meta(ge=-1, le=10**9)]
-"""-1: do not wait; 0: as long as the server allows."""
-
-
-# --- shapes ---------------------------------------------------------------------------------------------------------
-
-
-class LockdPlace(msgspec.Struct, frozen=True):
-    """Which queue."""
-
-    namespace: str = ""
-    queue: str = ""
-
-
-class LockdEnqueueMeta(LockdPlace, frozen=True, kw_only=True):
-    """The `meta` part of an enqueue."""
-
-    delay_seconds: Seconds = 0
-    visibility_timeout_seconds: Seconds = 0
-    ttl_seconds: Seconds = 0
-    max_attempts: Annotated[int, msgspec.Meta(ge=0)] = 0
-    attributes: dict[str, Any] = {}
-    payload_content_type: str = ""
-
-
-class LockdEnqueued(msgspec.Struct, frozen=True, kw_only=True):
-    """A message that is stored."""
-
-    namespace: str
-    queue: str
-    message_id: str
-    attempts: int
-    max_attempts: int
-    not_visible_until_unix: int
-    visibility_timeout_seconds: int
-    payload_bytes: int
-    correlation_id: str
-
-
-class LockdDequeue(LockdPlace, frozen=True, kw_only=True):
-    """What to be given."""
-
-    owner: str = ""
-    visibility_timeout_seconds: Seconds = 0
-    wait_seconds: Wait = 0
-    page_size: Annotated[int, msgspec.Meta(ge=0)] = 0
-    start_after: str = ""
-
-
-class LockdMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A delivery."""
-
-    namespace: str
-    queue: str
-    message_id: str
-    attempts: int
-    max_attempts: int
-    failure_attempts: int = 0
-    not_visible_until_unix: int
-    visibility_timeout_seconds: int
-    attributes: dict[str, Any] = {}
-    payload_content_type: str = ""
-    payload_bytes: int
-    correlation_id: str = ""
-    lease_id: str
-    lease_expires_at_unix: int
-    fencing_token: int
-    meta_etag: str
-    state_etag: str = ""
-    state_lease_id: str = ""
-    state_lease_expires_at_unix: int = 0
-    state_fencing_token: int = 0
-
-
-class LockdDequeued(msgspec.Struct, frozen=True):
-    """The `meta` part of a delivery."""
-
-    message: LockdMessage
-
-
-class LockdLease(LockdPlace, frozen=True, kw_only=True):
-    """Which delivery, by the lease under which it is held."""
-
-    message_id: str
-    lease_id: str
-    fencing_token: int = 0
-    meta_etag: str = ""
-    state_etag: str = ""
-    state_lease_id: str = ""
-    state_fencing_token: int = 0
-
-
-class LockdNack(LockdLease, frozen=True, kw_only=True):
-    """Give a delivery back. `defer` is no failure: no attempt is spent."""
-
-    delay_seconds: Seconds = 0
-    intent: Literal["failure", "defer"] = "failure"
-    last_error: Any = None
-
-
-class LockdExtend(LockdLease, frozen=True, kw_only=True):
-    """Hold a delivery for longer."""
-
-    extend_by_seconds: Seconds = 0
-
-
-class LockdAcked(msgspec.Struct, frozen=True):
-    """That it is done."""
-
-    acked: bool
-    correlation_id: str
-
-
-class LockdRequeued(msgspec.Struct, frozen=True):
-    """That it goes back to its queue."""
-
-    requeued: bool
-    meta_etag: str
-    correlation_id: str
-
-
-class LockdExtended(msgspec.Struct, frozen=True):
-    """Until when the lease holds now."""
-
-    lease_expires_at_unix: int
-    visibility_timeout_seconds: int
-    meta_etag: str
-    correlation_id: str
-
-
-class LockdStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How a queue stands."""
-
-    namespace: str
-    queue: str
-    waiting_consumers: int
-    pending_candidates: int
-    total_consumers: int
-    has_active_watcher: bool
-    available: bool
-    head_message_id: str = ""
-    head_enqueued_at_unix: int = 0
-    head_not_visible_until_unix: int = 0
-    head_age_seconds: int = 0
-    correlation_id: str
-
-
-class LockdWatched(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One event of `watch`."""
-
-    namespace: str
-    queue: str
-    available: bool
-    head_message_id: str = ""
-    changed_at_unix: int
-    correlation_id: str
-
-
-class LockdRefusal(msgspec.Struct, frozen=True, omit_defaults=True):
-    """lockd's envelope of errors."""
-
-    error: str
-    detail: str
-    retry_after_seconds: int = 0
-
 
 _CODES: Final[dict[type[HoldfastError], str]] = {LeaseLost: "queue_message_lease_mismatch"}
 
@@ -232,6 +83,25 @@ def refusal(error: HoldfastError) -> Answer:
 
 
 ROUTES = Routes("lockd", Refusals(refusal, LockdRefusal))
+
+
+def _consuming(path: str, *errors: type[HoldfastError]) -> Callable[[Handler], Handler]:
+    """A route by which deliveries come, at once or by and by."""
+    return ROUTES(
+        "POST",
+        path,
+        Right.KNOWN,
+        body=LockdDequeue,
+        gives_also=(RELATED,),
+        errors=(QueueNotFound, *errors, Forbidden),
+        waits=True,
+    )
+
+
+def _settling(path: str, body: type[LockdLease], gives: type[msgspec.Struct]) -> Callable[[Handler], Handler]:
+    """A route by which a delivery is settled."""
+    return ROUTES("POST", path, Right.KNOWN, body=body, gives=gives, errors=(QueueNotFound, LeaseLost, Forbidden))
+
 
 _enqueue_meta = msgspec.json.Decoder(LockdEnqueueMeta).decode
 _place = msgspec.json.Decoder(LockdPlace)
@@ -303,29 +173,13 @@ async def enqueue(call: Call) -> Answer:
 # --- consuming ------------------------------------------------------------------------------------------------------
 
 
-@ROUTES(
-    "POST",
-    "/v1/queue/dequeue",
-    Right.KNOWN,
-    body=LockdDequeue,
-    gives_also=(RELATED,),
-    errors=(QueueNotFound, NothingReady, Forbidden),
-    waits=True,
-)
+@_consuming("/v1/queue/dequeue", NothingReady)
 async def dequeue(call: Call) -> Answer:
     """Lease deliveries, waiting for the first. If none comes in time, the answer is 409 `waiting`."""
     return await _dequeue_now(call, with_state=False)
 
 
-@ROUTES(
-    "POST",
-    "/v1/queue/dequeueWithState",
-    Right.KNOWN,
-    body=LockdDequeue,
-    gives_also=(RELATED,),
-    errors=(QueueNotFound, NothingReady, Forbidden),
-    waits=True,
-)
+@_consuming("/v1/queue/dequeueWithState", NothingReady)
 async def dequeue_with_state(call: Call) -> Answer:
     """Lease deliveries with their workflow state, which is made if there is none (`{}`).
 
@@ -358,15 +212,7 @@ async def _dequeue_now(call: Call, *, with_state: bool) -> Answer:
     return Answer(body, 200, _content_type(boundary), _correlation(found[0]))
 
 
-@ROUTES(
-    "POST",
-    "/v1/queue/subscribe",
-    Right.KNOWN,
-    body=LockdDequeue,
-    gives_also=(RELATED,),
-    errors=(QueueNotFound, LimitExceeded, Forbidden),
-    waits=True,
-)
+@_consuming("/v1/queue/subscribe", LimitExceeded)
 async def subscribe(call: Call) -> Answer:
     """Be sent deliveries as they become ready, for as long as the connection lasts, `page_size` unsettled at a time.
 
@@ -375,15 +221,7 @@ async def subscribe(call: Call) -> Answer:
     return await _subscribe(call, with_state=False)
 
 
-@ROUTES(
-    "POST",
-    "/v1/queue/subscribeWithState",
-    Right.KNOWN,
-    body=LockdDequeue,
-    gives_also=(RELATED,),
-    errors=(QueueNotFound, LimitExceeded, Forbidden),
-    waits=True,
-)
+@_consuming("/v1/queue/subscribeWithState", LimitExceeded)
 async def subscribe_with_state(call: Call) -> Answer:
     """Be sent deliveries as they become ready, each with its workflow state, as `dequeueWithState` gives it."""
     return await _subscribe(call, with_state=True)
@@ -476,14 +314,7 @@ def _message(name: QueueName, config: QueueConfig, leased: Leased, state: int | 
 # --- settling -------------------------------------------------------------------------------------------------------
 
 
-@ROUTES(
-    "POST",
-    "/v1/queue/ack",
-    Right.KNOWN,
-    body=LockdLease,
-    gives=LockdAcked,
-    errors=(QueueNotFound, LeaseLost, Forbidden),
-)
+@_settling("/v1/queue/ack", LockdLease, LockdAcked)
 async def ack(call: Call) -> Answer:
     """Acknowledge a delivery: it is done and goes."""
     wish = await call.json(_lease)
@@ -491,14 +322,7 @@ async def ack(call: Call) -> Answer:
     return answer(LockdAcked(True, correlation_id))
 
 
-@ROUTES(
-    "POST",
-    "/v1/queue/nack",
-    Right.KNOWN,
-    body=LockdNack,
-    gives=LockdRequeued,
-    errors=(QueueNotFound, LeaseLost, Forbidden),
-)
+@_settling("/v1/queue/nack", LockdNack, LockdRequeued)
 async def nack(call: Call) -> Answer:
     """Give a delivery back: as a failure, which spends an attempt, or to be done later (`defer`), which does not.
 
@@ -514,14 +338,7 @@ async def nack(call: Call) -> Answer:
     return answer(LockdRequeued(True, wish.meta_etag or wish.lease_id, correlation_id))
 
 
-@ROUTES(
-    "POST",
-    "/v1/queue/extend",
-    Right.KNOWN,
-    body=LockdExtend,
-    gives=LockdExtended,
-    errors=(QueueNotFound, LeaseLost, Forbidden),
-)
+@_settling("/v1/queue/extend", LockdExtend, LockdExtended)
 async def extend(call: Call) -> Answer:
     """Hold a delivery for `extend_by_seconds` from now, or for the queue's own time."""
     wish = await call.json(_extend)
