@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from holdfast.cli.connection import URL, Connection
 from holdfast.cli.options import output_format
 from holdfast.cli.output import show_json, show_note, show_rows, show_table
-from holdfast.cli.pipeline_job import DEFAULT_LAKE, instant, running, show_time, spark_options
+from holdfast.cli.pipeline_job import instant, running, same_place, show_time, spark_options
 from holdfast.cli.words import count, plural, shortened
 
 if TYPE_CHECKING:
@@ -143,8 +141,7 @@ def _show_report(found: Report) -> None:
 @click.option("--waiting", is_flag=True, help="Only letters that are still in their dead queue.")
 @spark_options
 @output_format
-@click.pass_context
-def triage(context: click.Context, /, since: str | None, queue: str, waiting: bool, output: str, **said: Any) -> None:
+def triage(since: str | None, queue: str, waiting: bool, output: str, **said: Any) -> None:
     """Group dead letters that died of the same thing, with examples and a command that brings each group back."""
     first = instant("--since", since)
     with running("triage", said) as job:
@@ -159,7 +156,7 @@ def triage(context: click.Context, /, since: str | None, queue: str, waiting: bo
         job.stages.note_read("dead_letters", sum(file.rows for file in job.lake.dead_letters.files()))
     for cluster in found:
         if cluster.redrive:
-            cluster.redrive += _same_place(context, said["lake_dir"])
+            cluster.redrive += same_place(said["lake_dir"])
     rows: list[dict[str, object]] = [msgspec.to_builtins(cluster, builtin_types=(datetime,)) for cluster in found]
     if output != "table":
         show_rows(output, [], rows)
@@ -177,10 +174,3 @@ def triage(context: click.Context, /, since: str | None, queue: str, waiting: bo
             f"  letters  {' '.join(map(str, cluster.examples)) or '-'}\n"
             f"  redrive  {cluster.redrive or '-'}\n"
         )
-
-
-def _same_place(context: click.Context, lake: Path) -> str:
-    """Options for a command that shall see the same lake and server as this one, where those are not the defaults."""
-    connection: Connection = context.find_root().obj
-    words = "" if lake == DEFAULT_LAKE else f" --lake {shlex.quote(str(lake))}"
-    return words if connection.url == URL else f"{words} --url {shlex.quote(connection.url)}"

@@ -6,6 +6,7 @@ Spark is imported only when a command runs that needs it; the rest of Holdfast w
 from __future__ import annotations
 
 import importlib.util
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from holdfast.cli.connection import connected, settings
+from holdfast.cli.connection import URL, connected, settings
 from holdfast.cli.output import show_note
 from holdfast.cli.words import size
 from holdfast.errors import InvalidArgument, ServerUnreachable, SparkMissing
@@ -161,6 +162,13 @@ def namespace_of_server(dry_run: bool) -> str:
         if not dry_run:
             raise
         return wanted.namespace or "default"
+
+
+def same_place(lake: Path) -> str:
+    """Options for a command that shall see the same lake and server as this one, where those are not the defaults."""
+    words = "" if lake == DEFAULT_LAKE else f" --lake {shlex.quote(str(lake))}"
+    url = settings().url
+    return words if url == URL else f"{words} --url {shlex.quote(url)}"
 
 
 def parsed(field: str, parse: Callable[[object], int], value: object) -> int:

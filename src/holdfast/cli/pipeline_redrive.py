@@ -23,6 +23,7 @@ from holdfast.cli.pipeline_job import (
     parsed,
     require_spark,
     running,
+    same_place,
     show_time,
     spark_options,
 )
@@ -117,7 +118,8 @@ def redrive(
             if not dry_run and run.chosen:
                 where_to = run.to or "where they came from"
                 confirm(f"Bring back {plural(run.chosen, 'dead letter')} of {run.queue} to {where_to}?", yes)
-                show_note(f"Audit id {run.id}. If this is interrupted, go on with: redrive --audit {run.id}")
+                go_on = f"holdfast pipeline redrive --audit {run.id}{same_place(said['lake_dir'])}"
+                show_note(f"Audit id {run.id}. If this is interrupted, go on with: {go_on}")
         if not dry_run and run.chosen:
             if letters is not None:
                 kept.begin(run, letters)
@@ -260,7 +262,13 @@ def runs(run: str, lake_dir: Path, output: str) -> None:
         found = kept.get(run)
         fields: dict[str, object] = msgspec.to_builtins(found, builtin_types=(datetime,))
         fields["unmoved"] = [f"{one.id}: {one.problem or _WHY.get(one.why, one.why)}" for one in found.unmoved]
-        show_one(output, {**fields, "standing": _standing(found)})
+        standing = _standing(found)
+        if output == "table":
+            told = {name: value for name, value in fields.items() if value not in (None, "", 0, False, [], {})}
+            fields = told | {name: _counts(fields[name]) for name in ("not_moved", "not_undone") if name in told}
+            show_one(output, {**fields, "standing": _counts(standing)})
+        else:
+            show_one(output, {**fields, "standing": standing})
         return
     found_all = kept.all()
     if output != "table":
@@ -284,6 +292,12 @@ def runs(run: str, lake_dir: Path, output: str) -> None:
             for one in found_all
         ],
     )
+
+
+def _counts(counted: object) -> str:
+    """Counts by name, for people."""
+    assert isinstance(counted, dict)
+    return ", ".join(f"{number:,} {name}" for name, number in counted.items())
 
 
 def _standing(run: Run) -> dict[str, int]:

@@ -20,6 +20,7 @@ from holdfast.cli.pipeline_job import (
     namespace_of_server,
     require_spark,
     running,
+    same_place,
     spark_options,
 )
 from holdfast.cli.words import plural
@@ -103,7 +104,8 @@ def replay(
                 show_rows(output, ["at", "message_id", "key", "text"], seen.sample)
             if todo:
                 confirm(f"Store {plural(run.chosen, 'message')} of {run.queue} in {run.to}{_lasting(run, seen)}?", yes)
-                show_note(f"Audit id {run.id}. If this is interrupted, go on with: replay --audit {run.id}")
+                go_on = f"holdfast pipeline replay --audit {run.id}{same_place(said['lake_dir'])}"
+                show_note(f"Audit id {run.id}. If this is interrupted, go on with: {go_on}")
         if todo:
             _replay(context, job, run, chosen)
     if dry_run or not run.chosen:

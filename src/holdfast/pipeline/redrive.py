@@ -137,7 +137,7 @@ class Mover:
                 if not run.stopped and not run.canary_passed:
                     self._watch(moved, wait_seconds)
             if not run.stopped:
-                run.canary_passed = True
+                run.canary_passed = run.canary > 0
                 self._move(left, rate, full_seconds)
             if run.moved:
                 run.by = self._client.redrive_audit(run.queue, run.id).by
