@@ -203,6 +203,21 @@ def test_browsing_finds_what_stands_behind_many_delayed_messages_that_have_falle
     assert bench.queue.depth == 0
 
 
+def test_browsing_passes_by_what_is_gone_in_bounded_pieces() -> None:
+    bench = Bench()
+    bench.enqueue(*[f"n{n}" for n in range(25_000)])
+    while leased := bench.lease(5_000):
+        bench.settle(leased)
+    bench.enqueue("last", "very last")
+    pages, cursor, found = 0, "", []
+    while pages == 0 or cursor:
+        page = admin.browse(bench.engine, NAME, 1, cursor, "", "", bench.now)
+        pages, cursor = pages + 1, page.cursor
+        found += [message.payload for _, message, _ in page.messages]
+    assert found == [b"last", b"very last"]
+    assert pages <= 5
+
+
 def test_what_one_cursor_has_passed_waits_for_the_other() -> None:
     bench = Bench(groups=())
     for group in ("one", "two"):

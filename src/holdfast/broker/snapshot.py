@@ -162,7 +162,7 @@ def _waiting(engine: Engine, queue: Queue, shard: Shard, now: int) -> Iterator[l
     place = (queue.record.namespace, queue.record.name, shard.partition)
     first = 1
     while first:
-        page = engine.step(queue, shard, Browse(first, PAGE_MESSAGES, PAGE_BYTES), now)
+        page = engine.step(queue, shard, Browse(first, PAGE_MESSAGES, PAGE_BYTES, look=PAGE_MESSAGES), now)
         assert isinstance(page, Browsed)
         first = page.next_seq
         rows: list[Live] = []

@@ -304,17 +304,19 @@ def browse(shard: Shard, command: Browse, _now: int, effects: Effects) -> None:
     at = max(command.first, 1)
     left = command.look or last
     while at <= last and len(found) < command.limit and size < command.max_bytes and left > 0:
-        chunk = chunk_for(shard, min(command.limit - len(found), left), command.max_bytes - size)
+        chunk = chunk_for(shard, left, command.max_bytes - size)  # not by what is still to be found: many may be gone
         messages = log(shard, at, last, chunk)
-        left -= len(messages)
+        left -= chunk
         spots = liveness(shard, messages)
         shard.want_masks(message.seq for message in messages)
-        for message in messages:
-            live = spots[message.seq].live
-            if live is not Live.GONE:
-                found.append((message, standings(shard, message, live)))
-                size += len(message.payload)
         at = messages[-1].seq + 1 if len(messages) == chunk else last + 1
+        shown = [message for message in messages if spots[message.seq].live is not Live.GONE]
+        room = command.limit - len(found)
+        if len(shown) > room:
+            at = shown[room].seq
+        for message in shown[:room]:
+            found.append((message, standings(shard, message, spots[message.seq].live)))
+            size += len(message.payload)
     effects.reply = Browsed(found, at if at <= last else 0)
 
 
