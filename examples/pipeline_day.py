@@ -116,7 +116,8 @@ def export(engine: Engine, exporter: Exporter) -> None:
 @contextmanager
 def serving(data: Path) -> Iterator[str]:
     """`holdfast serve` on the day's data. Its address."""
-    command = ["serve", "--data-dir", str(data), "--http", "127.0.0.1:0", "--log-format", "json"]
+    command = ["serve", "--data-dir", str(data), "--log-format", "json"]
+    command += ["--http", "127.0.0.1:0", "--mqtt", "127.0.0.1:0"]  # free ports: another server may run here
     with subprocess.Popen(  # noqa: S603 - our own command
         [sys.executable, "-m", "holdfast.cli", *command], stderr=subprocess.PIPE, text=True
     ) as server:
@@ -137,9 +138,13 @@ def bring_back(client: SyncClient, lake: Lake, spark: SparkSession, worst: Clust
         sets=["payload.amount = round(payload.amount)", "payload.repaired = true"],
     )
     redrive(client, lake, spark, Stages(), plan(lake, spark, run))
-    for message in client.receive(worst.source_queue, group="workers", limit=run.moved):
-        assert message.json()["repaired"] is True
-        message.ack()
+    left = run.moved
+    while left and (messages := client.receive(worst.source_queue, group="workers", limit=left, wait="10s")):
+        for message in messages:
+            assert message.json()["repaired"] is True
+            message.ack()
+        left -= len(messages)
+    assert not left
     return run
 
 

@@ -71,6 +71,8 @@ def test_following_a_live_server_is_exact_over_a_kill_and_ends_when_told(tmp_pat
         str(data),
         "--http",
         "127.0.0.1:0",
+        "--mqtt",
+        "127.0.0.1:0",
         "--log-format",
         "json",
     ]
