@@ -561,6 +561,13 @@ class FormatUnknown(StoreError):
     code = "format_unknown"
 
 
+class FormatTooOld(StoreError):
+    """{path} was written in format {found}; this version reads formats {oldest} to {known}. Nothing was changed.
+    First start a version on it that reads format {found} and writes a later one, or choose another --data-dir."""
+
+    code = "format_too_old"
+
+
 class LakeUnavailable(StoreError):
     """The journal cannot be written to {path}: {problem}. It stays in the store, which grows until this works again:
     make room, or give the server's user the right to write there."""

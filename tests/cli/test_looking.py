@@ -76,6 +76,15 @@ def test_doctor_says_what_is_wrong_and_what_to_do(shell: Shell, tmp_path: Path) 
     assert found["server"]["advice"].startswith("Start it with `holdfast serve`")
 
 
+def test_doctor_says_that_a_store_is_of_another_version(shell: Shell, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    store.mkdir()
+    (store / "FORMAT").write_text("99\n")
+    found = findings(shell, "--data-dir", str(tmp_path), code=1)
+    assert found["store"]["found"].startswith(f"{store} was written in format 99")
+    assert found["store"]["advice"] == "Install a newer Holdfast."
+
+
 def test_a_namespace_that_is_not_the_credentials_own_does_nothing(shell: Shell) -> None:
     shell.done("--namespace", "default", "send", "q", "x")
     other = shell.run("--namespace", "acme", "queue", "purge", "q", "--yes")

@@ -28,7 +28,8 @@ from holdfast.errors import (
     StoreUnavailable,
 )
 from holdfast.store import RocksStore
-from holdfast.store.rocks import FORMAT, MIGRATIONS, _rows
+from holdfast.store.formats import FORMAT, MIGRATIONS
+from holdfast.store.rocks import _rows
 from holdfast.store.rocks_sweep import Span, merged, widened
 from holdfast.store.rocks_tuning import FAMILIES
 

@@ -27,7 +27,7 @@ from holdfast.cli.output import show_note, show_one_line, show_rows
 from holdfast.cli.words import size
 from holdfast.config import Config, load
 from holdfast.config.kinds import split_address
-from holdfast.errors import Forbidden, HoldfastError, ServerUnreachable, Unauthenticated
+from holdfast.errors import Forbidden, HoldfastError, ServerUnreachable, StoreError, Unauthenticated
 
 if TYPE_CHECKING:
     from holdfast.client import SyncClient
@@ -115,10 +115,26 @@ def _store(config: Config) -> Iterator[Finding]:
         yield Finding("store", "problem", f"{existing} cannot be written", advice)
         return
     holder = _holder(path / "store" / "holder")
-    made = (path / "store" / "FORMAT").exists()
-    state = f"in use by pid {holder}" if holder else "not in use" if made else "will be made at the first start"
+    try:
+        found = _format(path / "store")
+    except StoreError as error:
+        problem, _, advice = str(error).partition(". ")
+        yield Finding("store", "problem", problem, advice)
+        return
+    state = f"in use by pid {holder}" if holder else "not in use" if found else "will be made at the first start"
     yield Finding("store", "ok", f"{config.store.kind} in {path.absolute()}, {state}")
     yield from _disk(config, existing)
+
+
+def _format(store: Path) -> int | None:
+    """The format of the store in a directory, if there is one. Raises StoreError for one that cannot be opened here."""
+    from holdfast.store.directory import format_of  # noqa: PLC0415 - it needs the server's libraries
+    from holdfast.store.formats import check  # noqa: PLC0415
+
+    found = format_of(store)
+    if found is not None:
+        check(store, found)
+    return found
 
 
 def _holder(file: Path) -> str:

@@ -44,7 +44,9 @@ Changing a record
   3. Before the change, `python -m tests.formats.write NAME`: that writes tests/formats/NAME.tar.gz, a data directory of
      the old version. After it, see tests/formats/test_formats.py open that and find everything as it was.
   4. msgpack records (heads, queues) may gain fields at the end with a default; that needs no new version.
-  5. Say it in CHANGELOG.md. A change that older code would misread also raises FORMAT in store/rocks.py.
+  5. Raise FORMAT in store/formats.py, also for a new field or table: older code would drop what it does not know. Add
+     the step there; `python -m tests.formats.layouts` then keeps the bytes of the new number beside those of the old.
+  6. Say it in CHANGELOG.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The directory of a store on disk: who holds it, which format it is in, how much room there is.
 
     holder   locked while the store is open; names the process, so that a second one can be told whom to stop
-    FORMAT   the number of the layout of everything below; written last when a store is created
+    FORMAT   the number of the layout of everything below (store/formats.py); written last when a store is created
     files    the inventory of a store that was closed in order (store/inventory.py)
     db/      the files of the engine
 
@@ -72,12 +72,7 @@ class Directory:
 
     def format(self) -> int | None:
         """The format number, or None when no store has been completed here yet."""
-        text = self.read("FORMAT")
-        if text is None:
-            return None
-        if not text.strip().isdecimal():
-            raise StoreCorrupt(path=self.path / "FORMAT", problem=f"it should hold a number and holds {text[:40]!r}")
-        return int(text)
+        return format_of(self.path)
 
     def set_format(self, number: int) -> None:
         """Write the format number."""
@@ -99,12 +94,7 @@ class Directory:
 
     def read(self, name: str) -> str | None:
         """The text of a small file, None if there is none."""
-        try:
-            return (self.path / name).read_text(errors="replace")
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise StoreCorrupt(path=self.path / name, problem=error.strerror or str(error)) from error
+        return _text(self.path / name)
 
     def remove(self, name: str) -> None:
         """Remove a small file, durably."""
@@ -135,6 +125,25 @@ class Directory:
             except FileNotFoundError:
                 continue  # the engine deleted it while we looked: it occupies nothing
         return total
+
+
+def format_of(path: Path) -> int | None:
+    """The format number of the store in a directory, whoever holds it; None when none has been completed there yet."""
+    text = _text(path / "FORMAT")
+    if text is None:
+        return None
+    if not text.strip().isdecimal() or not int(text):
+        raise StoreCorrupt(path=path / "FORMAT", problem=f"it should hold a number and holds {text[:40]!r}")
+    return int(text)
+
+
+def _text(file: Path) -> str | None:
+    try:
+        return file.read_text(errors="replace")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StoreCorrupt(path=file, problem=error.strerror or str(error)) from error
 
 
 def _sync_names(directory: Path) -> None:

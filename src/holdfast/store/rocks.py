@@ -5,8 +5,8 @@ log to the disk, without the GIL. The directory's lock keeps other processes out
 at each write; it is stored under a key that no table has.
 
 Tuning stands in store/rocks_tuning.py, the open database in store/rocks_handles.py, removal of garbage in
-store/rocks_sweep.py, the meaning of errors in store/rocks_errors.py, the directory in store/directory.py, the check
-for lost files in store/inventory.py.
+store/rocks_sweep.py, the meaning of errors in store/rocks_errors.py, the directory in store/directory.py, its formats
+in store/formats.py, the check for lost files in store/inventory.py.
 
 Errors are raised outside of the `except` that met them: a chained error keeps the frames it came through, those keep
 iterators, and those keep RocksDB open, so that it could not be opened again.
@@ -15,17 +15,17 @@ iterators, and those keep RocksDB open, so that it could not be opened again.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
 
 from rocksdict import Checkpoint, Rdict, WriteBatch
 
 from holdfast.core.effects import Op
 from holdfast.core.records import Table
-from holdfast.errors import DiskFull, Fenced, FormatUnknown, StoreCorrupt, StoreError
-from holdfast.store import inventory
+from holdfast.errors import DiskFull, Fenced, StoreCorrupt, StoreError
+from holdfast.store import formats, inventory
 from holdfast.store.directory import Directory
+from holdfast.store.formats import FORMAT, MIGRATIONS, Migration
 from holdfast.store.rocks_errors import too_many_skipped, translate
 from holdfast.store.rocks_handles import Handles
 from holdfast.store.rocks_sweep import Span
@@ -36,15 +36,6 @@ from holdfast.store.rocks_tuning import (
     WRITE_BUFFER_BYTES,
     range_options,
 )
-
-# The layout of a data directory: families, key prefixes, what a key without a table means. Raise it when code of the
-# old number would misread the new layout, and add the step from the old number to MIGRATIONS.
-FORMAT: Final = 1
-
-# A step gets the RocksDB directory (closed, locked by us), opens it in the shape of its own version and leaves it in
-# that of the next. It may be run again after a crash in the middle.
-Migration = Callable[[Path], None]
-MIGRATIONS: Final[Mapping[int, Migration]] = {}
 
 
 class RocksStore:
@@ -71,10 +62,14 @@ class RocksStore:
         self._syncing = threading.Lock()  # the database is not torn down under a sync on its worker thread
         self._directory = Directory(Path(path))
         try:
+            found = self._directory.format()
+            if found is not None:
+                formats.check(self._directory.path, found, format_number, migrations)
             inventory.check(self._directory)
-            fresh = self._check_format(format_number, migrations)
-            self._open(create=fresh)
-            if fresh:
+            if found is not None:
+                self._bring_forward(found, format_number, migrations)
+            self._open(create=found is None)
+            if found is None:
                 self._complete(format_number)
         except BaseException:
             self._tear_down()
@@ -83,24 +78,14 @@ class RocksStore:
 
     # --- opening and closing ----------------------------------------------------------------------------------------
 
-    def _check_format(self, known: int, migrations: Mapping[int, Migration]) -> bool:
-        """Bring the directory to the known format. True when there is no store in it yet."""
-        found = self._directory.format()
-        if found is None:
-            return True
-        if found > known:
-            raise FormatUnknown(path=self._directory.path, found=found, known=known)
-        while found < known:
-            self._migrate(found, migrations)
-            found += 1
-            self._directory.set_format(found)
-        return False
+    def _bring_forward(self, found: int, known: int, migrations: Mapping[int, Migration]) -> None:
+        for number in range(found, known):
+            self._migrate(migrations[number])
+            self._directory.set_format(number + 1)
 
-    def _migrate(self, found: int, migrations: Mapping[int, Migration]) -> None:
-        if found not in migrations:
-            raise StoreCorrupt(path=self._directory.path, problem=f"there is no format {found}")
+    def _migrate(self, migration: Migration) -> None:
         try:
-            migrations[found](self._directory.data)
+            migration(self._directory.data)
         except StoreError:
             raise
         except Exception as error:  # noqa: BLE001 - the binding raises nothing more specific

@@ -1,0 +1,40 @@
+"""The formats of a data directory, by number, and the steps from one to the next.
+
+    1   the first one
+    2   leases of one call in one record (LEASES), workflow state, transactions in lots, audited redrives and jobs of
+        redrives, messages for some groups only. Code of 1 would not see the leases, and deliver those messages twice
+
+A directory says its number in the file FORMAT. One that is newer than this code is refused, since what it would not
+see it could not keep; one that is older is brought forward step by step, or refused where there is no step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from holdfast.errors import FormatTooOld, FormatUnknown
+
+# Everything on disk counts: records and keys, tables, families and key prefixes. Raise it with every change of those,
+# as core/records.py says: tests/formats keeps the bytes of each number, and fails when they change and it does not.
+FORMAT: Final = 2
+
+# A step gets the directory of the engine (closed, locked by us), opens it in the shape of its own version and leaves it
+# in that of the next. It may be run again after a crash in the middle.
+Migration = Callable[[Path], None]
+
+
+def reads_as_it_is(_path: Path) -> None:
+    """The step to a format whose code reads every record of the one before."""
+
+
+MIGRATIONS: Final[Mapping[int, Migration]] = {1: reads_as_it_is}
+
+
+def check(path: Path, found: int, known: int = FORMAT, migrations: Mapping[int, Migration] = MIGRATIONS) -> None:
+    """Refuse a directory of another format, unless there are steps from it to the known one."""
+    if found > known:
+        raise FormatUnknown(path=path, found=found, known=known)
+    if missing := [number for number in range(found, known) if number not in migrations]:
+        raise FormatTooOld(path=path, found=found, oldest=missing[-1] + 1, known=known)
