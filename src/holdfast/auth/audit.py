@@ -5,8 +5,8 @@
 
 `result` is `ok` or the code of the error. Fronts write an entry for everything that needs `admin`, refusals included,
 and for nothing else: it is about people, not about messages. A line is in the operating system's hands before the act
-is answered, so it survives the process. Over HTTP an act is answered only when its line is on disk; lines of MQTT, and
-those of refusals, are synced within moments, on a thread.
+is answered, so it survives the process. An act that was done is answered only when its line is on disk; lines of
+refusals are synced within moments, on a thread.
 
 Refusals are written only so often, and the rest of them counted: nobody may push out what was done by being refused.
 Files are numbered when they are full (`audit.log.1` is the youngest) and the oldest is deleted.

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -10,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.config import AuditSettings
+from holdfast.core.commands import Draft
 from holdfast.mqtt.codec import V5, V311, Properties, Publish
 from holdfast.store import open_store
 from tests.auth.rig import settings, user, write_users
@@ -147,6 +151,46 @@ async def test_administration_is_for_administrators(guarded: Server) -> None:
     assert (await producer.publish("$admin/queue/jobs/new/config", b"{}")).reason_code == 0x87
     assert (await ops.subscribe("$admin/queue/jobs/new/stats")).reason_codes == (0,)
     assert (await producer.subscribe("$admin/queue/jobs/new/stats")).reason_codes == (0x87,)
+
+
+# --- the audit log ---------------------------------------------------------------------------------------------------
+
+
+async def test_an_act_is_answered_when_its_line_in_the_audit_log_is_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store("memory", tmp_path / "store")
+    server = Server(config_for(tmp_path), store)
+    await server.start()
+    ops, other = await server.client("ops"), await server.client("other")
+    reached, free = threading.Event(), threading.Event()
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        if os.fstat(descriptor).st_ino == (tmp_path / "audit.log").stat().st_ino:
+            reached.set()
+            assert free.wait(60)
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    try:
+        act = asyncio.create_task(ops.publish("$admin/queue/create", b'{"name": "jobs"}'))
+        await until(reached.is_set)
+        await server.node.enqueue((SPACE, "jobs"), [Draft(b"x")], "http")  # durable, as the records of the act are
+        assert json.loads((tmp_path / "audit.log").read_text())["act"] == "queue.create"
+        later = asyncio.create_task(other.publish("$queue/jobs", b"y"))
+        await until(lambda: server.depth("jobs") == 2)
+        await server.node.enqueue((SPACE, "jobs"), [Draft(b"z")], "http")
+        third = await server.client("third")
+        await third.ping()
+        assert not act.done()
+        assert not later.done()  # its answer is behind
+    finally:
+        free.set()
+    assert (await act).reason_code == 0
+    assert (await later).reason_code == 0
+    await server.stop()
+    store.close()
 
 
 # --- switched off ---------------------------------------------------------------------------------------------------

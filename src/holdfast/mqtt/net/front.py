@@ -11,6 +11,7 @@ import asyncio
 import secrets
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Final
 
@@ -31,6 +32,7 @@ from holdfast.mqtt.connection import Connection
 from holdfast.mqtt.hub import Hub
 from holdfast.mqtt.net.link import Link
 from holdfast.mqtt.net.meter import Traffic
+from holdfast.mqtt.net.releases import Releases
 from holdfast.mqtt.net.rights import Rights, audited
 from holdfast.mqtt.net.trickle import Trickle
 from holdfast.mqtt.net.websocket import Endpoint
@@ -63,8 +65,10 @@ class MqttFront:
         self._node = node
         self._gate = gate
         self._bridge = (
-            QueueBridge(node, config.mqtt.prefetch, gate.admit, partial(audited, gate)) if config.mqtt.queues else None
+            QueueBridge(node, config.mqtt.prefetch, gate.admit, self._audited) if config.mqtt.queues else None
         )
+        self._administered = False  # something was, in this turn
+        self._releases = Releases(gate.audit.synced)
         self._hub: Hub | None = None
         self._links: set[Link] = set()
         self._full: set[Link] = set()  # links that are not read because too much of theirs is unanswered
@@ -152,6 +156,7 @@ class MqttFront:
                 hub.close(connection, reasons.SERVER_SHUTTING_DOWN, "the server is shutting down", now)
             self._soon()
             await asyncio.shield(self._node.commit.durable())
+            await self._releases.finish()
         if self._links:  # each is closed, or cut after a while
             await self._empty.wait()
         if self in self._node.companions:
@@ -282,6 +287,13 @@ class MqttFront:
             self._hub.lost(link.connection, self._node.clock())
             self._soon()
 
+    @contextmanager
+    def _audited(self, connection: Connection, act: str, queue: str) -> Iterator[None]:
+        """Around an act of administration: the audit log has it on disk before it is answered."""
+        with audited(self._gate, connection, act, queue):
+            yield
+        self._administered = True
+
     # --- the turn ---------------------------------------------------------------------------------------------------
 
     def _soon(self) -> None:
@@ -297,8 +309,10 @@ class MqttFront:
             if self._hub is not hub:  # the store failed meanwhile
                 return []
         turn = self._turn = hub.take()
+        administered, self._administered = self._administered, False
         if turn.held:
-            self._node.commit.when_synced(partial(self._release, hub, turn))
+            release = partial(self._release, hub, turn)
+            self._node.commit.when_synced(partial(self._releases.durable, release, administered=administered))
         return turn.ops
 
     def written(self) -> None:
@@ -311,7 +325,7 @@ class MqttFront:
             self._arm(turn.due)
 
     def _release(self, hub: Hub, turn: Turn) -> None:
-        """The turn is durable."""
+        """The turn is durable, and so is what the audit log has to say of it."""
         if self._hub is not hub:
             return
         for output in turn.held:

@@ -1,0 +1,44 @@
+"""Turns whose records are durable, in their order: where something was administered, the audit log must be on disk too.
+
+A turn that waits for the audit log holds up those behind it, since the answers of a connection are one stream. That is
+one sync of a small file, and only when somebody administers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+Release = Callable[[], None]
+
+
+class Releases:
+    """`synced` waits until everything that was written to the audit log is on disk."""
+
+    def __init__(self, synced: Callable[[], Awaitable[None]]) -> None:
+        self._synced = synced
+        self._waiting: deque[tuple[Release, bool]] = deque()
+        self._task: asyncio.Task[None] | None = None
+
+    def durable(self, release: Release, *, administered: bool) -> None:
+        """The next turn's records are on disk: let its answers go as soon as they may."""
+        if not administered and not self._waiting:
+            release()
+            return
+        self._waiting.append((release, administered))
+        if len(self._waiting) == 1:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        while self._waiting:
+            release, administered = self._waiting[0]
+            if administered:
+                await self._synced()
+            release()
+            self._waiting.popleft()
+
+    async def finish(self) -> None:
+        """Wait until nothing waits."""
+        if self._task is not None:
+            await asyncio.shield(self._task)
