@@ -1,7 +1,7 @@
 """The ways to a broker, and the stores under it. Each test has queues of its own, so a module shares one broker.
 
-Time passes by `broker.advance`, never by waiting. Over MQTT messages are sent and settled (see `over_mqtt`); tests
-marked `api_only` say something for which MQTT has no words.
+Time passes by `broker.advance`, never by waiting. Over MQTT messages are sent, consumed and settled, and queues made
+and changed (see `over_mqtt`); tests marked `api_only` say something for which MQTT has no words, and the mark says why.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ list, and says when a connection is lost or a deadline has come. State changes a
 
     hub.receive(connection, decoder.feed(data), now)     # as often as data arrived
     turn = hub.take()
-    store.write(epoch, turn.ops); send each of turn.now; sync; send each of turn.held; hub.synced(turn.number)
+    store.write(epoch, turn.ops); send each of turn.now; sync; send each of turn.held and of hub.synced(turn.number)
 
 `now` is epoch microseconds. If the store fails the hub is ahead of it and must be thrown away, and a new one loaded.
 """
@@ -47,7 +47,7 @@ from holdfast.mqtt.session import Session, Show
 from holdfast.mqtt.settings import MqttSettings
 from holdfast.mqtt.subscriptions import Subscriptions
 from holdfast.mqtt.timers import Timers
-from holdfast.mqtt.turns import Turn, Turns
+from holdfast.mqtt.turns import Output, Turn, Turns
 
 
 class Hub:
@@ -312,6 +312,6 @@ class Hub:
         """End the turn: everything that is to be done since the last one."""
         return self._turns.take(self._timers.next_due())
 
-    def synced(self, number: int) -> None:
-        """The batches of turn `number` and of all before it are durable."""
-        self._turns.mark_synced(number)
+    def synced(self, number: int) -> list[Output]:
+        """The batches of turn `number` and of all before it are durable. What may be sent now."""
+        return self._turns.mark_synced(number)

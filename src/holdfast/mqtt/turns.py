@@ -2,7 +2,9 @@
 
 The output of a connection is one ordered stream. Once something in it must wait for a sync, everything behind it waits
 too, also in later turns, until that sync is reported: so PUBACKs stay in order [MQTT-4.6.0-2], a retained message does
-not overtake its SUBACK, and an alias is set before it is used. Records of a turn are one batch.
+not overtake its SUBACK, and an alias is set before it is used. What only waits behind something of an earlier turn goes
+out with that one's sync, not with its own turn's: else what comes after that sync would overtake it. Records of a turn
+are one batch.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ class Output(NamedTuple):
 
 class Turn(NamedTuple):
     """What is to be done: write `ops` as one batch, send `now` at once, and `held` when the batches of this turn and of
-    all before it are durable; then call `Hub.synced` with `number`. `due`: when `Hub.tick` must be called."""
+    all before it are durable; then call `Hub.synced` with `number`, and send what that gives. `due`: when `Hub.tick`
+    must be called."""
 
     number: int
     ops: list[Op]
@@ -36,7 +39,7 @@ class Turn(NamedTuple):
 class Turns:
     """Gathers one turn after another."""
 
-    __slots__ = ("_awaiting", "_dirty", "number", "ops", "synced")
+    __slots__ = ("_awaiting", "_behind", "_dirty", "number", "ops", "synced")
 
     def __init__(self) -> None:
         self.number = 1
@@ -44,6 +47,7 @@ class Turns:
         self.ops: list[Op] = []
         self._dirty: list[Connection] = []
         self._awaiting: dict[int, dict[Connection, int]] = {}  # PUBACKs held, by turn
+        self._behind: dict[int, dict[Connection, None]] = {}  # whose output waits for the sync of an earlier turn
 
     def send(self, connection: Connection, data: bytes) -> None:
         if connection.held or connection.held_turn > self.synced:
@@ -93,7 +97,7 @@ class Turns:
         """PUBACKs were sent; while they are held the client's messages count against our Receive Maximum."""
         if connection.held_turn > self.synced:
             connection.held_acks += count
-            held = self._awaiting.setdefault(self.number, {})
+            held = self._awaiting.setdefault(connection.held_turn, {})
             held[connection] = held.get(connection, 0) + count
 
     def close(self, connection: Connection) -> None:
@@ -110,6 +114,9 @@ class Turns:
             closing = connection.closing
             if connection.held_turn <= self.synced:  # the sync it waited for may have ended within this turn
                 now.append(Output(connection, b"".join(connection.out + connection.held), closing))
+            elif connection.held_turn < self.number:
+                self._behind.setdefault(connection.held_turn, {})[connection] = None
+                continue
             else:
                 if connection.out:
                     now.append(Output(connection, b"".join(connection.out), close=False))
@@ -122,8 +129,16 @@ class Turns:
         self._dirty = []
         return turn
 
-    def mark_synced(self, number: int) -> None:
+    def mark_synced(self, number: int) -> list[Output]:
+        """A turn and all before it are durable: what waited behind them, in later turns."""
         self.synced = max(self.synced, number)
+        freed: list[Output] = []
+        for turn in [turn for turn in self._behind if turn <= number]:
+            for connection in self._behind.pop(turn):
+                if connection.held_turn <= self.synced:  # else it goes with the turn that it has to wait for since
+                    freed.append(Output(connection, b"".join(connection.held), connection.closing))
+                    connection.held.clear()
         for turn in [turn for turn in self._awaiting if turn <= number]:
             for connection, count in self._awaiting.pop(turn).items():
                 connection.held_acks -= count
+        return freed

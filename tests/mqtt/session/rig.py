@@ -165,13 +165,13 @@ class Rig:
         self.unsynced.append(turn)
         return turn
 
-    def sync(self) -> None:
-        """Sync and send what waited."""
+    def sync(self, most: int = 1_000_000) -> None:
+        """Sync and send what waited; `most`: how many turns are reported, the oldest first."""
         self.store.sync()
-        turns, self.unsynced = self.unsynced, []
+        turns, self.unsynced = self.unsynced[:most], self.unsynced[most:]
         for turn in turns:
             self._send(turn.held)
-            self.hub.synced(turn.number)
+            self._send(self.hub.synced(turn.number))
 
     def settle(self) -> Turn:
         turn = self.turn()

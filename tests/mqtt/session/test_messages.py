@@ -17,6 +17,8 @@ from holdfast.mqtt.codec import (
     PubRec,
     PubRel,
     SubAck,
+    Subscribe,
+    Subscription,
 )
 from tests.mqtt.session.rig import Rig, payloads
 
@@ -129,6 +131,37 @@ def test_an_answer_waits_for_the_sync_if_a_persistent_session_got_the_message() 
     assert publisher.take() == []
     rig.sync()
     assert publisher.take() == [PubAck(1), PubAck(2, 0x10), PubAck(3, 0x10)]  # [MQTT-4.6.0-2]
+
+
+def test_what_waits_behind_an_answer_is_not_overtaken_by_what_comes_when_that_may_go() -> None:
+    rig = Rig()
+    publisher = rig.connect("p")
+    client = rig.connect("c", expiry=100)
+    client.send(Subscribe(9, (Subscription("t", 0),)), settle=False)
+    rig.turn()  # its SUBACK waits for the sync
+    publisher.send(Publish("t", b"1"), settle=False)
+    rig.turn()
+    assert client.take() == []
+    rig.sync(1)
+    publisher.send(Publish("t", b"2"), settle=False)
+    rig.turn()
+    rig.sync()
+    suback, *publishes = client.take()
+    assert isinstance(suback, SubAck)
+    assert payloads(publishes) == [b"1", b"2"]  # [MQTT-4.6.0-5]
+
+
+def test_a_connection_that_is_closed_behind_an_answer_is_closed_after_it() -> None:
+    rig = Rig()
+    client = rig.connect("c", expiry=100)
+    client.send(Subscribe(9, (Subscription("t", 0),)), settle=False)
+    rig.turn()
+    rig.hub.close(client.connection, 0x8B, "shutting down", rig.now)
+    rig.turn()
+    assert (client.take(), client.closed) == ([], False)
+    rig.sync(1)
+    assert [type(packet) for packet in client.take()] == [SubAck, Disconnect]
+    assert client.closed
 
 
 def test_transient_sessions_write_nothing_and_are_answered_at_once() -> None:

@@ -330,7 +330,8 @@ class MqttFront:
             return
         for output in turn.held:
             self._send(output)
-        hub.synced(turn.number)
+        for output in hub.synced(turn.number):
+            self._send(output)
         if self._full:
             for link in [link for link in self._full if link.connection is None or not link.connection.held_acks]:
                 self._full.discard(link)
