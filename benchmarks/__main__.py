@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import structlog
 
-from benchmarks import backlog, cost, fronts, hotkey, mqtt_codec, raw, speed, timers, topics, waiting
+from benchmarks import backlog, cost, fronts, hotkey, mqtt_codec, raw, speed, timers, topics, transfer, waiting
 
 BENCHMARKS: dict[str, Callable[[], None]] = {
     "raw": raw.main,
@@ -19,6 +19,7 @@ BENCHMARKS: dict[str, Callable[[], None]] = {
     "timers": timers.main,
     "mqtt_codec": mqtt_codec.main,
     "topics": topics.main,
+    "transfer": transfer.main,
     "waiting": waiting.main,
 }
 

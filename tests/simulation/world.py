@@ -14,6 +14,7 @@ from random import Random
 from holdfast.broker.transactions import TransactionLimits
 from holdfast.core import (
     admin,
+    committing,
     deadlines,
     effects,
     enqueue,
@@ -34,7 +35,20 @@ START = EPOCH_MS * 1000 + 40 * 24 * 3600 * SECOND
 SIZE_MAX = 64
 NAMED_DEAD_QUEUE = "graves"
 
-_MODULES = (admin, deadlines, effects, enqueue, groups, lanes, leasing, reading, shard, sweeps, transactions)
+_MODULES = (
+    admin,
+    committing,
+    deadlines,
+    effects,
+    enqueue,
+    groups,
+    lanes,
+    leasing,
+    reading,
+    shard,
+    sweeps,
+    transactions,
+)
 
 
 @dataclass(frozen=True)
@@ -142,6 +156,7 @@ def _constants(random: Random) -> dict[str, int]:
         "WINDOW": window,
         "WINDOW_MAX": window * random.choice((1, 2, 4)),
         "CHUNK": random.choice((1, 2, 5, 64)),
+        "SPAN": window - 1,
         "MOVE_BYTES": random.choice((1, 100, 8 << 20)),
         "DUE_CHUNK": random.choice((1, 2, 50)),
         "EXPIRY_CHUNK": random.choice((1, 2, 16)),

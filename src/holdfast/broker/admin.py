@@ -53,7 +53,7 @@ from holdfast.errors import (
 BROWSE_BYTES = 8 << 20  # payloads looked at in one piece of browsing
 BROWSE_RECORDS = 10_000  # and records of one partition, live or not: about 50 ms
 
-COMMIT_MESSAGES = 2_000  # that a cursor moves past in one piece, each of which is synced: about 40 ms
+COMMIT_MESSAGES = 4_000  # that a cursor moves past in one piece, each of which is synced: about 15 ms
 
 Clock = Callable[[], int]
 

@@ -10,22 +10,15 @@ from holdfast.core.commands import (
     Bounds,
     Browse,
     Browsed,
-    CursorCommit,
     CursorRange,
     CursorRead,
     Find,
     Look,
-    Progress,
     Standing,
 )
 from holdfast.core.cursors import CursorGroup
 from holdfast.core.effects import Effects, Read
-from holdfast.core.enqueue import place_of
-from holdfast.core.journal import Entry
-from holdfast.core.queue import JournalMode
 from holdfast.core.records import (
-    FLAG_EARLY,
-    FLAG_SOURCED,
     GONE,
     PRIORITY_END,
     Message,
@@ -41,11 +34,10 @@ from holdfast.core.records import (
     settled_key,
 )
 from holdfast.core.shard import TOGETHER, Shard, handles
-from holdfast.core.states import Event, Journalled, State, journal_names
+from holdfast.core.states import State
 from holdfast.errors import CursorOutOfRange, MessageNotFound
 
 CHUNK = 256  # messages a step of a long command handles
-MOVE_BYTES = 8 << 20  # and about how many bytes, where a cursor moves past messages
 
 
 class Live(Enum):
@@ -184,7 +176,7 @@ def cursor_read(shard: Shard, command: CursorRead, _now: int, effects: Effects) 
             at = end
             break
         settled = masks(shard, at, max(min(end, at + chunk) - 1, messages[-1].seq))
-        for message in _visible(shard, cursor, messages, settled):
+        for message in visible(shard, cursor, messages, settled):
             if (found or not command.one_at_least) and size + len(message.payload) > command.max_bytes:
                 at = message.seq
                 break
@@ -198,7 +190,7 @@ def cursor_read(shard: Shard, command: CursorRead, _now: int, effects: Effects) 
     effects.reply = CursorRange(found, at, head.committed, high, head.lost_from, head.lost_to)
 
 
-def _visible(shard: Shard, cursor: CursorGroup, messages: list[Message], settled: dict[int, int]) -> list[Message]:
+def visible(shard: Shard, cursor: CursorGroup, messages: list[Message], settled: dict[int, int]) -> list[Message]:
     """Those a cursor group may see: not removed, and, from before it was made, only what was live then."""
     seen = [message for message in messages if settled.get(message.seq) != GONE]
     old = [message for message in seen if message.seq < cursor.head.made_at and message.seq not in settled]
@@ -206,83 +198,6 @@ def _visible(shard: Shard, cursor: CursorGroup, messages: list[Message], settled
         live = liveness(shard, old)
         seen = [message for message in seen if message.seq not in live or live[message.seq].live is not Live.GONE]
     return seen
-
-
-@handles(CursorCommit)
-def cursor_commit(shard: Shard, command: CursorCommit, _now: int, effects: Effects) -> None:
-    cursor = shard.cursor_group(command.group, "commit")
-    head = cursor.head
-    if command.seq >= shard.head.next_seq:
-        raise CursorOutOfRange(
-            sequence=command.seq,
-            group=command.group,
-            action="commit",
-            partition=shard.partition,
-            low=head.committed,
-            high=shard.head.next_seq - 1,
-        )
-    count = 0
-    if command.seq > head.committed:
-        count = move_on(shard, cursor, command.seq, journal_names(Event.COMMIT), "", effects)
-        head.lost_from = head.lost_to = 0
-    effects.reply = Progress(count, done=head.committed >= command.seq, at=head.committed)
-
-
-def move_on(
-    shard: Shard, cursor: CursorGroup, target: int, event: Journalled | None, reason: str, effects: Effects
-) -> int:
-    """Move a cursor towards `target` by at most a chunk of sequences; what nobody needs any more goes."""
-    first = cursor.head.committed + 1
-    last = min(target, cursor.head.committed + chunk_for(shard, CHUNK, MOVE_BYTES))
-    want_log(shard, first, last, last - first + 1)
-    messages = log(shard, first, last, last - first + 1)
-    settled = masks(shard, first, last)
-    passed = _visible(shard, cursor, messages, settled)
-    leaving = _leaving(shard, cursor, passed, settled, last)
-    live = liveness(shard, leaving)
-    places = {message.seq: place_of(shard, message, live[message.seq].stamp) for message in leaving}
-    shard.want_bodies([seq for seq, place in places.items() if place.flags & (FLAG_SOURCED | FLAG_EARLY)])
-    cursor.head.committed = last
-    cursor.dirty = True
-    for message in leaving:
-        seq = message.seq
-        if live[seq].live is Live.SCHEDULED:
-            unschedule(shard, message, effects)
-            shard.remove_extras(places[seq], effects)
-        elif live[seq].live is Live.READY:
-            shard.unlist(places[seq], effects)
-        shard.gone.append(seq)
-    for seq, mask in settled.items():
-        if unneeded(shard, seq, mask):
-            shard.masks.pop(seq, None)
-            effects.ops.append((Table.SETTLED, settled_key(shard.number, seq), None))
-    ids = [message.id for message in passed]
-    if ids:
-        cursor.count(str(event), len(ids))
-        if shard.config.journal is not JournalMode.OFF:
-            effects.entries.append((Entry.MANY, shard.number, cursor.name, event, reason, ids))
-            effects.rows += len(ids)
-    return len(ids)
-
-
-def _leaving(
-    shard: Shard, cursor: CursorGroup, passed: list[Message], settled: dict[int, int], last: int
-) -> list[Message]:
-    """Those that nobody needs any more once this cursor has passed them: no other cursor, and no leasing group."""
-    others = min([other.head.committed for other in shard.cursors.values() if other is not cursor], default=last)
-    leaving = [message for message in passed if message.seq <= others]
-    if shard.groups:
-        asked = {message.seq: shard.needed(message.seq) for message in leaving}
-        leaving = [
-            message for message in leaving if settled.get(message.seq, 0) & asked[message.seq] == asked[message.seq]
-        ]
-    return leaving
-
-
-def unneeded(shard: Shard, seq: int, mask: int) -> bool:
-    """Whether nobody needs a message any more that the groups of `mask` have settled."""
-    needed = shard.needed(seq)
-    return (mask == GONE or mask & needed == needed) and not shard.kept_by_cursor(seq)
 
 
 def unschedule(shard: Shard, message: Message, effects: Effects) -> None:

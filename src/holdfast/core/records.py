@@ -226,6 +226,19 @@ def read_ready(key: bytes, value: bytes) -> Place:
     return Place(stamp, seq, UNKEYED if hashed == _NO_KEY else hashed, flags, priority, size_bytes)
 
 
+Listed = tuple[int, int, int, int, bytes, int, int]
+"""A row of READY as it lies: shard, priority, stamp, sequence, key hash, flags, size."""
+
+NO_KEY_HASH = _NO_KEY  # in place of a key hash
+_LISTED = Layout(">IBQQ8sBI")
+
+
+def read_listed(rows: list[tuple[bytes, bytes]]) -> list[Listed]:
+    """`read_ready` for many, in half the time."""
+    unpack = _LISTED.unpack
+    return [unpack(key + value) for key, value in rows]
+
+
 def scheduled_value(message_id: int, priority: int, key: bytes, flags: int, size_bytes: int) -> bytes:
     return _SCHEDULED_VALUE.pack(message_id, priority, key or _NO_KEY, flags, size_bytes)
 

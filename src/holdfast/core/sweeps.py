@@ -9,21 +9,12 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from holdfast.core.commands import Tick, Verb
+from holdfast.core.committing import MOVE_BYTES, move_on, unneeded
 from holdfast.core.effects import Doomed, Effects, Read
 from holdfast.core.enqueue import appear, place_of
 from holdfast.core.groups import NEVER, LeaseGroup
 from holdfast.core.leasing import doom, fail, free_key, next_of_keys, verdict
-from holdfast.core.reading import (
-    CHUNK,
-    MOVE_BYTES,
-    Live,
-    chunk_for,
-    liveness,
-    log,
-    move_on,
-    unneeded,
-    unschedule,
-)
+from holdfast.core.reading import CHUNK, Live, chunk_for, liveness, log, unschedule
 from holdfast.core.records import (
     FLAG_DUE,
     FLAG_EARLY,

@@ -1,0 +1,244 @@
+"""Cursor groups move on: by a commit, or because they lag. What nobody needs any more after that goes.
+
+Most of what a cursor passes stands in the order of delivery, where it stands together. So that is read, and not the
+messages: a row of it has all that must be known to remove one, and a range of rows goes by one deletion. Messages are
+read only where something is the matter with them: they were delayed, settled by leasing groups before, or have records
+of their own elsewhere.
+"""
+
+from __future__ import annotations
+
+from operator import itemgetter
+from typing import Final, NamedTuple
+
+from holdfast.core.commands import CursorCommit, Progress
+from holdfast.core.cursors import CursorGroup
+from holdfast.core.effects import RANGE_MIN, Effects, Op, Read, Until, deletions
+from holdfast.core.enqueue import place_of
+from holdfast.core.journal import Entry
+from holdfast.core.queue import JournalMode
+from holdfast.core.reading import CHUNK, GONE_SPOT, Live, chunk_for, liveness, log, unschedule, visible
+from holdfast.core.records import (
+    FLAG_DUE,
+    FLAG_EARLY,
+    FLAG_SOURCED,
+    GONE,
+    KEPT,
+    LAST,
+    NO_KEY_HASH,
+    Listed,
+    Message,
+    Place,
+    Table,
+    keyed_key,
+    read_listed,
+    read_mask,
+    read_message,
+    ready_key,
+    ready_prefix,
+    seq_of,
+    settled_key,
+    shard_key,
+)
+from holdfast.core.shard import Shard, handles
+from holdfast.core.states import Event, Journalled, journal_names
+from holdfast.errors import CursorOutOfRange
+
+SPAN = 4_000  # sequences a cursor moves past in one step: about 15 ms
+MOVE_BYTES = 8 << 20  # about how many bytes of messages are read for it, at most
+
+# Where what stands in a Listed.
+PRIORITY: Final = 1
+STAMP: Final = 2
+SEQ: Final = 3
+KEY: Final = 4
+FLAGS: Final = 5
+SIZE: Final = 6
+
+
+class Ahead(NamedTuple):
+    """What a cursor comes to up to and including `last`."""
+
+    last: int
+    settled: dict[int, int]
+    listed: list[Listed]  # in the order of delivery, and never delayed, by sequence
+    alone: bool  # nothing else stands between these
+    others: list[Message]  # that are there as well, by sequence
+
+
+@handles(CursorCommit)
+def cursor_commit(shard: Shard, command: CursorCommit, _now: int, effects: Effects) -> None:
+    cursor = shard.cursor_group(command.group, "commit")
+    head = cursor.head
+    if command.seq >= shard.head.next_seq:
+        raise CursorOutOfRange(
+            sequence=command.seq,
+            group=command.group,
+            action="commit",
+            partition=shard.partition,
+            low=head.committed,
+            high=shard.head.next_seq - 1,
+        )
+    count = 0
+    if command.seq > head.committed:
+        count = move_on(shard, cursor, command.seq, journal_names(Event.COMMIT), "", effects)
+        head.lost_from = head.lost_to = 0
+    effects.reply = Progress(count, done=head.committed >= command.seq, at=head.committed)
+
+
+def move_on(
+    shard: Shard, cursor: CursorGroup, target: int, event: Journalled | None, reason: str, effects: Effects
+) -> int:
+    """Move a cursor towards `target`, by at most SPAN sequences; what nobody needs any more goes."""
+    last, settled, listed, alone, others = _look_ahead(shard, cursor.head.committed + 1, target)
+    passed = visible(shard, cursor, others, settled)
+    free = min([other.head.committed for other in shard.cursors.values() if other is not cursor], default=last)
+
+    def goes(seq: int) -> bool:
+        return seq <= free and _settled_by_all(shard, seq, settled.get(seq, 0))
+
+    leaving = [row for row in listed if goes(row[SEQ])] if free < last or shard.groups else listed
+    ending = [message for message in passed if goes(message.seq)]
+    live = liveness(shard, [message for message in ending if settled.get(message.seq) != KEPT])
+    cursor.head.committed = last
+    cursor.dirty = True
+    _unlist(shard, leaving, alone and not shard.groups, effects)
+    for message in ending:
+        spot = live.get(message.seq, GONE_SPOT)
+        if spot.live is Live.SCHEDULED:
+            unschedule(shard, message, effects)
+            shard.remove_extras(place_of(shard, message, 0), effects)
+        elif spot.live is Live.READY:
+            shard.unlist(place_of(shard, message, spot.stamp), effects)
+    shard.gone += sorted([row[SEQ] for row in leaving] + [message.seq for message in ending])
+    _forget_settled(shard, settled, effects)
+    ids = sorted([row[STAMP] for row in listed] + [message.id for message in passed])  # which is by sequence
+    if ids:
+        cursor.count(str(event), len(ids))
+        if shard.config.journal is not JournalMode.OFF:
+            effects.entries.append((Entry.MANY, shard.number, cursor.name, event, reason, ids))
+            effects.rows += len(ids)
+    return len(ids)
+
+
+def unneeded(shard: Shard, seq: int, mask: int) -> bool:
+    """Whether nobody needs a message any more that the groups of `mask` have settled."""
+    return _settled_by_all(shard, seq, mask) and not shard.kept_by_cursor(seq)
+
+
+def _settled_by_all(shard: Shard, seq: int, mask: int) -> bool:
+    """Whether no leasing group needs it any more."""
+    needed = shard.needed(seq)
+    return mask == GONE or mask & needed == needed
+
+
+# --- what lies ahead --------------------------------------------------------------------------------------------------
+
+
+def _look_ahead(shard: Shard, first: int, target: int) -> Ahead:
+    """What there is from `first` on, up to where no more than a chunk of message records must be read for it."""
+    number, last = shard.number, min(target, first - 1 + SPAN)
+    front, behind = settled_key(number, first), settled_key(number, last + 1)
+    marks = Read(Table.SETTLED, front, behind, CHUNK)
+    shard.want([marks, Read(Table.MESSAGES, front, behind, 1)])
+    there = log(shard, first, last, 1)
+    rows = shard.scan(*marks)  # type: ignore[arg-type]
+    settled = {seq_of(key): read_mask(value) for key, value in rows}
+    if len(rows) == CHUNK:
+        last = seq_of(rows[-1][0])
+    if not there or there[0].seq > last:
+        return Ahead(last, settled, [], alone=True, others=[])
+    listed, alone = _listed(shard, there[0].id, last, 2 * SPAN)
+    rest: list[int] = []
+    if len(listed) <= last - there[0].seq:
+        known = {row[SEQ] for row in listed}
+        rest = [seq for seq in range(there[0].seq, last + 1) if seq not in known and settled.get(seq) != GONE]
+    lookups = sorted(rest + [row[SEQ] for row in listed if row[FLAGS] & (FLAG_SOURCED | FLAG_EARLY)])
+    limit = chunk_for(shard, CHUNK, MOVE_BYTES)
+    if len(lookups) > limit:
+        last = lookups[limit] - 1
+        settled = {seq: mask for seq, mask in settled.items() if seq <= last}
+        listed = [row for row in listed if row[SEQ] <= last]
+        rest = [seq for seq in rest if seq <= last]
+    shard.want_bodies(lookups[:limit])
+    bodies = [(seq, shard.body(seq)) for seq in rest]
+    others = [read_message(seq, value) for seq, value in bodies if value is not None]
+    return Ahead(last, settled, listed, alone, others)
+
+
+def _listed(shard: Shard, first_id: int, last: int, limit: int) -> tuple[list[Listed], bool]:
+    """What stands in the order of delivery of the messages from `first_id` to the sequence `last`, those that were
+    delayed left out; and whether nothing else stands between. Nothing is found where too much does."""
+    number, head = shard.number, shard.head
+    beyond = log(shard, last + 1, head.next_seq - 1, 1) if last + 1 < head.next_seq else []
+    end = beyond[0].id if beyond else LAST
+    reads = [
+        Read(Table.READY, ready_key(number, priority, first_id), ready_key(number, priority, end), limit)
+        for priority in head.priorities
+    ]
+    shard.want(reads)
+    found = [shard.scan(*read) for read in reads]  # type: ignore[arg-type]
+    if any(len(rows) == limit for rows in found):
+        return [], False
+    stand = read_listed([row for rows in found for row in rows])
+    listed = [row for row in stand if not row[FLAGS] & FLAG_DUE]
+    if len(found) > 1:
+        listed.sort(key=itemgetter(SEQ))
+    return listed, len(listed) == len(stand)
+
+
+# --- what goes --------------------------------------------------------------------------------------------------------
+
+
+def _unlist(shard: Shard, rows: list[Listed], ranges: bool, effects: Effects) -> None:
+    """`Shard.unlist` for many. `ranges`: in each priority nothing else stands between the first and the last."""
+    head, bodies = shard.head, shard.bodies
+    by_priority: dict[int, list[Listed]] = {}
+    for row in rows:
+        by_priority.setdefault(row[PRIORITY], []).append(row)
+    for priority, own in by_priority.items():
+        effects.ops += _deletions(shard.number, priority, own, ranges)
+        head.priorities[priority] -= len(own)
+        if not head.priorities[priority]:
+            del head.priorities[priority]
+    head.ready -= len(rows)
+    head.size_bytes -= sum([row[SIZE] for row in rows])
+    for _, priority, stamp, seq, key, flags, size_bytes in [row for row in rows if row[FLAGS]]:
+        shard.remove_extras(Place(stamp, seq, key, flags, priority, size_bytes), effects)
+    for group in shard.groups.values():
+        passed = group.skips.intersection([row[SEQ] for row in rows])
+        if passed:
+            group.skips -= passed
+            group.dirty = True
+    if bodies:
+        shard.hot.used_bytes -= sum([len(bodies.pop(row[SEQ], b"")) for row in rows])
+
+
+def _deletions(number: int, priority: int, rows: list[Listed], ranges: bool) -> list[Op]:
+    """Delete rows of one priority from the order of delivery and from the index of keys."""
+    first, end = rows[0][STAMP], rows[-1][STAMP] + 1
+    keyed = [(row[KEY], row[STAMP]) for row in rows if row[KEY] != NO_KEY_HASH]
+    keys = {key for key, _ in keyed} if ranges else set()
+    ops: list[Op]
+    if ranges and len(rows) >= RANGE_MIN:
+        ops = [(Table.READY, ready_key(number, priority, first), Until(ready_key(number, priority, end)))]
+    else:
+        ops = deletions(Table.READY, ready_prefix(number, priority), [row[STAMP] for row in rows])
+    if ranges and len(keyed) >= RANGE_MIN * len(keys):
+        ops += [
+            (Table.KEYED, keyed_key(number, key, priority, first), Until(keyed_key(number, key, priority, end)))
+            for key in sorted(keys)
+        ]
+    else:
+        table = Table.KEYED  # as a name of this function: to look it up costs as much as to pack a key
+        ops += [(table, keyed_key(number, key, priority, stamp), None) for key, stamp in keyed]
+    return ops
+
+
+def _forget_settled(shard: Shard, settled: dict[int, int], effects: Effects) -> None:
+    """Who has settled what is of no interest any more where nobody needs it."""
+    lowest = min([cursor.head.committed for cursor in shard.cursors.values()])
+    over = [seq for seq, mask in settled.items() if seq <= lowest and _settled_by_all(shard, seq, mask)]
+    for seq in over:
+        shard.masks.pop(seq, None)
+    effects.ops += deletions(Table.SETTLED, shard_key(shard.number), over)
