@@ -77,6 +77,52 @@ async def _states_of_letter(node: Node, letter_id: int) -> State | None:
     return await node.get_state(DEAD, "look", letter_id)
 
 
+async def test_a_state_that_was_dropped_is_none_and_what_is_put_later_has_another_etag(restart: Restart) -> None:
+    node = await restart()
+    await node.enqueue(TASKS, [Draft(b"job")])
+    leased = await one(node)
+    message_id, token = leased.message.id, leased.token
+    await node.drop_state(TASKS, "g", message_id, token, if_match=0)  # there is none: that is well
+    await node.put_state(TASKS, "g", message_id, token, b"half")
+    for wrong in (0, 2):
+        with pytest.raises(StateChanged):
+            await node.drop_state(TASKS, "g", message_id, token, if_match=wrong)
+    with pytest.raises(LeaseLost):
+        await node.drop_state(TASKS, "g", message_id, token + 1)
+    await node.drop_state(TASKS, "g", message_id, token, if_match=1)
+    await node.drop_state(TASKS, "g", message_id, token)
+    node = await restart()
+    assert await node.get_state(TASKS, "g", message_id) is None
+    assert await node.put_state(TASKS, "g", message_id, token, b"new", if_match=0) == State(3, b"new")
+
+
+async def test_a_dropped_state_dies_with_nobody(node: Node) -> None:
+    await node.enqueue(TASKS, [Draft(b"job")])
+    leased = await one(node)
+    await node.put_state(TASKS, "g", leased.message.id, leased.token, b"half")
+    await settle(node, leased, Verb.REJECT)
+    assert [len(step.moved) async for step in node.redrive(DEAD)] == [1]
+    back = await one(node)  # with the state that the letter had
+    await node.drop_state(TASKS, "g", back.message.id, back.token)
+    assert await node.states(TASKS, "g", [back]) == [None]
+    await settle(node, back, Verb.REJECT)
+    ((_, letter, _),) = (await node.browse(DEAD)).messages
+    assert letter.extra.state is None
+
+
+async def test_a_consumer_of_dead_letters_may_drop_a_state_for_the_redrive(node: Node) -> None:
+    await node.enqueue(TASKS, [Draft(b"job")])
+    leased = await one(node)
+    await node.put_state(TASKS, "g", leased.message.id, leased.token, b"half")
+    await settle(node, leased, Verb.REJECT)
+    (letter,) = await node.lease(DEAD, "mender", 1)
+    await node.drop_state(DEAD, "mender", letter.message.id, letter.token)
+    released = Settlement(letter.message.id, letter.token, Verb.RELEASE)
+    assert await node.settle(DEAD, "mender", [released]) == [None]
+    assert [len(step.moved) async for step in node.redrive(DEAD)] == [1]
+    assert await node.states(TASKS, "g", [await one(node)]) == [None]
+
+
 async def test_what_cannot_be_kept_is_refused(node: Node) -> None:
     with pytest.raises(QueueNotFound):
         await node.put_state(TASKS, "g", 1, 1, b"")

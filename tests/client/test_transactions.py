@@ -134,15 +134,21 @@ async def test_a_state_lives_through_retries_and_is_guarded_by_its_etag(client: 
     assert (await again.put_state("text", etag=1)).text() == "text"
     with pytest.raises(LeaseLost):
         await message.put_state("late")
-    cleared = await again.clear_state(etag=2)
-    assert (cleared.data, cleared.etag, await again.state()) == (b"", 3, cleared)
+    with pytest.raises(StateChanged):
+        await again.clear_state(etag=1)
+    await again.clear_state(etag=2)
+    cleared = await again.state()
+    assert (cleared.data, cleared.etag, await client.state("jobs", again.id)) == (b"", 0, cleared)
     with pytest.raises(InvalidArgument, match="is wrong"):
         cleared.json()
-    seen = await client.state("jobs", again.id)
-    assert seen == cleared
-    assert (await client.put_state("jobs", again.id, b"\xff", lease_token=again.lease_token)).data == b"\xff"
+    put = await client.put_state("jobs", again.id, b"\xff", lease_token=again.lease_token, etag=0)
+    assert (put.data, put.etag) == (b"\xff", 4)
     with pytest.raises(InvalidArgument, match="UTF-8"):
         (await again.state()).text()
+    await client.clear_state("jobs", again.id, lease_token=again.lease_token)
+    assert (await again.state()).etag == 0
+    with pytest.raises(LeaseLost):
+        await message.clear_state()
 
 
 # --- import ---------------------------------------------------------------------------------------------------------
@@ -193,6 +199,8 @@ def _use(client: SyncClient) -> None:
     assert (first.text(), second.text()) == ("a", "b")
     assert first.put_state("s").etag == 1
     assert first.state() == client.state("jobs", first.id)
-    assert first.clear_state().etag == 2
-    assert client.put_state("jobs", first.id, "t", lease_token=first.lease_token).etag == 3
+    first.clear_state()
+    assert client.put_state("jobs", first.id, "t", lease_token=first.lease_token, etag=0).etag == 3
+    client.clear_state("jobs", first.id, lease_token=first.lease_token, etag=3)
+    assert first.state().etag == 0
     assert client.import_items("jobs", []).ids == []

@@ -108,7 +108,8 @@ def samples() -> Iterator[tuple[Table, bytes, bytes | None]]:
     yield Table.LEASES, records.leases_key(SHARD, GROUP, TOKEN, records.LEASES_PART), leases()
     yield Table.LEASES, records.leases_key(SHARD, GROUP, TOKEN, records.GONE_PART), records.write_gone(0b101)
     yield Table.DELIVERIES, records.delivery_key(SHARD, GROUP, ID), records.write_delivery(delivery())
-    yield Table.STATES, records.delivery_key(SHARD, GROUP, ID), records.write_state(State(7, b"state"))
+    for state in (State(7, b"state"), State(7, None)):
+        yield Table.STATES, records.delivery_key(SHARD, GROUP, ID), records.write_state(state)
     for mask in (0b1_0000_0001, records.KEPT, records.GONE):
         yield Table.SETTLED, records.settled_key(SHARD, SEQ), records.write_mask(mask)
     yield Table.EXPIRIES, records.expiry_key(SHARD, END, SEQ), b""

@@ -34,6 +34,27 @@ async def test_a_state_is_made_when_it_is_first_put_and_changed_over_what_was_go
     assert (await http.put(path, params=lease, content=b"any", headers={"if-match": "*"})).headers["etag"] == '"3"'
 
 
+async def test_a_state_is_deleted_under_the_lease_and_the_etag_it_must_have(http: httpx.AsyncClient) -> None:
+    path, lease = await leased(http)
+    await http.put(path, params=lease, content=b"half")
+    stale = await http.delete(path, params=lease, headers={"if-match": '"7"'})
+    assert (stale.status_code, stale.json()["code"]) == (412, "state_changed")
+    wrong = await http.delete(path, params=lease, headers={"if-match": "half"})
+    assert (wrong.status_code, wrong.json()["code"]) == (400, "invalid_argument")
+    without = await http.delete(path)
+    assert (without.status_code, without.json()["code"]) == (400, "invalid_argument")
+    other = await http.delete(path, params={"lease_token": "17"})
+    assert (other.status_code, other.json()["code"]) == (409, "lease_lost")
+    assert (await http.get(path)).content == b"half"
+    for headers in ({"if-match": '"1"'}, {}, {"if-match": '"0"'}, {"if-match": "*"}):
+        gone = await http.delete(path, params=lease, headers=headers)
+        assert (gone.status_code, gone.content, gone.headers["etag"]) == (204, b"", '"0"')
+    empty = await http.get(path, params=lease)
+    assert (empty.content, empty.headers["etag"]) == (b"", '"0"')
+    again = await http.put(path, params=lease, content=b"new", headers={"if-none-match": "*"})
+    assert (again.status_code, again.headers["etag"]) == (204, '"3"')
+
+
 async def test_a_state_needs_the_lease_that_holds_the_message(http: httpx.AsyncClient) -> None:
     path, lease = await leased(http)
     without = await http.put(path, content=b"x")

@@ -228,7 +228,7 @@ class Actions(Producers):
         )
 
     def keep(self, queue: Queue) -> None:
-        """Put a workflow state, with a lease or what once was one, over what is there or over something else."""
+        """Put or drop a workflow state, with a lease or what once was one, over what is there or something else."""
         machine, random = self.machine, self.random
         mine = [h for h in self.handles if h.queue == queue.name and h.group in queue.groups]
         if not mine:
@@ -237,10 +237,11 @@ class Actions(Producers):
         mail = queue.mails.get(handle.id)
         life = mail.lives.get(handle.group) if mail is not None else None
         before = state_of(mail, handle.group) if mail is not None else None
-        etag = before.etag if before is not None else 0
+        etag = before.etag if before is not None and before.data is not None else 0
         if_match = random.choice((None, etag, etag, etag + 1))
         self._kept += 1
-        command = PutState(handle.group, handle.id, handle.token, b"%d" % self._kept, if_match)
+        data = b"%d" % self._kept if random.random() < 0.8 else None
+        command = PutState(handle.group, handle.id, handle.token, data, if_match)
         stored = machine.engine.queues[NAMESPACE, queue.name]
         what = f"{queue.name}/{handle.group}: {command} over {before} of {life}"
         held = life is not None and life.state is Is.LEASED and life.token == handle.token
@@ -254,9 +255,11 @@ class Actions(Producers):
             return
         must(held and if_match in (None, etag), f"{what}: not refused")
         assert life is not None
-        life.kept = State(etag + 1, command.data)
+        if data is None and not etag:
+            return
+        life.kept = State(before.etag + 1 if before is not None else 1, data)
         must(reply == life.kept, f"{what}: {reply}")
-        machine.model.facts.kept(handle.id, queue.groups[handle.group].number, etag + 1)
+        machine.model.facts.kept(handle.id, queue.groups[handle.group].number, life.kept.etag)
 
     # --- administration ---------------------------------------------------------------------------------------------
 

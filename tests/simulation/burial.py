@@ -9,6 +9,7 @@ from holdfast.core.commands import Draft
 from holdfast.core.ids import fnv1a32
 from holdfast.core.queue import DEAD_PREFIX, DEAD_QUEUE_CONFIG
 from holdfast.core.records import Extra, Origin
+from holdfast.core.workflow import shown
 from tests.simulation.mail import Is, Mail, Queue, must, state_of
 from tests.simulation.model import Model
 
@@ -105,7 +106,7 @@ def _letter(model: Model, target: str, mail: Mail, group: str, why: tuple[str, i
         return
     must((mail.id, group) not in model.letters, f"{target}: {mail.id} in {group!r} buried again: {letter}")
     origin = Origin(mail.id, mail.queue, group, why[0], "", why[1])
-    extra = Extra(key=mail.given_key, origin=origin, state=state_of(mail, group))
+    extra = Extra(key=mail.given_key, origin=origin, state=shown(state_of(mail, group)))
     draft = Draft(b"x" * mail.size, mail.priority, extra=extra)
     model.store(dead, partition, draft, letter, now)
     model.letters[mail.id, group] = letter

@@ -6,6 +6,7 @@ from holdfast.broker.letters import Letters
 from holdfast.broker.redrive import Destination, Redriven, redrive
 from holdfast.core.commands import Draft, Enqueued
 from holdfast.core.records import Extra, Origin
+from holdfast.core.workflow import shown
 from holdfast.errors import GroupNotFound, HoldfastError, InvalidArgument, QueueNotFound, WrongGroupKind
 from tests.simulation.machine import NAMESPACE
 from tests.simulation.mail import Mail, Queue, must
@@ -129,5 +130,5 @@ def _draft(dead_queue: str, mail: Mail) -> Draft:
         origin = Origin(mail.source[0], mail.source_queue, mail.source[1], reason, "", attempts)
     states = [mail.seed, *(life.kept for life in mail.lives.values() if not life.over)]
     newest = max((state for state in states if state is not None), key=lambda state: state.etag, default=None)
-    extra = Extra(key=mail.given_key, message_id=mail.message_id, origin=origin, state=newest)
+    extra = Extra(key=mail.given_key, message_id=mail.message_id, origin=origin, state=shown(newest))
     return Draft(b"x" * mail.size, mail.priority, extra=extra)

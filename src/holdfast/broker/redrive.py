@@ -24,6 +24,7 @@ from holdfast.core.queue import GroupKind
 from holdfast.core.records import Message
 from holdfast.core.shard import Shard
 from holdfast.core.states import Reason, State
+from holdfast.core.workflow import shown
 from holdfast.errors import GroupNotFound, HoldfastError, InvalidArgument, WrongGroupKind
 
 STEP = 256  # letters looked at in one step
@@ -198,7 +199,7 @@ def with_states(engine: Engine, queue: Queue, shard: Shard, letters: list[Messag
             before = newest[message_id]
             if state is not None and (before is None or state.etag > before.etag):
                 newest[message_id] = state
-    return [replace(letter, extra=replace(letter.extra, state=newest[letter.id])) for letter in letters]
+    return [replace(letter, extra=replace(letter.extra, state=shown(newest[letter.id]))) for letter in letters]
 
 
 def destination(

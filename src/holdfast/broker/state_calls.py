@@ -10,6 +10,7 @@ from holdfast.broker.catalog import QueueName
 from holdfast.broker.engine import Engine
 from holdfast.core.commands import GetStates, Leased, PutState
 from holdfast.core.records import State
+from holdfast.core.workflow import shown
 from holdfast.errors import LeaseLost, LimitExceeded
 
 
@@ -38,14 +39,25 @@ class StateCalls(Calls):
             raise LimitExceeded(
                 what="A workflow state", limit=f"{limit} bytes", advice="Keep it smaller, or raise limits.state_bytes"
             )
+        return await self._change(name, PutState(group, message_id, token, data, if_match))
+
+    async def drop_state(
+        self, name: QueueName, group: str, message_id: int, token: int, if_match: int | None = None
+    ) -> None:
+        """Keep nothing beside a delivery any more, under its lease; where nothing is kept that is well too. `if_match`
+        as above."""
+        await self._change(name, PutState(group, message_id, token, None, if_match))
+
+    async def _change(self, name: QueueName, command: PutState) -> State:
         now = self.clock()
+        group, message_id = command.group, command.id
         with self._guard() as engine:
             queue = engine.queue(name, now)
             engine.group(queue, group)
             partition = engine.holder(queue, group, message_id)
             if partition < 0:
                 raise LeaseLost(message_id=message_id)
-            reply = engine.step(queue, queue.shards[partition], PutState(group, message_id, token, data, if_match), now)
+            reply = engine.step(queue, queue.shards[partition], command, now)
             assert isinstance(reply, State)
         await self._durable()
         return reply
@@ -79,4 +91,4 @@ def _get(
     queue = engine.queue(name, now)
     reply = engine.step(queue, queue.shards[partition], GetStates(group, deliveries), now)
     assert isinstance(reply, list)
-    return reply
+    return [shown(state) for state in reply]

@@ -182,6 +182,16 @@ def put_state(queue: str, message_id: str, group: str, lease_token: str, data: b
     )
 
 
+def drop_state(queue: str, message_id: str, group: str, lease_token: str, etag: int | None) -> Call[None]:
+    return Call(
+        method="DELETE",
+        path=_state_path(queue, message_id, group, lease_token),
+        read=_nothing,
+        headers=() if etag is None else (("if-match", f'"{etag}"'),),
+        repeatable=etag is None,  # with an ETag the second time would find none
+    )
+
+
 # --- transactions ---------------------------------------------------------------------------------------------------
 
 _transaction = _reader(wire.Transaction)

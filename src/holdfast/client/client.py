@@ -399,6 +399,15 @@ class Client:
         """
         return await self.call(calls.put_state(queue, message_id, group, lease_token, as_bytes(data), etag))
 
+    async def clear_state(
+        self, queue: str, message_id: str, *, lease_token: str, group: str = "default", etag: int | None = None
+    ) -> None:
+        """Keep no workflow state beside a delivery any more, under its lease: as if none had been put.
+
+        With `etag` only the state that has it: else `StateChanged`.
+        """
+        await self.call(calls.drop_state(queue, message_id, group, lease_token, etag))
+
     # What messages and consumers need of their client.
 
     def _own(self, message: Message, consumer: Consumer | None = None) -> Message:

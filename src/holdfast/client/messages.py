@@ -150,6 +150,9 @@ class Holder(Protocol):
     ) -> State:
         """Keeps a workflow state."""
 
+    async def clear_state(self, queue: str, message_id: str, *, lease_token: str, group: str, etag: int | None) -> None:
+        """Keeps none any more."""
+
 
 class Message(Received):
     """A delivery. Settle it once: ack, nack, reject or release; whatever comes after that changes nothing.
@@ -205,9 +208,9 @@ class Message(Received):
             self.queue, self.id, data, lease_token=self.lease_token, group=self.group, etag=etag
         )
 
-    async def clear_state(self, *, etag: int | None = None) -> State:
-        """Keep nothing any more: a state of no bytes, whose `etag` goes on counting."""
-        return await self.put_state(b"", etag=etag)
+    async def clear_state(self, *, etag: int | None = None) -> None:
+        """Keep nothing any more, as if nothing had been put. With `etag` only if the state has it."""
+        await self._holder.clear_state(self.queue, self.id, lease_token=self.lease_token, group=self.group, etag=etag)
 
     def abandon(self) -> None:
         """Give it up without a word: its lease is no longer extended and ends by itself. The last resort."""

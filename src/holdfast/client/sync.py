@@ -85,9 +85,9 @@ class SyncMessage(Received):
         """Keep a workflow state beside it, for the attempts to come; with `etag` only over the state that has it."""
         return self._portal.run(self._message.put_state(data, etag=etag))
 
-    def clear_state(self, *, etag: int | None = None) -> State:
-        """Keep nothing any more: a state of no bytes, whose `etag` goes on counting."""
-        return self._portal.run(self._message.clear_state(etag=etag))
+    def clear_state(self, *, etag: int | None = None) -> None:
+        """Keep nothing any more, as if nothing had been put; with `etag` only if the state has it."""
+        self._portal.run(self._message.clear_state(etag=etag))
 
     def abandon(self) -> None:
         """Give it up without a word: its lease is no longer extended and ends by itself. The last resort."""
@@ -425,6 +425,12 @@ class SyncClient:
         return self._portal.run(
             self._client.put_state(queue, message_id, data, lease_token=lease_token, group=group, etag=etag)
         )
+
+    def clear_state(
+        self, queue: str, message_id: str, *, lease_token: str, group: str = "default", etag: int | None = None
+    ) -> None:
+        """Keep no workflow state beside a delivery any more, under its lease; with `etag` only if the state has it."""
+        self._portal.run(self._client.clear_state(queue, message_id, lease_token=lease_token, group=group, etag=etag))
 
     def message(self, queue: str, message_id: str) -> wire.MessageView:
         """One live message, and how it stands in each group."""

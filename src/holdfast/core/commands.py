@@ -107,12 +107,13 @@ class Settled(msgspec.Struct):
 
 
 class PutState(msgspec.Struct, frozen=True):
-    """Keep `data` beside a delivery, under its lease. `if_match`: only over the state with this etag, 0 for none."""
+    """Keep `data` beside a delivery, under its lease, or drop what is kept (None). `if_match`: only over the state with
+    this etag, 0 for none."""
 
     group: str
     id: int
     token: int
-    data: bytes
+    data: bytes | None
     if_match: int | None = None
 
 

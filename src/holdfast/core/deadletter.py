@@ -10,7 +10,7 @@ from holdfast.core.commands import Draft
 from holdfast.core.effects import Doomed
 from holdfast.core.queue import DEAD_PREFIX, QueueConfig, QueueRecord, dead_queue_of
 from holdfast.core.records import Origin
-from holdfast.core.workflow import inherited
+from holdfast.core.workflow import inherited, shown
 from holdfast.errors import DeadQueueInvalid, QueueInUse
 
 
@@ -28,7 +28,7 @@ def dead_letter(source_queue: str, doomed: Doomed) -> Draft:
         delivery.first_at,
         delivery.leased_at,
     )
-    state = doomed.state or inherited(source_queue, doomed.group, message)
+    state = shown(doomed.state or inherited(source_queue, doomed.group, message))
     extra = replace(message.extra, message_id=None, origin=origin, flags=0, state=state)
     return Draft(message.payload, message.priority, 0, -1, extra)
 

@@ -17,7 +17,7 @@ id, or, if it was delayed, a number that was taken like an id when it fell due. 
     LEASES     shard group token 0              first leases that one call gave; the token is the first one's
                shard group token 1              bits of those among them that are over
     DELIVERIES shard group id                   delivery: waiting for another attempt, or leased and not in LEASES
-    STATES     shard group id                   workflow state: version, etag, bytes
+    STATES     shard group id                   workflow state: version, etag, bytes; or that it was dropped
     SETTLED    shard seq                        bits of the groups that need the message no more, or a mark (below)
     EXPIRIES   shard expires seq                (empty) messages that expire before an older one does
     DEDUP      shard message-id                 id, end
@@ -276,10 +276,12 @@ class Origin(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class State(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Workflow state of a delivery (core/workflow.py). `etag` is 1 for the first and grows with every change."""
+    """Workflow state of a delivery (core/workflow.py). `etag` is 1 for the first and grows with every change.
+
+    No `data`: it was dropped. What remains is where the etags go on. Only STATES has such ones."""
 
     etag: int
-    data: bytes
+    data: bytes | None
 
 
 class Extra(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -610,15 +612,20 @@ def _lease(leases: Leases, batch: Batch, index: int) -> Delivery:
 # --- workflow state -------------------------------------------------------------------------------------------------
 
 STATE_VERSION = 1
+DROPPED_VERSION = 2  # has no data
 _STATE = Layout(">BQ")
 
 
 def write_state(state: State) -> bytes:
+    if state.data is None:
+        return _STATE.pack(DROPPED_VERSION, state.etag)
     return _STATE.pack(STATE_VERSION, state.etag) + state.data
 
 
 def read_state(value: bytes) -> State:
     version, etag = _STATE.unpack_from(value)
+    if version == DROPPED_VERSION:
+        return State(etag, None)
     if version != STATE_VERSION:
         raise FormatUnknown(path="a workflow state", found=version, known=STATE_VERSION)
     return State(etag, value[_STATE.size :])

@@ -1,7 +1,8 @@
 """Workflow state: bytes that a consumer keeps beside a delivery while it works on it.
 
 A state is made when it is first put, lives through retries, and goes with the delivery. It can be changed only under
-the delivery's lease, and has an `etag` that grows with every change, so that who puts can insist on what was got.
+the delivery's lease, and has an `etag` that grows with every change, so that who puts can insist on what was got. One
+that was dropped is as if it had never been, but that the etags of those to come go on from its own.
 
 A dead letter carries the state of the delivery that died, and a redriven message that of its letter: in the message
 itself (`Extra.state`), where it is the state that the next delivery begins with. Back in the queue it came from, that
@@ -29,7 +30,12 @@ from holdfast.core.records import (
 from holdfast.core.shard import Shard, handles
 from holdfast.errors import LeaseLost, StateChanged
 
-NO_STATE = State(0, b"")
+NO_STATE = State(0, None)
+
+
+def shown(state: State | None) -> State | None:
+    """A state as others see it: one that was dropped is none."""
+    return state if state is not None and state.data is not None else None
 
 
 def inherited(queue: str, group: str, message: Message) -> State | None:
@@ -47,8 +53,12 @@ def put_state(shard: Shard, command: PutState, _now: int, effects: Effects) -> N
     if delivery is None or not delivery.token or delivery.token != command.token:
         raise LeaseLost(message_id=command.id)
     before = _states(shard, group, [delivery])[0] or NO_STATE
-    if command.if_match is not None and command.if_match != before.etag:
-        raise StateChanged(message_id=command.id, etag=before.etag, given=command.if_match)
+    seen = (shown(before) or NO_STATE).etag
+    if command.if_match is not None and command.if_match != seen:
+        raise StateChanged(message_id=command.id, etag=seen, given=command.if_match)
+    if command.data is None and not seen:
+        effects.reply = before
+        return
     after = State(before.etag + 1, command.data)
     key = delivery_key(shard.number, group.number, delivery.id)
     effects.ops.append((Table.STATES, key, write_state(after)))
@@ -61,7 +71,7 @@ def put_state(shard: Shard, command: PutState, _now: int, effects: Effects) -> N
 
 @handles(GetStates)
 def get_states(shard: Shard, command: GetStates, _now: int, effects: Effects) -> None:
-    """The states of deliveries, in order; None where there is none."""
+    """The states of deliveries, in order, also those that were dropped; None where there never was one."""
     group = shard.lease_group(command.group, "keep a state")
     waiting: list[Message] = []
     deliveries: list[Delivery] = []

@@ -30,7 +30,8 @@ class StateQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     group: str = "default"
     lease_token: str = ""
-    """The token of the lease. To put it is needed; to get it is not, but if it is given it must be the current one."""
+    """The token of the lease. To put and to delete it is needed; to get it is not, but if it is given it must be the
+    current one."""
 
 
 @ROUTES(
@@ -44,13 +45,13 @@ class StateQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 async def get(call: Call) -> Answer:
     """Get the workflow state of a delivery, as it was put.
 
-    The header `ETag` has a number that grows with every change. Where nothing was put yet the body is empty and the
-    ETag is `"0"`.
+    The header `ETag` has a number that grows with every change. Where nothing was put yet, or it was deleted, the body
+    is empty and the ETag is `"0"`.
     """
     query = call.query(StateQuery)
     token = read_id(query.lease_token, "lease_token") if query.lease_token else 0
     state = await call.node.get_state(call.queue, query.group, call.message_id(), token) or NOTHING
-    return Answer(state.data, content_type=BYTES.encode(), headers=_headers(state))
+    return Answer(state.data or b"", content_type=BYTES.encode(), headers=_headers(state))
 
 
 @ROUTES(
@@ -79,13 +80,39 @@ async def put(call: Call) -> Answer:
     return Answer(status=204, headers=_headers(state))
 
 
+@ROUTES(
+    "DELETE",
+    PATH,
+    Right.CONSUME,
+    query=StateQuery,
+    status=204,
+    headers=("If-Match",),
+    errors=(QueueNotFound, GroupNotFound, WrongGroupKind, LeaseLost, StateChanged),
+)
+async def delete(call: Call) -> Answer:
+    """Delete the workflow state of a delivery, under its lease: as if nothing had been put. Without one it is well too.
+
+    With `If-Match` only the state that has this ETag. A dead letter then carries none, and a redriven message's own is
+    gone as well. ETags of what is put later go on from those before, so that no two states have the same.
+    """
+    query = call.query(StateQuery)
+    token = read_id(query.lease_token, "lease_token")
+    await call.node.drop_state(call.queue, query.group, call.message_id(), token, _must_match(call))
+    return Answer(status=204, headers=_headers(NOTHING))
+
+
 def _if_match(call: Call) -> int | None:
     """The ETag that the state must have, 0 for none; None: whatever it has."""
-    none_match, match = call.header(b"if-none-match"), call.header(b"if-match")
-    if none_match is not None:
-        if none_match.strip() != "*" or match is not None:
-            raise InvalidArgument(field="If-None-Match", problem="is * for a state that must not be there yet")
-        return 0
+    none_match = call.header(b"if-none-match")
+    if none_match is None:
+        return _must_match(call)
+    if none_match.strip() != "*" or call.header(b"if-match") is not None:
+        raise InvalidArgument(field="If-None-Match", problem="is * for a state that must not be there yet")
+    return 0
+
+
+def _must_match(call: Call) -> int | None:
+    match = call.header(b"if-match")
     if match is None or match.strip() == "*":
         return None
     text = match.strip().removeprefix('"').removesuffix('"')
