@@ -187,8 +187,9 @@ class MessageNotFound(HoldfastError):
 
 
 class MessageNotWaiting(HoldfastError):
-    """Message {message_id} is {state} in group {group!r}. Only a waiting message can be edited or deleted: settle it
-    with its lease, or wait until the lease ends."""
+    """Message {message_id} is {state} in group {group!r}. A message can be deleted while it is not leased, and edited
+    while no group has begun with it: settle it with its lease, or wait until the lease ends. What was redriven for one
+    of several groups is settled in the others: edit it while it is a dead letter."""
 
     code = "message_not_waiting"
     http = 409

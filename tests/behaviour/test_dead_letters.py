@@ -6,7 +6,7 @@ import pytest
 
 from holdfast import wire
 from holdfast.client import Client
-from holdfast.errors import DeadQueueInvalid, HoldfastError, MessageNotFound, QueueInUse
+from holdfast.errors import DeadQueueInvalid, HoldfastError, MessageNotFound, MessageNotWaiting, QueueInUse
 from holdfast.testing import Broker
 from tests.behaviour.conftest import another_turn, take, take_one, texts
 
@@ -150,3 +150,37 @@ async def test_a_redriven_message_that_dies_again_is_a_letter_again(client: Clie
     assert back.origin is not None
     assert back.origin.source_id != ""
     assert sent.id
+
+
+async def test_what_is_redriven_for_one_of_several_groups_is_edited_while_it_is_a_letter(
+    client: Client, queue: str
+) -> None:
+    await client.create_queue(queue)
+    for group in ("a", "b"):
+        await client.create_group(queue, group)
+    await client.send(queue, "x")
+    await (await take_one(client, queue, "a")).reject()
+    assert await texts(client, queue, group="b") == ["x"]
+    (letter,) = await letters(client, queue)
+    await client.edit(f"dlq/{queue}", letter.id, priority=3)
+    moved = await client.retry_dead(queue, letter.id)
+    with pytest.raises(MessageNotWaiting, match="settled in group 'b'"):
+        await client.edit(queue, moved.id, priority=5)  # the other group has had it
+    back = await take_one(client, queue, "a")
+    assert (back.id, back.priority) == (moved.id, 3)
+
+
+async def test_a_group_that_wants_all_that_is_stored_has_what_was_redriven_for_another_too(
+    client: Client, queue: str
+) -> None:
+    await client.create_queue(queue)
+    for group in ("a", "b"):
+        await client.create_group(queue, group)
+    await client.send(queue, "x")
+    await (await take_one(client, queue, "a")).reject()
+    assert await texts(client, queue, group="b") == ["x"]
+    await client.retry_dead(queue, (await letters(client, queue))[0].id)
+    await client.create_group(queue, "late")
+    await client.create_group(queue, "all", start="earliest")
+    seen = {group: await texts(client, queue, group=group) for group in ("a", "b", "late", "all")}
+    assert seen == {"a": ["x"], "b": [], "late": [], "all": ["x"]}
