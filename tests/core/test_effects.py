@@ -1,11 +1,11 @@
-"""Deleting many records: by range where they lie in a row, and never one that was not meant."""
+"""Putting and deleting many records: together where they lie in a row, and never one that was not meant."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.effects import RANGE_MIN, Until, deletions
+from holdfast.core.effects import RANGE_MIN, RUN_MIN, Run, Until, deletions, puts
 from holdfast.core.records import Table, ready_key, ready_prefix
 from holdfast.store.memory import MemoryStore
 
@@ -38,3 +38,32 @@ def test_a_short_row_goes_one_by_one() -> None:
     row = list(range(RANGE_MIN - 1))
     assert deletions(Table.READY, PREFIX, row) == [(Table.READY, key(number), None) for number in row]
     assert deletions(Table.READY, PREFIX, []) == []
+
+
+@given(numbers.map(sorted), st.booleans())
+def test_what_is_put_is_there_however_it_lies(named: list[int], in_two: bool) -> None:
+    store = MemoryStore()
+    heads, tails = [b"%d" % number for number in named], [b"-%d" % number for number in named]
+    store.write(store.acquire(), puts(Table.READY, PREFIX, named, heads, tails if in_two else None))
+    expected = map(b"".join, zip(heads, tails, strict=True)) if in_two else heads
+    assert store.scan(Table.READY, key(0), key(1_000), 1_000) == list(zip(map(key, named), expected, strict=True))
+
+
+def test_a_row_is_one_run_and_a_short_row_is_none() -> None:
+    row = list(range(5, 5 + RUN_MIN))
+    values = [b"%d" % number for number in row]
+    run = Run(values)
+    assert puts(Table.READY, PREFIX, row, values) == [(Table.READY, key(5), run)]
+    assert puts(Table.READY, PREFIX, row[1:], values[1:]) == [
+        (Table.READY, key(number), b"%d" % number) for number in row[1:]
+    ]
+    assert run.rows(key(5)) == [(key(number), b"%d" % number) for number in row]
+
+
+def test_runs_are_the_same_if_their_values_are() -> None:
+    whole, parted = Run([b"ab", b"c"]), Run([b"a", b""], [b"b", b"c"])
+    assert whole == parted != Run([b"ab"])
+    assert len({whole, parted}) == 1
+    assert repr(whole) == "Run(2)"
+    assert whole.sizes() == parted.sizes() == [2, 1]
+    assert whole.joined(0, 2) == parted.joined(0, 2) == b"abc"

@@ -32,7 +32,7 @@ drafts = st.lists(
 
 def all_with(extra: Extra) -> st.SearchStrategy[list[Draft]]:
     return st.lists(
-        st.builds(Draft, st.binary(max_size=12), priority=st.just(128), extra=st.just(extra)), min_size=1, max_size=5
+        st.builds(Draft, st.binary(max_size=12), priority=st.just(128), extra=st.just(extra)), min_size=1, max_size=10
     )
 
 

@@ -31,6 +31,7 @@ from holdfast.broker.engine import NODE_KEY, Engine, NodeRecord
 from holdfast.broker.redrive_jobs import PROGRESS, WISHES, Progress, Wish
 from holdfast.core import audits, records, transactions
 from holdfast.core.commands import Draft
+from holdfast.core.effects import Op, Run
 from holdfast.core.journal import Block, Entry, decoded, read_block
 from holdfast.core.queue import QueueRecord
 from holdfast.core.records import NO_EXTRA, Delivery, Extra, Message, Origin, Place, State, Table
@@ -97,8 +98,8 @@ def samples() -> Iterator[tuple[Table, bytes, bytes | None]]:
     for one in (NO_EXTRA, extra):
         written = records.write_message(ID, NOW, DUE, END, PRIORITY, one, b"payload")
         yield Table.MESSAGES, records.message_key(SHARD, SEQ), written
-        (written,) = records.write_plain_messages([ID], NOW, END, PRIORITY, one, [b"payload"])
-        yield Table.MESSAGES, records.message_key(SHARD, SEQ), written
+        (head,) = records.plain_message_heads([ID], NOW, END, PRIORITY, one)
+        yield Table.MESSAGES, records.message_key(SHARD, SEQ), head + b"payload"
     yield Table.READY, records.ready_key(SHARD, PRIORITY, STAMP), records.ready_value(SEQ, KEY, 2, SIZE)
     yield Table.READY, records.ready_key(SHARD, PRIORITY, STAMP), records.plain_ready_values(SEQ, [SIZE])[0]
     scheduled = records.scheduled_value(ID, PRIORITY, KEY, 2, SIZE)
@@ -138,6 +139,22 @@ def samples() -> Iterator[tuple[Table, bytes, bytes | None]]:
     message = mqtt_messages.Message("topic", b"payload", 1, True, properties, END)
     yield Table.MQTT_MESSAGES, records.journal_key(ID), mqtt_messages.write_message(message)
     yield Table.MQTT_RETAINED, mqtt_records.retained_key("space", "topic"), records.journal_key(ID)
+
+    yield from runs()
+
+
+def runs() -> Iterator[tuple[Table, bytes, bytes]]:
+    """Records that a store keeps together, of which one has gone."""
+    with tempfile.TemporaryDirectory() as scratch:
+        store = RocksStore(Path(scratch) / "data")
+        epoch = store.acquire()
+        message, place = records.message_key(SHARD, SEQ), records.ready_key(SHARD, PRIORITY, STAMP)
+        ops: list[Op] = [(Table.MESSAGES, message, Run([b"a", b"bc"] * 4)), (Table.READY, place, Run([b"d"] * 8))]
+        store.write(epoch, [*ops, (Table.READY, records.ready_key(SHARD, PRIORITY, STAMP + 1), None)])
+        for table in (Table.RUNS, Table.MESSAGE_RUNS, Table.READY_RUNS):
+            for key, value in store.scan(table, b"", scene.ALL, 10):
+                yield table, key, value
+        store.close()
 
 
 def origin() -> Origin:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.effects import Op, Until
+from holdfast.core.effects import Op, Run, Until
 from holdfast.core.records import Table
 from holdfast.errors import CopyUnsupported, Fenced, StoreError
 from holdfast.store import Store, open_store
@@ -339,6 +339,8 @@ def apply_to_model(model: Model, batch: list[Op]) -> None:
         elif isinstance(value, Until):
             for place in [place for place in model if place[0] == table and key <= place[1] < value.end]:
                 del model[place]
+        elif isinstance(value, Run):
+            model.update(((table, one), content) for one, content in value.rows(key))
         else:
             model[table, key] = value
 

@@ -6,10 +6,15 @@ broker fetches them, hands them in with `Shard.supply`, and steps the same comma
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import chain
+from operator import add
 from struct import Struct as Layout
 from typing import NamedTuple
 
 from holdfast.core.records import Delivery, Message, State, Table
+
+_U64 = Layout(">Q")
 
 
 class Until:
@@ -30,15 +35,66 @@ class Until:
         return f"Until({self.end.hex()})"
 
 
-# (table, key, value): bytes are put, None deletes the key, Until deletes a range. Plain tuples: one is made for every
-# record of every message, and a class here costs more than the RocksDB call it stands for.
-Op = tuple[Table, bytes, "bytes | Until | None"]
+class Run:
+    """The value of an operation that puts records under consecutive keys: the last eight bytes of its key count up by
+    one. The keys are new: nothing was ever stored under any of them. Of MESSAGES and READY only.
+
+    A store can keep them together, which costs a fraction of as many single records. Values may come in two parts each,
+    to be joined once, where they go.
+    """
+
+    __slots__ = ("_tails", "_values")
+
+    def __init__(self, values: list[bytes], tails: list[bytes] | None = None) -> None:
+        self._values = values
+        self._tails = tails
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Run) and other[:] == self[:]
+
+    def __hash__(self) -> int:
+        return hash(tuple(self[:]))
+
+    def __repr__(self) -> str:
+        return f"Run({len(self)})"
+
+    def __getitem__(self, part: slice) -> list[bytes]:
+        """Some of the values."""
+        if self._tails is None:
+            return self._values[part]
+        return [value + tail for value, tail in zip(self._values[part], self._tails[part], strict=True)]
+
+    def sizes(self) -> list[int]:
+        """How long each value is."""
+        sizes = list(map(len, self._values))
+        return sizes if self._tails is None else list(map(add, sizes, map(len, self._tails)))
+
+    def joined(self, start: int, end: int) -> bytes:
+        """The values from one index up to, not including, another, one after the other."""
+        values = self._values[start:end]
+        if self._tails is None:
+            return b"".join(values)
+        return b"".join(chain.from_iterable(zip(values, self._tails[start:end], strict=True)))
+
+    def rows(self, key: bytes) -> list[tuple[bytes, bytes]]:
+        """The records, by themselves."""
+        head, first, pack = key[:-8], int.from_bytes(key[-8:], "big"), _U64.pack
+        return [(head + pack(number), value) for number, value in enumerate(self[:], first)]
+
+
+# (table, key, value): bytes are put, None deletes the key, Until deletes a range, Run puts many. Plain tuples: one is
+# made for most records of every message, and a class here costs more than the RocksDB call it stands for.
+Op = tuple[Table, bytes, "bytes | Until | Run | None"]
 
 
 # Records in a row that are rather deleted by a range than one by one. In RocksDB a range costs as much as 5 deletions,
 # and the next read 0.2 us for each of some hundred recent ones: at this many both ways cost the same at worst.
 RANGE_MIN = 32
-_U64 = Layout(">Q")
+# Records in a row that are rather put as a run: what it takes to keep account of one is that of about four records.
+RUN_MIN = 8
 
 
 def deletions(table: Table, prefix: bytes, numbers: list[int]) -> list[Op]:
@@ -62,7 +118,25 @@ def deletions(table: Table, prefix: bytes, numbers: list[int]) -> list[Op]:
     return ops
 
 
-def run_end(numbers: list[int], start: int) -> int:
+def puts(
+    table: Table, prefix: bytes, numbers: Sequence[int], values: list[bytes], tails: list[bytes] | None = None
+) -> list[Op]:
+    """Put new records whose keys are `prefix` and these numbers, which grow; consecutive ones as runs."""
+    pack = _U64.pack
+    ops: list[Op] = []
+    start = 0
+    while start < len(numbers):
+        end = run_end(numbers, start)
+        key, run = prefix + pack(numbers[start]), Run(values[start:end], tails and tails[start:end])
+        if len(run) >= RUN_MIN:
+            ops.append((table, key, run))
+        else:
+            ops += [(table, one, value) for one, value in run.rows(key)]
+        start = end
+    return ops
+
+
+def run_end(numbers: Sequence[int], start: int) -> int:
     """Where the consecutive numbers that begin at index `start` end; `numbers` are sorted and all different."""
     first = numbers[start] - start
     if numbers[-1] - (len(numbers) - 1) == first:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import islice
+from operator import add
+
 from msgspec.structs import replace
 
 from holdfast.core.commands import Draft, Enqueue, Enqueued
-from holdfast.core.effects import Effects, Op, Read
+from holdfast.core.effects import Effects, Op, Read, puts
 from holdfast.core.groups import LeaseGroup
 from holdfast.core.ids import UNKEYED, key_hash
 from holdfast.core.journal import Entry
+from holdfast.core.lanes import WINDOW_MAX
 from holdfast.core.queue import PRIORITY_DEFAULT, PRIORITY_MAX, JournalMode
 from holdfast.core.records import (
     FLAG_CHOSEN,
@@ -30,16 +34,18 @@ from holdfast.core.records import (
     keyed_key,
     keyed_value,
     message_key,
+    plain_message_heads,
     plain_ready_values,
     read_dedup,
     ready_key,
+    ready_prefix,
     ready_value,
     scheduled_key,
     scheduled_value,
+    shard_key,
     source_key,
     write_delivery,
     write_message,
-    write_plain_messages,
 )
 from holdfast.core.records import Delivery as DeliveryRecord
 from holdfast.core.shard import Shard, handles
@@ -129,23 +135,30 @@ def _enqueue_plainly(shard: Shard, command: Enqueue, now: int, effects: Effects)
     sizes = [len(payload) for payload in payloads]
     first = head.next_seq
     seqs = range(first, first + count)
-    values = write_plain_messages(ids, now, expires_at, priority, extra, payloads)
-    # The tables as names of this function: to look up a member of an enum costs as much as to pack a key.
-    ops, messages, ready = effects.ops, Table.MESSAGES, Table.READY
-    ops += [(messages, message_key(number, seq), value) for seq, value in zip(seqs, values, strict=True)]
-    rests = plain_ready_values(first, sizes)
-    ops += [(ready, ready_key(number, priority, stamp), rest) for stamp, rest in zip(ids, rests, strict=True)]
+    heads = plain_message_heads(ids, now, expires_at, priority, extra)
+    ops = effects.ops
+    ops += puts(Table.MESSAGES, shard_key(number), seqs, heads, payloads)
+    ops += puts(Table.READY, ready_prefix(number, priority), ids, plain_ready_values(first, sizes))
     size_bytes = sum(sizes)
-    hot = shard.hot
-    record_bytes = size_bytes + count * (len(values[0]) - sizes[0])
-    if hot.used_bytes + record_bytes <= hot.limit_bytes:  # they stay in memory until they are leased
-        hot.used_bytes += record_bytes
-        shard.bodies.update(zip(seqs, values, strict=True))
-    places = [Place(stamp, seq, UNKEYED, 0, priority, size) for stamp, seq, size in zip(ids, seqs, sizes, strict=True)]
-    _count(shard, count, size_bytes, {priority: places}, now)
+    _keep_hot(shard, seqs[:WINDOW_MAX], heads, payloads)
+    window = [  # no lane takes in more
+        Place(stamp, seq, UNKEYED, 0, priority, size)
+        for stamp, seq, size in islice(zip(ids, seqs, sizes, strict=True), WINDOW_MAX + 1)
+    ]
+    _count(shard, count, size_bytes, {priority: (count, window)}, now)
     _journal_enqueued(shard, command, count, size_bytes, effects)
     effects.reply = Enqueued(ids, {}, {}, first)
     return True
+
+
+def _keep_hot(shard: Shard, seqs: range, heads: list[bytes], payloads: list[bytes]) -> None:
+    """Keep the first of some message records in memory until they are leased, if there is room: as many as a lane has
+    places for. Who comes for the others reads them with their places."""
+    hot, count = shard.hot, len(seqs)
+    record_bytes = sum(map(len, payloads[:count])) + count * len(heads[0])
+    if hot.used_bytes + record_bytes <= hot.limit_bytes:
+        hot.used_bytes += record_bytes
+        shard.bodies.update(zip(seqs, map(add, heads, payloads), strict=False))
 
 
 def _journal_enqueued(shard: Shard, command: Enqueue, count: int, size_bytes: int, effects: Effects) -> None:
@@ -392,30 +405,34 @@ def _store(  # noqa: C901, PLR0912
     return size_total
 
 
-def _by_priority(places: list[Place]) -> dict[int, list[Place]]:
+Arrivals = dict[int, tuple[int, list[Place]]]
+"""Fresh messages by priority: how many, and the places of the first of them, in the order of delivery."""
+
+
+def _by_priority(places: list[Place]) -> Arrivals:
     found: dict[int, list[Place]] = {}
     for place in places:
         found.setdefault(place.priority, []).append(place)
-    return found
+    return {priority: (len(some), some) for priority, some in found.items()}
 
 
 def _count(
     shard: Shard,
     count: int,
     size_bytes: int,
-    places: dict[int, list[Place]],
+    arrivals: Arrivals,
     now: int,
     only: LeaseGroup | None = None,
 ) -> None:
-    """New messages are in the shard, those with places, by priority, in the order of delivery."""
+    """New messages are in the shard; those that are not delayed arrive."""
     head = shard.head
     for cursor in shard.cursors.values():
         cursor.arrive(now)
     head.next_seq += count
     head.enqueued += count
     head.size_bytes += size_bytes
-    if places:
-        arrive(shard, places, only)
+    if arrivals:
+        arrive(shard, arrivals, only)
 
 
 def _remember(shard: Shard, name: str, message_id: int, now: int, ops: list[Op]) -> None:
@@ -426,18 +443,18 @@ def _remember(shard: Shard, name: str, message_id: int, now: int, ops: list[Op])
         shard.head.dedup_end = end
 
 
-def arrive(shard: Shard, places: dict[int, list[Place]], only: LeaseGroup | None = None) -> None:
-    """Fresh messages, by priority, enter the windows of all leasing groups, or of one, and are counted."""
+def arrive(shard: Shard, arrivals: Arrivals, only: LeaseGroup | None = None) -> None:
+    """Fresh messages enter the windows of all leasing groups, or of one, and are counted."""
     head = shard.head
     priorities = head.priorities
-    count = sum([len(arrived) for arrived in places.values()])
+    count = sum([arrived for arrived, _ in arrivals.values()])
     for group in shard.groups.values() if only is None else (only,):
         group.head.fresh += count
         group.dirty = True
-        for priority, arrived in places.items():
-            group.lane(priority, empty=priority not in priorities).arrive(arrived)
-    for priority, arrived in places.items():
-        priorities[priority] = priorities.get(priority, 0) + len(arrived)
+        for priority, (_, places) in arrivals.items():
+            group.lane(priority, empty=priority not in priorities).arrive(places)
+    for priority, (arrived, _) in arrivals.items():
+        priorities[priority] = priorities.get(priority, 0) + arrived
     head.ready += count
 
 

@@ -26,6 +26,7 @@ id, or, if it was delayed, a number that was taken like an id when it fell due. 
     JOURNAL    block number                     block of journal entries              core/journal.py
     TRANSACTIONS, LOTS, STAGED, ENDS            messages that are staged              core/transactions.py
     AUDITS, AUDITED                             redrives under an id, and their letters    core/audits.py
+    RUNS, MESSAGE_RUNS, READY_RUNS              the store's own: how it keeps runs of records    store/rocks_runs.py
 
     MQTT_SESSIONS       namespace NUL client              a persistent session and its will     mqtt/records.py
     MQTT_SUBSCRIPTIONS  namespace NUL client NUL filter   its subscriptions
@@ -94,6 +95,9 @@ class Table(IntEnum):
     LEASES = 27
     AUDITS = 28
     AUDITED = 29
+    RUNS = 30
+    MESSAGE_RUNS = 31
+    READY_RUNS = 32
 
 
 # --- keys -----------------------------------------------------------------------------------------------------------
@@ -328,6 +332,7 @@ NO_EXTRA = Extra()
 MESSAGE_VERSION = 1
 _MESSAGE = Layout(">BQQQQBI")
 _MESSAGE_SIZE = _MESSAGE.size
+_ID_END = 9  # of a message's head: before it are version and id
 _encoder = msgspec.msgpack.Encoder()
 _encode = _encoder.encode
 _decode_extra = msgspec.msgpack.Decoder(Extra).decode
@@ -341,22 +346,12 @@ def write_message(
     return head + packed + payload if packed else head + payload
 
 
-def write_plain_messages(
-    ids: list[int], enqueued_at: int, expires_at: int, priority: int, extra: Extra, payloads: list[bytes]
-) -> list[bytes]:
-    """`write_message` for many that differ in nothing but id and payload: a loop without a call."""
-    pack, version = _MESSAGE.pack, MESSAGE_VERSION
-    if extra is NO_EXTRA:
-        return [
-            pack(version, message_id, enqueued_at, 0, expires_at, priority, 0) + payload
-            for message_id, payload in zip(ids, payloads, strict=True)
-        ]
-    packed = _encode(extra)
-    size = len(packed)
-    return [
-        pack(version, message_id, enqueued_at, 0, expires_at, priority, size) + packed + payload
-        for message_id, payload in zip(ids, payloads, strict=True)
-    ]
+def plain_message_heads(ids: list[int], enqueued_at: int, expires_at: int, priority: int, extra: Extra) -> list[bytes]:
+    """`write_message` for many that differ in nothing but id and payload, up to the payload: a loop without a call."""
+    packed = b"" if extra is NO_EXTRA else _encode(extra)
+    rest = _MESSAGE.pack(MESSAGE_VERSION, 0, enqueued_at, 0, expires_at, priority, len(packed))[_ID_END:] + packed
+    begin, pack = bytes([MESSAGE_VERSION]), _U64.pack
+    return [begin + pack(message_id) + rest for message_id in ids]
 
 
 def read_message(seq: int, value: bytes) -> Message:

@@ -42,7 +42,8 @@ class Store(Protocol):
         """Take over: fence every earlier holder and return the new epoch."""
 
     def write(self, epoch: int, ops: Sequence[Op]) -> None:
-        """Apply `ops` in order, all or none. A range whose end is not after its start deletes nothing."""
+        """Apply `ops` in order, all or none. A range whose end is not after its start deletes nothing. The keys of a
+        run are new: nothing was stored under them before."""
 
     def sync(self) -> None:
         """Make everything written so far durable. May be called on a worker thread; releases the GIL while it waits."""

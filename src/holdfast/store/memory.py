@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
-from holdfast.core.effects import Op
+from holdfast.core.effects import Op, Run
 from holdfast.core.records import Table
 from holdfast.errors import CopyUnsupported, Fenced, StoreError
 from holdfast.store.sorted_keys import SortedKeys
@@ -84,6 +84,11 @@ class MemoryDisk:
             elif isinstance(value, bytes):
                 undo.append((table, key, records.values.get(key)))
                 records.put(key, value)
+            elif isinstance(value, Run):
+                for one, content in value.rows(key):
+                    assert one not in records.values, "the keys of a run are new"
+                    undo.append((table, one, None))
+                    records.put(one, content)
             else:
                 for each in list(records.keys.ascending(key, value.end)):
                     undo.append((table, each, records.values[each]))

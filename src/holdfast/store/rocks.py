@@ -4,9 +4,10 @@ How it maps to the contract: `write` is one RocksDB write batch, in its log when
 log to the disk, without the GIL. The directory's lock keeps other processes out, so the epoch needs no look at the disk
 at each write; it is stored under a key that no table has.
 
-Tuning stands in store/rocks_tuning.py, the open database in store/rocks_handles.py, removal of garbage in
-store/rocks_sweep.py, the meaning of errors in store/rocks_errors.py, the directory in store/directory.py, its formats
-in store/formats.py, the check for lost files in store/inventory.py.
+Records that came together are kept together by store/rocks_runs.py. Tuning stands in store/rocks_tuning.py, the open
+database in store/rocks_handles.py, removal of garbage in store/rocks_sweep.py, the meaning of errors in
+store/rocks_errors.py, the directory in store/directory.py, its formats in store/formats.py, the check for lost files in
+store/inventory.py.
 
 Errors are raised outside of the `except` that met them: a chained error keeps the frames it came through, those keep
 iterators, and those keep RocksDB open, so that it could not be opened again.
@@ -15,12 +16,12 @@ iterators, and those keep RocksDB open, so that it could not be opened again.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from rocksdict import Checkpoint, Rdict, WriteBatch
 
-from holdfast.core.effects import Op
+from holdfast.core.effects import Op, Run, Until
 from holdfast.core.records import Table
 from holdfast.errors import DiskFull, Fenced, StoreCorrupt, StoreError
 from holdfast.store import formats, inventory
@@ -28,6 +29,7 @@ from holdfast.store.directory import Directory
 from holdfast.store.formats import FORMAT, MIGRATIONS, Migration
 from holdfast.store.rocks_errors import too_many_skipped, translate
 from holdfast.store.rocks_handles import Handles
+from holdfast.store.rocks_runs import Runs, merged
 from holdfast.store.rocks_sweep import Span
 from holdfast.store.rocks_tuning import (
     CACHE_BYTES,
@@ -100,6 +102,7 @@ class RocksStore:
                 self._directory.data, self._cache_bytes, self._write_buffer_bytes, create=create, failed=self._fail
             )
             self._epoch = self._handles.stored_epoch()
+            self._runs = Runs(self._scan, self._get)
         except Exception as error:  # noqa: BLE001 - the binding raises nothing more specific
             failure = translate(error, self._directory.path, opening=True)
         else:
@@ -186,29 +189,58 @@ class RocksStore:
         if epoch != self._held:
             self._opened()
             raise Fenced(epoch=epoch, current=self._epoch)
-        self._commit(self._batch(ops))
+        try:
+            batch = self._batch(ops)
+        except BaseException:
+            self._runs.forget()  # what it made of the runs is not written
+            raise
+        self._commit(batch)
 
     def _batch(self, ops: Sequence[Op]) -> WriteBatch:
         """The hot path: one loop, one call into RocksDB an operation."""
-        handles = self._opened()
+        handles, runs = self._opened(), self._runs
         homes = handles.homes
         batch = WriteBatch(raw_mode=True)
         put = batch.put
         delete = batch.delete
         last = Table.META
         prefix, home = homes[last]
+        in_runs = False  # whether records of this table may be in runs
+        runs.begin()
         for table, key, value in ops:
             if table is not last:  # operations of one table mostly follow each other
                 last = table
                 prefix, home = homes[table]
+                in_runs = runs.watches(table)
             if isinstance(value, bytes):
+                if in_runs:
+                    runs.leave(table, key)
                 put(prefix + key, value, home)
             elif value is None:
-                delete(prefix + key, home)
+                if not in_runs or not runs.leave(table, key):
+                    delete(prefix + key, home)
+            elif isinstance(value, Run):
+                self._put_plainly(batch, runs.join(table, key, value))
+                in_runs = True
             elif key < value.end:
+                self._put_plainly(batch, [(table, key, value)])
+                if in_runs:
+                    self._put_plainly(batch, runs.leave_range(table, key, value.end))
+        self._put_plainly(batch, runs.settle())
+        return batch
+
+    def _put_plainly(self, batch: WriteBatch, ops: Iterable[Op]) -> None:
+        """Operations that no run has to hear of."""
+        handles = self._opened()
+        for table, key, value in ops:
+            prefix, home = handles.homes[table]
+            if isinstance(value, bytes):
+                batch.put(prefix + key, value, home)
+            elif value is None:
+                batch.delete(prefix + key, home)
+            elif isinstance(value, Until) and key < value.end:
                 batch.delete_range(prefix + key, prefix + value.end, home)
                 handles.sweeper.emptied(Span(FAMILY_OF[table], prefix + key, prefix + value.end))
-        return batch
 
     def _commit(self, batch: WriteBatch) -> None:
         db = self._writable()
@@ -236,6 +268,12 @@ class RocksStore:
 
     def get(self, table: Table, key: bytes) -> bytes | None:
         """The record under `key`, or None."""
+        if not self._runs.watches(table):
+            return self._get(table, key)
+        found = self._runs.get(table, key)
+        return self._get(table, key) if found is None else found
+
+    def _get(self, table: Table, key: bytes) -> bytes | None:
         prefix, family = self._opened().families[table]
         try:
             value: bytes | None = family.get(prefix + key)
@@ -249,20 +287,32 @@ class RocksStore:
         """The records under `keys`, in their order; neighbours share the work of finding their block."""
         prefix, family = self._opened().families[table]
         try:
-            values: list[bytes | None] | None = family.get([prefix + key for key in keys])
+            values: list[bytes | None] = family.get([prefix + key for key in keys]) or []
         except Exception as error:  # noqa: BLE001 - the binding raises nothing more specific
             failure = translate(error, self._directory.path)
         else:
-            return values or []
+            if self._runs.watches(table):
+                get = self._runs.get
+                return [get(table, key) if value is None else value for key, value in zip(keys, values, strict=True)]
+            return values
         raise failure
 
     def scan(
         self, table: Table, start: bytes, end: bytes, limit: int, reverse: bool = False
     ) -> list[tuple[bytes, bytes]]:
         """At most `limit` records with start <= key < end, in order."""
-        handles = self._opened()
+        self._opened()
         if limit <= 0 or start >= end:
             return []
+        if not self._runs.watches(table):
+            return self._scan(table, start, end, limit, reverse)
+        packed = self._runs.rows(table, start, end, limit, reverse)
+        return merged(packed, self._scan(table, start, end, limit, reverse), limit, reverse)
+
+    def _scan(
+        self, table: Table, start: bytes, end: bytes, limit: int, reverse: bool = False
+    ) -> list[tuple[bytes, bytes]]:
+        handles = self._opened()
         prefix, family = handles.families[table]
         lower, upper = prefix + start, prefix + end
         sweeper = handles.sweeper

@@ -34,7 +34,7 @@ MIB = 1024 * KIB
 
 _NAMED: dict[str, tuple[Table, ...]] = {
     "state": (Table.META, Table.QUEUES, Table.SHARDS, Table.GROUPS, Table.TRANSACTIONS),
-    "messages": (Table.MESSAGES, Table.STAGED),
+    "messages": (Table.MESSAGES, Table.STAGED, Table.MESSAGE_RUNS),
     "lookup": (Table.DEDUP, Table.SOURCES),
     "journal": (Table.JOURNAL,),
 }

@@ -1,0 +1,345 @@
+"""Records that came together lie together: a run of consecutive keys is a few records of RocksDB, not hundreds.
+
+A batch of messages makes two records each, under keys that count up by one. RocksDB takes a microsecond for each of
+them, and so does the rest of their way through Python. As `Run`s they are cut into *packs* of up to 256:
+
+    RUNS                       table, key of its last      how many a pack holds, and bits of those that have left it
+    MESSAGE_RUNS, READY_RUNS   key of its last             their sizes, and their values one after the other
+
+A key is in a pack or stands by itself, never both: who writes or deletes one takes it out of its pack, which costs a
+bit. A pack nobody is left in goes. One in which few are left is resolved, and they stand by themselves: so a message
+that stays behind keeps no other's bytes for long.
+
+Only the store's writer uses what is remembered here; readers, also on other threads, ask RocksDB. They look at the
+packs first and at the single records afterwards, so that they miss nothing that leaves its pack meanwhile.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Iterator
+from itertools import accumulate
+from struct import Struct as Layout
+from struct import pack, unpack_from
+from typing import Final
+
+from holdfast.core.effects import Op, Run, Until
+from holdfast.core.records import Table
+from holdfast.errors import StoreCorrupt
+
+Rows = list[tuple[bytes, bytes]]
+Scan = Callable[[Table, bytes, bytes, int], Rows]
+Get = Callable[[Table, bytes], "bytes | None"]
+
+PACK_MAX: Final = 256  # members: one bit each in a record that is written again when some leave
+PACK_BYTES: Final = 64 * 1024  # who wants one of them reads all
+PACK_MIN: Final = 4  # fewer than this, because they are large, stand by themselves
+RESOLVED_AT: Final = 16  # a pack with one in so many left is resolved
+REMEMBERED_MAX: Final = 4_096  # packs
+DECODED_MAX: Final = 8  # packs whose values are kept for who reads one after the other: at most 64 KiB each
+PAGE: Final = 8  # packs looked up at a time
+
+VALUES: Final = {Table.MESSAGES: Table.MESSAGE_RUNS, Table.READY: Table.READY_RUNS}
+
+_U64 = Layout(">Q")
+_COUNT = Layout(">H")
+_END = b"\xff" * 32  # after every key
+
+
+class Pack:
+    """Consecutive records. `gone` has a bit for each that has left."""
+
+    __slots__ = ("count", "first", "first_key", "fresh", "gone", "last_key")
+
+    def __init__(self, last_key: bytes, count: int, gone: int = 0, *, fresh: bool = False) -> None:
+        self.last_key = last_key
+        self.count = count
+        self.first = int.from_bytes(last_key[-8:], "big") - count + 1
+        self.first_key = last_key[:-8] + _U64.pack(self.first)
+        self.gone = gone
+        self.fresh = fresh  # it is not in RocksDB yet
+
+    @property
+    def left(self) -> int:
+        return self.count - self.gone.bit_count()
+
+    def index_from(self, key: bytes) -> int:
+        """The index of the first member whose key is not before `key`."""
+        if key <= self.first_key:
+            return 0
+        if key > self.last_key:
+            return self.count
+        # Between two keys that differ in their last eight bytes only: it begins as they do.
+        digits = key[len(self.last_key) - 8 :]
+        number = int.from_bytes(digits[:8].ljust(8, b"\0"), "big")
+        return number - self.first + (len(digits) > _U64.size)
+
+    def record(self) -> bytes:
+        gone = self.gone
+        return _COUNT.pack(self.count) + gone.to_bytes((gone.bit_length() + 7) // 8, "little")
+
+
+def read_pack(last_key: bytes, record: bytes) -> Pack:
+    return Pack(last_key, _COUNT.unpack_from(record)[0], int.from_bytes(record[2:], "little"))
+
+
+class Values:
+    """The values of a pack, to be cut out."""
+
+    __slots__ = ("_data", "_ends")
+
+    def __init__(self, data: bytes, count: int) -> None:
+        self._data = data
+        self._ends = list(accumulate(unpack_from(f">{count}I", data), initial=4 * count))
+
+    def __getitem__(self, index: int) -> bytes:
+        return self._data[self._ends[index] : self._ends[index + 1]]
+
+
+class _Known:
+    """What the writer remembers of one table's packs."""
+
+    __slots__ = ("any", "free_from", "free_to", "last_keys", "packs")
+
+    def __init__(self, any_packs: bool) -> None:
+        self.any = any_packs  # whether there may be one at all
+        self.forget()
+
+    def forget(self) -> None:
+        self.packs: dict[bytes, Pack] = {}
+        self.last_keys: list[bytes] = []
+        self.free_from = self.free_to = b""  # no pack has a key from the one up to, not including, the other
+
+    def add(self, one: Pack) -> None:
+        if one.last_key not in self.packs:
+            insort(self.last_keys, one.last_key)
+        self.packs[one.last_key] = one
+
+    def remove(self, one: Pack) -> None:
+        del self.packs[one.last_key]
+        del self.last_keys[bisect_left(self.last_keys, one.last_key)]
+
+
+class Runs:
+    """See the module. `scan` and `get` are the store's, for tables without runs."""
+
+    def __init__(self, scan: Scan, get: Get) -> None:
+        self._scan = scan
+        self._get = get
+        self._known = {table: _Known(bool(scan(Table.RUNS, bytes([table]), bytes([table + 1]), 1))) for table in VALUES}
+        self._changed: dict[tuple[Table, bytes], Pack] = {}  # in the batch that is being made
+        self._ended: list[tuple[bytes, bytes]] = []  # ranges of RUNS that this batch has deleted
+        self._decoded: dict[tuple[Table, bytes], Values] = {}
+
+    # --- writing: all of it for one batch, in order -----------------------------------------------------------------
+
+    def begin(self) -> None:
+        """A batch begins: what the last one changed is in RocksDB."""
+        for one in self._changed.values():
+            one.fresh = False
+        self._changed.clear()
+        self._ended.clear()
+        if sum([len(known.packs) for known in self._known.values()]) > REMEMBERED_MAX:
+            self.forget()
+
+    def forget(self) -> None:
+        """What is remembered may not be what is stored."""
+        for known in self._known.values():
+            known.forget()
+        self._changed.clear()
+        self._ended.clear()
+        self._decoded.clear()
+
+    def watches(self, table: Table) -> bool:
+        """Whether records of a table may be in packs, so that whoever changes one must say so here."""
+        known = self._known.get(table)
+        return known is not None and known.any
+
+    def join(self, table: Table, first_key: bytes, run: Run) -> Iterator[Op]:
+        """New records under consecutive keys: what to put for them."""
+        known = self._known[table]
+        known.any = True
+        head, first = first_key[:-8], int.from_bytes(first_key[-8:], "big")
+        sizes = run.sizes()
+        for start, end in _cut(sizes):
+            if end - start < PACK_MIN:
+                for number, value in enumerate(run[start:end], first + start):
+                    yield table, head + _U64.pack(number), value
+                continue
+            one = Pack(head + _U64.pack(first + end - 1), end - start, fresh=True)
+            known.add(one)
+            if one.first_key < known.free_to and known.free_from <= one.last_key:
+                known.free_from = one.last_key + b"\0"
+            self._changed[table, one.last_key] = one
+            self._decoded.pop((table, one.last_key), None)
+            yield VALUES[table], one.last_key, pack(f">{end - start}I", *sizes[start:end]) + run.joined(start, end)
+
+    def leave(self, table: Table, key: bytes) -> bool:
+        """A record gets another value or goes. True: it was in a pack, and is no more."""
+        known = self._known[table]
+        if known.free_from <= key < known.free_to:
+            return False
+        one = self._first(table, known, key)
+        if one is None or one.first_key > key or len(one.last_key) != len(key):
+            return False
+        bit = 1 << (int.from_bytes(key[-8:], "big") - one.first)
+        if one.gone & bit:
+            return False
+        one.gone |= bit
+        self._changed[table, one.last_key] = one
+        return True
+
+    def leave_range(self, table: Table, start: bytes, end: bytes) -> Iterator[Op]:
+        """Records from `start` up to, not including, `end` go: what else to delete for that."""
+        known = self._known[table]
+        for seen in range(PAGE):
+            one = self._first(table, known, start)
+            if one is None or one.first_key >= end:
+                return
+            if seen == PAGE - 1 and start <= one.first_key and one.last_key < end:
+                break
+            low, high = one.index_from(start), one.index_from(end)
+            one.gone |= (1 << high) - (1 << low)
+            self._changed[table, one.last_key] = one
+            start = one.last_key + b"\0"
+        # Many: those that lie inside as a whole go by range, and the one across the end, if any, loses its part.
+        for last_key in known.last_keys[bisect_left(known.last_keys, start) : bisect_left(known.last_keys, end)]:
+            one = known.packs[last_key]
+            one.gone = (1 << one.count) - 1
+            self._changed[table, last_key] = one
+        across = self._first(table, known, end)
+        if across is not None and across.first_key < end:
+            across.gone |= (1 << across.index_from(end)) - 1
+            self._changed[table, across.last_key] = across
+        number = bytes([table])
+        self._ended.append((number + start, number + end))
+        yield Table.RUNS, number + start, Until(number + end)
+        yield VALUES[table], start, Until(end)
+
+    def settle(self) -> Iterator[Op]:
+        """The batch is complete: what to write for the packs it has changed."""
+        for (table, last_key), one in list(self._changed.items()):
+            left = one.left
+            entry = bytes([table]) + last_key
+            if left and (one.fresh or left * RESOLVED_AT > one.count):
+                yield Table.RUNS, entry, one.record()
+                continue
+            if left:
+                values = self._values(table, one)
+                if values is None:
+                    raise StoreCorrupt(
+                        path=f"the table {table.name}", problem=f"the values of {entry.hex()} are missing"
+                    )
+                for key, value in _members(one, values, 0, one.count):
+                    yield table, key, value
+            yield Table.RUNS, entry, None
+            yield VALUES[table], last_key, None
+            self._known[table].remove(one)
+            del self._changed[table, last_key]
+            self._decoded.pop((table, last_key), None)
+
+    def _first(self, table: Table, known: _Known, key: bytes) -> Pack | None:
+        """The first pack whose last key is not before `key`."""
+        if known.free_from <= key < known.free_to:
+            if known.free_to == _END:
+                return None
+            key = known.free_to
+        at = bisect_left(known.last_keys, key)
+        near = known.packs[known.last_keys[at]] if at < len(known.last_keys) else None
+        if near is not None and near.first_key <= key:
+            return near
+        for one in self._stored(table, key):
+            entry = bytes([table]) + one.last_key
+            if one.last_key not in known.packs and any(start <= entry < end for start, end in self._ended):
+                continue
+            if near is None or one.last_key < near.last_key:
+                near = one
+                known.add(one)
+            break
+        known.free_from, known.free_to = key, _END if near is None else max(key, near.first_key)
+        return near
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    def get(self, table: Table, key: bytes) -> bytes | None:
+        """The value of a record in a pack; None: it is in none."""
+        one = next(self._stored(table, key, 1), None)
+        if one is None or one.first_key > key or len(one.last_key) != len(key):
+            return None
+        index = int.from_bytes(key[-8:], "big") - one.first
+        if one.gone >> index & 1:
+            return None
+        values = self._values(table, one)
+        return None if values is None else values[index]
+
+    def rows(self, table: Table, start: bytes, end: bytes, limit: int, reverse: bool) -> Rows:
+        """The first records of a range, or the last ones, that are in packs."""
+        if reverse:  # nobody does it often
+            return self.rows(table, start, end, 1 << 62, reverse=False)[::-1][:limit]
+        rows: Rows = []
+        for one in self._stored(table, start):
+            if one.first_key >= end or len(rows) >= limit:
+                break
+            low, high = one.index_from(start), one.index_from(end)
+            if (one.gone >> low).bit_count() == one.count - low:
+                continue
+            values = self._values(table, one)
+            if values is not None:  # else it was resolved since: its members stand by themselves
+                rows += _members(one, values, low, high)
+        return rows[:limit]
+
+    def _stored(self, table: Table, key: bytes, page: int = PAGE) -> Iterator[Pack]:
+        """Packs in RocksDB from the one on whose last key is not before `key`."""
+        number = bytes([table])
+        start, end = number + key, bytes([table + 1])
+        while True:
+            found = self._scan(Table.RUNS, start, end, page)
+            for entry, record in found:
+                yield read_pack(entry[1:], record)
+            if len(found) < page:
+                return
+            start = found[-1][0] + b"\0"
+
+    def _values(self, table: Table, one: Pack) -> Values | None:
+        known = self._decoded.get((table, one.last_key))
+        if known is not None:
+            return known
+        data = self._get(VALUES[table], one.last_key)
+        if data is None:
+            return None
+        values = Values(data, one.count)
+        if len(self._decoded) >= DECODED_MAX:
+            self._decoded.pop(next(iter(self._decoded.copy())), None)  # a copy: readers are on two threads
+        self._decoded[table, one.last_key] = values
+        return values
+
+
+def _members(one: Pack, values: Values, low: int, high: int) -> Rows:
+    """Members from an index up to, not including, another that have not left."""
+    head, first, gone, key = one.last_key[:-8], one.first, one.gone, _U64.pack
+    if not gone:
+        return [(head + key(first + index), values[index]) for index in range(low, high)]
+    return [(head + key(first + index), values[index]) for index in range(low, high) if not gone >> index & 1]
+
+
+def _cut(sizes: list[int]) -> Iterator[tuple[int, int]]:
+    """Where packs of values of these sizes begin and end."""
+    ends = list(accumulate(sizes))
+    start = before = 0
+    while start < len(sizes):
+        end = min(start + PACK_MAX, len(sizes))
+        if ends[end - 1] - before > PACK_BYTES:
+            end = max(start + 1, bisect_right(ends, before + PACK_BYTES, start, end))
+        yield start, end
+        start, before = end, ends[end - 1]
+
+
+def merged(packed: Rows, single: Rows, limit: int, reverse: bool) -> Rows:
+    """Two lists of rows in order as one; what stands by itself wins."""
+    if not packed:
+        return single
+    if not single:
+        return packed
+    together = dict(packed)
+    together.update(single)
+    return sorted(together.items(), reverse=reverse)[:limit]
