@@ -49,7 +49,7 @@ serve: $(STAMP)  ## Run the broker on embedded storage in ./data
 	$(BIN)/holdfast serve --data-dir $(DATA_DIR) $(ARGS)
 
 test: check  ## Lint, types, import rules, then every test with the coverage gate
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m 'not cluster' $(COVERAGE) $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) -m 'not cluster' $(COVERAGE) $(ARGS)
 
 # Ten processes and a gigabyte, for minutes: not part of `test`.
 test-cluster: $(SPARK)  ## Run the tests on a two-worker Spark cluster and on Spark Connect

@@ -1,8 +1,43 @@
-"""Hypothesis measures the time of an example; on a busy machine that says nothing about the code."""
+"""How the tests run: what they have in common, and how `make test` spreads them over processes.
+
+Those of the pipeline stay in one process, since Spark takes longer to start than most of them take to run; they begin
+first, then what is slow, and what is short fills up the end, so that no process is idle while another has minutes to
+go. Markers of xdist for groups would say the same, but xdist writes a group into a field that pytest no longer reads.
+"""
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling
 
+# Hypothesis measures the time of an example; on a busy machine that says nothing about the code.
 settings.register_profile("steady", deadline=None)
 settings.load_profile("steady")
+
+SPARK = "tests/pipeline/"
+OWN_SPARK = ("tests/pipeline/test_example.py", "tests/pipeline/test_follow.py::test_following_a_live_server")
+"""They start one of their own, so they need not wait for the others."""
+
+UNCOVERED = ("tests/crash/", "tests/test_examples", "tests/pipeline/", "tests/simulation/", "tests/test_tutorial")
+"""They run the core for long, or in other processes, and cover nothing that the core's own tests do not: measuring it
+makes the simulation take three times as long."""
+
+
+class Together(LoadScopeScheduling):  # type: ignore[misc] # xdist has no types
+    """Tests one by one to whoever is free, but those that share Spark to one process."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return SPARK if nodeid.startswith(SPARK) and not nodeid.startswith(OWN_SPARK) else nodeid
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Together:
+    return Together(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.nodeid.startswith(UNCOVERED):
+            item.add_marker("no_cover")
+    items.sort(key=lambda item: not any(item.get_closest_marker(name) for name in ("slow", "crash")))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -17,16 +19,23 @@ from holdfast.broker.export import Exporter
 from holdfast.broker.export_reading import BlockReader
 from holdfast.broker.export_verify import verify
 from holdfast.broker.export_worker import Converted, InProcess, InThread, Raw
-from holdfast.core.commands import Verb
+from holdfast.broker.keeper import Keeper
+from holdfast.broker.node import Node
+from holdfast.config import Config
+from holdfast.config.settings import JournalSettings, NodeSettings
+from holdfast.core.commands import Draft, Verb
 from holdfast.core.records import Table
 from holdfast.errors import LakeUnavailable, StoreCorrupt
+from holdfast.store import open_store
 from tests.broker.lake import NODE, Life
+
+SECONDS = 100.0
 
 
 @pytest.fixture
 def process(monkeypatch: pytest.MonkeyPatch) -> Iterator[InProcess]:
     monkeypatch.setattr(export, "FEW_ROWS", 1)
-    process = InProcess()
+    process = InProcess(SECONDS)
     yield process
     process.close()
 
@@ -59,7 +68,7 @@ class Deadly(InProcess):
     """Its process is killed while it has half of a segment, so many times."""
 
     def __init__(self, times: int) -> None:
-        super().__init__()
+        super().__init__(SECONDS)
         self.times = times
         self.killed: list[int] = []
 
@@ -135,11 +144,78 @@ def _windows(directory: Path) -> Iterator[tuple[list[bytes], list[tuple[int, int
         yield reader.raw(window)
 
 
+class Hanging(InProcess):
+    """Its first process stands still; `seconds` is its time."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(seconds)
+        self.hung: list[int] = []
+        self.stands = threading.Event()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        process = super()._started()
+        if not self.hung:
+            os.kill(process.pid, signal.SIGSTOP)
+            self.hung.append(process.pid)
+            self.stands.set()
+        else:
+            self._seconds = SECONDS
+        return process
+
+
+def test_a_process_that_hangs_is_killed_after_its_time_and_another_does_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export, "FEW_ROWS", 1)
+    life = Life(tmp_path)
+    life.enqueue(30)
+    wanted = [row.lsn for row in life.journal()]
+    hanging = Hanging(0.05)
+    life.export_all(exporter_of(life, hanging))
+    assert hanging.pid not in hanging.hung
+    assert life.lake_lsns() == wanted
+    assert verify(life.lake) == []
+    hanging.close()
+
+
+async def test_a_node_that_stops_does_not_wait_for_a_process_that_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export, "FEW_ROWS", 1)
+    hanging = Hanging(SECONDS)
+    monkeypatch.setattr(Keeper, "_converter", lambda _: hanging)
+    config = Config(node=NodeSettings(data_dir=tmp_path), journal=JournalSettings(stop_timeout=50_000))
+    name = ("default", "orders")
+    store = open_store("rocks", tmp_path / "store")
+    node = Node(config, store)
+    await node.start()
+    await node.enqueue(name, [Draft(b"%d" % number) for number in range(20)])
+    exporting = asyncio.create_task(node.export())
+    assert await asyncio.to_thread(hanging.stands.wait, SECONDS)
+    behind = node.keeper.behind
+    assert behind >= 20
+    await node.stop()  # were it to wait, it would wait for ever
+    with pytest.raises(LakeUnavailable, match="the node stops"):
+        await exporting
+    assert not psutil.pid_exists(hanging.hung[0])
+    store.close()
+    monkeypatch.undo()
+    store = open_store("rocks", tmp_path / "store")
+    node = Node(config, store)
+    await node.start()
+    assert node.keeper.behind == behind, "nothing has left the store"
+    await node.export()
+    assert node.keeper.behind == 0
+    await node.stop()
+    store.close()
+    assert verify(tmp_path / "lake") == []
+
+
 PARENT = """
 import sys
 from pathlib import Path
 from holdfast.broker.export_worker import InProcess
-process = InProcess()
+process = InProcess(60)
 process.convert(Path("unused"), 0, [])
 print(process.pid, flush=True)
 sys.stdin.read()

@@ -16,12 +16,10 @@ if importlib.util.find_spec("pyspark") is None:  # the extra [spark] is not inst
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Those that use Spark run in one process, also when tests are spread over several: starting it takes longer than
-    most of them."""
+    """Those that use Spark are marked. tests/conftest.py keeps them in one process."""
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")
-            item.add_marker(pytest.mark.xdist_group("spark"))
             item.add_marker(pytest.mark.timeout(300))  # the first of them starts Spark, on a machine that may be busy
 
 

@@ -28,7 +28,6 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.cluster,
     pytest.mark.spark,
-    pytest.mark.xdist_group("cluster"),
     pytest.mark.timeout(600),
 ]
 

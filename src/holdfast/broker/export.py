@@ -231,6 +231,10 @@ class Exporter:
         if size_bytes != last.size_bytes:
             log.warning("the lake's last segment is not as it was written", segment=last.segment, size_bytes=size_bytes)
 
+    def give_up(self) -> None:
+        """From another thread: end the segment under way without it, if a process converts it."""
+        self._converter.give_up()
+
     def close(self) -> None:
         """End the process that converts, if there is one."""
         self._converter.close()

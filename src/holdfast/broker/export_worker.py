@@ -3,7 +3,8 @@
 Turning rows into columns is plain Python, three to six microseconds a row, and beside a busy loop each of them is taken
 from it: they share the GIL. A process has its own. It is given the records as they lie in the store (it cannot open
 that: a store has one holder), writes the file aside, and says what is in it. It makes nothing durable and nothing
-known: a process that is killed leaves a file that no manifest names, and the blocks are still in the store.
+known: a process that is killed leaves a file that no manifest names, and the blocks are still in the store. So one
+that hangs is killed too: after a time that no segment takes, and when the node stops.
 
 The process ends when its standard input does, so it never outlives the node.
 """
@@ -14,6 +15,7 @@ import contextlib
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Protocol
@@ -75,6 +77,9 @@ class Converter(Protocol):
 
     def convert(self, path: Path, node: int, windows: Iterable[Raw]) -> Converted: ...
 
+    def give_up(self) -> None:
+        """From another thread: do not finish what is under way, if it can be helped."""
+
     def close(self) -> None: ...
 
 
@@ -124,6 +129,9 @@ class InThread:
             holes=holes,
         )
 
+    def give_up(self) -> None:
+        """It is in nobody's hands but its own, and does not take long."""
+
     def close(self) -> None:
         """Nothing is open."""
 
@@ -158,10 +166,13 @@ def _fetcher(records: Records) -> Fetch:
 
 
 class InProcess:
-    """In a process that is started when it is first needed, and again when it has died."""
+    """In a process that is started when it is first needed, and again when it has died. A segment may take it
+    `seconds`; after that it is taken for hung, and killed."""
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
         self._process: subprocess.Popen[bytes] | None = None
+        self._given_up = False
 
     @property
     def pid(self) -> int | None:
@@ -171,14 +182,21 @@ class InProcess:
         """May be given `windows` that can be gone through again, and goes through them again if the process dies."""
         for attempt in range(1, TRIES + 1):
             process = self._started()
+            hung = threading.Timer(self._seconds, process.kill)
+            hung.start()
             try:
                 return self._converted(process, path, node, windows)
             except (BrokenPipeError, EOFError) as error:
+                late = hung.finished.is_set()
                 self._end()
-                log.warning("the process that converts the journal died", attempt=attempt)
+                if self._given_up:
+                    raise LakeUnavailable(path=path, problem="the node stops before the segment is written") from error
+                log.warning("the process that converts the journal died", attempt=attempt, hung=late)
                 if attempt == TRIES:
                     problem = "the process that converts the journal keeps dying"
                     raise LakeUnavailable(path=path, problem=problem) from error
+            finally:
+                hung.cancel()
         raise AssertionError
 
     def _converted(self, process: subprocess.Popen[bytes], path: Path, node: int, windows: Iterable[Raw]) -> Converted:
@@ -205,6 +223,8 @@ class InProcess:
                 stdout=subprocess.PIPE,
                 start_new_session=True,  # Ctrl-C at the terminal is for the node, which lets this one finish
             )
+            if self._given_up:
+                self._process.kill()
         return self._process
 
     def _end(self) -> None:
@@ -221,6 +241,13 @@ class InProcess:
             process.kill()
             process.wait()
         process.stdout.close()
+
+    def give_up(self) -> None:
+        """Kill the process: what it was given is still in the store."""
+        self._given_up = True
+        process = self._process
+        if process is not None:
+            process.kill()
 
     def close(self) -> None:
         self._end()

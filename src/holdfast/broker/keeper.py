@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any, TypeVar
 
 import structlog
 
 from holdfast.broker.engine import Engine
 from holdfast.broker.export import Exported, Exporter, removal_ops
-from holdfast.broker.export_worker import InProcess, InThread
+from holdfast.broker.export_worker import Converter, InProcess, InThread
 from holdfast.config import Config
 from holdfast.errors import HoldfastError, LakeDamaged, LakeUnavailable
 from holdfast.store.contract import Store
@@ -48,14 +48,19 @@ class Keeper:
             config.node.node_id,
             self._settings.segment_rows,
             self._settings.segment_bytes,
-            converter=InProcess() if self._settings.conversion == "process" else InThread(),
+            converter=self._converter(),
         )
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="holdfast-export")
+        self._under_way: Future[Any] | None = None
         self._wanted = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._lock = asyncio.Lock()
         self._bytes = 0
         self.failed: str = ""
+
+    def _converter(self) -> Converter:
+        settings = self._settings
+        return InProcess(settings.conversion_timeout / SECOND) if settings.conversion == "process" else InThread()
 
     @property
     def behind(self) -> int:
@@ -149,11 +154,21 @@ class Keeper:
         return await self._run(self._exporter.drop, after)
 
     async def _run(self, function: Callable[..., _Result], *args: int | bool) -> _Result:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, function, *args)
+        under_way = self._under_way = self._thread.submit(function, *args)
+        return await asyncio.wrap_future(under_way)
 
-    def close(self) -> None:
-        """Wait for an export under way; what it wrote is found by `recover`."""
+    async def close(self) -> None:
+        """Wait for an export under way, but not for long: what it wrote is found by `recover`, and what it did not
+        write is in the store."""
         if self._timer is not None:
             self._timer.cancel()
+        if self._under_way is not None and not self._under_way.cancel():
+            await asyncio.to_thread(wait, [self._under_way], self._settings.stop_timeout / SECOND)
+            if not self._under_way.done():
+                log.warning("a segment of the journal is left for the next start", rows_behind=self.behind)
+                self._exporter.give_up()
+        await asyncio.to_thread(self._end)
+
+    def _end(self) -> None:
         self._thread.shutdown(wait=True)
         self._exporter.close()

@@ -215,7 +215,7 @@ class Node(AdminCalls, DeadLetterCalls, LogCalls, LookCalls, StateCalls, Transac
             if timer is not None:
                 timer.cancel()
         self._timer, self._timer_at, self._lazy_sync = None, NEVER, None
-        self.keeper.close()
+        await self.keeper.close()
         await self.commit.close()
         await self.webhooks.stop()
 

@@ -257,6 +257,16 @@ class JournalSettings(msgspec.Struct, frozen=True, kw_only=True):
     memory once there is something to do; in a thread it takes the loop's time, 5 us a row. Few rows are not worth a
     process and are always converted in a thread."""
 
+    conversion_timeout: Annotated[int, Duration(100 * MILLISECOND, DAY)] = 10 * MINUTE
+    """A process that works longer than this on one segment hangs: it is killed and the segment begun anew. The largest
+    that can be configured takes a minute or two; the default takes seconds. Nothing is lost for it: rows wait in the
+    store."""
+
+    stop_timeout: Annotated[int, Duration(0, 10 * MINUTE)] = 5 * SECOND
+    """How long a node that stops waits for the segment that is being written. Then the process that converts it is
+    killed, and the next start writes it. 5 s are enough for a full one and leave the rest of node.shutdown_timeout to
+    connections."""
+
     segment_rows: Annotated[int, Count(1, 10_000_000)] = 500_000
     """A segment is closed at this many records, however small they are. Columns of 500,000 rows take about 100 MiB in
     memory while they are written."""
