@@ -273,15 +273,23 @@ def bounds(engine: Engine, name: QueueName, since: int, now: int) -> list[Partit
 
 def find(engine: Engine, name: QueueName, message_id: int, now: int) -> tuple[int, Message, list[Standing]]:
     """A live message by its id: partition, message, how it stands."""
-    queue = engine.queue(name, now)
+    found = look_for(engine, engine.queue(name, now), message_id, now)
+    if found is None:
+        raise MessageNotFound(message_id=message_id, queue=name[1])
+    shard, message, standings = found
+    return shard.partition, message, standings
+
+
+def look_for(engine: Engine, queue: Queue, message_id: int, now: int) -> tuple[Shard, Message, list[Standing]] | None:
+    """A live message by its id, wherever it is in a queue; None if it is not."""
     for shard in queue.shards:
         try:
             reply = engine.step(queue, shard, Find(message_id), now)
         except MessageNotFound:
             continue
         assert isinstance(reply, tuple)
-        return (shard.partition, *reply)
-    raise MessageNotFound(message_id=message_id, queue=name[1])
+        return (shard, *reply)
+    return None
 
 
 def leases_of(engine: Engine, name: QueueName, group: str, consumer: str, protocol: str, now: int) -> list[Leased]:

@@ -13,16 +13,17 @@ from enum import StrEnum
 
 import msgspec
 
+from holdfast.broker.admin import look_for
 from holdfast.broker.catalog import Queue, QueueName
 from holdfast.broker.engine import Engine
 from holdfast.broker.redrive import STEP, Destination, destination, enqueue_for, newest, with_states, withdraw
 from holdfast.core.audits import OWN_PROPERTIES, Audit, Audited, letter_again, redriven
-from holdfast.core.commands import Find, Standing, Withdraw
+from holdfast.core.commands import Withdraw
 from holdfast.core.queue import dead_queue_of
 from holdfast.core.records import FLAG_CHOSEN, Message, Table, source_key
 from holdfast.core.shard import Shard
 from holdfast.core.states import Reason, State
-from holdfast.errors import HoldfastError, MessageNotFound
+from holdfast.errors import HoldfastError
 
 PROTOCOL_UNDO = "undo"
 
@@ -74,7 +75,7 @@ def _standing(
     if was.undone:
         return LetterFate(was.letter, Fate.UNDONE, was.queue, was.message, was.undone), None
     queue = engine.queues.get((audit.namespace, was.queue))
-    found = _find(engine, queue, was.message, now) if queue is not None else None
+    found = look_for(engine, queue, was.message, now) if queue is not None else None
     if queue is None or found is None:
         fate = Fate.DEAD if queue is not None and _has_letter(engine, queue, was.message) else Fate.GONE
         return LetterFate(was.letter, fate, was.queue, was.message), None
@@ -85,17 +86,6 @@ def _standing(
     fate = Fate.LEASED if State.LEASED in states else Fate.PARTLY if "settled" in states else Fate.WAITING
     told = LetterFate(was.letter, fate, was.queue, was.message)
     return told, (queue, shard, message) if fate is Fate.WAITING else None
-
-
-def _find(engine: Engine, queue: Queue, message_id: int, now: int) -> tuple[Shard, Message, list[Standing]] | None:
-    for shard in queue.shards:
-        try:
-            reply = engine.step(queue, shard, Find(message_id), now)
-        except MessageNotFound:
-            continue
-        assert isinstance(reply, tuple)
-        return (shard, *reply)
-    return None
 
 
 def _has_letter(engine: Engine, queue: Queue, message_id: int) -> bool:
@@ -143,7 +133,7 @@ def _move(engine: Engine, audit: Audit, queue: Queue, letters: Payloads, demand:
             fate = Fate.UNDONE if was.undone else Fate.REPEATED
             told[letter] = LetterFate(letter, fate, was.queue, was.message, was.undone)
             continue
-        found = _find(engine, queue, letter, now)
+        found = look_for(engine, queue, letter, now)
         if found is None:
             told[letter] = LetterFate(letter, Fate.GONE)
         elif any(standing.state == State.LEASED for standing in found[2]):

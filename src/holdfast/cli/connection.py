@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 import msgspec
@@ -19,6 +19,13 @@ if TYPE_CHECKING:
 # The client is imported by the commands that use it: the others should answer at once.
 
 Command = TypeVar("Command", bound=Callable[..., object])
+
+
+class Decorator(Protocol):
+    """What click makes of an option."""
+
+    def __call__(self, command: Command, /) -> Command: ...
+
 
 URL = "http://127.0.0.1:8080"
 
@@ -113,58 +120,36 @@ def _secret(file: Path, what: str) -> str:
         raise InvalidArgument(field=f"The {what} file {file}", problem=f"cannot be read: {error}") from None
 
 
+def _option(flag: str, *, default: object = None, kind: click.Path | None = None, said: str) -> Decorator:
+    """An option of `holdfast` itself, with its twin in the environment: --ca-file is HOLDFAST_CA_FILE."""
+    twin = "HOLDFAST_" + flag.partition("/")[0].removeprefix("--").upper().replace("-", "_")
+    shown = isinstance(default, str)
+    return click.option(flag, envvar=twin, default=default, type=kind, show_default=shown, help=said)
+
+
+_FILE = click.Path(path_type=Path, dir_okay=False)
 _OPTIONS = (
-    click.option("--url", envvar="HOLDFAST_URL", default=URL, show_default=True, help="The server's HTTP address."),
-    click.option(
+    _option("--url", default=URL, said="The server's HTTP address."),
+    _option(
         "--token",
-        envvar="HOLDFAST_TOKEN",
-        help="The token to show. On a command line others can see it: rather set HOLDFAST_TOKEN, or use --token-file.",
+        said="The token to show. On a command line others can see it: rather set HOLDFAST_TOKEN, or use --token-file.",
     ),
-    click.option(
-        "--token-file",
-        envvar="HOLDFAST_TOKEN_FILE",
-        type=click.Path(path_type=Path, dir_okay=False),
-        help="A file with the token to show.",
-    ),
-    click.option("--user", envvar="HOLDFAST_USER", help="The user to be; its password is asked for."),
-    click.option(
-        "--password-file",
-        envvar="HOLDFAST_PASSWORD_FILE",
-        type=click.Path(path_type=Path, dir_okay=False),
-        help="A file with the user's password.",
-    ),
-    click.option(
+    _option("--token-file", kind=_FILE, said="A file with the token to show."),
+    _option("--user", said="The user to be; its password is asked for."),
+    _option("--password-file", kind=_FILE, said="A file with the user's password."),
+    _option(
         "--namespace",
-        envvar="HOLDFAST_NAMESPACE",
-        help="Do nothing unless the credentials are for this namespace. (They decide it; a client cannot choose.)",
+        said="Do nothing unless the credentials are for this namespace. (They decide it; a client cannot choose.)",
     ),
-    click.option(
-        "--ca-file",
-        envvar="HOLDFAST_CA_FILE",
-        type=click.Path(path_type=Path, dir_okay=False),
-        help="Certificates in PEM to trust, instead of the system's.",
-    ),
-    click.option(
-        "--certificate-file",
-        envvar="HOLDFAST_CERTIFICATE_FILE",
-        type=click.Path(path_type=Path, dir_okay=False),
-        help="Your own certificate in PEM, for servers that ask for one.",
-    ),
-    click.option(
-        "--key-file",
-        envvar="HOLDFAST_KEY_FILE",
-        type=click.Path(path_type=Path, dir_okay=False),
-        help="The certificate's key. [default: it is in the certificate's file]",
-    ),
-    click.option(
+    _option("--ca-file", kind=_FILE, said="Certificates in PEM to trust, instead of the system's."),
+    _option("--certificate-file", kind=_FILE, said="Your own certificate in PEM, for servers that ask for one."),
+    _option("--key-file", kind=_FILE, said="The certificate's key. [default: it is in the certificate's file]"),
+    _option(
         "--verify/--no-verify",
-        envvar="HOLDFAST_VERIFY",
         default=True,
-        help="Whether the server's certificate must be good. [default: verify]",
+        said="Whether the server's certificate must be good. [default: verify]",
     ),
-    click.option(
-        "--timeout", envvar="HOLDFAST_TIMEOUT", default="30s", show_default=True, help="How long to wait for an answer."
-    ),
+    _option("--timeout", default="30s", said="How long to wait for an answer."),
 )
 
 

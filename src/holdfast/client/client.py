@@ -721,20 +721,20 @@ class Client:
 
     async def redriven(self, queue: str, audit: str) -> AsyncGenerator[wire.LetterFate, None]:
         """The letters that were brought back under an id, and how their messages stand now."""
-        cursor = ""
-        while True:
-            page = await self.call(calls.redriven(queue, audit, cursor, FATES_PAGE))
-            for fate in page.letters:
-                yield fate
-            cursor = page.cursor
-            if not cursor:
-                return
+        async for fate in self._fates(lambda cursor: calls.redriven(queue, audit, cursor, FATES_PAGE)):
+            yield fate
 
     async def undo_redrive(self, queue: str, audit: str) -> AsyncGenerator[wire.LetterFate, None]:
         """Take back what was brought back under an id and nobody has consumed; what became of each letter."""
+        async for fate in self._fates(lambda cursor: calls.undo_redrive(queue, audit, cursor, FATES_PAGE)):
+            yield fate
+
+    async def _fates(
+        self, page_at: Callable[[str], calls.Call[wire.LetterFates]]
+    ) -> AsyncGenerator[wire.LetterFate, None]:
         cursor = ""
         while True:
-            page = await self.call(calls.undo_redrive(queue, audit, cursor, FATES_PAGE))
+            page = await self.call(page_at(cursor))
             for fate in page.letters:
                 yield fate
             cursor = page.cursor

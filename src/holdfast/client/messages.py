@@ -10,9 +10,8 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar, overload
 
-import msgspec
-
 from holdfast import wire
+from holdfast.client.bodies import as_json, as_text
 from holdfast.client.states import State
 from holdfast.client.times import Duration, duration, moment, optional_duration
 from holdfast.errors import InvalidArgument, LeaseLost
@@ -46,10 +45,7 @@ class Content:
 
     def text(self) -> str:
         """The payload as UTF-8 text."""
-        try:
-            return self.body.decode()
-        except UnicodeDecodeError as error:
-            raise InvalidArgument(field="payload", problem=f"of message {self.id} is not UTF-8: {error}") from None
+        return as_text(self.body, "payload", f"of message {self.id} ")
 
     @overload
     def json(self) -> Any: ...
@@ -57,10 +53,7 @@ class Content:
     def json(self, kind: type[Value]) -> Value: ...
     def json(self, kind: Any = Any) -> Any:
         """The payload as JSON; with a type, checked and converted to it by msgspec."""
-        try:
-            return msgspec.json.decode(self.body, type=kind)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise InvalidArgument(field="payload", problem=f"of message {self.id} is wrong: {error}") from None
+        return as_json(self.body, kind, "payload", f"of message {self.id} ")
 
 
 class Reply(Content):

@@ -6,8 +6,8 @@ from typing import Any, TypeVar, overload
 
 import msgspec
 
+from holdfast.client.bodies import as_json, as_text
 from holdfast.client.drafts import encode_json
-from holdfast.errors import InvalidArgument
 
 Value = TypeVar("Value")
 
@@ -20,10 +20,7 @@ class State(msgspec.Struct, frozen=True):
 
     def text(self) -> str:
         """As UTF-8 text."""
-        try:
-            return self.data.decode()
-        except UnicodeDecodeError as error:
-            raise InvalidArgument(field="state", problem=f"is not UTF-8: {error}") from None
+        return as_text(self.data, "state")
 
     @overload
     def json(self) -> Any: ...
@@ -31,10 +28,7 @@ class State(msgspec.Struct, frozen=True):
     def json(self, kind: type[Value]) -> Value: ...
     def json(self, kind: Any = Any) -> Any:
         """As JSON; with a type, checked and converted to it by msgspec."""
-        try:
-            return msgspec.json.decode(self.data, type=kind)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise InvalidArgument(field="state", problem=f"is wrong: {error}") from None
+        return as_json(self.data, kind, "state")
 
 
 def as_bytes(data: object) -> bytes:
