@@ -12,6 +12,7 @@ The process ends when its standard input does, so it never outlives the node.
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -36,6 +37,10 @@ TRIES = 2
 """How often a segment is begun whose process died: once more at once, then it is for the keeper to try again later."""
 
 END_SECONDS = 5.0
+
+NICE = 5
+"""Where processors are few, who enqueues and who leases go first: of a contested one a quarter is left for this. What
+it is behind by then waits in the store, and is caught up with."""
 
 Records = list[tuple[int, int, list[bytes]]]
 """Message records of consecutive sequences: shard, first sequence, values."""
@@ -278,6 +283,7 @@ def _receive(file: IO[bytes]) -> bytes:
 def main() -> None:
     """`python -m holdfast.broker.export_worker`: segments, one after another, from standard input."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a service manager sends it to all: the node says when it is over
+    os.nice(NICE)
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     here = InThread()
     while True:

@@ -33,7 +33,6 @@ from holdfast.core.records import (
     expiry_key,
     keyed_key,
     keyed_value,
-    message_key,
     plain_message_heads,
     plain_ready_values,
     read_dedup,
@@ -333,7 +332,7 @@ def _known(shard: Shard, draft: Draft, now: int, seen: dict[bytes, int], index: 
 
 
 # One loop without a call a message: this is half of what an enqueue costs.
-def _store(  # noqa: C901, PLR0912
+def _store(  # noqa: C901, PLR0912, PLR0915
     shard: Shard, drafts: list[Draft], ids: list[int], now: int, effects: Effects, only: LeaseGroup | None
 ) -> int:
     """The records of new messages, and their way into the windows of the groups. Returns their payloads' bytes."""
@@ -342,6 +341,7 @@ def _store(  # noqa: C901, PLR0912
     strict, keyed = config.strict, config.keyed
     hot = shard.hot
     places: list[Place] = []
+    values: list[bytes] = []
     seq = head.next_seq
     size_total = 0
     for draft, message_id in zip(drafts, ids, strict=True):
@@ -377,7 +377,7 @@ def _store(  # noqa: C901, PLR0912
                 if not head.next_early or expires_at < head.next_early:
                     head.next_early = expires_at
         value = write_message(message_id, now, deliver_at, expires_at, priority, extra, payload)
-        ops.append((Table.MESSAGES, message_key(number, seq), value))
+        values.append(value)
         size = len(payload)
         size_total += size
         if deliver_at:
@@ -401,6 +401,7 @@ def _store(  # noqa: C901, PLR0912
                 shard.bodies[seq] = value
                 hot.used_bytes += len(value)
         seq += 1
+    ops += puts(Table.MESSAGES, shard_key(number), range(head.next_seq, seq), values)
     _count(shard, len(drafts), size_total, _by_priority(places), now, only)
     return size_total
 
