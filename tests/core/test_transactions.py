@@ -7,17 +7,88 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core import transactions
-from holdfast.core.commands import Draft
+from holdfast.core.commands import Draft, Enqueue, Publish, Run
+from holdfast.core.queue import GroupKind
+from holdfast.core.records import NO_EXTRA, Extra, Origin, State, Table
 from holdfast.core.transactions import Lot, Share, blocks, choose, read_block, route
 from holdfast.errors import FormatUnknown, TransactionIncomplete
+from tests.core.bench import Bench
 from tests.core.strategies import extras
 
+plain = st.builds(Draft, st.binary(max_size=20), extra=st.sampled_from((NO_EXTRA, Extra(key="a"), Extra(key="b"))))
+any_kind = st.builds(
+    Draft,
+    st.binary(max_size=20),
+    st.integers(0, 255),
+    st.sampled_from((0, 1 << 50)),
+    st.sampled_from((-1, 5)),
+    extra=extras,
+)
 
-@given(st.lists(st.builds(Draft, st.binary(max_size=20), st.integers(0, 255), extra=extras), max_size=12))
+
+@given(st.one_of(st.lists(plain, max_size=12), st.lists(any_kind, max_size=12)))
 def test_what_is_staged_is_read_back_in_its_order(drafts: list[Draft]) -> None:
-    made = list(blocks(enumerate(drafts)))
-    assert [staged for value, _ in made for staged in read_block(value)] == list(enumerate(drafts))
+    made = list(blocks((3 * place, draft) for place, draft in enumerate(drafts)))
+    found = [read_block(value) for value, _ in made]
+    assert [draft for block in found for draft in block.drafts()] == drafts
+    assert [order for block in found for order in block.orders] == list(range(0, 3 * len(drafts), 3))
     assert sum(count for _, count in made) == len(drafts)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        Draft(b"x", 7),
+        Draft(b"x", deliver_at=1 << 50),
+        Draft(b"x", ttl=5),
+        Draft(b"x", extra=Extra(message_id="m")),
+        Draft(b"x", extra=Extra(origin=Origin(1, "q", "g"))),
+        Draft(b"x", extra=Extra(state=State(1, b"s"))),
+        Draft(b"x", extra=Extra(flags=1)),
+    ],
+)
+def test_messages_are_a_run_only_if_nothing_but_keys_tells_them_apart(odd: Draft) -> None:
+    keyed = [Draft(b"a", extra=Extra(key="k")), Draft(b"b"), Draft(b"c", extra=Extra(key="k", content_type="t"))]
+    ((run, _),) = blocks(enumerate(keyed))
+    ((drafts, _),) = blocks(enumerate([*keyed, odd]))
+    ((unkeyed, _),) = blocks(enumerate([Draft(b"a"), Draft(b"b")]))
+    kinds = [isinstance(read_block(value).messages, Run) for value in (run, drafts, unkeyed)]
+    assert kinds == [True, False, False]
+
+
+def tables(bench: Bench) -> dict[str, list[tuple[bytes, bytes]]]:
+    bench.engine.write()
+    return {table.name: bench.engine.store.scan(table, b"", b"\xff" * 32, 1 << 20) for table in Table}
+
+
+@given(
+    st.lists(plain, min_size=1, max_size=12),
+    st.sampled_from(({}, {"ordering": "strict"}, {"ordering": "none"}, {"message_ttl": 0}, {"journal": "off"})),
+    st.booleans(),
+    st.sampled_from((0, 150, 1 << 20)),
+    st.sampled_from((0, 1, -1)),
+)
+def test_a_run_is_published_as_if_it_were_enqueued(
+    drafts: list[Draft], fields: dict[str, object], leasing: bool, hot_bytes: int, later: int
+) -> None:
+    """`later` is -1: the clock goes back, so that these expire before those that were there."""
+    run = read_block(next(blocks(enumerate([*drafts, Draft(b"", extra=Extra(key="k"))])))[0])
+    assert isinstance(run.messages, Run)
+    found: list[tuple[object, ...]] = []
+    for published in (True, False):
+        bench = Bench(("g",) if leasing else (), hot_bytes, **fields)
+        bench.add_group("log", GroupKind.CURSOR)
+        bench.enqueue("before")
+        now = bench.now + later
+        ids = bench.engine.ids.take(now, len(run.orders))
+        command = (
+            Publish(run.messages, ids, "http") if published else Enqueue(run.drafts(), -1, "http", ids, promised=True)
+        )
+        reply = bench.engine.step(bench.queue, bench.shard, command, now)
+        stored = tables(bench)
+        leased = bench.lease(20) if leasing else []
+        found.append((reply, stored, bench.shard.head, leased, tables(bench)))
+    assert found[0] == found[1]
 
 
 def test_blocks_are_bounded_by_number_and_by_size(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,7 +121,8 @@ def samples() -> Iterator[tuple[Table, bytes, bytes | None]]:
     yield Table.TRANSACTIONS, transactions.live_key("space", "id"), None
     yield Table.TRANSACTIONS, transactions.done_key("space", "id"), None
     yield Table.LOTS, transactions.lot_key(1, 2), None
-    for draft in (Draft(b"payload", PRIORITY, DUE, END), Draft(b"payload", extra=extra)):
+    keyed = Draft(b"payload", extra=records.Extra(key="key"))
+    for draft in (Draft(b"payload", PRIORITY, DUE, END), Draft(b"payload", extra=extra), keyed):
         ((block, _),) = transactions.blocks([(3, draft)])
         yield Table.STAGED, transactions.staged_key(1, SHARD, 2, 3), block
     yield Table.ENDS, transactions.end_key(END, 1), transactions.done_key("space", "id")

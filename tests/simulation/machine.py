@@ -13,7 +13,7 @@ from random import Random
 
 from holdfast.broker.catalog import Queue as BrokerQueue
 from holdfast.broker.engine import Engine, Limits
-from holdfast.core.commands import Command, Enqueue, Enqueued, Tick
+from holdfast.core.commands import Command, Enqueue, Enqueued, Publish, Tick
 from holdfast.core.effects import Doomed
 from holdfast.core.queue import dead_queue_of
 from holdfast.core.shard import Shard
@@ -48,9 +48,10 @@ class TracedEngine(Engine):
     def step(self, queue: BrokerQueue, shard: Shard, command: Command, now: int) -> object:
         """As the engine, told on stderr if asked for: what a failed seed is read with."""
         reply = super().step(queue, shard, command, now)
-        if isinstance(command, Enqueue) and command.promised:
+        if isinstance(command, Publish) or (isinstance(command, Enqueue) and command.promised):
             assert isinstance(reply, Enqueued)
-            self.arrivals.append(Arrival(queue.record.name, shard.partition, command.drafts, reply))
+            drafts = command.run.drafts() if isinstance(command, Publish) else command.drafts
+            self.arrivals.append(Arrival(queue.record.name, shard.partition, drafts, reply))
         if TRACE and (reply or type(command) is not Tick):
             sys.stderr.write(f"{now - START:>12} {queue.record.name}#{shard.partition} {command} -> {reply}\n")
         return reply

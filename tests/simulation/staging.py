@@ -205,7 +205,7 @@ def read_all(store: Store) -> dict[str, FoundTxn]:
     for key, value in store.scan(Table.STAGED, b"", EVERYTHING, 1 << 30):
         number, lot_number = int.from_bytes(key[:8], "big"), int.from_bytes(key[12:16], "big")
         must(number in by_number, f"staged for no transaction: {key!r}")
-        for _, draft in read_block(value):
+        for draft in read_block(value).drafts():
             queue = dict(draft.extra.properties)["queue"]
             by_number[number].staged[tag_of(draft)] = (names[number, lot_number], queue)
     return found

@@ -130,9 +130,9 @@ def a_move_is_two_batches(patch: pytest.MonkeyPatch) -> None:
     """What was staged goes in one batch, what it became comes in the next."""
     right = Transactions._enqueue
 
-    def wrong(self: Transactions, record: Transaction, number: int, drafts: list[Draft], *rest: object) -> int:
+    def wrong(self: Transactions, record: Transaction, *rest: object) -> int:
         self._engine.write_early()
-        return right(self, record, number, drafts, *rest)  # type: ignore[arg-type]
+        return right(self, record, *rest)  # type: ignore[arg-type]
 
     patch.setattr(Transactions, "_enqueue", wrong)
 

@@ -3,7 +3,18 @@
 Importing the package registers all commands with the shard.
 """
 
-from holdfast.core import admin, committing, enqueue, leasing, reading, sweeps, workflow
+from holdfast.core import admin, committing, enqueue, leasing, publishing, reading, sweeps, workflow
 from holdfast.core.shard import HotBodies, Shard
 
-__all__ = ["HotBodies", "Shard", "admin", "committing", "enqueue", "leasing", "reading", "sweeps", "workflow"]
+__all__ = [
+    "HotBodies",
+    "Shard",
+    "admin",
+    "committing",
+    "enqueue",
+    "leasing",
+    "publishing",
+    "reading",
+    "sweeps",
+    "workflow",
+]

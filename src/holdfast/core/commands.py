@@ -10,7 +10,7 @@ from enum import StrEnum
 import msgspec
 
 from holdfast.core.queue import PRIORITY_DEFAULT
-from holdfast.core.records import NO_EXTRA, Extra, Message, Table
+from holdfast.core.records import NO_EXTRA, Extra, Message, Table, read_extra
 from holdfast.errors import HoldfastError
 
 
@@ -22,6 +22,26 @@ class Draft(msgspec.Struct, gc=False):
     deliver_at: int = 0
     ttl: int = -1
     extra: Extra = NO_EXTRA
+
+
+class Run(msgspec.Struct, frozen=True):
+    """Messages of one priority that are neither delayed nor bring anything that decides or is remembered, but keys.
+
+    Each is kept as it will stand in its record, but for the head that says when and where: `tails`.
+    """
+
+    priority: int
+    keys: list[bytes]  # their hashes; NO_KEY_HASH: it has none
+    extra_sizes: list[int]
+    sizes: list[int]  # of the payloads
+    tails: list[bytes]
+
+    def drafts(self) -> list[Draft]:
+        """The same as a producer gives them."""
+        return [
+            Draft(tail[size:], self.priority, extra=read_extra(tail[:size]))
+            for size, tail in zip(self.extra_sizes, self.tails, strict=True)
+        ]
 
 
 class Enqueue(msgspec.Struct, frozen=True):
@@ -38,6 +58,14 @@ class Enqueue(msgspec.Struct, frozen=True):
     group: str = ""  # a leasing group: these are for it alone, and are not delayed; empty: for all groups
     promised: bool = False  # these were checked when they were staged: they are refused for nothing any more
     trial: bool = False  # change nothing, only tell what would be refused; the ids in the reply mean nothing
+
+
+class Publish(msgspec.Struct, frozen=True):
+    """Store a run that was staged, under these ids. It was checked then: nothing is refused any more."""
+
+    run: Run
+    ids: list[int]
+    protocol: str = ""
 
 
 class Enqueued(msgspec.Struct):
@@ -284,6 +312,7 @@ class Find(msgspec.Struct, frozen=True):
 
 Command = (
     Enqueue
+    | Publish
     | Lease
     | Settle
     | PutState

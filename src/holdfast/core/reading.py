@@ -176,24 +176,36 @@ def cursor_read(shard: Shard, command: CursorRead, _now: int, effects: Effects) 
             at = end
             break
         settled = masks(shard, at, max(min(end, at + chunk) - 1, messages[-1].seq))
-        for message in visible(shard, cursor, messages, settled):
-            if (found or not command.one_at_least) and size + len(message.payload) > command.max_bytes:
-                at = message.seq
-                break
-            found.append(message)
-            size += len(message.payload)
-            at = message.seq + 1
-        else:
-            at = messages[-1].seq + 1 if len(messages) == chunk else end
-            continue
-        break
+        seen = visible(shard, cursor, messages, settled)
+        seen_bytes = sum([len(message.payload) for message in seen])
+        fitting = len(seen)
+        if size + seen_bytes > command.max_bytes:
+            fitting = _fitting(seen, command.max_bytes - size, command.one_at_least and not found)
+        found += seen[:fitting]
+        if fitting < len(seen):
+            at = seen[fitting].seq
+            break
+        size += seen_bytes
+        at = messages[-1].seq + 1 if len(messages) == chunk else end
     effects.reply = CursorRange(found, at, head.committed, high, head.lost_from, head.lost_to)
+
+
+def _fitting(messages: list[Message], room: int, one_at_least: bool) -> int:
+    """How many of these, from the first on, have payloads that fit; `one_at_least`: whatever the size of the first."""
+    total = 0
+    for index, message in enumerate(messages):
+        total += len(message.payload)
+        if total > room and (index or not one_at_least):
+            return index
+    return len(messages)
 
 
 def visible(shard: Shard, cursor: CursorGroup, messages: list[Message], settled: dict[int, int]) -> list[Message]:
     """Those a cursor group may see: not removed, and, from before it was made, only what was live then."""
-    seen = [message for message in messages if settled.get(message.seq) != GONE]
-    old = [message for message in seen if message.seq < cursor.head.made_at and message.seq not in settled]
+    seen = [message for message in messages if settled.get(message.seq) != GONE] if settled else messages
+    old: list[Message] = []
+    if seen and seen[0].seq < cursor.head.made_at:
+        old = [message for message in seen if message.seq < cursor.head.made_at and message.seq not in settled]
     if old:
         live = liveness(shard, old)
         seen = [message for message in seen if message.seq not in live or live[message.seq].live is not Live.GONE]

@@ -354,6 +354,38 @@ def plain_message_heads(ids: list[int], enqueued_at: int, expires_at: int, prior
     return [begin + pack(message_id) + rest for message_id in ids]
 
 
+def write_extras(extras: list[Extra]) -> list[bytes]:
+    """Extras as they stand in message records. Messages of one key often share theirs, which is then written once."""
+    if len(shared := {id(extra): extra for extra in extras}) == len(extras):
+        return [b"" if extra is NO_EXTRA else _encode(extra) for extra in extras]
+    packed = {number: b"" if extra is NO_EXTRA else _encode(extra) for number, extra in shared.items()}
+    return [packed[id(extra)] for extra in extras]
+
+
+def read_extra(packed: bytes) -> Extra:
+    return _decode_extra(packed) if packed else NO_EXTRA
+
+
+def write_message_heads(
+    ids: list[int], enqueued_at: int, expires_at: int, priority: int, extra_sizes: list[int]
+) -> list[bytes]:
+    """What stands in records of messages before extra and payload."""
+    pack, version = _MESSAGE.pack, MESSAGE_VERSION
+    return [
+        pack(version, message_id, enqueued_at, 0, expires_at, priority, extra_size)
+        for message_id, extra_size in zip(ids, extra_sizes, strict=True)
+    ]
+
+
+def keyed_ready_values(first_seq: int, keys: list[bytes], sizes_bytes: list[int]) -> list[bytes]:
+    """`ready_value` for messages in sequence that have no flags; NO_KEY_HASH where there is no key."""
+    pack = _READY_VALUE.pack
+    return [
+        pack(seq, key, 0, size_bytes)
+        for seq, (key, size_bytes) in enumerate(zip(keys, sizes_bytes, strict=True), first_seq)
+    ]
+
+
 def read_message(seq: int, value: bytes) -> Message:
     version, message_id, enqueued_at, deliver_at, expires_at, priority, extra_size = _MESSAGE.unpack_from(value)
     if version != MESSAGE_VERSION:
@@ -364,16 +396,21 @@ def read_message(seq: int, value: bytes) -> Message:
 
 
 def read_messages(seqs: list[int], values: list[bytes]) -> list[Message]:
-    """`read_message` for many: three quarters of the time where they have no extras."""
-    unpack, payload_at, version, no_extra = _MESSAGE.unpack_from, _MESSAGE_SIZE, MESSAGE_VERSION, NO_EXTRA
+    """`read_message` for many, in half the time. Those of one key mostly have the same extra: it is decoded once."""
+    unpack, extra_at, version = _MESSAGE.unpack_from, _MESSAGE_SIZE, MESSAGE_VERSION
+    extras = {b"": NO_EXTRA}
     messages: list[Message] = []
     for seq, value in zip(seqs, values, strict=True):
         found, message_id, enqueued_at, deliver_at, expires_at, priority, extra_size = unpack(value)
-        if found != version or extra_size:
-            messages.append(read_message(seq, value))
-        else:
-            payload = value[payload_at:]
-            messages.append(Message(message_id, seq, priority, enqueued_at, deliver_at, expires_at, no_extra, payload))
+        if found != version:
+            raise FormatUnknown(path="a message record", found=found, known=version)
+        payload_at = extra_at + extra_size
+        packed = value[extra_at:payload_at]
+        extra = extras.get(packed)
+        if extra is None:
+            extra = extras[packed] = _decode_extra(packed)
+        payload = value[payload_at:]
+        messages.append(Message(message_id, seq, priority, enqueued_at, deliver_at, expires_at, extra, payload))
     return messages
 
 

@@ -23,18 +23,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
+from itertools import accumulate, pairwise
+from operator import add
 from struct import Struct as Layout
 
 import msgspec
 
-from holdfast.core.commands import Draft
-from holdfast.core.records import NO_EXTRA, Extra
+from holdfast.core.commands import Draft, Run
+from holdfast.core.ids import key_hash
+from holdfast.core.records import NO_EXTRA, NO_KEY_HASH, Extra, write_extras
 from holdfast.errors import FormatUnknown, TransactionIncomplete
 
 NAME_BYTES_MAX = 255  # of a transaction's id, a part, an attempt: they are kept in records and keys
 BLOCK_MESSAGES = 1_000
 BLOCK_BYTES = 1 << 20
-BLOCK_VERSION = 1
+DRAFTS_VERSION = 1  # of a block: any messages
+RUN_VERSION = 2  # messages that differ in key and payload only, as far as anything is decided by it
 
 _U64 = Layout(">Q")
 _LOT = Layout(">QI")
@@ -115,30 +119,103 @@ _Row = tuple[int, bytes, int, int, int, Extra | None]
 _decode_rows = msgspec.msgpack.Decoder(list[_Row]).decode
 
 
+class Block(msgspec.Struct, frozen=True):
+    """Staged messages with their places in their lot."""
+
+    orders: list[int]
+    messages: list[Draft] | Run
+
+    def drafts(self) -> list[Draft]:
+        return self.messages.drafts() if isinstance(self.messages, Run) else self.messages
+
+
+_RunHead = tuple[int, list[int], list[int], list[int]]
+_decode_run_head = msgspec.msgpack.Decoder(_RunHead).decode
+_U32 = Layout(">I")
+
+
 def blocks(staged: Iterable[Staged]) -> Iterator[tuple[bytes, int]]:
     """Records of messages, each with how many it holds."""
-    rows: list[_Row] = []
+    rows: list[Staged] = []
     size = 0
-    for order, draft in staged:
-        extra = draft.extra
-        rows.append(
-            (order, draft.payload, draft.priority, draft.deliver_at, draft.ttl, None if extra is NO_EXTRA else extra)
-        )
-        size += len(draft.payload)
+    for row in staged:
+        rows.append(row)
+        size += len(row[1].payload)
         if len(rows) == BLOCK_MESSAGES or size >= BLOCK_BYTES:
-            yield bytes([BLOCK_VERSION]) + _encode(rows), len(rows)
+            yield _write_block(rows), len(rows)
             rows, size = [], 0
     if rows:
-        yield bytes([BLOCK_VERSION]) + _encode(rows), len(rows)
+        yield _write_block(rows), len(rows)
 
 
-def read_block(value: bytes) -> list[Staged]:
-    if value[0] != BLOCK_VERSION:
-        raise FormatUnknown(path="a block of staged messages", found=value[0], known=BLOCK_VERSION)
-    return [
-        (order, Draft(payload, priority, deliver_at, ttl, NO_EXTRA if extra is None else extra))
-        for order, payload, priority, deliver_at, ttl, extra in _decode_rows(value[1:])
+def _write_block(rows: list[Staged]) -> bytes:
+    return _write_run(rows) or bytes([DRAFTS_VERSION]) + _encode(
+        [
+            (order, draft.payload, draft.priority, draft.deliver_at, draft.ttl, _or_none(draft.extra))
+            for order, draft in rows
+        ]
+    )
+
+
+def _or_none(extra: Extra) -> Extra | None:
+    return None if extra is NO_EXTRA else extra
+
+
+def _write_run(rows: list[Staged]) -> bytes:
+    """Messages with keys as a run: head, hashes of keys, tails. Empty if they are no such messages."""
+    priority = rows[0][1].priority
+    keyed = False
+    for _, draft in rows:
+        extra = draft.extra
+        if (
+            draft.priority != priority
+            or draft.deliver_at
+            or draft.ttl != -1
+            or extra.message_id is not None
+            or extra.origin is not None
+            or extra.state is not None
+            or extra.flags
+        ):
+            return b""
+        keyed = keyed or extra.key is not None
+    if not keyed:
+        return b""  # a batch of these is enqueued faster than a run
+    packed = write_extras([draft.extra for _, draft in rows])
+    hashes = [NO_KEY_HASH if draft.extra.key is None else key_hash(draft.extra.key) for _, draft in rows]
+    head = _encode(
+        (
+            priority,
+            [order for order, _ in rows],
+            [len(one) for one in packed],
+            [len(draft.payload) for _, draft in rows],
+        )
+    )
+    tails = [part for one, (_, draft) in zip(packed, rows, strict=True) for part in (one, draft.payload)]
+    return b"".join([bytes([RUN_VERSION]), _U32.pack(len(head)), head, *hashes, *tails])
+
+
+def read_block(value: bytes) -> Block:
+    if value[0] == RUN_VERSION:
+        return _read_run(value)
+    if value[0] != DRAFTS_VERSION:
+        raise FormatUnknown(path="a block of staged messages", found=value[0], known=RUN_VERSION)
+    rows = _decode_rows(value[1:])
+    drafts = [
+        Draft(payload, priority, deliver_at, ttl, NO_EXTRA if extra is None else extra)
+        for _, payload, priority, deliver_at, ttl, extra in rows
     ]
+    return Block([row[0] for row in rows], drafts)
+
+
+def _read_run(value: bytes) -> Block:
+    at = 5 + _U32.unpack_from(value, 1)[0]
+    priority, orders, extra_sizes, sizes = _decode_run_head(value[5:at])
+    size = len(NO_KEY_HASH)
+    tails_at = at + size * len(orders)
+    keys = [value[start : start + size] for start in range(at, tails_at, size)]
+    ends = accumulate(map(add, extra_sizes, sizes), initial=tails_at)
+    tails = [value[start:end] for start, end in pairwise(ends)]
+    return Block(orders, Run(priority, keys, extra_sizes, sizes, tails))
 
 
 def choose(name: str, lots: Iterable[Lot], parts: Mapping[str, str] | None) -> list[Lot]:

@@ -202,6 +202,10 @@ def _extras(
     replies: list[str | None],
     correlation_id: str | None,
 ) -> list[Extra]:
+    others: tuple[list[Any], ...] = (ids, properties, correlations, content_types, replies)
+    if correlation_id is None and all(column.count(None) == len(column) for column in others):  # keys, or nothing
+        shared = {key: NO_EXTRA if key is None else Extra(key) for key in set(keys)}
+        return [shared[key] for key in keys]
     found: list[Extra] = []
     for key, message_id, pairs, correlation, content_type, reply_to in zip(
         keys, ids, properties, correlations, content_types, replies, strict=True

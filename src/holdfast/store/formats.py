@@ -2,7 +2,8 @@
 
     1   the first one
     2   leases of one call in one record (LEASES), workflow state, transactions in lots, audited redrives and jobs of
-        redrives, messages for some groups only, records in runs. Code of 1 would not see the leases nor the runs
+        redrives, messages for some groups only, records in runs, staged messages with keys as they will be stored.
+        Code of 1 would not see the leases nor the runs
 
 A directory says its number in the file FORMAT. One that is newer than this code is refused, since what it would not
 see it could not keep; one that is older is brought forward step by step, or refused where there is no step.
