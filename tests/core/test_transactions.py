@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core import transactions
-from holdfast.core.commands import Draft, Enqueue, Publish, Run
+from holdfast.core.commands import Draft, Enqueue, Packed, Publish
 from holdfast.core.queue import GroupKind
 from holdfast.core.records import NO_EXTRA, Extra, Origin, State, Table
 from holdfast.core.transactions import Lot, Share, blocks, choose, read_block, route
@@ -47,12 +47,12 @@ def test_what_is_staged_is_read_back_in_its_order(drafts: list[Draft]) -> None:
         Draft(b"x", extra=Extra(flags=1)),
     ],
 )
-def test_messages_are_a_run_only_if_nothing_but_keys_tells_them_apart(odd: Draft) -> None:
+def test_messages_are_packed_only_if_nothing_but_keys_tells_them_apart(odd: Draft) -> None:
     keyed = [Draft(b"a", extra=Extra(key="k")), Draft(b"b"), Draft(b"c", extra=Extra(key="k", content_type="t"))]
-    ((run, _),) = blocks(enumerate(keyed))
+    ((packed, _),) = blocks(enumerate(keyed))
     ((drafts, _),) = blocks(enumerate([*keyed, odd]))
     ((unkeyed, _),) = blocks(enumerate([Draft(b"a"), Draft(b"b")]))
-    kinds = [isinstance(read_block(value).messages, Run) for value in (run, drafts, unkeyed)]
+    kinds = [isinstance(read_block(value).messages, Packed) for value in (packed, drafts, unkeyed)]
     assert kinds == [True, False, False]
 
 
@@ -68,21 +68,23 @@ def tables(bench: Bench) -> dict[str, list[tuple[bytes, bytes]]]:
     st.sampled_from((0, 150, 1 << 20)),
     st.sampled_from((0, 1, -1)),
 )
-def test_a_run_is_published_as_if_it_were_enqueued(
+def test_what_is_packed_is_published_as_if_it_were_enqueued(
     drafts: list[Draft], fields: dict[str, object], leasing: bool, hot_bytes: int, later: int
 ) -> None:
     """`later` is -1: the clock goes back, so that these expire before those that were there."""
-    run = read_block(next(blocks(enumerate([*drafts, Draft(b"", extra=Extra(key="k"))])))[0])
-    assert isinstance(run.messages, Run)
+    packed = read_block(next(blocks(enumerate([*drafts, Draft(b"", extra=Extra(key="k"))])))[0])
+    assert isinstance(packed.messages, Packed)
     found: list[tuple[object, ...]] = []
     for published in (True, False):
         bench = Bench(("g",) if leasing else (), hot_bytes, **fields)
         bench.add_group("log", GroupKind.CURSOR)
         bench.enqueue("before")
         now = bench.now + later
-        ids = bench.engine.ids.take(now, len(run.orders))
+        ids = bench.engine.ids.take(now, len(packed.orders))
         command = (
-            Publish(run.messages, ids, "http") if published else Enqueue(run.drafts(), -1, "http", ids, promised=True)
+            Publish(packed.messages, ids, "http")
+            if published
+            else Enqueue(packed.drafts(), -1, "http", ids, promised=True)
         )
         reply = bench.engine.step(bench.queue, bench.shard, command, now)
         stored = tables(bench)

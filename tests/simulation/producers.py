@@ -37,7 +37,7 @@ class Producers(Movers):
         draft = self.draft()
         self.tags += 1
         properties = (("tag", f"x{self.tags}"), ("queue", queue))
-        if self.tags // 8 % 2:  # some in a row that are staged as a run
+        if self.tags // 8 % 2:  # some in a row that are packed
             return Draft(draft.payload, extra=Extra(key=draft.extra.key or "a", properties=properties))
         return replace(draft, extra=replace(draft.extra, properties=properties))
 

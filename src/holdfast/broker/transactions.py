@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.broker.catalog import Queue
-from holdfast.core.commands import Command, Draft, Enqueue, Enqueued, Publish, Run
+from holdfast.core.commands import Command, Draft, Enqueue, Enqueued, Packed, Publish
 from holdfast.core.effects import Op, Until
 from holdfast.core.enqueue import flaw, odd, oversized
 from holdfast.core.groups import NEVER
@@ -372,7 +372,7 @@ class Transactions:
             return 0
         shard = next(shard for shard in queue.shards if shard.number == number)
         commands: list[Command] = [
-            Publish(block.messages, ids, record.protocol) for block, ids in moved if isinstance(block.messages, Run)
+            Publish(block.messages, ids, record.protocol) for block, ids in moved if isinstance(block.messages, Packed)
         ]
         if len(commands) < len(moved):
             # All in one: a shard that has changes in the batch and then reads would have it written before its end.

@@ -24,7 +24,7 @@ class Draft(msgspec.Struct, gc=False):
     extra: Extra = NO_EXTRA
 
 
-class Run(msgspec.Struct, frozen=True):
+class Packed(msgspec.Struct, frozen=True):
     """Messages of one priority that are neither delayed nor bring anything that decides or is remembered, but keys.
 
     Each is kept as it will stand in its record, but for the head that says when and where: `tails`.
@@ -61,9 +61,9 @@ class Enqueue(msgspec.Struct, frozen=True):
 
 
 class Publish(msgspec.Struct, frozen=True):
-    """Store a run that was staged, under these ids. It was checked then: nothing is refused any more."""
+    """Store what was staged, under these ids. It was checked then: nothing is refused any more."""
 
-    run: Run
+    messages: Packed
     ids: list[int]
     protocol: str = ""
 

@@ -139,18 +139,18 @@ def _enqueue_plainly(shard: Shard, command: Enqueue, now: int, effects: Effects)
     ops += puts(Table.MESSAGES, shard_key(number), seqs, heads, payloads)
     ops += puts(Table.READY, ready_prefix(number, priority), ids, plain_ready_values(first, sizes))
     size_bytes = sum(sizes)
-    _keep_hot(shard, seqs[:WINDOW_MAX], heads, payloads)
+    keep_hot(shard, seqs[:WINDOW_MAX], heads, payloads)
     window = [  # no lane takes in more
         Place(stamp, seq, UNKEYED, 0, priority, size)
         for stamp, seq, size in islice(zip(ids, seqs, sizes, strict=True), WINDOW_MAX + 1)
     ]
-    _count(shard, count, size_bytes, {priority: (count, window)}, now)
+    count_in(shard, count, size_bytes, {priority: (count, window)}, now)
     _journal_enqueued(shard, command, count, size_bytes, effects)
     effects.reply = Enqueued(ids, {}, {}, first)
     return True
 
 
-def _keep_hot(shard: Shard, seqs: range, heads: list[bytes], payloads: list[bytes]) -> None:
+def keep_hot(shard: Shard, seqs: range, heads: list[bytes], payloads: list[bytes]) -> None:
     """Keep the first of some message records in memory until they are leased, if there is room: as many as a lane has
     places for. Who comes for the others reads them with their places."""
     hot, count = shard.hot, len(seqs)
@@ -402,7 +402,7 @@ def _store(  # noqa: C901, PLR0912, PLR0915
                 hot.used_bytes += len(value)
         seq += 1
     ops += puts(Table.MESSAGES, shard_key(number), range(head.next_seq, seq), values)
-    _count(shard, len(drafts), size_total, _by_priority(places), now, only)
+    count_in(shard, len(drafts), size_total, _by_priority(places), now, only)
     return size_total
 
 
@@ -417,7 +417,7 @@ def _by_priority(places: list[Place]) -> Arrivals:
     return {priority: (len(some), some) for priority, some in found.items()}
 
 
-def _count(
+def count_in(
     shard: Shard,
     count: int,
     size_bytes: int,

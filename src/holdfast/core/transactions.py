@@ -29,7 +29,7 @@ from struct import Struct as Layout
 
 import msgspec
 
-from holdfast.core.commands import Draft, Run
+from holdfast.core.commands import Draft, Packed
 from holdfast.core.ids import key_hash
 from holdfast.core.records import NO_EXTRA, NO_KEY_HASH, Extra, write_extras
 from holdfast.errors import FormatUnknown, TransactionIncomplete
@@ -38,7 +38,7 @@ NAME_BYTES_MAX = 255  # of a transaction's id, a part, an attempt: they are kept
 BLOCK_MESSAGES = 1_000
 BLOCK_BYTES = 1 << 20
 DRAFTS_VERSION = 1  # of a block: any messages
-RUN_VERSION = 2  # messages that differ in key and payload only, as far as anything is decided by it
+PACKED_VERSION = 2  # messages that differ in key and payload only, as far as anything is decided by it
 
 _U64 = Layout(">Q")
 _LOT = Layout(">QI")
@@ -123,14 +123,14 @@ class Block(msgspec.Struct, frozen=True):
     """Staged messages with their places in their lot."""
 
     orders: list[int]
-    messages: list[Draft] | Run
+    messages: list[Draft] | Packed
 
     def drafts(self) -> list[Draft]:
-        return self.messages.drafts() if isinstance(self.messages, Run) else self.messages
+        return self.messages.drafts() if isinstance(self.messages, Packed) else self.messages
 
 
-_RunHead = tuple[int, list[int], list[int], list[int]]
-_decode_run_head = msgspec.msgpack.Decoder(_RunHead).decode
+_PackedHead = tuple[int, list[int], list[int], list[int]]
+_decode_packed_head = msgspec.msgpack.Decoder(_PackedHead).decode
 _U32 = Layout(">I")
 
 
@@ -149,7 +149,7 @@ def blocks(staged: Iterable[Staged]) -> Iterator[tuple[bytes, int]]:
 
 
 def _write_block(rows: list[Staged]) -> bytes:
-    return _write_run(rows) or bytes([DRAFTS_VERSION]) + _encode(
+    return _write_packed(rows) or bytes([DRAFTS_VERSION]) + _encode(
         [
             (order, draft.payload, draft.priority, draft.deliver_at, draft.ttl, _or_none(draft.extra))
             for order, draft in rows
@@ -161,8 +161,8 @@ def _or_none(extra: Extra) -> Extra | None:
     return None if extra is NO_EXTRA else extra
 
 
-def _write_run(rows: list[Staged]) -> bytes:
-    """Messages with keys as a run: head, hashes of keys, tails. Empty if they are no such messages."""
+def _write_packed(rows: list[Staged]) -> bytes:
+    """Messages with keys, packed: head, hashes of keys, tails. Empty if they are no such messages."""
     priority = rows[0][1].priority
     keyed = False
     for _, draft in rows:
@@ -179,7 +179,7 @@ def _write_run(rows: list[Staged]) -> bytes:
             return b""
         keyed = keyed or extra.key is not None
     if not keyed:
-        return b""  # a batch of these is enqueued faster than a run
+        return b""  # a batch of these is enqueued faster still
     packed = write_extras([draft.extra for _, draft in rows])
     hashes = [NO_KEY_HASH if draft.extra.key is None else key_hash(draft.extra.key) for _, draft in rows]
     head = _encode(
@@ -191,14 +191,14 @@ def _write_run(rows: list[Staged]) -> bytes:
         )
     )
     tails = [part for one, (_, draft) in zip(packed, rows, strict=True) for part in (one, draft.payload)]
-    return b"".join([bytes([RUN_VERSION]), _U32.pack(len(head)), head, *hashes, *tails])
+    return b"".join([bytes([PACKED_VERSION]), _U32.pack(len(head)), head, *hashes, *tails])
 
 
 def read_block(value: bytes) -> Block:
-    if value[0] == RUN_VERSION:
-        return _read_run(value)
+    if value[0] == PACKED_VERSION:
+        return _read_packed(value)
     if value[0] != DRAFTS_VERSION:
-        raise FormatUnknown(path="a block of staged messages", found=value[0], known=RUN_VERSION)
+        raise FormatUnknown(path="a block of staged messages", found=value[0], known=PACKED_VERSION)
     rows = _decode_rows(value[1:])
     drafts = [
         Draft(payload, priority, deliver_at, ttl, NO_EXTRA if extra is None else extra)
@@ -207,15 +207,15 @@ def read_block(value: bytes) -> Block:
     return Block([row[0] for row in rows], drafts)
 
 
-def _read_run(value: bytes) -> Block:
+def _read_packed(value: bytes) -> Block:
     at = 5 + _U32.unpack_from(value, 1)[0]
-    priority, orders, extra_sizes, sizes = _decode_run_head(value[5:at])
+    priority, orders, extra_sizes, sizes = _decode_packed_head(value[5:at])
     size = len(NO_KEY_HASH)
     tails_at = at + size * len(orders)
     keys = [value[start : start + size] for start in range(at, tails_at, size)]
     ends = accumulate(map(add, extra_sizes, sizes), initial=tails_at)
     tails = [value[start:end] for start, end in pairwise(ends)]
-    return Block(orders, Run(priority, keys, extra_sizes, sizes, tails))
+    return Block(orders, Packed(priority, keys, extra_sizes, sizes, tails))
 
 
 def choose(name: str, lots: Iterable[Lot], parts: Mapping[str, str] | None) -> list[Lot]:
