@@ -202,8 +202,15 @@ LOADS: dict[str, Load] = {
     "HTTP enqueue, single, 16 connections": lambda _, http: http_enqueue(http, 16, 1),
     "HTTP enqueue, batches of 100, 1 connection": lambda _, http: http_enqueue(http, 1, 100),
     "HTTP enqueue, Arrow, 10,000 a request, 1 connection": lambda _, http: http_arrow(http, 1, 10_000),
+    "HTTP enqueue, Arrow, 10,000 a request, 4 connections": lambda _, http: http_arrow(http, 4, 10_000),
     "HTTP lease and ack, batches of 100, 4 connections": lambda _, http: http_lease_and_ack(http, 4, 100),
 }
+
+
+ARROW_BESIDE_JSON = (
+    ("HTTP enqueue, Arrow, 10,000 a request, 1 connection", "HTTP enqueue, batches of 100, 1 connection"),
+    ("HTTP enqueue, Arrow, 10,000 a request, 4 connections", "HTTP enqueue, batches of 100, 4 connections"),
+)
 
 
 def main() -> None:
@@ -224,3 +231,6 @@ def main() -> None:
     for name in LOADS:
         rate = statistics.median(rates[name])
         print(f"{name:52} {rate:10,.0f}/s  {rate / base:4.2f}  p99 {statistics.median(worst[name]):6.1f} ms")
+    for arrow, batches in ARROW_BESIDE_JSON:
+        times = ", ".join(f"{one / other:.1f}" for one, other in zip(rates[arrow], rates[batches], strict=True))
+        print(f"Arrow beside JSON, {arrow.rpartition(', ')[2]}, round by round: {times} times as many")
