@@ -232,5 +232,5 @@ def main() -> None:
         rate = statistics.median(rates[name])
         print(f"{name:52} {rate:10,.0f}/s  {rate / base:4.2f}  p99 {statistics.median(worst[name]):6.1f} ms")
     for arrow, batches in ARROW_BESIDE_JSON:
-        times = ", ".join(f"{one / other:.1f}" for one, other in zip(rates[arrow], rates[batches], strict=True))
-        print(f"Arrow beside JSON, {arrow.rpartition(', ')[2]}, round by round: {times} times as many")
+        beside = ", ".join(f"{one / other:.1f}" for one, other in zip(rates[arrow], rates[batches], strict=True))
+        print(f"Arrow beside JSON, {arrow.rpartition(', ')[2]}, round by round: {beside} times as many")

@@ -65,5 +65,5 @@ def test_runs_are_the_same_if_their_values_are() -> None:
     assert whole == parted != Run([b"ab"])
     assert len({whole, parted}) == 1
     assert repr(whole) == "Run(2)"
-    assert whole.sizes() == parted.sizes() == [2, 1]
+    assert whole.sizes == parted.sizes == [2, 1]
     assert whole.joined(0, 2) == parted.joined(0, 2) == b"abc"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from holdfast.core.commands import Draft
 from holdfast.core.ids import fnv1a32, route_of
@@ -14,7 +14,7 @@ from holdfast.core.shard import Shard
 QueueName = tuple[str, str]
 """(namespace, name)"""
 
-Routes = list[tuple[Shard, list[int]]]
+Routes = list[tuple[Shard, Sequence[int]]]
 """Which shard takes which drafts of a batch, by index."""
 
 
@@ -65,7 +65,7 @@ class Queue:
         spread = shards[self._turn]
         shared = drafts[0].extra if drafts else NO_EXTRA
         if len(shards) == 1 or (shared.light and all([draft.extra is shared for draft in drafts])):  # noqa: C419 - a list is faster
-            return [(spread, list(range(len(drafts))))]
+            return [(spread, range(len(drafts)))]
         parts: dict[int, list[int]] = {}
         for index, draft in enumerate(drafts):
             parts.setdefault(self._partition(draft), []).append(index)

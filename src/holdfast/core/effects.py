@@ -43,11 +43,12 @@ class Run:
     to be joined once, where they go.
     """
 
-    __slots__ = ("_tails", "_values")
+    __slots__ = ("_tails", "_values", "sizes")
 
-    def __init__(self, values: list[bytes], tails: list[bytes] | None = None) -> None:
+    def __init__(self, values: list[bytes], tails: list[bytes] | None = None, sizes: list[int] | None = None) -> None:
         self._values = values
         self._tails = tails
+        self.sizes = self._measure() if sizes is None else sizes  # how long each value is
 
     def __len__(self) -> int:
         return len(self._values)
@@ -67,8 +68,7 @@ class Run:
             return self._values[part]
         return [value + tail for value, tail in zip(self._values[part], self._tails[part], strict=True)]
 
-    def sizes(self) -> list[int]:
-        """How long each value is."""
+    def _measure(self) -> list[int]:
         sizes = list(map(len, self._values))
         return sizes if self._tails is None else list(map(add, sizes, map(len, self._tails)))
 
@@ -119,7 +119,12 @@ def deletions(table: Table, prefix: bytes, numbers: list[int]) -> list[Op]:
 
 
 def puts(
-    table: Table, prefix: bytes, numbers: Sequence[int], values: list[bytes], tails: list[bytes] | None = None
+    table: Table,
+    prefix: bytes,
+    numbers: Sequence[int],
+    values: list[bytes],
+    tails: list[bytes] | None = None,
+    sizes: list[int] | None = None,
 ) -> list[Op]:
     """Put new records whose keys are `prefix` and these numbers, which grow; consecutive ones as runs."""
     pack = _U64.pack
@@ -127,7 +132,8 @@ def puts(
     start = 0
     while start < len(numbers):
         end = run_end(numbers, start)
-        key, run = prefix + pack(numbers[start]), Run(values[start:end], tails and tails[start:end])
+        key = prefix + pack(numbers[start])
+        run = Run(values[start:end], tails and tails[start:end], sizes and sizes[start:end])
         if len(run) >= RUN_MIN:
             ops.append((table, key, run))
         else:

@@ -20,6 +20,7 @@ from holdfast.core.records import (
     FLAG_EARLY,
     FLAG_SOURCED,
     NO_EXTRA,
+    READY_SIZE,
     Extra,
     Message,
     Place,
@@ -136,8 +137,10 @@ def _enqueue_plainly(shard: Shard, command: Enqueue, now: int, effects: Effects)
     seqs = range(first, first + count)
     heads = plain_message_heads(ids, now, expires_at, priority, extra)
     ops = effects.ops
-    ops += puts(Table.MESSAGES, shard_key(number), seqs, heads, payloads)
-    ops += puts(Table.READY, ready_prefix(number, priority), ids, plain_ready_values(first, sizes))
+    head_size = len(heads[0])
+    ops += puts(Table.MESSAGES, shard_key(number), seqs, heads, payloads, [head_size + size for size in sizes])
+    places = plain_ready_values(first, sizes)
+    ops += puts(Table.READY, ready_prefix(number, priority), ids, places, sizes=[READY_SIZE] * count)
     size_bytes = sum(sizes)
     keep_hot(shard, seqs[:WINDOW_MAX], heads, payloads)
     window = [  # no lane takes in more

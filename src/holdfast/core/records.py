@@ -160,6 +160,7 @@ FLAG_CHOSEN = 16  # is for some groups only: the others have settled it from the
 
 _NO_KEY = bytes(8)
 _READY_VALUE = Layout(">Q8sBI")
+READY_SIZE = _READY_VALUE.size
 _SCHEDULED_VALUE = Layout(">QB8sBI")
 _TWO_U64 = Layout(">QQ")
 

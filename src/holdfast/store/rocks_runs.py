@@ -160,7 +160,7 @@ class Runs:
         known = self._known[table]
         known.any = True
         head, first = first_key[:-8], int.from_bytes(first_key[-8:], "big")
-        sizes = run.sizes()
+        sizes = run.sizes
         for start, end in _cut(sizes):
             if end - start < PACK_MIN:
                 for number, value in enumerate(run[start:end], first + start):
