@@ -152,6 +152,14 @@ class Gate:
         _remember(self._tokens, self._settings.token_cache, digest, _Remembered(principal, until))
         return principal
 
+    def recall(self, text: str) -> Principal | None:
+        """Who a token says the caller is, if it was found good before and still is; None: ask `token`."""
+        if not self.required:
+            return self._anonymous
+        now = self._clock()
+        self._refresh(now)
+        return _recall(self._tokens, self._digest(b"token", text.encode(errors="surrogatepass")), now)
+
     async def password(self, username: str, password: str | bytes, peer: str) -> Principal:
         """Who the caller is if the password is the user's. Raises Unauthenticated or LoginThrottled."""
         if not self.required:

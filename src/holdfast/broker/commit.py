@@ -2,7 +2,8 @@
 
 Operations change the engine at once and then wait for one of two things: `written` (the batch that holds them is in
 the store) or `durable` (and synced). While a sync runs on its thread (broker/syncing.py), further batches are written;
-they share the next sync. Nobody waits for a future of his own: there is one for each batch and one for each sync.
+they share the next sync. Nobody waits for a future of his own: there is one for each batch and one for each sync. Who
+needs no future hears of it by a callback (`hear_written`, `hear_durable`), in the same pass of the loop.
 """
 
 from __future__ import annotations
@@ -19,6 +20,10 @@ from holdfast.errors import HoldfastError, StoreUnavailable
 from holdfast.store.contract import Store
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+
+Hear = Callable[[HoldfastError | None], None]
+"""Hears that what was gathered before is safe, or what went wrong instead."""
 
 
 class Distribution:
@@ -72,12 +77,23 @@ class GroupCommit:
         self._syncing: asyncio.Future[None] | None = None
         self._on_synced: list[Callable[[], None]] = []  # with the next sync
         self._on_syncing: list[Callable[[], None]] = []  # with the one that runs
+        self._hear_written: list[Hear] = []
+        self._hear_durable: list[Hear] = []  # with the next sync
+        self._hear_syncing: list[Hear] = []  # with the one that runs
 
     def soon(self) -> None:
         """Have a turn at the end of this pass of the loop."""
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self.turn)
+
+    def later(self) -> None:
+        """Have a turn when the sync that runs is over; soon, if none does. For what is little, and waits for the next
+        sync in any case: a turn of its own would cost more than it does."""
+        if self._syncing is None:
+            self.soon()
+        elif self._durable is None:
+            self._durable = self._loop.create_future()
 
     def written(self) -> asyncio.Future[None]:
         """Done when everything gathered so far is in the store."""
@@ -118,6 +134,16 @@ class GroupCommit:
         self.durable()
         self._on_synced.append(callback)
 
+    def hear_durable(self, hear: Hear) -> None:
+        """Call back when everything gathered so far is synced, or will not be."""
+        self.durable()
+        self._hear_durable.append(hear)
+
+    def hear_written(self, hear: Hear) -> None:
+        """Call back when everything gathered so far is in the store, or will not be."""
+        self.soon()
+        self._hear_written.append(hear)
+
     def turn(self) -> None:
         """Hand out what is ready, write the batch, and see that it is synced if somebody waits for that."""
         self._scheduled = False
@@ -152,13 +178,17 @@ class GroupCommit:
             self._lsn = lsn
         self._unsynced = self._unsynced or pending
         written, self._written = self._written, None
+        hear_written, self._hear_written = self._hear_written, []
         if must_sync:
             durable = self.durable()
+            self._hear_durable += hear_written
+            hear_written = []
             if written is not None:
                 durable.add_done_callback(lambda done: _copy(done, written))
         elif written is not None and not written.done():
             written.set_result(None)
         self._after(must_sync)
+        tell(hear_written, None)
         self._start_sync()
 
     def _start_sync(self) -> None:
@@ -167,11 +197,13 @@ class GroupCommit:
         self._syncing, self._durable = self._durable, None
         self._unsynced = False
         self._on_syncing, self._on_synced = self._on_synced, []
+        self._hear_syncing, self._hear_durable = self._hear_durable, []
         self._syncer.start()
 
     def _synced(self, error: Exception | None, seconds: float) -> None:
         waiting, self._syncing = self._syncing, None
         callbacks, self._on_syncing = self._on_syncing, []
+        hearing, self._hear_syncing = self._hear_syncing, []
         self.syncs += 1
         self.sync_seconds += seconds
         self.sync_times.add(seconds)
@@ -180,10 +212,13 @@ class GroupCommit:
             if waiting is not None and not waiting.done():
                 waiting.set_exception(error)
                 waiting.exception()
-            self.fail(error if isinstance(error, HoldfastError) else StoreUnavailable(problem=str(error)))
+            failure = error if isinstance(error, HoldfastError) else StoreUnavailable(problem=str(error))
+            tell(hearing, failure)
+            self.fail(failure)
             return
         for callback in callbacks:
             callback()
+        tell(hearing, None)
         if waiting is not None and not waiting.done():
             waiting.set_result(None)
         if self._durable is not None:
@@ -199,6 +234,9 @@ class GroupCommit:
                 future.exception()  # somebody may have stopped waiting; that is no error of the loop's
         self._written = self._durable = None
         self._on_synced = []
+        hearing = self._hear_written + self._hear_durable
+        self._hear_written, self._hear_durable = [], []
+        tell(hearing, error)
         self._on_failure(error)
 
     async def close(self) -> None:
@@ -206,6 +244,15 @@ class GroupCommit:
         if self._syncing is not None:
             await asyncio.wait([self._syncing])
         self._syncer.close()
+
+
+def tell(hearing: list[Hear], error: HoldfastError | None) -> None:
+    """One who fails to hear it is not to keep it from the others."""
+    for hear in hearing:
+        try:
+            hear(error)
+        except Exception:
+            log.exception("an answer failed")
 
 
 def _copy(source: asyncio.Future[None], target: asyncio.Future[None]) -> None:

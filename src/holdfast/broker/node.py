@@ -21,7 +21,7 @@ import structlog
 from holdfast.broker.admin_calls import AdminCalls
 from holdfast.broker.audits import AuditLimits
 from holdfast.broker.catalog import QueueName
-from holdfast.broker.commit import GroupCommit
+from holdfast.broker.commit import GroupCommit, Hear
 from holdfast.broker.dead_calls import DeadLetterCalls
 from holdfast.broker.dispatch import Dispatcher, Waiter, releases
 from holdfast.broker.engine import Engine, Limits
@@ -96,6 +96,7 @@ class Receipt(msgspec.Struct, frozen=True):
     duplicates: dict[int, int]
     errors: dict[int, HoldfastError]
     durability: Durability
+    size_bytes: int = 0  # of what was asked for
 
 
 class Node(AdminCalls, DeadLetterCalls, LogCalls, LookCalls, StateCalls, TransactionCalls):
@@ -369,8 +370,12 @@ class Node(AdminCalls, DeadLetterCalls, LogCalls, LookCalls, StateCalls, Transac
             await self.commit.until_durable()
         else:
             await self.commit.until_written()
-            if self._lazy_sync is None:
-                self._lazy_sync = asyncio.get_running_loop().call_later(LAZY_SYNC_SECONDS, self._sync_lazily)
+            self._see_to_sync()
+
+    def _see_to_sync(self) -> None:
+        """Something is answered before its sync: that is to come, if late."""
+        if self._lazy_sync is None:
+            self._lazy_sync = asyncio.get_running_loop().call_later(LAZY_SYNC_SECONDS, self._sync_lazily)
 
     def _sync_lazily(self) -> None:
         self._lazy_sync = None
@@ -462,6 +467,15 @@ class Node(AdminCalls, DeadLetterCalls, LogCalls, LookCalls, StateCalls, Transac
         self, name: QueueName, drafts: list[Draft], protocol: str = "", *, atomic: bool = False
     ) -> Receipt:
         """Store messages. Answered when they are as durable as the queue says. `atomic`: all, or none if one errs."""
+        receipt = self.enqueue_soon(name, drafts, protocol, atomic=atomic)
+        if drafts:
+            await self.safe(receipt.durability, len(drafts), receipt.size_bytes)
+        return receipt
+
+    def enqueue_soon(
+        self, name: QueueName, drafts: list[Draft], protocol: str = "", *, atomic: bool = False
+    ) -> Receipt:
+        """As `enqueue`, for one who waits in his own way: nothing is stored before `safe` or `when_safe` says so."""
         engine = self.engine
         if len(drafts) > self.config.limits.enqueue_max:
             raise LimitExceeded(
@@ -473,18 +487,37 @@ class Node(AdminCalls, DeadLetterCalls, LogCalls, LookCalls, StateCalls, Transac
         now = self.clock()
         self._admit(len(drafts), size_bytes)
         self._check_room(now)
-        self._inbox_messages += len(drafts)
-        self._inbox_bytes += size_bytes
         self.keeper.noted(size_bytes)
+        with self._guarding:
+            reply = engine.enqueue(name, drafts, protocol, now, atomic)
+        if reply.errors:  # perhaps nobody waits, and yet the queue may be new
+            self.commit.soon()
+        return Receipt(reply.ids, reply.duplicates, reply.errors, engine.queues[name].config.durability, size_bytes)
+
+    async def safe(self, durability: Durability, messages: int, size_bytes: int = 0) -> None:
+        """Wait until what was just done is as safe as it must be. So many messages and bytes wait meanwhile."""
+        self._inbox_messages += messages
+        self._inbox_bytes += size_bytes
         try:
-            with self._guard():
-                reply = engine.enqueue(name, drafts, protocol, now, atomic)
-            durability = engine.queues[name].config.durability
             await self._durable(durability)
         finally:
-            self._inbox_messages -= len(drafts)
-            self._inbox_bytes -= size_bytes
-        return Receipt(reply.ids, reply.duplicates, reply.errors, durability)
+            self.heard(messages, size_bytes)
+
+    def when_safe(self, durability: Durability | None, hear: Hear, messages: int, size_bytes: int = 0) -> None:
+        """As `safe`, with a callback, which calls `heard`. Without durability: when it is in the store, as a lease."""
+        self._inbox_messages += messages
+        self._inbox_bytes += size_bytes
+        if durability is Durability.FSYNC:
+            self.commit.hear_durable(hear)
+        else:
+            self.commit.hear_written(hear)
+            if durability is not None:
+                self._see_to_sync()
+
+    def heard(self, messages: int, size_bytes: int) -> None:
+        """So much waits no more."""
+        self._inbox_messages -= messages
+        self._inbox_bytes -= size_bytes
 
     def enqueue_now(self, name: QueueName, drafts: list[Draft], protocol: str = "") -> Enqueued:
         """As `enqueue`, for a companion inside its `gather`: nothing may be answered before the turn is synced."""
@@ -557,6 +590,33 @@ class Node(AdminCalls, DeadLetterCalls, LogCalls, LookCalls, StateCalls, Transac
             raise Overloaded(waiting=self.dispatcher.waiting)
         return await self._wait(Waiter(target, limit, timeout, max_bytes, consumer, protocol, _future()), wait)
 
+    def lease_soon(
+        self,
+        name: QueueName,
+        group: str,
+        limit: int,
+        *,
+        timeout: int,
+        wait: int,
+        consumer: str,
+        protocol: str,
+        max_bytes: int,
+    ) -> list[Leased] | None:
+        """As `lease`, for one who waits in his own way: until it is written. None: there is more to wait for."""
+        engine = self.engine
+        limits = self.config.limits
+        self._check_lease(limit, timeout, wait)
+        max_bytes = min(max_bytes or limits.lease_bytes, limits.lease_bytes)
+        if wait and self.dispatcher.has_line((name, group)):
+            return None
+        with self._guarding:
+            found = engine.lease(name, group, limit, timeout, consumer, protocol, self.clock(), None, max_bytes)
+        return found if found or not (wait or name in engine.unfinished) else None
+
+    def release_soon(self, name: QueueName, group: str, found: list[Leased]) -> None:
+        """Give back what was leased for somebody who has gone."""
+        self._settle_quietly(name, group, releases(found))
+
     def _check_lease(self, limit: int, timeout: int, wait: int) -> None:
         limits = self.config.limits
         if not 1 <= limit <= limits.lease_max:
@@ -592,23 +652,28 @@ class Node(AdminCalls, DeadLetterCalls, LogCalls, LookCalls, StateCalls, Transac
         self, name: QueueName, group: str, settlements: list[Settlement]
     ) -> list[int | HoldfastError | None]:
         """Settle deliveries. For each None, the new deadline of an extended lease, or the error that refused it."""
+        results, durability = self.settle_soon(name, group, settlements)
+        if settlements:
+            await self.safe(durability, len(settlements))
+        return results
+
+    def settle_soon(
+        self, name: QueueName, group: str, settlements: list[Settlement]
+    ) -> tuple[list[int | HoldfastError | None], Durability]:
+        """As `settle`, for one who waits in his own way: until it is as durable as is said beside the results."""
         engine = self.engine
         if len(settlements) > self.config.limits.settle_max:
             raise LimitExceeded(
                 what="One settle", limit=f"{self.config.limits.settle_max} settlements", advice="Send several"
             )
         if not settlements:
-            return []
+            return [], Durability.FSYNC
         self._admit(len(settlements), 0)
-        self._inbox_messages += len(settlements)
-        try:
-            with self._guard():
-                results = engine.settle(name, group, settlements, self.clock())
-            self.dispatcher.members.settled((name, group), settlements, results)
-            await self._durable(engine.queues[name].config.durability)
-        finally:
-            self._inbox_messages -= len(settlements)
-        return results
+        with self._guarding:
+            results = engine.settle(name, group, settlements, self.clock())
+        self.dispatcher.members.settled((name, group), settlements, results)
+        self.commit.soon()
+        return results, engine.queues[name].config.durability
 
     async def export(self) -> None:
         """Export the journal now, without waiting for a segment to fill or to grow old."""

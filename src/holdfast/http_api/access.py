@@ -18,8 +18,31 @@ _ACTIONS = {Right.PRODUCE: Action.PRODUCE, Right.CONSUME: Action.CONSUME, Right.
 async def identify(gate: Gate, scope: Scope, headers: dict[bytes, bytes]) -> Principal:
     """Who calls. Not a web page from elsewhere, by way of somebody's browser."""
     principal = await _credentials(gate, scope, headers)
-    gate.check_browser(principal, _text(headers.get(b"host")), _text(headers.get(b"origin")))
+    check_browser(gate, principal, headers)
     return principal
+
+
+def recognize(gate: Gate, scope: Scope, headers: dict[bytes, bytes]) -> Principal | None:
+    """Who calls, if that can be told without waiting; None: `identify` must find out. Web pages are not looked for."""
+    authorization = headers.get(b"authorization")
+    if authorization is None:
+        return _uncredentialed(gate, scope)
+    scheme, _, value = authorization.partition(b" ")
+    if scheme.lower() != b"bearer" or not value.isascii():
+        return None
+    return gate.recall(value.strip().decode("ascii"))
+
+
+def check_browser(gate: Gate, principal: Principal, headers: dict[bytes, bytes]) -> None:
+    """Refuses a web page from elsewhere, by way of somebody's browser."""
+    gate.check_browser(principal, _text(headers.get(b"host")), _text(headers.get(b"origin")))
+
+
+def _uncredentialed(gate: Gate, scope: Scope) -> Principal:
+    """A client certificate says who calls, or nothing does."""
+    subject = scope.get("extensions", {}).get("tls", {}).get("client_cert_name")
+    known = gate.certificate(subject) if subject is not None else None
+    return known if known is not None else gate.anonymous()
 
 
 def _text(header: bytes | None) -> str | None:
@@ -30,9 +53,7 @@ async def _credentials(gate: Gate, scope: Scope, headers: dict[bytes, bytes]) ->
     """A token or a password in `Authorization`, else a client certificate, else nobody in particular."""
     authorization = headers.get(b"authorization")
     if authorization is None:
-        subject = scope.get("extensions", {}).get("tls", {}).get("client_cert_name")
-        known = gate.certificate(subject) if subject is not None else None
-        return known if known is not None else gate.anonymous()
+        return _uncredentialed(gate, scope)
     client = scope.get("client")
     peer = client[0] if client else ""
     scheme, _, value = authorization.partition(b" ")

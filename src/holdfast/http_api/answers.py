@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
+import structlog
 
 from holdfast import wire
+from holdfast.broker.catalog import QueueName
+from holdfast.broker.node import Receipt
+from holdfast.core.commands import Draft
+from holdfast.core.queue import Durability
 from holdfast.errors import HoldfastError
+
+if TYPE_CHECKING:
+    from holdfast.http_api.call import Call
+    from holdfast.http_api.routes import Endpoint
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 JSON = b"application/json"
 PROBLEM = b"application/problem+json"
@@ -41,6 +53,28 @@ class Answer:
         self.status = status
         self.content_type = content_type
         self.headers = headers
+
+
+class Gather(NamedTuple):
+    """Messages to enqueue together with those of other requests, and what makes the answer of the receipt, or raises
+    why there is none."""
+
+    queue: QueueName
+    drafts: list[Draft]
+    answer: Callable[[Receipt], Answer]
+
+
+class Pledge(NamedTuple):
+    """An answer that may not be given before what it says is safe."""
+
+    answer: Answer
+    durability: Durability | None
+    """None: it need only be in the store, as a lease."""
+    messages: int = 0
+    """How many wait meanwhile, and how many bytes: they count against the limits of what may wait."""
+    size_bytes: int = 0
+    undo: Callable[[], None] | None = None
+    """Called if the client has gone before the answer."""
 
 
 def answer(value: object, status: int = 200) -> Answer:
@@ -83,6 +117,19 @@ def plain(details: dict[str, object]) -> dict[str, object]:
 def refusal(error: HoldfastError, correlation_id: str = "", errors: Sequence[wire.ItemError] = ()) -> Answer:
     """The answer that is a problem."""
     return Answer(encode(problem_of(error, correlation_id, errors)), error.http, PROBLEM, error_headers(error))
+
+
+def refused(error: Exception, endpoint: Endpoint | None, call: Call | None, correlation_id: str) -> Answer:
+    """The answer to a request that failed, as its endpoint says such things."""
+    if not isinstance(error, HoldfastError):
+        path = endpoint.path if endpoint is not None else ""
+        log.error("a request failed", path=path, correlation_id=correlation_id, exc_info=error)
+        return refusal(HoldfastError(), correlation_id)
+    if endpoint is not None and endpoint.refusals is not None:
+        result = endpoint.refusals.make(error)
+        result.headers = [*result.headers, *error_headers(error)]
+        return result
+    return refusal(error, correlation_id, call.batch_errors if call is not None else ())
 
 
 def error_headers(error: HoldfastError) -> list[Header]:

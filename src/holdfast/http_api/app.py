@@ -23,7 +23,7 @@ from holdfast.auth.principal import Principal
 from holdfast.broker.members import GroupName
 from holdfast.broker.node import Node
 from holdfast.config import Config
-from holdfast.errors import HoldfastError, MethodNotAllowed, Overloaded, RouteNotFound, ShuttingDown
+from holdfast.errors import MethodNotAllowed, Overloaded, RouteNotFound, ShuttingDown
 from holdfast.http_api import (
     audits,
     deadletters,
@@ -42,9 +42,10 @@ from holdfast.http_api import (
     transactions,
 )
 from holdfast.http_api.access import authorize, identify
-from holdfast.http_api.answers import Answer, Header, error_headers, refusal
+from holdfast.http_api.answers import Answer, Header, refused
 from holdfast.http_api.call import Call, ClientGone, own_of
 from holdfast.http_api.dialects import lockd, mqueue
+from holdfast.http_api.gathering import Gathering
 from holdfast.http_api.routes import Endpoint, Right, Router, Routes, decoded
 from holdfast.units import SECOND
 
@@ -76,10 +77,6 @@ NOBODY = Principal(name="", namespace="", method="anonymous")
 CORRELATION_BYTES_MAX = 255
 CORRELATION = b"x-correlation-id"
 
-_PROCESS = secrets.token_hex(4)
-_numbers = count(1)
-"""Correlation ids of requests that bring none: unique among processes, and no call of the system for each."""
-
 _Result = TypeVar("_Result")
 
 
@@ -107,6 +104,10 @@ class Api:
         self.streams: dict[tuple[GroupName, str], streams.Stream] = {}
         self.answered: dict[tuple[str, str, int], int] = {}  # by method, route and status
         self._waits: set[asyncio.Task[Any]] = set()
+        self.gathering = Gathering(node)
+        node.companions.append(self.gathering)
+        self._process = secrets.token_hex(4)
+        self._requests = count(1)
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -165,7 +166,7 @@ class Api:
             await self._extra(scope, receive, send)
             return
         headers = dict(scope["headers"])
-        correlation_id = _correlation_id(headers)
+        correlation_id = _given_correlation_id(headers) or self.new_correlation_id()
         call: Call | None = None
         endpoint: Endpoint | None = None
         try:
@@ -173,23 +174,24 @@ class Api:
             principal = NOBODY if endpoint.right is Right.NOBODY else await identify(self.gate, scope, headers)
             call = Call(self, scope, receive, endpoint, parameters, headers, correlation_id, principal)
             result = await self._answer(call)
-        except HoldfastError as error:
-            if endpoint is not None and endpoint.refusals is not None:
-                result = endpoint.refusals.make(error)
-                result.headers = [*result.headers, *error_headers(error)]
-            else:
-                result = refusal(error, correlation_id, call.batch_errors if call is not None else ())
         except ClientGone:
             return
-        except Exception:
-            log.exception("a request failed", method=scope["method"], path=scope["path"], correlation_id=correlation_id)
-            result = refusal(HoldfastError(), correlation_id)
+        except Exception as error:  # noqa: BLE001 - it is answered
+            result = refused(error, endpoint, call, correlation_id)
         finally:
             if call is not None:
                 call.close()
-        place = (scope["method"], call.endpoint.path if call is not None else "", result.status)
-        self.answered[place] = self.answered.get(place, 0) + 1
+        self.count(scope["method"], call.endpoint.path if call is not None else "", result.status)
         await self._send(result, scope, send, correlation_id)
+
+    def new_correlation_id(self) -> str:
+        """For a request that brings none: unique among processes, and without a call of the system."""
+        return f"{self._process}-{next(self._requests):x}"
+
+    def count(self, method: str, path: str, status: int) -> None:
+        """An answer goes out."""
+        place = (method, path, status)
+        self.answered[place] = self.answered.get(place, 0) + 1
 
     async def _answer(self, call: Call) -> Answer:
         """Let the caller in, and do what it asks; for an act of administration, with an entry in the audit log."""
@@ -206,20 +208,32 @@ class Api:
         return answer
 
     async def _work(self, call: Call) -> Answer:
-        if self.closing and not call.endpoint.unwell:
-            raise ShuttingDown
+        self.check(call.endpoint)
         if call.endpoint.waits:
             return await call.endpoint.handler(call)
-        if self.working >= self.config.http.max_concurrency:
-            raise Overloaded(waiting=self.working)
-        self.working += 1
-        self.idle.clear()
+        self.enter()
         try:
             return await call.endpoint.handler(call)
         finally:
-            self.working -= 1
-            if not self.working:
-                self.idle.set()
+            self.leave()
+
+    def check(self, endpoint: Endpoint) -> None:
+        """Whether one more request can be taken."""
+        if self.closing and not endpoint.unwell:
+            raise ShuttingDown
+        if not endpoint.waits and self.working >= self.config.http.max_concurrency:
+            raise Overloaded(waiting=self.working)
+
+    def enter(self) -> None:
+        """A request is under way, until it leaves."""
+        if not self.working:
+            self.idle.clear()
+        self.working += 1
+
+    def leave(self) -> None:
+        self.working -= 1
+        if not self.working:
+            self.idle.set()
 
     async def _send(self, result: Answer, scope: Scope, send: Send, correlation_id: str) -> None:
         headers: list[Header] = [
@@ -276,12 +290,12 @@ async def _send_parts(parts: AsyncIterator[bytes], send: Send, timeout: float) -
     await send({"type": "http.response.body", "body": b""})
 
 
-def _correlation_id(headers: dict[bytes, bytes]) -> str:
-    """The caller's, or a new one. One that is too long or not printable is replaced: it goes into headers and logs."""
+def _given_correlation_id(headers: dict[bytes, bytes]) -> str:
+    """The caller's, or none. One that is too long or not printable counts as none: it goes into headers and logs."""
     given = headers.get(CORRELATION)
     if given is not None:
         text = given.decode("latin-1")
         if 0 < len(given) <= CORRELATION_BYTES_MAX and text.isascii() and text.isprintable():
             return text
         del headers[CORRELATION]
-    return f"{_PROCESS}-{next(_numbers):x}"
+    return ""

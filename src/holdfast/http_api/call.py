@@ -24,7 +24,7 @@ from holdfast.errors import (
     RequestTimeout,
     RequestTooLarge,
 )
-from holdfast.http_api.answers import item_error
+from holdfast.http_api.answers import Answer, Pledge, item_error
 from holdfast.http_api.routes import Endpoint
 from holdfast.units import SECOND, parse_duration, parse_instant
 
@@ -35,6 +35,7 @@ _Shape = TypeVar("_Shape")
 
 ID_MAX = (1 << 63) - 1
 QUEUE_TOPIC = "$queue/"
+_JSON = {"application/json", ""}
 
 
 class ClientGone(Exception):
@@ -168,11 +169,12 @@ class Call:
             total += len(chunk)
             if total > settings.max_request_bytes:
                 raise RequestTooLarge(limit_bytes=settings.max_request_bytes)
-            self._hold(len(chunk))
+            self.hold(len(chunk))
             if chunk:
                 yield chunk
 
-    def _hold(self, size_bytes: int) -> None:
+    def hold(self, size_bytes: int) -> None:
+        """So much of the call is in memory, until it is over. Raises Overloaded if that is too much."""
         if self.api.buffered_bytes + size_bytes > self.api.config.http.max_buffered_bytes:
             raise Overloaded(waiting=self.api.working)
         self.api.buffered_bytes += size_bytes
@@ -196,17 +198,26 @@ class Call:
             return parts[0] if len(parts) == 1 else b"".join(parts)
         if len(whole) > limit:
             raise RequestTooLarge(limit_bytes=limit)
-        self._hold(len(whole))
+        self.hold(len(whole))
         return whole
 
     async def json(self, decoder: msgspec.json.Decoder[_Shape], default: bytes = b"") -> _Shape:
         """The body as a struct. `default` stands for a body that was left out."""
-        raw = await self.body()
+        return self.decoded(decoder, await self.body(), default)
+
+    def decoded(self, decoder: msgspec.json.Decoder[_Shape], raw: bytes, default: bytes = b"") -> _Shape:
+        """As `json`, for a body that is at hand."""
         if not raw and default:
             raw = default
-        elif self.content_type not in {"application/json", ""} and not self.content_type.endswith("+json"):
-            raise MediaTypeUnsupported(given=self.content_type, allowed="application/json")
+        elif (kind := self.content_type) not in _JSON and not kind.endswith("+json"):
+            raise MediaTypeUnsupported(given=kind, allowed="application/json")
         return decode(decoder.decode, raw)
+
+    async def kept(self, pledge: Pledge) -> Answer:
+        """What was promised, when it may be given."""
+        assert pledge.durability is not None
+        await self.node.safe(pledge.durability, pledge.messages, pledge.size_bytes)
+        return pledge.answer
 
     async def gone(self) -> None:
         """Returns when the client has gone."""

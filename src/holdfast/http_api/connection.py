@@ -1,7 +1,8 @@
 """One connection: uvicorn's protocols, with what they lack.
 
 HTTP/1.1: it bounds the number of connections, the size of a request's head and the time it may take, and it tells a
-request that runs while further ones wait behind it (pipelining) that its client has gone.
+request that runs while further ones wait behind it (pipelining) that its client has gone. A request whose like was
+there before is served at once (at_once.py), past uvicorn; what comes before its answer is held until then.
 
 WebSocket: its application is told the subject of the client's certificate, and can end the connection at once: ASGI
 knows no way to get rid of a client that does not read.
@@ -10,21 +11,30 @@ knows no way to get rid of a client that does not read.
 from __future__ import annotations
 
 import asyncio
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.http11 import Request
 
 from holdfast.auth.tls import peer_subject
 from holdfast.config.settings import HttpSettings
+from holdfast.http_api import at_once
+from holdfast.http_api.answers import Answer
+from holdfast.http_api.heads import HEADS_MAX, Head
 from holdfast.units import SECOND
+
+if TYPE_CHECKING:
+    from holdfast.http_api.app import Api
 
 
 class Connection(HttpToolsProtocol):
     """See the module."""
 
     settings: ClassVar[HttpSettings]
+    api: ClassVar[Api]
 
     def __init__(self, *args: Any, **keywords: Any) -> None:
         super().__init__(*args, **keywords)
@@ -38,6 +48,16 @@ class Connection(HttpToolsProtocol):
         self._own: dict[object, object] = {}  # what the application may do with the connection, besides ASGI
         self._abort_timer: asyncio.TimerHandle | None = None
         self._linger_timer: asyncio.TimerHandle | None = None
+        self._between = True  # the parser waits for the first byte of a request
+        self._raw_head = b""  # what may be the head of the request that comes
+        self._heads: list[Head] = []  # newest first
+        self._scope: Scope = {}  # of requests that are served at once: the same for all
+        self._at_once = False  # one is under way
+        self._held = b""  # what came meanwhile
+        self._last = False  # the server stops: it is the last one
+        self._answered_at = 0.0
+        self._usual_headers: list[tuple[bytes, bytes]] | None = None
+        self._usual_lines = b""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -48,6 +68,8 @@ class Connection(HttpToolsProtocol):
             "body": self.take_body,
         }
         self._subject = peer_subject(transport.get_extra_info("ssl_object"))
+        tls = {} if self._subject is None else {"tls": {"client_cert_name": self._subject}}
+        self._scope = {"type": "http", "client": self.client, "query_string": b"", "extensions": tls}
         if len(self.connections) > self.settings.max_connections:
             transport.abort()
             return
@@ -64,7 +86,15 @@ class Connection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def timeout_keep_alive_handler(self) -> None:
-        """Nothing came for long. What is still to be sent may be read for a while, not for ever."""
+        """Nothing came for long. What is still to be sent may be read for a while, not for ever.
+
+        Requests that are served at once do not stop the timer, which costs more than to look here when the last was.
+        """
+        left = self._answered_at + self.timeout_keep_alive - self.loop.time()
+        if self._at_once or left > 0:
+            left = self.timeout_keep_alive if self._at_once else left
+            self.timeout_keep_alive_task = self.loop.call_later(left, self.timeout_keep_alive_handler)
+            return
         super().timeout_keep_alive_handler()
         self._abort_timer = self.loop.call_later(self.settings.write_timeout / SECOND, self.transport.abort)
 
@@ -87,6 +117,20 @@ class Connection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._refused:
             return
+        if self._at_once:
+            self._held += data
+            self.flow.pause_reading()
+            return
+        self._raw_head = b""
+        before: RequestResponseCycle | None = self.cycle
+        if self._between and (before is None or before.response_complete) and not self.flow.write_paused:
+            for head in self._heads:
+                if data.startswith(head.prefix):
+                    if (start := head.body_at(data)) and self._begin(head, data[start:]):
+                        return
+                    break
+            else:
+                self._raw_head = data[: data.find(b"\r\n\r\n") + 4]
         self._fed_bytes = len(data)
         super().data_received(data)
         if self._in_head and not self.transport.is_closing():
@@ -96,7 +140,73 @@ class Connection(HttpToolsProtocol):
             elif self._head_timer is None:  # most heads arrive whole, and need none
                 self._watch_head()
 
+    def _begin(self, head: Head, body: bytes) -> bool:
+        """Serve a request at once, if it can be."""
+        if self._head_timer is not None:
+            self._unwatch_head()
+        self._at_once = True
+        if at_once.begin(self.api, head, body, self._scope, self._reply):
+            return True
+        self._at_once = False
+        return False
+
+    def _reply(self, result: Answer, correlation_id: str) -> bool:
+        """Answer the request that was served at once. False: the client has gone."""
+        self._at_once = False
+        transport = self.transport
+        if transport.is_closing():
+            return False
+        assert isinstance(result.body, bytes)
+        last = self._last or self.api.closing
+        if self.server_state.default_headers is not self._usual_headers:  # they change once a second
+            self._usual_headers = self.server_state.default_headers
+            self._usual_lines = _lines(self._usual_headers)
+        transport.write(
+            b"%b%b%b%bcontent-type: %b\r\nx-correlation-id: %b\r\ncontent-length: %d\r\n\r\n%b"
+            % (
+                STATUS_LINE[result.status],
+                self._usual_lines,
+                _lines(result.headers) if result.headers else b"",
+                b"connection: close\r\n" if last else b"",
+                result.content_type,
+                correlation_id.encode(),
+                len(result.body),
+                result.body,
+            )
+        )
+        self.server_state.total_requests += 1
+        self._answered_at = self.loop.time()
+        if last:
+            transport.close()
+        elif self._held:
+            self.loop.call_soon(self._go_on)
+        elif self.timeout_keep_alive_task is None:
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+        return True
+
+    def _go_on(self) -> None:
+        """Take what came before the answer."""
+        data, self._held = self._held, b""
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
+            self.data_received(data)
+
+    def _remember_head(self) -> None:
+        head = at_once.read_head(self.api, self._raw_head, self.url, self.headers)
+        if head is not None:
+            self._heads = [head, *self._heads[: HEADS_MAX - 1]]
+
+    def shutdown(self) -> None:
+        """The server stops: no more requests over this connection."""
+        if self._at_once:
+            self._last = True
+        else:
+            super().shutdown()
+
     def on_message_begin(self) -> None:
+        self._between = False
         self._in_head = True
         self._head_bytes = 0
         super().on_message_begin()
@@ -113,6 +223,9 @@ class Connection(HttpToolsProtocol):
             if size > limit:
                 self._head_too_large()
                 return
+        if self._raw_head:
+            self._remember_head()
+            self._raw_head = b""
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -122,6 +235,7 @@ class Connection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         if self._refused:
             return
+        self._between = self.parser.should_keep_alive() and not self.parser.should_upgrade()
         super().on_message_complete()
         if self._linger_timer is not None:  # what was refused is all here: the next request may come
             self._linger_timer.cancel()
@@ -190,6 +304,10 @@ class Connection(HttpToolsProtocol):
             % (status, len(text), text)
         )
         self.transport.close()
+
+
+def _lines(headers: Sequence[tuple[bytes, bytes]]) -> bytes:
+    return b"".join([b"%b: %b\r\n" % header for header in headers])
 
 
 class SocketConnection(WebSocketsSansIOProtocol):

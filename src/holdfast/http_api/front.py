@@ -82,7 +82,7 @@ class HttpFront:
         self._server = _Server(
             uvicorn.Config(
                 self.api,
-                http=_protocol(self._config),
+                http=_protocol(self._config, self.api),
                 ws=SocketConnection,
                 ws_max_size=self._config.mqtt.max_packet_bytes,  # a stranger can make us keep as much
                 ws_per_message_deflate=False,  # it costs 300 KiB for each connection, and messages are small
@@ -121,9 +121,9 @@ class HttpFront:
         await asyncio.wait((self._task,))
 
 
-def _protocol(config: Config) -> type[asyncio.Protocol]:
+def _protocol(config: Config, api: Api) -> type[asyncio.Protocol]:
     """uvicorn makes its protocols itself; what ours must know goes into the class."""
-    return type("Connection", (Connection,), {"settings": config.http})
+    return type("Connection", (Connection,), {"settings": config.http, "api": api})
 
 
 def _listen(address: str) -> socket.socket:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypedDict
+
 import msgspec
 
 from holdfast import wire
@@ -16,7 +18,7 @@ from holdfast.errors import (
     QueueNotFound,
     WrongGroupKind,
 )
-from holdfast.http_api.answers import Answer, answer, item_error
+from holdfast.http_api.answers import Answer, Pledge, answer, item_error
 from holdfast.http_api.call import Call, duration
 from holdfast.http_api.routes import Right, Routes
 from holdfast.http_api.shapes import read_consumer, read_settlement, show_delivery
@@ -29,6 +31,41 @@ _lease = msgspec.json.Decoder(wire.Lease)
 _settle = msgspec.json.Decoder(wire.Settle)
 
 
+def begin_lease(call: Call, body: bytes) -> Pledge | None:
+    """Lease what is ready; None if there is nothing and somebody will wait for it."""
+    wish = call.decoded(_lease, body, b"{}")
+    name, group = call.queue, wish.group
+    found = call.node.lease_soon(name, group, wish.limit, **_terms(wish))
+    if found is None:
+        return None
+
+    def release() -> None:
+        call.node.release_soon(name, group, found)
+
+    shown = [show_delivery(leased, name[1], wish.encoding) for leased in found]
+    return Pledge(answer(wire.Leased(shown)), None, undo=release if found else None)
+
+
+class _Terms(TypedDict):
+    timeout: int
+    wait: int
+    consumer: str
+    protocol: str
+    max_bytes: int
+
+
+def _terms(wish: wire.Lease) -> _Terms:
+    if wish.max_bytes < 0:
+        raise InvalidArgument(field="max_bytes", problem="cannot be negative")
+    return {
+        "timeout": -1 if wish.timeout is None else duration(wish.timeout, "timeout"),
+        "wait": duration(wish.wait, "wait"),
+        "consumer": read_consumer(wish.consumer),
+        "protocol": PROTOCOL,
+        "max_bytes": wish.max_bytes,
+    }
+
+
 @ROUTES(
     "POST",
     "/api/v1/queues/{name}/leases",
@@ -37,6 +74,7 @@ _settle = msgspec.json.Decoder(wire.Settle)
     gives=wire.Leased,
     errors=(QueueNotFound, GroupNotFound, WrongGroupKind, LimitExceeded),
     waits=True,
+    begin=begin_lease,
 )
 async def lease(call: Call) -> Answer:
     """Lease up to 1,000 deliveries; wait for the first if there is none.
@@ -46,44 +84,19 @@ async def lease(call: Call) -> Answer:
     """
     wish = await call.json(_lease, b"{}")
     name = call.queue
-    wait = duration(wish.wait, "wait")
-    timeout = -1 if wish.timeout is None else duration(wish.timeout, "timeout")
-    if wish.max_bytes < 0:
-        raise InvalidArgument(field="max_bytes", problem="cannot be negative")
-    work = call.node.lease(
-        name,
-        wish.group,
-        wish.limit,
-        timeout=timeout,
-        wait=wait,
-        consumer=read_consumer(wish.consumer),
-        protocol=PROTOCOL,
-        max_bytes=wish.max_bytes,
-    )
+    terms = _terms(wish)
+    work = call.node.lease(name, wish.group, wish.limit, **terms)
 
     async def release(found: list[Leased]) -> None:
         if found:
             await call.node.settle(name, wish.group, releases(found))
 
-    found = await call.api.while_there(call, work, release) if wait else await work
+    found = await call.api.while_there(call, work, release) if terms["wait"] else await work
     return answer(wire.Leased([show_delivery(leased, name[1], wish.encoding) for leased in found]))
 
 
-@ROUTES(
-    "POST",
-    "/api/v1/queues/{name}/settle",
-    Right.CONSUME,
-    body=wire.Settle,
-    gives=wire.Settled,
-    errors=(QueueNotFound, GroupNotFound, LeaseLost, LimitExceeded),
-)
-async def settle(call: Call) -> Answer:
-    """Settle up to 10,000 deliveries: ack, nack, reject, release or extend.
-
-    All of them are one commit. One that is refused is reported by its index and does not stop the others. If all are
-    refused, the answer is the first one's problem.
-    """
-    wish = await call.json(_settle)
+def begin_settle(call: Call, body: bytes) -> Pledge:
+    wish = call.decoded(_settle, body)
     if not wish.settlements:
         raise InvalidArgument(field="settlements", problem="is empty; send at least one")
     errors: dict[int, HoldfastError] = {}
@@ -95,7 +108,7 @@ async def settle(call: Call) -> Answer:
             places.append(index)
         except HoldfastError as error:
             errors[index] = error
-    results = await call.node.settle(call.queue, wish.group, settlements)
+    results, durability = call.node.settle_soon(call.queue, wish.group, settlements)
     deadlines: dict[str, str] = {}
     for place, result in zip(places, results, strict=True):
         if isinstance(result, HoldfastError):
@@ -105,4 +118,23 @@ async def settle(call: Call) -> Answer:
     if len(errors) == len(wish.settlements):
         raise call.refused(errors)
     shown = [item_error(place, errors[place]) for place in sorted(errors)]
-    return answer(wire.Settled(settled=len(wish.settlements) - len(errors), errors=shown, deadlines=deadlines))
+    settled = wire.Settled(settled=len(wish.settlements) - len(errors), errors=shown, deadlines=deadlines)
+    return Pledge(answer(settled), durability, len(settlements))
+
+
+@ROUTES(
+    "POST",
+    "/api/v1/queues/{name}/settle",
+    Right.CONSUME,
+    body=wire.Settle,
+    gives=wire.Settled,
+    errors=(QueueNotFound, GroupNotFound, LeaseLost, LimitExceeded),
+    begin=begin_settle,
+)
+async def settle(call: Call) -> Answer:
+    """Settle up to 10,000 deliveries: ack, nack, reject, release or extend.
+
+    All of them are one commit. One that is refused is reported by its index and does not stop the others. If all are
+    refused, the answer is the first one's problem.
+    """
+    return await call.kept(begin_settle(call, await call.body()))

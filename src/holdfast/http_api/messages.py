@@ -9,6 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast import wire
+from holdfast.broker.node import Receipt
 from holdfast.core.commands import Draft
 from holdfast.errors import (
     ArrowMissing,
@@ -23,7 +24,7 @@ from holdfast.errors import (
     QueueNotFound,
     RequestTooLarge,
 )
-from holdfast.http_api.answers import ARROW, Answer, answer, item_error
+from holdfast.http_api.answers import ARROW, Answer, Gather, Pledge, answer, item_error
 from holdfast.http_api.arrow import MEDIA_TYPE, read_drafts
 from holdfast.http_api.call import Call, decode, instant
 from holdfast.http_api.columns import write_messages
@@ -66,6 +67,22 @@ _import = msgspec.json.Decoder(wire.Import)
 _edit = msgspec.json.Decoder(wire.MessageEdit)
 
 
+def _wish(call: Call, body: bytes) -> _Wish:
+    """What a body of JSON wants stored."""
+    items, errors, atomic = _read(body)
+    if b"idempotency-key" in call.headers:
+        items = [item and _identified(item, call, index, len(items)) for index, item in enumerate(items)]
+    return _Wish(call, items, errors, atomic, read_draft)
+
+
+def begin(call: Call, body: bytes) -> Pledge | Gather:
+    """Store what a body of JSON brings; if it can be, together with what others bring."""
+    wish = _wish(call, body)
+    if wish.atomic or not wish.drafts:
+        return _stored(call, wish)
+    return Gather(call.queue, wish.drafts, wish.answer)
+
+
 @ROUTES(
     "POST",
     "/api/v1/queues/{name}/messages",
@@ -76,6 +93,7 @@ _edit = msgspec.json.Decoder(wire.MessageEdit)
     query=EnqueueQuery,
     takes=(MEDIA_TYPE, "multipart/form-data", "application/octet-stream", "text/plain"),
     headers=("Idempotency-Key", *HEADERS),
+    begin=begin,
 )
 async def enqueue(call: Call) -> Answer:
     """Enqueue 1 to 10,000 messages.
@@ -101,10 +119,7 @@ async def enqueue(call: Call) -> Answer:
         return await store(call, [_identified(await read_raw(call), call, 0, 1)], {}, True, read_draft)
     if kind == FORM:
         return await store(call, [_identified(await read_form(call), call, 0, 1)], {}, True, read_draft)
-    items, errors, atomic = _read(await call.body())
-    if b"idempotency-key" in call.headers:
-        items = [item and _identified(item, call, index, len(items)) for index, item in enumerate(items)]
-    return await store(call, items, errors, atomic, read_draft)
+    return await call.kept(_stored(call, _wish(call, await call.body())))
 
 
 async def _enqueue_arrow(call: Call, atomic: bool) -> Answer:
@@ -162,39 +177,69 @@ async def store(
     read: Callable[[_Item, int, str | None], Draft],
 ) -> Answer:
     """Store what can be stored, and say for each what became of it."""
-    if not items:
-        raise InvalidArgument(field="messages", problem="is empty; send at least one")
-    now = call.node.clock()
-    correlation_id = call.given_correlation_id
-    drafts: list[Draft] = []
-    places: list[int] = []
-    for index, item in enumerate(items):
-        if item is None:
-            continue
-        try:
-            drafts.append(read(item, now, correlation_id))
-            places.append(index)
-        except HoldfastError as error:
-            errors[index] = error
-    if atomic and errors:
-        raise call.refused(errors)
-    call.api.gate.admit(call.namespace, len(drafts), sum([len(draft.payload) for draft in drafts]))
-    receipt = await call.node.enqueue(call.queue, drafts, PROTOCOL, atomic=atomic)
-    errors.update((places[at], refused) for at, refused in receipt.errors.items())
-    if len(errors) == len(items) or (atomic and errors):
-        raise call.refused(errors)
-    ids: list[str | None] = [None] * len(items)
-    for at, message_id in zip(places, receipt.ids, strict=True):
-        if message_id:
-            ids[at] = str(message_id)
-    return answer(
-        wire.Receipt(
+    return await call.kept(_stored(call, _Wish(call, items, errors, atomic, read)))
+
+
+def _stored(call: Call, wish: _Wish) -> Pledge:
+    receipt = call.node.enqueue_soon(call.queue, wish.drafts, PROTOCOL, atomic=wish.atomic)
+    return Pledge(wish.answer(receipt), receipt.durability, len(wish.drafts), wish.size_bytes)
+
+
+class _Wish:
+    """What a request wants stored: `drafts`, which are its messages at `places`; what is wrong with the others."""
+
+    __slots__ = ("atomic", "call", "count", "drafts", "errors", "places", "size_bytes")
+
+    def __init__(
+        self,
+        call: Call,
+        items: list[_Item | None],
+        errors: dict[int, HoldfastError],
+        atomic: bool,
+        read: Callable[[_Item, int, str | None], Draft],
+    ) -> None:
+        """Raises what keeps the request as a whole from being taken."""
+        if not items:
+            raise InvalidArgument(field="messages", problem="is empty; send at least one")
+        now = call.node.clock()
+        correlation_id = call.given_correlation_id
+        self.call = call
+        self.count = len(items)
+        self.errors = errors
+        self.atomic = atomic
+        self.drafts: list[Draft] = []
+        self.places: list[int] = []
+        for index, item in enumerate(items):
+            if item is None:
+                continue
+            try:
+                self.drafts.append(read(item, now, correlation_id))
+                self.places.append(index)
+            except HoldfastError as error:
+                errors[index] = error
+        if atomic and errors:
+            raise call.refused(errors)
+        self.size_bytes = sum([len(draft.payload) for draft in self.drafts])
+        call.api.gate.admit(call.namespace, len(self.drafts), self.size_bytes)
+
+    def answer(self, receipt: Receipt) -> Answer:
+        """What is to be answered when it is safe. Raises the first one's error if nothing was taken."""
+        errors, places = self.errors, self.places
+        if receipt.errors:
+            errors.update((places[at], refused) for at, refused in receipt.errors.items())
+        if errors and (self.atomic or len(errors) == self.count):
+            raise self.call.refused(errors)
+        ids: list[str | None] = [None] * self.count
+        for at, message_id in zip(places, receipt.ids, strict=True):
+            if message_id:
+                ids[at] = str(message_id)
+        shown = wire.Receipt(
             ids=ids,
-            duplicates=[places[at] for at in sorted(receipt.duplicates)],
-            errors=[item_error(at, errors[at]) for at in sorted(errors)],
-            durability=receipt.durability.value,
+            duplicates=[places[at] for at in sorted(receipt.duplicates)] if receipt.duplicates else [],
+            errors=[item_error(at, errors[at]) for at in sorted(errors)] if errors else [],
+            durability=receipt.durability,
         )
-    )
+        return answer(shown)
 
 
 class BrowseQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

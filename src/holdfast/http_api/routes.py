@@ -17,10 +17,12 @@ import msgspec
 from holdfast.errors import HoldfastError, MalformedRequest
 
 if TYPE_CHECKING:
-    from holdfast.http_api.answers import Answer
+    from holdfast.http_api.answers import Answer, Gather, Pledge
     from holdfast.http_api.call import Call
 
 Handler = Callable[["Call"], Awaitable["Answer"]]
+Begin = Callable[["Call", bytes], "Pledge | Gather | None"]
+"""Does with a body of JSON all that a handler does but to wait. None: nothing was done, and the handler must do it."""
 _Handler = TypeVar("_Handler", bound=Handler)
 
 
@@ -63,6 +65,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     refusals: Refusals | None = None  # how errors look, if not as problems
     waits: bool = False  # may wait long: does not count against http.max_concurrency
     unwell: bool = False  # gives its answer with 503 too, and while the server stops
+    begin: Begin | None = None  # how most of its requests can be served at once, without a task
 
     @property
     def summary(self) -> str:
@@ -102,6 +105,7 @@ class Routes:
         act: str = "",
         waits: bool = False,
         unwell: bool = False,
+        begin: Begin | None = None,
     ) -> Callable[[_Handler], _Handler]:
         """Register a handler."""
 
@@ -123,6 +127,7 @@ class Routes:
                 act=act,
                 waits=waits,
                 unwell=unwell,
+                begin=begin,
                 refusals=self.refusals,
             )
             self.endpoints.append(endpoint)

@@ -1,0 +1,480 @@
+"""Requests whose like was there before on their connection: served past the ordinary way, and answered alike."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+import pytest_asyncio
+
+from holdfast.auth import keys, tokens
+from holdfast.auth.gate import Gate
+from holdfast.broker import node as node_module
+from holdfast.broker.node import Node
+from holdfast.config import Config
+from holdfast.config.secret import SecretText
+from holdfast.config.settings import AuthSettings, LimitSettings, RateSettings
+from holdfast.core.commands import Draft
+from holdfast.errors import DiskFull
+from holdfast.http_api import HttpFront, at_once, heads
+from holdfast.http_api.connection import Connection
+from holdfast.store.faulty import Fault, FaultyStore
+from holdfast.store.memory import MemoryStore
+from tests.http_api.conftest import config_for, until
+
+JOBS = ("default", "jobs")
+PATH = "/api/v1/queues/jobs/messages"
+MILLISECOND = 1_000
+
+
+def post(body: object, path: str = PATH, headers: str = "", length: str = "content-length") -> bytes:
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n{headers}{length}: {len(raw)}"
+    return head.encode() + b"\r\n\r\n" + raw
+
+
+def message(text: str = "x") -> dict[str, object]:
+    return {"messages": [{"text": text}]}
+
+
+class Reply(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class Wire:
+    """A connection, by bytes."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    async def answer(self) -> Reply:
+        head = (await self.reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+        headers = dict(line.lower().split(": ", 1) for line in head[1:-2])
+        body = await self.reader.readexactly(int(headers.get("content-length", 0)))
+        return Reply(int(head[0].split()[1]), headers, body)
+
+    async def ask(self, *parts: bytes) -> Reply:
+        for part in parts:
+            self.writer.write(part)
+            await self.writer.drain()
+        return await self.answer()
+
+
+class Rig:
+    """A server on a store that can be made to fail or to wait, and how many requests it served at once."""
+
+    def __init__(self, config: Config) -> None:
+        self.fault: Fault | None = None
+        self.may_sync = threading.Event()
+        self.may_sync.set()
+        self.store = FaultyStore(MemoryStore(), sync=self._sync)
+        self.node = Node(config, self.store)
+        self.front = HttpFront(config, self.node, Gate(config, self.node.clock))
+        self.served = 0
+
+    def _sync(self) -> Fault | None:
+        self.may_sync.wait()
+        return self.fault
+
+    @asynccontextmanager
+    async def wire(self) -> AsyncIterator[Wire]:
+        reader, writer = await asyncio.open_connection(*self.front.address)
+        try:
+            yield Wire(reader, writer)
+        finally:
+            writer.close()
+
+    @property
+    def connections(self) -> list[Connection]:
+        assert self.front._server is not None
+        return [one for one in self.front._server.server_state.connections if isinstance(one, Connection)]
+
+    def depth(self) -> int:
+        queue = self.node.engine.queues.get(JOBS)
+        return queue.depth if queue is not None else 0
+
+
+@asynccontextmanager
+async def serving(config: Config, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
+    rig = Rig(config)
+    begin = at_once.begin
+
+    def counted(*args: object) -> bool:
+        done = begin(*args)  # type: ignore[arg-type]
+        rig.served += done
+        return done
+
+    monkeypatch.setattr(at_once, "begin", counted)
+    monkeypatch.setattr(node_module, "RECOVERY_PAUSE_SECONDS", 0.005)
+    await rig.node.start()
+    await rig.front.start()
+    try:
+        yield rig
+    finally:
+        await rig.front.stop()
+        await rig.node.stop()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
+    async with serving(config_for(tmp_path), monkeypatch) as rig:
+        yield rig
+
+
+async def test_the_second_of_its_kind_is_served_at_once_and_answered_alike(rig: Rig) -> None:
+    async with rig.wire() as wire:
+        first = await wire.ask(post(message()))
+        second = await wire.ask(post(message("a longer text")))
+        assert (rig.served, rig.depth()) == (1, 2)
+        assert first.status == second.status == 200
+        assert set(first.headers) == set(second.headers)
+        assert first.headers["x-correlation-id"] != second.headers["x-correlation-id"]
+        assert {**first.json, "ids": []} == {**second.json, "ids": []}
+        assert rig.front.api.answered["POST", "/api/v1/queues/{name}/messages", 200] == 2
+        assert (rig.front.api.working, rig.front.api.buffered_bytes) == (0, 0)
+
+
+async def test_what_a_message_brings_is_kept(rig: Rig) -> None:
+    drafts = [{"text": "a", "key": "k", "priority": 3, "properties": {"p": "q"}}, {"payload": {"n": 1}, "delay": "1h"}]
+    async with rig.wire() as wire:
+        for _ in range(2):
+            assert (await wire.ask(post({"messages": drafts}))).status == 200
+        kept = [message for _, message, _ in (await rig.node.browse(JOBS, 10)).messages]
+        assert len(kept) == 4
+        assert [(m.payload, m.priority, m.extra) for m in kept[:2]] == [
+            (m.payload, m.priority, m.extra) for m in kept[2:]
+        ]
+    assert rig.served == 1
+
+
+async def test_requests_of_many_connections_are_one_batch_and_each_hears_of_its_own(rig: Rig) -> None:
+    await rig.node.create_queue(JOBS, {"max_message_size": 100, "dedup_window": "1h"})
+    bodies: list[dict[str, object]] = [
+        {"messages": [{"text": "one"}]},
+        {"messages": [{"text": "two"}, {"text": "x" * 200}, {"text": "three"}]},
+        {"messages": [{"text": "y" * 200}]},
+        {"messages": [{"text": "four", "message_id": "same"}]},
+        {"messages": [{"text": "five", "message_id": "same"}]},
+    ]
+    async with rig.wire() as a, rig.wire() as b, rig.wire() as c, rig.wire() as d, rig.wire() as e:
+        wires = [a, b, c, d, e]
+        for wire in wires:
+            await wire.ask(post(message("before")))
+        batches = rig.node.commit.batches
+        for wire, body in zip(wires, bodies, strict=True):
+            wire.writer.write(post(body))
+        one, two, three, four, five = [await wire.answer() for wire in wires]
+        assert rig.served == 5
+        assert rig.node.commit.batches - batches < 5
+    assert one.status == two.status == four.status == five.status == 200
+    assert two.json["ids"][1] is None
+    assert two.json["errors"][0]["index"] == 1
+    assert (three.status, three.json["code"]) == (413, "message_too_large")
+    assert (four.json["duplicates"], five.json["duplicates"]) == ([], [0])
+    assert four.json["ids"] == five.json["ids"]
+    texts = {m.id: m.payload for _, m, _ in (await rig.node.browse(JOBS, 100)).messages}
+    assert texts[int(one.json["ids"][0])] == b"one"
+    assert [texts[int(two.json["ids"][at])] for at in (0, 2)] == [b"two", b"three"]
+    assert texts[int(four.json["ids"][0])] == b"four"
+
+
+async def test_what_is_too_much_together_is_taken_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = msgspec.structs.replace(config_for(tmp_path), limits=LimitSettings(enqueue_max=3))
+    async with serving(config, monkeypatch) as rig, rig.wire() as one, rig.wire() as other:
+        for wire in (one, other):
+            await wire.ask(post(message()))
+        for wire in (one, other):
+            wire.writer.write(post({"messages": [{"text": "x"}] * 2}))
+        assert [(await wire.answer()).status for wire in (one, other)] == [200, 200]
+        assert (rig.served, rig.depth()) == (2, 6)
+        refused = await one.ask(post({"messages": [{"text": "x"}] * 4}))
+        assert (refused.status, refused.json["code"]) == (400, "limit_exceeded")
+
+
+async def test_nothing_is_answered_before_it_is_durable(rig: Rig) -> None:
+    async with rig.wire() as wire:
+        await wire.ask(post(message()))
+        rig.fault = Fault(DiskFull(path="data"))
+        failed = await wire.ask(post(message()))
+        assert rig.served == 1
+        assert (failed.status, failed.json["code"]) == (507, "disk_full")
+        assert failed.headers["content-type"] == "application/problem+json"
+        assert failed.json["correlation_id"] == failed.headers["x-correlation-id"]
+        assert rig.front.api.working == 0
+        refused = await wire.ask(post(message()))
+        assert refused.status == 507
+        rig.fault = None
+        await until(lambda: rig.node.refusal is None)
+        assert (await wire.ask(post(message()))).status == 200
+
+
+async def test_answers_wait_for_the_sync_and_come_in_order(rig: Rig) -> None:
+    async with rig.wire() as wire:
+        await wire.ask(post(message()))
+        rig.may_sync.clear()
+        wire.writer.write(post(message("first")))
+        await until(lambda: rig.served == 1)
+        wire.writer.write(b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n" + post(message("second")))
+        async with rig.wire() as other:
+            for _ in range(3):
+                assert (await other.ask(b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n")).status == 200
+        assert rig.front.api.working == 1
+        heard = asyncio.ensure_future(wire.reader.readexactly(4))
+        await asyncio.wait((heard,), timeout=0)
+        assert not heard.done()
+        rig.may_sync.set()
+        assert await heard == b"HTTP"
+        answers = [await wire.answer() for _ in range(3)]
+        assert [answer.status for answer in answers] == [200] * 3
+        assert answers[0].json["ids"]
+        assert b"ids" not in answers[1].body
+        assert int(answers[0].json["ids"][0]) < int(answers[2].json["ids"][0])
+
+
+@pytest.mark.parametrize("cut", [1, 40, -5])
+async def test_a_request_that_comes_in_parts_is_taken_as_it_is(rig: Rig, cut: int) -> None:
+    async with rig.wire() as wire:
+        await wire.ask(post(message()))
+        data = post(message("in parts"))
+        wire.writer.write(data[:cut])
+        await wire.writer.drain()
+        await asyncio.sleep(0)
+        assert (await wire.ask(data[cut:])).status == 200
+        assert (await wire.ask(post(message()))).status == 200
+        assert rig.depth() == 3
+        assert rig.served >= 1
+
+
+async def test_requests_sent_together_are_answered_in_order(rig: Rig) -> None:
+    async with rig.wire() as wire:
+        await wire.ask(post(message()))
+        wire.writer.write(post(message("a")) + post(message("b")) + post(message("c")))
+        ids = [int((await wire.answer()).json["ids"][0]) for _ in range(3)]
+        assert ids == sorted(ids)
+        for each in "de":
+            wire.writer.write(post(message(each)))
+        assert [(await wire.answer()).status for _ in range(2)] == [200, 200]
+        texts = [m.payload for _, m, _ in (await rig.node.browse(JOBS, 10)).messages]
+        assert texts == [b"x", b"a", b"b", b"c", b"d", b"e"]
+
+
+@pytest.mark.parametrize(
+    ("headers", "length"),
+    [
+        ("connection: close\r\n", "content-length"),
+        ("expect: 100-continue\r\n", "content-length"),
+        ("idempotency-key: k\r\n", "content-length"),
+        ("x-correlation-id: mine\r\n", "content-length"),
+        ("content-encoding: gzip\r\n", "content-length"),
+        ("x-same: 1\r\nx-same: 2\r\n", "content-length"),
+        ("x-long: " + "y" * heads.HEAD_BYTES_MAX + "\r\n", "content-length"),
+    ],
+)
+async def test_heads_that_want_more_go_the_ordinary_way(rig: Rig, headers: str, length: str) -> None:
+    for _ in range(2):
+        async with rig.wire() as wire:
+            for _ in range(1 if "close" in headers else 2):
+                answer = await wire.ask(post(message(), headers=headers, length=length))
+                while answer.status == 100:
+                    answer = await wire.answer()
+                assert answer.status == 200
+                if "mine" in headers:
+                    assert answer.headers["x-correlation-id"] == "mine"
+    assert rig.served == 0
+
+
+async def test_other_ways_to_send_a_message_are_not_taken_for_json(rig: Rig) -> None:
+    start = f"POST {PATH} HTTP/1.1\r\nhost: localhost\r\n"
+    chunked = start + "content-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
+    raw = start + "content-type: text/plain\r\ncontent-length: 2\r\n\r\nhi"
+    query = post(b'"hi"', PATH + "?raw=true")
+    body = json.dumps(message()).encode()
+    async with rig.wire() as wire:
+        for _ in range(2):
+            assert (await wire.ask(chunked.encode(), b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body))).status == 200
+            assert (await wire.ask(raw.encode())).status == 200
+            assert (await wire.ask(query)).status == 200
+        wire.writer.write(b"HEAD /livez HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        assert (await wire.reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+        assert (await wire.ask(raw.encode())).status == 200
+    assert (rig.served, rig.depth()) == (0, 7)
+
+
+async def test_lines_that_end_in_another_way_are_not_remembered() -> None:
+    raw = b"POST / HTTP/1.1\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n"
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"2")]
+    assert heads.parts(raw, headers) == (raw[:-5], raw[-4:])
+    assert heads.parts(raw.replace(b"json\r\n", b"json\n"), headers) is None
+    assert heads.parts(b"POST / HTTP/1.1\nhost: x\n\n" + raw, headers) is None  # it ended sooner for the parser
+    assert heads.parts(raw, [*headers, (b"host", b"x")]) is None
+    assert heads.parts(raw.replace(b": 2", b": 2 "), headers) is None
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        (b"{", 400, "malformed_request"),
+        (b"", 400, "malformed_request"),
+        (b'{"messages": []}', 400, "invalid_argument"),
+        (b'{"messages": [{"text": 1}]}', 400, "invalid_argument"),
+        (b'{"messages": [{"text": "x"}, {"text": 1}], "atomic": true}', 400, "invalid_argument"),
+    ],
+)
+async def test_what_is_wrong_is_told_alike(rig: Rig, body: bytes, status: int, code: str) -> None:
+    async with rig.wire() as fresh:
+        ordinary = await fresh.ask(post(body))
+    async with rig.wire() as wire:
+        await wire.ask(post(message()))
+        refused = await wire.ask(post(body))
+        assert rig.served == 1
+        assert (refused.status, refused.json["code"]) == (status, code)
+        assert {**refused.json, "correlation_id": ""} == {**ordinary.json, "correlation_id": ""}
+        assert (await wire.ask(post(message()))).status == 200
+        assert rig.depth() == 2
+        assert (rig.front.api.working, rig.front.api.buffered_bytes) == (0, 0)
+
+
+async def test_an_atomic_request_stores_all_or_nothing(rig: Rig) -> None:
+    await rig.node.create_queue(JOBS, {"max_message_size": 100})
+    async with rig.wire() as wire:
+        await wire.ask(post(message()))
+        both = {"messages": [{"text": "x"}, {"text": "y" * 200}], "atomic": True}
+        assert (await wire.ask(post(both))).json["code"] == "message_too_large"
+        assert rig.depth() == 1
+        assert (await wire.ask(post({**both, "messages": [{"text": "x"}] * 2}))).status == 200
+        assert (rig.served, rig.depth()) == (2, 3)
+
+
+async def test_limits_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = config_for(tmp_path, max_request_bytes=300, max_concurrency=1, max_buffered_bytes=250)
+    async with serving(config, monkeypatch) as rig, rig.wire() as wire:
+        await wire.ask(post(message()))
+        assert (await wire.ask(post(message("y" * 400)))).json["code"] == "request_too_large"
+    async with serving(config, monkeypatch) as rig, rig.wire() as wire:
+        await wire.ask(post(message()))
+        assert (await wire.ask(post(message("y" * 260)))).json["code"] == "overloaded"
+        rig.front.api.working = 1
+        assert (await wire.ask(post(message()))).json["code"] == "overloaded"
+        rig.front.api.working = 0
+        assert (await wire.ask(post(message()))).status == 200
+        assert rig.depth() == 2
+
+
+async def test_a_rate_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rates = RateSettings(messages_per_second=1, burst=2_000_000)
+    config = msgspec.structs.replace(config_for(tmp_path), rates=rates)
+    async with serving(config, monkeypatch) as rig, rig.wire() as wire:
+        answers = [await wire.ask(post(message())) for _ in range(4)]
+        assert rig.served == 3
+        assert answers[-1].json["code"] == "rate_limited"
+        assert int(answers[-1].headers["retry-after"]) >= 1
+
+
+async def test_who_calls_is_asked_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = SecretText("s" * 40)
+    config = msgspec.structs.replace(config_for(tmp_path), auth=AuthSettings(token_secret=secret))
+    async with serving(config, monkeypatch) as rig:
+        claims = tokens.Claims(sub="producer", exp=4_000_000_000, scope="produce:jobs")
+        good = tokens.sign(claims, keys.from_secret(secret))
+        headers = f"authorization: Bearer {good}\r\n"
+        async with rig.wire() as wire:
+            for _ in range(3):
+                assert (await wire.ask(post(message(), headers=headers))).status == 200
+            assert rig.served == 2
+            other = post(message(), "/api/v1/queues/others/messages", headers)
+            assert [(await wire.ask(other)).status for _ in range(2)] == [403, 403]
+            assert (await wire.ask(post(message()))).status == 401
+            assert (await wire.ask(post(message()))).status == 401
+            rig.front.api.gate._tokens.clear()  # as when the keys change
+            assert (await wire.ask(post(message(), headers=headers))).status == 200
+            assert (await wire.ask(post(message(), headers="authorization: Basic eA==\r\n"))).status == 401
+            assert (await wire.ask(post(message(), headers="authorization: Basic eA==\r\n"))).status == 401
+
+
+async def test_leases_and_settlements(rig: Rig) -> None:
+    leases, settle = "/api/v1/queues/jobs/leases", "/api/v1/queues/jobs/settle"
+    await rig.node.enqueue(JOBS, [Draft(b"1"), Draft(b"2"), Draft(b"3")])
+    async with rig.wire() as wire:
+        for at in range(3):
+            leased = (await wire.ask(post({"wait": "1s"}, leases))).json["deliveries"][0]
+            token = {"id": leased["id"], "lease_token": leased["lease_token"]}
+            done = await wire.ask(post({"settlements": [token]}, settle))
+            assert done.json["settled"] == 1
+            assert rig.served == 2 * at
+            lost = await wire.ask(post({"settlements": [{"id": leased["id"], "lease_token": "7"}]}, settle))
+            assert (lost.status, lost.json["code"]) == (409, "lease_lost")
+            rig.served -= 1
+        assert (await wire.ask(post({}, leases))).json == {"deliveries": []}
+        served = rig.served
+        empty = await wire.ask(post({"wait": "10ms"}, leases))  # there is something to wait for: not at once
+        assert empty.json == {"deliveries": []}
+        assert rig.served == served
+        wire.writer.write(post({"wait": "30s"}, leases))
+        await until(lambda: rig.node.dispatcher.waiting == 1)
+        await rig.node.enqueue(JOBS, [Draft(b"4")])
+        assert (await wire.answer()).json["deliveries"][0]["payload"] == 4
+
+
+async def test_a_client_that_goes_before_its_answer_gives_back_what_was_leased(rig: Rig) -> None:
+    leases = "/api/v1/queues/jobs/leases"
+    async with rig.wire() as wire:
+        await wire.ask(post({}, leases))
+        await rig.node.enqueue(JOBS, [Draft(b"1")])
+        rig.connections[0].data_received(post({}, leases))
+        assert rig.served == 1
+        rig.connections[0].transport.abort()
+        await until(lambda: not rig.connections)
+    again = await rig.node.lease(JOBS, "default")
+    assert [leased.message.payload for leased in again] == [b"1"]
+
+
+async def test_a_connection_that_is_silent_after_them_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(config_for(tmp_path, keep_alive=1_000_000), monkeypatch) as rig, rig.wire() as wire:
+        for _ in range(3):
+            await wire.ask(post(message()))
+        assert rig.served == 2
+        assert await wire.reader.read() == b""
+
+
+async def test_a_stopping_server_says_so_and_closes(rig: Rig) -> None:
+    async with rig.wire() as wire, rig.wire() as other:
+        for each in (wire, other):
+            await each.ask(post(message()))
+        rig.front.api.closing = True
+        refused = await wire.ask(post(message()))
+        assert (refused.status, refused.json["code"]) == (503, "shutting_down")
+        assert refused.headers["connection"] == "close"
+        assert await wire.reader.read() == b""
+        rig.front.api.closing = False
+        (connection,) = rig.connections
+        connection.data_received(post(message()))
+        connection.shutdown()  # while one is under way
+        last = await other.answer()
+        assert (last.status, last.headers["connection"]) == (200, "close")
+        assert await other.reader.read() == b""
+        assert rig.served == 2
+
+
+async def test_only_so_many_heads_are_remembered(rig: Rig) -> None:
+    async with rig.wire() as wire:
+        for _ in range(2):
+            for number in range(heads.HEADS_MAX + 1):
+                assert (await wire.ask(post(message(), f"/api/v1/queues/q{number}/messages"))).status == 200
+        (connection,) = rig.connections
+        assert len(connection._heads) == heads.HEADS_MAX
+        assert rig.served == 0
