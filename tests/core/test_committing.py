@@ -135,17 +135,20 @@ def test_where_many_that_were_delayed_stand_between_each_is_looked_up(monkeypatc
     monkeypatch.setattr(committing, "SPAN", 2)
     bench = Bench(())
     bench.add_group("log", GroupKind.CURSOR)
-    bench.enqueue("first")
-    for _ in range(6):
-        bench.enqueue("late", delay=SECOND)
-    bench.advance(2 * SECOND)
+    bench.add_group("other", GroupKind.CURSOR)
+    for number in range(6):
+        bench.enqueue(f"late {number}", delay=SECOND)
+    bench.enqueue("at once")
+    bench.advance(2 * SECOND)  # their places are between these two
     bench.enqueue("last")
-    bench.step(CursorCommit("log", 6))
-    for seq in (1, 3, 5, 7, 8):
-        bench.step(CursorCommit("log", seq))
-    while bench.shard.cursors["log"].head.committed < 8:
-        bench.step(CursorCommit("log", 8))
-    assert bench.shard.head.ready == 0
+    for group in ("log", "other"):
+        count = 0
+        while bench.shard.cursors[group].head.committed < 8:
+            reply = bench.step(CursorCommit(group, 8))
+            assert isinstance(reply, Progress)
+            count += reply.count
+        assert count == 8
+        assert bench.shard.head.ready == (8 if group == "log" else 0)
     assert not bench.engine.store.scan(Table.READY, b"", EVERYTHING, 10)
 
 

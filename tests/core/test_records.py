@@ -30,6 +30,7 @@ from holdfast.core.records import (
     read_keyed,
     read_leases,
     read_message,
+    read_messages,
     read_ready,
     read_scheduled,
     read_shard_head,
@@ -152,6 +153,8 @@ def test_records_of_a_version_nobody_knows_are_refused() -> None:
     message[0] = 99
     with pytest.raises(FormatUnknown, match="written in format 99"):
         read_message(2, bytes(message))
+    with pytest.raises(FormatUnknown, match="written in format 99"):
+        read_messages([2], [bytes(message)])
     delivery = bytearray(write_delivery(Delivery(1, 2, 3, 4, 5, b"", 0, 0, 0, 0)))
     delivery[0] = 99
     with pytest.raises(FormatUnknown, match="written in format 99"):

@@ -64,6 +64,10 @@ class Actions(Producers):
             (4, self.publish),
             (1, self.abort),
         ]
+        if machine.world.logged:
+            leasing = (self.lease, self.settle, self.keep)
+            self.all = [(weight, action) for weight, action in self.all if action not in leasing]
+            self.all += [(20, self.commit), (20, self.read), (10, self.add_group)]
 
     def one(self) -> None:
         """Do something somewhere."""
@@ -268,7 +272,7 @@ class Actions(Producers):
             return
         random, machine = self.random, self.machine
         self._groups_made += 1
-        cursor, earliest = random.random() < 0.4, random.random() < 0.5
+        cursor, earliest = random.random() < 0.4 or machine.world.logged, random.random() < 0.5
         lag = random.choice((0, 5)) if cursor else 0
         age = random.choice((0, 0, 4 * SECOND)) if cursor else 0
         name = f"{'log' if cursor else 'work'}{self._groups_made}"

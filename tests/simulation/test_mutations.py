@@ -11,13 +11,13 @@ from holdfast.broker import engine as engine_module
 from holdfast.broker import redrive
 from holdfast.broker import transactions as transactions_module
 from holdfast.broker.transactions import Open, Transactions
-from holdfast.core import admin, enqueue, leasing
+from holdfast.core import admin, committing, enqueue, leasing, publishing
 from holdfast.core import shard as shard_module
 from holdfast.core.commands import Draft, RemoveGroup, Verb, Withdraw
-from holdfast.core.effects import Effects, Op, deletions
+from holdfast.core.effects import Effects, Op, Until, deletions
 from holdfast.core.groups import NEVER, LeaseGroup
 from holdfast.core.ids import Snowflakes
-from holdfast.core.records import Delivery, GroupHead, Place, Table, read_dedup
+from holdfast.core.records import Delivery, GroupHead, Listed, Place, Table, read_dedup
 from holdfast.core.shard import Shard
 from holdfast.core.states import Reason
 from holdfast.core.transactions import Stage, Transaction
@@ -187,7 +187,33 @@ def a_group_comes_upon_what_is_for_another(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Shard, "_not_for", lambda self, group, rows: set())
 
 
+def a_commit_takes_what_lies_beyond(patch: pytest.MonkeyPatch) -> None:
+    """Of the order of delivery, all that comes after what the cursor has passed."""
+    patch.setattr(committing, "Until", lambda end: Until(end[:-8] + b"\xff" * 8))
+
+
+def keys_outlive_a_commit(patch: pytest.MonkeyPatch) -> None:
+    right = committing._deletions
+
+    def wrong(number: int, priority: int, rows: list[Listed], ranges: bool) -> list[Op]:
+        return [op for op in right(number, priority, rows, ranges) if op[0] is not Table.KEYED]
+
+    patch.setattr(committing, "_deletions", wrong)
+
+
+def what_was_packed_is_in_no_window(patch: pytest.MonkeyPatch) -> None:
+    right = enqueue.count_in
+
+    def wrong(shard: Shard, count: int, size_bytes: int, arrivals: enqueue.Arrivals, now: int) -> None:
+        right(shard, count, size_bytes, {priority: (arrived, []) for priority, (arrived, _) in arrivals.items()}, now)
+
+    patch.setattr(publishing, "count_in", wrong)
+
+
 BREAKS: list[Break] = [
+    a_commit_takes_what_lies_beyond,
+    keys_outlive_a_commit,
+    what_was_packed_is_in_no_window,
     a_redriven_message_is_for_everybody,
     a_group_comes_upon_what_is_for_another,
     a_letter_forgets_the_state,

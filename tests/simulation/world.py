@@ -70,6 +70,11 @@ class World:
         return self.seed % 4 == 0
 
     @property
+    def logged(self) -> bool:
+        """Whether queues are only read as logs: nobody leases, and what all cursors have passed goes in ranges."""
+        return self.seed % 8 == 6
+
+    @property
     def short_leases(self) -> bool:
         """Whether a lease may give less than there is, because it has passed by enough for one turn."""
         return self.constants.get("PASS_BY_MAX", PASS_BY_MAX) < PASS_BY_MAX
