@@ -658,6 +658,13 @@ class SegmentUnusable(HoldfastError):
     code = "segment_unusable"
 
 
+class LakeOutOfReach(HoldfastError):
+    """The Spark at {where} cannot read {path}: {problem}. Nothing was changed. The lake must be at the same path there:
+    put it on a disk that both have, or run the job where the lake is, without --remote and --master."""
+
+    code = "lake_out_of_reach"
+
+
 class JobFailed(HoldfastError):
     """The Spark job failed: {problem}"""
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 from typing import Self
 
@@ -19,8 +20,9 @@ START_SECONDS = 60
 class Served:
     """A broker below `path`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, config: str = "") -> None:
         self._path = path
+        self._config = config
         self._log = path / "log"
         self.url = "http://127.0.0.1:0"
         self._process: subprocess.Popen[bytes] | None = None
@@ -42,10 +44,13 @@ class Served:
 
     def start(self) -> None:
         self._path.mkdir(parents=True, exist_ok=True)
+        (self._path / "holdfast.toml").write_text(self._config)
         address = self.url.removeprefix("http://")
         command = [
             str(HOLDFAST),
             "serve",
+            "--config",
+            str(self._path / "holdfast.toml"),
             "--data-dir",
             str(self._path / "data"),
             "--http",
@@ -75,6 +80,13 @@ class Served:
             assert self._process.returncode == -signal.SIGKILL, self._log.read_text()
             self.kills += 1
             self.start()
+
+    def exported(self) -> None:
+        """Wait until all that happened is in the lake."""
+        deadline = time.monotonic() + START_SECONDS
+        while b"\nholdfast_journal_behind_rows 0" not in urllib.request.urlopen(f"{self.url}/metrics").read():
+            assert time.monotonic() < deadline, "the journal is not exported"
+            time.sleep(0.02)
 
     def client(self) -> SyncClient:
         return SyncClient(self.url)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from pathlib import Path
@@ -12,10 +13,12 @@ from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 
 from holdfast.cli.main import main
+from holdfast.errors import LakeOutOfReach
 from holdfast.pipeline import java
-from holdfast.pipeline.charts import line_chart, nice, show, show_ms
+from holdfast.pipeline.charts import line_chart, nice, nice_count, nice_ms, show, show_ms
 from holdfast.pipeline.failures import summary
 from holdfast.pipeline.lake import Lake
+from holdfast.pipeline.session import Where, check_reach
 from holdfast.pipeline.timeline import milliseconds, percentile
 from tests.pipeline.model import Model, Row
 from tests.pipeline.test_build import build
@@ -200,5 +203,29 @@ def test_what_spark_says_is_one_line() -> None:
 
 def test_numbers_as_people_read_them() -> None:
     assert [nice(value) for value in (0.3, 1, 7, 93, 101)] == [pytest.approx(0.4), 1, 8, 100, 200]
+    assert [nice_count(value) for value in (1, 4, 5, 19, 41, 90)] == [4, 4, 8, 20, 60, 100]
+    assert [show_ms(nice_ms(value)) for value in (3, 700, 55_000, 64_000, 3e6, 2e8)] == [
+        *("4 ms", "800 ms", "1 min", "2 min", "1 h", "4 d"),
+    ]
     assert [show(value) for value in (0.25, 950, 1234, 31_562, 4_500_000)] == ["0.25", "950", "1 234", "31.6k", "4.5M"]
     assert [show_ms(value) for value in (None, 0.5, 1500, 90_000)] == ["–", "0.5 ms", "1.5 s", "1.5 min"]
+
+
+def test_a_spark_elsewhere_that_does_not_see_the_lake_is_told_apart_before_anything_is_done(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    day = tmp_path / "journal" / "date=2026-03-02"
+    day.mkdir(parents=True)
+    (day / "0000-1-2.parquet").symlink_to(tmp_path / "nowhere")  # here by its name, and there is nothing behind it
+    check_reach(spark, Where(), tmp_path)
+    check_reach(spark, Where(remote="sc://far:1"), tmp_path / "empty")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        nobody = f"sc://127.0.0.1:{taken.getsockname()[1]}"
+    result = CliRunner().invoke(main, ["pipeline", "build", "--lake", str(tmp_path / "empty"), "--remote", nobody])
+    assert result.exit_code == 1
+    assert "nobody answers" in result.stderr
+    with pytest.raises(LakeOutOfReach, match=r"The Spark at sc://far:1 cannot read .* at the same path"):
+        check_reach(spark, Where(remote="sc://far:1"), tmp_path)
+    (day / "0000-1-2.parquet").unlink()
+    (day / "0000-1-2.parquet").write_bytes(b"there")
+    check_reach(spark, Where(remote="sc://far:1"), tmp_path)

@@ -101,3 +101,35 @@ def test_jobs_run_on_the_cluster(cluster: Cluster, tmp_path: Path, where: str) -
     message = next(event["message_id"] for event in events if event["event"] == "acked")
     steps = json.loads(job("history", str(message), "--output", "json"))
     assert steps
+
+
+def test_every_command_runs_on_spark_connect(cluster: Cluster, tmp_path: Path) -> None:
+    """From a live server's journal, and back into its queues."""
+    lake = tmp_path / "broker" / "data" / "lake"
+    (tmp_path / "rows.json").write_text('{"a": 1}\n{"a": 2}\n')
+
+    def job(*words: str) -> str:
+        return run(
+            [str(HOLDFAST), "--url", served.url, "pipeline", *words, "--lake", str(lake), "--remote", cluster.remote]
+        )
+
+    with Served(tmp_path / "broker", '[journal]\nsegment_age = "100ms"\n') as served, served.client() as client:
+        client.create_queue("orders", {"retry": {"max_retries": 0}})
+        client.send_many("orders", [{"order": n} for n in range(50)])
+        for message in client.receive("orders", limit=50):
+            message.ack() if message.json()["order"] % 5 else message.nack(error=f"no such customer {message.id}")
+        served.exported()
+        job("build", "--keep", "3650d")
+        (cluster_of_deaths,) = json.loads(job("triage", "-o", "json"))
+        assert cluster_of_deaths["deaths"] == 10
+        letters = ["redrive", "--queue", "dlq/orders", "--where", "payload.order < 25"]
+        changed = ["--set", "payload.order = 1000", "--audit", "a1", "--yes", "-o", "json"]
+        assert json.loads(job(*letters, *changed))["moved"] == 5
+        job("redrive", "--undo", "a1", "--yes")
+        every = ["replay", "--queue", "orders", "--where", "payload IS NOT NULL", "--yes", "-o", "json"]
+        assert json.loads(job(*every, "--to", "at-once"))["moved"] == 50
+        assert json.loads(job(*every, "--to", "paced", "--rate", "1000/s"))["moved"] == 50
+        job("load", str(tmp_path / "rows.json"), "--format", "json", "--queue", "loaded", "--yes")
+        assert sorted(json.loads(message.body())["a"] for message in client.browse("loaded")) == [1, 2]
+        served.exported()
+        assert json.loads(job("reconcile", "--live", "-o", "json"))["broken"] == []

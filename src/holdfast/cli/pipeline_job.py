@@ -123,7 +123,7 @@ def running(name: str, said: dict[str, Any]) -> Iterator[Job]:
     require_spark()
     from holdfast.pipeline.failures import told  # noqa: PLC0415 - Spark takes seconds to import and start
     from holdfast.pipeline.lake import Lake  # noqa: PLC0415
-    from holdfast.pipeline.session import Where, is_little, open_session  # noqa: PLC0415
+    from holdfast.pipeline.session import Where, check_reach, is_little, open_session  # noqa: PLC0415
     from holdfast.pipeline.stages import Stages  # noqa: PLC0415
 
     pairs = [pair.partition("=") for pair in said["settings"]]
@@ -140,9 +140,10 @@ def running(name: str, said: dict[str, Any]) -> Iterator[Job]:
     stages = Stages(bar.watch, explaining=said["explain"])
     bar.start()
     try:
-        with stages.stage("start Spark"):
-            spark = open_session(where, f"holdfast {name}")
         with told():
+            with stages.stage("start Spark"):
+                spark = open_session(where, f"holdfast {name}")
+                check_reach(spark, where, said["lake_dir"])
             yield Job(spark, Lake(said["lake_dir"]), stages, bar)
     finally:
         bar.stop()

@@ -8,11 +8,14 @@ from datetime import UTC, datetime
 from html import escape
 
 WIDTH, HEIGHT = 720, 200
-LEFT, RIGHT, TOP, BOTTOM = 56, 12, 12, 26
+LEFT, RIGHT, TOP, BOTTOM = 72, 12, 12, 26
 TICKS = 4
 TIME_TICKS = 8
 TIME_STEPS = (60, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200, 86_400)
 """Seconds between two texts along the axis."""
+
+UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
+"""Milliseconds in a unit, the longest first."""
 
 Series = tuple[str, str, Sequence[float | None]]
 """Name, CSS class of its colour, and a value for each instant; None: nothing is known, and the curve has a gap."""
@@ -25,10 +28,14 @@ def line_chart(
     *,
     filled: bool = False,
     say: Callable[[float], str] | None = None,
+    end: Callable[[float], float] | None = None,
 ) -> str:
-    """Curves over time, with a grid, a legend and the highest values as tooltips. `say` spells a value."""
+    """Curves over time, with a grid, a legend and the highest values as tooltips. `say` spells a value, `end` finds the
+    end of the scale for the highest one."""
     spell = say or show
-    top = nice(max((value for _, _, values in series for value in values if value is not None), default=0) or 1)
+    top = (end or nice)(
+        max((value for _, _, values in series for value in values if value is not None), default=0) or 1
+    )
     first, last = times[0].timestamp(), times[-1].timestamp()
     span = max(last - first, 1)
 
@@ -76,9 +83,8 @@ def _grid(top: float, y: Callable[[float], float], spell: Callable[[float], str]
     for tick in range(TICKS + 1):
         value = top * tick / TICKS
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(value):.1f}" y2="{y(value):.1f}"/>')
-        parts.append(
-            f'<text class="tick" x="{LEFT - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{spell(value)}</text>'
-        )
+        place = f'x="{LEFT - 6}" y="{y(value) + 4:.1f}" text-anchor="end"'
+        parts.append(f'<text class="tick" {place}>{spell(value) if value else 0}</text>')
     return parts
 
 
@@ -90,9 +96,10 @@ def _times(times: Sequence[datetime], x: Callable[[datetime], float]) -> list[st
     chosen = [datetime.fromtimestamp(at, UTC) for at in range(math.ceil(first / step) * step, int(last) + 1, step)]
     form = "%d %b" if step >= 86_400 else "%H:%M"
     place = f'y="{HEIGHT - 8}"'
-    return [
-        f'<text class="tick" x="{x(at):.1f}" {place} text-anchor="{_anchor(x(at))}">{at.strftime(form)}</text>'
-        for at in chosen or times[:1]
+    return [  # in a narrow window every second one has to do
+        f'<text class="tick{" odd" if number % 2 else ""}" x="{x(at):.1f}" {place} text-anchor="{_anchor(x(at))}">'
+        f"{at.strftime(form)}</text>"
+        for number, at in enumerate(chosen or times[:1])
     ]
 
 
@@ -113,10 +120,24 @@ def bar_chart(bars: Sequence[tuple[str, float, str]]) -> str:
     return f'<div class="bars">{rows}</div>'
 
 
-def nice(value: float) -> float:
-    """The next round number: 1, 2, 2.5, 4, 5 or 8 times a power of ten."""
+def nice(value: float, steps: Sequence[float] = (1, 2, 4, 6, 8)) -> float:
+    """The next of these numbers times a power of ten. A quarter of one is round too."""
     power = math.pow(10, math.floor(math.log10(value)))
-    return next((step * power for step in (1, 2, 2.5, 4, 5, 8) if step * power >= value), 10 * power)
+    return next((step * power for step in steps if step * power >= value), 10 * power)
+
+
+def nice_count(value: float) -> float:
+    """The same for what is counted: no part of the scale is a fraction."""
+    step = math.ceil(value / TICKS)
+    return TICKS * (step if step < 10 else nice(step, (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8)))
+
+
+def nice_ms(value: float) -> float:
+    """The same for milliseconds: round in the unit in which they are shown."""
+    for above, (size, _) in zip((math.inf, *(size for size, _ in UNITS)), UNITS, strict=False):
+        if value >= size:
+            return min(nice(value / size) * size, above)
+    return min(nice(value), UNITS[-1][0])
 
 
 def show(value: float) -> str:
@@ -134,7 +155,7 @@ def show_ms(milliseconds: float | None) -> str:
     """A duration as people read it."""
     if milliseconds is None:
         return "–"
-    for size, unit in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s")):
+    for size, unit in UNITS:
         if milliseconds >= size:
             return f"{milliseconds / size:.3g} {unit}"
     return f"{milliseconds:.3g} ms"

@@ -42,6 +42,9 @@ class Point(msgspec.Struct, frozen=True):
     failed: int = 0
     dead: int = 0
     depth: int | None = None
+    """At its end."""
+    depth_max: int | None = None
+    """The deepest of its minutes."""
     wait: Percentiles | None = None
     """Of the queues that have curves of their own (`CURVES_MAX`)."""
     processing: Percentiles | None = None
@@ -194,7 +197,8 @@ def _standings(inside: DataFrame, step: int) -> dict[tuple[str, str, str | None]
         standing.depth = row["depth"]
         standing.depth_max = max(standing.depth_max, row["depth_max"])
         at = datetime.fromtimestamp(row["at"], UTC)
-        standing.points.append(Point(at, row["enqueued"], row["acked"], row["failed"], row["dead"], row["depth"]))
+        counts = (row["enqueued"], row["acked"], row["failed"], row["dead"])
+        standing.points.append(Point(at, *counts, row["depth"], row["depth_max"]))
     return found
 
 

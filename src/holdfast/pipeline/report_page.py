@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from html import escape
 from pathlib import Path
 
-from holdfast.pipeline.charts import Series, bar_chart, line_chart, show, show_ms
+from holdfast.pipeline.charts import Series, bar_chart, line_chart, nice_count, nice_ms, show, show_ms
 from holdfast.pipeline.report import CURVES_MAX, Deaths, Point, Report, Standing
 
 STYLE = (Path(__file__).parent / "report.css").read_text()
@@ -44,7 +44,10 @@ def _when(at: datetime) -> str:
 
 
 def _step(minutes: int) -> str:
-    return "a minute" if minutes == 1 else f"{minutes} minutes" if minutes < 120 else f"{minutes / 60:g} hours"
+    for size, unit in ((1_440, "day"), (60, "hour"), (1, "minute")):
+        if minutes % size == 0:
+            return f"{'an' if unit == 'hour' else 'a'} {unit}" if minutes == size else f"{minutes // size} {unit}s"
+    raise AssertionError
 
 
 def _tiles(report: Report) -> str:
@@ -75,10 +78,11 @@ def _findings(report: Report) -> str:
     found: list[str] = []
     backlog = max(report.work_queues, key=lambda queue: queue.depth_max, default=None)
     if backlog is not None and backlog.depth_max:
-        peak = max(backlog.points, key=lambda point: point.depth or 0)
+        peak = max(backlog.points, key=lambda point: point.depth_max or 0)
+        hour = f"{peak.at:%H:%M} on " if report.step_minutes < 1_440 else ""
         found.append(
             f"<b>{escape(_name(backlog))}</b> was the deepest: {show(backlog.depth_max)} messages around "
-            f"{peak.at:%H:%M} on {peak.at:%d %b}, {show(backlog.depth)} at the end."
+            f"{hour}{peak.at:%d %b}, {show(backlog.depth)} at the end."
         )
     groups = [group for queue in report.work_queues for group in report.groups_of(queue) if group.counts["leased"]]
     retrying = max(groups, key=lambda group: group.counts["failed"], default=None)
@@ -138,14 +142,14 @@ def _unit(curves: list[Series]) -> tuple[float, str]:
 
 
 def _depths(times: list[datetime], known: list[dict[datetime, Point]]) -> list[float]:
-    """A depth holds until the next point says otherwise."""
+    """The deepest at each point. What it was at the end of one holds until the next says otherwise."""
     totals = [0.0] * len(times)
     for points in known:
         depth = 0
         for index, at in enumerate(times):
-            if at in points:
-                depth = points[at].depth or 0
-            totals[index] += depth
+            point = points.get(at)
+            totals[index] += depth if point is None else point.depth_max or 0
+            depth = depth if point is None else point.depth or 0
     return totals
 
 
@@ -175,7 +179,8 @@ def _depth(report: Report, queues: list[Standing]) -> str:
     if len(groups) > 1:
         for group, colour in zip(groups, ("c1", "c2", "c3"), strict=False):
             curves.append((f"to do for {group.group}", colour, _depths(times, _grid_of(report, [group])[1])))
-    return f'<div class="card"><h3>Depth</h3>{line_chart(times, curves, "messages", filled=len(curves) == 1)}</div>'
+    chart = line_chart(times, curves, "messages", filled=len(curves) == 1, end=nice_count)
+    return f'<div class="card"><h3>Depth</h3>{chart}</div>'
 
 
 def _latency(report: Report, queue: Standing) -> str:
@@ -193,7 +198,8 @@ def _latency(report: Report, queue: Standing) -> str:
             for name, colour in (("p50", "c2"), ("p95", "c3"), ("p99", "c4"))
         ]
         of = f" in {escape(group.group or '')}" if len(groups) > 1 else ""
-        cards.append(f'<div class="card"><h3>{title}{of}</h3>{line_chart(times, curves, "", say=show_ms)}</div>')
+        chart = line_chart(times, curves, "", say=show_ms, end=nice_ms)
+        cards.append(f'<div class="card"><h3>{title}{of}</h3>{chart}</div>')
     return f'<div class="two">{"".join(cards)}</div>'
 
 

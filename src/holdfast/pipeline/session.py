@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import socket
 import sys
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import msgspec
 from pyspark.sql import SparkSession
 
-from holdfast.errors import InvalidArgument, SparkMissing
+from holdfast.errors import InvalidArgument, LakeOutOfReach, SparkMissing
+from holdfast.pipeline.delta import spark_path
+from holdfast.pipeline.failures import SPARK_ERRORS, summary
 from holdfast.pipeline.java import java_home
 from holdfast.units import GIB, MIB
 
@@ -49,6 +53,8 @@ EMBEDDED_SETTINGS = {
 
 CONNECT_MODULES = ("grpc", "grpc_status", "zstandard")
 """What PySpark needs, beside itself, to speak to a Spark Connect server."""
+CONNECT_PORT = 15002
+CONNECT_SECONDS = 10.0
 
 # A collector made for throughput, and Arrow without a check of every bound: its buffers are Spark's own.
 JVM_OPTIONS = "-XX:+UseParallelGC -Darrow.enable_unsafe_memory_access=true"
@@ -120,10 +126,35 @@ def _remote(where: Where, name: str) -> SparkSession:
         raise SparkMissing(missing=missing)
     if not where.remote.startswith("sc://"):
         raise InvalidArgument(field="--remote", problem=f"is sc://host:15002, not {where.remote!r}")
+    _check_answers(where.remote)
     spark = SparkSession.builder.remote(where.remote).appName(name).getOrCreate()
     for key, value in {**LAKE_SETTINGS, **where.settings}.items():
         spark.conf.set(key, value)
     return spark
+
+
+def _check_answers(remote: str) -> None:
+    """Spark's client would try for many minutes."""
+    address = urlsplit(remote)
+    place = (address.hostname or "", address.port or CONNECT_PORT)
+    try:
+        socket.create_connection(place, timeout=CONNECT_SECONDS).close()
+    except OSError as error:
+        said = f"names {place[0]}:{place[1]}, where nobody answers ({error})"
+        problem = f"{said}: start the Spark Connect server there, or correct the address"
+        raise InvalidArgument(field="--remote", problem=problem) from error
+
+
+def check_reach(spark: SparkSession, where: Where, lake: Path) -> None:
+    """A Spark elsewhere must see the lake's files at the same path; what it wrote beside it would be lost."""
+    place = where.remote or where.master
+    segment = next((lake / "journal").glob("date=*/*.parquet"), None)
+    if place is None or place.startswith("local") or segment is None:
+        return
+    try:
+        spark.read.format("binaryFile").load(spark_path(segment)).select("length").collect()
+    except SPARK_ERRORS as error:
+        raise LakeOutOfReach(where=place, path=segment, problem=summary(str(error))) from error
 
 
 def _log_settings() -> str:
