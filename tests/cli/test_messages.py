@@ -134,6 +134,25 @@ def test_receive_runs_a_command_and_its_exit_code_settles(shell: Shell, capfd: p
     assert shell.run("receive", "q", "--exec", "true").exit_code == 3
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("send", "q", "x", "--delay", "soon"),
+        ("send", "q", "x", "--ttl", "-5s"),
+        ("send", "q", "x", "--deliver-at", "tomorrow"),
+        ("send", "a+b", "x"),
+        ("receive", "q", "--wait", "long"),
+        ("nack", "q", "1", "2", "--delay", "soon"),
+        ("--timeout", "soon", "queue", "list"),
+    ],
+)
+def test_what_cannot_be_meant_is_exit_code_2_and_does_nothing(shell: Shell, arguments: tuple[str, ...]) -> None:
+    shell.done("queue", "create", "q")
+    result = shell.run(*arguments)
+    assert (result.exit_code, result.stdout) == (2, ""), result.output
+    assert shell.json("queue", "show", "q")["depth"] == 0
+
+
 def test_nothing_to_receive_is_exit_code_3(shell: Shell) -> None:
     result = shell.run("receive", "q")
     assert (result.exit_code, result.stdout, result.stderr) == (3, "", "Nothing to receive from q.\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import subprocess
 import sys
@@ -142,6 +143,16 @@ def test_another_thread_can_stop_a_loop(holdfast_client: SyncClient) -> None:
     stopper.start()
     assert list(iterator) == []
     stopper.join()
+
+
+def test_what_was_iterated_may_be_left_until_after_the_client_has_closed() -> None:
+    with Broker() as broker:
+        with broker.sync_client() as client:
+            client.send_many("jobs", ["a", "b"])
+            messages = client.browse("jobs")
+            assert next(iter(messages)).body() == b"a"
+        del messages  # its end finds nothing to close: an error there would be told as one that was ignored
+        gc.collect()
 
 
 def test_a_closed_client_says_so() -> None:

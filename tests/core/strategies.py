@@ -12,6 +12,7 @@ from holdfast.core.queue import SECOND, DeadLetterPolicy, Durability, JournalMod
 from holdfast.core.records import CursorHead, Delivery, Extra, GroupHead, Message, Origin, ShardHead
 
 _Head = TypeVar("_Head", bound=msgspec.Struct)
+webhooks = st.sampled_from(["", "http://127.0.0.1:9/x", "https://alerts.example/y?z=1"])
 
 u8 = st.integers(0, (1 << 8) - 1)
 u32 = st.integers(0, (1 << 32) - 1)
@@ -89,5 +90,5 @@ def configs(draw: st.DrawFn) -> QueueConfig:
         ),
         paused=draw(st.booleans()),
         retry=draw(retry_policies()),
-        dlq=DeadLetterPolicy(enabled=draw(st.booleans()), queue=draw(text), alert_webhook=draw(text)),
+        dlq=DeadLetterPolicy(enabled=draw(st.booleans()), queue=draw(text), alert_webhook=draw(webhooks)),
     )

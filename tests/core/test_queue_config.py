@@ -172,3 +172,25 @@ def test_an_allowed_name_keeps_all_the_rules(name: str) -> None:
     assert 1 <= len(name.encode()) <= 255
     assert all(level and not level.startswith("$") for level in levels)
     assert not set(name) & set("+#\0")
+
+
+@pytest.mark.parametrize("address", ["http://127.0.0.1:8000/x?y=z", "https://alerts.example", ""])
+def test_a_webhook_is_an_address_on_the_web(address: str) -> None:
+    assert from_fields({"dlq.alert_webhook": address}).dlq.alert_webhook == address
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "file:///etc/passwd",
+        "alerts.example",
+        "http://",
+        "http://a:b",
+        "http://[::1",
+        "http://a\nb",
+        "http://a/" + "x" * 2048,
+    ],
+)
+def test_a_webhook_that_nobody_can_be_reached_at_is_refused(address: str) -> None:
+    with pytest.raises(InvalidConfig, match="it is an address as https://"):
+        from_fields({"dlq.alert_webhook": address})

@@ -14,6 +14,8 @@ import httpx
 import pytest
 import pytest_asyncio
 from msgspec.structs import replace
+from starlette.routing import WebSocketRoute
+from starlette.websockets import WebSocket
 
 from holdfast.auth.gate import Gate
 from holdfast.broker.node import Node
@@ -43,6 +45,10 @@ def config_for(path: Path, **http: object) -> Config:
     )
 
 
+async def _nobody(websocket: WebSocket) -> None:
+    await websocket.close()
+
+
 async def until(condition: Callable[[], object]) -> None:
     """Wait for something that has no event."""
     while not condition():  # noqa: ASYNC110
@@ -57,7 +63,9 @@ async def shared(
     store = open_store(request.param, path / "store")
     node = Node(config_for(path), store)
     await node.start()
-    front = HttpFront(node.config, node, Gate(node.config, node.clock))
+    # With an endpoint of another front's, as a server has it: what is neither's is ours to refuse.
+    extra = [WebSocketRoute("/elsewhere", _nobody)]
+    front = HttpFront(node.config, node, Gate(node.config, node.clock), extra_routes=extra)
     await front.start()
     yield node, front
     await front.stop()

@@ -234,3 +234,43 @@ async def test_the_history_of_a_message_goes_on_after_its_export_and_its_end(
     assert (steps[1]["consumer"], steps[2]["error"], steps[0]["protocol"]) == ("me", "oh", "http")
     assert [step["lsn"] for step in steps] == sorted({step["lsn"] for step in steps})
     assert (await http.get(f"{MESSAGES}/17/history")).json()["code"] == "message_not_found"
+
+
+QUEUE = "/api/v1/queues/jobs"
+
+
+async def test_a_state_or_a_group_that_is_none_is_refused_when_browsing(http: httpx.AsyncClient) -> None:
+    await http.post(f"{QUEUE}/messages", json={"messages": [{"text": "x"}]})
+    state = await http.get(f"{QUEUE}/messages", params={"state": "lost"})
+    assert (state.status_code, state.json()["code"]) == (400, "invalid_argument")
+    group = await http.get(f"{QUEUE}/messages", params={"state": "ready", "group": "nobody"})
+    assert (group.status_code, group.json()["code"]) == (404, "group_not_found")
+
+
+async def test_a_path_that_is_none_is_a_problem_like_any_other(http: httpx.AsyncClient) -> None:
+    for path in ("/api/v1/nothing", "/elsewhere", "/"):
+        lost = await http.get(path)
+        assert (lost.status_code, lost.headers["content-type"]) == (404, "application/problem+json"), lost.text
+        assert lost.json()["code"] == "route_not_found"
+
+
+async def test_a_lease_lasts_for_a_while_and_not_for_ever(http: httpx.AsyncClient) -> None:
+    await http.post(f"{QUEUE}/messages", json={"messages": [{"text": "a"}, {"text": "b"}]})
+    for timeout in (0, "13h"):
+        refused = await http.post(f"{QUEUE}/leases", json={"timeout": timeout})
+        assert (refused.status_code, refused.json()["code"]) == (400, "invalid_argument")
+        assert "timeout is more than 0 and at most 43200 s" in refused.json()["detail"]
+        stream = await http.get(f"{QUEUE}/stream", params={"timeout": timeout})
+        assert stream.status_code == 400
+    held = (await http.post(f"{QUEUE}/leases", json={"limit": 2})).json()["deliveries"]
+    wishes = [
+        {"id": one["id"], "lease_token": one["lease_token"], "action": "extend", "timeout": timeout}
+        for one, timeout in ((held[0], "300d"), (held[1], "1h"), (held[0], 0))
+    ]
+    settled = (await http.post(f"{QUEUE}/settle", json={"settlements": wishes})).json()
+    assert settled["settled"] == 1
+    assert [(error["index"], error["code"]) for error in settled["errors"]] == [
+        (0, "invalid_argument"),
+        (2, "invalid_argument"),
+    ]
+    assert list(settled["deadlines"]) == [held[1]["id"]]

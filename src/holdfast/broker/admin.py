@@ -173,6 +173,8 @@ class Page(msgspec.Struct, frozen=True):
 def browse(engine: Engine, name: QueueName, limit: int, cursor: str, state: str, group: str, now: int) -> Page:
     """Live messages over all partitions, oldest first."""
     queue = engine.queue(name, now)
+    if group:
+        engine.group(queue, group)
     starts = _read_cursor(cursor, len(queue.shards))
     found: list[tuple[int, Message, list[Standing]]] = []
     nexts = list(starts)

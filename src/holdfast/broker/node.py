@@ -536,10 +536,7 @@ class Node(AdminCalls, DeadLetterCalls, LogCalls, LookCalls, StateCalls, Transac
         self, name: QueueName, group: str, settlements: list[Settlement]
     ) -> list[int | HoldfastError | None]:
         """As `settle`, for a companion inside its `gather`: nothing may be answered before the turn is synced."""
-        engine = self.engine
-        with self._guard():
-            results = engine.settle(name, group, settlements, self.clock())
-        self.dispatcher.members.settled((name, group), settlements, results)
+        results = self._settle(name, group, settlements)
         self._count_unsynced(len(settlements), 0)
         return results
 
@@ -621,10 +618,36 @@ class Node(AdminCalls, DeadLetterCalls, LogCalls, LookCalls, StateCalls, Transac
         limits = self.config.limits
         if not 1 <= limit <= limits.lease_max:
             raise InvalidArgument(field="limit", problem=f"is 1 to {limits.lease_max}, not {limit}")
-        if timeout > limits.max_lease_timeout:
-            raise InvalidArgument(field="timeout", problem=f"is at most {limits.max_lease_timeout // SECOND} s")
+        self.check_lease_timeout(timeout)
         if wait > limits.max_wait:
             raise InvalidArgument(field="wait", problem=f"is at most {limits.max_wait // SECOND} s")
+
+    def check_lease_timeout(self, timeout: int) -> None:
+        """Whether a lease may last so long; negative: as the queue says. One that ends at once would spend an attempt
+        for nothing."""
+        most = self.config.limits.max_lease_timeout
+        if timeout == 0 or timeout > most:
+            raise InvalidArgument(field="timeout", problem=f"is more than 0 and at most {most // SECOND} s")
+
+    def _settle(self, name: QueueName, group: str, settlements: list[Settlement]) -> list[int | HoldfastError | None]:
+        """Settle those that may be. Extensions that may not last so long are refused, each for itself."""
+        engine = self.engine
+        refused: dict[int, HoldfastError] = {}
+        for index, settlement in enumerate(settlements):
+            if settlement.verb is Verb.EXTEND:
+                try:
+                    self.check_lease_timeout(settlement.timeout)
+                except InvalidArgument as error:
+                    refused[index] = error
+        with self._guarding:
+            if not refused:
+                results = engine.settle(name, group, settlements, self.clock())
+            else:
+                rest = [settlement for index, settlement in enumerate(settlements) if index not in refused]
+                done = iter(engine.settle(name, group, rest, self.clock()))
+                results = [refused[index] if index in refused else next(done) for index in range(len(settlements))]
+        self.dispatcher.members.settled((name, group), settlements, results)
+        return results
 
     async def _written_or_released(self, group: GroupName, found: list[Leased]) -> None:
         try:
@@ -669,9 +692,7 @@ class Node(AdminCalls, DeadLetterCalls, LogCalls, LookCalls, StateCalls, Transac
         if not settlements:
             return [], Durability.FSYNC
         self._admit(len(settlements), 0)
-        with self._guarding:
-            results = engine.settle(name, group, settlements, self.clock())
-        self.dispatcher.members.settled((name, group), settlements, results)
+        results = self._settle(name, group, settlements)
         self.commit.soon()
         return results, engine.queues[name].config.durability
 

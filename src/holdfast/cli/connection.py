@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from holdfast.cli.secrets import ask_secret
+from holdfast.cli.times import DURATION
 from holdfast.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ def _secret(file: Path, what: str) -> str:
         raise InvalidArgument(field=f"The {what} file {file}", problem=f"cannot be read: {error}") from None
 
 
-def _option(flag: str, *, default: object = None, kind: click.Path | None = None, said: str) -> Decorator:
+def _option(flag: str, *, default: object = None, kind: click.ParamType[Any] | None = None, said: str) -> Decorator:
     """An option of `holdfast` itself, with its twin in the environment: --ca-file is HOLDFAST_CA_FILE."""
     twin = "HOLDFAST_" + flag.partition("/")[0].removeprefix("--").upper().replace("-", "_")
     shown = isinstance(default, str)
@@ -149,7 +150,7 @@ _OPTIONS = (
         default=True,
         said="Whether the server's certificate must be good. [default: verify]",
     ),
-    _option("--timeout", default="30s", said="How long to wait for an answer."),
+    _option("--timeout", kind=DURATION, default="30s", said="How long to wait for an answer."),
 )
 
 

@@ -42,11 +42,13 @@ from holdfast.cli.token import token
 from holdfast.cli.top import top
 from holdfast.cli.user import user
 from holdfast.cli.worker import worker
-from holdfast.errors import ConfigUnreadable, HoldfastError, InvalidConfig
+from holdfast.errors import ConfigUnreadable, HoldfastError, InvalidConfig, InvalidName
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
+USAGE = (InvalidConfig, ConfigUnreadable, InvalidName)
+"""What was asked for cannot be, whatever the server: the command line is wrong."""
 
 
 ANYWHERE = ("--url", "--token", "--token-file")
@@ -65,7 +67,7 @@ class _Root(click.Group):
             ctx.exit(EXIT_INTERRUPTED)
         except HoldfastError as error:
             show_error(error)
-            ctx.exit(EXIT_USAGE if isinstance(error, InvalidConfig | ConfigUnreadable) else EXIT_FAILED)
+            ctx.exit(EXIT_USAGE if isinstance(error, USAGE) else EXIT_FAILED)
         except ModuleNotFoundError as error:
             explained = explain(error)
             if explained is None:

@@ -18,6 +18,7 @@ from holdfast.cli.deliveries import document, exports, row, variables
 from holdfast.cli.options import output_format
 from holdfast.cli.output import show_note, show_rows
 from holdfast.cli.queue_names import QUEUE
+from holdfast.cli.times import DURATION
 from holdfast.cli.words import plural
 
 if TYPE_CHECKING:
@@ -37,8 +38,10 @@ group_option = click.option(
 @click.argument("queue", type=QUEUE)
 @group_option
 @click.option("-n", "--limit", type=click.IntRange(1, 1_000), default=1, show_default=True, help="How many at most.")
-@click.option("-w", "--wait", default="0s", show_default=True, help="If there is none, wait so long for the first.")
-@click.option("--lease", help="How long the leases last, as 5m. [default: the queue's delivery_timeout]")
+@click.option(
+    "-w", "--wait", type=DURATION, default="0s", show_default=True, help="If there is none, wait so long for the first."
+)
+@click.option("--lease", type=DURATION, help="How long the leases last, as 5m. [default: the queue's delivery_timeout]")
 @click.option("--ack", is_flag=True, help="Ack what was received at once: it is gone when it is printed.")
 @click.option("--raw", is_flag=True, help="Print the payload and nothing else, byte for byte.")
 @click.option("--export", is_flag=True, help='Print HOLDFAST_ variables for a shell: eval "$(holdfast receive ...)".')

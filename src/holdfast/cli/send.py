@@ -17,6 +17,7 @@ from holdfast.cli.connection import connected
 from holdfast.cli.options import output_format
 from holdfast.cli.output import progress_bar, show_json, show_note, show_rows
 from holdfast.cli.queue_names import QUEUE
+from holdfast.cli.times import DURATION, INSTANT
 from holdfast.cli.words import plural
 from holdfast.errors import InvalidArgument
 
@@ -50,9 +51,11 @@ Draft = Callable[[bytes], wire.Draft]
 )
 @click.option("--key", help="Messages of one key are delivered one after another.")
 @click.option("--priority", type=click.IntRange(0, 255), default=128, show_default=True, help="Lower is sooner.")
-@click.option("--delay", help="Not before so long from now, as 10m.")
-@click.option("--deliver-at", help="Not before this instant, as 2026-01-31T12:00:00Z.")
-@click.option("--ttl", help="How long it may wait, as 1h; 0s is for ever. [default: the queue's message_ttl]")
+@click.option("--delay", type=DURATION, help="Not before so long from now, as 10m.")
+@click.option("--deliver-at", type=INSTANT, help="Not before this instant, as 2026-01-31T12:00:00Z.")
+@click.option(
+    "--ttl", type=DURATION, help="How long it may wait, as 1h; 0s is for ever. [default: the queue's message_ttl]"
+)
 @click.option(
     "--message-id", help="Your id for it: a second one with it inside the queue's dedup_window is not stored."
 )

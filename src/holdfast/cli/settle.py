@@ -16,6 +16,7 @@ from holdfast.cli.options import output_format
 from holdfast.cli.output import show_note, show_one
 from holdfast.cli.queue_names import QUEUE
 from holdfast.cli.receive import group_option
+from holdfast.cli.times import DURATION
 from holdfast.wire import Action, Settlement
 
 Command = TypeVar("Command", bound=Callable[..., object])
@@ -43,7 +44,9 @@ def ack(queue: str, message_id: str, lease_token: str, group: str, dry_run: bool
 
 @click.command()
 @_which
-@click.option("--delay", help="Try again after so long, as 10m. [default: as the queue's retry policy says]")
+@click.option(
+    "--delay", type=DURATION, help="Try again after so long, as 10m. [default: as the queue's retry policy says]"
+)
 @click.option("--error", default="", help="What went wrong; kept with the message.")
 def nack(
     queue: str, message_id: str, lease_token: str, group: str, delay: str | None, error: str, dry_run: bool, output: str
@@ -71,7 +74,7 @@ def release(queue: str, message_id: str, lease_token: str, group: str, dry_run: 
 
 @click.command()
 @_which
-@click.option("--lease", help="How long from now, as 5m. [default: the queue's delivery_timeout]")
+@click.option("--lease", type=DURATION, help="How long from now, as 5m. [default: the queue's delivery_timeout]")
 def extend(
     queue: str, message_id: str, lease_token: str, group: str, lease: str | None, dry_run: bool, output: str
 ) -> None:

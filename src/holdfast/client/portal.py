@@ -71,7 +71,8 @@ class Portal:
             while (item := self.run(anext(source, _END))) is not _END:
                 yield item  # type: ignore[misc]
         finally:
-            self.run(source.aclose())
+            if self._loop is not None:  # else it ended with the client, when that closed
+                self.run(source.aclose())
 
     def close(self) -> None:
         if self._loop is None or self._thread is None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from functools import lru_cache
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -33,6 +34,7 @@ PRIORITY_MAX = 255
 TOPICS_MAX = 100  # every filter that matches a publish costs it an enqueue
 TOPIC_BYTES_MAX = 1_024
 TOPIC_LEVELS_MAX = 64
+URL_LENGTH_MAX = 2_048
 
 
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
@@ -201,7 +203,20 @@ def _checked(name: str, value: object) -> object:
         return tuple(_topic_filter(topic) for topic in value)
     if not isinstance(value, str):
         raise InvalidConfig(field=name, value=value, problem="it is a text")
+    if name == "dlq.alert_webhook" and value and not _is_web_address(value):
+        problem = f"it is an address as https://alerts.example/holdfast, of at most {URL_LENGTH_MAX} characters"
+        raise InvalidConfig(field=name, value=value, problem=problem)
     return value
+
+
+def _is_web_address(text: str) -> bool:
+    if len(text) > URL_LENGTH_MAX or not text.isprintable():
+        return False
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is none, a bracket that is not closed
+        return False
 
 
 def _topic_filter(value: object) -> str:

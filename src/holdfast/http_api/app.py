@@ -14,7 +14,7 @@ from itertools import chain, count
 from typing import Any, TypeVar
 
 import structlog
-from starlette.routing import BaseRoute
+from starlette.routing import BaseRoute, Match
 from starlette.routing import Router as StarletteRouter
 from starlette.types import Receive, Scope, Send
 
@@ -162,7 +162,7 @@ class Api:
                 await self._extra(scope, receive, send)
             return
         found = self.router.find(scope["raw_path"].decode("ascii"))
-        if found is None and self._extra is not None:
+        if found is None and self._extra is not None and _knows(self._extra, scope):
             await self._extra(scope, receive, send)
             return
         headers = dict(scope["headers"])
@@ -267,6 +267,10 @@ class Api:
         finally:
             if result.close is not None:
                 result.close()
+
+
+def _knows(extra: StarletteRouter, scope: Scope) -> bool:
+    return any(route.matches(scope)[0] is not Match.NONE for route in extra.routes)
 
 
 def _endpoint(scope: Scope, found: tuple[dict[str, Endpoint], list[str]] | None) -> tuple[Endpoint, list[str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -13,6 +13,7 @@ from holdfast.broker.node import Receipt
 from holdfast.core.commands import Draft
 from holdfast.errors import (
     ArrowMissing,
+    GroupNotFound,
     HoldfastError,
     InvalidArgument,
     LimitExceeded,
@@ -245,7 +246,7 @@ class _Wish:
 class BrowseQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What to look at."""
 
-    state: str = ""
+    state: Literal["", "ready", "scheduled", "leased", "settled"] = ""
     """Only messages that are in this state in some group (or in `group`): `ready`, `scheduled`, `leased`, `settled`."""
     group: str = ""
     cursor: str = ""
@@ -261,7 +262,7 @@ class BrowseQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     query=BrowseQuery,
     gives=wire.MessagePage,
     gives_also=(MEDIA_TYPE,),
-    errors=(QueueNotFound, ArrowMissing),
+    errors=(QueueNotFound, GroupNotFound, ArrowMissing),
 )
 async def browse(call: Call) -> Answer:
     """Browse live messages, oldest first. Nothing is leased or changed.

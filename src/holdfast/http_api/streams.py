@@ -205,8 +205,7 @@ async def open_stream(call: Call, query: StreamQuery, queue: QueueName, protocol
     if query.limit < 0:
         raise InvalidArgument(field="limit", problem="cannot be negative")
     timeout = duration(query.timeout, "timeout") if query.timeout else -1
-    if timeout > call.api.config.limits.max_lease_timeout:
-        raise InvalidArgument(field="timeout", problem=f"is at most {call.api.config.limits.max_lease_timeout} us")
+    call.node.check_lease_timeout(timeout)
     opened = Stream(call, query, queue)
     credit = min(query.credit, query.limit) if query.limit else query.credit
     opened.subscription = await call.node.subscribe(
