@@ -21,6 +21,7 @@ import uvloop
 from starlette.routing import BaseRoute, WebSocketRoute
 
 from holdfast import __version__, logs
+from holdfast.auth import tls
 from holdfast.auth.gate import Gate
 from holdfast.broker.node import Node, wall_clock
 from holdfast.config import Config
@@ -43,6 +44,7 @@ def run(config: Config) -> int:
     """Run a node until it is told to stop. Errors at the start are raised, for the caller to show."""
     logs.configure(config.log)
     _allow_files()
+    tls.server_context(config.tls)  # what is wrong with it is said before anything is opened
     gate = Gate(config, wall_clock)
     store = _open(config)
     try:

@@ -92,6 +92,16 @@ def test_config_check_of_a_bad_file_names_the_setting_the_range_and_the_error_co
     )
 
 
+def test_config_check_finds_what_serve_would_refuse_about_certificates(tmp_path: Path) -> None:
+    file = tmp_path / "holdfast.toml"
+    file.write_text('[tls]\ncertificate_file = "none.pem"\n')
+    done = run("config", "check", str(file))
+    assert (done.exit_code, "tls.certificate_file cannot be 'none.pem'" in done.stderr) == (2, True)
+    refused = run_for_real("serve", "--config", str(file), "--data-dir", str(tmp_path / "data"))
+    assert refused.returncode == 2
+    assert not (tmp_path / "data").exists(), "nothing is made before it is known to be good"
+
+
 def test_a_missing_configuration_file_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     done = run("serve", "--config", str(tmp_path / "none.toml"))
     assert done.exit_code == 2

@@ -224,6 +224,15 @@ async def test_tls_with_a_private_authority_and_a_client_certificate(tmp_path: P
                 await stranger.queue("jobs")
 
 
+def test_certificates_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.pem"
+    bad.write_text("nothing")
+    for file, problem in ((tmp_path / "missing.pem", "No such file"), (bad, "bad.pem cannot be used: ")):
+        for tls in (Tls(ca_file=file), Tls(certificate_file=file)):
+            with pytest.raises(InvalidArgument, match=problem):
+                Client("https://localhost", tls=tls)
+
+
 async def test_a_server_that_is_just_starting_is_waited_for_whatever_is_asked() -> None:
     asked = 0
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from holdfast.cli.extras import missing
 from holdfast.cli.options import config_file, given, output_format, setting_flags
 from holdfast.cli.output import show_json, show_note, show_rows, show_table
 from holdfast.config import Config, Field, all_fields, load
@@ -49,9 +50,14 @@ def show(origin: bool, output: str, config_path: Path | None, **flags: object) -
 def check(file: Path | None) -> None:
     """Check FILE by itself, or without FILE the configuration as `holdfast serve` would find it now.
 
-    Says what is wrong and ends with exit code 2, or says how many settings differ from their defaults.
+    Says what is wrong and ends with exit code 2, or says how many settings differ from their defaults. Certificates
+    are looked at too, where the server's libraries are installed.
     """
     loaded = load(file, {} if file else os.environ)
+    if not missing():
+        from holdfast.auth import tls  # noqa: PLC0415 - it needs them
+
+        tls.server_context(loaded.tls)
     changed = sum(origin != "default" for origin in loaded.origins.values())
     show_note(
         f"The configuration is good: {changed} settings given, {len(loaded.origins) - changed} at their defaults."

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.errors import InvalidArgument
+
 
 class Tls(msgspec.Struct, frozen=True, kw_only=True):
     """Options for `https` addresses."""
@@ -21,10 +23,21 @@ class Tls(msgspec.Struct, frozen=True, kw_only=True):
     """False believes any server: for a look at a test system, never for more."""
 
     def context(self) -> ssl.SSLContext:
-        context = ssl.create_default_context(cafile=self.ca_file)
+        try:
+            context = ssl.create_default_context(cafile=self.ca_file)
+        except OSError as error:  # ssl.SSLError is one
+            raise _unusable("ca_file", self.ca_file, error) from None
         if self.certificate_file is not None:
-            context.load_cert_chain(self.certificate_file, self.key_file)
+            try:
+                context.load_cert_chain(self.certificate_file, self.key_file)
+            except OSError as error:
+                with_key = f" with {self.key_file}" if self.key_file is not None else ""
+                raise _unusable("certificate_file", f"{self.certificate_file}{with_key}", error) from None
         if not self.verify:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
         return context
+
+
+def _unusable(field: str, value: Path | str | None, error: OSError) -> InvalidArgument:
+    return InvalidArgument(field=field, problem=f"{value} cannot be used: {error.strerror or error}")
