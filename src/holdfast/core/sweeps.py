@@ -243,7 +243,8 @@ def hurry_cursors(shard: Shard, now: int, effects: Effects) -> bool:
         if target:
             head = cursor.head
             first = head.committed + 1
-            if move_on(shard, cursor, target, Journalled.DROPPED, Reason.MAX_LAG, effects):
+            near = min(target, head.committed + CHUNK)  # by small steps: many of them may be one turn
+            if move_on(shard, cursor, near, Journalled.DROPPED, Reason.MAX_LAG, effects):
                 head.lost_from = head.lost_from or first
                 head.lost_to = head.committed
             return True
