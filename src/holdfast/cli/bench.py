@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
 from holdfast.cli.connection import settings
 from holdfast.cli.options import output_format
@@ -58,13 +59,46 @@ def bench(
     The figures are what one client process sees, itself included: a Python client is often slower than the server.
     """
     config = {"partitions": partitions, "durability": durability, "max_depth": 0}
-    rows = asyncio.run(_bench(messages, size, batch, connections, queue, config))
-    show_rows(output, ["step", "messages/s", "MiB/s", "requests", "p50 ms", "p95 ms", "p99 ms", "seconds"], rows)
+    figures = asyncio.run(_bench(messages, size, batch, connections, queue, config))
+    if output == "table":
+        show_rows(output, list(_SHOWN), [_for_people(each) for each in figures])
+    else:
+        show_rows(output, [], [msgspec.to_builtins(each) for each in figures])
+
+
+class Figures(msgspec.Struct, frozen=True):
+    """What a step came to."""
+
+    step: str
+    messages_per_second: float
+    mib_per_second: float
+    requests: int
+    p50_ms: float
+    p95_ms: float
+    p99_ms: float
+    seconds: float
+
+
+_SHOWN = {
+    "step": "{0.step}",
+    "messages/s": "{0.messages_per_second:,.0f}",
+    "MiB/s": "{0.mib_per_second:,.1f}",
+    "requests": "{0.requests:,}",
+    "p50 ms": "{0.p50_ms:,.1f}",
+    "p95 ms": "{0.p95_ms:,.1f}",
+    "p99 ms": "{0.p99_ms:,.1f}",
+    "seconds": "{0.seconds:.2f}",
+}
+"""The columns of the table."""
+
+
+def _for_people(figures: Figures) -> dict[str, object]:
+    return {column: form.format(figures) for column, form in _SHOWN.items()}
 
 
 async def _bench(
     messages: int, size: int, batch: int, connections: int, queue: str | None, config: dict[str, object]
-) -> list[dict[str, object]]:
+) -> list[Figures]:
     name = queue or f"bench/{secrets.token_hex(4)}"
     async with settings().open_async() as client:
         if queue is None:
@@ -119,7 +153,7 @@ class _Run:
             await self._client.settle(self._queue, settlements)
         return len(found)
 
-    async def measure(self, what: str, step: Callable[[int], Awaitable[int]], size: int) -> dict[str, object]:
+    async def measure(self, what: str, step: Callable[[int], Awaitable[int]], size: int) -> Figures:
         self._left = self._messages
         times: list[float] = []
         with progress_bar(what.capitalize(), self._messages, hidden=False) as advance:
@@ -128,14 +162,17 @@ class _Run:
             elapsed = time.perf_counter() - started
         done = self._messages - max(self._left, 0)
         times.sort()
-        return {
-            "step": what,
-            "messages/s": f"{done / elapsed:,.0f}",
-            "MiB/s": f"{done * size / elapsed / (1 << 20):,.1f}",
-            "requests": f"{len(times):,}",
-            **{f"p{share} ms": f"{_quantile(times, share) * 1000:,.1f}" for share in (50, 95, 99)},
-            "seconds": f"{elapsed:.2f}",
-        }
+        p50, p95, p99 = (round(_quantile(times, share) * 1000, 3) for share in (50, 95, 99))
+        return Figures(
+            step=what,
+            messages_per_second=round(done / elapsed, 1),
+            mib_per_second=round(done * size / elapsed / (1 << 20), 6),
+            requests=len(times),
+            p50_ms=p50,
+            p95_ms=p95,
+            p99_ms=p99,
+            seconds=round(elapsed, 3),
+        )
 
     async def _loop(self, step: Callable[[int], Awaitable[int]], times: list[float], advance: Progress) -> None:
         while self._left > 0:
