@@ -320,6 +320,7 @@ async def test_lines_that_end_in_another_way_are_not_remembered() -> None:
     assert heads.parts(raw.replace(b"json\r\n", b"json\n"), headers) is None
     assert heads.parts(b"POST / HTTP/1.1\nhost: x\n\n" + raw, headers) is None  # it ended sooner for the parser
     assert heads.parts(raw, [*headers, (b"host", b"x")]) is None
+    assert heads.parts(raw.replace(b"1.1", b"1.0"), headers) is None
     assert heads.parts(raw.replace(b": 2", b": 2 "), headers) is None
 
 

@@ -67,7 +67,10 @@ def parts(raw: bytes, headers: list[tuple[bytes, bytes]]) -> tuple[bytes, bytes]
     `raw` goes up to the first empty line; `headers` are what the parser found. That it saw the head end at the same
     place is known by the number of lines.
     """
-    if len(raw) > HEAD_BYTES_MAX or raw.count(b"\n") != len(headers) + 2 or not raw.startswith(b"POST /"):
+    line = raw[: raw.find(b"\n") + 1]
+    if not (line.startswith(b"POST /") and line.endswith(b" HTTP/1.1\r\n")):
+        return None
+    if len(raw) > HEAD_BYTES_MAX or raw.count(b"\n") != len(headers) + 2:
         return None
     values = dict(headers)
     if len(values) != len(headers) or not _SINGLE.isdisjoint(values) or not _SPECIAL.isdisjoint(values):
