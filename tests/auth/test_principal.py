@@ -45,6 +45,7 @@ related = st.one_of(narrow, narrow.map("{}/#".format), st.just("#"))
 @given(st.lists(filters, max_size=5) | st.lists(related, max_size=4), filters | related)
 @settings(max_examples=300)
 @example(["a/+/#"], "a/#")
+@example(["+/+/#"], "/#")
 def test_a_filter_is_allowed_exactly_if_every_name_it_matches_is(allowed: list[str], wanted: str) -> None:
     # Patterns have at most 4 levels, so names of 5 show what happens past the longest.
     oracle = all(any(topics.matches(p, name) for p in allowed) for name in NAMES if topics.matches(wanted, name))

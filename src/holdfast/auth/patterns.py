@@ -74,5 +74,6 @@ def _typical(levels: list[str], longest: int) -> Iterator[list[str]]:
         yield stem
         return
     stem.pop()
-    for length in range(max(len(stem), 1), max(len(stem), longest) + 2):
+    shortest = 2 if stem == [""] else max(len(stem), 1)  # no name is empty
+    for length in range(shortest, max(len(stem), longest) + 2):
         yield stem + [_FRESH] * (length - len(stem))
