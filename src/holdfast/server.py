@@ -67,7 +67,7 @@ def _collect_seldom() -> None:
     through all of them for cycles, as often as Python does by itself, is a fifth of what an enqueue costs."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
+    gc.set_threshold(50_000, 10, 10)
 
 
 def _open(config: Config) -> Store:

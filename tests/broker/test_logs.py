@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from holdfast.broker.node import Node
@@ -80,3 +82,25 @@ async def test_what_cannot_be_read_is_refused(node: Node) -> None:
         await node.cursor_read(LOG, "g", 0, 99)
     with pytest.raises(InvalidArgument):
         await node.cursor_read(LOG, "g", 3)
+
+
+async def test_what_a_read_had_written_is_synced_before_it_is_shown(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A read in the same pass of the loop as an enqueue finds its messages: it has them written, before their turn."""
+    await fill(node, 3, partitions=1)
+    await node.cursor_ends(LOG, "g")
+    assert clean(node)
+    synced: list[int] = []
+    sync = node.store.sync
+
+    def counted() -> None:
+        sync()
+        synced.append(1)
+
+    monkeypatch.setattr(node.store, "sync", counted)
+    enqueue = asyncio.create_task(node.enqueue(LOG, [Draft(b"new")]))
+    read = asyncio.create_task(node.cursor_read(LOG, "g", 0, 4))
+    assert [message.payload for message in (await read).messages] == [b"new"]
+    assert synced
+    await enqueue

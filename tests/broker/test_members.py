@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -189,3 +191,60 @@ def test_assignment_is_even_complete_and_moves_as_little_as_can_be(
         extra = partitions % len(members)
         above = sum(1 for m in members if len(before.get(m, ())) > partitions // len(members))
         assert kept == possible - max(above - extra, 0)
+
+
+class Gated:
+    """A store's sync that waits until it may end."""
+
+    def __init__(self, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.open = threading.Event()
+        self.begun = threading.Event()
+        self._sync = node.store.sync
+        monkeypatch.setattr(node.store, "sync", self)
+
+    def __call__(self) -> None:
+        self.begun.set()
+        self.open.wait()
+        self._sync()
+
+
+async def held_back(node: Node, monkeypatch: pytest.MonkeyPatch) -> tuple[Inbox, Gated, asyncio.Task[object]]:
+    """A member that has been granted a message in a turn which must be synced first, while that sync waits."""
+    inbox = Inbox()
+    await node.subscribe(Q, "g", "m1", inbox, credit=10)
+    gate = Gated(node, monkeypatch)
+    monkeypatch.setattr(node.commit._syncer, "_calm", 0)  # on its thread
+    node.engine.record.ids_reserved = 0  # so it is whenever ids are reserved anew
+    enqueue = asyncio.create_task(node.enqueue(Q, [Draft(b"1")]))
+    await asyncio.to_thread(gate.begun.wait)
+    return inbox, gate, enqueue
+
+
+async def test_what_is_granted_in_a_turn_that_must_be_synced_goes_out_with_it_and_first(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inbox, gate, enqueue = await held_back(node, monkeypatch)
+    later = asyncio.create_task(node.enqueue(Q, [Draft(b"2")]))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert inbox.got == []
+    gate.open.set()
+    await inbox.expect(2)
+    assert [item.message.payload for item in inbox.got] == [b"1", b"2"]
+    await asyncio.gather(enqueue, later)
+
+
+async def test_what_was_granted_in_a_group_that_was_deleted_meanwhile_holds_nobody_up(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inbox, gate, enqueue = await held_back(node, monkeypatch)
+    delete = asyncio.create_task(node.delete_group(Q, "g"))
+    heard: list[object] = []
+    for _ in range(40):
+        node.when_safe(None, heard.append, 0)
+        await asyncio.sleep(0)
+    gate.open.set()
+    await asyncio.gather(enqueue, delete)
+    await node.enqueue(Q, [Draft(b"3")])
+    assert heard == [None] * 40
+    assert inbox.got == []

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import threading
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -479,3 +481,17 @@ async def test_only_so_many_heads_are_remembered(rig: Rig) -> None:
         (connection,) = rig.connections
         assert len(connection._heads) == heads.HEADS_MAX
         assert rig.served == 0
+
+
+async def test_a_connection_that_was_closed_is_gone_with_all_it_remembered(rig: Rig) -> None:
+    """Without anybody looking for cycles: the heads that it remembers may hold tokens."""
+    gc.disable()
+    try:
+        async with rig.wire() as wire:
+            for _ in range(2):
+                await wire.ask(post(message()))
+            await wire.ask(b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            (known,) = map(weakref.ref, rig.connections)
+        await until(lambda: known() is None)
+    finally:
+        gc.enable()

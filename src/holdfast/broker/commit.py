@@ -71,7 +71,8 @@ class GroupCommit:
         self._syncer = Syncer(store, self._synced, sync_in_place_max_seconds)
         self._scheduled = False
         self._in_turn = False
-        self._unsynced = False
+        self._safe: tuple[Engine | None, int] = (None, 0)  # the last write of an engine that is synced
+        self._soon_safe: tuple[Engine | None, int] = (None, 0)  # when the sync that runs is over
         self._written: asyncio.Future[None] | None = None
         self._durable: asyncio.Future[None] | None = None
         self._syncing: asyncio.Future[None] | None = None
@@ -126,8 +127,8 @@ class GroupCommit:
     @property
     def clean(self) -> bool:
         """Whether everything that was gathered is synced: what is in memory now will survive a crash."""
-        pending = self.engine is not None and self.engine.pending
-        return not pending and not self._unsynced and self._syncing is None
+        engine = self.engine
+        return engine is None or (not engine.pending and self._safe == (engine, engine.writes))
 
     def when_synced(self, callback: Callable[[], None]) -> None:
         """Call back when everything gathered so far is synced: for bookkeeping, not for answers."""
@@ -176,7 +177,6 @@ class GroupCommit:
             if self._lsn:
                 self.batch_rows.add(lsn - self._lsn)
             self._lsn = lsn
-        self._unsynced = self._unsynced or pending
         written, self._written = self._written, None
         hear_written, self._hear_written = self._hear_written, []
         if must_sync:
@@ -187,15 +187,17 @@ class GroupCommit:
                 durable.add_done_callback(lambda done: _copy(done, written))
         elif written is not None and not written.done():
             written.set_result(None)
-        self._after(must_sync)
         tell(hear_written, None)
-        self._start_sync()
+        try:
+            self._after(must_sync)
+        finally:
+            self._start_sync()
 
     def _start_sync(self) -> None:
         if self._durable is None or self._syncing is not None:
             return
         self._syncing, self._durable = self._durable, None
-        self._unsynced = False
+        self._soon_safe = (self.engine, self.engine.writes if self.engine is not None else 0)
         self._on_syncing, self._on_synced = self._on_synced, []
         self._hear_syncing, self._hear_durable = self._hear_durable, []
         self._syncer.start()
@@ -216,8 +218,9 @@ class GroupCommit:
             tell(hearing, failure)
             self.fail(failure)
             return
+        self._safe = self._soon_safe
         for callback in callbacks:
-            callback()
+            tell([lambda _: callback()], None)  # noqa: B023 - called at once
         tell(hearing, None)
         if waiting is not None and not waiting.done():
             waiting.set_result(None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from itertools import chain
 
 import structlog
 
@@ -44,6 +45,10 @@ class Waiter:
         self.future = future
 
 
+Grant = tuple[Waiter | Member, list[Leased]]
+"""What was leased for whom."""
+
+
 class Dispatcher:
     """Waiters in the order they came, members by credit."""
 
@@ -51,7 +56,8 @@ class Dispatcher:
         self.members = Members(lease_bytes_max)
         self.waiting = 0
         self._waiters: dict[QueueName, dict[GroupName, deque[Waiter]]] = {}
-        self._granted: list[tuple[Waiter | Member, list[Leased]]] = []
+        self._granted: list[Grant] = []  # in this turn
+        self._held: deque[list[Grant]] = deque()  # in turns that must be synced before anything goes out
 
     def add(self, waiter: Waiter) -> None:
         lines = self._waiters.setdefault(waiter.group[0], {})
@@ -133,9 +139,26 @@ class Dispatcher:
             self._granted.append((waiter, found))
         self._tidy(group)
 
+    @property
+    def holds(self) -> bool:
+        """Whether something is held: what is granted later goes out later."""
+        return bool(self._held)
+
+    def hold(self) -> None:
+        """What was granted in this turn goes out when it is synced, by `hand_over_held`."""
+        self._held.append(self._granted)
+        self._granted = []
+
+    def hand_over_held(self) -> list[tuple[GroupName, list[Settlement]]]:
+        """Give out what was leased in the first turn that is held, if any is. Returns as `hand_over`."""
+        return self._give(self._held.popleft()) if self._held else []
+
     def hand_over(self) -> list[tuple[GroupName, list[Settlement]]]:
         """Give out what was leased. Returns what must be released because nobody was there to take it."""
         granted, self._granted = self._granted, []
+        return self._give(granted)
+
+    def _give(self, granted: list[Grant]) -> list[tuple[GroupName, list[Settlement]]]:
         unclaimed: list[tuple[GroupName, list[Settlement]]] = []
         for taker, leased in granted:
             if isinstance(taker, Member):
@@ -149,13 +172,14 @@ class Dispatcher:
 
     def fail(self, error: HoldfastError) -> None:
         """The store failed or the node stops: long polls end, and what was leased and not handed over is forgotten."""
-        for taker, leased in self._granted:
+        for taker, leased in chain(*self._held, self._granted):
             if isinstance(taker, Member):
                 for item in leased:
                     taker.forget(item.message.id)
             elif not taker.future.done():
                 taker.future.set_exception(error)
         self._granted = []
+        self._held.clear()
         for queue in list(self._waiters):
             self.turn_away(queue, None, error)
 

@@ -156,6 +156,7 @@ class Engine:
         self.alerts: list[Alert] = []
         self.dropped: list[Doomed] = []
         self.unfinished: set[QueueName] = set()  # queues in which the last lease stopped looking: ask again
+        self.writes = 0  # batches that are in the store
         self.stirred: set[QueueName] = set()  # queues in which something may have become ready
         self.captures: dict[QueueName, tuple[str, ...]] = {}  # queues that also take messages of ordinary topics
         self.captures_changed = 1  # grows with every change of them
@@ -246,6 +247,7 @@ class Engine:
         touched = self._touched
         self._ops, self._entries, self._rows, self._touched, self._must_sync = [], [], 0, {}, False
         self.store.write(self.epoch, effects.ops)
+        self.writes += 1
         for shard in touched.values():
             self._note_wake(shard)
         for number in self._forgotten:
@@ -453,7 +455,7 @@ class Engine:
     def oldest(self, shard: Shard) -> int:
         """The stamp of the oldest message that is not delayed, 0 if there is none."""
         if shard.number in self._touched:
-            self.write()
+            self.write_early()
         number = shard.number
         fronts = [
             self.store.scan(Table.READY, ready_key(number, priority, 0), ready_key(number, priority, LAST), 1)

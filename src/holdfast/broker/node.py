@@ -48,10 +48,12 @@ from holdfast.core.queue import Durability
 from holdfast.errors import (
     DiskFull,
     Fenced,
+    GroupNotFound,
     HoldfastError,
     InvalidArgument,
     LimitExceeded,
     Overloaded,
+    QueueNotFound,
     ShuttingDown,
     StoreCorrupt,
     StoreError,
@@ -287,20 +289,22 @@ class Node(AdminCalls, DeadLetterCalls, LogCalls, LookCalls, StateCalls, Transac
                 del self._watchers[name]
 
     def _after_write(self, must_sync: bool) -> None:
-        if must_sync:
-            self.commit.when_synced(self._hand_over)
+        if must_sync or self.dispatcher.holds:
+            self.dispatcher.hold()
+            self.commit.when_synced(lambda: self._hand_over(self.dispatcher.hand_over_held()))
         else:
-            self._hand_over()
+            self._hand_over(self.dispatcher.hand_over())
         for companion in self.companions:
             companion.written()
         self._arm_timer()
         self.keeper.look()
 
-    def _hand_over(self) -> None:
+    def _hand_over(self, unclaimed: list[tuple[GroupName, list[Settlement]]]) -> None:
+        """What was leased went out; nobody was there to take the rest."""
         engine = self.commit.engine
         if engine is None:
             return
-        for (name, group), settlements in self.dispatcher.hand_over():
+        for (name, group), settlements in unclaimed:
             self._settle_quietly(name, group, settlements)
         for alert in engine.alerts:
             self.webhooks.offer(alert)
@@ -318,9 +322,12 @@ class Node(AdminCalls, DeadLetterCalls, LogCalls, LookCalls, StateCalls, Transac
     def _settle_quietly(self, name: QueueName, group: str, settlements: list[Settlement]) -> None:
         """Settle for somebody who is no longer there to hear of it."""
         engine = self.commit.engine
-        if engine is None or name not in engine.queues:
+        if engine is None:
             return
-        results = engine.settle(name, group, settlements, self.clock())
+        try:
+            results = engine.settle(name, group, settlements, self.clock())
+        except (QueueNotFound, GroupNotFound):
+            return  # deleted meanwhile, and all its leases with it
         self.dispatcher.members.settled((name, group), settlements, results)
         self.commit.soon()
 

@@ -58,6 +58,7 @@ class Connection(HttpToolsProtocol):
         self._answered_at = 0.0
         self._usual_headers: list[tuple[bytes, bytes]] | None = None
         self._usual_lines = b""
+        self._lost = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -84,6 +85,20 @@ class Connection(HttpToolsProtocol):
             self._running.disconnected = True
             self._running.message_event.set()
         super().connection_lost(exc)
+        self._lost = True
+        self._forget()
+
+    def _forget(self) -> None:
+        """Keep nothing of what the client sent, and let the connection go at once: heads have tokens in them, and what
+        refers to itself stays in memory until somebody looks for such things, which is seldom."""
+        self._heads, self._held, self._scope = [], b"", {}
+        self.pipeline.clear()
+        running: RequestResponseCycle | None = self._running
+        if running is None or running.response_complete:  # else it is told so when it ends
+            self._own.clear()
+            for cycle in (running, self.cycle):
+                if cycle is not None:
+                    cycle.on_response = _nothing
 
     def timeout_keep_alive_handler(self) -> None:
         """Nothing came for long. What is still to be sent may be read for a while, not for ever.
@@ -246,6 +261,9 @@ class Connection(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        if self._lost:
+            self._forget()
+            return
         if self.cycle.more_body and not self.pipeline and not self.transport.is_closing():
             # It was answered before all of it was read. To close now would make the client lose the answer; to read on
             # for ever would let it hold the connection with one byte now and then.
@@ -304,6 +322,10 @@ class Connection(HttpToolsProtocol):
             % (status, len(text), text)
         )
         self.transport.close()
+
+
+def _nothing() -> None:
+    """For a response whose connection is no more."""
 
 
 def _lines(headers: Sequence[tuple[bytes, bytes]]) -> bytes:

@@ -292,7 +292,7 @@ class RocksStore:
             failure = translate(error, self._directory.path)
         else:
             if self._runs.watches(table):
-                get = self._runs.get
+                get = self._runs.get  # after the single ones: only the writer asks for many, so that none can move
                 return [get(table, key) if value is None else value for key, value in zip(keys, values, strict=True)]
             return values
         raise failure

@@ -309,7 +309,7 @@ class Runs:
             return None
         values = Values(data, one.count)
         if len(self._decoded) >= DECODED_MAX:
-            self._decoded.pop(next(iter(self._decoded.copy())), None)  # a copy: readers are on two threads
+            self._decoded.pop(next(iter(self._decoded.copy()), (table, b"")), None)  # readers are on two threads
         self._decoded[table, one.last_key] = values
         return values
 

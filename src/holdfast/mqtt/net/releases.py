@@ -10,6 +10,10 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 
+import structlog
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
 Release = Callable[[], None]
 
 
@@ -33,9 +37,12 @@ class Releases:
     async def _run(self) -> None:
         while self._waiting:
             release, administered = self._waiting[0]
-            if administered:
-                await self._synced()
-            release()
+            try:
+                if administered:
+                    await self._synced()
+                release()
+            except Exception:
+                log.exception("answers to clients over MQTT failed")  # those behind them are to go all the same
             self._waiting.popleft()
 
     async def finish(self) -> None:
