@@ -10,7 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from holdfast.client import SyncClient
+from holdfast.wire import Settled, Settlement
 from tests.cli.conftest import Shell
 
 HOLDFAST = Path(sys.executable).parent / "holdfast"
@@ -132,6 +135,34 @@ def test_receive_runs_a_command_and_its_exit_code_settles(shell: Shell, capfd: p
     (letter,) = shell.json("dlq", "list", "q")
     assert (letter["text"], letter["origin"]["error"]) == ("bad", "exit code 1: oh")
     assert shell.run("receive", "q", "--exec", "true").exit_code == 3
+
+
+def test_a_command_may_complain_at_length_and_leave_its_message_unread(shell: Shell, tmp_path: Path) -> None:
+    shell.done("queue", "create", "q", "--max-retries", "0")
+    (tmp_path / "large").write_bytes(b"x" * 500_000)
+    shell.done("send", "q", "--file", str(tmp_path / "large"))
+    result = shell.run("receive", "q", "--exec", "yes oh | head -c 500000 >&2; exit 3")
+    assert result.exit_code == 1
+    assert len(result.stderr) >= 500_000
+    (letter,) = shell.json("dlq", "list", "q")
+    assert letter["origin"]["error"].startswith("exit code 3: ")
+    assert letter["origin"]["error"].endswith("oh\noh")
+
+
+def test_receive_says_what_it_could_not_ack(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    shell.done("send", "q", "x")
+    settle = SyncClient.settle
+
+    def late(client: SyncClient, queue: str, settlements: list[Settlement], **options: str) -> Settled:
+        """The lease was lost meanwhile."""
+        lost = [replace(each, lease_token="1") for each in settlements]
+        return settle(client, queue, lost, **options)
+
+    monkeypatch.setattr(SyncClient, "settle", late)
+    result = shell.run("receive", "q", "--ack", "-o", "json")
+    assert result.exit_code == 1
+    assert "1 message not acked, and will come again: " in result.stderr
+    assert shell.json("queue", "show", "q")["depth"] == 1
 
 
 @pytest.mark.parametrize(

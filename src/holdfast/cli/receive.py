@@ -7,8 +7,9 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import click
 
@@ -23,6 +24,7 @@ from holdfast.cli.words import plural
 
 if TYPE_CHECKING:
     from holdfast.client import SyncClient, SyncMessage
+    from holdfast.wire import Delivery, ItemError
 
 EXIT_NOTHING = 3
 EXIT_FAILED = 1
@@ -89,11 +91,7 @@ def receive(
             _run_each(client, queue, group, limit, wait, lease, command, follow)
             return
         deliveries = client.lease(queue, group=group, limit=limit, wait=wait, timeout=lease, consumer=_consumer())
-        if ack and deliveries:
-            from holdfast.wire import Settlement  # noqa: PLC0415
-
-            settlements = [Settlement(id=each.id, lease_token=each.lease_token) for each in deliveries]
-            client.settle(queue, settlements, group=group)
+        refused = _ack(client, queue, group, deliveries) if ack and deliveries else []
     if not deliveries:
         show_note(f"Nothing to receive from {queue}.")
         raise click.exceptions.Exit(EXIT_NOTHING)
@@ -114,6 +112,17 @@ def receive(
             )
     else:
         show_rows(output, [], [document(each) for each in deliveries])
+    if refused:
+        show_note(f"{plural(len(refused), 'message')} not acked, and will come again: {refused[0].detail}")
+        raise click.exceptions.Exit(EXIT_FAILED)
+
+
+def _ack(client: SyncClient, queue: str, group: str, deliveries: list[Delivery]) -> list[ItemError]:
+    """Ack them. Returns what was refused."""
+    from holdfast.wire import Settlement  # noqa: PLC0415
+
+    settlements = [Settlement(id=each.id, lease_token=each.lease_token) for each in deliveries]
+    return client.settle(queue, settlements, group=group).errors
 
 
 def _consumer() -> str:
@@ -162,17 +171,37 @@ def _run_one(message: SyncMessage, command: str) -> bool:
         command, shell=True, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, process_group=0
     ) as child:
         try:
-            _, said = child.communicate(message.body)
+            said = _talk(child, message.body)
+            child.wait()
         except BaseException:
             _end(child)
             raise
-    sys.stderr.buffer.write(said)
     if child.returncode == 0:
         message.ack()
         return True
-    words = said[-ERROR_BYTES:].decode(errors="replace").strip()
+    words = said.decode(errors="replace").strip()
     message.nack(error=f"exit code {child.returncode}" + (f": {words}" if words else ""))
     return False
+
+
+def _talk(child: subprocess.Popen[bytes], body: bytes) -> bytes:
+    """Give a command its message, and pass on what it complains of until it ends. Returns its last words."""
+    assert child.stdin is not None
+    assert child.stderr is not None
+    giver = threading.Thread(target=_give, args=(child.stdin, body), daemon=True)
+    giver.start()
+    last = b""
+    while said := os.read(child.stderr.fileno(), ERROR_BYTES):
+        sys.stderr.buffer.write(said)
+        sys.stderr.buffer.flush()
+        last = (last + said)[-ERROR_BYTES:]
+    giver.join()
+    return last
+
+
+def _give(stdin: IO[bytes], body: bytes) -> None:
+    with suppress(BrokenPipeError), stdin:  # a command need not read it
+        stdin.write(body)
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
