@@ -8,7 +8,7 @@ SPARK  := $(VENV)/.stamp-spark
 
 DATA_DIR ?= ./data
 SEEDS    ?= 1000
-JOBS     ?= 2
+JOBS     ?= 3
 EVENTS   ?= 1000000
 ARGS     ?=
 
@@ -23,7 +23,7 @@ COVERAGE := --cov=holdfast.core --cov=holdfast.mqtt --cov-branch --cov-report=te
 
 help:  ## Show this help
 	@awk 'BEGIN {FS = ":.*## "; print "Targets (make TARGET):\n"} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
-	@printf '\nVariables: DATA_DIR=./data (serve), SEEDS=1000 (simulate), JOBS=2 (test), EVENTS=1000000 (bench-spark), ARGS=... (serve, test, bench), PYTHON=python3 (setup)\n'
+	@printf '\nVariables: DATA_DIR=./data (serve), SEEDS=1000 (simulate), JOBS=3 (test), EVENTS=1000000 (bench-spark), ARGS=... (serve, test, bench), PYTHON=python3 (setup)\n'
 
 setup: $(STAMP)  ## Make .venv and install everything, exactly as locked (the other targets do it when needed)
 
