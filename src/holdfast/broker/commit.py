@@ -192,6 +192,7 @@ class GroupCommit:
             self._after(must_sync)
         finally:
             self._start_sync()
+            engine.let_go()
 
     def _start_sync(self) -> None:
         if self._durable is None or self._syncing is not None:

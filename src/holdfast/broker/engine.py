@@ -157,6 +157,7 @@ class Engine:
         self.dropped: list[Doomed] = []
         self.unfinished: set[QueueName] = set()  # queues in which the last lease stopped looking: ask again
         self.writes = 0  # batches that are in the store
+        self._spent: list[Op] = []  # the last of them
         self.stirred: set[QueueName] = set()  # queues in which something may have become ready
         self.captures: dict[QueueName, tuple[str, ...]] = {}  # queues that also take messages of ordinary topics
         self.captures_changed = 1  # grows with every change of them
@@ -247,6 +248,7 @@ class Engine:
         touched = self._touched
         self._ops, self._entries, self._rows, self._touched, self._must_sync = [], [], 0, {}, False
         self.store.write(self.epoch, effects.ops)
+        self._spent = effects.ops
         self.writes += 1
         for shard in touched.values():
             self._note_wake(shard)
@@ -254,6 +256,10 @@ class Engine:
             del self.by_shard[number]
         self._forgotten = []
         return must_sync
+
+    def let_go(self) -> None:
+        """Of what was written last. Of thousands that takes time, so it is for when the disk works and nobody waits."""
+        self._spent = []
 
     def add(self, ops: list[Op]) -> None:
         """Take records of somebody else's into the batch: a front's own, to be as durable as the messages beside it."""

@@ -28,7 +28,7 @@ import structlog
 from holdfast.broker.export_segment import digest, record_batch, sync, write_segment
 from holdfast.core.columns import Columns
 from holdfast.core.journal import Fetch, decoded, read_block
-from holdfast.core.records import Message, read_message
+from holdfast.core.records import Message, read_messages
 from holdfast.errors import LakeUnavailable
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
@@ -38,8 +38,8 @@ TRIES = 2
 
 END_SECONDS = 5.0
 
-NICE = 5
-"""Where processors are few, who enqueues and who leases go first: of a contested one a quarter is left for this. What
+NICE = 10
+"""Where processors are few, who enqueues and who leases go first: of a contested one a tenth is left for this. What
 it is behind by then waits in the store, and is caught up with."""
 
 Records = list[tuple[int, int, list[bytes]]]
@@ -161,7 +161,7 @@ def _fetcher(records: Records) -> Fetch:
         for low, values in known.get(shard, ()):
             if low <= first < low + len(values):
                 wanted = values[first - low : first - low + count]
-                return [read_message(seq, value) for seq, value in enumerate(wanted, first)]
+                return read_messages(list(range(first, first + len(wanted))), wanted)
         return []  # missing: whoever asked for the messages is told that they are not there
 
     return fetch

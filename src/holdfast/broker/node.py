@@ -501,11 +501,25 @@ class Node(AdminCalls, DeadLetterCalls, LogCalls, LookCalls, StateCalls, Transac
             self.commit.soon()
         return Receipt(reply.ids, reply.duplicates, reply.errors, engine.queues[name].config.durability, size_bytes)
 
-    async def safe(self, durability: Durability, messages: int, size_bytes: int = 0) -> None:
-        """Wait until what was just done is as safe as it must be. So many messages and bytes wait meanwhile."""
+    async def safe(
+        self,
+        durability: Durability,
+        messages: int,
+        size_bytes: int = 0,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> None:
+        """Wait until what was just done is as safe as it must be. So many messages and bytes wait meanwhile. What is to
+        be done then anyway is called while the disk works."""
         self._inbox_messages += messages
         self._inbox_bytes += size_bytes
         try:
+            if meanwhile is not None:
+                durable = self.commit.until_durable() if durability is Durability.FSYNC else None
+                await self.commit.until_written()
+                meanwhile()
+                if durable is not None:
+                    await durable
+                    return
             await self._durable(durability)
         finally:
             self.heard(messages, size_bytes)

@@ -49,6 +49,7 @@ class Syncer:
             self._done(*self._sync())
         else:
             self._orders.put(True)
+            time.sleep(0)  # lets the thread begin: else it waits for the GIL until the loop has nothing to do
 
     def met(self, seconds: float, company: bool) -> None:
         """A sync took so long; `company`: somebody wanted another one meanwhile."""

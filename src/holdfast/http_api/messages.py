@@ -124,12 +124,27 @@ async def enqueue(call: Call) -> Answer:
 
 
 async def _enqueue_arrow(call: Call, atomic: bool) -> Answer:
-    """Rows are messages; nothing is done for each of them but what the node does."""
+    """Rows are messages; nothing is done for each of them but what the node does. The answer names all of them: it is
+    made while the disk works."""
     drafts = read_drafts(await call.body(), call.given_correlation_id, call.api.config.limits.enqueue_max)
-    call.api.gate.admit(call.namespace, len(drafts), sum([len(draft.payload) for draft in drafts]))
-    receipt = await call.node.enqueue(call.queue, drafts, PROTOCOL, atomic=atomic)
-    if receipt.errors and (atomic or len(receipt.errors) == len(drafts)):
+    count, size_bytes = len(drafts), sum([len(draft.payload) for draft in drafts])
+    call.api.gate.admit(call.namespace, count, size_bytes)
+    receipt = call.node.enqueue_soon(call.queue, drafts, PROTOCOL, atomic=atomic)
+    if receipt.errors and (atomic or len(receipt.errors) == count):
         raise call.refused(receipt.errors)
+    made: list[Answer] = []
+
+    def make() -> None:
+        drafts.clear()
+        made.append(_arrow_receipt(receipt))
+
+    if not count:
+        return _arrow_receipt(receipt)
+    await call.node.safe(receipt.durability, count, size_bytes, make)
+    return made[0]
+
+
+def _arrow_receipt(receipt: Receipt) -> Answer:
     ids: list[str | None] = list(map(str, receipt.ids))
     for index in receipt.errors:
         ids[index] = None
