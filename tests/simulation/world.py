@@ -21,6 +21,7 @@ from holdfast.core import (
     groups,
     lanes,
     leasing,
+    publishing,
     reading,
     shard,
     sweeps,
@@ -29,6 +30,7 @@ from holdfast.core import (
 from holdfast.core.ids import EPOCH_MS
 from holdfast.core.queue import DeadLetterPolicy, JournalMode, Ordering, QueueConfig, RetryPolicy
 from holdfast.core.shard import PASS_BY_MAX
+from holdfast.store import rocks_runs
 
 SECOND = 1_000_000
 START = EPOCH_MS * 1000 + 40 * 24 * 3600 * SECOND
@@ -44,10 +46,12 @@ _MODULES = (
     groups,
     lanes,
     leasing,
+    publishing,
     reading,
     shard,
     sweeps,
     transactions,
+    rocks_runs,
 )
 
 
@@ -153,7 +157,7 @@ def _dead_queue(random: Random) -> QueueConfig:
 
 
 def _constants(random: Random) -> dict[str, int]:
-    """Constants of the core that this seed makes small; none for a quarter of the seeds."""
+    """Constants of the core, and of the store's runs, that this seed makes small; none for a quarter of the seeds."""
     if random.random() < 0.25:
         return {}
     window = random.choice((2, 3, 5, 16))
@@ -172,6 +176,12 @@ def _constants(random: Random) -> dict[str, int]:
         "PASS_BY_MAX": random.choice((1, 10, 20_000)),
         "PASS_BY_WINDOW": random.choice((1, 5, 4_000)),
         "RANGE_MIN": random.choice((1, 2, 4)),
+        "RUN_MIN": 2,
+        "PACK_MIN": 2,
+        "PACK_MAX": window + 3,
+        "RESOLVED_AT": 3,
+        "PAGE": 2,
+        "REMEMBERED_MAX": 6,
         "STALE_MAX": random.choice((0, 3, 1_000)),
         "BLOCK_MESSAGES": random.choice((1, 2, 1_000)),
         "BLOCK_BYTES": random.choice((1, 50, 1 << 20)),
