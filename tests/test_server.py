@@ -11,12 +11,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
+import pyarrow as pa
 import pytest
 
 HOLDFAST = Path(sys.executable).parent / "holdfast"
 
 # A real node stops in milliseconds. To see what the server does about one that hangs, this one never ends stopping.
-HANGING = """
+NODE_HANGS = """
 import asyncio, sys
 from holdfast import server
 from holdfast.cli.main import main
@@ -25,6 +27,21 @@ class Hanging(server.Node):
     async def stop(self): await asyncio.Event().wait()
 
 server.Node = Hanging
+main(["serve", *sys.argv[1:]])
+"""
+
+# So does a lake on a disk that no longer answers.
+LAKE_HANGS = """
+import sys, threading
+from holdfast.broker import export_worker, keeper
+from holdfast.cli.main import main
+
+def hang(path, batches):
+    print('{"event": "the lake hangs"}', file=sys.stderr, flush=True)
+    threading.Event().wait()
+
+export_worker.write_segment = hang
+keeper.LEAVE_SECONDS = 0.05
 main(["serve", *sys.argv[1:]])
 """
 
@@ -54,8 +71,8 @@ class Server:
 
 
 @contextmanager
-def serving(data: Path, *arguments: str, hanging: bool = False, **environ: str) -> Iterator[Server]:
-    command = [sys.executable, "-c", HANGING] if hanging else [str(HOLDFAST), "serve"]
+def serving(data: Path, *arguments: str, program: str | None = None, **environ: str) -> Iterator[Server]:
+    command = [sys.executable, "-c", program] if program else [str(HOLDFAST), "serve"]
     process = subprocess.Popen(
         [
             *command,
@@ -137,7 +154,7 @@ def test_the_data_directory_is_for_the_servers_user_only(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_second_signal_ends_at_once(tmp_path: Path, number: signal.Signals, code: int) -> None:
-    with serving(tmp_path / "data", hanging=True) as server:
+    with serving(tmp_path / "data", program=NODE_HANGS) as server:
         server.wait_for("holdfast is running")
         server.signal(signal.SIGTERM)
         server.wait_for("stopping")
@@ -147,11 +164,22 @@ def test_a_second_signal_ends_at_once(tmp_path: Path, number: signal.Signals, co
 
 
 def test_a_stop_that_takes_too_long_is_cut_short(tmp_path: Path) -> None:
-    with serving(tmp_path / "data", hanging=True, HOLDFAST_NODE_SHUTDOWN_TIMEOUT="50ms") as server:
+    with serving(tmp_path / "data", program=NODE_HANGS, HOLDFAST_NODE_SHUTDOWN_TIMEOUT="50ms") as server:
         server.wait_for("holdfast is running")
         server.signal(signal.SIGTERM)
         assert server.wait_for("not stopped in time")["timeout"] == "50ms"
         assert server.exit_code() == 1
+
+
+def test_a_lake_that_hangs_does_not_keep_the_process_from_ending(tmp_path: Path) -> None:
+    quick = {"HOLDFAST_JOURNAL_SEGMENT_AGE": "1s", "HOLDFAST_JOURNAL_STOP_TIMEOUT": "50ms"}
+    with serving(tmp_path / "data", program=LAKE_HANGS, **quick) as server:
+        url = server.wait_for("HTTP API is listening")["url"]
+        httpx.post(f"{url}/api/v1/queues/q/messages", json={"messages": [{"payload": 1}]}).raise_for_status()
+        server.wait_for("the lake hangs")
+        server.signal(signal.SIGTERM)
+        server.wait_for("holdfast has stopped")
+        assert server.exit_code() == 0
 
 
 def test_the_log_is_readable_for_people_by_default(tmp_path: Path) -> None:
@@ -166,3 +194,15 @@ def test_the_log_is_readable_for_people_by_default(tmp_path: Path) -> None:
     process.communicate(timeout=30)
     assert "[info" in line
     assert "\x1b" not in line, "colours are for terminals"
+
+
+def test_the_server_has_no_use_for_pandas_and_does_not_load_it(tmp_path: Path) -> None:
+    """Half a second in which nobody is served, and 50 MiB, for the first stream of columns."""
+    pytest.importorskip("pandas")
+    with serving(tmp_path / "data") as server:
+        url = server.wait_for("HTTP API is listening")["url"]
+        httpx.post(f"{url}/api/v1/queues/q/messages", json={"messages": [{"payload": 1}]}).raise_for_status()
+        arrow = {"accept": "application/vnd.apache.arrow.stream"}
+        found = httpx.post(f"{url}/api/v1/queues/q/groups/log/read", json={}, headers=arrow)
+        assert pa.ipc.open_stream(found.content).read_all().column_names[0] == "id"
+        assert "/pandas/" not in Path(f"/proc/{server.process.pid}/maps").read_text()

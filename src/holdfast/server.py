@@ -21,9 +21,10 @@ import uvloop
 from starlette.routing import BaseRoute, WebSocketRoute
 
 from holdfast import __version__, logs
-from holdfast.auth import tls
+from holdfast.auth import exposure, tls
 from holdfast.auth.gate import Gate
 from holdfast.broker.node import Node, wall_clock
+from holdfast.broker.pandas_free import leave_pandas_out
 from holdfast.config import Config
 from holdfast.errors import StoreReadOnly
 from holdfast.http_api import HttpFront
@@ -44,8 +45,10 @@ def run(config: Config) -> int:
     """Run a node until it is told to stop. Errors at the start are raised, for the caller to show."""
     logs.configure(config.log)
     _allow_files()
-    tls.server_context(config.tls)  # what is wrong with it is said before anything is opened
+    tls.server_context(config.tls)  # what is wrong is said before anything is made or opened
+    exposure.check_fronts(config)
     gate = Gate(config, wall_clock)
+    leave_pandas_out()
     store = _open(config)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

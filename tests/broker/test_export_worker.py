@@ -12,11 +12,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import psutil
+import pyarrow as pa
 import pytest
 
-from holdfast.broker import export
+from holdfast.broker import export, export_worker, keeper
 from holdfast.broker.export import Exporter
 from holdfast.broker.export_reading import BlockReader
+from holdfast.broker.export_segment import write_segment
 from holdfast.broker.export_verify import verify
 from holdfast.broker.export_worker import Converted, InProcess, InThread, Raw
 from holdfast.broker.keeper import Keeper
@@ -57,6 +59,7 @@ def test_a_process_writes_what_a_thread_would(process: InProcess, tmp_path: Path
     twin.export_all(twin.exporter(rows=100))
     assert len(done) > 2
     assert process.pid is not None
+    assert "/pandas/" not in Path(f"/proc/{process.pid}/maps").read_text(), "it would take half a second, and 50 MiB"
     assert life.lake_rows() == twin.lake_rows()
     assert life.lake_lsns() == [row.lsn for row in wanted]
     assert life.messages() == twin.messages(), "the same records have left the store"
@@ -207,6 +210,45 @@ async def test_a_node_that_stops_does_not_wait_for_a_process_that_hangs(
     await node.export()
     assert node.keeper.behind == 0
     await node.stop()
+    store.close()
+    assert verify(tmp_path / "lake") == []
+
+
+async def test_a_node_that_stops_does_not_wait_for_a_lake_that_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stands, comes_back = threading.Event(), threading.Event()
+
+    def hang(path: Path, batches: list[pa.RecordBatch]) -> None:
+        stands.set()
+        comes_back.wait()
+        write_segment(path, batches)
+
+    monkeypatch.setattr(export_worker, "write_segment", hang)
+    monkeypatch.setattr(keeper, "LEAVE_SECONDS", 0.05)
+    settings = JournalSettings(stop_timeout=50_000, conversion="thread")
+    config = Config(node=NodeSettings(data_dir=tmp_path), journal=settings)
+    store = open_store("rocks", tmp_path / "store")
+    node = Node(config, store)
+    await node.start()
+    await node.enqueue(("default", "orders"), [Draft(b"%d" % number) for number in range(20)])
+    exporting = asyncio.create_task(node.export())
+    assert await asyncio.to_thread(stands.wait, SECONDS)
+    behind = node.keeper.behind
+    await node.stop()  # were it to wait, it would wait for ever
+    store.close()
+    monkeypatch.undo()
+
+    store = open_store("rocks", tmp_path / "store")
+    again = Node(config, store)
+    await again.start()
+    comes_back.set()
+    with pytest.raises(LakeUnavailable, match="the node stops"):
+        await exporting
+    assert again.keeper.behind == behind, "nothing has left the store"
+    await again.export()
+    assert again.keeper.behind == 0
+    await again.stop()
     store.close()
     assert verify(tmp_path / "lake") == []
 

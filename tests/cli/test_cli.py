@@ -81,6 +81,42 @@ def test_config_check_of_a_file_does_not_look_at_the_environment_but_without_a_f
     assert run("config", "check", HOLDFAST_NODE_NODE_ID="bad").exit_code == 2
 
 
+def test_config_check_takes_its_file_as_other_commands_do(tmp_path: Path) -> None:
+    file = tmp_path / "good.toml"
+    file.write_text("[node]\nnode_id = 3\n")
+    done = run("config", "check", "--config", str(file))
+    assert (done.exit_code, "1 settings given" in done.stderr) == (0, True)
+    assert run("config", "check", "--config", str(file), HOLDFAST_NODE_NODE_ID="bad").exit_code == 2, (
+        "as serve finds it"
+    )
+    twice = run("config", "check", str(file), "--config", str(file))
+    assert (twice.exit_code, "Give the file once" in twice.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('[http]\nlisten = "0.0.0.0:0"\n', "HTTP cannot listen on 0.0.0.0"),
+        ('[mqtt]\nlisten = "0.0.0.0:0"\n', "MQTT cannot listen on 0.0.0.0"),
+        ('[mqtt]\ntls_listen = "127.0.0.1:0"\n', "it needs tls.certificate_file"),
+    ],
+)
+def test_where_it_may_not_listen_serve_changes_nothing_and_config_check_says_so(
+    tmp_path: Path, text: str, problem: str
+) -> None:
+    file = tmp_path / "holdfast.toml"
+    file.write_text(text)
+    refused = run_for_real("serve", "--config", str(file), "--data-dir", str(tmp_path / "data"))
+    assert (refused.returncode, problem in refused.stderr) == (2, True)
+    assert not (tmp_path / "data").exists()
+    done = run("config", "check", "--config", str(file))
+    assert (done.exit_code, problem in done.stderr) == (2, True)
+    assert (
+        run("config", "check", "--config", str(file), HOLDFAST_MQTT_ENABLED="no", HOLDFAST_HTTP_ENABLED="no").exit_code
+        == 0
+    )
+
+
 def test_config_check_of_a_bad_file_names_the_setting_the_range_and_the_error_code(tmp_path: Path) -> None:
     file = tmp_path / "bad.toml"
     file.write_text("[node]\nnode_id = 5000\n")

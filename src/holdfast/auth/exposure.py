@@ -1,6 +1,7 @@
 """No listening beyond loopback without credentials, and no calls by web pages from elsewhere.
 
-A front calls `check` with its address before it binds. A broker that was tried out on a laptop and then started on a
+A server calls `check_fronts` before it makes or opens anything, and a front calls `check` with its address before it
+binds. A broker that was tried out on a laptop and then started on a
 server must not be open to the world because nobody thought of it.
 
 Loopback alone does not keep a browser out: any page may make it call 127.0.0.1, by a form, a script or a WebSocket, and
@@ -16,15 +17,39 @@ from functools import lru_cache
 import structlog
 
 from holdfast.auth.principal import Principal
-from holdfast.config import AuthSettings
-from holdfast.errors import CrossOrigin, ExposureRefused
+from holdfast.config import AuthSettings, Config
+from holdfast.config.kinds import split_address
+from holdfast.errors import CrossOrigin, ExposureRefused, InvalidConfig
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+EVERYWHERE = "all interfaces"
 
 
 def has_credentials(auth: AuthSettings) -> bool:
     """Whether anything is configured by which a caller can show who it is."""
     return auth.users_file is not None or auth.key_file is not None or bool(auth.token_secret)
+
+
+def check_fronts(config: Config) -> None:
+    """Raises what will keep a front that is switched on from listening, whatever else there is."""
+    addresses = [("HTTP", config.http.listen)] if config.http.enabled else []
+    if config.mqtt.enabled:
+        addresses.append(("MQTT", config.mqtt.listen))
+        if config.mqtt.tls_listen:
+            addresses.append(("MQTT", config.mqtt.tls_listen))
+            if config.tls.certificate_file is None:
+                raise InvalidConfig(
+                    field="mqtt.tls_listen", value=config.mqtt.tls_listen, problem="it needs tls.certificate_file"
+                )
+    for front, address in addresses:
+        host = split_address(address)[0]
+        if _is_refused(config.auth, host):
+            raise ExposureRefused(front=front, address=host or EVERYWHERE)
+
+
+def _is_refused(auth: AuthSettings, host: str) -> bool:
+    return not (is_loopback(host) or has_credentials(auth) or auth.insecure)
 
 
 def check(auth: AuthSettings, host: str, *, front: str, tls: bool) -> None:
@@ -34,15 +59,15 @@ def check(auth: AuthSettings, host: str, *, front: str, tls: bool) -> None:
     """
     if is_loopback(host):
         return
-    address = host or "all interfaces"
+    address = host or EVERYWHERE
+    if _is_refused(auth, host):
+        raise ExposureRefused(front=front, address=address)
     if has_credentials(auth):
         if not tls:
             log.warning(
                 "without TLS: passwords, tokens and messages can be read on the way", front=front, address=address
             )
         return
-    if not auth.insecure:
-        raise ExposureRefused(front=front, address=address)
     log.warning("insecure: everybody who reaches this address may do everything", front=front, address=address)
 
 

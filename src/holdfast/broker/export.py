@@ -115,18 +115,20 @@ def _wall_clock() -> int:
     return time.time_ns() // 1000
 
 
-def _go_on(_step: str) -> None:
+def _pass(_step: str) -> None:
     """Tests die here."""
 
 
 class _Windows:
-    """The windows of some blocks, read anew each time they are gone through."""
+    """The windows of some blocks, read anew each time they are gone through. `go_on` raises if nobody wants them."""
 
-    def __init__(self, reader: BlockReader, first_block: int, last_block: int) -> None:
+    def __init__(self, reader: BlockReader, first_block: int, last_block: int, go_on: Callable[[], None]) -> None:
         self._reader, self._first_block, self._last_block = reader, first_block, last_block
+        self._go_on = go_on
 
     def __iter__(self) -> Iterator[Raw]:
         for window in self._reader.windows(self._first_block, self._last_block):
+            self._go_on()
             yield Raw(*self._reader.raw(window))
 
 
@@ -144,7 +146,7 @@ class Exporter:
         *,
         converter: Converter | None = None,
         clock: Callable[[], int] = _wall_clock,
-        reached: Callable[[str], None] = _go_on,
+        reached: Callable[[str], None] = _pass,
     ) -> None:
         self.journal = directory / "journal"
         self._store = store
@@ -155,7 +157,8 @@ class Exporter:
         self._segment_rows = segment_rows
         self._segment_bytes = segment_bytes
         self._clock = clock
-        self._reached = reached
+        self._step_reached = reached
+        self._given_up = False
         self._manifest = Manifest(manifest_path(self.journal, node))
         self._exported_lsn = 0  # what the store says has left it
         self._unsettled = True  # the lake must be looked at before it is written
@@ -232,8 +235,18 @@ class Exporter:
             log.warning("the lake's last segment is not as it was written", segment=last.segment, size_bytes=size_bytes)
 
     def give_up(self) -> None:
-        """From another thread: end the segment under way without it, if a process converts it."""
+        """From another thread: write no more of the segment under way. What hangs in the system is not ended by this,
+        but goes no further: the lake may be somebody else's by then."""
+        self._given_up = True
         self._converter.give_up()
+
+    def _go_on(self) -> None:
+        if self._given_up:
+            raise LakeUnavailable(path=self.journal, problem="the node stops before the segment is written")
+
+    def _reached(self, step: str) -> None:
+        self._step_reached(step)
+        self._go_on()
 
     def close(self) -> None:
         """End the process that converts, if there is one."""
@@ -345,7 +358,7 @@ class Exporter:
         first_block, last_block = after_block + 1, plan.last_block
         converter = self._converter if plan.rows >= FEW_ROWS else self._here
         aside = self._aside / f"{self._node:04d}-{first_block:019d}-{last_block:019d}.parquet"
-        windows = _Windows(self._reader, first_block, last_block)
+        windows = _Windows(self._reader, first_block, last_block, self._go_on)
         with self._lake_errors():
             self._aside.mkdir(exist_ok=True)
             try:

@@ -26,6 +26,7 @@ import pyarrow as pa
 import structlog
 
 from holdfast.broker.export_segment import digest, record_batch, sync, write_segment
+from holdfast.broker.pandas_free import leave_pandas_out
 from holdfast.core.columns import Columns
 from holdfast.core.journal import Fetch, decoded, read_block
 from holdfast.core.records import Message, read_messages
@@ -135,7 +136,7 @@ class InThread:
         )
 
     def give_up(self) -> None:
-        """It is in nobody's hands but its own, and does not take long."""
+        """It is in nobody's hands but its own: the windows it is given end it."""
 
     def close(self) -> None:
         """Nothing is open."""
@@ -284,6 +285,7 @@ def main() -> None:
     """`python -m holdfast.broker.export_worker`: segments, one after another, from standard input."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a service manager sends it to all: the node says when it is over
     os.nice(NICE)
+    leave_pandas_out()
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     here = InThread()
     while True:

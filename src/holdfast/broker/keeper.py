@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
+from queue import SimpleQueue
+from threading import Thread
 from typing import Any, TypeVar
 
 import structlog
@@ -26,6 +28,7 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 _Result = TypeVar("_Result")
 
 RETRY_SECONDS = 5.0  # after an export that failed: a full disk or a lake that is away
+LEAVE_SECONDS = 2.0  # for the thread to see that the export was given up, before it is taken for stuck in the system
 
 
 class Keeper:
@@ -50,7 +53,7 @@ class Keeper:
             self._settings.segment_bytes,
             converter=self._converter(),
         )
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="holdfast-export")
+        self._thread = _Thread()
         self._under_way: Future[Any] | None = None
         self._wanted = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
@@ -170,5 +173,43 @@ class Keeper:
         await asyncio.to_thread(self._end)
 
     def _end(self) -> None:
-        self._thread.shutdown(wait=True)
-        self._exporter.close()
+        if self._thread.end(LEAVE_SECONDS):
+            self._exporter.close()
+        else:
+            log.warning("the lake does not answer; what hangs there is left behind")
+
+
+class _Thread:
+    """Does what it is given, one after another. Nobody has to wait for it, the end of the process neither: a disk that
+    hangs can keep it for ever."""
+
+    def __init__(self) -> None:
+        self._orders: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread = Thread(target=self._serve, name="holdfast-export", daemon=True)
+        self._thread.start()
+
+    def submit(self, function: Callable[..., _Result], *args: int | bool) -> Future[_Result]:
+        future: Future[_Result] = Future()
+
+        def work() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                result = function(*args)
+            except BaseException as error:  # noqa: BLE001 - whoever waits for it hears of it
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        self._orders.put(work)
+        return future
+
+    def end(self, seconds: float) -> bool:
+        """Take no more. False: what is under way does not end in time."""
+        self._orders.put(None)
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def _serve(self) -> None:
+        while (work := self._orders.get()) is not None:
+            work()

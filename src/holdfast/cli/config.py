@@ -47,17 +47,25 @@ def show(origin: bool, output: str, config_path: Path | None, **flags: object) -
 
 @config.command()
 @click.argument("file", required=False, type=click.Path(path_type=Path, dir_okay=False))
-def check(file: Path | None) -> None:
+@config_file
+def check(file: Path | None, config_path: Path | None) -> None:
     """Check FILE by itself, or without FILE the configuration as `holdfast serve` would find it now.
 
+    With --config it is the configuration as `holdfast serve --config` would find it: the environment counts too.
+
     Says what is wrong and ends with exit code 2, or says how many settings differ from their defaults. Certificates
-    are looked at too, where the server's libraries are installed.
+    are looked at too, where the server's libraries are installed, and unless it is FILE by itself also whether the
+    server may listen where it is told to.
     """
-    loaded = load(file, {} if file else os.environ)
+    if file is not None and config_path is not None:
+        raise click.UsageError("Give the file once: as FILE, or with --config.")
+    loaded = load(file or config_path, {} if file else os.environ)
     if not missing():
-        from holdfast.auth import tls  # noqa: PLC0415 - it needs them
+        from holdfast.auth import exposure, tls  # noqa: PLC0415 - they need them
 
         tls.server_context(loaded.tls)
+        if file is None:  # else the environment may have the credentials that a file by itself has not
+            exposure.check_fronts(loaded)
     changed = sum(origin != "default" for origin in loaded.origins.values())
     show_note(
         f"The configuration is good: {changed} settings given, {len(loaded.origins) - changed} at their defaults."

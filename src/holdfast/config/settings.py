@@ -265,8 +265,8 @@ class JournalSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     stop_timeout: Annotated[int, Duration(0, 10 * MINUTE)] = 5 * SECOND
     """How long a node that stops waits for the segment that is being written. Then the process that converts it is
-    killed, and the next start writes it. 5 s are enough for a full one and leave the rest of node.shutdown_timeout to
-    connections."""
+    killed, a thread that a hanging disk keeps is left behind, and the next start writes the segment. 5 s are enough for
+    a full one and leave the rest of node.shutdown_timeout to connections."""
 
     segment_rows: Annotated[int, Count(1, 10_000_000)] = 500_000
     """A segment is closed at this many records, however small they are. Columns of 500,000 rows take about 100 MiB in
