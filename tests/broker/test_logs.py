@@ -6,8 +6,9 @@ import asyncio
 
 import pytest
 
+from holdfast.broker import log_calls
 from holdfast.broker.node import Node
-from holdfast.core.commands import Draft
+from holdfast.core.commands import CursorRange, Draft
 from holdfast.core.queue import GroupKind
 from holdfast.core.records import Extra
 from holdfast.errors import CursorOutOfRange, InvalidArgument
@@ -44,6 +45,55 @@ async def test_a_range_read_again_is_the_same(node: Node) -> None:
     again = await node.cursor_read(LOG, "g", 1, 1, until=5)
     assert [m.id for m in again.messages] == [m.id for m in first.messages]
     assert again.next_seq == first.next_seq == 5
+
+
+async def passes_while(work: asyncio.Task[CursorRange]) -> int:
+    """How often the loop comes to others while something is done."""
+    passes = 0
+    while not work.done():
+        passes += 1
+        await asyncio.sleep(0)
+    return passes
+
+
+async def test_a_long_range_is_read_in_pieces_so_that_others_are_served_meanwhile(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_calls, "PIECE", 100)
+    await fill(node, 1000, partitions=1)
+    read = asyncio.create_task(node.cursor_read(LOG, "g", 0, limit=950))
+    assert await passes_while(read) > 9
+    found = await read
+    assert [message.payload for message in found.messages] == [b"%04d" % i for i in range(950)]
+    assert (found.next_seq, found.high) == (951, 1001)
+    assert len((await node.cursor_read(LOG, "g", 0, 951)).messages) == 50
+    assert len((await node.cursor_read(LOG, "g", 0, 901, until=950)).messages) == 49
+    assert len((await node.cursor_read(LOG, "g", 0, limit=1000, max_bytes=4 * 333)).messages) == 333
+
+
+async def test_a_range_whose_group_goes_on_while_it_is_read_ends_there(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_calls, "PIECE", 100)
+    await fill(node, 1000, partitions=1)
+    read = asyncio.create_task(node.cursor_read(LOG, "g", 0, limit=1000))
+    await asyncio.sleep(0)
+    await node.cursor_commit(LOG, "g", 0, 900)
+    found = await read
+    assert 100 <= len(found.messages) < 1000
+    assert found.next_seq == len(found.messages) + 1
+
+
+async def test_a_group_that_is_deleted_while_it_is_read_does_not_come_back(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_calls, "PIECE", 100)
+    await fill(node, 1000, partitions=1)
+    read = asyncio.create_task(node.cursor_read(LOG, "g", 0, limit=1000))
+    await asyncio.sleep(0)
+    await node.delete_group(LOG, "g")
+    assert 100 <= len((await read).messages) < 1000
+    assert not node.queue(LOG).groups
 
 
 async def test_bytes_are_bounded_over_all_partitions(node: Node) -> None:

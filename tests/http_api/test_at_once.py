@@ -7,6 +7,7 @@ import gc
 import json
 import threading
 import weakref
+from base64 import b64encode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -26,9 +27,11 @@ from holdfast.config.settings import AuthSettings, LimitSettings, RateSettings
 from holdfast.core.commands import Draft
 from holdfast.errors import DiskFull
 from holdfast.http_api import HttpFront, at_once, heads
+from holdfast.http_api import connection as connection_module
 from holdfast.http_api.connection import Connection
 from holdfast.store.faulty import Fault, FaultyStore
 from holdfast.store.memory import MemoryStore
+from tests.auth.rig import settings, user, write_users
 from tests.http_api.conftest import config_for, until
 
 JOBS = ("default", "jobs")
@@ -495,3 +498,141 @@ async def test_a_connection_that_was_closed_is_gone_with_all_it_remembered(rig: 
         await until(lambda: known() is None)
     finally:
         gc.enable()
+
+
+# --- heads and bodies that come apart -------------------------------------------------------------------------------
+
+
+def apart(data: bytes) -> tuple[bytes, bytes]:
+    """A request as many clients write it: first its head, then its body."""
+    head, _, body = data.partition(b"\r\n\r\n")
+    return head + b"\r\n\r\n", body
+
+
+async def begun(rig: Rig, wire: Wire, data: bytes) -> Connection:
+    """The connection, when the beginning of a request is there and the rest is not."""
+    wire.writer.write(data)
+    (connection,) = rig.connections
+    await until(lambda: connection._parts)
+    return connection
+
+
+async def test_a_body_that_comes_after_its_head_is_served_at_once_too(rig: Rig) -> None:
+    async with rig.wire() as wire:
+        await wire.ask(*apart(post(message())))
+        for number in range(1, 4):
+            head, body = apart(post(message("in parts")))
+            connection = await begun(rig, wire, head)
+            wire.writer.write(body[:5])
+            missing = len(body) - 5
+            await until(lambda: connection._missing == missing)  # noqa: B023 - at once
+            assert (await wire.ask(body[5:])).status == 200
+            assert rig.served == number
+            assert connection._rest_timer is None
+        assert rig.depth() == 4
+
+
+async def test_what_comes_too_late_goes_the_ordinary_way(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_module, "REST_SECONDS", 0.0)
+    async with rig.wire() as wire:
+        await wire.ask(post(message()))
+        for _ in range(2):
+            head, body = apart(post(message("late")))
+            wire.writer.write(head)
+            await until(lambda: rig.front.api.working == 1)
+            assert (await wire.ask(body)).status == 200
+        assert (rig.served, rig.depth()) == (0, 3)
+        assert (await wire.ask(post(message()))).status == 200
+        assert rig.served == 1
+
+
+async def test_a_body_that_never_comes_times_out_as_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_module, "REST_SECONDS", 0.0)
+    async with serving(config_for(tmp_path, body_timeout=100 * MILLISECOND), monkeypatch) as rig, rig.wire() as wire:
+        await wire.ask(post(message()))
+        late = await wire.ask(apart(post(message()))[0])
+        assert (late.status, late.json["code"]) == (408, "request_timeout")
+        assert rig.depth() == 1
+
+
+async def test_what_comes_behind_a_body_that_came_apart_is_answered_in_order(rig: Rig) -> None:
+    async with rig.wire() as wire:
+        await wire.ask(post(message("0")))
+        head, body = apart(post(message("1")))
+        await begun(rig, wire, head)
+        wire.writer.write(body + post(message("2")) + post(message("3")))
+        assert [(await wire.answer()).status for _ in range(3)] == [200, 200, 200]
+        assert [m.payload for _, m, _ in (await rig.node.browse(JOBS, 10)).messages] == [b"0", b"1", b"2", b"3"]
+
+
+async def test_a_long_body_is_not_kept_for_it(rig: Rig) -> None:
+    async with rig.wire() as wire:
+        await wire.ask(post(message()))
+        head, body = apart(post(message("x" * connection_module.REST_BYTES_MAX)))
+        wire.writer.write(head)
+        await until(lambda: rig.front.api.working == 1)
+        assert (await wire.ask(body)).status == 200
+        assert (rig.served, rig.depth()) == (0, 2)
+
+
+async def test_a_client_that_goes_before_the_rest_leaves_nothing(rig: Rig) -> None:
+    async with rig.wire() as wire:
+        await wire.ask(post(message()))
+        connection = await begun(rig, wire, apart(post(message()))[0])
+    await until(lambda: not rig.connections)
+    assert connection._parts == []
+    assert (rig.served, rig.depth(), rig.front.api.working) == (0, 1, 0)
+
+
+async def test_a_server_that_stops_takes_what_has_begun(rig: Rig) -> None:
+    async with rig.wire() as wire:
+        await wire.ask(post(message()))
+        head, body = apart(post(message()))
+        connection = await begun(rig, wire, head)
+        connection.shutdown()
+        last = await wire.ask(body)
+        assert (last.status, last.headers["connection"]) == (200, "close")
+        assert await wire.reader.read() == b""
+        assert (rig.served, rig.depth()) == (0, 2)
+
+
+# --- passwords ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_password_is_asked_for_each_time_and_served_at_once_while_it_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write_users(tmp_path / "users.json", user("shop", "open sesame", "produce:jobs"))
+    config = msgspec.structs.replace(config_for(tmp_path), auth=settings(users_file=file))
+    async with serving(config, monkeypatch) as rig, rig.wire() as wire:
+
+        async def ask(password: str, path: str = PATH) -> int:
+            shown = b64encode(f"shop:{password}".encode()).decode()
+            return (await wire.ask(post(message(), path, f"authorization: Basic {shown}\r\n"))).status
+
+        assert [await ask("open sesame") for _ in range(3)] == [200] * 3
+        assert rig.served == 2
+        assert [await ask("open sesam") for _ in range(2)] == [401] * 2
+        assert rig.served == 2, "what is wrong is checked in full, and throttled"
+        others = "/api/v1/queues/others/messages"
+        assert [await ask("open sesame", others) for _ in range(2)] == [403] * 2
+        assert rig.served == 3
+
+        write_users(file, user("shop", "another", "produce:jobs"))
+        assert [await ask("open sesame") for _ in range(2)] == [401] * 2
+        assert [await ask("another") for _ in range(2)] == [200] * 2
+        write_users(file, user("shop", "another", "consume:jobs"))
+        assert [await ask("another") for _ in range(2)] == [403] * 2
+        assert rig.depth() == 5
+
+
+async def test_a_password_that_was_checked_long_ago_is_checked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write_users(tmp_path / "users.json", user("shop", "open sesame", "produce:jobs"))
+    auth = settings(users_file=file, password_cache_age=0)
+    config = msgspec.structs.replace(config_for(tmp_path), auth=auth)
+    async with serving(config, monkeypatch) as rig, rig.wire() as wire:
+        headers = f"authorization: Basic {b64encode(b'shop:open sesame').decode()}\r\n"
+        assert [(await wire.ask(post(message(), headers=headers))).status for _ in range(2)] == [200] * 2
+        assert (rig.served, rig.depth()) == (0, 2)

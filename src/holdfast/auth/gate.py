@@ -160,6 +160,16 @@ class Gate:
         self._refresh(now)
         return _recall(self._tokens, self._digest(b"token", text.encode(errors="surrogatepass")), now)
 
+    def recall_password(self, username: str, password: bytes) -> Principal | None:
+        """Who the caller is if the password was found to be the user's not long ago; None: ask `password`."""
+        if not self.required:
+            return self._anonymous
+        if password.startswith(b"eyJ"):  # perhaps a token
+            return None
+        now = self._clock()
+        self._refresh(now)
+        return _recall(self._logins, self._login_digest(username, password), now)
+
     async def password(self, username: str, password: str | bytes, peer: str) -> Principal:
         """Who the caller is if the password is the user's. Raises Unauthenticated or LoginThrottled."""
         if not self.required:
@@ -175,7 +185,7 @@ class Gate:
             raise Unauthenticated(problem="this server has no users")
         if len(raw) > self._settings.password_bytes_max or len(username) > users.NAME_BYTES_MAX:
             raise Unauthenticated(problem=_WRONG)
-        digest = self._digest(b"login", username.encode(errors="surrogatepass"), raw)
+        digest = self._login_digest(username, raw)
         if (principal := _recall(self._logins, digest, now)) is not None:
             return principal
         try:
@@ -314,6 +324,9 @@ class Gate:
         self.audit.record(None, act, setting, "ok", front="node", added=added, removed=removed, changed=changed)
 
     # --- small things -----------------------------------------------------------------------------------------------
+
+    def _login_digest(self, username: str, password: bytes) -> bytes:
+        return self._digest(b"login", username.encode(errors="surrogatepass"), password)
 
     def _digest(self, purpose: bytes, *parts: bytes) -> bytes:
         """What something is remembered by: it says nothing about it to anybody who reads this memory later."""

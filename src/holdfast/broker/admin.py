@@ -392,13 +392,18 @@ def cursor_read(
     now: int,
     until: int = 0,
     one_at_least: bool = True,
+    create: bool = True,
 ) -> CursorRange:
-    """A range of sequences, from `first` or where the cursor stands, up to `until` or the end.
+    """A range of sequences, from `first` or where the cursor stands, up to `until` or the end. The group appears if it
+    is new, unless `create` is false.
 
     In pieces: a step begins anew for every record it lacks, so one for all of a long range would read it many times.
     """
-    queue = engine.queue(name, now, create=True)
-    engine.ensure_group(queue, group, GroupKind.CURSOR, now)
+    queue = engine.queue(name, now, create=create)
+    if create:
+        engine.ensure_group(queue, group, GroupKind.CURSOR, now)
+    else:
+        engine.group(queue, group)
     shard = _shard_of(queue, partition)
     at = shard.cursors[group].head.committed + 1 if first <= 0 else first
     found: list[Message] = []

@@ -5,14 +5,43 @@ What is read is durable before it is answered, so that a range read again after 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from holdfast.broker import admin
 from holdfast.broker.admin import CursorEnd
 from holdfast.broker.calls import Calls
 from holdfast.broker.catalog import QueueName
+from holdfast.broker.engine import Engine
 from holdfast.core.commands import CursorRange
-from holdfast.errors import InvalidArgument
+from holdfast.core.records import Message
+from holdfast.errors import (
+    CursorOutOfRange,
+    GroupNotFound,
+    InvalidArgument,
+    QueueNotFound,
+    StoreUnavailable,
+    WrongGroupKind,
+)
+
+PIECE = 1_024
+"""Messages that are read in one go: some 5 ms, in which nobody else is served."""
+
+
+class _Wish(NamedTuple):
+    """A range of one partition that somebody wants to read."""
+
+    name: QueueName
+    group: str
+    partition: int
+    until: int
+    limit: int
+    max_bytes: int
+    one_at_least: bool
+    create: bool
 
 
 class LogCalls(Calls):
@@ -58,17 +87,55 @@ class LogCalls(Calls):
         found: dict[int, CursorRange] = {}
         left, left_bytes = limit, min(max_bytes, self.config.limits.read_bytes)
         one_at_least = True
+        engine = self.engine
         for partition, (first, until) in ranges.items():
-            with self._guard() as engine:
-                got = admin.cursor_read(
-                    engine, name, group, partition, first, left, left_bytes, self.clock(), until, one_at_least
-                )
+            if found:
+                await asyncio.sleep(0)
+            wish = _Wish(name, group, partition, until, left, left_bytes, one_at_least, create=not found)
+            got = await self._cursor_read(engine, wish, first)
             found[partition] = got
             left -= len(got.messages)
             left_bytes = max(left_bytes - sum([len(message.payload) for message in got.messages]), 0)
             one_at_least = one_at_least and not got.messages
         await self._shown()
         return found
+
+    async def _cursor_read(self, engine: Engine, wish: _Wish, first: int) -> CursorRange:
+        """One range, in pieces, with others in between. If the group has gone or gone on meanwhile, what was read until
+        then is the answer, and the next read says why there is no more."""
+        found: list[Message] = []
+        whole: CursorRange | None = None
+        at, left_bytes = first, wish.max_bytes
+        while True:
+            piece = min(wish.limit - len(found), PIECE)
+            try:
+                with self._guard() as open_now:
+                    if open_now is not engine:
+                        raise StoreUnavailable(problem="it was opened anew before this was done")
+                    got = admin.cursor_read(
+                        engine,
+                        wish.name,
+                        wish.group,
+                        wish.partition,
+                        at,
+                        piece,
+                        left_bytes,
+                        self.clock(),
+                        wish.until,
+                        wish.one_at_least and not found,
+                        create=wish.create and whole is None,
+                    )
+            except (CursorOutOfRange, GroupNotFound, QueueNotFound, WrongGroupKind):
+                if whole is None:
+                    raise
+                return whole
+            found += got.messages
+            whole = replace(got, messages=found)
+            left_bytes -= sum([len(message.payload) for message in got.messages])
+            if len(got.messages) < piece or len(found) >= wish.limit or left_bytes <= 0:
+                return whole
+            at = got.next_seq
+            await asyncio.sleep(0)
 
     def _check_read(self, limit: int, max_bytes: int, ranges: Mapping[int, tuple[int, int]]) -> None:
         limits = self.config.limits

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import binascii
 from base64 import b64decode
 
 from starlette.types import Scope
@@ -28,9 +27,15 @@ def recognize(gate: Gate, scope: Scope, headers: dict[bytes, bytes]) -> Principa
     if authorization is None:
         return _uncredentialed(gate, scope)
     scheme, _, value = authorization.partition(b" ")
-    if scheme.lower() != b"bearer" or not value.isascii():
-        return None
-    return gate.recall(value.strip().decode("ascii"))
+    try:
+        match scheme.lower():
+            case b"bearer":
+                return gate.recall(value.strip().decode("ascii"))
+            case b"basic":
+                return gate.recall_password(*_user_and_password(value))
+    except ValueError:
+        pass  # `identify` says what is wrong with it
+    return None
 
 
 def check_browser(gate: Gate, principal: Principal, headers: dict[bytes, bytes]) -> None:
@@ -49,6 +54,14 @@ def _text(header: bytes | None) -> str | None:
     return None if header is None else header.decode("latin-1")
 
 
+def _user_and_password(value: bytes) -> tuple[str, bytes]:
+    """Raises ValueError if it is none."""
+    user, colon, password = b64decode(value.strip(), validate=True).partition(b":")
+    if not colon:
+        raise ValueError("there is no colon")
+    return user.decode(), password
+
+
 async def _credentials(gate: Gate, scope: Scope, headers: dict[bytes, bytes]) -> Principal:
     """A token or a password in `Authorization`, else a client certificate, else nobody in particular."""
     authorization = headers.get(b"authorization")
@@ -61,10 +74,8 @@ async def _credentials(gate: Gate, scope: Scope, headers: dict[bytes, bytes]) ->
         if scheme.lower() == b"bearer":
             return await gate.token(value.strip().decode("ascii"), peer)
         if scheme.lower() == b"basic":
-            user, colon, password = b64decode(value.strip(), validate=True).partition(b":")
-            if colon:
-                return await gate.password(user.decode(), password, peer)
-    except (UnicodeDecodeError, binascii.Error):
+            return await gate.password(*_user_and_password(value), peer)
+    except ValueError:
         pass
     raise Unauthenticated(problem="the Authorization header is neither Bearer and a token nor Basic and user:password")
 

@@ -34,6 +34,12 @@ if TYPE_CHECKING:
 _Shape = TypeVar("_Shape")
 
 ID_MAX = (1 << 63) - 1
+
+APART_BYTES = 256 << 10
+APART_MESSAGES = 1_000
+"""A body, or an answer, of more than this is read or made on a thread: it takes 5 ms or more, up to 50, and whoever
+else calls would wait for it."""
+
 QUEUE_TOPIC = "$queue/"
 _JSON = {"application/json", ""}
 
@@ -212,6 +218,10 @@ class Call:
         elif (kind := self.content_type) not in _JSON and not kind.endswith("+json"):
             raise MediaTypeUnsupported(given=kind, allowed="application/json")
         return decode(decoder.decode, raw)
+
+    async def apart(self, much: bool, make: Callable[[], _Shape]) -> _Shape:
+        """What `make` makes, on a thread if it is much work. It may touch nothing that others have, too."""
+        return await asyncio.to_thread(make) if much else make()
 
     async def kept(self, pledge: Pledge) -> Answer:
         """What was promised, when it may be given."""

@@ -2,7 +2,9 @@
 
 HTTP/1.1: it bounds the number of connections, the size of a request's head and the time it may take, and it tells a
 request that runs while further ones wait behind it (pipelining) that its client has gone. A request whose like was
-there before is served at once (at_once.py), past uvicorn; what comes before its answer is held until then.
+there before is served at once (at_once.py), past uvicorn; what comes before its answer is held until then. Many clients
+send the head and the body apart: the rest of such a request is waited for, but only for a moment. Whatever does not fit
+is given to uvicorn from its first byte on.
 
 WebSocket: its application is told the subject of the client's certificate, and can end the connection at once: ASGI
 knows no way to get rid of a client that does not read.
@@ -30,6 +32,13 @@ if TYPE_CHECKING:
     from holdfast.http_api.app import Api
 
 
+REST_BYTES_MAX = 64 << 10
+"""Of a request that is kept until all of it is here: as much as uvicorn takes before it pauses a client."""
+
+REST_SECONDS = 1.0
+"""How long the rest is waited for. What takes longer is uvicorn's business, and `http.body_timeout`'s."""
+
+
 class Connection(HttpToolsProtocol):
     """See the module."""
 
@@ -54,6 +63,9 @@ class Connection(HttpToolsProtocol):
         self._scope: Scope = {}  # of requests that are served at once: the same for all
         self._at_once = False  # one is under way
         self._held = b""  # what came meanwhile
+        self._parts: list[bytes] = []  # of a request that is served at once when all of it is here
+        self._missing = 0
+        self._rest_timer: asyncio.TimerHandle | None = None
         self._last = False  # the server stops: it is the last one
         self._answered_at = 0.0
         self._usual_headers: list[tuple[bytes, bytes]] | None = None
@@ -78,7 +90,7 @@ class Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._unwatch_head()
-        for timer in (self._linger_timer, self._abort_timer):
+        for timer in (self._linger_timer, self._abort_timer, self._rest_timer):
             if timer is not None:
                 timer.cancel()
         if self._running is not None and not self._running.response_complete:
@@ -91,7 +103,7 @@ class Connection(HttpToolsProtocol):
     def _forget(self) -> None:
         """Keep nothing of what the client sent, and let the connection go at once: heads have tokens in them, and what
         refers to itself stays in memory until somebody looks for such things, which is seldom."""
-        self._heads, self._held, self._scope = [], b"", {}
+        self._heads, self._held, self._scope, self._parts = [], b"", {}, []
         self.pipeline.clear()
         running: RequestResponseCycle | None = self._running
         if running is None or running.response_complete:  # else it is told so when it ends
@@ -106,8 +118,9 @@ class Connection(HttpToolsProtocol):
         Requests that are served at once do not stop the timer, which costs more than to look here when the last was.
         """
         left = self._answered_at + self.timeout_keep_alive - self.loop.time()
-        if self._at_once or left > 0:
-            left = self.timeout_keep_alive if self._at_once else left
+        busy = self._at_once or bool(self._parts)
+        if busy or left > 0:
+            left = self.timeout_keep_alive if busy else left
             self.timeout_keep_alive_task = self.loop.call_later(left, self.timeout_keep_alive_handler)
             return
         super().timeout_keep_alive_handler()
@@ -136,16 +149,30 @@ class Connection(HttpToolsProtocol):
             self._held += data
             self.flow.pause_reading()
             return
+        if self._parts:
+            self._missing -= len(data)
+            self._parts.append(data)
+            if self._missing > 0:
+                return
+            data = self._taken_parts()
         self._raw_head = b""
         before: RequestResponseCycle | None = self.cycle
         if self._between and (before is None or before.response_complete) and not self.flow.write_paused:
             for head in self._heads:
                 if data.startswith(head.prefix):
-                    if (start := head.body_at(data)) and self._begin(head, data[start:]):
+                    start, missing = head.body_at(data)
+                    if missing and len(data) + missing <= REST_BYTES_MAX:
+                        self._wait_for_rest(data, missing)
+                        return
+                    if start and not missing and self._begin(head, data[start:]):
                         return
                     break
             else:
                 self._raw_head = data[: data.find(b"\r\n\r\n") + 4]
+        self._feed(data)
+
+    def _feed(self, data: bytes) -> None:
+        """The ordinary way."""
         self._fed_bytes = len(data)
         super().data_received(data)
         if self._in_head and not self.transport.is_closing():
@@ -154,6 +181,26 @@ class Connection(HttpToolsProtocol):
                 self._head_too_large()
             elif self._head_timer is None:  # most heads arrive whole, and need none
                 self._watch_head()
+
+    def _wait_for_rest(self, data: bytes, missing: int) -> None:
+        if self._head_timer is not None:
+            self._unwatch_head()
+        self._parts, self._missing = [data], missing
+        self._rest_timer = self.loop.call_later(REST_SECONDS, self._give_up_rest)
+
+    def _taken_parts(self) -> bytes:
+        data, self._parts = b"".join(self._parts), []
+        if self._rest_timer is not None:
+            self._rest_timer.cancel()
+            self._rest_timer = None
+        return data
+
+    def _give_up_rest(self) -> None:
+        """It takes too long, or the server stops."""
+        data = self._taken_parts()
+        if not self.transport.is_closing():
+            self._raw_head = b""
+            self._feed(data)
 
     def _begin(self, head: Head, body: bytes) -> bool:
         """Serve a request at once, if it can be."""
@@ -217,8 +264,10 @@ class Connection(HttpToolsProtocol):
         """The server stops: no more requests over this connection."""
         if self._at_once:
             self._last = True
-        else:
-            super().shutdown()
+            return
+        if self._parts:
+            self._give_up_rest()
+        super().shutdown()
 
     def on_message_begin(self) -> None:
         self._between = False

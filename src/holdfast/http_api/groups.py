@@ -18,7 +18,7 @@ from holdfast.errors import (
 )
 from holdfast.http_api.answers import ARROW, Answer, answer
 from holdfast.http_api.arrow import MEDIA_TYPE
-from holdfast.http_api.call import ID_MAX, Call, duration
+from holdfast.http_api.call import APART_MESSAGES, ID_MAX, Call, duration
 from holdfast.http_api.columns import MESSAGES, choose, write_messages
 from holdfast.http_api.routes import Right, Routes
 from holdfast.http_api.shapes import show_group, show_message
@@ -123,18 +123,25 @@ async def read(call: Call) -> Answer:
             "lost_to": found.lost_to,
         }
         headers = [(b"holdfast-" + name.replace("_", "-").encode(), b"%d" % fact) for name, fact in facts.items()]
-        rows = [(wish.partition, message) for message in found.messages]
-        return Answer(write_messages(rows, facts, columns), 200, ARROW, headers)
-    return answer(
-        wire.CursorRange(
-            messages=[show_message(message, wish.partition, wish.encoding) for message in found.messages],
-            next=found.next_seq,
-            committed=found.committed,
-            high=found.high,
-            lost_from=found.lost_from,
-            lost_to=found.lost_to,
-        )
-    )
+
+        def make() -> Answer:
+            rows = [(wish.partition, message) for message in found.messages]
+            return Answer(write_messages(rows, facts, columns), 200, ARROW, headers)
+    else:
+
+        def make() -> Answer:
+            return answer(
+                wire.CursorRange(
+                    messages=[show_message(message, wish.partition, wish.encoding) for message in found.messages],
+                    next=found.next_seq,
+                    committed=found.committed,
+                    high=found.high,
+                    lost_from=found.lost_from,
+                    lost_to=found.lost_to,
+                )
+            )
+
+    return await call.apart(len(found.messages) > APART_MESSAGES, make)
 
 
 @ROUTES(

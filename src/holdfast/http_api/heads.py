@@ -50,15 +50,17 @@ class Head:
         self.headers = headers
         self.admitted: Principal | None = None  # who was let in with it
 
-    def body_at(self, data: bytes) -> int:
-        """Where the body begins, if this is one whole request with this head and nothing else; 0 if it is not."""
+    def body_at(self, data: bytes) -> tuple[int, int]:
+        """Where the body begins, if this is one request with this head and nothing else, and how much of it has yet to
+        come; zeros if it is not."""
         at = len(self.prefix)
         end = data.find(b"\r", at, at + _DIGITS_MAX + 1)
         digits = data[at:end]
         if end < 0 or not digits.isdigit() or not data.startswith(self.suffix, end):
-            return 0
+            return 0, 0
         start = end + len(self.suffix)
-        return start if len(data) - start == int(digits) else 0
+        missing = int(digits) - (len(data) - start)
+        return (start, missing) if missing >= 0 else (0, 0)
 
 
 def parts(raw: bytes, headers: list[tuple[bytes, bytes]]) -> tuple[bytes, bytes] | None:

@@ -27,7 +27,7 @@ from holdfast.errors import (
 )
 from holdfast.http_api.answers import ARROW, Answer, Gather, Pledge, answer, item_error
 from holdfast.http_api.arrow import MEDIA_TYPE, read_drafts
-from holdfast.http_api.call import Call, decode, instant
+from holdfast.http_api.call import APART_BYTES, Call, decode, instant
 from holdfast.http_api.columns import write_messages
 from holdfast.http_api.payloads import HEADERS, read_form, read_raw
 from holdfast.http_api.routes import Right, Routes
@@ -81,6 +81,7 @@ def begin(call: Call, body: bytes) -> Pledge | Gather:
     wish = _wish(call, body)
     if wish.atomic or not wish.drafts:
         return _stored(call, wish)
+    wish.admit()
     return Gather(call.queue, wish.drafts, wish.answer)
 
 
@@ -120,7 +121,8 @@ async def enqueue(call: Call) -> Answer:
         return await store(call, [_identified(await read_raw(call), call, 0, 1)], {}, True, read_draft)
     if kind == FORM:
         return await store(call, [_identified(await read_form(call), call, 0, 1)], {}, True, read_draft)
-    return await call.kept(_stored(call, _wish(call, await call.body())))
+    body = await call.body()
+    return await call.kept(_stored(call, await call.apart(len(body) > APART_BYTES, lambda: _wish(call, body))))
 
 
 async def _enqueue_arrow(call: Call, atomic: bool) -> Answer:
@@ -197,6 +199,7 @@ async def store(
 
 
 def _stored(call: Call, wish: _Wish) -> Pledge:
+    wish.admit()
     receipt = call.node.enqueue_soon(call.queue, wish.drafts, PROTOCOL, atomic=wish.atomic)
     return Pledge(wish.answer(receipt), receipt.durability, len(wish.drafts), wish.size_bytes)
 
@@ -236,7 +239,10 @@ class _Wish:
         if atomic and errors:
             raise call.refused(errors)
         self.size_bytes = sum([len(draft.payload) for draft in self.drafts])
-        call.api.gate.admit(call.namespace, len(self.drafts), self.size_bytes)
+
+    def admit(self) -> None:
+        """Raises RateLimited if it is too much for now."""
+        self.call.api.gate.admit(self.call.namespace, len(self.drafts), self.size_bytes)
 
     def answer(self, receipt: Receipt) -> Answer:
         """What is to be answered when it is safe. Raises the first one's error if nothing was taken."""

@@ -7,12 +7,13 @@ from typing import Literal
 import msgspec
 
 from holdfast import wire
+from holdfast.broker.admin import Span
 from holdfast.errors import ArrowMissing, InvalidArgument, QueueNotFound
 from holdfast.http_api.answers import ARROW, Answer, answer
 from holdfast.http_api.arrow import MEDIA_TYPE
-from holdfast.http_api.call import ID_MAX, Call, instant
+from holdfast.http_api.call import APART_MESSAGES, ID_MAX, Call, instant
 from holdfast.http_api.columns import DELIVERIES, MESSAGES, Row, choose, write_rows
-from holdfast.http_api.conditions import read_conditions
+from holdfast.http_api.conditions import Test, read_conditions
 from holdfast.http_api.routes import Right, Routes
 from holdfast.http_api.shapes import show_view
 
@@ -92,7 +93,19 @@ async def browse(call: Call) -> Answer:
     known = DELIVERIES if deliveries else MESSAGES
     columns = choose([name for name in query.columns.split(",") if name], known)
     found = await call.node.browse_range(call.queue, partition, query.first, query.until, query.limit, query.max_bytes)
-    if call.accepts(MEDIA_TYPE):
+    as_arrow = call.accepts(MEDIA_TYPE)
+
+    def make() -> Answer:
+        return _shown(found, partition, query, columns, tests, as_arrow=as_arrow)
+
+    return await call.apart(len(found.messages) > APART_MESSAGES, make)
+
+
+def _shown(
+    found: Span, partition: int, query: RangeQuery, columns: list[str], tests: list[Test], *, as_arrow: bool
+) -> Answer:
+    deliveries = query.view == "deliveries"
+    if as_arrow:
         rows: list[Row] = (
             [(partition, message, standing) for message, standings in found.messages for standing in standings]
             if deliveries
@@ -100,7 +113,7 @@ async def browse(call: Call) -> Answer:
         )
         if tests:
             rows = [row for row in rows if all(test(row) for test in tests)]
-        body = write_rows(rows, {"next": found.next_seq}, columns, known)
+        body = write_rows(rows, {"next": found.next_seq}, columns, DELIVERIES if deliveries else MESSAGES)
         return Answer(body, 200, ARROW, [(b"holdfast-next", b"%d" % found.next_seq)])
     shown = [
         show_view(message, partition, standings, query.encoding)

@@ -25,6 +25,9 @@ CONSUMER_LENGTH_MAX = 255
 _durations = lru_cache(1_024)(duration)
 """Producers give the same few over and over."""
 
+SHARED_TEXT_MAX = 64
+"""What is longer is hardly one of a few, and not to be kept."""
+
 _raw_json = msgspec.json.Decoder(Raw).decode
 
 
@@ -44,15 +47,15 @@ def read_draft(item: wire.Draft, now: int, correlation_id: str | None) -> Draft:
     ttl = -1 if item.ttl is None else _durations(item.ttl, "ttl")
     if (
         correlation_id is None
-        and item.key is None
+        and (item.key is None or len(item.key) <= SHARED_TEXT_MAX)
+        and (content_type is None or len(content_type) <= SHARED_TEXT_MAX)
         and item.message_id is None
         and item.correlation_id is None
         and item.reply_to is None
         and not item.properties
     ):
-        return Draft(
-            payload, item.priority, deliver_at, ttl, NO_EXTRA if content_type is None else _typed(content_type)
-        )
+        plain = item.key is None and content_type is None
+        return Draft(payload, item.priority, deliver_at, ttl, NO_EXTRA if plain else _shared(item.key, content_type))
     extra = Extra(
         item.key,
         item.message_id,
@@ -64,10 +67,10 @@ def read_draft(item: wire.Draft, now: int, correlation_id: str | None) -> Draft:
     return Draft(payload, item.priority, deliver_at, ttl, extra)
 
 
-@lru_cache(maxsize=64)
-def _typed(content_type: str) -> Extra:
-    """The same for all messages that bring nothing but their type: a batch of those is stored in a short way."""
-    return Extra(content_type=content_type)
+@lru_cache(maxsize=1_024)
+def _shared(key: str | None, content_type: str | None) -> Extra:
+    """The same for all messages that bring nothing but this: a batch of those is stored in a short way."""
+    return Extra(key, content_type=content_type)
 
 
 def _payload(item: wire.Draft) -> tuple[bytes, str | None]:

@@ -24,7 +24,7 @@ from holdfast.errors import (
 )
 from holdfast.http_api.answers import Answer, answer
 from holdfast.http_api.arrow import MEDIA_TYPE, read_drafts
-from holdfast.http_api.call import Call
+from holdfast.http_api.call import APART_BYTES, Call
 from holdfast.http_api.routes import Right, Routes
 from holdfast.http_api.shapes import read_staged
 from holdfast.units import format_instant
@@ -76,20 +76,22 @@ async def stage(call: Call) -> Answer:
     name = (call.namespace, call.parameters[0])
     if call.content_type == MEDIA_TYPE:
         limit = call.api.config.limits.enqueue_max
-        batches: Batches = [
-            (query.queue, read_drafts(await call.body(), call.given_correlation_id, limit, sourced=True))
-        ]
+        body, correlation_id = await call.body(), call.given_correlation_id
+        drafts = await call.apart(
+            len(body) > APART_BYTES, lambda: read_drafts(body, correlation_id, limit, sourced=True)
+        )
+        batches: Batches = [(query.queue, drafts)]
         part, attempt, chunk = query.part, query.attempt, query.chunk
     else:
-        wish = await call.json(_stage)
-        batches = _read(call, wish)
+        body = await call.body()
+        wish, batches = await call.apart(len(body) > APART_BYTES, lambda: _read(call, body))
         part, attempt, chunk = wish.part, wish.attempt, wish.chunk
     if not 0 <= chunk <= CHUNK_MAX:
         raise InvalidArgument(field="chunk", problem=f"is 0 to {CHUNK_MAX}")
     for queue, _ in batches:
         call.principal.demand(Action.PRODUCE, check_name(queue))
-    drafts = [draft for _, part_of in batches for draft in part_of]
-    call.api.gate.admit(call.namespace, len(drafts), sum([len(draft.payload) for draft in drafts]))
+    sizes = [len(draft.payload) for _, part_of in batches for draft in part_of]
+    call.api.gate.admit(call.namespace, len(sizes), sum(sizes))
     receipt = await call.node.stage(name, batches, part=part, attempt=attempt, chunk=chunk)
     if receipt.errors:
         starts = [sum(len(before) for _, before in batches[:at]) for at in range(len(batches))]
@@ -104,7 +106,8 @@ async def stage(call: Call) -> Answer:
     )
 
 
-def _read(call: Call, wish: wire.Stage) -> Batches:
+def _read(call: Call, body: bytes) -> tuple[wire.Stage, Batches]:
+    wish = call.decoded(_stage, body)
     now, correlation_id = call.node.clock(), call.given_correlation_id
     batches: Batches = []
     errors: dict[int, HoldfastError] = {}
@@ -120,7 +123,7 @@ def _read(call: Call, wish: wire.Stage) -> Batches:
         batches.append((batch.queue, drafts))
     if errors:
         raise call.refused(errors)
-    return batches
+    return wish, batches
 
 
 @ROUTES(
