@@ -30,6 +30,11 @@ def read(content: bytes) -> Any:
     return pa.ipc.open_stream(content).read_all()
 
 
+async def test_an_id_that_is_empty_is_refused(http: httpx.AsyncClient) -> None:
+    refused = await send(http, pa.table({"payload": [b"a", b"b"], "message_id": ["m", ""]}))
+    assert (refused.status_code, refused.json()["details"]["field"]) == (400, "Column message_id")
+
+
 async def test_rows_are_messages_with_all_their_fields(http: httpx.AsyncClient) -> None:
     later = datetime(2200, 1, 1, tzinfo=UTC)
     table = pa.table(

@@ -283,7 +283,7 @@ async def test_requests_sent_together_are_answered_in_order(rig: Rig) -> None:
         ("expect: 100-continue\r\n", "content-length"),
         ("idempotency-key: k\r\n", "content-length"),
         ("x-correlation-id: mine\r\n", "content-length"),
-        ("content-encoding: gzip\r\n", "content-length"),
+        ("content-encoding: identity\r\n", "content-length"),
         ("x-same: 1\r\nx-same: 2\r\n", "content-length"),
         ("x-long: " + "y" * heads.HEAD_BYTES_MAX + "\r\n", "content-length"),
     ],

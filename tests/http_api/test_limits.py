@@ -18,6 +18,7 @@ from holdfast.store import open_store
 from tests.http_api.conftest import config_for, until
 
 JOBS = ("default", "jobs")
+ARROW = "application/vnd.apache.arrow.stream"
 MESSAGES = "/api/v1/queues/jobs/messages"
 MILLISECOND = 1_000
 HEAD = b"POST /api/v1/queues/jobs/messages HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
@@ -202,6 +203,7 @@ async def test_nonsense_gets_a_clear_answer(
         (b'{"messages": [{"ttl": -1}]}', "invalid_argument"),
         (b'{"messages": [{"priority": 99999999999999999999}]}', "invalid_argument"),
         (b'{"messages": [{"base64": "!"}]}', "invalid_argument"),
+        (b'{"messages": [{"message_id": ""}]}', "invalid_argument"),
     ],
 )
 async def test_a_body_that_is_wrong_stores_nothing(http: httpx.AsyncClient, body: bytes, code: str) -> None:
@@ -213,6 +215,43 @@ async def test_a_body_that_is_wrong_stores_nothing(http: httpx.AsyncClient, body
 async def test_json_is_not_taken_under_another_name(http: httpx.AsyncClient) -> None:
     refused = await http.post("/api/v1/queues", content=b'{"name": "q"}', headers={"content-type": "text/plain"})
     assert (refused.status_code, refused.json()["code"]) == (415, "media_type_unsupported")
+
+
+@pytest.mark.parametrize("kind", ["application/json", "text/plain"])
+async def test_a_packed_body_is_not_taken_for_what_is_in_it(http: httpx.AsyncClient, kind: str) -> None:
+    body = b'{"messages": [{"text": "a"}]}'
+    headers = {"content-type": kind, "content-encoding": "gzip"}
+    refused = await http.post(MESSAGES, content=body, headers=headers)
+    assert (refused.status_code, refused.json()["code"]) == (415, "media_type_unsupported")
+    assert "Send it without Content-Encoding" in refused.json()["detail"]
+    taken = await http.post(MESSAGES, content=body, headers={**headers, "content-encoding": "identity"})
+    assert taken.status_code == 200
+
+
+@pytest.mark.parametrize(
+    "name", ["authorization", "content-type", "idempotency-key", "holdfast-key", "x-correlation-id"]
+)
+async def test_a_header_that_means_something_is_given_once(http: httpx.AsyncClient, name: str) -> None:
+    headers = [("content-type", "application/json")] if name != "content-type" else []
+    refused = await http.post(MESSAGES, content=b'{"messages": [{}]}', headers=[*headers, (name, "a"), (name, "b")])
+    assert (refused.status_code, refused.json()["code"]) == (400, "malformed_request")
+    assert f"header {name} is given twice" in refused.json()["detail"]
+    assert refused.headers["x-correlation-id"] == refused.json()["correlation_id"]
+
+
+async def test_other_headers_may_be_given_as_often_as_one_likes(http: httpx.AsyncClient) -> None:
+    await http.post(MESSAGES, json={"messages": [{}]})
+    twice = [("x-forwarded-for", "a"), ("x-forwarded-for", "b"), ("accept", ARROW), ("accept", "*/*")]
+    answer = await http.get(MESSAGES, headers=twice)
+    assert (answer.status_code, answer.headers["content-type"]) == (200, ARROW)
+
+
+@pytest.mark.parametrize("header", ["idempotency-key", "holdfast-message-id"])
+async def test_an_id_that_is_empty_does_not_make_all_messages_duplicates(http: httpx.AsyncClient, header: str) -> None:
+    headers = {"content-type": "text/plain", header: ""}
+    refused = await http.post(MESSAGES, content=b"a", headers=headers)
+    assert (refused.status_code, refused.json()["details"]["field"]) == (400, "message_id")
+    assert "leave it out" in refused.json()["detail"]
 
 
 async def test_a_correlation_id_that_would_break_a_log_or_a_header_is_replaced(http: httpx.AsyncClient) -> None:

@@ -13,6 +13,9 @@ from holdfast.core.queue import PRIORITY_DEFAULT
 from holdfast.core.records import NO_EXTRA, Extra, Message, Table, read_extra
 from holdfast.errors import HoldfastError
 
+NO_ID = "is empty, and would make every message that has it a duplicate; leave it out, or give each its own"
+"""What is wrong with a `message_id` that is there but says nothing."""
+
 
 class Draft(msgspec.Struct, gc=False):
     """A message as a producer gives it. `ttl` and `deliver_at` are microseconds; -1 means the queue's own setting."""

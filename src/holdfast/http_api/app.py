@@ -43,7 +43,7 @@ from holdfast.http_api import (
 )
 from holdfast.http_api.access import authorize, identify
 from holdfast.http_api.answers import Answer, Header, refused
-from holdfast.http_api.call import Call, ClientGone, own_of
+from holdfast.http_api.call import Call, ClientGone, own_of, read_headers
 from holdfast.http_api.dialects import lockd, mqueue
 from holdfast.http_api.gathering import Gathering
 from holdfast.http_api.routes import Endpoint, Right, Router, Routes, decoded
@@ -165,11 +165,12 @@ class Api:
         if found is None and self._extra is not None and _knows(self._extra, scope):
             await self._extra(scope, receive, send)
             return
-        headers = dict(scope["headers"])
-        correlation_id = _given_correlation_id(headers) or self.new_correlation_id()
+        correlation_id = self.new_correlation_id()
         call: Call | None = None
         endpoint: Endpoint | None = None
         try:
+            headers = read_headers(scope["headers"])
+            correlation_id = _given_correlation_id(headers) or correlation_id
             endpoint, parameters = _endpoint(scope, found)
             principal = NOBODY if endpoint.right is Right.NOBODY else await identify(self.gate, scope, headers)
             call = Call(self, scope, receive, endpoint, parameters, headers, correlation_id, principal)

@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.core.commands import Draft
+from holdfast.core.commands import NO_ID, Draft
 from holdfast.core.queue import PRIORITY_DEFAULT
 from holdfast.core.records import NO_EXTRA, REPLAYED, Extra, Origin
 from holdfast.errors import ArrowMissing, InvalidArgument, MalformedRequest
@@ -202,6 +202,8 @@ def _extras(
     replies: list[str | None],
     correlation_id: str | None,
 ) -> list[Extra]:
+    if "" in ids:
+        raise InvalidArgument(field="Column message_id", problem=NO_ID)
     others: tuple[list[Any], ...] = (ids, properties, correlations, content_types, replies)
     if correlation_id is None and all(column.count(None) == len(column) for column in others):  # keys, or nothing
         shared = {key: NO_EXTRA if key is None else Extra(key) for key in set(keys)}

@@ -42,6 +42,20 @@ else calls would wait for it."""
 
 QUEUE_TOPIC = "$queue/"
 _JSON = {"application/json", ""}
+_ONCE = frozenset(
+    (
+        b"authorization",
+        b"content-encoding",
+        b"content-type",
+        b"host",
+        b"idempotency-key",
+        b"if-match",
+        b"if-none-match",
+        b"last-event-id",
+        b"origin",
+        b"x-correlation-id",
+    )
+)
 
 
 class ClientGone(Exception):
@@ -154,6 +168,7 @@ class Call:
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """The body as it arrives, within the limits of size, time and memory."""
+        self._check_encoding()
         settings = self.api.config.http
         deadline = asyncio.get_running_loop().time() + settings.body_timeout / SECOND
         own = own_of(self.scope)
@@ -179,6 +194,13 @@ class Call:
             if chunk:
                 yield chunk
 
+    def _check_encoding(self) -> None:
+        """A payload that was packed on the way would be stored so, and nobody would know."""
+        encoding = self.header(b"content-encoding")
+        if encoding is not None and encoding.lower() != "identity":
+            given = f"{self.content_type}, Content-Encoding {encoding[:64]}"
+            raise MediaTypeUnsupported(given=given, allowed="it without Content-Encoding")
+
     def hold(self, size_bytes: int) -> None:
         """So much of the call is in memory, until it is over. Raises Overloaded if that is too much."""
         if self.api.buffered_bytes + size_bytes > self.api.config.http.max_buffered_bytes:
@@ -193,6 +215,7 @@ class Call:
 
     async def body(self) -> bytes:
         """The whole body."""
+        self._check_encoding()
         length = self.headers.get(b"content-length")
         limit = self.api.config.http.max_request_bytes
         if length is not None and length.isdigit() and int(length) > limit:
@@ -245,6 +268,20 @@ def _pairs(raw: bytes) -> dict[str, str]:
     if len(values) != len(pairs):
         raise MalformedRequest(problem="a query parameter is given twice")
     return values
+
+
+def read_headers(raw: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    """Headers by name. One that has a meaning here is refused if it is given twice: whoever looked at the request on
+    its way may have gone by the other."""
+    headers = dict(raw)
+    if len(headers) != len(raw):
+        seen: set[bytes] = set()
+        for name, _ in raw:
+            if name in seen and (name in _ONCE or name.startswith(b"holdfast-")):
+                raise MalformedRequest(problem=f"the header {name.decode('latin-1')} is given twice")
+            seen.add(name)
+        headers[b"accept"] = b", ".join([value for name, value in raw if name == b"accept"])
+    return headers
 
 
 def own_of(scope: Scope) -> dict[str, Any] | None:

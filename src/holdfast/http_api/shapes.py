@@ -11,7 +11,7 @@ from holdfast import wire
 from holdfast.broker.catalog import Queue
 from holdfast.broker.history import History
 from holdfast.broker.stats import GroupStats, Histogram, QueueStats
-from holdfast.core.commands import Draft, Leased, Settlement, Standing, Verb
+from holdfast.core.commands import NO_ID, Draft, Leased, Settlement, Standing, Verb
 from holdfast.core.queue import GroupRecord, QueueRecord, to_fields
 from holdfast.core.records import NO_EXTRA, REPLAYED, Extra, Message, Origin
 from holdfast.errors import InvalidArgument
@@ -56,6 +56,8 @@ def read_draft(item: wire.Draft, now: int, correlation_id: str | None) -> Draft:
     ):
         plain = item.key is None and content_type is None
         return Draft(payload, item.priority, deliver_at, ttl, NO_EXTRA if plain else _shared(item.key, content_type))
+    if item.message_id == "":
+        raise InvalidArgument(field="message_id", problem=NO_ID)
     extra = Extra(
         item.key,
         item.message_id,

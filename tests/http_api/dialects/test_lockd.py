@@ -31,6 +31,12 @@ async def enqueue(http: httpx.AsyncClient, payload: bytes = b"{}", **meta: objec
     return found
 
 
+async def test_an_idempotency_key_that_is_empty_is_refused(http: httpx.AsyncClient) -> None:
+    files: Files = {"meta": (None, json.dumps({"queue": Q}).encode(), "application/json")}
+    answer = await http.post("/v1/queue/enqueue", files=files, headers={"idempotency-key": ""})
+    assert (answer.status_code, "Idempotency-Key is empty" in answer.text) == (400, True)
+
+
 def parts_of(content_type: str, body: bytes) -> list[Message]:
     parsed = BytesParser().parsebytes(b"Content-Type: " + content_type.encode() + b"\r\n\r\n" + body)
     parts = parsed.get_payload()

@@ -44,7 +44,7 @@ instants = st.integers(0, NOW)
 @given(
     payload=st.binary(max_size=50),
     key=st.none() | texts,
-    message_id=st.none() | texts,
+    message_id=st.none() | texts.filter(bool),
     correlation_id=st.none() | texts,
     priority=st.none() | st.integers(0, 255),
     delay=st.none() | st.integers(0, 10**9),
@@ -111,6 +111,13 @@ def test_a_draft_is_made_or_refused_and_a_captured_one_is_always_made(user: list
     except InvalidArgument:
         return
     assert draft.extra.properties == ()
+
+
+def test_an_id_that_is_empty_is_refused_and_none_if_the_message_was_not_meant_for_a_queue() -> None:
+    packet = Publish("t/1", b"x", properties=Properties(user_properties=(("message-id", ""),)))
+    with pytest.raises(InvalidArgument, match="user property message-id is empty"):
+        to_draft(packet, NOW)
+    assert to_draft(packet, NOW, captured=True).extra.message_id is None
 
 
 def test_a_publish_without_properties_is_a_plain_draft() -> None:

@@ -18,7 +18,7 @@ import msgspec
 
 from holdfast.auth.principal import Action
 from holdfast.broker.catalog import QueueName
-from holdfast.core.commands import Draft, Leased, Settlement, Verb
+from holdfast.core.commands import NO_ID, Draft, Leased, Settlement, Verb
 from holdfast.core.queue import QueueConfig, check_name
 from holdfast.core.records import Extra
 from holdfast.core.records import Message as StoredMessage
@@ -137,6 +137,8 @@ async def enqueue(call: Call) -> Answer:
     meta = decode(_enqueue_meta, bytes(parts["meta"].content))
     name = _queue(call, meta, Action.PRODUCE)
     payload = parts.get("payload")
+    if call.header(b"idempotency-key") == "":
+        raise InvalidArgument(field="Idempotency-Key", problem=NO_ID)
     content = bytes(payload.content) if payload is not None else b""
     kind = meta.payload_content_type or (payload.content_type if payload is not None else "")
     extra = Extra(

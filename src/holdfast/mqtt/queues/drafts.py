@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from holdfast.core.commands import Draft
+from holdfast.core.commands import NO_ID, Draft
 from holdfast.core.queue import PRIORITY_DEFAULT, PRIORITY_MAX
 from holdfast.core.records import Extra
 from holdfast.errors import InvalidArgument
@@ -42,6 +42,10 @@ def to_draft(packet: Publish, now: int, captured: bool = False) -> Draft:
                 pairs.append((name, value))
         else:
             pairs.append((name, value))
+    if names["message_id"] == "":
+        if not captured:
+            raise InvalidArgument(field="user property message-id", problem=NO_ID)
+        names["message_id"] = None
     if captured:
         pairs.append((CAPTURED_TOPIC, packet.topic))
     extra = Extra(
