@@ -82,6 +82,7 @@ def with_credentials(directory: Path) -> dict[str, str]:
         directory / "users.json",
         user("shop", GOOD, "produce:orders/#", "consume:bills/#"),
         user("ops", GOOD, "admin:#"),
+        user("team", GOOD, "admin:team/#", "consume:team/#", "produce:spare"),
         user("press", None, "produce:prints", subject="CN=press,O=Acme"),
     )
     write_keys(directory / "keys.json", SIGNING.public())
@@ -153,10 +154,72 @@ def test_over_http_callers_may_do_what_their_scopes_say(server: Server, context:
         assert http.delete("/api/v1/queues/orders%2Fnew", auth=("shop", GOOD)).status_code == 403
         assert http.delete("/api/v1/queues/orders%2Fnew", auth=("ops", GOOD)).status_code == 200
     audit = [json.loads(line) for line in (server.data / "audit.log").read_text().splitlines()]
-    assert [(line["who"], line["act"], line["result"]) for line in audit if line["front"] == "http"] == [
+    assert [
+        (line["who"], line["act"], line["result"])
+        for line in audit
+        if line["act"] == "queue.delete" and line["resource"] == "orders/new"
+    ] == [
         ("shop", "queue.delete", "forbidden"),
         ("ops", "queue.delete", "ok"),
     ]
+
+
+TOO_FAR: list[dict[str, object]] = [
+    {"topics": ["#"]},
+    {"topics": ["team/#", "orders/+"]},
+    {"dlq": {"queue": "bills/dead"}},
+    {"dlq.queue": "bills/dead"},
+]
+
+
+def test_a_queue_reaches_no_further_than_who_configures_it(server: Server, context: ssl.SSLContext) -> None:
+    with httpx.Client(base_url=server.url, verify=context, auth=("team", GOOD)) as http:
+        for config in TOO_FAR:
+            refused = http.post("/api/v1/queues", json={"name": "team/jobs", "config": config})
+            assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
+        assert http.get("/api/v1/queues/team%2Fjobs").status_code == 404
+        made = http.post("/api/v1/queues", json={"name": "team/jobs", "config": {"topics": ["team/+/done"]}})
+        assert made.status_code == 201
+        where = "/api/v1/queues/team%2Fjobs/config"
+        for config in TOO_FAR:
+            assert http.put(where, json=config).status_code == 403
+        assert http.get("/api/v1/queues/team%2Fjobs").json()["config"]["topics"] == ["team/+/done"]
+        for name in ("spare", "team/dead"):
+            body = {"name": name, "config": {"dlq": {"enabled": False}}}
+            http.post("/api/v1/queues", json=body, auth=("ops", GOOD)).raise_for_status()
+            assert http.put(where, json={"dlq": {"queue": name}}).status_code == 200
+        assert http.put(where, json={"topics": ["#"]}, auth=("ops", GOOD)).status_code == 200
+        assert http.delete("/api/v1/queues/team%2Fjobs").status_code == 200
+
+
+async def test_nor_over_mqtt(server: Server) -> None:
+    async with mqtt(server, "ops", GOOD) as ops:
+        await ops.publish("$admin/queue/create", b'{"name": "team/others"}', qos=1)
+    async with mqtt(server, "team", GOOD) as client:
+        for config in TOO_FAR:
+            with pytest.raises(aiomqtt.MqttError, match="Not authorized"):
+                await _strictly(client, "$admin/queue/team/others/config", json.dumps(config).encode())
+        await _strictly(client, "$admin/queue/team/others/config", b'{"topics": ["team/x"]}')
+
+
+def test_a_page_of_queues_does_not_name_those_that_the_caller_cannot_see(
+    server: Server, context: ssl.SSLContext
+) -> None:
+    with httpx.Client(base_url=server.url, verify=context, auth=("team", GOOD)) as http:
+        for name in ("secret/1", "secret/2", "team/a", "team/b", "zoo"):
+            http.post("/api/v1/queues", json={"name": name}, auth=("ops", GOOD)).raise_for_status()
+        hidden = http.get("/api/v1/queues", params={"limit": 1, "prefix": "secret"}).json()
+        assert hidden == {"queues": [], "cursor": ""}
+        seen: list[str] = []
+        cursor = ""
+        while True:
+            page = http.get("/api/v1/queues", params={"limit": 1, "cursor": cursor, "prefix": ""}).json()
+            seen += [queue["name"] for queue in page["queues"]]
+            if not (cursor := page["cursor"]):
+                break
+            assert cursor == seen[-1]
+        assert {"team/a", "team/b"} <= set(seen)
+        assert not {"secret/1", "secret/2", "zoo"} & set(seen)
 
 
 async def test_over_mqtt_callers_may_do_the_same(server: Server) -> None:
@@ -172,7 +235,9 @@ async def test_over_mqtt_callers_may_do_the_same(server: Server) -> None:
         await client.publish("$admin/queue/made/config", b'{"max_depth": 5}', qos=1)
     audit = [json.loads(line) for line in (server.data / "audit.log").read_text().splitlines()]
     assert [
-        (line["who"], line["act"], line["resource"], line["result"]) for line in audit if line["front"] == "mqtt"
+        (line["who"], line["act"], line["resource"], line["result"])
+        for line in audit
+        if line["front"] == "mqtt" and line["resource"] in ("", "made")
     ] == [
         ("shop", "queue.create", "", "forbidden"),
         ("ops", "queue.create", "made", "ok"),
@@ -189,7 +254,7 @@ async def test_over_mqtt_callers_may_do_the_same(server: Server) -> None:
             assert [code.is_failure for code in granted] == [False, False, True]  # type: ignore[union-attr]
 
 
-async def _strictly(client: aiomqtt.Client, topic: str) -> None:
+async def _strictly(client: aiomqtt.Client, topic: str, payload: bytes = b"x") -> None:
     """Publishes, and raises if the broker refuses it: the library leaves the reason code of PUBACK alone."""
     answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()
     loop = asyncio.get_running_loop()
@@ -201,7 +266,7 @@ async def _strictly(client: aiomqtt.Client, topic: str) -> None:
 
     inner.on_publish = answered
     try:
-        inner.publish(topic, b"x", qos=1)
+        inner.publish(topic, payload, qos=1)
         code = await asyncio.wait_for(answer, 10)
     finally:
         inner.on_publish = before

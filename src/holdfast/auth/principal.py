@@ -13,7 +13,7 @@ node rather than a queue needs `admin:#`. Nobody has rights outside their own na
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from functools import cached_property, lru_cache
 from typing import Final
@@ -119,6 +119,19 @@ class Principal(msgspec.Struct, frozen=True, dict=True, kw_only=True):
         """Raises Forbidden unless `may_filter`."""
         if not self.may_filter(action, topic_filter):
             raise Forbidden(action=str(action), resource=topic_filter)
+
+    def demand_config(self, fields: Mapping[str, object]) -> None:
+        """Raises Forbidden if a queue so configured would reach beyond what this principal may touch: `topics` bring it
+        what others publish there, `dlq.queue` is another queue that it fills. What is no configuration at all is not
+        for this to say."""
+        topics = fields.get("topics")
+        for topic in topics if isinstance(topics, list | tuple) else ():
+            if isinstance(topic, str) and not self.may_filter(Action.ADMIN, topic):
+                self.demand_filter(Action.CONSUME, topic)
+        nested = fields.get("dlq")
+        for queue in (fields.get("dlq.queue"), nested.get("queue") if isinstance(nested, Mapping) else None):
+            if isinstance(queue, str) and queue and not self.may(Action.ADMIN, queue):
+                self.demand(Action.PRODUCE, queue)
 
     @cached_property
     def _patterns(self) -> dict[Action, tuple[Pattern, ...]]:

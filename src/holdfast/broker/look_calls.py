@@ -31,14 +31,14 @@ class LookCalls(Calls):
     def queue(self, name: QueueName) -> QueueRecord:
         return self.engine.queue(name, self.clock()).record
 
-    def queues(self, namespace: str, prefix: str = "", after: str = "", limit: int = 100) -> list[QueueRecord]:
+    def queues(self, namespace: str, prefix: str = "", after: str = "") -> list[QueueRecord]:
         """Queues of a namespace by name."""
         found = [
             queue.record
             for (space, name), queue in self.engine.queues.items()
             if space == namespace and name.startswith(prefix) and name > after and not queue.record.closing
         ]
-        return sorted(found, key=lambda record: record.name)[:limit]
+        return sorted(found, key=lambda record: record.name)
 
     async def browse(
         self, name: QueueName, limit: int = 100, cursor: str = "", state: str = "", group: str = ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 import msgspec
 
 from holdfast import wire
@@ -56,6 +58,7 @@ async def create(call: Call) -> Answer:
     wish = await call.json(_create)
     call.noted["queue"] = wish.name
     call.principal.demand(Action.ADMIN, wish.name)
+    call.principal.demand_config(wish.config)
     name = (call.namespace, wish.name)
     await call.node.create_queue(name, wish.config)
     return answer(_shown(call, name), 201)
@@ -67,10 +70,10 @@ async def list_all(call: Call) -> Answer:
     query = call.query(ListQuery)
     if not 1 <= query.limit <= PAGE_MAX:
         raise InvalidArgument(field="limit", problem=f"is 1 to {PAGE_MAX}, not {query.limit}")
-    records = call.node.queues(call.namespace, query.prefix, query.cursor, query.limit)
-    seen = [record for record in records if call.principal.sees(record.name)]
+    records = call.node.queues(call.namespace, query.prefix, query.cursor)
+    seen = list(islice((record for record in records if call.principal.sees(record.name)), query.limit))
     shown = [_shown(call, (record.namespace, record.name)) for record in seen]
-    return answer(wire.QueueList(shown, records[-1].name if len(records) == query.limit else ""))
+    return answer(wire.QueueList(shown, seen[-1].name if len(seen) == query.limit else ""))
 
 
 @ROUTES("GET", "/api/v1/queues/{name}", Right.ANY, gives=wire.Queue, errors=(QueueNotFound,))
@@ -92,6 +95,7 @@ async def update(call: Call) -> Answer:
     """Change a queue's configuration. What is not named stays as it is."""
     fields = await call.json(_fields)
     call.noted.update(fields)
+    call.principal.demand_config(fields)
     await call.node.update_queue(call.queue, fields)
     return answer(_shown(call, call.queue))
 

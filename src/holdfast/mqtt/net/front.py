@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Final
@@ -288,9 +288,9 @@ class MqttFront:
             self._soon()
 
     @contextmanager
-    def _audited(self, connection: Connection, act: str, queue: str) -> Iterator[None]:
+    def _audited(self, connection: Connection, act: str, queue: str, fields: Mapping[str, object]) -> Iterator[None]:
         """Around an act of administration: the audit log has it on disk before it is answered."""
-        with audited(self._gate, connection, act, queue):
+        with audited(self._gate, connection, act, queue, fields):
             yield
         self._administered = True
 

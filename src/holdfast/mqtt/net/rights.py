@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final
 
 from holdfast.auth.gate import Gate
@@ -76,9 +77,14 @@ class Rights:
         return ""
 
 
-def audited(gate: Gate, connection: Connection, act: str, queue: str) -> AbstractContextManager[object]:
-    """Goes around an act of administration: the audit log is told who did it, from where, and how it ended."""
-    return gate.audit.act(_principal(connection), act, queue, front=FRONT, peer=_peer(connection))
+@contextmanager
+def audited(gate: Gate, connection: Connection, act: str, queue: str, fields: Mapping[str, object]) -> Iterator[None]:
+    """Goes around an act of administration: the audit log is told who did it, from where, and how it ended. Raises if
+    the configuration that it brings reaches too far."""
+    principal = _principal(connection)
+    with gate.audit.act(principal, act, queue, front=FRONT, peer=_peer(connection)):
+        principal.demand_config(fields)
+        yield
 
 
 def _peer(connection: Connection) -> str:

@@ -8,7 +8,7 @@ durable, because they share the stream of everything else that the connection is
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from operator import itemgetter
@@ -45,7 +45,7 @@ letter."""
 _GROUP_OF_NOBODY: Final = "default"
 
 
-Audited = Callable[[Connection, str, str], AbstractContextManager[object]]
+Audited = Callable[[Connection, str, str, Mapping[str, object]], AbstractContextManager[object]]
 
 
 class Owner(NamedTuple):
@@ -98,7 +98,8 @@ class Watch(NamedTuple):
 
 class QueueBridge:
     """`hub` is set by the front once it has one; `admit` counts messages against a namespace's rate; `audited` goes
-    around an act of administration, of which it is told connection, name and queue."""
+    around an act of administration, of which it is told connection, name, queue and configuration, and raises if that
+    is not allowed."""
 
     prefixes: tuple[str, ...] = (names.QUEUE, names.ADMIN)
 
@@ -190,10 +191,10 @@ class QueueBridge:
             name = fields.pop("name", None)
             if not isinstance(name, str):
                 raise InvalidArgument(field="name", problem="is missing: name the queue to create")
-            with self._audited(connection, "queue.create", name):
+            with self._audited(connection, "queue.create", name, fields):
                 self._node.create_queue_now((connection.namespace, name), fields)
         else:
-            with self._audited(connection, "queue.update", route.queue):
+            with self._audited(connection, "queue.update", route.queue, fields):
                 self._node.update_queue_now((connection.namespace, route.queue), fields)
 
     def _settle_as(self, connection: Connection, owner: Owner, route: Route, wish: Wish) -> None:
