@@ -15,6 +15,7 @@ from holdfast.auth.gate import Gate
 from holdfast.broker.node import Node
 from holdfast.core.commands import Draft
 from holdfast.http_api import HttpFront
+from holdfast.http_api.app import NOBODY
 from holdfast.http_api.call import ClientGone
 from holdfast.store import open_store
 from tests.http_api.conftest import config_for, until
@@ -52,6 +53,8 @@ async def test_a_client_that_goes_while_it_waits_takes_nothing_with_it(http: htt
 
 async def test_what_is_found_in_the_very_moment_in_which_the_client_goes_is_given_back(front: HttpFront) -> None:
     class Leaving:
+        principal = NOBODY
+
         async def gone(self) -> None:
             return
 

@@ -170,6 +170,26 @@ class Page(msgspec.Struct, frozen=True):
     cursor: str
 
 
+def head(engine: Engine, name: QueueName, group: str, now: int) -> Message | None:
+    """What a leasing group would be given next; None if there is nothing for it now. It costs the same at any depth.
+
+    A group that is not there yet would begin with all that is stored if it were the first, else with nothing."""
+    queue = engine.queue(name, now)
+    known = queue.record.group(group) is not None
+    if not known and queue.record.groups:
+        return None
+    best: tuple[tuple[int, int], Shard, int] | None = None
+    for shard in queue.shards:
+        for place in engine.heads(shard, group) if known else engine.fronts(shard):
+            order = (place.priority, place.stamp)
+            if best is None or order < best[0]:
+                best = (order, shard, place.seq)
+    if best is None:
+        return None
+    found = _look(engine, queue, best[1], best[2], 1, now).messages
+    return found[0][0] if found else None
+
+
 def browse(engine: Engine, name: QueueName, limit: int, cursor: str, state: str, group: str, now: int) -> Page:
     """Live messages over all partitions, oldest first."""
     queue = engine.queue(name, now)

@@ -460,6 +460,10 @@ class Engine:
 
     def oldest(self, shard: Shard) -> int:
         """The stamp of the oldest message that is not delayed, 0 if there is none."""
+        return min((place.stamp for place in self.fronts(shard)), default=0)
+
+    def fronts(self, shard: Shard) -> list[Place]:
+        """For each priority the oldest message that is not delayed, whatever became of it in any group."""
         if shard.number in self._touched:
             self.write_early()
         number = shard.number
@@ -467,7 +471,7 @@ class Engine:
             self.store.scan(Table.READY, ready_key(number, priority, 0), ready_key(number, priority, LAST), 1)
             for priority in shard.head.priorities
         ]
-        return min((read_ready(*front[0]).stamp for front in fronts if front), default=0)
+        return [read_ready(*front[0]) for front in fronts if front]
 
     def settle(
         self, name: QueueName, group: str, settlements: list[Settlement], now: int

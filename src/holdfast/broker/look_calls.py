@@ -40,6 +40,11 @@ class LookCalls(Calls):
         ]
         return sorted(found, key=lambda record: record.name)
 
+    def head(self, name: QueueName, group: str) -> Message | None:
+        """What a leasing group would be given next, None if there is nothing for it now. Cheap at any depth."""
+        with self._guard() as engine:
+            return admin.head(engine, name, group, self.clock())
+
     async def browse(
         self, name: QueueName, limit: int = 100, cursor: str = "", state: str = "", group: str = ""
     ) -> admin.Page:

@@ -23,7 +23,7 @@ from holdfast.auth.principal import Principal
 from holdfast.broker.members import GroupName
 from holdfast.broker.node import Node
 from holdfast.config import Config
-from holdfast.errors import MethodNotAllowed, Overloaded, RouteNotFound, ShuttingDown
+from holdfast.errors import HoldfastError, MethodNotAllowed, Overloaded, RouteNotFound, ShuttingDown
 from holdfast.http_api import (
     audits,
     deadletters,
@@ -46,6 +46,7 @@ from holdfast.http_api.answers import Answer, Header, refused
 from holdfast.http_api.call import Call, ClientGone, own_of, read_headers
 from holdfast.http_api.dialects import lockd, mqueue
 from holdfast.http_api.gathering import Gathering
+from holdfast.http_api.lasting import Lasting, expired
 from holdfast.http_api.routes import Endpoint, Right, Router, Routes, decoded
 from holdfast.units import SECOND
 
@@ -103,7 +104,7 @@ class Api:
         self._extra = StarletteRouter(list(extra_routes), redirect_slashes=False) if extra_routes else None
         self.streams: dict[tuple[GroupName, str], streams.Stream] = {}
         self.answered: dict[tuple[str, str, int], int] = {}  # by method, route and status
-        self._waits: set[asyncio.Task[Any]] = set()
+        self.lasting = Lasting(gate)
         self.gathering = Gathering(node)
         node.companions.append(self.gathering)
         self._process = secrets.token_hex(4)
@@ -114,10 +115,7 @@ class Api:
     def close(self) -> None:
         """Refuse new requests and end those that wait."""
         self.closing = True
-        for task in list(self._waits):
-            task.cancel()
-        for stream in list(self.streams.values()):
-            stream.end(ShuttingDown())
+        self.lasting.close()
 
     async def while_there(
         self,
@@ -125,34 +123,41 @@ class Api:
         work: Coroutine[Any, Any, _Result],
         undo: Callable[[_Result], Awaitable[object]] | None = None,
     ) -> _Result:
-        """Wait for something that may take long, but not longer than the client does, nor than the server runs.
+        """Wait for something that may take long, but not longer than the client does, than its credential holds, or
+        than the server runs.
 
-        `undo` is called with a result for which nobody is there any more.
+        `undo` is called with a result that nobody is to have any more.
         """
         if self.closing:
             work.close()
             raise ShuttingDown
         task = asyncio.create_task(work)
         gone = asyncio.create_task(call.gone())
-        self._waits.add(task)
+        reason: Exception = ClientGone()
+
+        def end(why: HoldfastError) -> None:
+            nonlocal reason
+            reason = why
+            task.cancel()
+
         try:
-            await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+            with self.lasting.until(call.principal, end):
+                await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
             if not task.done():
                 task.cancel()
                 await asyncio.wait((task,))
             if task.cancelled():
-                raise self._ended()
-            if gone.done() and undo is not None and task.exception() is None:
+                raise reason
+            if task.exception() is None and not gone.done() and not self.lasting.holds(call.principal):
+                end(expired())
+            elif undo is None or not gone.done() or task.exception() is not None:
+                return task.result()
+            if undo is not None:
                 await undo(task.result())
-                raise ClientGone
-            return task.result()
+            raise reason
         finally:
-            self._waits.discard(task)
             task.cancel()
             gone.cancel()
-
-    def _ended(self) -> Exception:
-        return ShuttingDown() if self.closing else ClientGone()
 
     # --- a request --------------------------------------------------------------------------------------------------
 

@@ -26,11 +26,11 @@ from holdfast.errors import (
     QueueNotFound,
     ShuttingDown,
     StreamEnded,
-    Unauthenticated,
     WrongGroupKind,
 )
 from holdfast.http_api.answers import EVENTS, NDJSON, Answer, encode, problem_of
 from holdfast.http_api.call import Call, duration
+from holdfast.http_api.lasting import expired
 from holdfast.http_api.routes import Right, Routes
 from holdfast.http_api.shapes import read_consumer, show_delivery
 from holdfast.units import SECOND, format_instant
@@ -110,43 +110,46 @@ class Stream:
         watch = asyncio.create_task(self.call.gone())
         watch.add_done_callback(self._gone)
         left = self.query.limit or 1 << 62
+        lasting, principal = self.call.api.lasting, self.call.principal
+        if self.call.api.closing:
+            self.end(ShuttingDown())
         try:
-            yield None  # so that the client knows that it has joined
-            while not self.client_gone:
-                try:
-                    async with asyncio.timeout(heartbeat):
-                        await self._wake.wait()
-                except TimeoutError:
-                    self.check()
-                    if self.ended is None:
-                        yield None
-                        continue
-                self._wake.clear()
-                if self._arrived and not self.client_gone:
-                    batch, self._arrived = self._arrived, []
-                    left -= len(batch)
-                    yield batch
-                if self.ended is not None:
-                    yield self.ended
-                    return
-                if left <= 0:
-                    yield StreamEnded(reason="it has sent as many deliveries as were asked for")
-                    return
+            with lasting.until(principal, self.end):
+                yield None  # so that the client knows that it has joined
+                while not self.client_gone:
+                    try:
+                        async with asyncio.timeout(heartbeat):
+                            await self._wake.wait()
+                    except TimeoutError:
+                        self.check()
+                        if self.ended is None:
+                            yield None
+                            continue
+                    self._wake.clear()
+                    if self._arrived and not lasting.holds(principal):
+                        self.ended = expired()
+                    elif self._arrived and not self.client_gone:
+                        batch, self._arrived = self._arrived, []
+                        left -= len(batch)
+                        yield batch
+                    if self.ended is not None:
+                        yield self.ended
+                        return
+                    if left <= 0:
+                        yield StreamEnded(reason="it has sent as many deliveries as were asked for")
+                        return
         finally:
             watch.cancel()
 
     def check(self) -> None:
         """End it if there is no more reason to go on."""
-        node, principal = self.call.node, self.call.principal
         try:
-            node.queue(self.queue)
+            self.call.node.queue(self.queue)
         except HoldfastError as error:
             self.end(error)
             return
         if self.subscription is not None and not self.subscription.joined:
             self.end(StreamEnded(reason="its group was deleted, or its membership was ended"))
-        elif not self.call.api.gate.valid(principal):
-            self.end(Unauthenticated(problem="the credential has expired"))
 
 
 def _line(item: Line, stream: Stream) -> bytes:
@@ -228,8 +231,6 @@ async def open_stream(call: Call, query: StreamQuery, queue: QueueName, protocol
 
 
 async def _parts(opened: Stream, write: Callable[[Line, Stream], bytes]) -> AsyncIterator[bytes]:
-    if opened.call.api.closing:
-        opened.end(ShuttingDown())
     async with aclosing(opened.lines()) as lines:
         async for line in lines:
             if not isinstance(line, list):

@@ -12,6 +12,8 @@ import httpx
 import pytest
 
 from holdfast.broker.node import Node
+from holdfast.core.commands import Draft
+from holdfast.http_api.call import Call
 from tests.http_api.conftest import until
 
 Q = "orders"
@@ -192,6 +194,56 @@ async def _until_payload(chunks: AsyncIterator[bytes], payload: bytes) -> bytes:
         if seen.endswith(payload + b"\r\n"):
             return seen
     raise AssertionError(f"the stream ended after {seen!r}")
+
+
+async def test_what_a_producer_says_of_a_payload_does_not_become_headers_of_the_answer(
+    http: httpx.AsyncClient,
+) -> None:
+    evil = {"correlation_id": "a\r\nset-cookie: b", "content_type": "text/plain\r\nx-evil: 1\r\n\r\nfalse"}
+    await http.post(f"/api/v1/queues/{Q}/messages", json={"messages": [{"text": "true", **evil}]})
+    answer = await http.post("/v1/queue/dequeue", json={"queue": Q, "owner": "me", "wait_seconds": -1})
+    assert (answer.status_code, "set-cookie" in answer.headers) == (200, False)
+    assert b"x-evil: 1\r\n" not in answer.content
+    [(message, payload)] = deliveries(answer)
+    assert payload == b"true"
+    assert (message["correlation_id"], message["payload_content_type"]) == (
+        evil["correlation_id"],
+        evil["content_type"],
+    )
+
+
+async def test_what_is_found_when_the_client_has_gone_is_given_back(
+    http: httpx.AsyncClient, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await enqueue(http)
+
+    async def gone(_call: Call) -> None:
+        return
+
+    monkeypatch.setattr(Call, "gone", gone)
+    await http.post("/v1/queue/dequeue", json={"queue": Q, "owner": "me", "wait_seconds": 30})
+    [leased] = await node.lease(NAME, "default")
+    assert leased.attempt == 1
+
+
+async def test_how_a_queue_stands_costs_the_same_at_any_depth(
+    http: httpx.AsyncClient, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await node.enqueue(NAME, [Draft(b"later", deliver_at=node.clock() + 3_600_000_000) for _ in range(3000)])
+    steps: list[object] = []
+    step = node.engine.step
+
+    def counted(*args: Any) -> object:
+        steps.append(args[2])
+        return step(*args)
+
+    monkeypatch.setattr(node.engine, "step", counted)
+    assert (await http.post("/v1/queue/stats", json={"queue": Q})).json()["available"] is False
+    [now] = (await node.enqueue(NAME, [Draft(b"now")])).ids
+    steps.clear()
+    shown = (await http.post("/v1/queue/stats", json={"queue": Q})).json()
+    assert (shown["available"], shown["head_message_id"]) == (True, str(now))
+    assert len(steps) <= 1
 
 
 async def test_watch_tells_when_the_head_changes(http: httpx.AsyncClient) -> None:

@@ -18,10 +18,10 @@ import msgspec
 
 from holdfast.auth.principal import Action
 from holdfast.broker.catalog import QueueName
+from holdfast.broker.dispatch import releases
 from holdfast.core.commands import NO_ID, Draft, Leased, Settlement, Verb
 from holdfast.core.queue import QueueConfig, check_name
 from holdfast.core.records import Extra
-from holdfast.core.records import Message as StoredMessage
 from holdfast.errors import (
     Forbidden,
     HoldfastError,
@@ -205,7 +205,12 @@ async def _dequeue_now(call: Call, *, with_state: bool) -> Answer:
         consumer=_owner(wish),
         protocol=PROTOCOL,
     )
-    found = await call.api.while_there(call, work) if wait else await work
+
+    async def release(found: list[Leased]) -> None:
+        if found:
+            await call.node.settle(name, GROUP, releases(found))
+
+    found = await call.api.while_there(call, work, release) if wait else await work
     if not found:
         raise NothingReady(queue=name[1])
     boundary = secrets.token_hex(16)
@@ -270,7 +275,7 @@ def _parts(call: Call, name: QueueName, found: list[Leased], states: dict[int, i
     parts: list[bytes | str] = []
     for index, leased in enumerate(found):
         payload = leased.message.payload
-        kind = leased.message.extra.content_type or OCTETS
+        kind = _plain(leased.message.extra.content_type) or OCTETS
         several = len(found) > 1
         meta_name = f'name="meta"; filename="meta-{index}.json"' if several else 'name="meta"'
         payload_name = f'name="payload"; filename="payload-{index}"' if several else 'name="payload"'
@@ -395,7 +400,7 @@ async def stats(call: Call) -> Answer:
     wish = await call.json(_place)
     name = _queue(call, wish, Action.CONSUME)
     dispatcher = call.node.dispatcher
-    head = await _head(call, name)
+    head = call.node.head(name, GROUP)
     now = call.node.clock()
     members = len(dispatcher.members.of((name, GROUP)))
     return answer(
@@ -436,49 +441,46 @@ async def watch(call: Call) -> Answer:
 async def _events(call: Call, name: QueueName) -> AsyncIterator[bytes]:
     heartbeat = call.api.config.http.heartbeat / SECOND
     gone = asyncio.create_task(call.gone())
+    over = call.api.closing
     shown: int | None = -1
     number = 0
-    try:
-        with call.node.watch(name) as stirred:
-            while not gone.done() and not call.api.closing:
-                stirred.clear()
-                head = await _head(call, name)
-                if (head.id if head is not None else None) != shown:
-                    shown = head.id if head is not None else None
-                    number += 1
-                    event = LockdWatched(
-                        namespace=name[0],
-                        queue=name[1],
-                        available=head is not None,
-                        head_message_id=str(shown or ""),
-                        changed_at_unix=call.node.clock() // SECOND,
-                        correlation_id=call.correlation_id,
-                    )
-                    yield b"id: %d\nevent: queue_watch\ndata: %b\n\n" % (number, encode(event))
-                wake = asyncio.create_task(stirred.wait())
-                done, _ = await asyncio.wait((wake, gone), timeout=heartbeat, return_when=asyncio.FIRST_COMPLETED)
-                wake.cancel()
-                if not done:
-                    yield b": keepalive\n\n"
-    except HoldfastError:
-        return  # the queue was deleted, or the server stops: the stream ends
-    finally:
-        gone.cancel()
+    with call.node.watch(name) as stirred:
+
+        def end(_why: HoldfastError) -> None:
+            nonlocal over
+            over = True
+            stirred.set()
+
+        try:
+            with call.api.lasting.until(call.principal, end):
+                while not over and not gone.done():
+                    stirred.clear()
+                    head = call.node.head(name, GROUP)
+                    if (head.id if head is not None else None) != shown:
+                        shown = head.id if head is not None else None
+                        number += 1
+                        yield _watched(call, name, shown, number)
+                    wake = asyncio.create_task(stirred.wait())
+                    done, _ = await asyncio.wait((wake, gone), timeout=heartbeat, return_when=asyncio.FIRST_COMPLETED)
+                    wake.cancel()
+                    if not done:
+                        yield b": keepalive\n\n"
+        except HoldfastError:
+            return  # the queue was deleted: the stream ends
+        finally:
+            gone.cancel()
 
 
-async def _head(call: Call, name: QueueName) -> StoredMessage | None:
-    """The oldest message that is ready; before anybody has consumed, one that is due."""
-    cursor = ""
-    now = call.node.clock()
-    while True:
-        page = await call.node.browse(name, 100, cursor)
-        for _, message, standings in page.messages:
-            state = next((one.state for one in standings if one.group == GROUP), "")
-            if state == "ready" or (not state and message.deliver_at <= now):
-                return message
-        if not page.cursor:
-            return None
-        cursor = page.cursor
+def _watched(call: Call, name: QueueName, head_id: int | None, number: int) -> bytes:
+    event = LockdWatched(
+        namespace=name[0],
+        queue=name[1],
+        available=head_id is not None,
+        head_message_id=str(head_id or ""),
+        changed_at_unix=call.node.clock() // SECOND,
+        correlation_id=call.correlation_id,
+    )
+    return b"id: %d\nevent: queue_watch\ndata: %b\n\n" % (number, encode(event))
 
 
 # --- common ---------------------------------------------------------------------------------------------------------
@@ -507,10 +509,15 @@ def _attempts_max(config: QueueConfig) -> int:
     return config.retry.max_retries + 1
 
 
+def _plain(text: str | None) -> str:
+    """What a producer gave, if it can stand in a header; else nothing: it might end the header, and begin another."""
+    return text if text and text.isascii() and text.isprintable() else ""
+
+
 def _content_type(boundary: str) -> bytes:
     return f"{RELATED}; boundary={boundary}".encode()
 
 
 def _correlation(first: Leased) -> list[Header]:
-    correlation_id = first.message.extra.correlation_id
+    correlation_id = _plain(first.message.extra.correlation_id)
     return [(b"x-correlation-id", correlation_id.encode())] if correlation_id else []

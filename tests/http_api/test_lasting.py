@@ -1,0 +1,157 @@
+"""Long polls, streams and watches end with the credential of their caller, and with the server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import msgspec
+import pytest
+import pytest_asyncio
+
+from holdfast.auth.gate import Gate
+from holdfast.auth.principal import Principal
+from holdfast.broker.node import Node
+from holdfast.core.commands import Draft
+from holdfast.http_api import HttpFront, lasting
+from holdfast.store.memory import MemoryStore
+from tests.auth.rig import settings, user, write_users
+from tests.http_api.conftest import config_for, until
+
+JOBS = ("default", "jobs")
+QUEUE = "/api/v1/queues/jobs"
+SHOP = user("shop", "open sesame", "consume:jobs", "produce:jobs")
+OTHER = user("other", "open sesame", "consume:jobs")
+
+
+class Rig:
+    """A server that knows two users, and a client that is one of them."""
+
+    def __init__(self, front: HttpFront, http: httpx.AsyncClient, users: Path) -> None:
+        self.front, self.http, self.users = front, http, users
+        self.node = front.api.node
+
+    def dismiss(self) -> None:
+        """The client is no longer known."""
+        write_users(self.users, OTHER)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
+    users = write_users(tmp_path / "users.json", SHOP, OTHER)
+    config = msgspec.structs.replace(config_for(tmp_path), auth=settings(users_file=users))
+    node = Node(config, MemoryStore())
+    await node.start()
+    front = HttpFront(config, node, Gate(config, node.clock))
+    await front.start()
+    await node.create_queue(JOBS, {"partitions": 1})
+    async with httpx.AsyncClient(base_url=front.url, timeout=30, auth=("shop", "open sesame")) as http:
+        yield Rig(front, http, users)
+    await front.stop()
+    await node.stop()
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lasting, "CHECK_SECONDS", 0.005)
+
+
+async def whole(rig: Rig, method: str, path: str, body: object = None) -> str:
+    """All that a stream sends until it ends by itself."""
+    async with rig.http.stream(method, path, json=body) as answer:
+        assert answer.status_code == 200
+        return "".join([text async for text in answer.aiter_text()])
+
+
+def joined(rig: Rig) -> bool:
+    return bool(rig.front.api.streams)
+
+
+@pytest.mark.usefixtures("often")
+async def test_a_long_poll_ends_with_the_credential(rig: Rig) -> None:
+    polls = [
+        asyncio.create_task(rig.http.post(f"{QUEUE}/leases", json={"wait": "5m"})),
+        asyncio.create_task(
+            rig.http.post("/v1/queue/dequeue", json={"queue": "jobs", "owner": "me", "wait_seconds": 300})
+        ),
+        asyncio.create_task(rig.http.post("/api/v1/request/jobs", json={"text": "x", "delay": "1h", "timeout": "5m"})),
+    ]
+    await until(lambda: rig.node.waiting(JOBS) == 2 and len(rig.front.api.lasting._calls) == 3)
+    rig.dismiss()
+    assert [(await poll).status_code for poll in polls] == [401, 401, 401]
+    assert (await polls[0]).json()["code"] == "unauthenticated"
+    assert rig.node.waiting(JOBS) == 0
+
+
+@pytest.mark.usefixtures("often")
+async def test_streams_end_with_the_credential_and_give_back_what_they_hold(rig: Rig) -> None:
+    await rig.node.enqueue(JOBS, [Draft(b"1")])
+    stream = asyncio.create_task(whole(rig, "GET", f"{QUEUE}/stream"))
+    await until(lambda: rig.node.dispatcher.members.everyone() and not rig.node.head(JOBS, "default"))
+    watch = asyncio.create_task(whole(rig, "POST", "/v1/queue/watch", {"queue": "jobs"}))
+    pushed = asyncio.create_task(whole(rig, "POST", "/v1/queue/subscribe", {"queue": "jobs", "owner": "me"}))
+    await until(lambda: len(rig.front.api.lasting._calls) == 3)
+    rig.dismiss()
+    assert json.loads((await stream).splitlines()[-1])["end"]["code"] == "unauthenticated"
+    assert (await watch).startswith("id: 1\nevent: queue_watch")
+    assert (await pushed).rstrip().endswith("--")
+    await until(lambda: not joined(rig))
+    [leased] = await rig.node.lease(JOBS, "default")
+    assert leased.attempt == 1
+
+
+@pytest.mark.parametrize("gone", ["release", "keep"])
+async def test_nothing_is_sent_to_who_is_no_longer_known(rig: Rig, gone: str) -> None:
+    """Also before anybody has looked."""
+    poll = asyncio.create_task(rig.http.post(f"{QUEUE}/leases", json={"wait": "5m"}))
+    await until(lambda: rig.node.waiting(JOBS) == 1)
+    rig.dismiss()
+    await rig.node.enqueue(JOBS, [Draft(b"1")])
+    assert (await poll).status_code == 401
+
+    write_users(rig.users, SHOP, OTHER)
+    [leased] = await rig.node.lease(JOBS, "default")
+    assert leased.attempt == 1
+    stream = asyncio.create_task(whole(rig, "GET", f"{QUEUE}/stream?gone={gone}"))
+    await until(lambda: joined(rig))
+    await until(lambda: len(rig.front.api.lasting._calls) == 1)
+    rig.dismiss()
+    await rig.node.enqueue(JOBS, [Draft(b"2")])
+    lines = [json.loads(line) for line in (await stream).splitlines()]
+    assert [next(iter(line)) for line in lines] == ["heartbeat", "end"]
+    await until(lambda: not joined(rig))
+    [leased] = await rig.node.lease(JOBS, "default")
+    assert (leased.message.payload, leased.attempt) == (b"2", 1)
+
+
+async def test_who_is_still_known_is_not_disturbed(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[bool] = []
+    valid = rig.front.api.gate.valid
+    monkeypatch.setattr(lasting, "CHECK_SECONDS", 0.0)
+
+    def looked(who: Principal) -> bool:
+        looks.append(valid(who))
+        return looks[-1]
+
+    monkeypatch.setattr(rig.front.api.gate, "valid", looked)
+    poll = asyncio.create_task(rig.http.post(f"{QUEUE}/leases", json={"wait": "5m"}))
+    await until(lambda: len(looks) > 3)
+    write_users(rig.users, SHOP)
+    await rig.node.enqueue(JOBS, [Draft(b"1")])
+    assert len((await poll).json()["deliveries"]) == 1
+    assert all(looks)
+    await until(lambda: rig.front.api.lasting._timer is None)  # nobody to look after: nobody looks
+
+
+async def test_a_server_that_stops_ends_all_of_them_at_once(rig: Rig) -> None:
+    poll = asyncio.create_task(rig.http.post(f"{QUEUE}/leases", json={"wait": "5m"}))
+    stream = asyncio.create_task(whole(rig, "GET", f"{QUEUE}/stream?group=other"))
+    watch = asyncio.create_task(whole(rig, "POST", "/v1/queue/watch", {"queue": "jobs"}))
+    await until(lambda: len(rig.front.api.lasting._calls) == 3)
+    rig.front.api.close()  # nothing here waits for a heartbeat
+    assert (await poll).status_code == 503
+    assert json.loads((await stream).splitlines()[-1])["end"]["code"] == "shutting_down"
+    assert (await watch).count("event: queue_watch") == 1
