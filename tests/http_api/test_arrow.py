@@ -30,6 +30,16 @@ def read(content: bytes) -> Any:
     return pa.ipc.open_stream(content).read_all()
 
 
+@pytest.mark.parametrize("behind", [stream(pa.table({"payload": [b"b"]})), b"\0" * 8, b"x"])
+async def test_what_stands_behind_a_stream_is_not_lost_without_a_word(http: httpx.AsyncClient, behind: bytes) -> None:
+    content = stream(pa.table({"payload": [b"a"]}))
+    refused = await http.post(MESSAGES, content=content + behind, headers={"content-type": ARROW})
+    assert (refused.status_code, "behind the end" in refused.json()["detail"]) == (400, True)
+    without_end = content[:-8]  # as some write it
+    taken = await http.post(MESSAGES, content=without_end, headers={"content-type": ARROW})
+    assert len(taken.json()["ids"]) == 1
+
+
 async def test_an_id_that_is_empty_is_refused(http: httpx.AsyncClient) -> None:
     refused = await send(http, pa.table({"payload": [b"a", b"b"], "message_id": ["m", ""]}))
     assert (refused.status_code, refused.json()["details"]["field"]) == (400, "Column message_id")

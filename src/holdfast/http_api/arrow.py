@@ -86,12 +86,17 @@ def _table(pa: ModuleType, body: bytes) -> Any:
 
 
 def _refuse_compression(pa: ModuleType, body: bytes) -> None:
-    """Look at the head of every message: a record batch whose `compression` is set is not read."""
-    reader = pa.ipc.MessageReader.open_stream(pa.py_buffer(body))
+    """Look at the head of every message: a record batch whose `compression` is set is not read. Nor is a stream behind
+    which there is something else: that would be lost without a word."""
+    source = pa.BufferReader(body)
+    reader = pa.ipc.MessageReader.open_stream(source)
     for _ in range(BATCHES_MAX):
         try:
             message = reader.read_next_message()
         except StopIteration:
+            if source.tell() != len(body):
+                problem = "there is something behind the end of the Arrow stream; send one stream with all batches"
+                raise MalformedRequest(problem=problem) from None
             return
         if message.type == "record batch" and _has_compression(message.metadata.to_pybytes()):
             raise MalformedRequest(problem="the Arrow stream is compressed; write it without compression")
