@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.effects import RANGE_MIN, RUN_MIN, Run, Until, deletions, puts
+from holdfast.core.effects import RANGE_MIN, RUN_MIN, Until, deletions, puts
 from holdfast.core.records import Table, ready_key, ready_prefix
+from holdfast.core.runs import Run
 from holdfast.store.memory import MemoryStore
 
 PREFIX = ready_prefix(7, 128)
@@ -58,12 +59,3 @@ def test_a_row_is_one_run_and_a_short_row_is_none() -> None:
         (Table.READY, key(number), b"%d" % number) for number in row[1:]
     ]
     assert run.rows(key(5)) == [(key(number), b"%d" % number) for number in row]
-
-
-def test_runs_are_the_same_if_their_values_are() -> None:
-    whole, parted = Run([b"ab", b"c"]), Run([b"a", b""], [b"b", b"c"])
-    assert whole == parted != Run([b"ab"])
-    assert len({whole, parted}) == 1
-    assert repr(whole) == "Run(2)"
-    assert whole.sizes == parted.sizes == [2, 1]
-    assert whole.joined(0, 2) == parted.joined(0, 2) == b"abc"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core import enqueue, leasing
-from holdfast.core.commands import Draft, Enqueued, Settlement
+from holdfast.core.commands import Bulk, Draft, Enqueued, Settlement
 from holdfast.core.records import NO_EXTRA, Extra, Table
+from holdfast.core.runs import Column
 from tests.core.bench import NAME, Bench
 
 EVERYTHING = b"\xff" * 32
@@ -44,7 +47,7 @@ def stored(bench: Bench) -> dict[str, list[tuple[bytes, bytes]]]:
     return {table.name: bench.engine.store.scan(table, b"", EVERYTHING, 1 << 20) for table in Table}
 
 
-def life(batches: list[list[Draft]], fields: dict[str, object]) -> tuple[list[object], object]:
+def life(batches: Sequence[Sequence[Draft]], fields: dict[str, object]) -> tuple[list[object], object]:
     """Enqueue, lease and ack; what was answered, and what stands in the store after each of them."""
     bench = Bench(("g",), 1 << 20, **fields)
     seen: list[object] = []
@@ -68,6 +71,18 @@ def test_the_short_ways_leave_what_the_long_ones_do(batches: list[list[Draft]], 
         patch.setattr(enqueue, "_enqueue_plainly", lambda *_: False)
         patch.setattr(leasing, "_ack_plainly", lambda *_: False)
         assert life(batches, fields) == short
+
+
+payloads = st.lists(st.binary(max_size=12), min_size=1, max_size=20)
+
+
+@given(
+    st.lists(payloads, min_size=1, max_size=4),
+    st.sampled_from(({}, {"ordering": "strict"}, {"message_ttl": 0}, {"max_depth": 30}, {"max_message_size": 8})),
+)
+def test_payloads_that_lie_together_are_drafts(batches: list[list[bytes]], fields: dict[str, object]) -> None:
+    one_by_one = life([list(map(Draft, batch)) for batch in batches], fields)
+    assert life([Bulk(Column.of(batch)) for batch in batches], fields) == one_by_one
 
 
 def test_plain_messages_go_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,10 +31,11 @@ from holdfast.broker.engine import NODE_KEY, Engine, NodeRecord
 from holdfast.broker.redrive_jobs import PROGRESS, WISHES, Progress, Wish
 from holdfast.core import audits, records, transactions
 from holdfast.core.commands import Draft
-from holdfast.core.effects import Op, Run
+from holdfast.core.effects import Op
 from holdfast.core.journal import Block, Entry, decoded, read_block
 from holdfast.core.queue import QueueRecord
 from holdfast.core.records import NO_EXTRA, Delivery, Extra, Message, Origin, Place, State, Table
+from holdfast.core.runs import Column, Run, Series
 from holdfast.mqtt import messages as mqtt_messages
 from holdfast.mqtt import records as mqtt_records
 from holdfast.mqtt.codec import Properties
@@ -98,10 +99,14 @@ def samples() -> Iterator[tuple[Table, bytes, bytes | None]]:
     for one in (NO_EXTRA, extra):
         written = records.write_message(ID, NOW, DUE, END, PRIORITY, one, b"payload")
         yield Table.MESSAGES, records.message_key(SHARD, SEQ), written
-        (head,) = records.plain_message_heads([ID], NOW, END, PRIORITY, one)
-        yield Table.MESSAGES, records.message_key(SHARD, SEQ), head + b"payload"
+        alike = records.message_series(ID, NOW, END, PRIORITY, one, Column.of([b"payload"]))
+        yield Table.MESSAGES, records.message_key(SHARD, SEQ), alike[:][0]
     yield Table.READY, records.ready_key(SHARD, PRIORITY, STAMP), records.ready_value(SEQ, KEY, 2, SIZE)
-    yield Table.READY, records.ready_key(SHARD, PRIORITY, STAMP), records.plain_ready_values(SEQ, [SIZE])[0]
+    yield (
+        Table.READY,
+        records.ready_key(SHARD, PRIORITY, STAMP),
+        records.ready_series(SEQ, SIZE.to_bytes(4, "big"))[:][0],
+    )
     scheduled = records.scheduled_value(ID, PRIORITY, KEY, 2, SIZE)
     yield Table.SCHEDULED, records.scheduled_key(SHARD, DUE, SEQ), scheduled
     yield Table.DUE, records.due_key(SHARD, SEQ), records.due_value(STAMP)
@@ -150,7 +155,12 @@ def runs() -> Iterator[tuple[Table, bytes, bytes]]:
         store = RocksStore(Path(scratch) / "data")
         epoch = store.acquire()
         message, place = records.message_key(SHARD, SEQ), records.ready_key(SHARD, PRIORITY, STAMP)
-        ops: list[Op] = [(Table.MESSAGES, message, Run([b"a", b"bc"] * 4)), (Table.READY, place, Run([b"d"] * 8))]
+        alike = Series(b"<", ID, b">", Column.of([b"a", b"bc"] * 4))
+        ops: list[Op] = [
+            (Table.MESSAGES, message, Run([b"a", b"bc"] * 4)),
+            (Table.MESSAGES, records.message_key(SHARD, SEQ + 8), alike),
+            (Table.READY, place, Run([b"d"] * 8)),
+        ]
         store.write(epoch, [*ops, (Table.READY, records.ready_key(SHARD, PRIORITY, STAMP + 1), None)])
         for table in (Table.RUNS, Table.MESSAGE_RUNS, Table.READY_RUNS):
             for key, value in store.scan(table, b"", scene.ALL, 10):

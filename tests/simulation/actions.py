@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
 
 from holdfast.broker import admin
-from holdfast.core.commands import Draft, PutState, Settlement, Verb
+from holdfast.core.commands import Bulk, Draft, PutState, Settlement, Verb
 from holdfast.core.queue import GroupKind
 from holdfast.core.records import NO_EXTRA, Extra, Origin, State
+from holdfast.core.runs import Column
 from holdfast.errors import LeaseLost, MessageNotFound, MessageNotWaiting, StateChanged
 from tests.simulation.machine import NAMESPACE, Machine
 from tests.simulation.mail import Is, Queue, must, state_of
@@ -93,7 +94,10 @@ class Actions(Producers):
 
     def _enqueue(self, queue: Queue, drafts: list[Draft]) -> None:
         machine = self.machine
-        reply = machine.engine.enqueue((NAMESPACE, queue.name), drafts, "sim", machine.now)
+        given: Sequence[Draft] = drafts
+        if len(drafts) != 2 and all(draft == Draft(draft.payload) for draft in drafts):
+            given = Bulk(Column.of([draft.payload for draft in drafts]))
+        reply = machine.engine.enqueue((NAMESPACE, queue.name), given, "sim", machine.now)
         stored = machine.engine.queues[NAMESPACE, queue.name]
         partitions = [stored._partition(draft) if len(stored.shards) > 1 else 0 for draft in drafts]
         machine.model.enqueue(queue.name, drafts, partitions, reply, machine.now)

@@ -50,7 +50,7 @@ class TracedEngine(Engine):
         reply = super().step(queue, shard, command, now)
         if isinstance(command, Publish) or (isinstance(command, Enqueue) and command.promised):
             assert isinstance(reply, Enqueued)
-            drafts = command.messages.drafts() if isinstance(command, Publish) else command.drafts
+            drafts = command.messages.drafts() if isinstance(command, Publish) else list(command.drafts)
             self.arrivals.append(Arrival(queue.record.name, shard.partition, drafts, reply))
         if TRACE and (reply or type(command) is not Tick):
             sys.stderr.write(f"{now - START:>12} {queue.record.name}#{shard.partition} {command} -> {reply}\n")

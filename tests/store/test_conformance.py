@@ -10,8 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.effects import Op, Run, Until
+from holdfast.core.effects import Op, Until
 from holdfast.core.records import Table
+from holdfast.core.runs import Run
 from holdfast.errors import CopyUnsupported, Fenced, StoreError
 from holdfast.store import Store, open_store
 

@@ -12,8 +12,9 @@ from random import Random
 
 import pytest
 
-from holdfast.core.effects import Op, Run, Until
+from holdfast.core.effects import Op, Until
 from holdfast.core.records import LAST, Table, message_key, ready_key
+from holdfast.core.runs import Column, Run, Series
 from holdfast.errors import StoreCorrupt
 from holdfast.store import rocks_runs
 from holdfast.store.contract import Store
@@ -62,7 +63,9 @@ class Writer:
                     count = random.randint(1, 40)
                     self.next[table, shard] = first + count
                     size = random.choice((1, 1, 1, 600))
-                    yield table, key(table, shard, first), Run([random.randbytes(size) for _ in range(count)])
+                    values = [random.randbytes(random.choice((size, size, 0))) for _ in range(count)]
+                    alike = Series(b"<", random.getrandbits(60), b"-", Column.of(values))
+                    yield table, key(table, shard, first), random.choice((Run(values), alike))
                 case "put":
                     self.next[table, shard] = max(end, number + 1)
                     yield table, key(table, shard, number), random.randbytes(3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from holdfast.core.commands import Draft
+from holdfast.core.commands import Bulk, Draft
 from holdfast.core.ids import fnv1a32, route_of
 from holdfast.core.journal import ShardName
 from holdfast.core.queue import QueueConfig, QueueRecord
@@ -54,7 +54,7 @@ class Queue:
         limit = self.config.max_depth
         return max(limit - self.depth, 0) if limit else -1
 
-    def route(self, drafts: list[Draft]) -> Routes:
+    def route(self, drafts: Sequence[Draft]) -> Routes:
         """Which shard takes which drafts, by index, in order.
 
         A key decides; else the source of an import or redrive, or a producer's message id, so that a repetition meets
@@ -63,8 +63,7 @@ class Queue:
         shards = self.shards
         self._turn = (self._turn + 1) % len(shards)
         spread = shards[self._turn]
-        shared = drafts[0].extra if drafts else NO_EXTRA
-        if len(shards) == 1 or (shared.light and all([draft.extra is shared for draft in drafts])):  # noqa: C419 - a list is faster
+        if len(shards) == 1 or _keyless(drafts):
             return [(spread, range(len(drafts)))]
         parts: dict[int, list[int]] = {}
         for index, draft in enumerate(drafts):
@@ -95,3 +94,11 @@ class Queue:
     def chosen(self, partitions: Iterable[int] | None) -> list[Shard]:
         """The shards of these partitions, or all."""
         return self.shards if partitions is None else [self.shards[p] for p in partitions if p < len(self.shards)]
+
+
+def _keyless(drafts: Sequence[Draft]) -> bool:
+    """Whether it is quickly said that none has what decides on a partition."""
+    if isinstance(drafts, Bulk):
+        return True
+    shared = drafts[0].extra if drafts else NO_EXTRA
+    return shared.light and all([draft.extra is shared for draft in drafts])  # noqa: C419 - a list is faster

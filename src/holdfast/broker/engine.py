@@ -8,7 +8,7 @@ A read of a shard that has changes in the batch writes the batch first, so that 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush, merge
 from itertools import islice
 
@@ -302,14 +302,16 @@ class Engine:
 
     # --- messages ---------------------------------------------------------------------------------------------------
 
-    def enqueue(self, name: QueueName, drafts: list[Draft], protocol: str, now: int, atomic: bool = False) -> Enqueued:
+    def enqueue(
+        self, name: QueueName, drafts: Sequence[Draft], protocol: str, now: int, atomic: bool = False
+    ) -> Enqueued:
         """Store messages. The reply is good once the batch is durable. `atomic`: nothing is stored if one errs."""
         return self.enqueue_in(self.queue(name, now, create=True), drafts, protocol, now, atomic)
 
     def enqueue_in(
         self,
         queue: Queue,
-        drafts: list[Draft],
+        drafts: Sequence[Draft],
         protocol: str,
         now: int,
         atomic: bool = False,
@@ -334,7 +336,7 @@ class Engine:
         self,
         queue: Queue,
         routes: Routes,
-        drafts: list[Draft],
+        drafts: Sequence[Draft],
         room: int,
         protocol: str,
         now: int,
@@ -346,7 +348,8 @@ class Engine:
         ids = [] if trial else self.ids.take(now, len(drafts))
         for shard, indexes in routes:
             taken = [] if trial else [ids[i] for i in indexes]
-            part = Enqueue([drafts[i] for i in indexes], room, protocol, taken, group, trial=trial)
+            some = drafts if len(routes) == 1 else [drafts[i] for i in indexes]
+            part = Enqueue(some, room, protocol, taken, group, trial=trial)
             reply = self.step(queue, shard, part, now)
             assert isinstance(reply, Enqueued)
             stored = 0

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -41,7 +41,7 @@ from holdfast.broker.transaction_calls import TransactionCalls
 from holdfast.broker.transactions import TransactionLimits
 from holdfast.broker.webhooks import Webhooks
 from holdfast.config import Config
-from holdfast.core.commands import Draft, Enqueued, Leased, Settlement, Verb
+from holdfast.core.commands import Draft, Enqueued, Leased, Settlement, Verb, payload_bytes
 from holdfast.core.effects import Op
 from holdfast.core.groups import NEVER
 from holdfast.core.queue import Durability
@@ -471,7 +471,7 @@ class Node(AdminCalls, DeadLetterCalls, LogCalls, LookCalls, StateCalls, Transac
     # --- messages ---------------------------------------------------------------------------------------------------
 
     async def enqueue(
-        self, name: QueueName, drafts: list[Draft], protocol: str = "", *, atomic: bool = False
+        self, name: QueueName, drafts: Sequence[Draft], protocol: str = "", *, atomic: bool = False
     ) -> Receipt:
         """Store messages. Answered when they are as durable as the queue says. `atomic`: all, or none if one errs."""
         receipt = self.enqueue_soon(name, drafts, protocol, atomic=atomic)
@@ -480,7 +480,7 @@ class Node(AdminCalls, DeadLetterCalls, LogCalls, LookCalls, StateCalls, Transac
         return receipt
 
     def enqueue_soon(
-        self, name: QueueName, drafts: list[Draft], protocol: str = "", *, atomic: bool = False
+        self, name: QueueName, drafts: Sequence[Draft], protocol: str = "", *, atomic: bool = False
     ) -> Receipt:
         """As `enqueue`, for one who waits in his own way: nothing is stored before `safe` or `when_safe` says so."""
         engine = self.engine
@@ -490,7 +490,7 @@ class Node(AdminCalls, DeadLetterCalls, LogCalls, LookCalls, StateCalls, Transac
             )
         if not drafts:
             return Receipt([], {}, {}, Durability.FSYNC)
-        size_bytes = sum([len(draft.payload) for draft in drafts])
+        size_bytes = payload_bytes(drafts)
         now = self.clock()
         self._admit(len(drafts), size_bytes)
         self._check_room(now)
@@ -540,10 +540,10 @@ class Node(AdminCalls, DeadLetterCalls, LogCalls, LookCalls, StateCalls, Transac
         self._inbox_messages -= messages
         self._inbox_bytes -= size_bytes
 
-    def enqueue_now(self, name: QueueName, drafts: list[Draft], protocol: str = "") -> Enqueued:
+    def enqueue_now(self, name: QueueName, drafts: Sequence[Draft], protocol: str = "") -> Enqueued:
         """As `enqueue`, for a companion inside its `gather`: nothing may be answered before the turn is synced."""
         engine = self.engine
-        size_bytes = sum([len(draft.payload) for draft in drafts])
+        size_bytes = payload_bytes(drafts)
         now = self.clock()
         self._admit(len(drafts), size_bytes)
         self._check_room(now)

@@ -5,12 +5,15 @@ Commands are values. Everything a decision depends on besides the shard's own st
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
+from typing import overload
 
 import msgspec
 
 from holdfast.core.queue import PRIORITY_DEFAULT
 from holdfast.core.records import NO_EXTRA, Extra, Message, Table, read_extra
+from holdfast.core.runs import Column
 from holdfast.errors import HoldfastError
 
 NO_ID = "is empty, and would make every message that has it a duplicate; leave it out, or give each its own"
@@ -25,6 +28,41 @@ class Draft(msgspec.Struct, gc=False):
     deliver_at: int = 0
     ttl: int = -1
     extra: Extra = NO_EXTRA
+
+
+class Bulk(Sequence[Draft]):
+    """Drafts that bring nothing but payloads, which lie together: many of them cost as little as one. Whoever wants
+    drafts gets them, one by one."""
+
+    __slots__ = ("payloads",)
+
+    def __init__(self, payloads: Column) -> None:
+        self.payloads = payloads
+
+    def __len__(self) -> int:
+        return len(self.payloads)
+
+    def __iter__(self) -> Iterator[Draft]:
+        return map(Draft, self.payloads[:])
+
+    @overload
+    def __getitem__(self, at: int) -> Draft: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[Draft]: ...
+
+    def __getitem__(self, at: int | slice) -> Draft | list[Draft]:
+        if isinstance(at, slice):
+            return list(map(Draft, self.payloads[at]))
+        index = range(len(self))[at]
+        return Draft(self.payloads.content(index, index + 1))
+
+
+def payload_bytes(drafts: Sequence[Draft]) -> int:
+    """How large their payloads are."""
+    if isinstance(drafts, Bulk):
+        return drafts.payloads.size_bytes
+    return sum([len(draft.payload) for draft in drafts])
 
 
 class Packed(msgspec.Struct, frozen=True):
@@ -54,7 +92,7 @@ class Enqueue(msgspec.Struct, frozen=True):
     keeps it first in, first out. Without them the shard takes its own.
     """
 
-    drafts: list[Draft]
+    drafts: Sequence[Draft]
     room: int = -1
     protocol: str = ""
     ids: list[int] = []

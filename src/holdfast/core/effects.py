@@ -7,12 +7,11 @@ broker fetches them, hands them in with `Shard.supply`, and steps the same comma
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
-from operator import add
 from struct import Struct as Layout
 from typing import NamedTuple
 
 from holdfast.core.records import Delivery, Message, State, Table
+from holdfast.core.runs import Run
 
 _U64 = Layout(">Q")
 
@@ -33,56 +32,6 @@ class Until:
 
     def __repr__(self) -> str:
         return f"Until({self.end.hex()})"
-
-
-class Run:
-    """The value of an operation that puts records under consecutive keys: the last eight bytes of its key count up by
-    one. The keys are new: nothing was ever stored under any of them. Of MESSAGES and READY only.
-
-    A store can keep them together, which costs a fraction of as many single records. Values may come in two parts each,
-    to be joined once, where they go.
-    """
-
-    __slots__ = ("_tails", "_values", "sizes")
-
-    def __init__(self, values: list[bytes], tails: list[bytes] | None = None, sizes: list[int] | None = None) -> None:
-        self._values = values
-        self._tails = tails
-        self.sizes = self._measure() if sizes is None else sizes  # how long each value is
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Run) and other[:] == self[:]
-
-    def __hash__(self) -> int:
-        return hash(tuple(self[:]))
-
-    def __repr__(self) -> str:
-        return f"Run({len(self)})"
-
-    def __getitem__(self, part: slice) -> list[bytes]:
-        """Some of the values."""
-        if self._tails is None:
-            return self._values[part]
-        return [value + tail for value, tail in zip(self._values[part], self._tails[part], strict=True)]
-
-    def _measure(self) -> list[int]:
-        sizes = list(map(len, self._values))
-        return sizes if self._tails is None else list(map(add, sizes, map(len, self._tails)))
-
-    def joined(self, start: int, end: int) -> bytes:
-        """The values from one index up to, not including, another, one after the other."""
-        values = self._values[start:end]
-        if self._tails is None:
-            return b"".join(values)
-        return b"".join(chain.from_iterable(zip(values, self._tails[start:end], strict=True)))
-
-    def rows(self, key: bytes) -> list[tuple[bytes, bytes]]:
-        """The records, by themselves."""
-        head, first, pack = key[:-8], int.from_bytes(key[-8:], "big"), _U64.pack
-        return [(head + pack(number), value) for number, value in enumerate(self[:], first)]
 
 
 # (table, key, value): bytes are put, None deletes the key, Until deletes a range, Run puts many. Plain tuples: one is
@@ -119,27 +68,24 @@ def deletions(table: Table, prefix: bytes, numbers: list[int]) -> list[Op]:
 
 
 def puts(
-    table: Table,
-    prefix: bytes,
-    numbers: Sequence[int],
-    values: list[bytes],
-    tails: list[bytes] | None = None,
-    sizes: list[int] | None = None,
+    table: Table, prefix: bytes, numbers: Sequence[int], values: list[bytes], tails: list[bytes] | None = None
 ) -> list[Op]:
     """Put new records whose keys are `prefix` and these numbers, which grow; consecutive ones as runs."""
-    pack = _U64.pack
     ops: list[Op] = []
     start = 0
     while start < len(numbers):
         end = run_end(numbers, start)
-        key = prefix + pack(numbers[start])
-        run = Run(values[start:end], tails and tails[start:end], sizes and sizes[start:end])
-        if len(run) >= RUN_MIN:
-            ops.append((table, key, run))
-        else:
-            ops += [(table, one, value) for one, value in run.rows(key)]
+        run = Run(values[start:end], tails and tails[start:end])
+        ops += put_run(table, prefix + _U64.pack(numbers[start]), run)
         start = end
     return ops
+
+
+def put_run(table: Table, key: bytes, run: Run) -> list[Op]:
+    """Put new records under consecutive keys; a few by themselves."""
+    if len(run) >= RUN_MIN:
+        return [(table, key, run)]
+    return [(table, one, value) for one, value in run.rows(key)]
 
 
 def run_end(numbers: Sequence[int], start: int) -> int:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from itertools import islice
-from operator import add
+from collections.abc import Sequence
+from itertools import chain
 
 from msgspec.structs import replace
 
-from holdfast.core.commands import Draft, Enqueue, Enqueued
-from holdfast.core.effects import Effects, Op, Read, puts
+from holdfast.core.commands import Bulk, Draft, Enqueue, Enqueued
+from holdfast.core.effects import Effects, Op, Read, put_run, puts
 from holdfast.core.groups import LeaseGroup
 from holdfast.core.ids import UNKEYED, key_hash
 from holdfast.core.journal import Entry
-from holdfast.core.lanes import WINDOW_MAX
 from holdfast.core.queue import PRIORITY_DEFAULT, PRIORITY_MAX, JournalMode
 from holdfast.core.records import (
     FLAG_CHOSEN,
@@ -20,7 +19,6 @@ from holdfast.core.records import (
     FLAG_EARLY,
     FLAG_SOURCED,
     NO_EXTRA,
-    READY_SIZE,
     Extra,
     Message,
     Place,
@@ -34,11 +32,11 @@ from holdfast.core.records import (
     expiry_key,
     keyed_key,
     keyed_value,
-    plain_message_heads,
-    plain_ready_values,
+    message_key,
+    message_series,
     read_dedup,
     ready_key,
-    ready_prefix,
+    ready_series,
     ready_value,
     scheduled_key,
     scheduled_value,
@@ -48,6 +46,7 @@ from holdfast.core.records import (
     write_message,
 )
 from holdfast.core.records import Delivery as DeliveryRecord
+from holdfast.core.runs import Column
 from holdfast.core.shard import Shard, handles
 from holdfast.core.states import Event, Journalled, Reason, journal_names
 from holdfast.errors import HoldfastError, InvalidArgument, MessageTooLarge, QueueFull
@@ -67,6 +66,9 @@ def enqueue(shard: Shard, command: Enqueue, now: int, effects: Effects) -> None:
     if _enqueue_plainly(shard, command, now, effects):
         return
     drafts = command.drafts
+    if isinstance(drafts, Bulk):
+        drafts = list(drafts)
+        command = replace(command, drafts=drafts)
     ids_given = [draft for draft in drafts if draft.extra is not NO_EXTRA]
     if ids_given:
         _want_known(shard, ids_given)
@@ -102,26 +104,18 @@ def enqueue(shard: Shard, command: Enqueue, now: int, effects: Effects) -> None:
 
 def _enqueue_plainly(shard: Shard, command: Enqueue, now: int, effects: Effects) -> bool:
     """`enqueue` for the common case: messages of one priority that bring nothing but a payload, or one and the same
-    extra which only travels with them (a content type), and room for all. The same in 1.1 instead of 3 us each.
+    extra which only travels with them (a content type), and room for all. They are not looked at one by one.
 
     False: this is not that case, and nothing was done.
     """
     drafts, head, config, number = command.drafts, shard.head, shard.config, shard.number
     count = len(drafts)
-    if not count or command.trial or command.group or 0 <= command.room < count:
+    if not count or command.trial or command.group or command.ids or 0 <= command.room < count:
         return False
-    limit, priority, extra = config.max_message_size, drafts[0].priority, drafts[0].extra
-    if extra is not NO_EXTRA and (not extra.light or oversized(extra)):
+    priority, extra = drafts[0].priority, drafts[0].extra
+    payloads = drafts.payloads if isinstance(drafts, Bulk) else _alike(drafts, priority, extra)
+    if payloads is None or not _fit(payloads, config.max_message_size):
         return False
-    for draft in drafts:
-        if (
-            draft.extra is not extra
-            or draft.deliver_at
-            or draft.ttl != -1
-            or draft.priority != priority
-            or len(draft.payload) > limit
-        ):
-            return False
     if not 0 <= priority <= PRIORITY_MAX or (config.strict and priority != PRIORITY_DEFAULT):
         return False
     expires_at = now + config.message_ttl if config.message_ttl else 0
@@ -130,37 +124,55 @@ def _enqueue_plainly(shard: Shard, command: Enqueue, now: int, effects: Effects)
             return False
         head.expiry_high = expires_at
         head.next_expiry = head.next_expiry or expires_at
-    ids = command.ids or shard.ids.take(now, count)
-    payloads = [draft.payload for draft in drafts]
-    sizes = [len(payload) for payload in payloads]
-    first = head.next_seq
-    seqs = range(first, first + count)
-    heads = plain_message_heads(ids, now, expires_at, priority, extra)
-    ops = effects.ops
-    head_size = len(heads[0])
-    ops += puts(Table.MESSAGES, shard_key(number), seqs, heads, payloads, [head_size + size for size in sizes])
-    places = plain_ready_values(first, sizes)
-    ops += puts(Table.READY, ready_prefix(number, priority), ids, places, sizes=[READY_SIZE] * count)
-    size_bytes = sum(sizes)
-    keep_hot(shard, seqs[:WINDOW_MAX], heads, payloads)
-    window = [  # no lane takes in more
-        Place(stamp, seq, UNKEYED, 0, priority, size)
-        for stamp, seq, size in islice(zip(ids, seqs, sizes, strict=True), WINDOW_MAX + 1)
-    ]
-    count_in(shard, count, size_bytes, {priority: (count, window)}, now)
-    _journal_enqueued(shard, command, count, size_bytes, effects)
-    effects.reply = Enqueued(ids, {}, {}, first)
+    first, ops, ids = head.next_seq, effects.ops, shard.ids.ranges(now, count)
+    sizes, wanted = payloads.packed_sizes(), awaited(shard, priority)
+    start, places = 0, []
+    for row in ids:
+        end, seq = start + len(row), first + start
+        messages = message_series(row[0], now, expires_at, priority, extra, payloads.part(start, end))
+        ops += put_run(Table.MESSAGES, message_key(number, seq), messages)
+        ops += put_run(Table.READY, ready_key(number, priority, row[0]), ready_series(seq, sizes[4 * start : 4 * end]))
+        if start <= wanted:
+            few = messages.tails.part(0, min(wanted + 1 - start, len(row))).sizes()
+            places += [
+                Place(stamp, at, UNKEYED, 0, priority, size)
+                for at, (stamp, size) in enumerate(zip(row, few, strict=False), seq)
+            ]
+            keep_hot(shard, seq, messages[: wanted - start])
+        start = end
+    count_in(shard, count, payloads.size_bytes, {priority: (count, places)}, now)
+    _journal_enqueued(shard, command, count, payloads.size_bytes, effects)
+    effects.reply = Enqueued(list(chain.from_iterable(ids)), {}, {}, first)
     return True
 
 
-def keep_hot(shard: Shard, seqs: range, heads: list[bytes], payloads: list[bytes]) -> None:
-    """Keep the first of some message records in memory until they are leased, if there is room: as many as a lane has
-    places for. Who comes for the others reads them with their places."""
-    hot, count = shard.hot, len(seqs)
-    record_bytes = sum(map(len, payloads[:count])) + count * len(heads[0])
+def _alike(drafts: Sequence[Draft], priority: int, extra: Extra) -> Column | None:
+    """The payloads of drafts that differ in nothing else and ask for nothing special; None: some do."""
+    if extra is not NO_EXTRA and (not extra.light or oversized(extra)):
+        return None
+    for draft in drafts:
+        if draft.extra is not extra or draft.deliver_at or draft.ttl != -1 or draft.priority != priority:
+            return None
+    return Column.of([draft.payload for draft in drafts])
+
+
+def _fit(payloads: Column, limit: int) -> bool:
+    """Whether none is larger than this."""
+    return payloads.size_bytes <= limit or max(payloads.sizes()) <= limit
+
+
+def awaited(shard: Shard, priority: int) -> int:
+    """How many of the messages that arrive now some group takes into memory. One more tells it that there are more."""
+    empty = priority not in shard.head.priorities
+    return max([group.lane(priority, empty).room for group in shard.groups.values()], default=0)
+
+
+def keep_hot(shard: Shard, first_seq: int, records: list[bytes]) -> None:
+    """Keep records of messages in memory until they are leased, if there is room."""
+    hot, record_bytes = shard.hot, sum(map(len, records))
     if hot.used_bytes + record_bytes <= hot.limit_bytes:
         hot.used_bytes += record_bytes
-        shard.bodies.update(zip(seqs, map(add, heads, payloads), strict=False))
+        shard.bodies.update(enumerate(records, first_seq))
 
 
 def _journal_enqueued(shard: Shard, command: Enqueue, count: int, size_bytes: int, effects: Effects) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from hashlib import blake2b
+from itertools import chain
 
 EPOCH_MS = 1_767_225_600_000  # 2026-01-01T00:00:00Z
 NODE_MAX = 1023
@@ -37,21 +38,25 @@ class Snowflakes:
 
     def take(self, now: int, count: int = 1) -> list[int]:
         """The next `count` ids at `now` (epoch microseconds)."""
+        return list(chain.from_iterable(self.ranges(now, count)))
+
+    def ranges(self, now: int, count: int) -> list[range]:
+        """As `take`, in rows of consecutive ones."""
         ms = now // 1000 - EPOCH_MS
         if ms > self._ms:
             self._ms = ms
             self._sequence = 0
-        ids: list[int] = []
+        rows: list[range] = []
         while count > 0:
             taken = min(count, IDS_A_MS - self._sequence)
             first = (self._ms << TIME_SHIFT) | self._node | self._sequence
-            ids.extend(range(first, first + taken))
+            rows.append(range(first, first + taken))
             count -= taken
             self._sequence += taken
             if self._sequence == IDS_A_MS:
                 self._ms += 1
                 self._sequence = 0
-        return ids
+        return rows
 
     def ahead(self, ms: int) -> int:
         """An id that is larger than all this generator gives until it has moved on by `ms` milliseconds."""

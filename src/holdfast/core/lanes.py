@@ -31,11 +31,16 @@ class Lane:
         self.loaded: deque[Place] = deque()
         self.complete = complete  # nothing in the store lies beyond `reached`
 
+    @property
+    def room(self) -> int:
+        """How many of those that arrive now would be taken in."""
+        return max(WINDOW_MAX - len(self.loaded), 0) if self.complete else 0
+
     def arrive(self, places: list[Place]) -> None:
         """Fresh messages: later than everything in the lane. Beyond the bound they stay in the store only."""
         if not self.complete:
             return
-        room = WINDOW_MAX - len(self.loaded)
+        room = self.room
         if len(places) > room:
             self.complete = False
             places = places[:room]

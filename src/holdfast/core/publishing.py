@@ -7,13 +7,13 @@ columns: the same in a third of the time.
 from __future__ import annotations
 
 from itertools import islice
+from operator import add
 
 from holdfast.core.commands import Enqueue, Enqueued, Publish
 from holdfast.core.effects import Effects, puts
-from holdfast.core.enqueue import count_in, enqueue, keep_hot
+from holdfast.core.enqueue import awaited, count_in, enqueue, keep_hot
 from holdfast.core.ids import UNKEYED
 from holdfast.core.journal import Entry
-from holdfast.core.lanes import WINDOW_MAX
 from holdfast.core.queue import PRIORITY_DEFAULT, JournalMode
 from holdfast.core.records import (
     NO_KEY_HASH,
@@ -52,14 +52,13 @@ def publish(shard: Shard, command: Publish, now: int, effects: Effects) -> None:
         for seq, key, stamp in zip(seqs, keys, ids, strict=True)
         if key != NO_KEY_HASH
     ]
-    window: list[Place] = []
-    if shard.groups:
-        keep_hot(shard, seqs[:WINDOW_MAX], heads, packed.tails)
-        window = [  # no lane takes in more
-            Place(stamp, seq, UNKEYED if key == NO_KEY_HASH else key, 0, priority, size)
-            for stamp, seq, key, size in islice(zip(ids, seqs, keys, packed.sizes, strict=True), WINDOW_MAX + 1)
-        ]
-    count_in(shard, count, size_bytes, {priority: (count, window)}, now)
+    wanted = awaited(shard, priority)
+    keep_hot(shard, first, list(map(add, heads[:wanted], packed.tails[:wanted])))
+    places = [
+        Place(stamp, seq, UNKEYED if key == NO_KEY_HASH else key, 0, priority, size)
+        for stamp, seq, key, size in islice(zip(ids, seqs, keys, packed.sizes, strict=True), wanted + 1)
+    ]
+    count_in(shard, count, size_bytes, {priority: (count, places)}, now)
     if config.journal is not JournalMode.OFF:
         effects.entries.append((Entry.ENQUEUED, number, first, count, command.protocol, size_bytes))
         effects.rows += count

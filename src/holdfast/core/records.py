@@ -59,6 +59,7 @@ from struct import Struct as Layout
 import msgspec
 
 from holdfast.core.ids import UNKEYED
+from holdfast.core.runs import Column, Series
 from holdfast.errors import FormatUnknown
 
 
@@ -160,7 +161,7 @@ FLAG_CHOSEN = 16  # is for some groups only: the others have settled it from the
 
 _NO_KEY = bytes(8)
 _READY_VALUE = Layout(">Q8sBI")
-READY_SIZE = _READY_VALUE.size
+_SIZE = Layout(">I")  # the end of it: how large the message is
 _SCHEDULED_VALUE = Layout(">QB8sBI")
 _TWO_U64 = Layout(">QQ")
 
@@ -174,10 +175,11 @@ def ready_value(seq: int, key: bytes, flags: int, size_bytes: int) -> bytes:
     return _READY_VALUE.pack(seq, key or _NO_KEY, flags, size_bytes)
 
 
-def plain_ready_values(first_seq: int, sizes_bytes: list[int]) -> list[bytes]:
-    """`ready_value` for messages in sequence that have neither keys nor flags."""
-    pack, no_key = _READY_VALUE.pack, _NO_KEY
-    return [pack(seq, no_key, 0, size_bytes) for seq, size_bytes in enumerate(sizes_bytes, first_seq)]
+def ready_series(first_seq: int, sizes_bytes: bytes) -> Series:
+    """`ready_value` for messages in sequence that have neither keys nor flags. Their sizes are four bytes each."""
+    count = len(sizes_bytes) // _SIZE.size
+    tails = Column(sizes_bytes, range(0, len(sizes_bytes) + 1, _SIZE.size), _SIZE.pack(_SIZE.size) * count)
+    return Series(b"", first_seq, _NO_KEY + b"\0", tails)
 
 
 def ready_key_hash(value: bytes) -> bytes:
@@ -333,7 +335,7 @@ NO_EXTRA = Extra()
 MESSAGE_VERSION = 1
 _MESSAGE = Layout(">BQQQQBI")
 _MESSAGE_SIZE = _MESSAGE.size
-_ID_END = 9  # of a message's head: before it are version and id
+_ID_AT, _ID_END = 1, 9  # in a message's head: before the id is the version
 _encoder = msgspec.msgpack.Encoder()
 _encode = _encoder.encode
 _decode_extra = msgspec.msgpack.Decoder(Extra).decode
@@ -347,12 +349,13 @@ def write_message(
     return head + packed + payload if packed else head + payload
 
 
-def plain_message_heads(ids: list[int], enqueued_at: int, expires_at: int, priority: int, extra: Extra) -> list[bytes]:
-    """`write_message` for many that differ in nothing but id and payload, up to the payload: a loop without a call."""
+def message_series(
+    first_id: int, enqueued_at: int, expires_at: int, priority: int, extra: Extra, payloads: Column
+) -> Series:
+    """`write_message` for messages with consecutive ids that differ in nothing else but their payloads."""
     packed = b"" if extra is NO_EXTRA else _encode(extra)
-    rest = _MESSAGE.pack(MESSAGE_VERSION, 0, enqueued_at, 0, expires_at, priority, len(packed))[_ID_END:] + packed
-    begin, pack = bytes([MESSAGE_VERSION]), _U64.pack
-    return [begin + pack(message_id) + rest for message_id in ids]
+    head = _MESSAGE.pack(MESSAGE_VERSION, 0, enqueued_at, 0, expires_at, priority, len(packed))
+    return Series(head[:_ID_AT], first_id, head[_ID_END:] + packed, payloads)
 
 
 def write_extras(extras: list[Extra]) -> list[bytes]:

@@ -8,16 +8,16 @@ all of the memory.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
-from itertools import pairwise
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.core.commands import NO_ID, Draft
+from holdfast.core.commands import NO_ID, Bulk, Draft
 from holdfast.core.queue import PRIORITY_DEFAULT
 from holdfast.core.records import NO_EXTRA, REPLAYED, Extra, Origin
+from holdfast.core.runs import Column
 from holdfast.errors import ArrowMissing, InvalidArgument, MalformedRequest
 
 MEDIA_TYPE = "application/vnd.apache.arrow.stream"
@@ -56,7 +56,7 @@ def pyarrow() -> ModuleType:
 # --- in -------------------------------------------------------------------------------------------------------------
 
 
-def read_drafts(body: bytes, correlation_id: str | None, rows_max: int, *, sourced: bool = False) -> list[Draft]:
+def read_drafts(body: bytes, correlation_id: str | None, rows_max: int, *, sourced: bool = False) -> Sequence[Draft]:
     """The messages of an Arrow stream. `sourced`: they may say which they repeat."""
     pa = pyarrow()
     table = _table(pa, body)
@@ -68,10 +68,10 @@ def read_drafts(body: bytes, correlation_id: str | None, rows_max: int, *, sourc
         raise InvalidArgument(field="The stream", problem=f"{problem}; known are {known}")
     if table.num_rows > rows_max:
         raise InvalidArgument(field="The stream", problem=f"has {table.num_rows} rows; send at most {rows_max} at once")
-    payloads = _bytes(pa, table, "payload")
+    payloads = _payloads(pa, table)
     if table.num_columns == 1 and correlation_id is None:
-        return list(map(Draft, payloads))
-    return _with_fields(pa, table, payloads, correlation_id)
+        return Bulk(payloads)
+    return _with_fields(pa, table, payloads[:], correlation_id)
 
 
 def _table(pa: ModuleType, body: bytes) -> Any:
@@ -137,17 +137,16 @@ def _column(pa: ModuleType, table: Any, name: str, kind: Any) -> Any:
     return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
 
 
-def _bytes(pa: ModuleType, table: Any, name: str) -> list[bytes]:
-    """A column of bytes, cut out of its buffer: five times faster than asking Arrow for each."""
-    array = _column(pa, table, name, pa.large_binary())
+def _payloads(pa: ModuleType, table: Any) -> Column:
+    """The payloads where they are: in the body of the request."""
+    array = _column(pa, table, "payload", pa.large_binary())
     if array.null_count:
-        raise InvalidArgument(field=f"Column {name}", problem="has nulls; an empty value is an empty payload")
+        raise InvalidArgument(field="Column payload", problem="has nulls; an empty value is an empty payload")
     if not len(array):
-        return []
+        return Column(b"", [0])
     _, offsets, data = array.buffers()
-    places = memoryview(offsets).cast("q")[array.offset : array.offset + len(array) + 1].tolist()
-    content = data.to_pybytes() if data is not None else b""
-    return [content[start:end] for start, end in pairwise(places)]
+    bounds = memoryview(offsets).cast("q")[array.offset : array.offset + len(array) + 1].tolist()
+    return Column(b"" if data is None else memoryview(data), bounds)
 
 
 def _with_fields(pa: ModuleType, table: Any, payloads: list[bytes], correlation_id: str | None) -> list[Draft]:

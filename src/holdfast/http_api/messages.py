@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from holdfast import wire
 from holdfast.broker.node import Receipt
-from holdfast.core.commands import Draft
+from holdfast.core.commands import Draft, payload_bytes
 from holdfast.errors import (
     ArrowMissing,
     GroupNotFound,
@@ -129,7 +129,7 @@ async def _enqueue_arrow(call: Call, atomic: bool) -> Answer:
     """Rows are messages; nothing is done for each of them but what the node does. The answer names all of them: it is
     made while the disk works."""
     drafts = read_drafts(await call.body(), call.given_correlation_id, call.api.config.limits.enqueue_max)
-    count, size_bytes = len(drafts), sum([len(draft.payload) for draft in drafts])
+    count, size_bytes = len(drafts), payload_bytes(drafts)
     call.api.gate.admit(call.namespace, count, size_bytes)
     receipt = call.node.enqueue_soon(call.queue, drafts, PROTOCOL, atomic=atomic)
     if receipt.errors and (atomic or len(receipt.errors) == count):
@@ -137,7 +137,6 @@ async def _enqueue_arrow(call: Call, atomic: bool) -> Answer:
     made: list[Answer] = []
 
     def make() -> None:
-        drafts.clear()
         made.append(_arrow_receipt(receipt))
 
     if not count:

@@ -78,7 +78,7 @@ async def stage(call: Call) -> Answer:
         limit = call.api.config.limits.enqueue_max
         body, correlation_id = await call.body(), call.given_correlation_id
         drafts = await call.apart(
-            len(body) > APART_BYTES, lambda: read_drafts(body, correlation_id, limit, sourced=True)
+            len(body) > APART_BYTES, lambda: list(read_drafts(body, correlation_id, limit, sourced=True))
         )
         batches: Batches = [(query.queue, drafts)]
         part, attempt, chunk = query.part, query.attempt, query.chunk

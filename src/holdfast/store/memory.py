@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
-from holdfast.core.effects import Op, Run
+from holdfast.core.effects import Op
 from holdfast.core.records import Table
+from holdfast.core.runs import Run
 from holdfast.errors import CopyUnsupported, Fenced, StoreError
 from holdfast.store.sorted_keys import SortedKeys
 

@@ -21,8 +21,9 @@ from pathlib import Path
 
 from rocksdict import Checkpoint, Rdict, WriteBatch
 
-from holdfast.core.effects import Op, Run, Until
+from holdfast.core.effects import Op, Until
 from holdfast.core.records import Table
+from holdfast.core.runs import Run
 from holdfast.errors import DiskFull, Fenced, StoreCorrupt, StoreError
 from holdfast.store import formats, inventory
 from holdfast.store.directory import Directory

@@ -4,7 +4,7 @@ A batch of messages makes two records each, under keys that count up by one. Roc
 them, and so does the rest of their way through Python. As `Run`s they are cut into *packs* of up to 256:
 
     RUNS                       table, key of its last      how many a pack holds, and bits of those that have left it
-    MESSAGE_RUNS, READY_RUNS   key of its last             their sizes, and their values one after the other
+    MESSAGE_RUNS, READY_RUNS   key of its last             their values (store/rocks_packs.py)
 
 A key is in a pack or stands by itself, never both: who writes or deletes one takes it out of its pack, which costs a
 bit. A pack nobody is left in goes. One in which few are left is resolved, and they stand by themselves: so a message
@@ -16,16 +16,16 @@ packs first and at the single records afterwards, so that they miss nothing that
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
-from itertools import accumulate
 from struct import Struct as Layout
-from struct import pack, unpack_from
 from typing import Final
 
-from holdfast.core.effects import Op, Run, Until
+from holdfast.core.effects import Op, Until
 from holdfast.core.records import Table
+from holdfast.core.runs import Run
 from holdfast.errors import StoreCorrupt
+from holdfast.store.rocks_packs import Values, packs, read_values
 
 Rows = list[tuple[bytes, bytes]]
 Scan = Callable[[Table, bytes, bytes, int], Rows]
@@ -81,19 +81,6 @@ class Pack:
 
 def read_pack(last_key: bytes, record: bytes) -> Pack:
     return Pack(last_key, _COUNT.unpack_from(record)[0], int.from_bytes(record[2:], "little"))
-
-
-class Values:
-    """The values of a pack, to be cut out."""
-
-    __slots__ = ("_data", "_ends")
-
-    def __init__(self, data: bytes, count: int) -> None:
-        self._data = data
-        self._ends = list(accumulate(unpack_from(f">{count}I", data), initial=4 * count))
-
-    def __getitem__(self, index: int) -> bytes:
-        return self._data[self._ends[index] : self._ends[index + 1]]
 
 
 class _Known:
@@ -160,8 +147,7 @@ class Runs:
         known = self._known[table]
         known.any = True
         head, first = first_key[:-8], int.from_bytes(first_key[-8:], "big")
-        sizes = run.sizes
-        for start, end in _cut(sizes):
+        for start, end, content in packs(run, PACK_MAX, PACK_BYTES):
             if end - start < PACK_MIN:
                 for number, value in enumerate(run[start:end], first + start):
                     yield table, head + _U64.pack(number), value
@@ -172,7 +158,7 @@ class Runs:
                 known.free_from = one.last_key + b"\0"
             self._changed[table, one.last_key] = one
             self._decoded.pop((table, one.last_key), None)
-            yield VALUES[table], one.last_key, pack(f">{end - start}I", *sizes[start:end]) + run.joined(start, end)
+            yield VALUES[table], one.last_key, content
 
     def leave(self, table: Table, key: bytes) -> bool:
         """A record gets another value or goes. True: it was in a pack, and is no more."""
@@ -270,7 +256,7 @@ class Runs:
         if one.gone >> index & 1:
             return None
         values = self._values(table, one)
-        return None if values is None else values[index]
+        return None if values is None else values.cut(index, index + 1)[0]
 
     def rows(self, table: Table, start: bytes, end: bytes, limit: int, reverse: bool) -> Rows:
         """The first records of a range, or the last ones, that are in packs."""
@@ -307,7 +293,7 @@ class Runs:
         data = self._get(VALUES[table], one.last_key)
         if data is None:
             return None
-        values = Values(data, one.count)
+        values = read_values(data, one.count)
         if len(self._decoded) >= DECODED_MAX:
             self._decoded.pop(next(iter(self._decoded.copy()), (table, b"")), None)  # readers are on two threads
         self._decoded[table, one.last_key] = values
@@ -317,21 +303,10 @@ class Runs:
 def _members(one: Pack, values: Values, low: int, high: int) -> Rows:
     """Members from an index up to, not including, another that have not left."""
     head, first, gone, key = one.last_key[:-8], one.first, one.gone, _U64.pack
+    found = enumerate(values.cut(low, high), first + low)
     if not gone:
-        return [(head + key(first + index), values[index]) for index in range(low, high)]
-    return [(head + key(first + index), values[index]) for index in range(low, high) if not gone >> index & 1]
-
-
-def _cut(sizes: list[int]) -> Iterator[tuple[int, int]]:
-    """Where packs of values of these sizes begin and end."""
-    ends = list(accumulate(sizes))
-    start = before = 0
-    while start < len(sizes):
-        end = min(start + PACK_MAX, len(sizes))
-        if ends[end - 1] - before > PACK_BYTES:
-            end = max(start + 1, bisect_right(ends, before + PACK_BYTES, start, end))
-        yield start, end
-        start, before = end, ends[end - 1]
+        return [(head + key(number), value) for number, value in found]
+    return [(head + key(number), value) for number, value in found if not gone >> (number - first) & 1]
 
 
 def merged(packed: Rows, single: Rows, limit: int, reverse: bool) -> Rows:

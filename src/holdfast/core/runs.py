@@ -1,0 +1,150 @@
+"""Records under consecutive keys that are put together, and byte strings that lie together.
+
+A batch makes thousands of records that a store may keep together too, and most of them are alike: the same head but for
+a number that counts up, and a payload. What is done for each of them is then as little as possible: a `Series` says in
+a few words what they are, and their payloads stay where they came from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, chain, pairwise
+from operator import add, sub
+from struct import Struct as Layout
+from struct import pack
+
+_U64 = Layout(">Q")
+
+
+class Column:
+    """Byte strings that lie one after the other: `data`, where each begins, and behind the last where that one ends."""
+
+    __slots__ = ("_packed_sizes", "_sizes", "bounds", "data")
+
+    def __init__(self, data: bytes | memoryview, bounds: Sequence[int], packed_sizes: bytes = b"") -> None:
+        self.data = data
+        self.bounds = bounds
+        self._sizes: list[int] | None = None
+        self._packed_sizes = packed_sizes
+
+    @classmethod
+    def of(cls, values: list[bytes]) -> Column:
+        """These, one after the other."""
+        return cls(b"".join(values), list(accumulate(map(len, values), initial=0)))
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    def __getitem__(self, part: slice) -> list[bytes]:
+        """Some of them, by themselves."""
+        start, end, _ = part.indices(len(self))
+        content, low = self.content(start, end), self.bounds[start]
+        return [content[here - low : there - low] for here, there in pairwise(self.bounds[start : end + 1])]
+
+    def part(self, start: int, end: int) -> Column:
+        """Those from one index up to, not including, another, where they are."""
+        return Column(self.data, self.bounds[start : end + 1], self._packed_sizes[4 * start : 4 * end])
+
+    def content(self, start: int, end: int) -> bytes:
+        """The bytes of some of them."""
+        return bytes(self.data[self.bounds[start] : self.bounds[end]])
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all of them."""
+        return self.bounds[-1] - self.bounds[0]
+
+    def sizes(self) -> list[int]:
+        """Of each of them."""
+        if self._sizes is None:
+            self._sizes = list(map(sub, self.bounds[1:], self.bounds))
+        return self._sizes
+
+    def packed_sizes(self) -> bytes:
+        """Of each of them, as four bytes."""
+        if not self._packed_sizes:
+            self._packed_sizes = pack(f">{len(self)}I", *self.sizes())
+        return self._packed_sizes
+
+
+class Run:
+    """The value of an operation that puts records under consecutive keys: the last eight bytes of its key count up by
+    one. The keys are new: nothing was ever stored under any of them. Of MESSAGES and READY only.
+
+    A store can keep them together, which costs a fraction of as many single records. Values may come in two parts each,
+    to be joined once, where they go.
+    """
+
+    __slots__ = ("_tails", "_values")
+
+    def __init__(self, values: list[bytes], tails: list[bytes] | None = None) -> None:
+        self._values = values
+        self._tails = tails
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Run) and other[:] == self[:]
+
+    def __hash__(self) -> int:
+        return hash(tuple(self[:]))
+
+    def __repr__(self) -> str:
+        return f"Run({len(self)})"
+
+    def __getitem__(self, part: slice) -> list[bytes]:
+        """Some of the values."""
+        if self._tails is None:
+            return self._values[part]
+        return list(map(add, self._values[part], self._tails[part]))
+
+    def sizes(self) -> list[int]:
+        """How long each value is."""
+        sizes = map(len, self._values)
+        return list(sizes if self._tails is None else map(add, sizes, map(len, self._tails)))
+
+    def joined(self, start: int, end: int) -> bytes:
+        """The values from one index up to, not including, another, one after the other."""
+        values = self._values[start:end]
+        if self._tails is None:
+            return b"".join(values)
+        return b"".join(chain.from_iterable(zip(values, self._tails[start:end], strict=True)))
+
+    def rows(self, key: bytes) -> list[tuple[bytes, bytes]]:
+        """The records, by themselves."""
+        head, first, last = key[:-8], int.from_bytes(key[-8:], "big"), _U64.pack
+        return [(head + last(number), value) for number, value in enumerate(self[:], first)]
+
+
+class Series(Run):
+    """A run of values that are alike: each is `begin`, a number of eight bytes that counts up by one, `middle`, and a
+    tail of its own."""
+
+    __slots__ = ("begin", "middle", "number", "tails")
+
+    def __init__(self, begin: bytes, number: int, middle: bytes, tails: Column) -> None:
+        self.begin = begin
+        self.number = number
+        self.middle = middle
+        self.tails = tails
+
+    def __len__(self) -> int:
+        return len(self.tails)
+
+    def __getitem__(self, part: slice) -> list[bytes]:
+        start, _, _ = part.indices(len(self))
+        return spelled(self.begin, self.number + start, self.middle, self.tails[part])
+
+    def sizes(self) -> list[int]:
+        head_size = len(self.begin) + _U64.size + len(self.middle)
+        return [head_size + size for size in self.tails.sizes()]
+
+    def joined(self, start: int, end: int) -> bytes:
+        return b"".join(self[start:end])
+
+
+def spelled(begin: bytes, number: int, middle: bytes, tails: Iterable[bytes]) -> list[bytes]:
+    """The values of a series, from that on with this number."""
+    counted = _U64.pack
+    return [begin + counted(at) + middle + tail for at, tail in enumerate(tails, number)]
