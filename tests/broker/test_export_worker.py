@@ -17,10 +17,10 @@ import pytest
 
 from holdfast.broker import export, export_worker, keeper
 from holdfast.broker.export import Exporter
-from holdfast.broker.export_reading import BlockReader
+from holdfast.broker.export_reading import BlockReader, Raw
 from holdfast.broker.export_segment import write_segment
 from holdfast.broker.export_verify import verify
-from holdfast.broker.export_worker import Converted, InProcess, InThread, Raw
+from holdfast.broker.export_worker import Converted, InProcess, InThread
 from holdfast.broker.keeper import Keeper
 from holdfast.broker.node import Node
 from holdfast.config import Config
@@ -133,13 +133,13 @@ def test_what_goes_wrong_in_the_process_is_told_as_in_a_thread(process: InProces
     with pytest.raises(StoreCorrupt):
         exporter.export(0, force=True)
     with pytest.raises(FileNotFoundError):
-        process.convert(tmp_path / "nowhere" / "file", NODE, [Raw(*one) for one in _windows(tmp_path / "other")])
+        process.convert(tmp_path / "nowhere" / "file", NODE, _windows(tmp_path / "other"))
     assert InThread().convert(tmp_path / "none", NODE, []).rows == 0
     assert process.convert(tmp_path / "none", NODE, []).rows == 0
     assert not (tmp_path / "none").exists()
 
 
-def _windows(directory: Path) -> Iterator[tuple[list[bytes], list[tuple[int, int, list[bytes]]]]]:
+def _windows(directory: Path) -> Iterator[Raw]:
     life = Life(directory)
     life.enqueue(3)
     reader = BlockReader(life.store)

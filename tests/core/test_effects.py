@@ -53,7 +53,7 @@ def test_what_is_put_is_there_however_it_lies(named: list[int], in_two: bool) ->
 def test_a_row_is_one_run_and_a_short_row_is_none() -> None:
     row = list(range(5, 5 + RUN_MIN))
     values = [b"%d" % number for number in row]
-    run = Run(values)
+    run = Run.of(values)
     assert puts(Table.READY, PREFIX, row, values) == [(Table.READY, key(5), run)]
     assert puts(Table.READY, PREFIX, row[1:], values[1:]) == [
         (Table.READY, key(number), b"%d" % number) for number in row[1:]

@@ -77,7 +77,7 @@ def test_rows_and_columns_say_the_same(
     assert {row.node for row in found} <= {node}
     assert block.size_bytes == sum(len(m.payload) for held in bodies.values() for m in held)
     columns = Columns()
-    columns.add(block, list(decoded(block)), fetch)
+    columns.add(block, list(decoded(block)), lambda *place: [fetch(*place)])
     assert _as_dicts(columns) == [{name: getattr(row, name) for name in ("message_id", *RUNS, *CELLS)} for row in found]
     given_up = dict.fromkeys(NAMES, 0)
     for shard, seqs in gone(block):

@@ -157,9 +157,9 @@ def runs() -> Iterator[tuple[Table, bytes, bytes]]:
         message, place = records.message_key(SHARD, SEQ), records.ready_key(SHARD, PRIORITY, STAMP)
         alike = Series(b"<", ID, b">", Column.of([b"a", b"bc"] * 4))
         ops: list[Op] = [
-            (Table.MESSAGES, message, Run([b"a", b"bc"] * 4)),
+            (Table.MESSAGES, message, Run.of([b"a", b"bc"] * 4)),
             (Table.MESSAGES, records.message_key(SHARD, SEQ + 8), alike),
-            (Table.READY, place, Run([b"d"] * 8)),
+            (Table.READY, place, Run.of([b"d"] * 8)),
         ]
         store.write(epoch, [*ops, (Table.READY, records.ready_key(SHARD, PRIORITY, STAMP + 1), None)])
         for table in (Table.RUNS, Table.MESSAGE_RUNS, Table.READY_RUNS):

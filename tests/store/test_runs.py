@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.core.effects import Op, Until
 from holdfast.core.records import LAST, Table, message_key, ready_key
-from holdfast.core.runs import Column, Run, Series
+from holdfast.core.runs import Column, Run, Series, key_after
 from holdfast.errors import StoreCorrupt
 from holdfast.store import rocks_runs
 from holdfast.store.contract import Store
@@ -65,7 +65,7 @@ class Writer:
                     size = random.choice((1, 1, 1, 600))
                     values = [random.randbytes(random.choice((size, size, 0))) for _ in range(count)]
                     alike = Series(b"<", random.getrandbits(60), b"-", Column.of(values))
-                    yield table, key(table, shard, first), random.choice((Run(values), alike))
+                    yield table, key(table, shard, first), random.choice((Run.of(values), alike))
                 case "put":
                     self.next[table, shard] = max(end, number + 1)
                     yield table, key(table, shard, number), random.randbytes(3)
@@ -92,6 +92,11 @@ def check(store: Store, model: Model, random: Random) -> None:
             start, end = ends[0][: len(ends[0]) - cut], ends[1]
             limit, reverse = random.randint(0, 30), random.random() < 0.3
             assert store.scan(table, start, end, limit, reverse) == scan_model(model, table, start, end, limit, reverse)
+        for _ in range(2):
+            first, count = random.choice(known).ljust(8, b"\0"), random.choice((0, 1, 3, 50, 500))
+            found = store.together(table, first, count)
+            rows = scan_model(model, table, first, key_after(first, count), count, False)
+            assert [value for run in found for value in run[:]] == [value for _, value in rows]
         asked = [random.choice(known), key(table, 1, random.randint(0, 400)), b"", random.choice(known) + b"\0"]
         assert store.get_many(table, asked) == [model.get((table, one)) for one in asked]
         assert [store.get(table, one) for one in asked] == [model.get((table, one)) for one in asked]
@@ -129,10 +134,10 @@ def test_runs_are_records_like_others(opener: Opener, seed: int, small: bool, mo
 def test_a_run_whose_write_failed_half_way_leaves_nothing(opener: Opener) -> None:
     store = opener()
     epoch = store.acquire()
-    store.write(epoch, [(Table.READY, key(Table.READY, 1, 1), Run([b"a"] * 20))])
+    store.write(epoch, [(Table.READY, key(Table.READY, 1, 1), Run.of([b"a"] * 20))])
     bad: list[Op] = [
         (Table.READY, key(Table.READY, 1, 3), None),
-        (Table.READY, key(Table.READY, 1, 100), Run([b"b"] * 20)),
+        (Table.READY, key(Table.READY, 1, 100), Run.of([b"b"] * 20)),
         (Table.READY, key(Table.READY, 1, 4), 7),  # type: ignore[list-item]
     ]
     with pytest.raises(Exception, match=r".*"):
@@ -150,7 +155,7 @@ def test_what_stays_behind_keeps_little_else(tmp_path: Path) -> None:
     random = Random(1)
     for batch in range(100):
         values = [random.randbytes(250) for _ in range(256)]
-        store.write(epoch, [(Table.MESSAGES, message_key(1, 1 + batch * 256), Run(values))])
+        store.write(epoch, [(Table.MESSAGES, message_key(1, 1 + batch * 256), Run.of(values))])
     full = len(whole(store, Table.MESSAGE_RUNS))
     assert full == 100
     kept = range(50, 25_600, 100)
@@ -165,9 +170,25 @@ def test_what_stays_behind_keeps_little_else(tmp_path: Path) -> None:
 def test_a_run_that_has_lost_its_values_is_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = RocksStore(tmp_path / "data")
     epoch = store.acquire()
-    store.write(epoch, [(Table.READY, key(Table.READY, 1, 1), Run([b"a"] * 20))])
+    store.write(epoch, [(Table.READY, key(Table.READY, 1, 1), Run.of([b"a"] * 20))])
     store.write(epoch, [(Table.READY_RUNS, key(Table.READY, 1, 20), None)])
     monkeypatch.setattr(rocks_runs, "RESOLVED_AT", 1)
     with pytest.raises(StoreCorrupt, match="are missing"):
         store.write(epoch, [(Table.READY, key(Table.READY, 1, LAST >> 60), None)])
+    store.close()
+
+
+def test_what_lies_together_is_read_as_it_lies(opener: Opener) -> None:
+    store = opener()
+    epoch = store.acquire()
+    alike = Series(b"<", 7, b">", Column.of([b"%d" % number for number in range(300)]))
+    store.write(epoch, [(Table.MESSAGES, message_key(1, 10), alike), (Table.MESSAGES, message_key(1, 5), b"five")])
+    store.write(epoch, [(Table.MESSAGES, message_key(1, 310), b"last"), (Table.MESSAGES, message_key(2, 1), b"other")])
+    found = store.together(Table.MESSAGES, message_key(1, 0), 400)
+    assert [value for run in found for value in run[:]] == [b"five", *alike[:], b"last"]
+    if store.name == "rocks":
+        assert [type(run) for run in found] == [Run, Series, Series, Run]
+    store.write(epoch, [(Table.MESSAGES, message_key(1, 20), None)])
+    found = store.together(Table.MESSAGES, message_key(1, 15), 10)
+    assert [value for run in found for value in run[:]] == [*alike[5:10], *alike[11:15]]
     store.close()

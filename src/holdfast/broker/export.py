@@ -23,9 +23,9 @@ import msgspec
 import structlog
 
 from holdfast.broker.export_manifest import Manifest, SegmentEntry, manifest_path, segment_files, segment_name
-from holdfast.broker.export_reading import BlockReader
+from holdfast.broker.export_reading import BlockReader, Raw
 from holdfast.broker.export_segment import SCHEMA, sync
-from holdfast.broker.export_worker import Converted, Converter, InThread, Raw, neighbours
+from holdfast.broker.export_worker import Converted, Converter, InThread, neighbours
 from holdfast.core.effects import Op, Until
 from holdfast.core.records import Table, journal_key, message_key
 from holdfast.errors import LakeDamaged, LakeUnavailable, StoreCorrupt
@@ -129,7 +129,7 @@ class _Windows:
     def __iter__(self) -> Iterator[Raw]:
         for window in self._reader.windows(self._first_block, self._last_block):
             self._go_on()
-            yield Raw(*self._reader.raw(window))
+            yield self._reader.raw(window)
 
 
 class Exporter:

@@ -7,10 +7,18 @@ makes it one scan a shard and window. A window is bounded in rows and in bytes, 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
+from itertools import accumulate
+from operator import itemgetter
+from struct import unpack
 
-from holdfast.core.journal import Block, Decoded, Entry, Fetch, decoded, read_block
-from holdfast.core.records import LAST, Message, Table, journal_key, message_key, read_message
+import msgspec
+
+from holdfast.core.columns import Fetch
+from holdfast.core.journal import Block, Decoded, Entry, decoded, read_block
+from holdfast.core.records import LAST, Alike, Message, Table, journal_key, message_key, read_run
+from holdfast.core.runs import Column, Run, Series
 from holdfast.store.contract import Store
 
 PAGE_BLOCKS = 64
@@ -67,6 +75,54 @@ class Window:
         return found
 
 
+class Stretch(msgspec.Struct, frozen=True, array_like=True):
+    """Message records of consecutive sequences, as they lie together."""
+
+    shard: int
+    first_seq: int
+    alike: tuple[bytes, int, bytes] | None  # of a series: what is the same in all of them, and the first's number
+    sizes: bytes
+    data: bytes
+
+    def run(self) -> Run:
+        sizes = unpack(f">{len(self.sizes) // 4}I", self.sizes)
+        column = Column(self.data, list(accumulate(sizes, initial=0)), self.sizes)
+        return Run(column) if self.alike is None else Series(*self.alike, column)
+
+
+def stretch(shard: int, first_seq: int, run: Run) -> Stretch:
+    alike = (run.begin, run.number, run.middle) if isinstance(run, Series) else None
+    return Stretch(shard, first_seq, alike, run.column.packed_sizes(), run.column.content(0, len(run)))
+
+
+class Raw(msgspec.Struct, frozen=True, array_like=True):
+    """A window of the journal as it lies in the store: blocks, and the messages they refer to."""
+
+    blocks: list[bytes]
+    messages: list[Stretch]
+
+    def fetcher(self) -> Fetch:
+        """The messages, read now."""
+        known: dict[int, list[tuple[int, int, list[Message] | Alike]]] = {}
+        for one in self.messages:
+            run = one.run()
+            stretches = known.setdefault(one.shard, [])
+            stretches.append((one.first_seq + len(run), one.first_seq, read_run(one.first_seq, run)))
+
+        def fetch(shard: int, first: int, count: int) -> list[list[Message] | Alike]:
+            found: list[list[Message] | Alike] = []
+            stretches, last = known.get(shard, []), first + count
+            for at in range(bisect_right(stretches, first, key=itemgetter(0)), len(stretches)):
+                end, low, messages = stretches[at]
+                if low >= last:
+                    break
+                part = max(first, low) - low, min(last, end) - low
+                found.append(messages.part(*part) if isinstance(messages, Alike) else messages[slice(*part)])
+            return found  # what is missing is not there: whoever asked for it is told so
+
+        return fetch
+
+
 class BlockReader:
     """Reads of the store, from the exporter's thread."""
 
@@ -99,31 +155,13 @@ class BlockReader:
         if window.blocks:
             yield window
 
-    def fetcher(self, window: Window) -> Fetch:
-        """The messages that a window refers to, read now."""
-        known: dict[int, list[tuple[int, int, list[Message]]]] = {}
-        for shard, ranges in window.ranges().items():
-            known[shard] = [(first, end, self._messages(shard, first, end)) for first, end in ranges]
-
-        def fetch(shard: int, first: int, count: int) -> list[Message]:
-            low, messages = next((low, messages) for low, high, messages in known[shard] if low <= first < high)
-            return messages[first - low : first - low + count]
-
-        return fetch
-
-    def raw(self, window: Window) -> tuple[list[bytes], list[tuple[int, int, list[bytes]]]]:
-        """A window as it lies in the store: its blocks, and the messages it refers to (shard, first sequence,
-        values)."""
-        records: list[tuple[int, int, list[bytes]]] = []
+    def raw(self, window: Window) -> Raw:
+        """A window as it lies in the store."""
+        messages: list[Stretch] = []
         for shard, ranges in window.ranges().items():
             for first, end in ranges:
-                rows = self._store.scan(Table.MESSAGES, message_key(shard, first), message_key(shard, end), end - first)
-                if len(rows) == end - first:  # else some are missing, and who converts it will say so
-                    records.append((shard, first, [value for _, value in rows]))
-        return window.values, records
-
-    def _messages(self, shard: int, first: int, end: int) -> list[Message]:
-        rows = self._store.scan(Table.MESSAGES, message_key(shard, first), message_key(shard, end), end - first)
-        if len(rows) != end - first:
-            return []  # some are missing: whoever asked for the messages is told that they are not there
-        return [read_message(seq, value) for seq, (_, value) in enumerate(rows, first)]
+                runs = self._store.together(Table.MESSAGES, message_key(shard, first), end - first)
+                if sum(map(len, runs)) == end - first:  # else some are missing, and who converts it will say so
+                    starts = accumulate(map(len, runs), initial=first)
+                    messages += [stretch(shard, start, run) for start, run in zip(starts, runs, strict=False)]
+        return Raw(window.values, messages)

@@ -25,11 +25,11 @@ import msgspec
 import pyarrow as pa
 import structlog
 
+from holdfast.broker.export_reading import Raw
 from holdfast.broker.export_segment import digest, record_batch, sync, write_segment
 from holdfast.broker.pandas_free import leave_pandas_out
 from holdfast.core.columns import Columns
-from holdfast.core.journal import Fetch, decoded, read_block
-from holdfast.core.records import Message, read_messages
+from holdfast.core.journal import decoded, read_block
 from holdfast.errors import LakeUnavailable
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
@@ -42,16 +42,6 @@ END_SECONDS = 5.0
 NICE = 10
 """Where processors are few, who enqueues and who leases go first: of a contested one a tenth is left for this. What
 it is behind by then waits in the store, and is caught up with."""
-
-Records = list[tuple[int, int, list[bytes]]]
-"""Message records of consecutive sequences: shard, first sequence, values."""
-
-
-class Raw(msgspec.Struct, frozen=True, array_like=True):
-    """A window of the journal as it lies in the store: blocks, and the messages they refer to."""
-
-    blocks: list[bytes]
-    messages: Records
 
 
 class Converted(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,7 +92,7 @@ class InThread:
         first_lsn = first_at = rows = 0
         for window in windows:
             columns = Columns()
-            fetch = _fetcher(window.messages)
+            fetch = window.fetcher()
             for value in window.blocks:
                 block = read_block(value)
                 columns.add(block, list(decoded(block)), fetch)
@@ -151,21 +141,6 @@ def neighbours(sequences: list[int]) -> Iterator[tuple[int, int]]:
             first = seq
         last = seq
     yield first, last
-
-
-def _fetcher(records: Records) -> Fetch:
-    known: dict[int, list[tuple[int, list[bytes]]]] = {}
-    for shard, first, values in records:
-        known.setdefault(shard, []).append((first, values))
-
-    def fetch(shard: int, first: int, count: int) -> list[Message]:
-        for low, values in known.get(shard, ()):
-            if low <= first < low + len(values):
-                wanted = values[first - low : first - low + count]
-                return read_messages(list(range(first, first + len(wanted))), wanted)
-        return []  # missing: whoever asked for the messages is told that they are not there
-
-    return fetch
 
 
 # --- in a process ---------------------------------------------------------------------------------------------------

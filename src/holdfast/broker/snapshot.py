@@ -193,7 +193,7 @@ def _tail(engine: Engine, node: int) -> Iterator[pa.RecordBatch]:
     record, reader = engine.record, BlockReader(engine.store)
     for window in reader.windows(record.exported_block + 1, record.next_block - 1):
         columns = Columns()
-        fetch = reader.fetcher(window)
+        fetch = reader.raw(window).fetcher()
         try:
             for block, entries in zip(window.blocks, window.entries, strict=True):
                 columns.add(block, entries, fetch)

@@ -7,12 +7,12 @@ others by row, as *cells*. A cell column that an entry does not touch is not wri
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from holdfast.core.journal import Block, Decoded, Entry, Fetch, ShardName
+from holdfast.core.journal import Block, Decoded, Entry, ShardName
 from holdfast.core.queue import JournalMode
-from holdfast.core.records import NO_EXTRA, Message
+from holdfast.core.records import NO_EXTRA, Alike, Message
 from holdfast.core.states import Journalled
 
 RUNS = ("at", "namespace", "queue", "partition", "group", "event", "reason", "error", "consumer", "protocol")
@@ -30,6 +30,9 @@ CELLS = (
     "payload",
 )
 
+
+Fetch = Callable[[int, int, int], list[list[Message] | Alike]]
+"""(shard, first seq, count) -> the messages, in order. They are there: their deletion waits for this very export."""
 
 Run = tuple[int, int, str, str, int, str | None, str, str | None, str | None, str | None, str | None]
 """The number of rows up to and including it, and what they have in common, in the order of RUNS."""
@@ -77,7 +80,7 @@ class Columns:
 
     def append(
         self,
-        ids: list[int],
+        ids: Sequence[int],
         at: int,
         name: ShardName,
         group: str,
@@ -109,9 +112,31 @@ class Columns:
 
 def _enqueued(columns: Columns, entry: Decoded, at: int, name: ShardName, fetch: Fetch) -> None:
     _, shard, first, count, protocol, _ = entry
-    messages = fetch(shard, first, count)
-    if len(messages) != count:
+    end = columns.rows + count
+    for messages in fetch(shard, first, count):
+        ids = _alike(columns, messages, name) if isinstance(messages, Alike) else _each(columns, messages, name)
+        columns.append(ids, at, name, "", Journalled.ENQUEUED, "", "", "", protocol)
+    if columns.rows != end:
         raise ValueError(f"shard {shard} lacks messages of the sequences {first} to {first + count - 1}")
+
+
+def _alike(columns: Columns, messages: Alike, name: ShardName) -> Sequence[int]:
+    """As `_each`, of which nothing is done for each of them but to cut out its payload."""
+    first, payloads = messages
+    count, cell = len(payloads), columns.cell
+    cell("priority").extend([first.priority] * count)
+    cell("size_bytes").extend(payloads.sizes())
+    if first.deliver_at:
+        cell("deliver_at").extend([first.deliver_at] * count)
+    if name.mode is JournalMode.PAYLOAD:
+        cell("payload").extend(payloads[:])
+    if first.extra is not NO_EXTRA:
+        _extras(columns, [first] * count)
+    return range(first.id, first.id + count)
+
+
+def _each(columns: Columns, messages: list[Message], name: ShardName) -> list[int]:
+    """The cells of messages. Returns their ids."""
     cell = columns.cell
     cell("priority").extend([message.priority for message in messages])
     cell("size_bytes").extend([len(message.payload) for message in messages])
@@ -121,8 +146,7 @@ def _enqueued(columns: Columns, entry: Decoded, at: int, name: ShardName, fetch:
         cell("payload").extend([message.payload for message in messages])
     if any([message.extra is not NO_EXTRA for message in messages]):  # noqa: C419
         _extras(columns, messages)
-    ids = [message.id for message in messages]
-    columns.append(ids, at, name, "", Journalled.ENQUEUED, "", "", "", protocol)
+    return [message.id for message in messages]
 
 
 def _extras(columns: Columns, messages: list[Message]) -> None:

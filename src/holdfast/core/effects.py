@@ -75,7 +75,7 @@ def puts(
     start = 0
     while start < len(numbers):
         end = run_end(numbers, start)
-        run = Run(values[start:end], tails and tails[start:end])
+        run = Run.of(values[start:end], tails and tails[start:end])
         ops += put_run(table, prefix + _U64.pack(numbers[start]), run)
         start = end
     return ops

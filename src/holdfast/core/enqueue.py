@@ -133,7 +133,7 @@ def _enqueue_plainly(shard: Shard, command: Enqueue, now: int, effects: Effects)
         ops += put_run(Table.MESSAGES, message_key(number, seq), messages)
         ops += put_run(Table.READY, ready_key(number, priority, row[0]), ready_series(seq, sizes[4 * start : 4 * end]))
         if start <= wanted:
-            few = messages.tails.part(0, min(wanted + 1 - start, len(row))).sizes()
+            few = messages.column.part(0, min(wanted + 1 - start, len(row))).sizes()
             places += [
                 Place(stamp, at, UNKEYED, 0, priority, size)
                 for at, (stamp, size) in enumerate(zip(row, few, strict=False), seq)

@@ -55,11 +55,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from enum import IntEnum
 from struct import Struct as Layout
+from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.core.ids import UNKEYED
-from holdfast.core.runs import Column, Series
+from holdfast.core.runs import Column, Run, Series
 from holdfast.errors import FormatUnknown
 
 
@@ -397,6 +399,26 @@ def read_message(seq: int, value: bytes) -> Message:
     payload_at = _MESSAGE_SIZE + extra_size
     extra = _decode_extra(value[_MESSAGE_SIZE:payload_at]) if extra_size else NO_EXTRA
     return Message(message_id, seq, priority, enqueued_at, deliver_at, expires_at, extra, value[payload_at:])
+
+
+class Alike(NamedTuple):
+    """Messages with consecutive ids that differ in nothing else but their payloads."""
+
+    first: Message  # without its payload
+    payloads: Column
+
+    def part(self, start: int, end: int) -> Alike:
+        """Those from one index up to, not including, another."""
+        first = replace(self.first, id=self.first.id + start, seq=self.first.seq + start)
+        return Alike(first, self.payloads.part(start, end))
+
+
+def read_run(first_seq: int, run: Run) -> list[Message] | Alike:
+    """Message records in sequence; a series is not taken apart."""
+    if not isinstance(run, Series):
+        return read_messages(list(range(first_seq, first_seq + len(run))), run[:])
+    head = run.begin + _U64.pack(run.number) + run.middle
+    return Alike(read_message(first_seq, head), run.column)
 
 
 def read_messages(seqs: list[int], values: list[bytes]) -> list[Message]:

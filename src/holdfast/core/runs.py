@@ -7,13 +7,18 @@ a few words what they are, and their payloads stay where they came from.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate, chain, pairwise
 from operator import add, sub
 from struct import Struct as Layout
 from struct import pack
 
 _U64 = Layout(">Q")
+
+
+def key_after(key: bytes, count: int) -> bytes:
+    """The key that comes so many after another: the last eight bytes count up."""
+    return key[:-8] + _U64.pack(int.from_bytes(key[-8:], "big") + count)
 
 
 class Column:
@@ -71,18 +76,25 @@ class Run:
     """The value of an operation that puts records under consecutive keys: the last eight bytes of its key count up by
     one. The keys are new: nothing was ever stored under any of them. Of MESSAGES and READY only.
 
-    A store can keep them together, which costs a fraction of as many single records. Values may come in two parts each,
-    to be joined once, where they go.
+    A store can keep them together, which costs a fraction of as many single records.
     """
 
-    __slots__ = ("_tails", "_values")
+    __slots__ = ("column",)
 
-    def __init__(self, values: list[bytes], tails: list[bytes] | None = None) -> None:
-        self._values = values
-        self._tails = tails
+    def __init__(self, column: Column) -> None:
+        self.column = column
+
+    @classmethod
+    def of(cls, values: list[bytes], tails: list[bytes] | None = None) -> Run:
+        """These values, which may be in two parts each."""
+        if tails is None:
+            return Run(Column.of(values))
+        sizes = map(add, map(len, values), map(len, tails))
+        joined = b"".join(chain.from_iterable(zip(values, tails, strict=True)))
+        return Run(Column(joined, list(accumulate(sizes, initial=0))))
 
     def __len__(self) -> int:
-        return len(self._values)
+        return len(self.column)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Run) and other[:] == self[:]
@@ -91,25 +103,15 @@ class Run:
         return hash(tuple(self[:]))
 
     def __repr__(self) -> str:
-        return f"Run({len(self)})"
+        return f"{type(self).__name__}({len(self)})"
 
     def __getitem__(self, part: slice) -> list[bytes]:
         """Some of the values."""
-        if self._tails is None:
-            return self._values[part]
-        return list(map(add, self._values[part], self._tails[part]))
+        return self.column[part]
 
-    def sizes(self) -> list[int]:
-        """How long each value is."""
-        sizes = map(len, self._values)
-        return list(sizes if self._tails is None else map(add, sizes, map(len, self._tails)))
-
-    def joined(self, start: int, end: int) -> bytes:
-        """The values from one index up to, not including, another, one after the other."""
-        values = self._values[start:end]
-        if self._tails is None:
-            return b"".join(values)
-        return b"".join(chain.from_iterable(zip(values, self._tails[start:end], strict=True)))
+    def part(self, start: int, end: int) -> Run:
+        """Those from one index up to, not including, another."""
+        return Run(self.column.part(start, end))
 
     def rows(self, key: bytes) -> list[tuple[bytes, bytes]]:
         """The records, by themselves."""
@@ -118,33 +120,21 @@ class Run:
 
 
 class Series(Run):
-    """A run of values that are alike: each is `begin`, a number of eight bytes that counts up by one, `middle`, and a
-    tail of its own."""
+    """A run of values that are alike: each is `begin`, a number of eight bytes that counts up by one, `middle`, and its
+    own bytes of the column."""
 
-    __slots__ = ("begin", "middle", "number", "tails")
+    __slots__ = ("begin", "middle", "number")
 
-    def __init__(self, begin: bytes, number: int, middle: bytes, tails: Column) -> None:
+    def __init__(self, begin: bytes, number: int, middle: bytes, column: Column) -> None:
+        super().__init__(column)
         self.begin = begin
         self.number = number
         self.middle = middle
-        self.tails = tails
-
-    def __len__(self) -> int:
-        return len(self.tails)
 
     def __getitem__(self, part: slice) -> list[bytes]:
+        begin, middle, number = self.begin, self.middle, _U64.pack
         start, _, _ = part.indices(len(self))
-        return spelled(self.begin, self.number + start, self.middle, self.tails[part])
+        return [begin + number(at) + middle + own for at, own in enumerate(self.column[part], self.number + start)]
 
-    def sizes(self) -> list[int]:
-        head_size = len(self.begin) + _U64.size + len(self.middle)
-        return [head_size + size for size in self.tails.sizes()]
-
-    def joined(self, start: int, end: int) -> bytes:
-        return b"".join(self[start:end])
-
-
-def spelled(begin: bytes, number: int, middle: bytes, tails: Iterable[bytes]) -> list[bytes]:
-    """The values of a series, from that on with this number."""
-    counted = _U64.pack
-    return [begin + counted(at) + middle + tail for at, tail in enumerate(tails, number)]
+    def part(self, start: int, end: int) -> Series:
+        return Series(self.begin, self.number + start, self.middle, self.column.part(start, end))

@@ -29,6 +29,7 @@ from typing import Protocol
 
 from holdfast.core.effects import Op
 from holdfast.core.records import Table
+from holdfast.core.runs import Run
 
 
 class Store(Protocol):
@@ -58,6 +59,10 @@ class Store(Protocol):
         self, table: Table, start: bytes, end: bytes, limit: int, reverse: bool = False
     ) -> list[tuple[bytes, bytes]]:
         """At most `limit` records with start <= key < end, ascending, or descending when `reverse`."""
+
+    def together(self, table: Table, key: bytes, count: int) -> list[Run]:
+        """The records of `count` consecutive keys from `key` on, in order, those that are there: as `scan` finds them,
+        but what the store keeps together is not taken apart. Of tables that have runs."""
 
     def reclaim(self, wait: bool = False) -> None:
         """Give space of deleted records back to the file system, in the background unless `wait`. Worth calling when

@@ -13,6 +13,7 @@ from random import Random
 
 from holdfast.core.effects import Op
 from holdfast.core.records import Table
+from holdfast.core.runs import Run
 from holdfast.errors import DiskFull, StoreUnavailable
 from holdfast.store.contract import Store
 
@@ -113,6 +114,10 @@ class FaultyStore:
     ) -> list[tuple[bytes, bytes]]:
         """As the store inside."""
         return self.inner.scan(table, start, end, limit, reverse)
+
+    def together(self, table: Table, key: bytes, count: int) -> list[Run]:
+        """Reads do not fail."""
+        return self.inner.together(table, key, count)
 
     def reclaim(self, wait: bool = False) -> None:
         """As the store inside."""

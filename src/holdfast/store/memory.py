@@ -14,7 +14,7 @@ from pathlib import Path
 
 from holdfast.core.effects import Op
 from holdfast.core.records import Table
-from holdfast.core.runs import Run
+from holdfast.core.runs import Run, key_after
 from holdfast.errors import CopyUnsupported, Fenced, StoreError
 from holdfast.store.sorted_keys import SortedKeys
 
@@ -166,6 +166,11 @@ class MemoryStore:
         with disk.lock:
             keys = records.keys.descending(start, end) if reverse else records.keys.ascending(start, end)
             return [(key, records.values[key]) for key in islice(keys, max(limit, 0))]
+
+    def together(self, table: Table, key: bytes, count: int) -> list[Run]:
+        """Records of consecutive keys; they all lie by themselves."""
+        rows = self.scan(table, key, key_after(key, count), count)
+        return [Run.of([value for _, value in rows])] if rows else []
 
     def reclaim(self, wait: bool = False) -> None:  # noqa: ARG002 - memory is free at once
         """Nothing to do: a deleted record takes no space."""

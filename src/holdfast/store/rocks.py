@@ -23,7 +23,7 @@ from rocksdict import Checkpoint, Rdict, WriteBatch
 
 from holdfast.core.effects import Op, Until
 from holdfast.core.records import Table
-from holdfast.core.runs import Run
+from holdfast.core.runs import Run, key_after
 from holdfast.errors import DiskFull, Fenced, StoreCorrupt, StoreError
 from holdfast.store import formats, inventory
 from holdfast.store.directory import Directory
@@ -309,6 +309,21 @@ class RocksStore:
             return self._scan(table, start, end, limit, reverse)
         packed = self._runs.rows(table, start, end, limit, reverse)
         return merged(packed, self._scan(table, start, end, limit, reverse), limit, reverse)
+
+    def together(self, table: Table, key: bytes, count: int) -> list[Run]:
+        """Records of consecutive keys; packs are not taken apart."""
+        self._opened()
+        runs: list[Run] = []
+        start, end = key, key_after(key, count)
+        for first, last, run in self._runs.whole(table, key, end) if self._runs.watches(table) else ():
+            runs += self._single(table, start, first)
+            runs.append(run)
+            start = key_after(last, 1)
+        return runs + self._single(table, start, end)
+
+    def _single(self, table: Table, start: bytes, end: bytes) -> list[Run]:
+        rows = self.scan(table, start, end, int.from_bytes(end[-8:], "big") - int.from_bytes(start[-8:], "big"))
+        return [Run.of([value for _, value in rows])] if rows else []
 
     def _scan(
         self, table: Table, start: bytes, end: bytes, limit: int, reverse: bool = False

@@ -1,11 +1,11 @@
 """What a pack of records looks like in RocksDB (see store/rocks_runs.py): values under consecutive keys, in one of two
 layouts.
 
-    listed   size of each, values
-    series   MARK, number of the first, sizes of `begin` and `middle`, size of each tail, `begin`, `middle`, tails
+    a run     size of each, values
+    a series  MARK, number of the first, sizes of `begin` and `middle`, size of each, `begin`, `middle`, bytes of each
 
-Values of a series are alike but for a number that counts up and their tails (core/runs.py). It is written as it came:
-nothing is done for each of them. Sizes are four bytes; no value is so large that the mark could be one of them.
+Values of a series are alike but for a number that counts up and bytes of their own (core/runs.py). Either is written as
+it came, and read as it lies: nothing is done for each of them. Sizes are four bytes, and no value is as large as MARK.
 """
 
 from __future__ import annotations
@@ -14,74 +14,41 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from struct import Struct as Layout
-from struct import pack, unpack_from
-from typing import Protocol
+from struct import unpack_from
 
-from holdfast.core.runs import Run, Series, spelled
+from holdfast.core.runs import Column, Run, Series
 
 MARK = 0xFFFF_FFFF
 _MARK = Layout(">I")
 _SERIES = Layout(">IQII")
 
 
-class Values(Protocol):
-    """The values of a pack, to be cut out."""
-
-    def cut(self, low: int, high: int) -> list[bytes]:
-        """Those from an index up to, not including, another."""
-        ...
-
-
-class Listed:
-    """A run of values that have nothing in common."""
-
-    __slots__ = ("_data", "_ends")
-
-    def __init__(self, data: bytes, count: int) -> None:
-        self._data = data
-        self._ends = list(accumulate(unpack_from(f">{count}I", data), initial=4 * count))
-
-    def cut(self, low: int, high: int) -> list[bytes]:
-        data, ends = self._data, self._ends
-        return [data[ends[index] : ends[index + 1]] for index in range(low, high)]
-
-
-class Spelled:
-    """A series, of which only what is asked for is spelled out."""
-
-    __slots__ = ("_begin", "_data", "_ends", "_middle", "_number")
-
-    def __init__(self, data: bytes, count: int) -> None:
-        _, self._number, begin, middle = _SERIES.unpack_from(data)
-        at = _SERIES.size + 4 * count
-        self._begin = data[at : at + begin]
-        self._middle = data[at + begin : at + begin + middle]
-        self._data = data
-        self._ends = list(accumulate(unpack_from(f">{count}I", data, _SERIES.size), initial=at + begin + middle))
-
-    def cut(self, low: int, high: int) -> list[bytes]:
-        data, ends = self._data, self._ends
-        tails = [data[ends[index] : ends[index + 1]] for index in range(low, high)]
-        return spelled(self._begin, self._number + low, self._middle, tails)
-
-
-def read_values(data: bytes, count: int) -> Values:
-    return Spelled(data, count) if _MARK.unpack_from(data)[0] == MARK else Listed(data, count)
-
-
-def packs(run: Run, most: int, most_bytes: int) -> Iterator[tuple[int, int, bytes]]:
+def write_packs(run: Run, most: int, most_bytes: int) -> Iterator[tuple[int, int, bytes]]:
     """A run in packs that are no larger than this, unless a value is: where each begins and ends, and its content."""
-    if isinstance(run, Series):
-        tails = run.tails
-        sizes, fixed = tails.packed_sizes(), run.begin + run.middle
-        for start, end in _cut(tails.bounds, most, most_bytes):
+    column, sizes = run.column, run.column.packed_sizes()
+    head = fixed = b""
+    for start, end in _cut(column.bounds, most, most_bytes):
+        if isinstance(run, Series):
             head = _SERIES.pack(MARK, run.number + start, len(run.begin), len(run.middle))
-            content = tails.data[tails.bounds[start] : tails.bounds[end]]
-            yield start, end, b"".join((head, sizes[4 * start : 4 * end], fixed, content))
-        return
-    lengths = run.sizes()
-    for start, end in _cut([0, *accumulate(lengths)], most, most_bytes):
-        yield start, end, pack(f">{end - start}I", *lengths[start:end]) + run.joined(start, end)
+            fixed = run.begin + run.middle
+        content = column.data[column.bounds[start] : column.bounds[end]]
+        yield start, end, b"".join((head, sizes[4 * start : 4 * end], fixed, content))
+
+
+def read_pack(data: bytes, count: int) -> Run:
+    """The values of a pack that holds so many."""
+    if _MARK.unpack_from(data)[0] != MARK:
+        return Run(_column(data, 0, count, 4 * count))
+    _, number, begin_size, middle_size = _SERIES.unpack_from(data)
+    begin_at = _SERIES.size + 4 * count
+    middle_at = begin_at + begin_size
+    end = middle_at + middle_size
+    return Series(data[begin_at:middle_at], number, data[middle_at:end], _column(data, _SERIES.size, count, end))
+
+
+def _column(data: bytes, sizes_at: int, count: int, start: int) -> Column:
+    sizes = unpack_from(f">{count}I", data, sizes_at)
+    return Column(data, list(accumulate(sizes, initial=start)), data[sizes_at : sizes_at + 4 * count])
 
 
 def _cut(bounds: Sequence[int], most: int, most_bytes: int) -> Iterator[tuple[int, int]]:

@@ -25,7 +25,7 @@ from holdfast.core.effects import Op, Until
 from holdfast.core.records import Table
 from holdfast.core.runs import Run
 from holdfast.errors import StoreCorrupt
-from holdfast.store.rocks_packs import Values, packs, read_values
+from holdfast.store.rocks_packs import read_pack, write_packs
 
 Rows = list[tuple[bytes, bytes]]
 Scan = Callable[[Table, bytes, bytes, int], Rows]
@@ -74,12 +74,15 @@ class Pack:
         number = int.from_bytes(digits[:8].ljust(8, b"\0"), "big")
         return number - self.first + (len(digits) > _U64.size)
 
+    def key(self, index: int) -> bytes:
+        return self.last_key[:-8] + _U64.pack(self.first + index)
+
     def record(self) -> bytes:
         gone = self.gone
         return _COUNT.pack(self.count) + gone.to_bytes((gone.bit_length() + 7) // 8, "little")
 
 
-def read_pack(last_key: bytes, record: bytes) -> Pack:
+def read_entry(last_key: bytes, record: bytes) -> Pack:
     return Pack(last_key, _COUNT.unpack_from(record)[0], int.from_bytes(record[2:], "little"))
 
 
@@ -116,7 +119,7 @@ class Runs:
         self._known = {table: _Known(bool(scan(Table.RUNS, bytes([table]), bytes([table + 1]), 1))) for table in VALUES}
         self._changed: dict[tuple[Table, bytes], Pack] = {}  # in the batch that is being made
         self._ended: list[tuple[bytes, bytes]] = []  # ranges of RUNS that this batch has deleted
-        self._decoded: dict[tuple[Table, bytes], Values] = {}
+        self._decoded: dict[tuple[Table, bytes], Run] = {}
 
     # --- writing: all of it for one batch, in order -----------------------------------------------------------------
 
@@ -147,7 +150,7 @@ class Runs:
         known = self._known[table]
         known.any = True
         head, first = first_key[:-8], int.from_bytes(first_key[-8:], "big")
-        for start, end, content in packs(run, PACK_MAX, PACK_BYTES):
+        for start, end, content in write_packs(run, PACK_MAX, PACK_BYTES):
             if end - start < PACK_MIN:
                 for number, value in enumerate(run[start:end], first + start):
                     yield table, head + _U64.pack(number), value
@@ -256,7 +259,7 @@ class Runs:
         if one.gone >> index & 1:
             return None
         values = self._values(table, one)
-        return None if values is None else values.cut(index, index + 1)[0]
+        return None if values is None else values[index : index + 1][0]
 
     def rows(self, table: Table, start: bytes, end: bytes, limit: int, reverse: bool) -> Rows:
         """The first records of a range, or the last ones, that are in packs."""
@@ -274,6 +277,16 @@ class Runs:
                 rows += _members(one, values, low, high)
         return rows[:limit]
 
+    def whole(self, table: Table, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes, Run]]:
+        """Packs that nobody has left, and of which some lie in a range: their first and last key in it, and those."""
+        for one in self._stored(table, start):
+            if one.first_key >= end:
+                return
+            values = None if one.gone else self._values(table, one)
+            if values is not None:
+                low, high = one.index_from(start), one.index_from(end)
+                yield one.key(low), one.key(high - 1), values.part(low, high)
+
     def _stored(self, table: Table, key: bytes, page: int = PAGE) -> Iterator[Pack]:
         """Packs in RocksDB from the one on whose last key is not before `key`."""
         number = bytes([table])
@@ -281,29 +294,29 @@ class Runs:
         while True:
             found = self._scan(Table.RUNS, start, end, page)
             for entry, record in found:
-                yield read_pack(entry[1:], record)
+                yield read_entry(entry[1:], record)
             if len(found) < page:
                 return
             start = found[-1][0] + b"\0"
 
-    def _values(self, table: Table, one: Pack) -> Values | None:
+    def _values(self, table: Table, one: Pack) -> Run | None:
         known = self._decoded.get((table, one.last_key))
         if known is not None:
             return known
         data = self._get(VALUES[table], one.last_key)
         if data is None:
             return None
-        values = read_values(data, one.count)
+        values = read_pack(data, one.count)
         if len(self._decoded) >= DECODED_MAX:
             self._decoded.pop(next(iter(self._decoded.copy()), (table, b"")), None)  # readers are on two threads
         self._decoded[table, one.last_key] = values
         return values
 
 
-def _members(one: Pack, values: Values, low: int, high: int) -> Rows:
+def _members(one: Pack, values: Run, low: int, high: int) -> Rows:
     """Members from an index up to, not including, another that have not left."""
     head, first, gone, key = one.last_key[:-8], one.first, one.gone, _U64.pack
-    found = enumerate(values.cut(low, high), first + low)
+    found = enumerate(values[low:high], first + low)
     if not gone:
         return [(head + key(number), value) for number, value in found]
     return [(head + key(number), value) for number, value in found if not gone >> (number - first) & 1]
