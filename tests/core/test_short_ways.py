@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from holdfast.core import enqueue, leasing
 from holdfast.core.commands import Bulk, Draft, Enqueued, Settlement
+from holdfast.core.effects import RUN_MIN
 from holdfast.core.records import NO_EXTRA, Extra, Table
 from holdfast.core.runs import Column
 from tests.core.bench import NAME, Bench
@@ -35,7 +36,7 @@ drafts = st.lists(
 
 def all_with(extra: Extra) -> st.SearchStrategy[list[Draft]]:
     return st.lists(
-        st.builds(Draft, st.binary(max_size=12), priority=st.just(128), extra=st.just(extra)), min_size=1, max_size=10
+        st.builds(Draft, st.binary(max_size=12), priority=st.just(128), extra=st.just(extra)), min_size=1, max_size=20
     )
 
 
@@ -90,19 +91,20 @@ def test_plain_messages_go_the_short_way(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(leasing, "_ack", None)
     bench = Bench()
     for extra in (NO_EXTRA, TYPED):
-        drafts = [Draft(b"a", extra=extra), Draft(b"b", extra=extra)]
+        drafts = [Draft(b"%d" % number, extra=extra) for number in range(RUN_MIN)]
         reply = bench.engine.enqueue(NAME, drafts, "", bench.now)
         assert isinstance(reply, Enqueued)
-        leased = bench.lease(2)
-        assert [(item.message.payload, item.message.extra) for item in leased] == [(b"a", extra), (b"b", extra)]
-        assert bench.settle(leased) == [None, None]
+        leased = bench.lease(RUN_MIN)
+        assert [Draft(item.message.payload, extra=item.message.extra) for item in leased] == drafts
+        assert bench.settle(leased) == [None] * RUN_MIN
 
 
 @pytest.mark.parametrize("extra", [Extra(message_id="m"), Extra(reply_to="r" * 65_536)])
 def test_what_must_be_remembered_or_is_too_large_goes_the_long_way(extra: Extra) -> None:
     bench = Bench()
-    first = bench.engine.enqueue(NAME, [Draft(b"a", extra=extra)], "", bench.now)
-    again = bench.engine.enqueue(NAME, [Draft(b"a", extra=extra)], "", bench.now)
+    drafts = [Draft(b"a", extra=extra)] * RUN_MIN
+    first = bench.engine.enqueue(NAME, drafts, "", bench.now)
+    again = bench.engine.enqueue(NAME, drafts, "", bench.now)
     assert bool(again.duplicates) == (extra.message_id is not None)
     assert bool(first.errors) == (extra.reply_to is not None)
 
@@ -110,7 +112,7 @@ def test_what_must_be_remembered_or_is_too_large_goes_the_long_way(extra: Extra)
 def test_a_batch_that_does_not_fit_into_memory_is_read_from_the_store() -> None:
     bench = Bench(hot_bytes=150)
     bench.enqueue("kept")
-    bench.enqueue("large" * 10, "larger" * 10)
+    bench.enqueue(*["large" * 10] * RUN_MIN)
     assert list(bench.shard.bodies) == [1]
-    assert [len(item.message.payload) for item in bench.lease(3)] == [4, 50, 60]
+    assert [len(item.message.payload) for item in bench.lease(3)] == [4, 50, 50]
     assert bench.engine.hot.used_bytes == 0

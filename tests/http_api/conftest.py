@@ -77,6 +77,8 @@ async def shared(
 async def front(shared: tuple[Node, HttpFront]) -> AsyncIterator[HttpFront]:
     node, front = shared
     yield front
+    for transaction in list(node.engine.transactions.live):
+        await node.abort(transaction)
     while names := list(node.engine.queues):
         for name in names:
             try:

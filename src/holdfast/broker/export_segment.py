@@ -89,7 +89,8 @@ def record_batch(columns: Columns, node: int) -> pa.RecordBatch:
         runs = pa.RunEndEncodedArray.from_arrays(run_ends, pa.array(column, COLUMNS.field(name).type))
         arrays[name] = pc.run_end_decode(runs)
     for name in CELLS:
-        arrays[name] = pa.array(columns.cell(name), COLUMNS.field(name).type)
+        kind = COLUMNS.field(name).type
+        arrays[name] = pa.nulls(rows, kind) if columns.empty(name) else pa.array(columns.cell(name), kind)
     return pa.RecordBatch.from_arrays([arrays[name] for name in COLUMNS.names], schema=COLUMNS)
 
 

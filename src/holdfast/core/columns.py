@@ -78,6 +78,10 @@ class Columns:
             column.extend([None] * missing)
         return column
 
+    def empty(self, name: str) -> bool:
+        """Whether no row has anything in a column that is kept by row."""
+        return not self._cells[name]
+
     def append(
         self,
         ids: Sequence[int],

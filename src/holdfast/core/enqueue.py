@@ -8,7 +8,7 @@ from itertools import chain
 from msgspec.structs import replace
 
 from holdfast.core.commands import Bulk, Draft, Enqueue, Enqueued
-from holdfast.core.effects import Effects, Op, Read, put_run, puts
+from holdfast.core.effects import RUN_MIN, Effects, Op, Read, put_run, puts
 from holdfast.core.groups import LeaseGroup
 from holdfast.core.ids import UNKEYED, key_hash
 from holdfast.core.journal import Entry
@@ -104,13 +104,14 @@ def enqueue(shard: Shard, command: Enqueue, now: int, effects: Effects) -> None:
 
 def _enqueue_plainly(shard: Shard, command: Enqueue, now: int, effects: Effects) -> bool:
     """`enqueue` for the common case: messages of one priority that bring nothing but a payload, or one and the same
-    extra which only travels with them (a content type), and room for all. They are not looked at one by one.
+    extra which only travels with them (a content type), and room for all. They are not looked at one by one. A few are:
+    that is sooner done than to find out what they have in common.
 
     False: this is not that case, and nothing was done.
     """
     drafts, head, config, number = command.drafts, shard.head, shard.config, shard.number
     count = len(drafts)
-    if not count or command.trial or command.group or command.ids or 0 <= command.room < count:
+    if count < RUN_MIN or command.trial or command.group or command.ids or 0 <= command.room < count:
         return False
     priority, extra = drafts[0].priority, drafts[0].extra
     payloads = drafts.payloads if isinstance(drafts, Bulk) else _alike(drafts, priority, extra)

@@ -4,10 +4,10 @@ How it maps to the contract: `write` is one RocksDB write batch, in its log when
 log to the disk, without the GIL. The directory's lock keeps other processes out, so the epoch needs no look at the disk
 at each write; it is stored under a key that no table has.
 
-Records that came together are kept together by store/rocks_runs.py. Tuning stands in store/rocks_tuning.py, the open
-database in store/rocks_handles.py, removal of garbage in store/rocks_sweep.py, the meaning of errors in
-store/rocks_errors.py, the directory in store/directory.py, its formats in store/formats.py, the check for lost files in
-store/inventory.py.
+Records that came together are kept together by store/rocks_runs.py, as store/rocks_packs.py writes them. Tuning stands
+in store/rocks_tuning.py, the open database in store/rocks_handles.py, removal of garbage in store/rocks_sweep.py, the
+meaning of errors in store/rocks_errors.py, the directory in store/directory.py, its formats in store/formats.py, the
+check for lost files in store/inventory.py.
 
 Errors are raised outside of the `except` that met them: a chained error keeps the frames it came through, those keep
 iterators, and those keep RocksDB open, so that it could not be opened again.
