@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import gc
+import math
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -402,3 +403,19 @@ async def test_a_full_queue_is_tried_again_until_there_is_room(client: Client, b
     async with broker.client(retries=Retries(attempts=1)) as other:
         with pytest.raises(QueueFull):
             await other.send("jobs", "c")
+
+
+@pytest.mark.parametrize(
+    "payload", [math.nan, {"a": [1, None, math.inf]}, (None, -math.inf), "\ud800", object(), {"a": {1, math.nan}}]
+)
+async def test_a_payload_that_would_arrive_as_something_else_is_refused(client: Client, payload: object) -> None:
+    with pytest.raises(InvalidArgument, match="payload"):
+        await client.send("jobs", payload)
+    assert await client.receive("jobs") == []
+
+
+@pytest.mark.parametrize("payload", [None, {"a": None, "b": 1.5}, [2**80], "\U0001f600", 1e308])
+async def test_other_payloads_arrive_as_they_were(client: Client, payload: object) -> None:
+    await client.send("jobs", payload)
+    [message] = await client.receive("jobs")
+    assert (message.text() if isinstance(payload, str) else message.json()) == payload

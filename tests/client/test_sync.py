@@ -163,6 +163,32 @@ def test_a_closed_client_says_so() -> None:
         client.queue("jobs")
 
 
+FORKED = """
+import os, sys
+from holdfast.client import SyncClient
+with SyncClient(sys.argv[1]) as client:
+    client.send("jobs", "before")
+    if not (child := os.fork()):
+        try:
+            client.send("jobs", "in the child")
+        except RuntimeError as error:
+            print(error, flush=True)
+        client.close()
+        os._exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    client.send("jobs", "after")
+"""
+
+
+def test_a_client_that_was_forked_says_so_and_does_not_wait_for_ever() -> None:
+    with Broker(http=True) as broker:
+        command = [sys.executable, "-c", FORKED, broker.url]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+        with broker.sync_client() as client:
+            assert [message.text() for message in client.receive("jobs", limit=5)] == ["before", "after"]
+    assert "open one in each process" in done.stdout
+
+
 def test_the_client_needs_nothing_of_the_server() -> None:
     program = """
 import sys

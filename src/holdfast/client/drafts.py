@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import uuid
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
 from typing import TypeVar
@@ -46,7 +47,7 @@ def draft(
         case bytes() | bytearray() | memoryview():
             base64 = bytes(payload)
         case str():
-            text = payload
+            text = _written(payload)
         case _:
             as_json, content_type = Raw(encode_json(payload)), content_type or JSON
     return wire.Draft(
@@ -123,11 +124,37 @@ async def each(items: Iterable[Item]) -> AsyncIterator[Item]:
         yield item
 
 
-def encode_json(value: object) -> bytes:
+def _written(text: str) -> str:
+    """The text, if it can be sent: half of a surrogate pair cannot."""
     try:
-        return msgspec.json.encode(value, enc_hook=_plain)
+        text.isascii() or text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(field="payload", problem=f"is not text that can be written as UTF-8: {error}") from None
+    return text
+
+
+def encode_json(value: object) -> bytes:
+    """As JSON. A number that JSON does not have would become null, for consumers to wonder about: it is refused."""
+    try:
+        encoded = msgspec.json.encode(value, enc_hook=_plain)
+        if b"null" in encoded and _has_no_number(msgspec.to_builtins(value, enc_hook=_plain)):
+            raise ValueError("it has a number that is infinite, or none (nan); JSON knows neither")
+        return encoded
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InvalidArgument(field="payload", problem=f"cannot be written as JSON: {error}") from None
+
+
+def _has_no_number(value: object) -> bool:
+    """Whether there is a float in it that is not a number, or infinite."""
+    match value:
+        case float():
+            return not math.isfinite(value)
+        case dict():
+            return any(map(_has_no_number, value.values()))
+        case list() | tuple() | set() | frozenset():
+            return any(map(_has_no_number, value))
+        case _:
+            return False
 
 
 def _plain(value: object) -> object:

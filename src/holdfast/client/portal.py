@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from typing import Any, Self, TypeVar
@@ -18,6 +19,7 @@ class Portal:
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._pid = os.getpid()
 
     @classmethod
     def of(cls, loop: asyncio.AbstractEventLoop) -> Self:
@@ -43,13 +45,16 @@ class Portal:
 
     @property
     def running(self) -> bool:
-        return self._loop is not None
+        return self._loop is not None and self._pid == os.getpid()
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Do it on the loop and wait for it. Ctrl-C while waiting ends the work too."""
-        if self._loop is None:
+        if self._loop is None or not self.running:
             work.close()
-            raise RuntimeError("the client is closed")
+            if self._loop is None:
+                raise RuntimeError("the client is closed")
+            # A fork takes the loop along, but not the thread that runs it: the wait would never end.
+            raise RuntimeError("the client was opened before this process was forked; open one in each process")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
@@ -71,7 +76,7 @@ class Portal:
             while (item := self.run(anext(source, _END))) is not _END:
                 yield item  # type: ignore[misc]
         finally:
-            if self._loop is not None:  # else it ended with the client, when that closed
+            if self.running:  # else it ended with the client, when that closed
                 self.run(source.aclose())
 
     def close(self) -> None:
