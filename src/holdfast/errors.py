@@ -604,6 +604,16 @@ class ServerUnreachable(HoldfastError):
     grpc = "UNAVAILABLE"
 
 
+class OutputUnwritable(HoldfastError):
+    """What the command has to say cannot be written: {problem}. Look at where its standard output goes. What it did on
+    the server is done; messages that it received and could not show were given back."""
+
+    code = "output_unwritable"
+    http = 500
+    mqtt = 0x80
+    grpc = "UNKNOWN"
+
+
 class AnswerUnreadable(HoldfastError):
     """{url} answered {status} with something that is not an answer of Holdfast: {problem}. Check that the address is
     the server's own HTTP address, and what stands between (a proxy?)."""

@@ -149,6 +149,31 @@ def test_a_command_may_complain_at_length_and_leave_its_message_unread(shell: Sh
     assert letter["origin"]["error"].endswith("oh\noh")
 
 
+@pytest.mark.parametrize("how", [("--raw",), ("-o", "table"), ("-o", "json"), ("-o", "jsonl")])
+def test_what_could_not_be_shown_is_not_acked_but_given_back(shell: Shell, how: tuple[str, ...]) -> None:
+    shell.done("send", "q", "x")
+    environment = {**os.environ, "HOLDFAST_URL": shell.url}
+    with Path("/dev/full").open("w") as full:
+        failed = subprocess.run(
+            [HOLDFAST, "receive", "q", "--ack", *how],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+            check=False,
+        )
+    assert failed.returncode == 1
+    assert failed.stderr.startswith("error: What the command has to say cannot be written: No space left on device.")
+    assert failed.stderr.count("\n") == 1
+    [again] = shell.json("receive", "q")
+    assert again["attempt"] == 1
+
+
+def test_a_dash_is_standard_input(shell: Shell) -> None:
+    assert shell.done("send", "q", "-", stdin="a\nb\n").stderr == "Stored 2 messages in q.\n"
+    assert shell.json("queue", "show", "q")["depth"] == 2
+
+
 def test_receive_says_what_it_could_not_ack(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     shell.done("send", "q", "x")
     settle = SyncClient.settle

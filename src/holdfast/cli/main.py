@@ -17,6 +17,7 @@ respected.
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 import click
@@ -42,7 +43,7 @@ from holdfast.cli.token import token
 from holdfast.cli.top import top
 from holdfast.cli.user import user
 from holdfast.cli.worker import worker
-from holdfast.errors import ConfigUnreadable, HoldfastError, InvalidConfig, InvalidName
+from holdfast.errors import ConfigUnreadable, HoldfastError, InvalidConfig, InvalidName, OutputUnwritable
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -68,6 +69,11 @@ class _Root(click.Group):
         except HoldfastError as error:
             show_error(error)
             ctx.exit(EXIT_USAGE if isinstance(error, USAGE) else EXIT_FAILED)
+        except OSError as error:
+            if error.errno == errno.EPIPE or error.filename is not None:
+                raise  # a pipe that was closed is click's business; what has a name is a file's, not ours
+            show_error(OutputUnwritable(problem=error.strerror or str(error)))
+            ctx.exit(EXIT_FAILED)
         except ModuleNotFoundError as error:
             explained = explain(error)
             if explained is None:

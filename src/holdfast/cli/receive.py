@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from contextlib import suppress
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Literal
 
 import click
 
@@ -44,7 +44,7 @@ group_option = click.option(
     "-w", "--wait", type=DURATION, default="0s", show_default=True, help="If there is none, wait so long for the first."
 )
 @click.option("--lease", type=DURATION, help="How long the leases last, as 5m. [default: the queue's delivery_timeout]")
-@click.option("--ack", is_flag=True, help="Ack what was received at once: it is gone when it is printed.")
+@click.option("--ack", is_flag=True, help="Ack what was received as soon as it is printed.")
 @click.option("--raw", is_flag=True, help="Print the payload and nothing else, byte for byte.")
 @click.option("--export", is_flag=True, help='Print HOLDFAST_ variables for a shell: eval "$(holdfast receive ...)".')
 @click.option(
@@ -91,10 +91,29 @@ def receive(
             _run_each(client, queue, group, limit, wait, lease, command, follow)
             return
         deliveries = client.lease(queue, group=group, limit=limit, wait=wait, timeout=lease, consumer=_consumer())
-        refused = _ack(client, queue, group, deliveries) if ack and deliveries else []
-    if not deliveries:
-        show_note(f"Nothing to receive from {queue}.")
-        raise click.exceptions.Exit(EXIT_NOTHING)
+        if not deliveries:
+            show_note(f"Nothing to receive from {queue}.")
+            raise click.exceptions.Exit(EXIT_NOTHING)
+        try:
+            _show(deliveries, output, raw=raw, export=export, ack=ack)
+        except BaseException:  # nobody has seen them: a full disk, a pipe that was closed
+            _settle(client, queue, group, deliveries, "release")
+            raise
+        refused = _settle(client, queue, group, deliveries, "ack") if ack else []
+    if output == "table" and not (raw or export or ack):
+        first = deliveries[0]
+        show_note(
+            f"Leased until {first.lease_deadline}. "
+            f"Done with one: holdfast ack {shlex.quote(queue)} {first.id} {first.lease_token}"
+            + (f" --group {shlex.quote(group)}" if group != "default" else "")
+        )
+    if refused:
+        show_note(f"{plural(len(refused), 'message')} not acked, and will come again: {refused[0].detail}")
+        raise click.exceptions.Exit(EXIT_FAILED)
+
+
+def _show(deliveries: list[Delivery], output: str, *, raw: bool, export: bool, ack: bool) -> None:
+    """Write them, and see to it that they are written."""
     if raw:
         for each in deliveries:
             sys.stdout.buffer.write(each.body())
@@ -103,25 +122,18 @@ def receive(
     elif output == "table":
         columns = ["id", "attempt", "age", "prio", "key", "payload"] + ([] if ack else ["token"])
         show_rows(output, columns, [row(each) for each in deliveries])
-        if not ack:
-            first = deliveries[0]
-            show_note(
-                f"Leased until {first.lease_deadline}. "
-                f"Done with one: holdfast ack {shlex.quote(queue)} {first.id} {first.lease_token}"
-                + (f" --group {shlex.quote(group)}" if group != "default" else "")
-            )
     else:
         show_rows(output, [], [document(each) for each in deliveries])
-    if refused:
-        show_note(f"{plural(len(refused), 'message')} not acked, and will come again: {refused[0].detail}")
-        raise click.exceptions.Exit(EXIT_FAILED)
+    sys.stdout.flush()
 
 
-def _ack(client: SyncClient, queue: str, group: str, deliveries: list[Delivery]) -> list[ItemError]:
-    """Ack them. Returns what was refused."""
+def _settle(
+    client: SyncClient, queue: str, group: str, deliveries: list[Delivery], action: Literal["ack", "release"]
+) -> list[ItemError]:
+    """Settle them all alike. Returns what was refused."""
     from holdfast.wire import Settlement  # noqa: PLC0415
 
-    settlements = [Settlement(id=each.id, lease_token=each.lease_token) for each in deliveries]
+    settlements = [Settlement(id=each.id, lease_token=each.lease_token, action=action) for each in deliveries]
     return client.settle(queue, settlements, group=group).errors
 
 

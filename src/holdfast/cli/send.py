@@ -79,7 +79,7 @@ def send(
     output: str,
     **said: Any,
 ) -> None:
-    """Store messages in QUEUE: PAYLOAD, a file, or each line of standard input.
+    """Store messages in QUEUE: PAYLOAD, a file, or each line of standard input, which PAYLOAD - means too.
 
     When it returns, they are durable. Prints the id of a single message; with -o json or jsonl the ids of all.
 
@@ -90,6 +90,8 @@ def send(
     """
     if sum(given is not None for given in (payload, path, lines)) > 1:
         raise click.UsageError("Give one of PAYLOAD, --file and --lines.")
+    if payload == "-":  # as everywhere; who means a dash has --file
+        payload, lines = None, Path("-")
     if payload is None and path is None and lines is None:
         if sys.stdin.isatty():
             raise click.UsageError("Nothing to send: give PAYLOAD, --file or --lines, or pipe lines in.")
