@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.commands import Bulk, Draft, payload_bytes
+from holdfast.core.records import Extra
 from holdfast.core.runs import Column, Run, Series
 
 lists = st.lists(st.binary(max_size=5), max_size=12)
@@ -72,6 +73,8 @@ def test_runs_are_the_same_if_their_values_are() -> None:
 @given(columns(), parts)
 def test_a_bulk_is_its_drafts(pair: tuple[list[bytes], Column], part: slice) -> None:
     payloads, column = pair
+    extra = Extra(content_type="text/plain")
+    assert list(Bulk(column, extra)) == [Draft(payload, extra=extra) for payload in payloads]
     drafts, bulk = list(map(Draft, payloads)), Bulk(column)
     assert len(bulk) == len(drafts)
     assert list(bulk) == drafts

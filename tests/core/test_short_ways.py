@@ -79,11 +79,14 @@ payloads = st.lists(st.binary(max_size=12), min_size=1, max_size=20)
 
 @given(
     st.lists(payloads, min_size=1, max_size=4),
+    st.sampled_from(SHARED),
     st.sampled_from(({}, {"ordering": "strict"}, {"message_ttl": 0}, {"max_depth": 30}, {"max_message_size": 8})),
 )
-def test_payloads_that_lie_together_are_drafts(batches: list[list[bytes]], fields: dict[str, object]) -> None:
-    one_by_one = life([list(map(Draft, batch)) for batch in batches], fields)
-    assert life([Bulk(Column.of(batch)) for batch in batches], fields) == one_by_one
+def test_payloads_that_lie_together_are_drafts(
+    batches: list[list[bytes]], extra: Extra, fields: dict[str, object]
+) -> None:
+    one_by_one = life([[Draft(payload, extra=extra) for payload in batch] for batch in batches], fields)
+    assert life([Bulk(Column.of(batch), extra) for batch in batches], fields) == one_by_one
 
 
 def test_plain_messages_go_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:

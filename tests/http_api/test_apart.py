@@ -36,6 +36,7 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> set[str]:
         (partitions, "show_view"),
         (partitions, "write_rows"),
         (messages, "read_draft"),
+        (messages, "drafts_of"),
         (transactions, "read_staged"),
         (transactions, "read_drafts"),
     ):
@@ -56,6 +57,15 @@ async def fill(http: httpx.AsyncClient, count: int) -> None:
     drafts = [{"payload": {"n": n, "text": TEXT}, "key": f"k{n % 7}"} for n in range(count)]
     receipt = (await http.post("/api/v1/queues/log/messages", json={"messages": drafts})).json()
     assert len(set(receipt["ids"])) == count
+
+
+def stream(columns: dict[str, Any]) -> bytes:
+    sink = pa.BufferOutputStream()
+    table = pa.table(columns)
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
 
 
 @pytest.mark.parametrize("count", [FEW, MANY])
@@ -88,15 +98,24 @@ async def test_a_long_stage_is_read_apart(http: httpx.AsyncClient, threads: set[
     assert staged["messages"] == count
     assert apart(threads) is (count == MANY)
 
-    sink = pa.BufferOutputStream()
-    table = pa.table({"payload": [TEXT.encode()] * count})
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    content = sink.getvalue().to_pybytes()
+    content = stream({"payload": [TEXT.encode()] * count})
     headers = {"content-type": MEDIA_TYPE}
     path = f"/api/v1/transactions/apart-{count}-b/stage?queue=log"
     assert (await http.post(path, content=content, headers=headers)).json()["messages"] == count
     assert apart(threads) is (count == MANY)
+
+
+@pytest.mark.parametrize("count", [FEW, MANY])
+async def test_long_streams_are_read_apart_unless_they_are_payloads(
+    http: httpx.AsyncClient, threads: set[str], count: int
+) -> None:
+    payloads = [TEXT.encode()] * count
+    path, headers = "/api/v1/queues/log/messages", {"content-type": MEDIA_TYPE}
+    keyed = {"payload": payloads, "key": [f"k{n % 7}" for n in range(count)]}
+    for columns, much in (({"payload": payloads}, False), (keyed, count == MANY)):
+        receipt = (await http.post(path, content=stream(columns), headers=headers)).json()
+        assert len(set(receipt["ids"])) == count
+        assert apart(threads) is much
 
 
 async def test_what_is_wrong_in_a_long_body_is_reported_as_ever(http: httpx.AsyncClient) -> None:

@@ -99,6 +99,6 @@ class Queue:
 def _keyless(drafts: Sequence[Draft]) -> bool:
     """Whether it is quickly said that none has what decides on a partition."""
     if isinstance(drafts, Bulk):
-        return True
+        return drafts.extra.light
     shared = drafts[0].extra if drafts else NO_EXTRA
     return shared.light and all([draft.extra is shared for draft in drafts])  # noqa: C419 - a list is faster

@@ -31,19 +31,20 @@ class Draft(msgspec.Struct, gc=False):
 
 
 class Bulk(Sequence[Draft]):
-    """Drafts that bring nothing but payloads, which lie together: many of them cost as little as one. Whoever wants
+    """Drafts that differ in nothing but payloads, which lie together: many of them cost as little as one. Whoever wants
     drafts gets them, one by one."""
 
-    __slots__ = ("payloads",)
+    __slots__ = ("extra", "payloads")
 
-    def __init__(self, payloads: Column) -> None:
+    def __init__(self, payloads: Column, extra: Extra = NO_EXTRA) -> None:
         self.payloads = payloads
+        self.extra = extra
 
     def __len__(self) -> int:
         return len(self.payloads)
 
     def __iter__(self) -> Iterator[Draft]:
-        return map(Draft, self.payloads[:])
+        return iter(self[:])
 
     @overload
     def __getitem__(self, at: int) -> Draft: ...
@@ -53,9 +54,9 @@ class Bulk(Sequence[Draft]):
 
     def __getitem__(self, at: int | slice) -> Draft | list[Draft]:
         if isinstance(at, slice):
-            return list(map(Draft, self.payloads[at]))
+            return [Draft(payload, extra=self.extra) for payload in self.payloads[at]]
         index = range(len(self))[at]
-        return Draft(self.payloads.content(index, index + 1))
+        return Draft(self.payloads.content(index, index + 1), extra=self.extra)
 
 
 def payload_bytes(drafts: Sequence[Draft]) -> int:

@@ -114,6 +114,8 @@ def _enqueue_plainly(shard: Shard, command: Enqueue, now: int, effects: Effects)
     if count < RUN_MIN or command.trial or command.group or command.ids or 0 <= command.room < count:
         return False
     priority, extra = drafts[0].priority, drafts[0].extra
+    if extra is not NO_EXTRA and (not extra.light or oversized(extra)):
+        return False
     payloads = drafts.payloads if isinstance(drafts, Bulk) else _alike(drafts, priority, extra)
     if payloads is None or not _fit(payloads, config.max_message_size):
         return False
@@ -149,8 +151,6 @@ def _enqueue_plainly(shard: Shard, command: Enqueue, now: int, effects: Effects)
 
 def _alike(drafts: Sequence[Draft], priority: int, extra: Extra) -> Column | None:
     """The payloads of drafts that differ in nothing else and ask for nothing special; None: some do."""
-    if extra is not NO_EXTRA and (not extra.light or oversized(extra)):
-        return None
     for draft in drafts:
         if draft.extra is not extra or draft.deliver_at or draft.ttl != -1 or draft.priority != priority:
             return None

@@ -58,8 +58,12 @@ def pyarrow() -> ModuleType:
 
 def read_drafts(body: bytes, correlation_id: str | None, rows_max: int, *, sourced: bool = False) -> Sequence[Draft]:
     """The messages of an Arrow stream. `sourced`: they may say which they repeat."""
-    pa = pyarrow()
-    table = _table(pa, body)
+    return drafts_of(read_table(body, rows_max, sourced=sourced), correlation_id)
+
+
+def read_table(body: bytes, rows_max: int, *, sourced: bool = False) -> Any:
+    """The rows of an Arrow stream, which is sound and has known columns."""
+    table = _table(pyarrow(), body)
     known_columns = {**COLUMNS, **SOURCES} if sourced else COLUMNS
     unknown = sorted(set(table.column_names) - set(known_columns))
     if unknown or "payload" not in table.column_names or len(set(table.column_names)) != table.num_columns:
@@ -68,9 +72,15 @@ def read_drafts(body: bytes, correlation_id: str | None, rows_max: int, *, sourc
         raise InvalidArgument(field="The stream", problem=f"{problem}; known are {known}")
     if table.num_rows > rows_max:
         raise InvalidArgument(field="The stream", problem=f"has {table.num_rows} rows; send at most {rows_max} at once")
+    return table
+
+
+def drafts_of(table: Any, correlation_id: str | None) -> Sequence[Draft]:
+    """The messages that rows are. If they have payloads alone, nothing is done for each of them."""
+    pa = pyarrow()
     payloads = _payloads(pa, table)
-    if table.num_columns == 1 and correlation_id is None:
-        return Bulk(payloads)
+    if table.num_columns == 1:
+        return Bulk(payloads, NO_EXTRA if correlation_id is None else Extra(correlation_id=correlation_id))
     return _with_fields(pa, table, payloads[:], correlation_id)
 
 

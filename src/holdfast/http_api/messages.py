@@ -26,8 +26,8 @@ from holdfast.errors import (
     RequestTooLarge,
 )
 from holdfast.http_api.answers import ARROW, Answer, Gather, Pledge, answer, item_error
-from holdfast.http_api.arrow import MEDIA_TYPE, read_drafts
-from holdfast.http_api.call import APART_BYTES, Call, decode, instant
+from holdfast.http_api.arrow import MEDIA_TYPE, drafts_of, read_table
+from holdfast.http_api.call import APART_BYTES, APART_MESSAGES, Call, decode, instant
 from holdfast.http_api.columns import write_messages
 from holdfast.http_api.payloads import HEADERS, read_form, read_raw
 from holdfast.http_api.routes import Right, Routes
@@ -128,7 +128,9 @@ async def enqueue(call: Call) -> Answer:
 async def _enqueue_arrow(call: Call, atomic: bool) -> Answer:
     """Rows are messages; nothing is done for each of them but what the node does. The answer names all of them: it is
     made while the disk works."""
-    drafts = read_drafts(await call.body(), call.given_correlation_id, call.api.config.limits.enqueue_max)
+    table = read_table(await call.body(), call.api.config.limits.enqueue_max)
+    much, correlation_id = table.num_columns > 1 and table.num_rows > APART_MESSAGES, call.given_correlation_id
+    drafts = await call.apart(much, lambda: drafts_of(table, correlation_id))
     count, size_bytes = len(drafts), payload_bytes(drafts)
     call.api.gate.admit(call.namespace, count, size_bytes)
     receipt = call.node.enqueue_soon(call.queue, drafts, PROTOCOL, atomic=atomic)
