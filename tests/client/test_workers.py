@@ -215,6 +215,33 @@ async def test_what_a_handler_raises_decides(client: Client, broker: Broker, cap
     assert (await client.queue("jobs")).depth == 0
 
 
+async def test_a_handler_that_exits_or_is_cancelled_inside_fails_its_message_and_nothing_else(client: Client) -> None:
+    await client.create_queue("jobs", {"retry": {"max_retries": 0}})
+    await client.create_queue("threads", {"retry": {"max_retries": 0}})
+
+    @worker("jobs")
+    async def handle(job: str) -> None:
+        if job == "exit":
+            sys.exit("bye")
+        if job == "cancelled":
+            waiting = asyncio.ensure_future(asyncio.Event().wait())
+            waiting.cancel()
+            await waiting
+
+    @worker("threads")
+    def threaded(job: str) -> None:
+        if job == "exit":
+            sys.exit(3)
+
+    await client.send_many("jobs", ["exit", "cancelled", "good"])
+    await client.send_many("threads", ["exit", "good"])
+    assert await Workers(handle, threaded).work_off(client) == 5
+    errors = [letter.origin.error async for letter in client.dead_letters("jobs") if letter.origin]
+    assert errors == ["SystemExit: bye", "CancelledError: "]
+    errors = [letter.origin.error async for letter in client.dead_letters("threads") if letter.origin]
+    assert errors == ["SystemExit: 3"]
+
+
 async def test_what_it_returns_goes_to_whoever_asked(client: Client) -> None:
     @worker("questions")
     def answer(question: int) -> dict[str, int]:

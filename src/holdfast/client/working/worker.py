@@ -91,6 +91,14 @@ class Worker(Generic[Parameters, Result]):
         except Exception as error:  # noqa: BLE001 - whatever a handler raises becomes of its message
             await self._failed(message, error)
             return
+        except (SystemExit, asyncio.CancelledError) as error:
+            # A library that calls sys.exit, or a wait that was cancelled inside the handler, is a failure of this one
+            # message. Were it to end the worker, the message would come first again, and end the next one too.
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            await self._failed(message, error)
+            return
         if message.settled is None:
             await _surely(message, message.ack)
 
@@ -100,7 +108,7 @@ class Worker(Generic[Parameters, Result]):
         arguments = self._call.arguments(SyncMessage(message, portal))
         return await threads.run(functools.partial(self._function, **arguments))
 
-    async def _failed(self, message: Message, error: Exception) -> None:
+    async def _failed(self, message: Message, error: BaseException) -> None:
         if message.settled is not None or message.lost:
             log.warning("%s failed after %r was settled or lost", self.name, message, exc_info=error)
             return
