@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import httpx
 import pytest
+import trustme
+from msgspec.structs import replace
 
 from holdfast.auth.gate import Gate
 from holdfast.broker.node import Node
+from holdfast.config.settings import TlsSettings
 from holdfast.core.commands import Draft
 from holdfast.http_api import HttpFront
 from holdfast.store import open_store
+from holdfast.store.memory import MemoryStore
 from tests.http_api.conftest import config_for, until
 
 JOBS = ("default", "jobs")
@@ -78,6 +82,29 @@ async def test_a_body_that_comes_too_slowly_ends_with_408_and_the_connection_wit
 async def test_headers_that_come_too_slowly_do_not_hold_a_connection(tmp_path: Path, sent: bytes) -> None:
     async with serving(tmp_path, header_timeout=100 * MILLISECOND) as (_, front):
         assert (await talk(front, sent)).startswith(b"HTTP/1.1 408 ")
+
+
+async def test_a_handshake_that_does_not_go_on_does_not_hold_a_connection(tmp_path: Path) -> None:
+    trustme.CA().issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(tmp_path / "server.pem")
+    config = replace(
+        config_for(tmp_path, header_timeout=100 * MILLISECOND),
+        tls=TlsSettings(certificate_file=tmp_path / "server.pem"),
+    )
+    node = Node(config, MemoryStore())
+    await node.start()
+    front = HttpFront(config, node, Gate(config, node.clock))
+    await front.start()
+    try:
+        for sent in (b"", b"\x16\x03\x01"):
+            reader, writer = await asyncio.open_connection(*front.address)
+            writer.write(sent)
+            async with asyncio.timeout(10):
+                with suppress(ConnectionResetError):
+                    assert await reader.read() == b""
+            writer.close()
+    finally:
+        await front.stop()
+        await node.stop()
 
 
 async def test_a_second_request_on_a_connection_must_come_in_time_too(tmp_path: Path) -> None:

@@ -483,8 +483,8 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
     64 KiB."""
 
     header_timeout: Annotated[int, Duration(100 * MILLISECOND, 10 * MINUTE)] = 10 * SECOND
-    """From the first byte of a request, or the opening of a connection, to the end of its headers. A client that sends
-    one byte now and then does not hold a connection for ever."""
+    """From the first byte of a request, or the opening of a connection, to the end of its headers; and, before that,
+    for the handshake of TLS. A client that sends one byte now and then does not hold a connection for ever."""
 
     body_timeout: Annotated[int, Duration(100 * MILLISECOND, HOUR)] = MINUTE
     """How long a request's body may take to arrive. 64 MiB in 60 s are 1.1 MiB a second."""

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import structlog
 import uvicorn
@@ -29,18 +30,39 @@ BACKLOG = 2_048
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers: the process belongs to the composition root."""
+    """uvicorn without its signal handlers: the process belongs to the composition root; and without its patience for
+    clients that begin a TLS handshake and do not go on, which it has for a minute each and does not count."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, handshake_seconds: float) -> None:
         super().__init__(config)
         self.listening = asyncio.Event()
+        self._handshake_seconds = handshake_seconds
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        config = self.config
+
+        def connection() -> asyncio.Protocol:
+            make: Any = config.http_protocol_class
+            protocol: asyncio.Protocol = make(
+                config=config, server_state=self.server_state, app_state=self.lifespan.state
+            )
+            return protocol
+
+        self.servers = [
+            await asyncio.get_running_loop().create_server(
+                connection,
+                sock=each,
+                ssl=config.ssl,
+                backlog=config.backlog,
+                ssl_handshake_timeout=self._handshake_seconds if config.ssl is not None else None,
+            )
+            for each in sockets or ()
+        ]
+        self.started = True
         self.listening.set()
 
 
@@ -95,7 +117,8 @@ class HttpFront:
                 timeout_keep_alive=max(settings.keep_alive // SECOND, 1),
                 timeout_graceful_shutdown=int(DRAIN_SECONDS),
                 ssl_context_factory=(lambda _config, _default: tls) if tls is not None else None,
-            )
+            ),
+            settings.header_timeout / SECOND,
         )
         listening = self._server.listening
         self._task = asyncio.create_task(self._server.serve(sockets=[self._socket]))

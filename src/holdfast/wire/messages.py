@@ -29,7 +29,8 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     key: str | None = None
     """Messages of one key are delivered one after another."""
     message_id: str | None = None
-    """The producer's id: a second enqueue with it inside the queue's `dedup_window` stores nothing."""
+    """The producer's id: a second enqueue with it, and with the same `key`, inside the queue's `dedup_window` stores
+    nothing."""
     priority: int = 128
     """0 to 255, lower is sooner."""
     delay: Duration | None = None
