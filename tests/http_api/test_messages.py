@@ -114,6 +114,13 @@ async def test_a_raw_body_is_a_payload_with_its_fields_in_headers(http: httpx.As
     assert sent.headers["x-correlation-id"] == "trace-1"
 
 
+async def test_a_slip_in_the_name_of_a_header_is_not_passed_over(http: httpx.AsyncClient) -> None:
+    headers = {"content-type": "text/plain", "holdfast-delays": "1h"}
+    refused = await http.post(MESSAGES, content=b"x", headers=headers)
+    assert (refused.status_code, refused.json()["details"]["field"]) == (400, "holdfast-delays")
+    assert "Holdfast-Delay," in refused.json()["detail"]
+
+
 async def test_a_json_document_can_be_sent_raw(http: httpx.AsyncClient) -> None:
     await http.post(MESSAGES, params={"raw": "true"}, json={"messages": "not a batch"})
     [delivery] = (await http.post(LEASES)).json()["deliveries"]

@@ -37,6 +37,20 @@ async def test_a_long_poll_is_answered_when_a_message_comes(http: httpx.AsyncCli
     assert delivery["text"] == "now"
 
 
+@pytest.mark.parametrize("ending", [b"\n", b"\r", b"\r\n"])
+async def test_a_payload_of_several_lines_is_one_line_of_a_stream(http: httpx.AsyncClient, ending: bytes) -> None:
+    payload = b'{"a":' + ending + b' "b\\r\\n"}'
+    headers = {"content-type": "application/json"}
+    await http.post(f"{QUEUE}/messages", params={"raw": "true"}, content=payload, headers=headers)
+    for accept in ("text/event-stream", "application/x-ndjson"):
+        url = f"{QUEUE}/stream?limit=1"
+        async with http.stream("GET", url, headers={"accept": accept}) as answer:
+            content = (await answer.aread()).replace(b"\r", b"\n")
+        [line] = [line for line in content.split(b"\n") if b"lease_token" in line]
+        shown = json.loads(line.removeprefix(b"data: "))
+        assert shown.get("delivery", shown)["payload"] == {"a": "b\r\n"}
+
+
 async def test_a_long_poll_that_finds_nothing_ends_empty(http: httpx.AsyncClient) -> None:
     assert (await http.post(f"{QUEUE}/leases", json={"wait": "10ms"})).json() == {"deliveries": []}
 

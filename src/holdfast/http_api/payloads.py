@@ -34,6 +34,10 @@ _meta = msgspec.json.Decoder(wire.Draft).decode
 async def read_raw(call: Call) -> wire.Draft:
     """The body is the payload, the headers say the rest. The content type is kept unless it says nothing."""
     fields: dict[str, object] = {}
+    for name in call.headers:
+        if name.startswith(b"holdfast-") and name not in _NAMES:
+            problem = f"is no header of a message; known are {', '.join(HEADERS)}"
+            raise InvalidArgument(field=name.decode("latin-1"), problem=problem)
     for name, field in _NAMES.items():
         value = call.header(name)
         if value is None:

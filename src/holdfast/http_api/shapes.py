@@ -148,8 +148,9 @@ def _show_payload(shown: wire.Message, payload: bytes, content_type: str | None,
         return
     kind = "" if content_type is None else content_type.partition(";")[0].strip().lower()
     if (not kind or kind == "application/json" or kind.endswith("+json")) and _is_json(payload):
-        # One line, so that it may stand in a stream of lines.
-        shown.payload = Raw(msgspec.json.format(payload, indent=-1) if b"\n" in payload else payload)
+        # One line, so that it may stand in a stream of lines; in one of events both of these end a line.
+        broken = b"\n" in payload or b"\r" in payload
+        shown.payload = Raw(msgspec.json.format(payload, indent=-1) if broken else payload)
         return
     if not kind or kind.startswith("text/"):
         try:
