@@ -24,7 +24,7 @@ from holdfast.core.transactions import Stage, Transaction
 from tests.simulation.mail import Violation
 from tests.simulation.run import run
 
-SEEDS = (63, 25, 12, *range(1, 71))  # first those that see what few others do
+SEEDS = range(1, 71)
 
 Break = Callable[[pytest.MonkeyPatch], None]
 
@@ -210,40 +210,41 @@ def what_was_packed_is_in_no_window(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(publishing, "count_in", wrong)
 
 
-BREAKS: list[Break] = [
-    a_commit_takes_what_lies_beyond,
-    keys_outlive_a_commit,
-    what_was_packed_is_in_no_window,
-    a_redriven_message_is_for_everybody,
-    a_group_comes_upon_what_is_for_another,
-    a_letter_forgets_the_state,
-    a_move_is_two_batches,
-    a_decision_is_not_stored,
-    every_attempt_counts,
-    a_lease_that_is_over_comes_back,
-    leases_outlive_their_group,
-    a_range_takes_one_more,
-    a_redrive_is_two_batches,
-    a_leased_key_is_free,
-    producers_ids_are_kept_beyond_their_window,
-    a_write_is_forgotten,
-    frontiers_are_not_stored,
-    an_acked_message_stays,
-    one_retry_too_many,
-    sources_are_forgotten,
-    failures_are_not_journalled,
-    ids_are_not_reserved,
-    high_values_go_first,
-    a_key_holds_up_nobody,
-    the_last_of_a_key_is_next,
-    a_release_spends_an_attempt,
-]
+BREAKS: dict[Break, int] = {
+    a_commit_takes_what_lies_beyond: 30,
+    keys_outlive_a_commit: 3,
+    what_was_packed_is_in_no_window: 26,
+    a_redriven_message_is_for_everybody: 9,
+    a_group_comes_upon_what_is_for_another: 13,
+    a_letter_forgets_the_state: 9,
+    a_move_is_two_batches: 12,
+    a_decision_is_not_stored: 5,
+    every_attempt_counts: 25,
+    a_lease_that_is_over_comes_back: 63,
+    leases_outlive_their_group: 12,
+    a_range_takes_one_more: 25,
+    a_redrive_is_two_batches: 35,
+    a_leased_key_is_free: 25,
+    producers_ids_are_kept_beyond_their_window: 2,
+    a_write_is_forgotten: 63,
+    frontiers_are_not_stored: 63,
+    an_acked_message_stays: 63,
+    one_retry_too_many: 12,
+    sources_are_forgotten: 63,
+    failures_are_not_journalled: 25,
+    ids_are_not_reserved: 25,
+    high_values_go_first: 63,
+    a_key_holds_up_nobody: 25,
+    the_last_of_a_key_is_next: 25,
+    a_release_spends_an_attempt: 12,
+}
+"""Each with a seed that saw it, which is tried first. What a seed does changes with the core: then others see it."""
 
 
 @pytest.mark.parametrize("damage", BREAKS, ids=lambda damage: str(damage.__name__))
 def test_a_broken_core_is_caught(damage: Break, monkeypatch: pytest.MonkeyPatch) -> None:
     damage(monkeypatch)
-    for seed in SEEDS:
+    for seed in (BREAKS[damage], *SEEDS):
         try:
             run(seed)
         except (Violation, AssertionError, LookupError):  # the checker's word, or the core's own

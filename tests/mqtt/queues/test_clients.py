@@ -119,7 +119,7 @@ def three(server: Server) -> None:
         bad = worker.take()
         worker.publish("$queue/bills/$reject", b'{"error": "unreadable"}')
         worker.accept(bad)
-        worker.publish("$queue/bills/$ack", b'{"message-id": "1"}')  # refused: there is no such delivery
+        worker.client.publish("$queue/bills/$ack", b'{"message-id": "1"}', 1)  # no such delivery: it gets no answer
         assert worker.gone.wait(WAIT_SECONDS)
 
 
