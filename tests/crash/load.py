@@ -1,4 +1,4 @@
-"""A node under load, to be killed: `python -m tests.crash.load DIRECTORY SEED`.
+"""A node under load, to be killed.
 
 Producers and consumers run as fast as they can. What the node confirmed goes to standard output, one line each, written
 only after the confirmation and at once. A line that is there was confirmed; what is not there may or may not have
@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import sys
 from pathlib import Path
 
 import structlog
@@ -115,7 +114,7 @@ async def run(path: Path, seed: int) -> None:
                     tasks.create_task(consume(node, queue, group, random.Random(dice.random()), lines))
 
 
-if __name__ == "__main__":
+def main(path: Path, seed: int) -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(30))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(run(Path(sys.argv[1]), int(sys.argv[2])))
+        runner.run(run(path, seed))

@@ -1,4 +1,4 @@
-"""A node that publishes transactions and reads logs, to be killed: `python -m tests.crash.staging DIRECTORY SEED`.
+"""A node that publishes transactions and reads logs, to be killed.
 
 Transactions are staged by parts, with attempts that do not count and chunks that are sent twice, and are published in
 many small steps. What happened goes to standard output, as in load.py:
@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import sys
 from pathlib import Path
 
 import structlog
@@ -103,7 +102,7 @@ async def run(path: Path, seed: int) -> None:
             tasks.create_task(read(node, queue, random.Random(dice.random()), lines))
 
 
-if __name__ == "__main__":
+def main(path: Path, seed: int) -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(30))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(run(Path(sys.argv[1]), int(sys.argv[2])))
+        runner.run(run(path, seed))

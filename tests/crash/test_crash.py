@@ -6,13 +6,7 @@ says when it is opened again; at the end everything is drained and compared with
 
 from __future__ import annotations
 
-import io
 import random
-import select
-import signal
-import subprocess
-import sys
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +18,7 @@ from holdfast.broker.export_verify import verify
 from holdfast.broker.node import Node
 from holdfast.core.commands import Leased, Settlement
 from holdfast.store import open_store
+from tests.crash.killing import kill_under_load
 from tests.crash.load import GROUPS, config
 
 KILLS = 22
@@ -51,31 +46,6 @@ class Facts:
                 name = rest[2]
                 assert name not in self.acked[rest[0], rest[1]], f"{name} came back after its ack"
                 self.delivered[rest[0], rest[1]].append(name)
-
-
-def kill_under_load(path: Path, seed: int, seconds: float, load: str = "tests.crash.load") -> str:
-    """Run the load, kill it after a while, return what it said."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", load, str(path), str(seed)],
-        stdout=subprocess.PIPE,
-        cwd=Path(__file__).parents[2],
-    )
-    assert isinstance(process.stdout, io.BufferedReader)
-    said: list[bytes] = []
-    deadline: float | None = None
-    while deadline is None or time.monotonic() < deadline:
-        readable, _, _ = select.select([process.stdout], [], [], 0.01)
-        if readable:
-            data = process.stdout.read1(1 << 16)
-            assert data, f"the load ended by itself: {process.wait()}"
-            said.append(data)
-            if deadline is None and b"ready\n" in b"".join(said):
-                deadline = time.monotonic() + seconds
-    process.send_signal(signal.SIGKILL)
-    said.append(process.stdout.read())
-    process.wait()
-    process.stdout.close()
-    return b"".join(said).decode()
 
 
 async def drain(path: Path, facts: Facts) -> None:
@@ -190,6 +160,6 @@ async def test_kill_minus_nine_at_random_moments_loses_and_resurrects_nothing(
     dice = random.Random(seed)
     facts = Facts()
     for number in range(KILLS):
-        facts.take(kill_under_load(tmp_path, seed + number, dice.uniform(0.05, 0.5)))
+        facts.take(kill_under_load(tmp_path, seed + number, dice.uniform(0.05, 0.5), "tests.crash.load"))
     assert sum(map(len, facts.enqueued.values())) > 1000
     await drain(tmp_path, facts)

@@ -13,8 +13,8 @@ from holdfast.broker.node import Node
 from holdfast.core.transactions import Stage
 from holdfast.errors import TransactionNotFound
 from holdfast.store import open_store
+from tests.crash.killing import kill_under_load
 from tests.crash.staging import AUDIT, PARTITIONS, QUEUES, config
-from tests.crash.test_crash import kill_under_load
 
 KILLS = 6
 
