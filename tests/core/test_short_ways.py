@@ -112,6 +112,13 @@ def test_what_must_be_remembered_or_is_too_large_goes_the_long_way(extra: Extra)
     assert bool(first.errors) == (extra.reply_to is not None)
 
 
+def test_a_priority_that_there_is_not_is_refused_in_a_large_batch_too() -> None:
+    drafts = [Draft(b"a", priority=256)] * RUN_MIN
+    reply = Bench().engine.enqueue(NAME, drafts, "", 1)
+    assert reply.ids == [0] * RUN_MIN
+    assert {str(error) for error in reply.errors.values()} == {"priority is 0 to 255, not 256."}
+
+
 def test_a_batch_that_does_not_fit_into_memory_is_read_from_the_store() -> None:
     bench = Bench(hot_bytes=150)
     bench.enqueue("kept")
