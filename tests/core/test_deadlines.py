@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from holdfast.core.deadlines import STALE_MAX, Deadlines
+from holdfast.core.deliveries import Deliveries
 from holdfast.core.records import Delivery
 
 
-def leases(*ids: int) -> dict[int, Delivery]:
-    return {each: Delivery(each, each, 128, each, each, b"", 0, 0, 0, 0, deadline=50, token=-each) for each in ids}
+def leases(*ids: int) -> Deliveries:
+    deliveries = Deliveries()
+    for each in ids:
+        deliveries[each] = Delivery(each, each, 128, each, each, b"", 0, 0, 0, 0, deadline=50, token=-each)
+    return deliveries
 
 
-def filled(deliveries: dict[int, Delivery]) -> Deadlines:
+def filled(deliveries: Deliveries) -> Deadlines:
     deadlines = Deadlines(deliveries)
-    deadlines.add(50, list(deliveries), [delivery.token for delivery in deliveries.values()])
+    found = deliveries.values()
+    deadlines.add(50, [delivery.id for delivery in found], [delivery.token for delivery in found])
     return deadlines
 
 
@@ -28,9 +33,9 @@ def test_leases_end_in_their_order() -> None:
 def test_settled_leases_do_not_end() -> None:
     deliveries = leases(1, 2, 3)
     deadlines = filled(deliveries)
-    del deliveries[1], deliveries[3]
+    deliveries.remove([1, 3])
     assert deadlines.take(99, 10) == [2]
-    deliveries.clear()
+    deliveries.remove([2])
     assert deadlines.first() is None
     assert deadlines.size == 0
 
@@ -58,8 +63,7 @@ def test_what_is_stale_is_forgotten_when_it_is_the_most() -> None:
     deadlines = filled(deliveries)
     deadlines.add(10, [0], [-5])
     last = STALE_MAX + 9
-    for each in range(1, last):
-        del deliveries[each]
+    deliveries.remove(list(range(1, last)))
     deadlines.tidy(leased=1)
     assert deadlines.size == 1
     assert deadlines.first() == 50

@@ -21,6 +21,7 @@ from holdfast.core.records import (
     ShardHead,
     State,
     delivery_key,
+    first_leases,
     keyed_key,
     keyed_value,
     leases_key,
@@ -114,7 +115,9 @@ def test_leases_read_back_but_for_those_that_are_over(
     places = [Place(stamp, m.seq, key, flags, m.priority, size) for m, stamp, key, flags, size, _ in leases]
     tokens = [token for *_, token in leases]
     gone = over & ((1 << len(leases)) - 1)
-    rows = [(leases_key(1, 2, 99, 0), write_leases(places, given, tokens, now, deadline, consumer, protocol))]
+    rows = [
+        (leases_key(1, 2, 99, 0), write_leases(first_leases(places, given, tokens, now, deadline, consumer, protocol)))
+    ]
     rows += [(leases_key(1, 2, 99, 1), write_gone(gone))] if gone else []
     expected = [
         Delivery(
@@ -159,7 +162,7 @@ def test_records_of_a_version_nobody_knows_are_refused() -> None:
     delivery[0] = 99
     with pytest.raises(FormatUnknown, match="written in format 99"):
         read_delivery(delivery_key(1, 1, 1), bytes(delivery))
-    leases = msgspec.msgpack.decode(write_leases([], [], [], 1, 2, "", ""))
+    leases = msgspec.msgpack.decode(write_leases(first_leases([], [], [], 1, 2, "", "")))
     rows = [(leases_key(1, 1, 1, 0), msgspec.msgpack.encode([99, *leases[1:]]))]
     with pytest.raises(FormatUnknown, match="written in format 99"):
         list(read_leases(rows))

@@ -175,7 +175,7 @@ def origin() -> Origin:
 def leases() -> bytes:
     place = Place(STAMP, SEQ, KEY, 2, PRIORITY, SIZE)
     message = Message(ID, SEQ, PRIORITY, NOW, DUE, END, NO_EXTRA, b"payload")
-    return records.write_leases([place], [message], [TOKEN], NOW, END, "consumer", "http")
+    return records.write_leases(records.first_leases([place], [message], [TOKEN], NOW, END, "consumer", "http"))
 
 
 def delivery() -> Delivery:

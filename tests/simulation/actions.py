@@ -192,7 +192,12 @@ class Actions(Producers):
         held = [h for h in mine if self._holds(queue, h)]
         if held and random.random() < 0.3:  # as a consumer does that has worked off what it leased, or some of it
             done = random.sample(held, random.randint(1, len(held)))
-            settlements = [Settlement(handle.id, handle.token, partition=handle.partition) for handle in done]
+            if random.random() < 0.5:  # in the order it was leased
+                done = [handle for handle in held if handle in done]
+            known = random.random() < 0.7
+            settlements = [
+                Settlement(handle.id, handle.token, partition=handle.partition if known else -1) for handle in done
+            ]
             self.settle_with(queue, group.name, settlements)
             return
         chosen = random.choices(mine, k=random.choice((1, 1, 2, 4, 10)))
@@ -205,8 +210,14 @@ class Actions(Producers):
         return life is not None and life.token == handle.token
 
     def settle_with(self, queue: Queue, group: str, settlements: list[Settlement]) -> None:
-        machine = self.machine
-        results = machine.engine.settle((NAMESPACE, queue.name), group, settlements, machine.now)
+        machine, name = self.machine, (NAMESPACE, queue.name)
+        partitions = {settlement.partition for settlement in settlements}
+        acks = all(settlement.verb is Verb.ACK and settlement.token for settlement in settlements)
+        if acks and len(partitions) == 1 and self.random.random() < 0.5:
+            ids, tokens = [one.id for one in settlements], [one.token for one in settlements]
+            results = machine.engine.ack(name, group, ids, tokens, machine.now, partitions.pop())
+        else:
+            results = machine.engine.settle(name, group, settlements, machine.now)
         machine.note_ids()
         machine.model.settle(queue.name, group, settlements, results, machine.now)
         machine.after()

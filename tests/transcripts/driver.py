@@ -20,7 +20,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from holdfast.broker import admin
-from holdfast.broker.catalog import Queue
+from holdfast.broker.catalog import Holders, Queue
 from holdfast.broker.engine import Engine, Limits
 from holdfast.broker.letters import Letters
 from holdfast.broker.redrive import Destination, redrive
@@ -493,7 +493,7 @@ class Scene:
         queue = self._queue(self.homes[message_id])
         token = self._settlement(Verb.EXTEND, message_id, group, options).token
         if_match = int(options["match"]) if "match" in options else None
-        partition = max(self.engine.holder(queue, group, message_id), 0)
+        partition = max(Holders(queue, group).find(message_id), 0)
         command = PutState(group, message_id, token, arguments[1].encode(), if_match)
         state = self.engine.step(queue, queue.shards[partition], command, self.now)
         assert isinstance(state, Workflow)

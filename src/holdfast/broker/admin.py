@@ -320,25 +320,23 @@ def leases_of(engine: Engine, name: QueueName, group: str, consumer: str, protoc
     found: list[Leased] = []
     for shard in queue.shards if queue is not None else ():
         here = shard.groups.get(group)
-        deliveries = list(here.deliveries.values()) if here is not None else []
-        for delivery in deliveries:
-            if delivery.token and (delivery.consumer, delivery.protocol) == (consumer, protocol):
-                if delivery.deadline <= now:
-                    continue  # the tick that is due ends it
-                assert queue is not None
-                reply = engine.step(queue, shard, Find(delivery.id), now)
-                assert isinstance(reply, tuple)
-                found.append(
-                    Leased(
-                        reply[0],
-                        delivery.token,
-                        delivery.failures + 1,
-                        delivery.deadline,
-                        shard.partition,
-                        group,
-                        delivery.stamp,
-                    )
+        for delivery in here.deliveries.leased_to(consumer, protocol) if here is not None else ():
+            if delivery.deadline <= now:
+                continue  # the tick that is due ends it
+            assert queue is not None
+            reply = engine.step(queue, shard, Find(delivery.id), now)
+            assert isinstance(reply, tuple)
+            found.append(
+                Leased(
+                    reply[0],
+                    delivery.token,
+                    delivery.failures + 1,
+                    delivery.deadline,
+                    shard.partition,
+                    group,
+                    delivery.stamp,
                 )
+            )
     return sorted(found, key=lambda leased: leased.token)
 
 
@@ -347,12 +345,13 @@ def of_token(engine: Engine, name: QueueName, group: str, token: int) -> tuple[i
     queue = engine.queues.get(name)
     groups = [(shard.partition, shard.groups.get(group)) for shard in queue.shards] if queue is not None else []
     for partition, here in groups:
-        if here is not None and token in here.remembered:
-            return here.remembered[token][1], partition
+        known = here.remembered(token) if here is not None else None
+        if known is not None:
+            return known[1], partition
     for partition, here in groups:
-        for delivery in here.deliveries.values() if here is not None else ():
-            if delivery.token == token:
-                return delivery.id, partition
+        message_id = here.deliveries.of_token(token) if here is not None else None
+        if message_id is not None:
+            return message_id, partition
     return None
 
 

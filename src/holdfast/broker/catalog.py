@@ -102,3 +102,35 @@ def _keyless(drafts: Sequence[Draft]) -> bool:
         return drafts.extra.light
     shared = drafts[0].extra if drafts else NO_EXTRA
     return shared.light and all([draft.extra is shared for draft in drafts])  # noqa: C419 - a list is faster
+
+
+class Holders:
+    """Which partitions of a queue have deliveries of a group, or remember how they ended. To be asked at once."""
+
+    def __init__(self, queue: Queue, group: str) -> None:
+        found = [(shard.partition, shard.groups.get(group)) for shard in queue.shards]
+        self._groups = [(partition, here) for partition, here in found if here is not None]
+        self._ended: dict[int, int] | None = None
+
+    def find(self, message_id: int) -> int:
+        """The partition that has a delivery or remembers it, -1 if none does."""
+        for partition, here in self._groups:
+            if message_id in here.deliveries:
+                return partition
+        if self._ended is None:
+            self._ended = {}
+            for partition, here in self._groups:
+                self._ended.update(dict.fromkeys(here.ended_ids(), partition))
+        return self._ended.get(message_id, -1)
+
+    def split(self, ids: list[int]) -> dict[int, list[int]]:
+        """`find` for many: by partition, the indexes of those it has."""
+        for partition, here in self._groups:
+            if ids[0] in here.deliveries:  # what was leased together mostly is in one
+                if here.deliveries.has_all(ids):
+                    return {partition: list(range(len(ids)))}
+                break
+        parts: dict[int, list[int]] = {}
+        for index, message_id in enumerate(ids):
+            parts.setdefault(self.find(message_id), []).append(index)
+        return parts

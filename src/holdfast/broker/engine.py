@@ -16,9 +16,10 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.broker.audits import AuditLimits, Audits
-from holdfast.broker.catalog import Queue, QueueName, Routes
+from holdfast.broker.catalog import Holders, Queue, QueueName, Routes
 from holdfast.broker.transactions import TransactionLimits, Transactions
 from holdfast.core.commands import (
+    Ack,
     AddGroup,
     Buried,
     Command,
@@ -421,7 +422,10 @@ class Engine:
         if len(filled) == 1:
             alone = shards[filled[0]]
             return [(alone, count)] if (count := len(self.heads(alone, group, limit))) else []
-        firsts = [(index, self.heads(shards[index], group)) for index in filled]
+        firsts: list[tuple[int, list[Place | Delivery]]] = []
+        for index in filled:
+            front = shards[index].front(group)
+            firsts.append((index, self.heads(shards[index], group) if front is None else [front]))
         fronts = sorted((_place(first[0]), index) for index, first in firsts if first)
         if not fronts:
             return []
@@ -484,42 +488,53 @@ class Engine:
         self.stirred.add(name)
         together = {settlement.partition for settlement in settlements}
         if len(together) == 1 and 0 <= (partition := together.pop()) < len(queue.shards):
-            return self._settle_in(queue, queue.shards[partition], group, settlements, now)
+            return self._settle_in(queue, queue.shards[partition], Settle(group, settlements), now)
         results: list[int | HoldfastError | None] = [None] * len(settlements)
         parts: dict[int, list[int]] = {}
+        holders = Holders(queue, group)
         for index, settlement in enumerate(settlements):
             partition = settlement.partition
             if not 0 <= partition < len(queue.shards):
-                partition = self.holder(queue, group, settlement.id)
+                partition = holders.find(settlement.id)
             if partition < 0:
                 results[index] = LeaseLost(message_id=settlement.id)
             else:
                 parts.setdefault(partition, []).append(index)
         for partition, indexes in parts.items():
             batch = [settlements[index] for index in indexes]
-            settled = self._settle_in(queue, queue.shards[partition], group, batch, now)
+            settled = self._settle_in(queue, queue.shards[partition], Settle(group, batch), now)
+            for index, result in zip(indexes, settled, strict=True):
+                results[index] = result
+        return results
+
+    def ack(
+        self, name: QueueName, group: str, ids: list[int], tokens: list[int], now: int, partition: int = -1
+    ) -> list[int | HoldfastError | None]:
+        """`settle` where all are acked by their tokens, by columns. `partition`: that of all; -1: not known."""
+        queue = self.queue(name, now)
+        self.stirred.add(name)
+        if 0 <= partition < len(queue.shards):
+            return self._settle_in(queue, queue.shards[partition], Ack(group, ids, tokens), now)
+        results: list[int | HoldfastError | None] = [None] * len(ids)
+        for holder, indexes in Holders(queue, group).split(ids).items():
+            if len(indexes) == len(ids) and holder >= 0:
+                return self._settle_in(queue, queue.shards[holder], Ack(group, ids, tokens), now)
+            settled: list[int | HoldfastError | None]
+            if holder < 0:
+                settled = [LeaseLost(message_id=ids[index]) for index in indexes]
+            else:
+                part = Ack(group, [ids[index] for index in indexes], [tokens[index] for index in indexes])
+                settled = self._settle_in(queue, queue.shards[holder], part, now)
             for index, result in zip(indexes, settled, strict=True):
                 results[index] = result
         return results
 
     def _settle_in(
-        self, queue: Queue, shard: Shard, group: str, settlements: list[Settlement], now: int
+        self, queue: Queue, shard: Shard, command: Settle | Ack, now: int
     ) -> list[int | HoldfastError | None]:
-        reply = self.step(queue, shard, Settle(group, settlements), now)
+        reply = self.step(queue, shard, command, now)
         assert isinstance(reply, Settled)
         return reply.results
-
-    def holder(self, queue: Queue, group: str, message_id: int) -> int:
-        """The partition that has a delivery or remembers it, -1 if none does."""
-        for shard in queue.shards:
-            here = shard.groups.get(group)
-            if here is not None and message_id in here.deliveries:
-                return shard.partition
-        for shard in queue.shards:
-            here = shard.groups.get(group)
-            if here is not None and any(known == message_id for _, known in here.remembered.values()):
-                return shard.partition
-        return -1
 
     # --- time -------------------------------------------------------------------------------------------------------
 

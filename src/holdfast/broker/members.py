@@ -201,14 +201,22 @@ class Members:
 
     def settled(self, group: GroupName, settlements: list[Settlement], results: Sequence[object]) -> None:
         """Deliveries that were settled, by whomever, free their members' credit."""
-        holders = self._holders.get(group)
-        if not holders:
-            return
-        for settlement, result in zip(settlements, results, strict=True):
-            if result is None and settlement.verb is not Verb.EXTEND:
-                member = holders.pop(settlement.id, None)
-                if member is not None:
-                    member.forget(settlement.id)
+        if self._holders.get(group):
+            ended = zip(settlements, results, strict=True)
+            self._forget(group, [one.id for one, result in ended if result is None and one.verb is not Verb.EXTEND])
+
+    def acked(self, group: GroupName, ids: list[int], results: Sequence[object]) -> None:
+        """`settled` where all were acked."""
+        if self._holders.get(group):
+            ended = zip(ids, results, strict=True)
+            self._forget(group, [message_id for message_id, result in ended if result is None])
+
+    def _forget(self, group: GroupName, ids: list[int]) -> None:
+        holders = self._holders[group]
+        for message_id in ids:
+            member = holders.pop(message_id, None)
+            if member is not None:
+                member.forget(message_id)
 
     def serve(self, engine: Engine, queue: Queue, group: GroupName, now: int) -> list[tuple[Member, list[Leased]]]:
         """Lease what is ready to members that have credit left. Each gets its turn to be first."""

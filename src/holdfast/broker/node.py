@@ -706,16 +706,32 @@ class Node(AdminCalls, DeadLetterCalls, LogCalls, LookCalls, StateCalls, Transac
     ) -> tuple[list[int | HoldfastError | None], Durability]:
         """As `settle`, for one who waits in his own way: until it is as durable as is said beside the results."""
         engine = self.engine
-        if len(settlements) > self.config.limits.settle_max:
-            raise LimitExceeded(
-                what="One settle", limit=f"{self.config.limits.settle_max} settlements", advice="Send several"
-            )
         if not settlements:
             return [], Durability.FSYNC
-        self._admit(len(settlements), 0)
+        self._check_settle(len(settlements))
         results = self._settle(name, group, settlements)
         self.commit.soon()
         return results, engine.queues[name].config.durability
+
+    def ack_soon(
+        self, name: QueueName, group: str, ids: list[int], tokens: list[int], partition: int = -1
+    ) -> tuple[list[int | HoldfastError | None], Durability]:
+        """As `settle_soon`, for at least one, where all are acked by their tokens. `partition`: that of all, if it is
+        known."""
+        engine = self.engine
+        self._check_settle(len(ids))
+        with self._guarding:
+            results = engine.ack(name, group, ids, tokens, self.clock(), partition)
+        self.dispatcher.members.acked((name, group), ids, results)
+        self.commit.soon()
+        return results, engine.queues[name].config.durability
+
+    def _check_settle(self, count: int) -> None:
+        if count > self.config.limits.settle_max:
+            raise LimitExceeded(
+                what="One settle", limit=f"{self.config.limits.settle_max} settlements", advice="Send several"
+            )
+        self._admit(count, 0)
 
     async def export(self) -> None:
         """Export the journal now, without waiting for a segment to fill or to grow old."""

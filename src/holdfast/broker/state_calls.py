@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from holdfast.broker.admin import find
 from holdfast.broker.calls import Calls
-from holdfast.broker.catalog import QueueName
+from holdfast.broker.catalog import Holders, QueueName
 from holdfast.broker.engine import Engine
 from holdfast.core.commands import GetStates, Leased, PutState
 from holdfast.core.records import State
@@ -22,7 +22,7 @@ class StateCalls(Calls):
         now = self.clock()
         with self._guard() as engine:
             queue = engine.queue(name, now)
-            partition = engine.holder(queue, group, message_id)
+            partition = Holders(queue, group).find(message_id)
             if partition < 0:
                 partition, _, _ = find(engine, name, message_id, now)
             return _get(engine, name, group, partition, [(message_id, token)], now)[0]
@@ -54,7 +54,7 @@ class StateCalls(Calls):
         with self._guard() as engine:
             queue = engine.queue(name, now)
             engine.group(queue, group)
-            partition = engine.holder(queue, group, message_id)
+            partition = Holders(queue, group).find(message_id)
             if partition < 0:
                 raise LeaseLost(message_id=message_id)
             reply = engine.step(queue, queue.shards[partition], command, now)

@@ -131,7 +131,7 @@ def _labelled(counters: dict[str, int], prefix: str) -> dict[str, int]:
 
 def _oldest(group: LeaseGroup) -> int | None:
     """When the oldest message was enqueued that the group has not settled, as far as its window shows."""
-    times = [delivery.enqueued_at for delivery in group.deliveries.values()]
+    times = group.deliveries.enqueued_at()
     times += [born_at(lane.loaded[0].stamp) for lane in group.lanes.values() if lane.loaded]
     return min(times, default=None)
 

@@ -170,6 +170,14 @@ class Settle(msgspec.Struct, frozen=True):
     settlements: list[Settlement]
 
 
+class Ack(msgspec.Struct, frozen=True):
+    """`Settle` where all are acked by their tokens, by columns."""
+
+    group: str
+    ids: list[int]
+    tokens: list[int]
+
+
 class Settled(msgspec.Struct):
     """For every settlement None, the new deadline of an extended lease, or the error that refused it."""
 
@@ -357,6 +365,7 @@ Command = (
     | Publish
     | Lease
     | Settle
+    | Ack
     | PutState
     | GetStates
     | Tick

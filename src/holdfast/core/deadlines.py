@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
 
-from holdfast.core.records import Delivery
+from holdfast.core.deliveries import Deliveries
 
 STALE_MAX = 1_000  # leases that ended or were extended, beside as many as there are current ones
 
@@ -19,7 +19,7 @@ class Deadlines:
 
     __slots__ = ("_deliveries", "_heap", "size")
 
-    def __init__(self, deliveries: dict[int, Delivery]) -> None:
+    def __init__(self, deliveries: Deliveries) -> None:
         self._deliveries = deliveries
         # (deadline, a token, ids, tokens), the first lease last, so that it can be popped. Tokens are unique, so no two
         # entries are compared beyond them, but for a lease that was extended to the same time again.
@@ -36,9 +36,9 @@ class Deadlines:
         heap = self._heap
         while heap:
             deadline, _, ids, tokens = heap[0]
-            if ids and self._is_current(deadline, ids[-1], tokens[-1]):
+            if ids and self._deliveries.is_leased(ids[-1], tokens[-1], deadline):
                 return deadline
-            if self._deliveries.keys().isdisjoint(ids):  # all were settled, as most are: 0.03 instead of 0.3 us each
+            if self._deliveries.has_none(ids):  # all were settled, as most are: 0.03 instead of 0.3 us each
                 self.size -= len(ids)
                 heappop(heap)
             else:
@@ -46,10 +46,6 @@ class Deadlines:
                 tokens.pop()
                 self.size -= 1
         return None
-
-    def _is_current(self, deadline: int, message_id: int, token: int) -> bool:
-        delivery = self._deliveries.get(message_id)
-        return delivery is not None and delivery.token == token and delivery.deadline == deadline
 
     def take(self, now: int, limit: int) -> list[int]:
         """Ids of at most `limit` leases that have ended by `now`. They are forgotten here."""
@@ -67,7 +63,7 @@ class Deadlines:
             return
         heap: list[tuple[int, int, list[int], list[int]]] = []
         for deadline, token, ids, tokens in self._heap:
-            kept = [pair for pair in zip(ids, tokens, strict=True) if self._is_current(deadline, *pair)]
+            kept = [pair for pair in zip(ids, tokens, strict=True) if self._deliveries.is_leased(*pair, deadline)]
             if kept:
                 heap.append((deadline, token, [pair[0] for pair in kept], [pair[1] for pair in kept]))
         heapify(heap)

@@ -12,12 +12,15 @@ passed by is found through the KEYED index and made ready. A key that has nothin
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import deque
 from collections.abc import Iterator
 from heapq import heappop, heappush
-from itertools import islice
+from itertools import chain, islice
 from operator import attrgetter, is_
 
+from holdfast.core.commands import Verb
 from holdfast.core.deadlines import Deadlines
+from holdfast.core.deliveries import Deliveries
 from holdfast.core.lanes import WINDOW, WINDOW_MAX, Lane
 from holdfast.core.records import Batch, Delivery, GroupHead, Place, read_ready, ready_key_hash
 
@@ -60,6 +63,7 @@ class LeaseGroup:
     """The state of one leasing group in one shard."""
 
     __slots__ = (
+        "acked",
         "backoffs",
         "bit",
         "changed",
@@ -67,6 +71,7 @@ class LeaseGroup:
         "deliveries",
         "dirty",
         "dying",
+        "ended",
         "expiring",
         "fallen",
         "head",
@@ -76,7 +81,6 @@ class LeaseGroup:
         "name",
         "number",
         "ready",
-        "remembered",
         "skips",
         "strict",
     )
@@ -88,14 +92,15 @@ class LeaseGroup:
         self.head = head
         self.strict = strict
         self.lanes: dict[int, Lane] = {}
-        self.deliveries: dict[int, Delivery] = {}
+        self.deliveries = Deliveries()
         self.leased = 0
         self.changed: dict[int, Batch] = {}  # batches of leases, by token, of which some were over since the last flush
         self.ready: list[tuple[int, int, int]] = []  # (priority, stamp, id), sorted
         self.backoffs: list[tuple[int, int]] = []  # heap of (ready_at, id)
         self.deadlines = Deadlines(self.deliveries)
         self.keys: dict[bytes, KeyState] = {}
-        self.remembered: dict[int, tuple[str, int]] = {}
+        self.acked: dict[int, int] = {}  # how the last leases ended, by token: acks have the id of their message,
+        self.ended: dict[int, tuple[str, int]] = {}  # others the verb too
         self.skips: set[int] = set(head.skips)  # sequences beyond the lanes that it has settled without a lease
         self.expiring: list[Delivery] = []
         self.fallen: list[Delivery] = []
@@ -169,12 +174,18 @@ class LeaseGroup:
                 delivery.batch = None
         for batch, indexes in ended.items():
             batch.left -= len(indexes)
-            if batch.left:  # else its record goes, and nobody asks
-                for index in indexes:
-                    batch.gone |= 1 << index
+            for index in indexes:
+                batch.gone |= 1 << index
             self.changed[batch.token] = batch
             self.dirty = True
         return own
+
+    def leave_batch(self, batch: Batch, first: int, count: int) -> None:
+        """`leave_batches` for some in a row of which no delivery was made."""
+        batch.left -= count
+        batch.gone |= (1 << count) - 1 << first
+        self.changed[batch.token] = batch
+        self.dirty = True
 
     def hold(self, delivery: Delivery) -> None:
         """Its key has something out."""
@@ -254,15 +265,27 @@ class LeaseGroup:
         return min(wake, self.backoffs[0][0]) if self.backoffs else wake
 
     def remember(self, token: int, verb: str, message_id: int) -> None:
-        self.remember_all({token: (verb, message_id)})
+        """How a lease ended that was not acked."""
+        self.ended[token] = (verb, message_id)
+        if len(self.ended) > MAX_REMEMBERED:
+            del self.ended[next(iter(self.ended))]
 
-    def remember_all(self, settled: dict[int, tuple[str, int]]) -> None:
-        """By token, how leases ended."""
-        self.remembered.update(settled)
-        excess = len(self.remembered) - MAX_REMEMBERED
+    def remember_acked(self, tokens: list[int], ids: list[int]) -> None:
+        acked = self.acked
+        acked.update(zip(tokens, ids, strict=True))
+        excess = len(acked) - MAX_REMEMBERED
         if excess > 0:
-            for token in list(islice(self.remembered, excess)):
-                del self.remembered[token]
+            for token in list(islice(acked, excess)):
+                del acked[token]
+
+    def remembered(self, token: int) -> tuple[str, int] | None:
+        """How the lease under this token ended, and of which message it was, as far back as is remembered."""
+        message_id = self.acked.get(token)
+        return self.ended.get(token) if message_id is None else (Verb.ACK, message_id)
+
+    def ended_ids(self) -> list[int]:
+        """The messages of the leases whose end is remembered."""
+        return [*self.acked.values(), *[message_id for _, message_id in self.ended.values()]]
 
     # --- who is next ------------------------------------------------------------------------------------------------
 
@@ -335,23 +358,20 @@ class LeaseGroup:
 
     def fresh(self, priorities: dict[int, int]) -> Iterator[Place]:
         """Untouched messages in the order they go out, as far as they are loaded, keys not considered."""
-        if len(self.deliveries) - self.leased >= MAX_RETRYING:
-            return
-        start = self.head.start
-        for priority in sorted(priorities):
+        lanes: list[deque[Place]] = []
+        for priority in sorted(priorities) if self.retrying < MAX_RETRYING else ():
             lane = self.lane(priority)
-            if start == 1:
-                yield from lane.loaded
-            else:
-                for place in lane.loaded:
-                    if place.seq >= start:
-                        yield place
+            lanes.append(lane.loaded)
             if not lane.complete:
-                return
+                break
+        start = self.head.start
+        if start == 1:
+            return chain.from_iterable(lanes)
+        return (place for loaded in lanes for place in loaded if place.seq >= start)
 
     def horizon(self, priorities: dict[int, int]) -> tuple[int, int] | None:
         """The place beyond which it is not known what stands next, None if everything is known."""
-        if self.strict or len(self.deliveries) - self.leased >= MAX_RETRYING:
+        if self.strict or self.retrying >= MAX_RETRYING:
             return None
         for priority in sorted(priorities):
             lane = self.lane(priority)
@@ -361,7 +381,16 @@ class LeaseGroup:
 
     def backoffs_held(self) -> bool:
         """Whether something that failed still waits for its time."""
-        return len(self.deliveries) - self.leased > len(self.ready)
+        return self.retrying > len(self.ready)
+
+    def front(self, priorities: dict[int, int]) -> Place | None:
+        """The message that goes out next, where that takes no more than a look; None: it does, or there is none."""
+        if self.ready or self.keys or self.strict or len(priorities) != 1:
+            return None
+        lane = self.lanes.get(next(iter(priorities)))
+        if lane is None or not lane.loaded or lane.loaded[0].seq < self.head.start:
+            return None
+        return lane.loaded[0] if self.leased < MAX_LEASED and self.retrying < MAX_RETRYING else None
 
     def choose(self, priorities: dict[int, int], limit: int) -> list[Place | Delivery]:
         """The next deliveries to go out, in order, without taking them."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from holdfast.core.commands import Buried, Lease, Leased, Settle, Settled, Settlement, Verb
+from holdfast.core.commands import Ack, Buried, Lease, Leased, Settle, Settled, Settlement, Verb
 from holdfast.core.effects import Doomed, Effects, Read, deletions
 from holdfast.core.enqueue import place_of, promote
 from holdfast.core.groups import NOWHERE, LeaseGroup, tally
@@ -23,6 +23,7 @@ from holdfast.core.records import (
     Table,
     delivery_key,
     expiry_key,
+    first_leases,
     group_key,
     keyed_key,
     leases_key,
@@ -70,24 +71,25 @@ def lease(shard: Shard, command: Lease, now: int, effects: Effects) -> None:
     tokens = shard.ids.take(now, len(chosen))
     fresh = [item for item in chosen if isinstance(item, Place)]
     if len(fresh) == len(chosen):
-        begun = _begin(shard, group, command, fresh, messages, tokens, now, effects)
+        _begin(shard, group, command, fresh, messages, tokens, now, effects)
+        attempts = [1] * len(chosen)
     else:
-        begun = []
+        attempts = []
         for item, message, token in zip(chosen, messages, tokens, strict=True):
             if isinstance(item, Place):
-                begun += _begin(shard, group, command, [item], [message], [token], now, effects)
+                _begin(shard, group, command, [item], [message], [token], now, effects)
+                attempts.append(1)
             else:
-                begun.append(_begin_again(shard, group, command, item, token, now, effects))
+                _begin_again(shard, group, command, item, token, now, effects)
+                attempts.append(item.failures + 1)
+        group.count("redelivered", sum([attempt > 1 for attempt in attempts]))
     ids = [message.id for message in messages]
-    attempts = [delivery.failures + 1 for delivery in begun]
     deadline = now + command.timeout
     group.deadlines.add(deadline, ids, tokens)
     group.advance(chosen)
     group.leased += len(chosen)
     group.head.fresh -= len(fresh)
     group.count("leased", len(chosen))
-    if len(fresh) != len(chosen):
-        group.count("redelivered", sum(1 for attempt in attempts if attempt > 1))
     if shard.config.journal is not JournalMode.OFF:
         entry = (Entry.LEASED, shard.number, group.name, command.consumer, command.protocol, ids, attempts)
         effects.entries.append(entry)
@@ -108,52 +110,23 @@ def _begin(
     tokens: list[int],
     now: int,
     effects: Effects,
-) -> list[Delivery]:
-    """Deliveries of messages that the group has not touched before, leased."""
-    deadline, consumer, protocol = now + command.timeout, command.consumer, command.protocol
-    batch = Batch(tokens[0], len(tokens))
-    begun = [
-        Delivery(
-            message.id,
-            place.seq,
-            place.priority,
-            place.stamp,
-            place.stamp,
-            place.key,
-            place.flags,
-            0,
-            message.enqueued_at,
-            message.expires_at,
-            now,
-            now,
-            deadline,
-            token,
-            0,
-            place.size_bytes,
-            consumer,
-            protocol,
-            "",
-            "",
-            batch,
-            index,
-        )
-        for index, (place, message, token) in enumerate(zip(places, messages, tokens, strict=True))
-    ]
-    group.deliveries.update([(delivery.id, delivery) for delivery in begun])
+) -> None:
+    """Lease messages that the group has not touched before."""
+    leases = first_leases(places, messages, tokens, now, now + command.timeout, command.consumer, command.protocol)
+    batch = Batch(tokens[0], leases)
+    group.deliveries.lease(batch)
     key = leases_key(shard.number, group.number, batch.token, LEASES_PART)
-    record = write_leases(places, messages, tokens, now, deadline, consumer, protocol)
-    effects.ops.append((Table.LEASES, key, record))
-    if any([place.key for place in places]):  # noqa: C419 - a list is faster than a generator
-        for delivery in begun:
-            group.hold(delivery)
-    tally(group.head.delivery_ms, now, [message.enqueued_at for message in messages])
-    return begun
+    effects.ops.append((Table.LEASES, key, write_leases(leases)))
+    if any(leases.keys):
+        for message_id in leases.ids:
+            group.hold(group.deliveries[message_id])
+    tally(group.head.delivery_ms, now, leases.enqueued_at)
 
 
 def _begin_again(
     shard: Shard, group: LeaseGroup, command: Lease, delivery: Delivery, token: int, now: int, effects: Effects
-) -> Delivery:
-    """A delivery that was ready again, leased."""
+) -> None:
+    """Lease a delivery that was ready again."""
     group.take_out(delivery)
     if not delivery.first_at:  # it was passed by for its key before
         delivery.first_at = now
@@ -166,7 +139,6 @@ def _begin_again(
     delivery.protocol = command.protocol
     group.hold(delivery)
     write_own(shard, group, delivery, effects)
-    return delivery
 
 
 def _unexpired(shard: Shard, chosen: list[Place | Delivery], now: int) -> list[Place | Delivery]:
@@ -199,15 +171,31 @@ def _within(chosen: list[Place | Delivery], max_bytes: int, one_at_least: bool) 
 # --- settle ---------------------------------------------------------------------------------------------------------
 
 
-@handles(Settle)
-def settle(shard: Shard, command: Settle, now: int, effects: Effects) -> None:  # noqa: C901 - a branch a verb
+@handles(Ack)
+def ack(shard: Shard, command: Ack, now: int, effects: Effects) -> None:
     group = shard.lease_group(command.group, "settle")
-    if not shard.shared() and _ack_plainly(shard, group, command.settlements, now, effects):
-        return
+    if shard.shared() or not _ack_plainly(shard, group, command.ids, command.tokens, now, effects):
+        pairs = zip(command.ids, command.tokens, strict=True)
+        _settle(shard, group, [Settlement(message_id, token) for message_id, token in pairs], now, effects)
+
+
+@handles(Settle)
+def settle(shard: Shard, command: Settle, now: int, effects: Effects) -> None:
+    group = shard.lease_group(command.group, "settle")
+    settlements = command.settlements
+    ids = [settlement.id for settlement in settlements if settlement.verb is Verb.ACK and settlement.token]
+    if len(ids) == len(settlements) and not shard.shared():
+        tokens = [settlement.token for settlement in settlements]
+        if _ack_plainly(shard, group, ids, tokens, now, effects):
+            return
+    _settle(shard, group, settlements, now, effects)
+
+
+def _settle(shard: Shard, group: LeaseGroup, settlements: list[Settlement], now: int, effects: Effects) -> None:
     results: list[int | HoldfastError | None] = []
     work: list[tuple[Settlement, Delivery]] = []
     seen: set[int] = set()
-    for settlement in command.settlements:
+    for settlement in settlements:
         delivery = group.deliveries.get(settlement.id)
         if delivery is not None and settlement.id not in seen and _holds(settlement, delivery):
             work.append((settlement, delivery))
@@ -220,27 +208,36 @@ def settle(shard: Shard, command: Settle, now: int, effects: Effects) -> None:  
     acked: Acked = {}
     deadlines: dict[int, int] = {}
     for settlement, delivery in work:
-        verb = settlement.verb
-        if verb is Verb.EXTEND:
+        if settlement.verb is Verb.EXTEND:
             deadlines[settlement.id] = extend(shard, group, delivery, settlement.timeout, now, effects)
             continue
-        group.remember(delivery.token, verb, delivery.id)
-        if verb is Verb.ACK:
+        if settlement.verb is Verb.ACK:
+            group.remember_acked([delivery.token], [delivery.id])
             _ack(shard, group, delivery, now, acked, effects)
-        elif verb is Verb.RELEASE:
-            release(shard, group, delivery, settlement.delay, now, effects)
-        elif verb is Verb.REJECT:
-            doom(shard, group, delivery, Reason.REJECTED, settlement.error, effects)
         else:
-            reason = Reason.NACK if verb is Verb.NACK else Reason.DISCONNECT
-            fail(shard, group, delivery, reason, settlement.delay, settlement.error, now, effects)
+            group.remember(delivery.token, settlement.verb, delivery.id)
+            _give_back(shard, group, delivery, settlement, now, effects)
         if delivery.key:
             free_key(shard, group, delivery.key, nexts, now, effects)
-    for index, settlement in enumerate(command.settlements):
+    for index, settlement in enumerate(settlements):
         if settlement.verb is Verb.EXTEND and results[index] is None:
             results[index] = deadlines[settlement.id]
     _journal_acked(shard, group, acked, effects)
     effects.reply = Settled(results)
+
+
+def _give_back(
+    shard: Shard, group: LeaseGroup, delivery: Delivery, settlement: Settlement, now: int, effects: Effects
+) -> None:
+    """A lease that its holder ends without an ack."""
+    verb = settlement.verb
+    if verb is Verb.RELEASE:
+        release(shard, group, delivery, settlement.delay, now, effects)
+    elif verb is Verb.REJECT:
+        doom(shard, group, delivery, Reason.REJECTED, settlement.error, effects)
+    else:
+        reason = Reason.NACK if verb is Verb.NACK else Reason.DISCONNECT
+        fail(shard, group, delivery, reason, settlement.delay, settlement.error, now, effects)
 
 
 def _holds(settlement: Settlement, delivery: Delivery) -> bool:
@@ -255,7 +252,7 @@ def _holds(settlement: Settlement, delivery: Delivery) -> bool:
 def _again(group: LeaseGroup, settlement: Settlement, work: list[tuple[Settlement, Delivery]]) -> HoldfastError | None:
     """Settling twice with the same token is answered as the first time."""
     if settlement.token:
-        if group.remembered.get(settlement.token) == (settlement.verb, settlement.id):
+        if group.remembered(settlement.token) == (settlement.verb, settlement.id):
             return None
         if settlement.verb is not Verb.EXTEND:
             for earlier, delivery in work:
@@ -322,62 +319,95 @@ def _ack(
     shard.done_with(group, delivery.place, effects)
 
 
-def _ack_plainly(shard: Shard, group: LeaseGroup, settlements: list[Settlement], now: int, effects: Effects) -> bool:
-    """`settle` for the common case: acks by token, one group, no keys or flags. The same in 1.1 instead of 7 us each.
+def _ack_plainly(
+    shard: Shard, group: LeaseGroup, ids: list[int], tokens: list[int], now: int, effects: Effects
+) -> bool:
+    """`settle` for the common case: acks by token, one group, no keys or flags. What was leased together and is acked
+    together goes by columns: 0.3 instead of 7 us each.
 
     False: this is not that case, and nothing was done.
     """
-    deliveries, verb_ack = group.deliveries, Verb.ACK
-    work: list[Delivery] = []
-    for settlement in settlements:
-        delivery = deliveries.get(settlement.id)
-        if (
-            delivery is None
-            or settlement.verb is not verb_ack
-            or not settlement.token
-            or settlement.token != delivery.token
-            or delivery.key
-            or delivery.flags
-        ):
-            return False
-        work.append(delivery)
-    ids = [delivery.id for delivery in work]
-    if len(set(ids)) != len(ids):
+    parts = _plain(group, ids, tokens)
+    if parts is None or len(set(ids)) != len(ids):
         return False
-    for message_id in ids:
-        del deliveries[message_id]
-    group.leased -= len(work)
-    own = group.leave_batches(work)
-    effects.ops += deletions(Table.DELIVERIES, group_key(shard.number, group.number), own)
-    _unlist_plainly(shard, work, effects)
-    shard.gone += [delivery.seq for delivery in work]
-    tally(group.head.processing_ms, now, [delivery.leased_at for delivery in work])
-    group.remember_all({delivery.token: (verb_ack, delivery.id) for delivery in work})
+    seqs: list[int] = []
+    leased_at: list[int] = []
+    places: dict[int, list[int]] = {}  # stamps by priority
     acked: Acked = {}
-    for delivery in work:
-        by_him = acked.get((delivery.consumer, delivery.protocol))
-        if by_him is None:
-            by_him = acked[delivery.consumer, delivery.protocol] = ([], [])
-        by_him[0].append(delivery.id)
-        by_him[1].append(delivery.failures + 1)
+    singles: list[Delivery] = []
+    size_bytes = 0
+    for whole, first, count in parts:
+        if isinstance(whole, Delivery):
+            singles.append(whole)
+            seqs.append(whole.seq)
+            leased_at.append(whole.leased_at)
+            size_bytes += whole.size_bytes
+            places.setdefault(whole.priority, []).append(whole.order)
+            by_him = acked.setdefault((whole.consumer, whole.protocol), ([], []))
+            by_him[0].append(whole.id)
+            by_him[1].append(whole.failures + 1)
+            continue
+        leases, part = whole.leases, slice(first, first + count)
+        seqs += leases.seqs[part]
+        leased_at += [leases.leased_at] * count
+        size_bytes += sum(leases.sizes_bytes[part])
+        priorities = leases.priorities[part]
+        if priorities.count(priorities[0]) == count:
+            places.setdefault(priorities[0], []).extend(leases.stamps[part])
+        else:
+            for priority, stamp in zip(priorities, leases.stamps[part], strict=True):
+                places.setdefault(priority, []).append(stamp)
+        by_him = acked.setdefault((leases.consumer, leases.protocol), ([], []))
+        by_him[0].extend(leases.ids[part])
+        by_him[1].extend([1] * count)
+        group.leave_batch(whole, first, count)
+    group.deliveries.remove(ids)
+    group.leased -= len(ids)
+    own = group.leave_batches(singles)
+    effects.ops += deletions(Table.DELIVERIES, group_key(shard.number, group.number), own)
+    _unlist_plainly(shard, places, size_bytes, effects)
+    shard.gone += seqs
+    tally(group.head.processing_ms, now, leased_at)
+    group.remember_acked(tokens, ids)
     _journal_acked(shard, group, acked, effects)
-    effects.reply = Settled([None] * len(work))
+    effects.reply = Settled([None] * len(ids))
     return True
 
 
-def _unlist_plainly(shard: Shard, work: list[Delivery], effects: Effects) -> None:
-    """`Shard.unlist` for messages without keys or flags that no group skips."""
+def _plain(group: LeaseGroup, ids: list[int], tokens: list[int]) -> list[tuple[Batch | Delivery, int, int]] | None:
+    """What is held under these tokens, in their order: parts of batches of which no delivery was made, by first index
+    and length, and deliveries by themselves. None: one is not held so, or has a key or flags."""
+    deliveries = group.deliveries
+    parts: list[tuple[Batch | Delivery, int, int]] = []
+    at = 0
+    while at < len(ids):
+        batch = deliveries.part_of(ids[at])
+        if batch is not None:
+            first = batch.index_of(ids[at])
+            count = batch.plain_from(first, ids, tokens, at)
+            if not count:
+                return None
+            parts.append((batch, first, count))
+            at += count
+            continue
+        delivery = deliveries.get(ids[at])
+        if delivery is None or delivery.token != tokens[at] or delivery.key or delivery.flags:
+            return None
+        parts.append((delivery, 0, 1))
+        at += 1
+    return parts
+
+
+def _unlist_plainly(shard: Shard, places: dict[int, list[int]], size_bytes: int, effects: Effects) -> None:
+    """`Shard.unlist` for messages without keys or flags that no group skips: their stamps by priority."""
     head = shard.head
-    stamps: dict[int, list[int]] = {}
-    for delivery in work:
-        stamps.setdefault(delivery.priority, []).append(delivery.order)
-    for priority, orders in stamps.items():
-        effects.ops += deletions(Table.READY, ready_prefix(shard.number, priority), orders)
-        head.priorities[priority] -= len(orders)
+    for priority, stamps in places.items():
+        effects.ops += deletions(Table.READY, ready_prefix(shard.number, priority), stamps)
+        head.priorities[priority] -= len(stamps)
         if not head.priorities[priority]:
             del head.priorities[priority]
-    head.ready -= len(work)
-    head.size_bytes -= sum([delivery.size_bytes for delivery in work])
+        head.ready -= len(stamps)
+    head.size_bytes -= size_bytes
 
 
 def _journal_acked(

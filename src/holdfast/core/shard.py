@@ -52,10 +52,12 @@ from holdfast.core.records import (
     read_mask,
     read_message,
     read_messages,
+    read_places,
     read_ready,
     read_shard_head,
     ready_flags,
     ready_key,
+    seq_of,
     settled_key,
     shard_key,
     source_key,
@@ -116,6 +118,7 @@ class Shard:
         self.passed_by = 0  # since the engine last asked for the heads of a group
         self._have: dict[Read, bytes | Rows | None] = {}
         self._scanned: list[Rows] = []  # of messages; each by itself is in `_have` once somebody asks for one
+        self._run: tuple[int, Rows] | None = None  # the last such rows whose sequences, from the first on, have no gap
         self.logs: dict[Read, list[Message]] = {}  # such rows, as far as this command has read them
 
     # --- opening ----------------------------------------------------------------------------------------------------
@@ -186,10 +189,12 @@ class Shard:
             self._have[read] = result
             if read.table is Table.MESSAGES and isinstance(result, list):
                 self._scanned.append(result)
+                if result and seq_of(result[-1][0]) - seq_of(result[0][0]) == len(result) - 1:
+                    self._run = (seq_of(result[0][0]), result)
 
     def _forget(self) -> None:
         """What was read for one command is old by the next one."""
-        self._have, self._scanned, self.logs = {}, [], {}
+        self._have, self._scanned, self._run, self.logs = {}, [], None, {}
 
     def _spread(self) -> None:
         """Messages that were scanned, each by itself. Who reads a log has no need of that."""
@@ -210,6 +215,11 @@ class Shard:
             return [], missing.reads
         self._forget()
         return lease_group.choose(self.head.priorities, limit), []
+
+    def front(self, group: str) -> Place | None:
+        """The first of `heads`, where that takes no more than a look; None: ask them."""
+        lease_group = self.groups.get(group)
+        return None if lease_group is None or self.config.paused else lease_group.front(self.head.priorities)
 
     def horizon(self, group: str) -> tuple[int, int] | None:
         """The place beyond which `heads` does not know what stands next, None if it knows all."""
@@ -303,6 +313,9 @@ class Shard:
         lacking = [seq for seq in seqs if seq not in bodies]
         if not lacking:
             return
+        first, last = min(lacking), max(lacking)
+        if self._run and self._run[0] <= first and last < self._run[0] + len(self._run[1]):
+            return
         self._spread()
         lacking = [seq for seq in lacking if Read(Table.MESSAGES, message_key(shard, seq)) not in have]
         if not lacking:
@@ -338,10 +351,24 @@ class Shard:
     def take_bodies(self, seqs: list[int]) -> list[Message]:
         """Messages that go out. With one group nobody comes for them again soon, and memory need not hold them."""
         bodies = self.bodies
-        values = [bodies.get(seq) or self.record(seq) for seq in seqs]
-        if len(self.groups) == 1:
-            self.hot.used_bytes -= sum([len(bodies.pop(seq, b"")) for seq in seqs])
+        found = list(map(bodies.get, seqs))
+        values = [value for value in found if value is not None]
+        if len(self.groups) == 1 and values:
+            self.hot.used_bytes -= sum(map(len, values))
+            for seq, value in zip(seqs, found, strict=True):
+                if value is not None:
+                    del bodies[seq]
+        if len(values) < len(seqs):
+            values = [self._at_hand(seq) if value is None else value for seq, value in zip(seqs, found, strict=True)]
         return read_messages(seqs, values)
+
+    def _at_hand(self, seq: int) -> bytes:
+        """`record` for one that this step has not rewritten."""
+        if self._run is not None:
+            index = seq - self._run[0]
+            if 0 <= index < len(self._run[1]):
+                return self._run[1][index][1]
+        return self.record(seq)
 
     def lease_group(self, name: str, action: str) -> LeaseGroup:
         group = self.groups.get(name)
@@ -381,7 +408,7 @@ class Shard:
             passed = group.pass_by_rows(lane, priority, rows)
             self.passed_by += passed
             rows = rows[passed:]
-        places = [read_ready(key, value) for key, value in rows]
+        places = read_places(rows)
         if group.skips:
             places = [place for place in places if place.seq not in group.skips]
         if unneeded:

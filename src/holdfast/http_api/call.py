@@ -137,6 +137,12 @@ class Call:
         """The body's content type in lower case, without parameters."""
         return (self.header(b"content-type") or "").partition(";")[0].strip().lower()
 
+    @property
+    def is_json(self) -> bool:
+        """Whether the body is JSON, as far as its content type says."""
+        kind = self.content_type
+        return kind in _JSON or kind.endswith("+json")
+
     def accepts(self, media_type: str) -> bool:
         """Whether the caller asks for this content type by name."""
         return media_type in (self.header(b"accept") or "")
@@ -238,8 +244,8 @@ class Call:
         """As `json`, for a body that is at hand."""
         if not raw and default:
             raw = default
-        elif (kind := self.content_type) not in _JSON and not kind.endswith("+json"):
-            raise MediaTypeUnsupported(given=kind, allowed="application/json")
+        elif not self.is_json:
+            raise MediaTypeUnsupported(given=self.content_type, allowed="application/json")
         return decode(decoder.decode, raw)
 
     async def apart(self, much: bool, make: Callable[[], _Shape]) -> _Shape:

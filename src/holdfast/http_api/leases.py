@@ -9,6 +9,7 @@ import msgspec
 from holdfast import wire
 from holdfast.broker.dispatch import releases
 from holdfast.core.commands import Leased, Settlement
+from holdfast.core.queue import Durability
 from holdfast.errors import (
     GroupNotFound,
     HoldfastError,
@@ -18,10 +19,12 @@ from holdfast.errors import (
     QueueNotFound,
     WrongGroupKind,
 )
+from holdfast.http_api.acks import read_acks
 from holdfast.http_api.answers import Answer, Pledge, answer, item_error
 from holdfast.http_api.call import Call, duration
+from holdfast.http_api.lots import show_lot
 from holdfast.http_api.routes import Right, Routes
-from holdfast.http_api.shapes import read_consumer, read_settlement, show_delivery
+from holdfast.http_api.shapes import read_consumer, read_settlement
 from holdfast.units import format_instant
 
 ROUTES = Routes("Deliveries")
@@ -42,8 +45,8 @@ def begin_lease(call: Call, body: bytes) -> Pledge | None:
     def release() -> None:
         call.node.release_soon(name, group, found)
 
-    shown = [show_delivery(leased, name[1], wish.encoding) for leased in found]
-    return Pledge(answer(wire.Leased(shown)), None, undo=release if found else None)
+    shown = Answer(show_lot(found, name[1], wish.encoding))
+    return Pledge(shown, None, undo=release if found else None)
 
 
 class _Terms(TypedDict):
@@ -92,14 +95,19 @@ async def lease(call: Call) -> Answer:
             await call.node.settle(name, wish.group, releases(found))
 
     found = await call.api.while_there(call, work, release) if terms["wait"] else await work
-    return answer(wire.Leased([show_delivery(leased, name[1], wish.encoding) for leased in found]))
+    return Answer(show_lot(found, name[1], wish.encoding))
 
 
 def begin_settle(call: Call, body: bytes) -> Pledge:
+    acks = read_acks(body) if call.is_json else None
+    if acks is not None:
+        results, durability = call.node.ack_soon(call.queue, acks.group, acks.ids, acks.tokens, acks.partition)
+        errors = {place: result for place, result in enumerate(results) if isinstance(result, HoldfastError)}
+        return _settled(call, errors, len(results), {}, durability, len(results))
     wish = call.decoded(_settle, body)
     if not wish.settlements:
         raise InvalidArgument(field="settlements", problem="is empty; send at least one")
-    errors: dict[int, HoldfastError] = {}
+    errors = {}
     settlements: list[Settlement] = []
     places: list[int] = []
     for index, item in enumerate(wish.settlements):
@@ -115,11 +123,22 @@ def begin_settle(call: Call, body: bytes) -> Pledge:
             errors[place] = result
         elif result is not None:
             deadlines[wish.settlements[place].id] = format_instant(result)
-    if len(errors) == len(wish.settlements):
+    return _settled(call, errors, len(wish.settlements), deadlines, durability, len(settlements))
+
+
+def _settled(
+    call: Call,
+    errors: dict[int, HoldfastError],
+    asked: int,
+    deadlines: dict[str, str],
+    durability: Durability,
+    messages: int,
+) -> Pledge:
+    if len(errors) == asked:
         raise call.refused(errors)
     shown = [item_error(place, errors[place]) for place in sorted(errors)]
-    settled = wire.Settled(settled=len(wish.settlements) - len(errors), errors=shown, deadlines=deadlines)
-    return Pledge(answer(settled), durability, len(settlements))
+    settled = wire.Settled(settled=asked - len(errors), errors=shown, deadlines=deadlines)
+    return Pledge(answer(settled), durability, messages)
 
 
 @ROUTES(

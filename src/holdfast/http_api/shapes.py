@@ -141,24 +141,48 @@ def _is_json(payload: bytes) -> bool:
     return True
 
 
-def _show_payload(shown: wire.Message, payload: bytes, content_type: str | None, encoding: str) -> None:
-    """Put the payload into the field it belongs to."""
-    if encoding == "base64" or not payload:
-        shown.base64 = payload
-        return
+Shown = Raw | str | bytes
+"""A payload as its field has it."""
+
+_BYTES, _TEXT, _JSON, _ANY = range(4)
+
+
+@lru_cache(maxsize=256)
+def _kind(content_type: str | None) -> int:
+    """What a content type says of a payload; `_ANY`: nothing."""
     kind = "" if content_type is None else content_type.partition(";")[0].strip().lower()
-    if (not kind or kind == "application/json" or kind.endswith("+json")) and _is_json(payload):
+    if not kind:
+        return _ANY
+    if kind == "application/json" or kind.endswith("+json"):
+        return _JSON
+    return _TEXT if kind.startswith("text/") else _BYTES
+
+
+def payload_field(payload: bytes, content_type: str | None, encoding: str) -> tuple[str, Shown]:
+    """The field that a payload belongs to, and what stands there."""
+    if encoding == "base64" or not payload:
+        return "base64", payload
+    kind = _kind(content_type)
+    if kind >= _JSON and _is_json(payload):
         # One line, so that it may stand in a stream of lines; in one of events both of these end a line.
         broken = b"\n" in payload or b"\r" in payload
-        shown.payload = Raw(msgspec.json.format(payload, indent=-1) if broken else payload)
-        return
-    if not kind or kind.startswith("text/"):
+        return "payload", Raw(msgspec.json.format(payload, indent=-1) if broken else payload)
+    if kind in (_TEXT, _ANY):
         try:
-            shown.text = payload.decode()
-            return
+            return "text", payload.decode()
         except UnicodeDecodeError:
             pass
-    shown.base64 = payload
+    return "base64", payload
+
+
+def payload_fields(payloads: list[bytes], content_type: str | None, encoding: str) -> list[tuple[str, Shown]]:
+    """`payload_field` for many of one content type."""
+    if _kind(content_type) == _TEXT and encoding != "base64" and all(payloads):
+        try:
+            return [("text", payload.decode()) for payload in payloads]
+        except UnicodeDecodeError:
+            pass
+    return [payload_field(payload, content_type, encoding) for payload in payloads]
 
 
 def _fill(shown: wire.Message, message: Message, encoding: str) -> None:
@@ -166,7 +190,7 @@ def _fill(shown: wire.Message, message: Message, encoding: str) -> None:
     if message.deliver_at:
         shown.deliver_at = format_instant(message.deliver_at)
     if message.expires_at:
-        shown.expires_at = _instants(message.expires_at)
+        shown.expires_at = instants(message.expires_at)
     extra = message.extra
     if extra is not NO_EXTRA:
         shown.content_type = extra.content_type
@@ -179,7 +203,7 @@ def _fill(shown: wire.Message, message: Message, encoding: str) -> None:
             shown.properties = show_properties(extra.properties)
         if extra.origin is not None:
             shown.origin = show_origin(extra.origin)
-    _show_payload(shown, message.payload, extra.content_type, encoding)
+    setattr(shown, *payload_field(message.payload, extra.content_type, encoding))
 
 
 def show_properties(pairs: tuple[tuple[str, str], ...]) -> wire.Properties:
@@ -208,7 +232,7 @@ def show_origin(origin: Origin) -> wire.Origin:
     )
 
 
-_instants = lru_cache(4_096)(format_instant)
+instants = lru_cache(4_096)(format_instant)
 """Messages of a batch share their times."""
 
 
@@ -217,7 +241,7 @@ def show_message(message: Message, partition: int, encoding: str) -> wire.Messag
         id=str(message.id),
         sequence=message.seq,
         partition=partition,
-        enqueued_at=_instants(message.enqueued_at),
+        enqueued_at=instants(message.enqueued_at),
         priority=message.priority,
     )
     _fill(shown, message, encoding)
@@ -229,7 +253,7 @@ def show_view(message: Message, partition: int, standings: list[Standing], encod
         id=str(message.id),
         sequence=message.seq,
         partition=partition,
-        enqueued_at=_instants(message.enqueued_at),
+        enqueued_at=instants(message.enqueued_at),
         priority=message.priority,
         standings=[show_standing(standing) for standing in standings],
     )
@@ -273,13 +297,13 @@ def show_delivery(leased: Leased, queue: str, encoding: str) -> wire.Delivery:
         id=str(message.id),
         sequence=message.seq,
         partition=leased.partition,
-        enqueued_at=_instants(message.enqueued_at),
+        enqueued_at=instants(message.enqueued_at),
         priority=message.priority,
         queue=queue,
         group=leased.group,
         attempt=leased.attempt,
         lease_token=str(leased.token),
-        lease_deadline=_instants(leased.deadline),
+        lease_deadline=instants(leased.deadline),
     )
     _fill(shown, message, encoding)
     return shown

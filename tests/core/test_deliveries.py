@@ -1,0 +1,240 @@
+"""Leases that nobody asks about are columns of their batch; whoever asks for one gets a delivery."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.core.commands import Leased, Verb
+from holdfast.core.deliveries import Deliveries
+from holdfast.core.journal import Entry, decoded, read_block
+from holdfast.core.records import NO_EXTRA, Batch, Delivery, Message, Place, Table, first_leases
+from holdfast.errors import HoldfastError, LeaseLost
+from tests.core.bench import NAME, Bench
+
+SECOND = 1_000_000
+NOW, DEADLINE = 1_000, 9_000
+END = b"\xff" * 32  # after every key
+
+
+def batch(*ids: int, flags: int = 0, key: bytes = b"") -> Batch:
+    """Leases of these messages, each under a token a thousand higher than its id."""
+    places = [Place(each, each, key, flags, 128, 10) for each in ids]
+    messages = [Message(each, each, 128, each, 0, 0, NO_EXTRA, b"") for each in ids]
+    tokens = [each + 1_000 for each in ids]
+    return Batch(tokens[0], first_leases(places, messages, tokens, NOW, DEADLINE, "ann", "http"))
+
+
+def leased(*batches: Batch) -> Deliveries:
+    deliveries = Deliveries()
+    for one in batches:
+        deliveries.lease(one)
+    return deliveries
+
+
+def single(message_id: int, token: int, consumer: str = "") -> Delivery:
+    return Delivery(
+        message_id, 1, 128, 1, 1, b"", 0, 0, 77, 0, token=token, deadline=DEADLINE, consumer=consumer, protocol="http"
+    )
+
+
+def test_a_delivery_is_made_for_who_asks_and_stays() -> None:
+    deliveries = leased(batch(1, 2))
+    assert deliveries.part_of(2) is not None
+    found = deliveries[2]
+    assert (found.id, found.token, found.deadline, found.consumer) == (2, 1_002, DEADLINE, "ann")
+    found.failures = 3
+    assert deliveries.get(2) is found
+    assert deliveries.part_of(2) is None
+    assert deliveries.part_of(1) is not None
+    assert deliveries.get(3) is None
+    assert 3 not in deliveries
+    assert deliveries.pop(1).id == 1
+    assert 1 not in deliveries
+    assert len(deliveries) == 1
+
+
+def test_whoever_only_looks_changes_nothing() -> None:
+    deliveries = leased(batch(1, 2))
+    deliveries[9] = single(9, 1_009, "ann")
+    deliveries[8] = single(8, 0)
+    assert [one.id for one in deliveries.values()] == [1, 2, 9, 8]
+    assert [one.id for one in deliveries.leased_to("ann", "http")] == [1, 2, 9]
+    assert deliveries.leased_to("bob", "http") == []
+    assert deliveries.enqueued_at() == [1, 2, 77, 77]
+    assert deliveries.part_of(1) is not None
+    assert deliveries.has_all([1, 2, 8])
+    assert not deliveries.has_all([1, 3])
+    assert deliveries.has_none([3, 4])
+    assert not deliveries.has_none([3, 9])
+
+
+def test_a_lease_is_current_by_token_and_deadline() -> None:
+    deliveries = leased(batch(1, 2))
+    deliveries[9] = single(9, 1_009)
+    assert deliveries.is_leased(2, 1_002, DEADLINE)
+    assert deliveries.is_leased(9, 1_009, DEADLINE)
+    assert not deliveries.is_leased(2, 1_001, DEADLINE)
+    assert not deliveries.is_leased(2, 1_002, DEADLINE + 1)
+    assert not deliveries.is_leased(9, 1_008, DEADLINE)
+    assert not deliveries.is_leased(3, 1_003, DEADLINE)
+    assert deliveries.part_of(2) is not None
+
+
+def test_the_message_of_a_token() -> None:
+    deliveries = leased(batch(1, 2, 3), batch(4, 5))
+    assert [deliveries.of_token(token) for token in (1_001, 1_003, 1_005)] == [1, 3, 5]
+    deliveries[2].token = 55
+    assert [deliveries.of_token(token) for token in (1_002, 55)] == [None, 2], "it was given anew"
+    assert deliveries[3].token == 1_003
+    assert deliveries.of_token(1_003) == 3, "as its batch has it, and in its own right"
+    deliveries.remove([1])
+    assert deliveries.of_token(1_001) is None
+
+
+@pytest.mark.parametrize(
+    ("first", "ids", "at", "count"),
+    [
+        (0, [1, 2, 3, 4], 0, 4),
+        (1, [2, 3], 0, 2),
+        (1, [9, 2, 3, 7], 1, 2),
+        (0, [1, 3, 2], 0, 1),
+        (3, [4, 1], 0, 1),
+        (0, [2, 1], 0, 0),
+    ],
+)
+def test_how_much_of_a_batch_is_asked_for_in_its_order(first: int, ids: list[int], at: int, count: int) -> None:
+    assert batch(1, 2, 3, 4).plain_from(first, ids, [each + 1_000 for each in ids], at) == count
+
+
+def test_only_what_is_as_it_was_given_counts() -> None:
+    ids, tokens = [1, 2, 3], [1_001, 1_002, 1_003]
+    assert batch(*ids).plain_from(0, ids, [1_001, 1_002, 7], 0) == 2
+    assert batch(*ids, flags=1).plain_from(0, ids, tokens, 0) == 0
+    assert batch(*ids, key=b"key hash").plain_from(0, ids, tokens, 0) == 0
+    one = batch(*ids)
+    one.make(1)
+    assert one.plain_from(0, ids, tokens, 0) == 1
+    one.gone |= 1
+    assert one.plain_from(2, [3], [1_003], 0) == 1
+
+
+# --- acks, by columns -----------------------------------------------------------------------------------------------
+
+
+def ack(bench: Bench, found: list[Leased], partition: int = -1, group: str = "g") -> list[bool]:
+    """Which of them were done."""
+    results = bench.engine.ack(
+        NAME, group, [one.message.id for one in found], [one.token for one in found], bench.now, partition
+    )
+    bench.engine.write()
+    return [done(result) for result in results]
+
+
+def done(result: int | HoldfastError | None) -> bool:
+    assert result is None or isinstance(result, LeaseLost)
+    return result is None
+
+
+def acked(bench: Bench) -> list[int]:
+    """The messages that the journal says were acked, in its order."""
+    blocks = bench.engine.store.scan(Table.JOURNAL, b"", END, 1_000)
+    entries = [entry for _, value in blocks for entry in decoded(read_block(value))]
+    return [message_id for entry in entries if entry[0] == Entry.ACKED for message_id in entry[5]]
+
+
+def left(bench: Bench) -> list[tuple[bytes, bytes]]:
+    """Records of what is out or waits."""
+    tables = (Table.LEASES, Table.DELIVERIES, Table.READY, Table.KEYED)
+    return [row for table in tables for row in bench.engine.store.scan(table, b"", END, 1_000)]
+
+
+def test_a_lease_is_acked_as_a_whole_in_parts_and_out_of_order() -> None:
+    bench = Bench()
+    bench.enqueue(*"abcdefgh")
+    found = bench.lease(6)
+    assert ack(bench, found[:2]) == [True] * 2
+    assert ack(bench, [found[5], found[2]], partition=0) == [True] * 2
+    assert bench.group.leased == 2
+    bench.reopen()
+    assert sorted(one.id for one in bench.group.deliveries.values()) == [one.message.id for one in found[3:5]]
+    assert ack(bench, found[3:5]) == [True] * 2
+    assert ack(bench, bench.lease(2)) == [True] * 2
+    assert bench.queue.depth == 0
+    assert len(bench.group.deliveries) == 0
+    assert left(bench) == []
+
+
+def test_what_was_asked_about_is_acked_with_the_rest() -> None:
+    bench = Bench()
+    bench.enqueue("a", "b", "c", priority=3)
+    bench.enqueue("d", priority=5)
+    found = bench.lease(4)
+    bench.settle([found[1]], Verb.EXTEND)
+    assert ack(bench, found) == [True] * 4
+    assert acked(bench) == [one.message.id for one in found]
+    assert bench.queue.depth == 0
+    assert left(bench) == []
+
+
+def test_one_that_was_lost_does_not_keep_the_others() -> None:
+    bench = Bench()
+    bench.enqueue("a", "b", "c")
+    found = bench.lease(3)
+    bench.settle([found[1]], Verb.NACK)
+    assert ack(bench, found) == [True, False, True]
+    assert ack(bench, found) == [True, False, True], "the same again is answered the same"
+    assert bench.queue.depth == 1
+
+
+def test_one_that_nobody_knows_is_lost() -> None:
+    bench = Bench()
+    bench.enqueue("a")
+    found = bench.lease()
+    results = bench.engine.ack(NAME, "g", [found[0].message.id, 5], [found[0].token, 6], bench.now)
+    assert [done(result) for result in results] == [True, False]
+    assert bench.queue.depth == 0
+
+
+def test_acked_twice_in_one_call() -> None:
+    bench = Bench()
+    bench.enqueue("a", "b")
+    found = bench.lease(2)
+    assert ack(bench, [*found, found[0]]) == [True] * 3
+    assert bench.queue.depth == 0
+
+
+def test_over_several_partitions() -> None:
+    bench = Bench(partitions=3)
+    for name in "abcdef":
+        bench.enqueue(name)
+    found = bench.lease(6)
+    assert {one.partition for one in found} == {0, 1, 2}
+    assert ack(bench, found) == [True] * 6
+    assert bench.queue.depth == 0
+
+
+def test_with_keys_the_next_message_of_each_is_ready() -> None:
+    bench = Bench()
+    bench.enqueue("a", "b", key="k")
+    found = bench.lease(2)
+    assert ack(bench, found) == [True]
+    assert ack(bench, bench.lease(2)) == [True]
+    assert bench.queue.depth == 0
+
+
+def test_with_another_group_the_message_stays_for_it() -> None:
+    bench = Bench(groups=("g", "h"))
+    bench.enqueue("a", "b")
+    assert ack(bench, bench.lease(2)) == [True] * 2
+    assert bench.queue.depth == 2
+    assert ack(bench, bench.lease(2, group="h"), group="h") == [True] * 2
+    assert bench.queue.depth == 0
+
+
+def test_a_lease_that_ended_is_not_acked() -> None:
+    bench = Bench()
+    bench.enqueue("a", "b")
+    found = bench.lease(2)
+    bench.advance(3_600 * SECOND)
+    assert ack(bench, found) == [False] * 2
+    assert bench.queue.depth == 2
