@@ -46,6 +46,15 @@ def test_only_the_last_settlements_are_remembered(monkeypatch: pytest.MonkeyPatc
     assert refused(bench.settle(leased)) == [True, False, False]
 
 
+def test_only_the_last_failures_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups, "MAX_REMEMBERED", 2)
+    bench = Bench()
+    bench.enqueue("a", "b", "c")
+    leased = bench.lease(3)
+    bench.settle(leased, Verb.NACK)
+    assert refused(bench.settle(leased, Verb.NACK)) == [True, False, False]
+
+
 def test_one_delivery_acked_twice_in_a_batch() -> None:
     bench = Bench()
     bench.enqueue("a")

@@ -102,6 +102,11 @@ ACK = {"id": "12", "lease_token": "34"}
         {"id": "+12"},
         {"id": " 12"},
         {"id": "1_2"},
+        {"id": "1,2"},
+        {"id": ","},
+        {"id": "12,"},
+        {"id": "012"},
+        {"id": "1e1"},
         {"id": "\u0661\u0662"},
         {"id": "9223372036854775808"},
         {"id": "00000000000000000012"},
@@ -125,6 +130,7 @@ def test_what_is_more_or_wrong_is_left_to_the_general_way(others: dict[str, obje
         b'{"settlements":[{"id":"12","lease_token":"34"}],"more":1}',
         b'{"settlements":[{"id":"12","lease_token":"34"}],"group":7}',
         b'{"settlements":[{"id":"\xff","lease_token":"34"}]}',
+        b'{"settlements":[{"id":"\\ud800","lease_token":"34"}]}',
         b'{"settlements":' + b"[" * 100_000,
     ],
 )
@@ -133,10 +139,8 @@ def test_a_body_that_is_none_is_left_to_the_general_way(body: bytes) -> None:
 
 
 def test_the_longest_id_is_read() -> None:
-    body = json.dumps({"settlements": [{"id": "9223372036854775807", "lease_token": "0000000000000000001"}]}).encode()
+    body = json.dumps({"settlements": [{"id": "9223372036854775807", "lease_token": "1"}]}).encode()
     assert read_acks(body) == Acks("default", [(1 << 63) - 1], [1], -1)
-    [item] = msgspec.json.decode(body, type=wire.Settle).settlements
-    assert read_settlement(item).token == 1
 
 
 def test_ids_that_the_general_way_refuses_are_not_read() -> None:

@@ -54,6 +54,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import IntEnum
+from itertools import chain
 from operator import eq
 from struct import Struct as Layout
 from typing import NamedTuple
@@ -244,11 +245,11 @@ _LISTED = Layout(">IBQQ8sBI")
 
 
 def read_places(rows: list[tuple[bytes, bytes]]) -> list[Place]:
-    """`read_ready` for many, in two thirds of the time."""
-    unpack, unkeyed, no_key = _LISTED.unpack, UNKEYED, _NO_KEY
+    """`read_ready` for many, in half of the time."""
+    unkeyed, no_key = UNKEYED, _NO_KEY
     return [
         Place(stamp, seq, unkeyed if hashed == no_key else hashed, flags, priority, size_bytes)
-        for _, priority, stamp, seq, hashed, flags, size_bytes in [unpack(key + value) for key, value in rows]
+        for _, priority, stamp, seq, hashed, flags, size_bytes in _LISTED.iter_unpack(b"".join(chain(*rows)))
     ]
 
 
@@ -432,19 +433,26 @@ def read_run(first_seq: int, run: Run) -> list[Message] | Alike:
 
 
 def read_messages(seqs: list[int], values: list[bytes]) -> list[Message]:
-    """`read_message` for many, in half the time. Those of one key mostly have the same extra: it is decoded once."""
-    unpack, extra_at, version = _MESSAGE.unpack_from, _MESSAGE_SIZE, MESSAGE_VERSION
+    """`read_message` for many, in a third of the time: those that came together differ in id and payload only, those of
+    one key mostly have the same extra."""
+    unpack, extra_at, version, number = _MESSAGE.unpack_from, _MESSAGE_SIZE, MESSAGE_VERSION, int.from_bytes
     extras = {b"": NO_EXTRA}
     messages: list[Message] = []
+    common: bytes | None = None  # what stood between id and payload of the last one
+    enqueued_at = deliver_at = expires_at = priority = payload_at = 0
+    extra = NO_EXTRA
     for seq, value in zip(seqs, values, strict=True):
-        found, message_id, enqueued_at, deliver_at, expires_at, priority, extra_size = unpack(value)
-        if found != version:
-            raise FormatUnknown(path="a message record", found=found, known=version)
-        payload_at = extra_at + extra_size
-        packed = value[extra_at:payload_at]
-        extra = extras.get(packed)
-        if extra is None:
-            extra = extras[packed] = _decode_extra(packed)
+        if common is not None and value.startswith(common, _ID_END) and value[0] == version:
+            message_id = number(value[1:_ID_END], "big")
+        else:
+            found, message_id, enqueued_at, deliver_at, expires_at, priority, extra_size = unpack(value)
+            if found != version:
+                raise FormatUnknown(path="a message record", found=found, known=version)
+            payload_at = extra_at + extra_size
+            common = value[_ID_END:payload_at]
+            packed = value[extra_at:payload_at]
+            known = extras.get(packed)
+            extra = extras[packed] = _decode_extra(packed) if known is None else known
         payload = value[payload_at:]
         messages.append(Message(message_id, seq, priority, enqueued_at, deliver_at, expires_at, extra, payload))
     return messages

@@ -118,7 +118,7 @@ class Shard:
         self.passed_by = 0  # since the engine last asked for the heads of a group
         self._have: dict[Read, bytes | Rows | None] = {}
         self._scanned: list[Rows] = []  # of messages; each by itself is in `_have` once somebody asks for one
-        self._run: tuple[int, Rows] | None = None  # the last such rows whose sequences, from the first on, have no gap
+        self._run: tuple[int, Rows] = (0, [])  # the last such rows whose sequences have no gap, and the first of these
         self.logs: dict[Read, list[Message]] = {}  # such rows, as far as this command has read them
 
     # --- opening ----------------------------------------------------------------------------------------------------
@@ -194,7 +194,7 @@ class Shard:
 
     def _forget(self) -> None:
         """What was read for one command is old by the next one."""
-        self._have, self._scanned, self._run, self.logs = {}, [], None, {}
+        self._have, self._scanned, self._run, self.logs = {}, [], (0, []), {}
 
     def _spread(self) -> None:
         """Messages that were scanned, each by itself. Who reads a log has no need of that."""
@@ -314,7 +314,7 @@ class Shard:
         if not lacking:
             return
         first, last = min(lacking), max(lacking)
-        if self._run and self._run[0] <= first and last < self._run[0] + len(self._run[1]):
+        if self._run[0] <= first and last < self._run[0] + len(self._run[1]):
             return
         self._spread()
         lacking = [seq for seq in lacking if Read(Table.MESSAGES, message_key(shard, seq)) not in have]
@@ -351,24 +351,19 @@ class Shard:
     def take_bodies(self, seqs: list[int]) -> list[Message]:
         """Messages that go out. With one group nobody comes for them again soon, and memory need not hold them."""
         bodies = self.bodies
-        found = list(map(bodies.get, seqs))
-        values = [value for value in found if value is not None]
-        if len(self.groups) == 1 and values:
-            self.hot.used_bytes -= sum(map(len, values))
-            for seq, value in zip(seqs, found, strict=True):
-                if value is not None:
-                    del bodies[seq]
-        if len(values) < len(seqs):
-            values = [self._at_hand(seq) if value is None else value for seq, value in zip(seqs, found, strict=True)]
+        hot = [seq for seq in seqs if seq in bodies]
+        if len(hot) == len(seqs):
+            values = [bodies[seq] for seq in seqs]
+        else:
+            first, rows = self._run
+            end = first + len(rows)
+            values = [
+                bodies[seq] if seq in bodies else rows[seq - first][1] if first <= seq < end else self.record(seq)
+                for seq in seqs
+            ]
+        if hot and len(self.groups) == 1:
+            self.hot.used_bytes -= sum([len(bodies.pop(seq)) for seq in hot])
         return read_messages(seqs, values)
-
-    def _at_hand(self, seq: int) -> bytes:
-        """`record` for one that this step has not rewritten."""
-        if self._run is not None:
-            index = seq - self._run[0]
-            if 0 <= index < len(self._run[1]):
-                return self._run[1][index][1]
-        return self.record(seq)
 
     def lease_group(self, name: str, action: str) -> LeaseGroup:
         group = self.groups.get(name)

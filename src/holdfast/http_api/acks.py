@@ -12,8 +12,6 @@ import msgspec
 
 from holdfast.http_api.call import ID_MAX
 
-_DIGITS_MAX = len(str(ID_MAX))
-
 
 class _Ack(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     """`wire.Settlement` that is an ack and says no more than is needed."""
@@ -38,6 +36,7 @@ class Acks(NamedTuple):
 
 
 _decode = msgspec.json.Decoder(_Acks).decode
+_decode_numbers = msgspec.json.Decoder(list[int]).decode
 
 
 def read_acks(body: bytes) -> Acks | None:
@@ -48,16 +47,19 @@ def read_acks(body: bytes) -> Acks | None:
         return None
     acks = wish.settlements
     partitions = {ack.partition for ack in acks}
-    ids, tokens = _numbers([ack.id for ack in acks]), _numbers([ack.lease_token for ack in acks])
-    if len(partitions) != 1 or ids is None or tokens is None:
+    if len(partitions) != 1:
         return None
-    return Acks(wish.group, ids, tokens, partitions.pop())
+    ids, tokens = _numbers([ack.id for ack in acks]), _numbers([ack.lease_token for ack in acks])
+    return None if ids is None or tokens is None else Acks(wish.group, ids, tokens, partitions.pop())
 
 
 def _numbers(texts: list[str]) -> list[int] | None:
-    """`read_id` for many; None if one is no id."""
-    together = "".join(texts)
-    if not (together.isascii() and together.isdigit() and all(texts) and max(map(len, texts)) <= _DIGITS_MAX):
+    """`read_id` for many; None if one is no id, or is not written as this server writes them."""
+    together = ",".join(texts).encode()
+    if together.translate(None, b"0123456789,"):
         return None
-    numbers = list(map(int, texts))
-    return numbers if min(numbers) > 0 and max(numbers) <= ID_MAX else None
+    try:
+        numbers = _decode_numbers(b"[%b]" % together)
+    except msgspec.DecodeError:
+        return None
+    return numbers if len(numbers) == len(texts) and min(numbers) > 0 and max(numbers) <= ID_MAX else None
