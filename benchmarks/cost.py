@@ -20,7 +20,7 @@ from rocksdict import Cache, Rdict, WriteBatch
 
 from holdfast.broker import admin
 from holdfast.broker.engine import Engine
-from holdfast.core.commands import Draft, Settlement
+from holdfast.core.commands import Draft
 from holdfast.core.queue import GroupKind
 from holdfast.store import open_store
 from holdfast.store.rocks_tuning import CACHE_BYTES, WRITE_BUFFER_BYTES, database_options, family_options
@@ -84,9 +84,9 @@ def run(path: Path) -> dict[str, float]:
             leased = engine.lease(Q, GROUP, BATCH, -1, "", "", now(), None, LEASE_BYTES)
         with timed("lease, store"):
             engine.write()
-        acks = [Settlement(item.message.id, item.token, partition=item.partition) for item in leased]
+        ids, tokens = [item.message.id for item in leased], [item.token for item in leased]
         with timed("ack"):
-            engine.settle(Q, GROUP, acks, now())
+            engine.ack(Q, GROUP, ids, tokens, now())
         with timed("ack, store"):
             engine.write()
     store.close()

@@ -24,6 +24,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+import psutil
 import pyarrow as pa
 import uvloop
 
@@ -82,6 +83,14 @@ def wait_for(port: int) -> None:
         else:
             return
     raise TimeoutError(f"nothing listens on port {port}")
+
+
+def busy(served: Served) -> tuple[float, float]:
+    """Seconds of the processor so far: all threads, the loop's."""
+    process = psutil.Process(served.pid)
+    times = process.cpu_times()
+    loop = next(thread for thread in process.threads() if thread.id == served.pid)
+    return times.user + times.system, loop.user_time + loop.system_time
 
 
 # --- loads ----------------------------------------------------------------------------------------------------------
@@ -216,13 +225,17 @@ ARROW_BESIDE_JSON = (
 def main() -> None:
     rates: dict[str, list[float]] = {name: [] for name in LOADS}
     worst: dict[str, list[float]] = {name: [] for name in LOADS}
+    spent: dict[str, list[float]] = {name: [] for name in LOADS}
     bare: list[float] = []
     for _ in range(ROUNDS):
         with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR")) as directory:
             bare.append(bare_loop(Path(directory) / "raw", 50_000, BATCH, PAYLOAD_BYTES, sync=True))
-        with server() as (mqtt, http, _):
+        with server() as served:
             for name, load in LOADS.items():
-                rate, times = uvloop.run(load(mqtt, http))
+                before, began = busy(served), time.perf_counter()
+                rate, times = uvloop.run(load(served.mqtt, served.http))
+                messages = rate * (time.perf_counter() - began)
+                spent[name].append((busy(served)[0] - before[0]) / messages * 1e6)
                 rates[name].append(rate)
                 worst[name].append(times[int(len(times) * 0.99)] * 1000)
     base = statistics.median(bare)
@@ -230,7 +243,8 @@ def main() -> None:
     print(f"{'bare RocksDB loop, batches of 100':52} {base:10,.0f}/s  1.00")
     for name in LOADS:
         rate = statistics.median(rates[name])
-        print(f"{name:52} {rate:10,.0f}/s  {rate / base:4.2f}  p99 {statistics.median(worst[name]):6.1f} ms")
+        p99, cost = statistics.median(worst[name]), statistics.median(spent[name])
+        print(f"{name:52} {rate:10,.0f}/s  {rate / base:4.2f}  p99 {p99:6.1f} ms  server {cost:6.1f} us a message")
     for arrow, batches in ARROW_BESIDE_JSON:
         beside = ", ".join(f"{one / other:.1f}" for one, other in zip(rates[arrow], rates[batches], strict=True))
         print(f"Arrow beside JSON, {arrow.rpartition(', ')[2]}, round by round: {beside} times as many")

@@ -16,10 +16,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import psutil
 import pyarrow as pa
 
-from benchmarks.fronts import Served, server
+from benchmarks.fronts import Served, busy, server
 
 MESSAGES = 200_000
 REQUEST = 10_000
@@ -74,14 +73,6 @@ class Watch:
         self._stop.set()
         self._thread.join()
         return self.longest
-
-
-def busy(served: Served) -> tuple[float, float]:
-    """Seconds of the processor so far: all threads, the loop's."""
-    process = psutil.Process(served.pid)
-    times = process.cpu_times()
-    loop = next(thread for thread in process.threads() if thread.id == served.pid)
-    return times.user + times.system, loop.user_time + loop.system_time
 
 
 @contextmanager

@@ -61,13 +61,14 @@ def lease(shard: Shard, command: Lease, now: int, effects: Effects) -> None:
     chosen = group.choose(shard.head.priorities, command.limit)
     if not chosen:
         return
-    shard.want_bodies([item.seq for item in chosen])
+    seqs = [item.seq for item in chosen]
+    shard.want_bodies(seqs)
     chosen = _unexpired(shard, chosen, now)
     if command.max_bytes:
         chosen = _within(chosen, command.max_bytes, command.one_at_least)
     if not chosen:
         return
-    messages = shard.take_bodies([item.seq for item in chosen])
+    messages = shard.take_bodies(seqs[: len(chosen)])
     tokens = shard.ids.take(now, len(chosen))
     fresh = [item for item in chosen if isinstance(item, Place)]
     if len(fresh) == len(chosen):

@@ -481,8 +481,11 @@ class Batch:
 
     def index_of(self, message_id: int) -> int:
         """Where a message stands among them."""
+        ids = self.leases.ids
+        if ids[0] == message_id:  # most acks begin with it
+            return 0
         if not self._indexes:
-            self._indexes = {one: index for index, one in enumerate(self.leases.ids)}
+            self._indexes = dict(zip(ids, range(len(ids)), strict=True))
         return self._indexes[message_id]
 
     def plain_from(self, first: int, ids: list[int], tokens: list[int], at: int) -> int:

@@ -102,7 +102,9 @@ def begin_settle(call: Call, body: bytes) -> Pledge:
     acks = read_acks(body) if call.is_json else None
     if acks is not None:
         results, durability = call.node.ack_soon(call.queue, acks.group, acks.ids, acks.tokens, acks.partition)
-        errors = {place: result for place, result in enumerate(results) if isinstance(result, HoldfastError)}
+        errors: dict[int, HoldfastError] = {}
+        if results.count(None) != len(results):
+            errors = {place: result for place, result in enumerate(results) if isinstance(result, HoldfastError)}
         return _settled(call, errors, len(results), {}, durability, len(results))
     wish = call.decoded(_settle, body)
     if not wish.settlements:
