@@ -9,14 +9,15 @@ A read of a shard that has changes in the batch writes the batch first, so that 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from heapq import heappop, heappush, merge
-from itertools import islice
+from heapq import heappop, heappush
 
 import msgspec
 from msgspec.structs import replace
 
 from holdfast.broker.audits import AuditLimits, Audits
 from holdfast.broker.catalog import Holders, Queue, QueueName, Routes
+from holdfast.broker.shares import shares as shares_of
+from holdfast.broker.shares import spot
 from holdfast.broker.transactions import TransactionLimits, Transactions
 from holdfast.core.commands import (
     Ack,
@@ -426,7 +427,7 @@ class Engine:
         for index in filled:
             front = shards[index].front(group)
             firsts.append((index, self.heads(shards[index], group) if front is None else [front]))
-        fronts = sorted((_place(first[0]), index) for index, first in firsts if first)
+        fronts = sorted((spot(first[0]), index) for index, first in firsts if first)
         if not fronts:
             return []
         # What arrived together lies together, so the first shard often has all of it: look there before merging.
@@ -434,22 +435,14 @@ class Engine:
         nexts = self.heads(best, group, limit)
         if len(fronts) == 1:
             return [(best, len(nexts))]
-        if len(nexts) == limit and _place(nexts[-1]) < fronts[1][0]:
+        if len(nexts) == limit and spot(nexts[-1]) < fronts[1][0]:
             return [(best, limit)]
         found = {index: self.heads(shards[index], group, limit) for _, index in fronts[1:]}
         found[fronts[0][1]] = nexts
-        lists = [[(_place(item), index, item.size_bytes) for item in items] for index, items in found.items()]
-        horizons = [shards[part[0][1]].horizon(group) for part in lists if len(part) < limit]
+        # A shard that must read on first may have something better beyond its horizon.
+        horizons = [shards[index].horizon(group) for index, items in found.items() if len(items) < limit]
         known = min((horizon for horizon in horizons if horizon is not None), default=(PRIORITY_MAX + 1, 0))
-        counts: dict[int, int] = {}
-        left = max_bytes
-        for place, index, size_bytes in islice(merge(*lists), limit):
-            left -= size_bytes
-            if place > known:
-                break  # a shard must read on first, to know whether it has something better
-            if max_bytes and left < 0 and (counts or not one_at_least):
-                break
-            counts[index] = counts.get(index, 0) + 1
+        counts = shares_of(found, limit, known, max_bytes, one_at_least)
         return [(shards[index], count) for index, count in counts.items()]
 
     def heads(self, shard: Shard, group: str, limit: int = 1) -> list[Place | Delivery]:
@@ -787,10 +780,6 @@ class Engine:
         if group is None:
             raise GroupNotFound(group=name, queue=queue.record.name)
         return group
-
-
-def _place(item: Place | Delivery) -> tuple[int, int]:
-    return (item.priority, item.stamp)
 
 
 def _place_of_leased(leased: Leased) -> tuple[int, int]:

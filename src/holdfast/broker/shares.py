@@ -1,0 +1,65 @@
+"""How many of the next deliveries of a queue each partition has, going by their places. Pure.
+
+Messages that came together lie together in one partition, so the lists of the partitions are merged by stretches: a
+step for each stretch, not for each message.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from heapq import heapify, heappop, heappush
+from operator import attrgetter
+
+from holdfast.core.records import Delivery, Place
+
+Spot = tuple[int, int]
+"""Priority and stamp: the order of delivery over all partitions."""
+
+Items = list[Place | Delivery]
+
+spot = attrgetter("priority", "stamp")
+
+
+def shares(lists: dict[int, Items], limit: int, known: Spot, max_bytes: int, one_at_least: bool) -> dict[int, int]:
+    """Of lists that are in order, how many of the first `limit` of all together each has.
+
+    No more than fit into `max_bytes`, 0 for no bound; a first one may be larger if there must be `one_at_least`. None
+    beyond `known`, behind which some list may have better ones that are not in it.
+    """
+    counts: dict[int, int] = {}
+    heap: list[tuple[Spot, int]] = [(spot(items[0]), name) for name, items in lists.items() if items]
+    heapify(heap)
+    left, left_bytes = limit, max_bytes
+    while heap and left:
+        first, name = heappop(heap)
+        if first > known:
+            break
+        items, start = lists[name], counts.get(name, 0)
+        bound = min(heap[0][0], known) if heap else known
+        end = min(bisect_right(items, bound, start, key=spot), start + left)
+        if max_bytes:
+            fitting = _fitting(items[start:end], left_bytes, one_at_least and not counts)
+            left_bytes -= sum([item.size_bytes for item in items[start : start + fitting]])
+            if start + fitting < end:  # what comes next does not fit, and nothing may overtake it
+                if fitting:
+                    counts[name] = start + fitting
+                break
+        counts[name] = end
+        left -= end - start
+        if end < len(items):
+            heappush(heap, (spot(items[end]), name))
+    return counts
+
+
+def _fitting(items: Items, left_bytes: int, one_at_least: bool) -> int:
+    """How many fit."""
+    sizes = [item.size_bytes for item in items]
+    if sum(sizes) <= left_bytes:
+        return len(items)
+    count = 0
+    for size in sizes:
+        left_bytes -= size
+        if left_bytes < 0 and (count or not one_at_least):
+            break
+        count += 1
+    return count
