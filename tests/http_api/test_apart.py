@@ -112,8 +112,13 @@ async def test_long_streams_are_read_apart_unless_they_are_payloads(
     payloads = [TEXT.encode()] * count
     path, headers = "/api/v1/queues/log/messages", {"content-type": MEDIA_TYPE}
     keyed = {"payload": payloads, "key": [f"k{n % 7}" for n in range(count)]}
-    for columns, much in (({"payload": payloads}, False), (keyed, count == MANY)):
-        receipt = (await http.post(path, content=stream(columns), headers=headers)).json()
+    bare, repeatable = {"payload": payloads}, {**headers, "idempotency-key": f"apart-{count}"}
+    for columns, sent, much in (
+        (bare, headers, False),
+        (keyed, headers, count == MANY),
+        (bare, repeatable, count == MANY),
+    ):
+        receipt = (await http.post(path, content=stream(columns), headers=sent)).json()
         assert len(set(receipt["ids"])) == count
         assert apart(threads) is much
 

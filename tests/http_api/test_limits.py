@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import httpx
+import pyarrow as pa
 import pytest
 import trustme
 from msgspec.structs import replace
@@ -273,12 +275,54 @@ async def test_other_headers_may_be_given_as_often_as_one_likes(http: httpx.Asyn
     assert (answer.status_code, answer.headers["content-type"]) == (200, ARROW)
 
 
-@pytest.mark.parametrize("header", ["idempotency-key", "holdfast-message-id"])
-async def test_an_id_that_is_empty_does_not_make_all_messages_duplicates(http: httpx.AsyncClient, header: str) -> None:
-    headers = {"content-type": "text/plain", header: ""}
+async def test_an_id_that_is_empty_does_not_make_all_messages_duplicates(http: httpx.AsyncClient) -> None:
+    headers = {"content-type": "text/plain", "holdfast-message-id": ""}
     refused = await http.post(MESSAGES, content=b"a", headers=headers)
     assert (refused.status_code, refused.json()["details"]["field"]) == (400, "message_id")
     assert "leave it out" in refused.json()["detail"]
+
+
+def arrow_of(*payloads: bytes) -> bytes:
+    sink = pa.BufferOutputStream()
+    table = pa.table({"payload": list(payloads)})
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"json": {"messages": [{"text": "a"}]}},
+        {"json": {"messages": [{"text": "a"}, {"text": "b"}]}},
+        {"json": {"messages": [{"text": "a", "message_id": "own"}]}},
+        {"content": b"a", "headers": {"content-type": "text/plain"}},
+        {"content": b"{}", "headers": {"content-type": "application/json"}, "params": {"raw": "true"}},
+        {"files": {"payload": b"a"}},
+        {"content": arrow_of(b"a", b"b"), "headers": {"content-type": ARROW}},
+    ],
+    ids=["one", "batch", "own id", "text", "raw", "form", "arrow"],
+)
+async def test_an_idempotency_key_that_is_empty_is_refused_whatever_the_body_is(
+    http: httpx.AsyncClient, body: dict[str, Any]
+) -> None:
+    headers = {**body.get("headers", {}), "idempotency-key": ""}
+    refused = await http.post(MESSAGES, **{**body, "headers": headers})
+    assert (refused.status_code, refused.json()["details"]["field"]) == (400, "Idempotency-Key")
+    assert "leave it out" in refused.json()["detail"]
+    assert (await http.get("/api/v1/queues/jobs")).status_code == 404
+
+
+async def test_an_idempotency_key_that_is_too_long_is_refused_before_it_is_copied_for_each_message(
+    http: httpx.AsyncClient,
+) -> None:
+    batch = {"messages": [{"text": "a"}, {"text": "b", "message_id": "own"}]}
+    refused = await http.post(MESSAGES, json=batch, headers={"idempotency-key": "k" * 1_025})
+    assert (refused.status_code, refused.json()["details"]["field"]) == (400, "Idempotency-Key")
+    assert "at most 1024 bytes" in refused.json()["detail"]
+    longest = {"idempotency-key": "k" * 1_024}
+    assert (await http.post(MESSAGES, json={"messages": [{"text": "a"}]}, headers=longest)).status_code == 200
 
 
 async def test_a_correlation_id_that_would_break_a_log_or_a_header_is_replaced(http: httpx.AsyncClient) -> None:

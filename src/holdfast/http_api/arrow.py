@@ -1,14 +1,14 @@
 """Messages as Arrow IPC streams, as producers send them. What the server sends is in columns.py.
 
 Columns become lists once for the whole request, and rows are built from those: no object of Arrow's is made for a row.
-What comes in is untrusted: it is validated in full, and may not be compressed, because a few bytes of it could then be
-all of the memory.
+What comes in is untrusted: it is validated in full, and may be neither compressed nor in a layout where values share
+bytes (views, dictionaries, runs), because a few bytes of it could then be all of the memory.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -22,6 +22,7 @@ from holdfast.errors import ArrowMissing, InvalidArgument, MalformedRequest
 
 MEDIA_TYPE = "application/vnd.apache.arrow.stream"
 BATCHES_MAX = 10_000
+SHOWN_TYPE_MAX = 100  # characters of a refused type in the error: types nest, and names in them are the caller's
 
 COLUMNS = {
     "payload": "binary or string; required",
@@ -62,37 +63,92 @@ def read_drafts(body: bytes, correlation_id: str | None, rows_max: int, *, sourc
 
 
 def read_table(body: bytes, rows_max: int, *, sourced: bool = False) -> Any:
-    """The rows of an Arrow stream, which is sound and has known columns."""
-    table = _table(pyarrow(), body)
-    known_columns = {**COLUMNS, **SOURCES} if sourced else COLUMNS
-    unknown = sorted(set(table.column_names) - set(known_columns))
-    if unknown or "payload" not in table.column_names or len(set(table.column_names)) != table.num_columns:
-        known = ", ".join(f"{name} ({kind})" for name, kind in known_columns.items())
-        problem = f"has the unknown columns {', '.join(unknown)}" if unknown else "has no column payload, or one twice"
-        raise InvalidArgument(field="The stream", problem=f"{problem}; known are {known}")
-    if table.num_rows > rows_max:
-        raise InvalidArgument(field="The stream", problem=f"has {table.num_rows} rows; send at most {rows_max} at once")
-    return table
-
-
-def drafts_of(table: Any, correlation_id: str | None) -> Sequence[Draft]:
-    """The messages that rows are. If they have payloads alone, nothing is done for each of them."""
+    """The rows of an Arrow stream, which is sound and has known columns in plain layouts."""
     pa = pyarrow()
-    payloads = _payloads(pa, table)
-    if table.num_columns == 1:
-        return Bulk(payloads, NO_EXTRA if correlation_id is None else Extra(correlation_id=correlation_id))
-    return _with_fields(pa, table, payloads[:], correlation_id)
-
-
-def _table(pa: ModuleType, body: bytes) -> Any:
+    known_columns = {**COLUMNS, **SOURCES} if sourced else COLUMNS
     try:
         _refuse_compression(pa, body)
         with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
-            table = reader.read_all()
+            _check_schema(pa, reader.schema, known_columns)
+            table = pa.Table.from_batches(_batches(reader, rows_max), reader.schema)
         table.validate(full=True)
     except (pa.ArrowException, OSError, ValueError, struct.error) as error:
         raise MalformedRequest(problem=f"the body is not an Arrow IPC stream ({error})") from None
+    if table.nbytes > len(body):  # columns lie in the same bytes: those of one were sent for many
+        problem = f"has columns of {table.nbytes} bytes in a body of {len(body)}; send each value with its own bytes"
+        raise InvalidArgument(field="The stream", problem=problem)
     return table
+
+
+def drafts_of(table: Any, correlation_id: str | None, made_ids: Sequence[str] | None = None) -> Sequence[Draft]:
+    """The messages that rows are. If they have payloads alone, nothing is done for each of them. `made_ids`, one for
+    each row, are for those that bring no message id."""
+    pa = pyarrow()
+    payloads = _payloads(pa, table)
+    if table.num_columns == 1 and made_ids is None:
+        return Bulk(payloads, NO_EXTRA if correlation_id is None else Extra(correlation_id=correlation_id))
+    return _with_fields(pa, table, payloads[:], correlation_id, made_ids)
+
+
+def _check_schema(pa: ModuleType, schema: Any, known_columns: dict[str, str]) -> None:
+    unknown = sorted(set(schema.names) - set(known_columns))
+    if unknown or "payload" not in schema.names or len(set(schema.names)) != len(schema.names):
+        known = ", ".join(f"{name} ({kind})" for name, kind in known_columns.items())
+        problem = f"has the unknown columns {', '.join(unknown)}" if unknown else "has no column payload, or one twice"
+        raise InvalidArgument(field="The stream", problem=f"{problem}; known are {known}")
+    for field in schema:
+        if not _is_plain(pa.types, field.name, field.type):
+            shown = str(field.type)[:SHOWN_TYPE_MAX]
+            wanted = known_columns[field.name].removesuffix("; required")
+            problem = f"has the type {shown}; send it as {wanted}, in a plain layout (no views, dictionaries or runs)"
+            raise InvalidArgument(field=f"Column {field.name}", problem=problem)
+
+
+def _is_plain(types: ModuleType, name: str, kind: Any) -> bool:
+    """Whether a column is of a type in which every value has bytes of its own, and that can be what it says. A column
+    without a value may have the type null. Floating numbers are integers that had gaps, as pandas writes them."""
+    if types.is_null(kind):
+        return True
+    is_number = bool(types.is_integer(kind) or types.is_floating(kind))
+    match name:
+        case "payload":
+            return _is_bytes(types, kind)
+        case "priority" | "source_id":
+            return is_number
+        case "deliver_at":
+            return is_number or bool(types.is_timestamp(kind))
+        case "ttl":
+            return is_number or bool(types.is_duration(kind))
+        case "properties":
+            return bool(types.is_map(kind)) and all(_is_string(types, of) for of in (kind.key_type, kind.item_type))
+        case _:
+            return _is_bytes(types, kind) or bool(types.is_integer(kind))
+
+
+def _is_bytes(types: ModuleType, kind: Any) -> bool:
+    stored = getattr(kind, "storage_type", kind)  # of an extension, such as JSON or UUID
+    return _is_string(types, stored) or bool(types.is_fixed_size_binary(stored))
+
+
+def _is_string(types: ModuleType, kind: Any) -> bool:
+    """Of any length, and with its bounds: in a map, values of a fixed length of 0 would be as many as one likes."""
+    return (
+        types.is_binary(kind)
+        or types.is_large_binary(kind)
+        or types.is_string(kind)
+        or bool(types.is_large_string(kind))
+    )
+
+
+def _batches(reader: Any, rows_max: int) -> Iterator[Any]:
+    """A batch whose columns need no bytes can say that it has any number of rows: it is not looked at further."""
+    rows = 0
+    for batch in reader:
+        rows += batch.num_rows
+        if rows > rows_max:
+            problem = f"has {rows} rows, or more; send at most {rows_max} at once"
+            raise InvalidArgument(field="The stream", problem=problem)
+        yield batch
 
 
 def _refuse_compression(pa: ModuleType, body: bytes) -> None:
@@ -159,7 +215,13 @@ def _payloads(pa: ModuleType, table: Any) -> Column:
     return Column(b"" if data is None else memoryview(data), bounds)
 
 
-def _with_fields(pa: ModuleType, table: Any, payloads: list[bytes], correlation_id: str | None) -> list[Draft]:
+def _with_fields(
+    pa: ModuleType,
+    table: Any,
+    payloads: list[bytes],
+    correlation_id: str | None,
+    made_ids: Sequence[str] | None,
+) -> list[Draft]:
     count = len(payloads)
 
     def values(name: str, kind: Any) -> list[Any]:
@@ -168,7 +230,7 @@ def _with_fields(pa: ModuleType, table: Any, payloads: list[bytes], correlation_
     text = pa.string()
     extras = _extras(
         values("key", text),
-        values("message_id", text),
+        _ids(values("message_id", text), made_ids),
         values("properties", pa.map_(text, text)),
         values("correlation_id", text),
         values("content_type", text),
@@ -207,6 +269,14 @@ def _microseconds(
     return found
 
 
+def _ids(own: list[str | None], made: Sequence[str] | None) -> list[str | None]:
+    if "" in own:
+        raise InvalidArgument(field="Column message_id", problem=NO_ID)
+    if made is None:
+        return own
+    return [instead if given is None else given for given, instead in zip(own, made, strict=True)]
+
+
 def _extras(
     keys: list[str | None],
     ids: list[str | None],
@@ -216,8 +286,6 @@ def _extras(
     replies: list[str | None],
     correlation_id: str | None,
 ) -> list[Extra]:
-    if "" in ids:
-        raise InvalidArgument(field="Column message_id", problem=NO_ID)
     others: tuple[list[Any], ...] = (ids, properties, correlations, content_types, replies)
     if correlation_id is None and all(column.count(None) == len(column) for column in others):  # keys, or nothing
         shared = {key: NO_EXTRA if key is None else Extra(key) for key in set(keys)}

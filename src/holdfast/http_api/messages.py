@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from holdfast import wire
 from holdfast.broker.node import Receipt
-from holdfast.core.commands import Draft, payload_bytes
+from holdfast.core.commands import NO_ID, Draft, payload_bytes
+from holdfast.core.enqueue import MESSAGE_ID_BYTES_MAX
 from holdfast.errors import (
     ArrowMissing,
     GroupNotFound,
@@ -70,9 +71,11 @@ _edit = msgspec.json.Decoder(wire.MessageEdit)
 
 def _wish(call: Call, body: bytes) -> _Wish:
     """What a body of JSON wants stored."""
+    key = _idempotency_key(call)
     items, errors, atomic = _read(body)
-    if b"idempotency-key" in call.headers:
-        items = [item and _identified(item, call, index, len(items)) for index, item in enumerate(items)]
+    if key is not None:
+        ids = _made_ids(key, len(items))
+        items = [item and _identified(item, made) for item, made in zip(items, ids, strict=True)]
     return _Wish(call, items, errors, atomic, read_draft)
 
 
@@ -106,31 +109,35 @@ async def enqueue(call: Call) -> Answer:
     Besides JSON a single message can be sent as it is: with any other content type, or with `raw=true`, the body is the
     payload and `Holdfast-` headers say the rest (`Holdfast-Properties` is a JSON object); `multipart/form-data` has it
     in a part `payload`, beside a part `meta` with the other fields as JSON. With `Idempotency-Key` messages that bring
-    no `message_id` get one made from it, so that the whole request can be repeated without harm.
+    no `message_id` get one made from it, whatever the body is, so that the whole request can be repeated without harm.
 
     In bulk, an Arrow IPC stream is fastest: a column `payload`, and if wished `key`, `message_id`, `priority`,
-    `deliver_at`, `ttl`, `properties`, `correlation_id`, `content_type` and `reply_to`; not compressed.
+    `deliver_at`, `ttl`, `properties`, `correlation_id`, `content_type` and `reply_to`; not compressed, and in plain
+    layouts (binary and string, also large or of a fixed size; no views, dictionaries or run-ends).
     """
     query = call.query(EnqueueQuery)
     kind = call.content_type
+    key = _idempotency_key(call)
     if kind == MEDIA_TYPE and not query.raw:
-        return await _enqueue_arrow(call, query.atomic)
+        return await _enqueue_arrow(call, query.atomic, key)
     if query.raw or kind not in _STRUCTURED:
         if kind in _NOT_RAW and not query.raw:
             raise MediaTypeUnsupported(given=kind, allowed=_ALLOWED)
-        return await store(call, [_identified(await read_raw(call), call, 0, 1)], {}, True, read_draft)
+        return await store(call, [_identified(await read_raw(call), key)], {}, True, read_draft)
     if kind == FORM:
-        return await store(call, [_identified(await read_form(call), call, 0, 1)], {}, True, read_draft)
+        return await store(call, [_identified(await read_form(call), key)], {}, True, read_draft)
     body = await call.body()
     return await call.kept(_stored(call, await call.apart(len(body) > APART_BYTES, lambda: _wish(call, body))))
 
 
-async def _enqueue_arrow(call: Call, atomic: bool) -> Answer:
-    """Rows are messages; nothing is done for each of them but what the node does. The answer names all of them: it is
-    made while the disk works."""
+async def _enqueue_arrow(call: Call, atomic: bool, key: str | None) -> Answer:
+    """Rows are messages; if they are payloads alone, nothing is done for each of them but what the node does. The
+    answer names all of them: it is made while the disk works."""
     table = read_table(await call.body(), call.api.config.limits.enqueue_max)
-    much, correlation_id = table.num_columns > 1 and table.num_rows > APART_MESSAGES, call.given_correlation_id
-    drafts = await call.apart(much, lambda: drafts_of(table, correlation_id))
+    made_ids = None if key is None else _made_ids(key, table.num_rows)
+    much = (table.num_columns > 1 or made_ids is not None) and table.num_rows > APART_MESSAGES
+    correlation_id = call.given_correlation_id
+    drafts = await call.apart(much, lambda: drafts_of(table, correlation_id, made_ids))
     count, size_bytes = len(drafts), payload_bytes(drafts)
     call.api.gate.admit(call.namespace, count, size_bytes)
     receipt = call.node.enqueue_soon(call.queue, drafts, PROTOCOL, atomic=atomic)
@@ -161,12 +168,23 @@ def _arrow_receipt(receipt: Receipt) -> Answer:
     )
 
 
-def _identified(item: wire.Draft, call: Call, index: int, count: int) -> wire.Draft:
-    """With `Idempotency-Key` a request as a whole can be repeated: its messages without an id get one from the key."""
+def _idempotency_key(call: Call) -> str | None:
+    """With it a request as a whole can be repeated: its messages without an id get one made from it."""
     key = call.header(b"idempotency-key")
-    if key is None or item.message_id is not None:
-        return item
-    return replace(item, message_id=key if count == 1 else f"{key}/{index}")
+    if key == "":
+        raise InvalidArgument(field="Idempotency-Key", problem=NO_ID)
+    if key is not None and len(key.encode()) > MESSAGE_ID_BYTES_MAX:  # no id could be made of it, but 10,000 copies
+        raise InvalidArgument(field="Idempotency-Key", problem=f"is at most {MESSAGE_ID_BYTES_MAX} bytes; shorten it")
+    return key
+
+
+def _made_ids(key: str, count: int) -> list[str]:
+    """An id for each message of a request with an `Idempotency-Key`: the same when it is repeated, in JSON or Arrow."""
+    return [key] if count == 1 else [f"{key}/{index}" for index in range(count)]
+
+
+def _identified(item: wire.Draft, made_id: str | None) -> wire.Draft:
+    return item if made_id is None or item.message_id is not None else replace(item, message_id=made_id)
 
 
 def _read(raw: bytes) -> tuple[list[wire.Draft | None], dict[int, HoldfastError], bool]:
