@@ -55,6 +55,7 @@ def test_a_series_is_its_values(pair: tuple[list[bytes], Column], part: slice, n
     series, run = Series(b"<", number, b"-", column), Run.of(values)
     assert series == run
     assert len(series) == len(run)
+    assert series.size_bytes == run.size_bytes == sum(map(len, values))
     assert series[part] == run[part]
     start, end = sorted(slice(part.start, part.stop).indices(len(tails))[:2])
     assert series.part(start, end) == run.part(start, end) == Run.of(values[start:end])

@@ -12,6 +12,7 @@ from holdfast.core.effects import RUN_MIN, Effects, Op, Read, put_run, puts
 from holdfast.core.groups import LeaseGroup
 from holdfast.core.ids import UNKEYED, key_hash
 from holdfast.core.journal import Entry
+from holdfast.core.lanes import WINDOW_MAX
 from holdfast.core.queue import PRIORITY_DEFAULT, PRIORITY_MAX, JournalMode
 from holdfast.core.records import (
     FLAG_CHOSEN,
@@ -46,7 +47,7 @@ from holdfast.core.records import (
     write_message,
 )
 from holdfast.core.records import Delivery as DeliveryRecord
-from holdfast.core.runs import Column
+from holdfast.core.runs import Column, Run
 from holdfast.core.shard import Shard, handles
 from holdfast.core.states import Event, Journalled, Reason, journal_names
 from holdfast.errors import HoldfastError, InvalidArgument, MessageTooLarge, QueueFull
@@ -141,7 +142,8 @@ def _enqueue_plainly(shard: Shard, command: Enqueue, now: int, effects: Effects)
                 Place(stamp, at, UNKEYED, 0, priority, size)
                 for at, (stamp, size) in enumerate(zip(row, few, strict=False), seq)
             ]
-            keep_hot(shard, seq, messages[: wanted - start])
+        if start < WINDOW_MAX:
+            keep_hot(shard, seq, messages.part(0, min(len(row), WINDOW_MAX - start)))
         start = end
     count_in(shard, count, payloads.size_bytes, {priority: (count, places)}, now)
     _journal_enqueued(shard, command, count, payloads.size_bytes, effects)
@@ -168,12 +170,12 @@ def awaited(shard: Shard, priority: int) -> int:
     return max([group.lane(priority, empty).room for group in shard.groups.values()], default=0)
 
 
-def keep_hot(shard: Shard, first_seq: int, records: list[bytes]) -> None:
-    """Keep records of messages in memory until they are leased, if there is room."""
-    hot, record_bytes = shard.hot, sum(map(len, records))
-    if hot.used_bytes + record_bytes <= hot.limit_bytes:
-        hot.used_bytes += record_bytes
-        shard.bodies.update(enumerate(records, first_seq))
+def keep_hot(shard: Shard, first_seq: int, records: Run) -> None:
+    """Keep records of messages in memory until they are leased, if there is room for all of them."""
+    hot, size_bytes = shard.hot, records.size_bytes
+    if hot.used_bytes + size_bytes <= hot.limit_bytes:
+        hot.used_bytes += size_bytes
+        shard.bodies.update(enumerate(records[:], first_seq))
 
 
 def _journal_enqueued(shard: Shard, command: Enqueue, count: int, size_bytes: int, effects: Effects) -> None:

@@ -7,13 +7,13 @@ columns: the same in a third of the time.
 from __future__ import annotations
 
 from itertools import islice
-from operator import add
 
 from holdfast.core.commands import Enqueue, Enqueued, Publish
 from holdfast.core.effects import Effects, puts
 from holdfast.core.enqueue import awaited, count_in, enqueue, keep_hot
 from holdfast.core.ids import UNKEYED
 from holdfast.core.journal import Entry
+from holdfast.core.lanes import WINDOW_MAX
 from holdfast.core.queue import PRIORITY_DEFAULT, JournalMode
 from holdfast.core.records import (
     NO_KEY_HASH,
@@ -26,6 +26,7 @@ from holdfast.core.records import (
     shard_key,
     write_message_heads,
 )
+from holdfast.core.runs import Run
 from holdfast.core.shard import Shard, handles
 
 
@@ -53,7 +54,8 @@ def publish(shard: Shard, command: Publish, now: int, effects: Effects) -> None:
         if key != NO_KEY_HASH
     ]
     wanted = awaited(shard, priority)
-    keep_hot(shard, first, list(map(add, heads[:wanted], packed.tails[:wanted])))
+    if shard.groups:
+        keep_hot(shard, first, Run.of(heads[:WINDOW_MAX], packed.tails[:WINDOW_MAX]))
     places = [
         Place(stamp, seq, UNKEYED if key == NO_KEY_HASH else key, 0, priority, size)
         for stamp, seq, key, size in islice(zip(ids, seqs, keys, packed.sizes, strict=True), wanted + 1)

@@ -109,6 +109,11 @@ class Run:
         """Some of the values."""
         return self.column[part]
 
+    @property
+    def size_bytes(self) -> int:
+        """Of all values."""
+        return self.column.size_bytes
+
     def part(self, start: int, end: int) -> Run:
         """Those from one index up to, not including, another."""
         return Run(self.column.part(start, end))
@@ -135,6 +140,10 @@ class Series(Run):
         begin, middle, number = self.begin, self.middle, _U64.pack
         start, _, _ = part.indices(len(self))
         return [begin + number(at) + middle + own for at, own in enumerate(self.column[part], self.number + start)]
+
+    @property
+    def size_bytes(self) -> int:
+        return self.column.size_bytes + len(self) * (len(self.begin) + _U64.size + len(self.middle))
 
     def part(self, start: int, end: int) -> Series:
         return Series(self.begin, self.number + start, self.middle, self.column.part(start, end))

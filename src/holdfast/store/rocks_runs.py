@@ -23,7 +23,7 @@ from typing import Final
 
 from holdfast.core.effects import Op, Until
 from holdfast.core.records import Table
-from holdfast.core.runs import Run
+from holdfast.core.runs import Run, key_after
 from holdfast.errors import StoreCorrupt
 from holdfast.store.rocks_packs import read_pack, write_packs
 
@@ -190,6 +190,8 @@ class Runs:
             low, high = one.index_from(start), one.index_from(end)
             one.gone |= (1 << high) - (1 << low)
             self._changed[table, one.last_key] = one
+            if key_after(one.last_key, 1) >= end:
+                return  # most ranges end where a pack does
             start = one.last_key + b"\0"
         # Many: those that lie inside as a whole go by range, and the one across the end, if any, loses its part.
         for last_key in known.last_keys[bisect_left(known.last_keys, start) : bisect_left(known.last_keys, end)]:
