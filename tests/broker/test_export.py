@@ -134,6 +134,16 @@ def test_journals_of_many_small_commits_and_of_large_ones_are_read_whole(life: L
     assert len(life.segments()) == 1
 
 
+def test_between_windows_the_exporter_may_be_made_to_rest(life: Life) -> None:
+    for _ in range(3):
+        life.enqueue(WINDOW_ROWS)
+    rests: list[float] = []
+    life.export_all(Exporter(life.store, life.lake, NODE, 1_000_000, 1 << 30, rest=rests.append))
+    assert len(rests) == 2
+    assert all(seconds > 0 for seconds in rests)
+    assert len(life.lake_rows()) == 3 * WINDOW_ROWS
+
+
 def test_a_message_that_the_journal_refers_to_and_the_store_lacks_stops_the_export(life: Life) -> None:
     life.enqueue(3)
     key = life.messages()[0]

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast.broker import export, export_worker, keeper
+from holdfast.broker.engine import Engine
 from holdfast.broker.export import Exporter
 from holdfast.broker.export_reading import BlockReader, Raw
 from holdfast.broker.export_segment import write_segment
@@ -272,3 +274,29 @@ def test_the_process_ends_when_the_node_is_killed() -> None:
         parent.wait()
     child.wait(timeout=30)  # raises if it lives on
     assert not child.is_running()
+
+
+async def test_beside_writers_the_exporter_works_part_of_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    life = Life(tmp_path)
+    open_engine: list[Engine | None] = [life.engine]
+    kept = Keeper(Config(), life.store, lambda: open_engine[0], _nothing)
+    life.enqueue()
+    kept._rest(0.01)  # somebody has written
+    kept._rest(0.01)  # nobody has
+    life.enqueue()
+    kept._rest(60.0)
+    assert slept == [0.01 * keeper.REST, keeper.REST_MAX_SECONDS]
+    life.enqueue()
+    life.engine.record.next_lsn += Config().journal.max_behind  # too much waits for that
+    kept._rest(0.01)
+    open_engine[0] = None  # the store has failed
+    kept._rest(0.01)
+    assert len(slept) == 2
+
+
+async def _nothing() -> None:
+    """What an export waits for."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -161,6 +162,36 @@ async def test_bodies_that_arrive_together_may_not_fill_the_memory(tmp_path: Pat
         assert (refused.status_code, refused.json()["code"]) == (503, "overloaded")
         slow.close()
         await until(lambda: front.api.buffered_bytes == 0)
+
+
+@pytest.mark.parametrize("expect", [b"", b"expect: 100-continue\r\n"])
+async def test_a_long_body_in_pieces_is_read_whole(tmp_path: Path, expect: bytes) -> None:
+    text = "".join(f"{number:06}" for number in range(100_000))
+    body = json.dumps({"messages": [{"text": text}]}).encode()
+    async with serving(tmp_path) as (node, front):
+        reader, writer = await asyncio.open_connection(*front.address)
+        for _ in range(2):  # one after the other over one connection
+            writer.write(HEAD + expect + b"content-length: %d\r\n\r\n" % len(body) + body[:10])
+            for start in range(10, len(body), 70_001):
+                writer.write(body[start : start + 70_001])
+                await writer.drain()
+            heads = [await reader.readuntil(b"\r\n\r\n")]
+            if b" 100 " in heads[0]:
+                heads.append(await reader.readuntil(b"\r\n\r\n"))
+            assert heads[-1].startswith(b"HTTP/1.1 200 ")
+            assert (len(heads) == 2) is bool(expect)
+            await reader.readuntil(b"}")
+        writer.close()
+        assert [leased.message.payload.decode() for leased in await node.lease(JOBS, "default", 5)] == [text] * 2
+        await until(lambda: front.api.buffered_bytes == 0)
+
+
+async def test_a_long_body_that_fills_the_memory_is_refused_before_all_of_it_is_there(tmp_path: Path) -> None:
+    async with serving(tmp_path, max_buffered_bytes=200_000) as (node, front):
+        answer = await talk(front, HEAD + b"content-length: 900000\r\n\r\n" + b" " * 300_000)
+        assert answer.startswith(b"HTTP/1.1 503 ")
+        assert front.api.buffered_bytes == 0
+        assert node.queues("default") == []
 
 
 async def test_a_stream_that_is_not_read_gives_its_deliveries_back(tmp_path: Path) -> None:

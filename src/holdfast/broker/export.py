@@ -119,16 +119,33 @@ def _pass(_step: str) -> None:
     """Tests die here."""
 
 
-class _Windows:
-    """The windows of some blocks, read anew each time they are gone through. `go_on` raises if nobody wants them."""
+def _never(_seconds: float) -> None:
+    """Nobody is in the way."""
 
-    def __init__(self, reader: BlockReader, first_block: int, last_block: int, go_on: Callable[[], None]) -> None:
+
+class _Windows:
+    """The windows of some blocks, read anew each time they are gone through. `go_on` raises if nobody wants them;
+    `rest` is told between two of them how many seconds the last one took."""
+
+    def __init__(
+        self,
+        reader: BlockReader,
+        first_block: int,
+        last_block: int,
+        go_on: Callable[[], None],
+        rest: Callable[[float], None],
+    ) -> None:
         self._reader, self._first_block, self._last_block = reader, first_block, last_block
         self._go_on = go_on
+        self._rest = rest
 
     def __iter__(self) -> Iterator[Raw]:
+        started = 0.0
         for window in self._reader.windows(self._first_block, self._last_block):
+            if started:
+                self._rest(time.monotonic() - started)
             self._go_on()
+            started = time.monotonic()
             yield self._reader.raw(window)
 
 
@@ -145,6 +162,7 @@ class Exporter:
         segment_bytes: int,
         *,
         converter: Converter | None = None,
+        rest: Callable[[float], None] = _never,
         clock: Callable[[], int] = _wall_clock,
         reached: Callable[[str], None] = _pass,
     ) -> None:
@@ -156,6 +174,7 @@ class Exporter:
         self._node = node
         self._segment_rows = segment_rows
         self._segment_bytes = segment_bytes
+        self._rest = rest
         self._clock = clock
         self._step_reached = reached
         self._given_up = False
@@ -358,7 +377,7 @@ class Exporter:
         first_block, last_block = after_block + 1, plan.last_block
         converter = self._converter if plan.rows >= FEW_ROWS else self._here
         aside = self._aside / f"{self._node:04d}-{first_block:019d}-{last_block:019d}.parquet"
-        windows = _Windows(self._reader, first_block, last_block, self._go_on)
+        windows = _Windows(self._reader, first_block, last_block, self._go_on, self._rest)
         with self._lake_errors():
             self._aside.mkdir(exist_ok=True)
             try:

@@ -12,6 +12,7 @@ The process ends when its standard input does, so it never outlives the node.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
 import subprocess
@@ -38,6 +39,9 @@ TRIES = 2
 """How often a segment is begun whose process died: once more at once, then it is for the keeper to try again later."""
 
 END_SECONDS = 5.0
+
+PIPE_BYTES = 1 << 20
+"""As much as Linux lets anybody have, unless it is told otherwise."""
 
 NICE = 10
 """Where processors are few, who enqueues and who leases go first: of a contested one a tenth is left for this. What
@@ -204,6 +208,8 @@ class InProcess:
                 stdout=subprocess.PIPE,
                 start_new_session=True,  # Ctrl-C at the terminal is for the node, which lets this one finish
             )
+            assert self._process.stdin is not None
+            _widen(self._process.stdin.fileno())
             if self._given_up:
                 self._process.kill()
         return self._process
@@ -237,6 +243,14 @@ class InProcess:
 _encode = msgspec.msgpack.Encoder().encode
 _window = msgspec.msgpack.Decoder(Raw | None).decode
 _HEAD_BYTES = 8
+
+
+def _widen(pipe: int) -> None:
+    """Let more of a window into the pipe at once: who writes is woken for every pipeful that was read, and whoever
+    works then has to make way."""
+    if hasattr(fcntl, "F_SETPIPE_SZ"):
+        with contextlib.suppress(OSError):  # more than this user may have: it works without, too
+            fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
 
 
 def _send(file: IO[bytes], value: object) -> None:

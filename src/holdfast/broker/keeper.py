@@ -7,6 +7,7 @@ record is old enough; then the exported blocks, and the messages that were only 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, wait
 from queue import SimpleQueue
@@ -28,6 +29,8 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 _Result = TypeVar("_Result")
 
 RETRY_SECONDS = 5.0  # after an export that failed: a full disk or a lake that is away
+REST = 3.0  # of an exporter beside writers: so many times as long as it worked
+REST_MAX_SECONDS = 0.1
 LEAVE_SECONDS = 2.0  # for the thread to see that the export was given up, before it is taken for stuck in the system
 
 
@@ -52,7 +55,9 @@ class Keeper:
             self._settings.segment_rows,
             self._settings.segment_bytes,
             converter=self._converter(),
+            rest=self._rest,
         )
+        self._seen_writes = 0
         self._thread = _Thread()
         self._under_way: Future[Any] | None = None
         self._wanted = asyncio.Event()
@@ -64,6 +69,16 @@ class Keeper:
     def _converter(self) -> Converter:
         settings = self._settings
         return InProcess(settings.conversion_timeout / SECOND) if settings.conversion == "process" else InThread()
+
+    def _rest(self, seconds: float) -> None:
+        """Between two windows of the journal, on the exporter's thread: while others write, leave them the processors
+        and the GIL for most of the time. What is behind meanwhile waits in the store, as long as it is not much."""
+        engine = self._engine()
+        if engine is None:
+            return
+        busy, self._seen_writes = engine.writes != self._seen_writes, engine.writes
+        if busy and self.behind < self._settings.max_behind // 4:
+            time.sleep(min(REST * seconds, REST_MAX_SECONDS))
 
     @property
     def behind(self) -> int:

@@ -12,7 +12,7 @@ from holdfast.core.effects import RUN_MIN, Effects, Op, Read, put_run, puts
 from holdfast.core.groups import LeaseGroup
 from holdfast.core.ids import UNKEYED, key_hash
 from holdfast.core.journal import Entry
-from holdfast.core.lanes import WINDOW_MAX
+from holdfast.core.lanes import WINDOW, WINDOW_MAX
 from holdfast.core.queue import PRIORITY_DEFAULT, PRIORITY_MAX, JournalMode
 from holdfast.core.records import (
     FLAG_CHOSEN,
@@ -142,7 +142,7 @@ def _enqueue_plainly(shard: Shard, command: Enqueue, now: int, effects: Effects)
                 Place(stamp, at, UNKEYED, 0, priority, size)
                 for at, (stamp, size) in enumerate(zip(row, few, strict=False), seq)
             ]
-        if start < WINDOW_MAX:
+        if start < WINDOW_MAX and (shard.groups or count <= WINDOW):
             keep_hot(shard, seq, messages.part(0, min(len(row), WINDOW_MAX - start)))
         start = end
     count_in(shard, count, payloads.size_bytes, {priority: (count, places)}, now)

@@ -229,12 +229,24 @@ class Call:
         own = own_of(self.scope)
         whole: bytes | None = own["body"]() if own is not None else None
         if whole is None:
-            parts = [chunk async for chunk in self.chunks()]
-            return parts[0] if len(parts) == 1 else b"".join(parts)
+            gathered = await self._gathered(own) if own is not None and length is not None else None
+            return b"".join([chunk async for chunk in self.chunks()]) if gathered is None else gathered
         if len(whole) > limit:
             raise RequestTooLarge(limit_bytes=limit)
         self.hold(len(whole))
         return whole
+
+    async def _gathered(self, own: dict[str, Any]) -> bytes | None:
+        """The whole body, if the connection can wait for it."""
+        done: asyncio.Future[bytes] | None = own["gather"](self.hold)
+        if done is None:
+            return None
+        settings = self.api.config.http
+        try:
+            async with asyncio.timeout(settings.body_timeout / SECOND):
+                return await done
+        except TimeoutError:
+            raise RequestTimeout(limit_seconds=settings.body_timeout // SECOND) from None
 
     async def json(self, decoder: msgspec.json.Decoder[_Shape], default: bytes = b"") -> _Shape:
         """The body as a struct. `default` stands for a body that was left out."""

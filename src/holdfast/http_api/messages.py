@@ -154,18 +154,26 @@ async def _enqueue_arrow(call: Call, atomic: bool, key: str | None) -> Answer:
     return made[0]
 
 
+class _Receipt(wire.Receipt, frozen=True, kw_only=True):
+    """A receipt whose ids are in JSON already."""
+
+    ids: msgspec.Raw  # type: ignore[assignment]
+
+
 def _arrow_receipt(receipt: Receipt) -> Answer:
+    duplicates, durability = sorted(receipt.duplicates), receipt.durability.value
+    if receipt.ids and not receipt.errors:
+        return answer(_Receipt(ids=_in_quotes(receipt.ids), duplicates=duplicates, durability=durability))
     ids: list[str | None] = list(map(str, receipt.ids))
     for index in receipt.errors:
         ids[index] = None
-    return answer(
-        wire.Receipt(
-            ids=ids,
-            duplicates=sorted(receipt.duplicates),
-            errors=[item_error(index, error) for index, error in sorted(receipt.errors.items())],
-            durability=receipt.durability.value,
-        )
-    )
+    errors = [item_error(index, error) for index, error in sorted(receipt.errors.items())]
+    return answer(wire.Receipt(ids=ids, duplicates=duplicates, errors=errors, durability=durability))
+
+
+def _in_quotes(numbers: list[int]) -> msgspec.Raw:
+    """Numbers as strings in JSON: what encoding a list of strings gives, in a third of the time."""
+    return msgspec.Raw(str(numbers).replace("[", '["').replace(", ", '","').replace("]", '"]').encode())
 
 
 def _idempotency_key(call: Call) -> str | None:
