@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -43,6 +44,32 @@ def hang(path, batches):
 export_worker.write_segment = hang
 keeper.LEAVE_SECONDS = 0.05
 main(["serve", *sys.argv[1:]])
+"""
+
+# And one from which somebody wants to read.
+HISTORY_HANGS = """
+import sys, threading
+from holdfast.broker import look_calls
+from holdfast.cli.main import main
+
+def hang(*_):
+    print('{"event": "the lake hangs"}', file=sys.stderr, flush=True)
+    threading.Event().wait()
+
+look_calls.read_history = hang
+main(["serve", *sys.argv[1:]])
+"""
+
+# And the store's disk, when all is nearly over.
+CLOSE_HANGS = """
+import sys, threading
+from holdfast import server
+from holdfast.cli.main import main
+from holdfast.store.memory import MemoryStore
+
+MemoryStore.close = lambda _: threading.Event().wait()
+server.CLOSE_SECONDS = 0.05
+main(["serve", "--store", "memory", *sys.argv[1:]])
 """
 
 
@@ -180,6 +207,26 @@ def test_a_lake_that_hangs_does_not_keep_the_process_from_ending(tmp_path: Path)
         server.signal(signal.SIGTERM)
         server.wait_for("holdfast has stopped")
         assert server.exit_code() == 0
+
+
+def test_nor_does_one_that_hangs_while_somebody_reads_from_it(tmp_path: Path) -> None:
+    with serving(tmp_path / "data", program=HISTORY_HANGS) as server, ThreadPoolExecutor(1) as threads:
+        url = server.wait_for("HTTP API is listening")["url"]
+        reading = threads.submit(httpx.get, f"{url}/api/v1/queues/q/messages/1/history", timeout=30)
+        server.wait_for("the lake hangs")
+        server.signal(signal.SIGTERM)
+        server.wait_for("holdfast has stopped")
+        assert server.exit_code() == 0
+        assert reading.result().json()["code"] == "shutting_down"
+
+
+def test_a_store_that_hangs_at_its_close_does_not_keep_the_process_either(tmp_path: Path) -> None:
+    with serving(tmp_path / "data", program=CLOSE_HANGS, HOLDFAST_NODE_SHUTDOWN_TIMEOUT="1s") as server:
+        server.wait_for("holdfast is running")
+        server.signal(signal.SIGTERM)
+        server.wait_for("holdfast has stopped")
+        server.wait_for("the stop hangs")
+        assert server.exit_code() == 1
 
 
 def test_the_log_is_readable_for_people_by_default(tmp_path: Path) -> None:

@@ -577,6 +577,14 @@ class LakeUnavailable(StoreError):
     retryable = True
 
 
+class LakeUnreadable(StoreError):
+    """The journal's lake cannot be read now: {problem}. Nothing was changed; retry in a moment. If it stays so, look at
+    the disk that holds the lake (journal.directory)."""
+
+    code = "lake_unreadable"
+    retryable = True
+
+
 class LakeDamaged(StoreError):
     """The journal's lake is damaged at {path}: {problem}. Nothing was changed, and the journal stays in the store.
     Restore the lake from a backup, or move it aside to start a new one."""

@@ -3,7 +3,8 @@
     run(config)   opens the store, starts the node, waits for a signal, stops in order, returns the exit code
 
 The first SIGTERM or SIGINT stops gracefully: new work is refused, what is under way is finished, synced and closed. A
-second one ends the process at once; nothing confirmed is lost by that, since confirmed means synced.
+second one ends the process at once; nothing confirmed is lost by that, since confirmed means synced. The same happens
+by itself to a stop that hangs.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import gc
 import os
 import resource
 import signal
+from contextlib import closing
 from pathlib import Path
+from threading import Timer
 from typing import Protocol
 
 import structlog
@@ -45,6 +48,10 @@ EXIT_FAILED = 1
 EXIT_SIGNAL = 128
 """Added to the signal's number when a second signal ends the process: 130 for SIGINT, 143 for SIGTERM."""
 
+CLOSE_SECONDS = 5.0
+"""For what comes after the graceful stop, or after its time: ending what is left on the loop, closing the store. Both
+together stay inside the 30 s that Kubernetes waits by default."""
+
 
 def run(config: Config) -> int:
     """Run a node until it is told to stop. Errors at the start are raised, for the caller to show."""
@@ -56,11 +63,37 @@ def run(config: Config) -> int:
     gate = Gate(config, wall_clock)
     leave_pandas_out()
     store = _open(config)
-    try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_serve(config, store, gate))
-    finally:
-        store.close()
+    with (
+        _LastResort(config.node.shutdown_timeout / SECOND + CLOSE_SECONDS) as last_resort,
+        closing(store),
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
+        return runner.run(_serve(config, store, gate, last_resort))
+
+
+class _LastResort:
+    """Ends the process when a stop takes longer than it may, whatever hangs: the loop, a thread, a disk at the store's
+    close. It needs none of them."""
+
+    def __init__(self, seconds: float) -> None:
+        self._timer = Timer(seconds, self._end)
+        self._timer.name = "holdfast-last-resort"
+        self._timer.daemon = True
+
+    def __enter__(self) -> _LastResort:
+        return self
+
+    def arm(self) -> None:
+        """The stop begins; a second time changes nothing."""
+        if self._timer.ident is None:
+            self._timer.start()
+
+    def __exit__(self, *exception: object) -> None:
+        self._timer.cancel()
+
+    def _end(self) -> None:
+        log.error("the stop hangs, ending at once")
+        os._exit(EXIT_FAILED)
 
 
 def _allow_files() -> None:
@@ -110,9 +143,9 @@ def _make_directory(path: Path) -> Path:
     return path
 
 
-async def _serve(config: Config, store: Store, gate: Gate) -> int:
+async def _serve(config: Config, store: Store, gate: Gate, last_resort: _LastResort) -> int:
     stop = asyncio.Event()
-    _install_signals(stop)
+    _install_signals(stop, last_resort)
     node = Node(config, store)
     await node.start()
     fronts = _fronts(config, node, gate)
@@ -134,6 +167,7 @@ async def _serve(config: Config, store: Store, gate: Gate) -> int:
     assert node.broken is not None
     node.broken.add_done_callback(lambda _: stop.set())
     await stop.wait()
+    last_resort.arm()
     if node.broken.done():
         log.error("the node cannot go on", code=node.broken.result().code, error=str(node.broken.result()))
         return EXIT_FAILED
@@ -179,12 +213,13 @@ async def _stop(fronts: list[Front], node: Node) -> None:
     await node.stop()
 
 
-def _install_signals(stop: asyncio.Event) -> None:
+def _install_signals(stop: asyncio.Event, last_resort: _LastResort) -> None:
     def on_signal(number: signal.Signals) -> None:
         if stop.is_set():
             log.warning("second signal, ending at once", signal=number.name)
             os._exit(EXIT_SIGNAL + number)
         log.info("stopping; a second signal ends at once", signal=number.name)
+        last_resort.arm()  # also if what hangs is the start
         stop.set()
 
     loop = asyncio.get_running_loop()

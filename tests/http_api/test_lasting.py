@@ -1,4 +1,5 @@
-"""Long polls, streams and watches end with the credential of their caller, and with the server."""
+"""Long polls, streams and watches end with the credential of their caller, and with the server. Acts of administration
+that have begun do not end with the credential."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ import pytest_asyncio
 from holdfast.auth.gate import Gate
 from holdfast.auth.principal import Principal
 from holdfast.broker.node import Node
-from holdfast.core.commands import Draft
+from holdfast.core.commands import Draft, Settlement, Verb
 from holdfast.http_api import HttpFront, lasting
 from holdfast.store.memory import MemoryStore
 from tests.auth.rig import settings, user, write_users
@@ -25,6 +26,7 @@ JOBS = ("default", "jobs")
 QUEUE = "/api/v1/queues/jobs"
 SHOP = user("shop", "open sesame", "consume:jobs", "produce:jobs")
 OTHER = user("other", "open sesame", "consume:jobs")
+OPS = user("ops", "open sesame", "admin:#")
 
 
 class Rig:
@@ -41,7 +43,7 @@ class Rig:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
-    users = write_users(tmp_path / "users.json", SHOP, OTHER)
+    users = write_users(tmp_path / "users.json", SHOP, OTHER, OPS)
     config = msgspec.structs.replace(config_for(tmp_path), auth=settings(users_file=users))
     node = Node(config, MemoryStore())
     await node.start()
@@ -155,3 +157,79 @@ async def test_a_server_that_stops_ends_all_of_them_at_once(rig: Rig) -> None:
     assert (await poll).status_code == 503
     assert json.loads((await stream).splitlines()[-1])["end"]["code"] == "shutting_down"
     assert (await watch).count("event: queue_watch") == 1
+
+
+LETTERS = 600  # three steps of a purge
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def purging(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Task[httpx.Response], asyncio.Event]:
+    """A purge of dead letters whose first step is done, and which goes on at the event."""
+    await rig.node.enqueue(JOBS, [Draft(b"x") for _ in range(LETTERS)])
+    found = await rig.node.lease(JOBS, "default", LETTERS)
+    await rig.node.settle(JOBS, "default", [Settlement(one.message.id, one.token, Verb.REJECT) for one in found])
+    assert dead_letters(rig) == LETTERS
+    durable, begun, go_on = rig.node._durable, asyncio.Event(), asyncio.Event()
+
+    async def wait() -> None:
+        await durable()
+        begun.set()
+        await go_on.wait()
+
+    monkeypatch.setattr(rig.node, "_durable", wait)
+    purge = asyncio.create_task(rig.http.post(f"{QUEUE}/dlq/purge", auth=("ops", "open sesame")))
+    await begun.wait()
+    assert 0 < dead_letters(rig) < LETTERS
+    return purge, go_on
+
+
+def dead_letters(rig: Rig) -> int:
+    dead = rig.node.dead_queue(JOBS)
+    assert dead is not None
+    return rig.node.engine.queues[dead].depth
+
+
+def purge_entry(rig: Rig) -> tuple[str, dict[str, object]]:
+    """How the audit log says that it ended."""
+    lines = (rig.users.parent / "audit.log").read_text().splitlines()
+    [entry] = [entry for entry in map(json.loads, lines) if entry["act"] == "dlq.purge"]
+    return entry["result"], entry["details"]
+
+
+async def test_a_purge_that_has_begun_ends_when_all_is_done_not_with_the_credential(
+    rig: Rig, purging: tuple[asyncio.Task[httpx.Response], asyncio.Event]
+) -> None:
+    purge, go_on = purging
+    rig.dismiss()
+    rig.front.api.lasting._check()
+    go_on.set()
+    answer = await purge
+    assert (answer.status_code, answer.json()) == (200, {"messages": LETTERS})
+    assert dead_letters(rig) == 0
+    assert purge_entry(rig) == ("ok", {"messages": LETTERS})
+    again = await rig.http.post(f"{QUEUE}/dlq/purge", auth=("ops", "open sesame"))
+    assert again.status_code == 401
+
+
+async def test_a_purge_that_the_end_of_the_server_cuts_off_says_how_far_it_came(
+    rig: Rig, purging: tuple[asyncio.Task[httpx.Response], asyncio.Event]
+) -> None:
+    purge, go_on = purging
+    left = dead_letters(rig)
+    rig.front.api.close()
+    go_on.set()
+    assert (await purge).status_code == 503
+    assert dead_letters(rig) == left
+    assert purge_entry(rig) == ("shutting_down", {"messages": LETTERS - left})
+
+
+async def test_a_purge_whose_caller_has_gone_goes_on(
+    rig: Rig, purging: tuple[asyncio.Task[httpx.Response], asyncio.Event]
+) -> None:
+    purge, go_on = purging
+    purge.cancel()
+    await asyncio.wait((purge,))
+    go_on.set()
+    await until(lambda: dead_letters(rig) == 0)
+    await until((rig.users.parent / "audit.log").exists)
+    assert purge_entry(rig) == ("ok", {"messages": LETTERS})

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import structlog
 
+from holdfast import threads
+
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
@@ -56,7 +58,7 @@ class Syncer:
     async def _run(self) -> None:
         while self._synced < self._written:
             target, (dirty, self._dirty) = self._written, (self._dirty, {})
-            await asyncio.to_thread(self._sync, list(dirty.values()))
+            await threads.aside("holdfast-audit", self._sync, list(dirty.values()))
             self._synced = target
 
     def _sync(self, descriptors: list[int]) -> None:

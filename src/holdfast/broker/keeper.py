@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import structlog
 
+from holdfast import threads
 from holdfast.broker.engine import Engine
 from holdfast.broker.export import Exported, Exporter, removal_ops
 from holdfast.broker.export_worker import Converter, InProcess, InThread
@@ -128,9 +129,15 @@ class Keeper:
         engine.exported(position.last_block, position.last_lsn, removal)
         await self._durable()
 
-    def _note_failure(self, error: HoldfastError) -> None:
-        self.failed = str(error)
-        log.error("journal export failed; it will be tried again", error=str(error), rows_behind=self.behind)
+    def _note_failure(self, error: Exception) -> None:
+        expected = isinstance(error, HoldfastError)
+        self.failed = str(error) if expected else f"internal error: {error!r}"
+        log.error(
+            "journal export failed; it will be tried again",
+            error=self.failed,
+            rows_behind=self.behind,
+            exc_info=None if expected else error,
+        )
         self._arm(RETRY_SECONDS)
 
     async def run(self) -> None:
@@ -143,7 +150,7 @@ class Keeper:
                 self._timer = None
             try:
                 await self.export()
-            except HoldfastError as error:
+            except Exception as error:  # noqa: BLE001 - whatever it is (no memory, say), the journal must go on later
                 self._note_failure(error)
             else:
                 self.failed = ""
@@ -181,11 +188,11 @@ class Keeper:
         if self._timer is not None:
             self._timer.cancel()
         if self._under_way is not None and not self._under_way.cancel():
-            await asyncio.to_thread(wait, [self._under_way], self._settings.stop_timeout / SECOND)
+            await threads.aside("holdfast-stop", wait, [self._under_way], self._settings.stop_timeout / SECOND)
             if not self._under_way.done():
                 log.warning("a segment of the journal is left for the next start", rows_behind=self.behind)
                 self._exporter.give_up()
-        await asyncio.to_thread(self._end)
+        await threads.aside("holdfast-stop", self._end)
 
     def _end(self) -> None:
         if self._thread.end(LEAVE_SECONDS):

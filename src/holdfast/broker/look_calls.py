@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import msgspec
 
 from holdfast.broker import admin
@@ -11,6 +9,7 @@ from holdfast.broker.calls import Calls
 from holdfast.broker.catalog import Queue, QueueName
 from holdfast.broker.dispatch import Dispatcher
 from holdfast.broker.history import History, read_history
+from holdfast.broker.lake_reads import LakeReads
 from holdfast.broker.members import Member
 from holdfast.broker.stats import GroupStats, QueueStats, Rates, cursor_stats, group_stats
 from holdfast.core.commands import Standing
@@ -26,6 +25,7 @@ class LookCalls(Calls):
 
     store: Store
     dispatcher: Dispatcher
+    _lake_reads: LakeReads
     _rates: dict[QueueName, Rates]
 
     def queue(self, name: QueueName) -> QueueRecord:
@@ -88,7 +88,7 @@ class LookCalls(Calls):
         """Every step of a message's life, also of one that is gone, from the journal."""
         after = self.engine.record.exported_block
         journal = self.config.lake_dir / "journal"
-        return await asyncio.to_thread(read_history, self.store, journal, after, name, message_id)
+        return await self._lake_reads.read(read_history, self.store, journal, after, name, message_id)
 
     async def stats(self, name: QueueName) -> QueueStats:
         """Figures of a queue. They cost the same at any depth."""

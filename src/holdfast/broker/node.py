@@ -28,6 +28,7 @@ from holdfast.broker.engine import Engine, Limits
 from holdfast.broker.guard import Guard
 from holdfast.broker.health import Health
 from holdfast.broker.keeper import Keeper
+from holdfast.broker.lake_reads import LakeReads
 from holdfast.broker.log_calls import LogCalls
 from holdfast.broker.look_calls import LookCalls
 from holdfast.broker.members import GroupName
@@ -126,6 +127,7 @@ class Node(AdminCalls, DeadLetterCalls, LogCalls, LookCalls, StateCalls, Transac
         self.snapshots = Snapshots(store, config.node.data_dir / "snapshots", config.node.node_id, clock)
         self.started_at = 0
         self._commit: GroupCommit | None = None
+        self._lake_reads = LakeReads(config)
         self._rates: dict[QueueName, Rates] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = NEVER

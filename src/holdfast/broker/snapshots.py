@@ -16,6 +16,7 @@ from uuid import uuid4
 
 import structlog
 
+from holdfast import threads
 from holdfast.errors import LimitExceeded, SnapshotFailed
 from holdfast.store.contract import Store
 
@@ -52,7 +53,7 @@ class Snapshots:
         self._taking += 1
         copy = self._directory / uuid4().hex
         try:
-            await asyncio.to_thread(self._store.copy_to, copy)
+            await threads.aside("holdfast-copy", self._store.copy_to, copy)
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "holdfast.broker.snapshot", str(copy), str(self._node), str(self._clock())),
                 stdin=asyncio.subprocess.DEVNULL,

@@ -53,8 +53,8 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     shutdown_timeout: Annotated[int, Duration(0, 10 * MINUTE)] = 20 * SECOND
     """How long a graceful stop may take before the node stops at once. 20 s leaves room inside the 30 s that
-    Kubernetes waits between SIGTERM and SIGKILL. Nothing confirmed is lost either way; leases that were not released
-    run until their deadline."""
+    Kubernetes waits between SIGTERM and SIGKILL. Whatever hangs (a disk, a thread), the process has ended 5 s later.
+    Nothing confirmed is lost either way; leases that were not released run until their deadline."""
 
 
 class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -268,6 +268,15 @@ class JournalSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How long a node that stops waits for the segment that is being written. Then the process that converts it is
     killed, a thread that a hanging disk keeps is left behind, and the next start writes the segment. 5 s are enough for
     a full one and leave the rest of node.shutdown_timeout to connections."""
+
+    max_reads: Annotated[int, Count(1, 1_000)] = 8
+    """Histories of messages that are read from the lake at the same time; further ones are refused as
+    `lake_unreadable`. Each has a thread, and one that a hanging disk keeps counts until the disk answers: 8
+    are enough for people who look, and few enough to be left behind."""
+
+    read_timeout: Annotated[int, Duration(100 * MILLISECOND, 10 * MINUTE)] = 30 * SECOND
+    """How long a caller waits for a history before it is told that the lake cannot be read. The 2,000 segments that are
+    looked at, at most, take some seconds on a local disk."""
 
     segment_rows: Annotated[int, Count(1, 10_000_000)] = 500_000
     """A segment is closed at this many records, however small they are. Columns of 500,000 rows take about 100 MiB in

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from itertools import chain, count
 from typing import Any, TypeVar
@@ -78,6 +79,9 @@ NOBODY = Principal(name="", namespace="", method="anonymous")
 CORRELATION_BYTES_MAX = 255
 CORRELATION = b"x-correlation-id"
 
+THREADS = 4
+"""For long bodies and answers. They compute and wait for nothing; more of them would only take turns on the GIL."""
+
 _Result = TypeVar("_Result")
 
 
@@ -107,6 +111,7 @@ class Api:
         self.lasting = Lasting(gate)
         self.gathering = Gathering(node)
         node.companions.append(self.gathering)
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="holdfast-http")
         self._process = secrets.token_hex(4)
         self._requests = count(1)
 
@@ -116,6 +121,14 @@ class Api:
         """Refuse new requests and end those that wait."""
         self.closing = True
         self.lasting.close()
+
+    def closed(self) -> None:
+        """Nothing is under way any more."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def on_thread(self, make: Callable[[], _Result]) -> _Result:
+        """What `make` computes, on a thread. Nothing that may hang belongs here."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, make)
 
     async def while_there(
         self,

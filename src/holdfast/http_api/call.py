@@ -262,7 +262,7 @@ class Call:
 
     async def apart(self, much: bool, make: Callable[[], _Shape]) -> _Shape:
         """What `make` makes, on a thread if it is much work. It may touch nothing that others have, too."""
-        return await asyncio.to_thread(make) if much else make()
+        return await self.api.on_thread(make) if much else make()
 
     async def kept(self, pledge: Pledge) -> Answer:
         """What was promised, when it may be given."""

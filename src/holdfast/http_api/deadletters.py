@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
+
 import msgspec
 
 from holdfast import wire
@@ -21,6 +23,7 @@ from holdfast.errors import (
     QueueFull,
     QueueNotFound,
     RedriveNotFound,
+    ShuttingDown,
     WrongGroupKind,
 )
 from holdfast.http_api.answers import Answer, answer
@@ -274,18 +277,24 @@ async def cancel(call: Call) -> Answer:
     waits=True,
 )
 async def purge(call: Call) -> Answer:
-    """Throw dead letters away: all of this queue, or those that match. What is leased stays."""
+    """Throw dead letters away: all of this queue, or those that match. What is leased stays.
+
+    Once begun it goes on to its end, also if the caller does not wait for it.
+    """
     wish = await call.json(_filter, b"{}")
     dead, source = dead_queue(call)
     letters = _matching(call, wish, source)
-
-    async def discard() -> int:
-        try:
-            return sum([len(step.moved) async for step in call.node.redrive(dead, letters, discard=True)])
-        except QueueNotFound:
-            return 0  # nothing has died yet
-
-    return answer(wire.Purged(await call.api.while_there(call, discard())))
+    purged = call.noted["messages"] = 0
+    try:
+        async with aclosing(call.node.redrive(dead, letters, discard=True)) as steps:
+            async for step in steps:
+                purged += len(step.moved)
+                call.noted["messages"] = purged
+                if call.api.closing:
+                    raise ShuttingDown
+    except QueueNotFound:
+        pass  # nothing has died yet
+    return answer(wire.Purged(purged))
 
 
 def _show(job: Job) -> wire.RedriveJob:

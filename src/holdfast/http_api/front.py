@@ -131,8 +131,11 @@ class HttpFront:
     async def stop(self) -> None:
         """Refuse new requests, end long polls and streams, let the others finish, close."""
         self.api.close()
-        if self._server is None or self._task is None:
-            return
+        if self._server is not None and self._task is not None:
+            await self._end(self._server, self._task)
+        self.api.closed()
+
+    async def _end(self, server: _Server, task: asyncio.Task[None]) -> None:
         # While something is under way new requests are still answered, with 503: a load balancer then goes elsewhere
         # at once, instead of waiting for connections that nobody accepts.
         try:
@@ -140,8 +143,8 @@ class HttpFront:
                 await self.api.idle.wait()
         except TimeoutError:
             log.warning("requests are cut off: they did not end in time", requests=self.api.working)
-        self._server.should_exit = True
-        await asyncio.wait((self._task,))
+        server.should_exit = True
+        await asyncio.wait((task,))
 
 
 def _protocol(config: Config, api: Api) -> type[asyncio.Protocol]:

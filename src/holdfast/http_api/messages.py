@@ -9,6 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast import wire
+from holdfast.broker.history import History
 from holdfast.broker.node import Receipt
 from holdfast.core.commands import NO_ID, Draft, payload_bytes
 from holdfast.core.enqueue import MESSAGE_ID_BYTES_MAX
@@ -17,6 +18,7 @@ from holdfast.errors import (
     GroupNotFound,
     HoldfastError,
     InvalidArgument,
+    LakeUnreadable,
     LimitExceeded,
     MediaTypeUnsupported,
     MessageNotFound,
@@ -344,7 +346,7 @@ class MessageQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Right.CONSUME,
     query=MessageQuery,
     gives=wire.MessageView,
-    errors=(QueueNotFound, MessageNotFound),
+    errors=(QueueNotFound, MessageNotFound, LakeUnreadable),
 )
 async def get(call: Call) -> Answer:
     """Show one live message, how it stands in each group, and if wished its history."""
@@ -352,7 +354,7 @@ async def get(call: Call) -> Answer:
     partition, message, standings = await call.node.find(call.queue, call.message_id())
     shown = show_view(message, partition, standings, query.encoding)
     if query.history:
-        shown.history = show_history(await call.node.history(call.queue, message.id)).steps
+        shown.history = show_history(await _history(call)).steps
     return answer(shown)
 
 
@@ -361,17 +363,22 @@ async def get(call: Call) -> Answer:
     "/api/v1/queues/{name}/messages/{id}/history",
     Right.CONSUME,
     gives=wire.History,
-    errors=(MessageNotFound,),
+    errors=(MessageNotFound, LakeUnreadable),
 )
 async def history(call: Call) -> Answer:
     """Show every step of a message's life, also if it is long gone, from the journal.
 
     Queues with `journal = off` have none, and a step can be as old as the oldest segment in the lake.
     """
-    found = await call.node.history(call.queue, call.message_id())
+    found = await _history(call)
     if not found.steps and found.complete:
         raise MessageNotFound(message_id=call.message_id(), queue=call.queue[1])
     return answer(show_history(found))
+
+
+async def _history(call: Call) -> History:
+    """It may take long: a client that has gone, or a server that stops, need not wait for the lake."""
+    return await call.api.while_there(call, call.node.history(call.queue, call.message_id()))
 
 
 @ROUTES(

@@ -7,7 +7,6 @@ asks for `?queues=all`.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Iterator
 from typing import Literal
 
@@ -266,7 +265,7 @@ async def metrics(call: Call) -> Answer:
     """Give the figures of the node and its queues in Prometheus' text format."""
     query = call.query(MetricsQuery)
     snapshot = await _snapshot(call, query.queues)
-    return Answer(await asyncio.to_thread(_render, snapshot), content_type=CONTENT_TYPE)
+    return Answer(await call.api.on_thread(lambda: _render(snapshot)), content_type=CONTENT_TYPE)
 
 
 def _render(snapshot: Snapshot) -> bytes:

@@ -1,0 +1,60 @@
+"""The export of the journal goes on after whatever went wrong, and tells of it meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast.broker import keeper
+from holdfast.broker.export_verify import verify
+from holdfast.broker.node import Node
+from holdfast.config import Config
+from holdfast.config.settings import JournalSettings, NodeSettings
+from holdfast.core.commands import Draft
+from holdfast.errors import HoldfastError, LakeUnavailable
+from holdfast.store.memory import MemoryStore
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for something that has no event."""
+    while not condition():  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (MemoryError(), "internal error: MemoryError()"),
+        (ValueError("odd"), "internal error: ValueError('odd')"),
+        (LakeUnavailable(path="lake", problem="it is away"), "The journal cannot be written to lake: it is away."),
+    ],
+)
+async def test_an_export_that_failed_is_told_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, told: str
+) -> None:
+    monkeypatch.setattr(keeper, "RETRY_SECONDS", 0.005)
+    settings = JournalSettings(segment_rows=1, conversion="thread")
+    node = Node(Config(node=NodeSettings(data_dir=tmp_path), journal=settings), MemoryStore())
+    await node.start()
+    exporter = node.keeper._exporter
+    export, failures = exporter.export, 0
+
+    def fail(after: int, whole: bool) -> None:
+        nonlocal failures
+        failures += 1
+        raise error
+
+    monkeypatch.setattr(exporter, "export", fail)
+    await node.enqueue(("default", "orders"), [Draft(b"1")])
+    await until(lambda: failures >= 3)
+    [journal] = [part for part in await node.health.parts() if part.name == "journal"]
+    assert journal.problem.startswith(told)
+    assert isinstance(error, HoldfastError) is ("internal" not in journal.problem)
+
+    monkeypatch.setattr(exporter, "export", export)
+    await until(lambda: node.keeper.behind == 0 and not node.keeper.failed)
+    await node.stop()
+    assert verify(tmp_path / "lake") == []
