@@ -15,7 +15,7 @@ from holdfast.core.records import NO_EXTRA, Extra, Message, Origin
 from holdfast.errors import HoldfastError
 from holdfast.http_api.acks import Acks, read_acks
 from holdfast.http_api.answers import encode
-from holdfast.http_api.lots import ALIKE_MIN, show_lot
+from holdfast.http_api.lots import ALIKE_MIN, ids_in_json, show_lot
 from holdfast.http_api.shapes import read_settlement, show_delivery
 
 ids = st.integers(1, (1 << 63) - 1)
@@ -148,3 +148,21 @@ def test_ids_that_the_general_way_refuses_are_not_read() -> None:
         assert read_acks(encode({"settlements": [{"id": text, "lease_token": "1"}]})) is None
         with pytest.raises(HoldfastError):
             read_settlement(wire.Settlement(id=text, lease_token="1"))
+
+
+rows = st.lists(st.tuples(st.integers(1, 15_000), st.integers(1, 300)), max_size=5)
+
+
+@given(st.sampled_from([0, 9_990, 99_999_999, 1 << 61]), rows)
+def test_ids_in_json_are_a_list_of_strings(first: int, rows: list[tuple[int, int]]) -> None:
+    grown: list[int] = []
+    for gap, count in rows:
+        first += gap
+        grown += range(first, first + count)
+        first += count
+    assert ids_in_json(grown) == encode(list(map(str, grown)))
+
+
+def test_ids_of_many_thousands_in_json() -> None:
+    grown = [*range((1 << 60) - 7, (1 << 60) + 23_456), (1 << 60) + 23_458]
+    assert ids_in_json(grown) == encode(list(map(str, grown)))

@@ -32,6 +32,7 @@ from holdfast.http_api.answers import ARROW, Answer, Gather, Pledge, answer, ite
 from holdfast.http_api.arrow import MEDIA_TYPE, drafts_of, read_table
 from holdfast.http_api.call import APART_BYTES, APART_MESSAGES, Call, decode, instant
 from holdfast.http_api.columns import write_messages
+from holdfast.http_api.lots import ids_in_json
 from holdfast.http_api.payloads import HEADERS, read_form, read_raw
 from holdfast.http_api.routes import Right, Routes
 from holdfast.http_api.shapes import read_draft, read_import, show_history, show_message, show_view
@@ -163,19 +164,14 @@ class _Receipt(wire.Receipt, frozen=True, kw_only=True):
 
 
 def _arrow_receipt(receipt: Receipt) -> Answer:
-    duplicates, durability = sorted(receipt.duplicates), receipt.durability.value
-    if receipt.ids and not receipt.errors:
-        return answer(_Receipt(ids=_in_quotes(receipt.ids), duplicates=duplicates, durability=durability))
+    durability = receipt.durability.value
+    if not receipt.errors and not receipt.duplicates:
+        return answer(_Receipt(ids=msgspec.Raw(ids_in_json(receipt.ids)), durability=durability))
     ids: list[str | None] = list(map(str, receipt.ids))
     for index in receipt.errors:
         ids[index] = None
     errors = [item_error(index, error) for index, error in sorted(receipt.errors.items())]
-    return answer(wire.Receipt(ids=ids, duplicates=duplicates, errors=errors, durability=durability))
-
-
-def _in_quotes(numbers: list[int]) -> msgspec.Raw:
-    """Numbers as strings in JSON: what encoding a list of strings gives, in a third of the time."""
-    return msgspec.Raw(str(numbers).replace("[", '["').replace(", ", '","').replace("]", '"]').encode())
+    return answer(wire.Receipt(ids=ids, duplicates=sorted(receipt.duplicates), errors=errors, durability=durability))
 
 
 def _idempotency_key(call: Call) -> str | None:
