@@ -11,6 +11,7 @@ from holdfast.http_api import HttpFront
 _CONNECTION: dict[str, Any] = {
     "arrived": lambda: True,  # the whole request is here
     "body": lambda: None,  # it comes by ASGI
+    "gather": lambda _hold: None,
     "answer": lambda *_: False,  # no wire to write to past ASGI
     "abort": lambda: None,
 }
