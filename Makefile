@@ -31,6 +31,7 @@ help:  ## Show this help
 
 setup: $(STAMP)  ## Make .venv and install everything, exactly as locked (the other targets do it when needed)
 
+# The locks name everything, so pip resolves nothing (--no-deps): what is released later cannot break a set-up.
 $(STAMP): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo 'Holdfast needs Python 3.11 or newer; $(PYTHON) is older. Try: make $(MAKECMDGOALS) PYTHON=python3.11' >&2; exit 1; }
@@ -38,7 +39,7 @@ $(STAMP): requirements.lock pyproject.toml
 	  echo '$(PYTHON) cannot make virtual environments: its venv module is not installed.' >&2; \
 	  echo 'On Debian and Ubuntu: apt install python3-venv. Elsewhere: install the full Python, or set PYTHON=...' >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
@@ -46,7 +47,7 @@ $(STAMP): requirements.lock pyproject.toml
 spark: $(SPARK)  ## Install what the pipeline needs too: PySpark, delta-rs, a Java
 
 $(SPARK): $(STAMP) requirements-spark.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-spark.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements-spark.lock
 	@touch $@
 
 serve: $(STAMP)  ## Run the broker on embedded storage in ./data
