@@ -19,10 +19,10 @@ from pathlib import Path
 
 import psutil
 
-from holdfast.broker import admin
-from holdfast.broker.engine import Engine
 from holdfast.core.commands import Draft, Settlement
 from holdfast.core.queue import GroupKind
+from holdfast.engine import admin
+from holdfast.engine.engine import Engine
 from holdfast.store import open_store
 
 SIZES = (10_000, 100_000, 1_000_000)

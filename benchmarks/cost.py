@@ -18,10 +18,10 @@ from pathlib import Path
 
 from rocksdict import Cache, Rdict, WriteBatch
 
-from holdfast.broker import admin
-from holdfast.broker.engine import Engine
 from holdfast.core.commands import Draft
 from holdfast.core.queue import GroupKind
+from holdfast.engine import admin
+from holdfast.engine.engine import Engine
 from holdfast.store import open_store
 from holdfast.store.rocks_tuning import CACHE_BYTES, WRITE_BUFFER_BYTES, database_options, family_options
 

@@ -12,11 +12,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from holdfast.broker import admin
-from holdfast.broker.engine import Engine
 from holdfast.core.commands import Draft
 from holdfast.core.queue import GroupKind
 from holdfast.core.records import Extra
+from holdfast.engine import admin
+from holdfast.engine.engine import Engine
 from holdfast.store import open_store
 
 SIZES = (10_000, 100_000, 1_000_000)

@@ -26,11 +26,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.journal import write_journal
 from benchmarks.spark_queue import MESSAGES, measure
-from holdfast.pipeline.build import Build
-from holdfast.pipeline.lake import Lake
-from holdfast.pipeline.reconcile import reconcile
-from holdfast.pipeline.session import Where, open_session
-from holdfast.pipeline.stages import Stages
+from holdfast.pipeline.build.build import Build
+from holdfast.pipeline.jobs.reconcile import reconcile
+from holdfast.pipeline.lake.lake import Lake
+from holdfast.pipeline.spark.session import Where, open_session
+from holdfast.pipeline.spark.stages import Stages
 
 EVENTS = 1_000_000
 ROUNDS = 3

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.fronts import server
 from holdfast.client import SyncClient
-from holdfast.pipeline.session import open_session
+from holdfast.pipeline.spark.session import open_session
 
 PAYLOAD_BYTES = 200
 ROUNDS = 2

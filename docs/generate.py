@@ -24,7 +24,7 @@ from holdfast.config import all_fields
 from holdfast.config.fields import sections
 from holdfast.core import states
 from holdfast.errors import all_errors
-from holdfast.pipeline.tables import TABLES
+from holdfast.pipeline.lake.tables import TABLES
 
 DOCS = Path(__file__).parent
 
@@ -109,7 +109,7 @@ def life_of_a_delivery() -> str:
 
 
 def lake() -> str:
-    """Every table of the lake and its columns, from `holdfast.pipeline.tables`."""
+    """Every table of the lake and its columns, from `holdfast.pipeline.lake.tables`."""
     lines = [
         "# The lake",
         "",

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.http_api import metrics as series
-from holdfast.http_api.app import ROUTES
-from holdfast.http_api.descriptions import (
+from holdfast.http_api.endpoints import metrics as series
+from holdfast.http_api.openapi.descriptions import (
     PARAMETERS,
     REQUEST_HEADERS,
     components,
@@ -16,7 +15,8 @@ from holdfast.http_api.descriptions import (
     schema_of,
     type_of,
 )
-from holdfast.http_api.routes import Endpoint, Right
+from holdfast.http_api.openapi.routes import Endpoint, Right
+from holdfast.http_api.server.app import ROUTES
 from holdfast.mqtt.net import meter as mqtt
 
 RIGHTS = {

@@ -22,24 +22,24 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from holdfast.broker import admin
-from holdfast.broker.engine import Engine
-from holdfast.broker.export import Exporter, removal_ops
-from holdfast.broker.snapshot import take
+from holdfast.broker.export.exporter import Exporter, removal_ops
+from holdfast.broker.snapshot_dump import take
 from holdfast.client import SyncClient
 from holdfast.core.commands import Draft, Settlement, Verb
 from holdfast.core.records import Extra
-from holdfast.pipeline.build import Build
-from holdfast.pipeline.history import history
-from holdfast.pipeline.lake import Lake
-from holdfast.pipeline.reconcile import reconcile
-from holdfast.pipeline.redrive import plan, redrive
-from holdfast.pipeline.report import report
-from holdfast.pipeline.report_page import page
-from holdfast.pipeline.runs import Run
-from holdfast.pipeline.session import Where, open_session
-from holdfast.pipeline.stages import Stages
-from holdfast.pipeline.triage import Cluster, triage
+from holdfast.engine import admin
+from holdfast.engine.engine import Engine
+from holdfast.pipeline.build.build import Build
+from holdfast.pipeline.jobs.history import history
+from holdfast.pipeline.jobs.reconcile import reconcile
+from holdfast.pipeline.jobs.redrive import plan, redrive
+from holdfast.pipeline.jobs.report import report
+from holdfast.pipeline.jobs.report_page import page
+from holdfast.pipeline.jobs.triage import Cluster, triage
+from holdfast.pipeline.lake.job_runs import Run
+from holdfast.pipeline.lake.lake import Lake
+from holdfast.pipeline.spark.session import Where, open_session
+from holdfast.pipeline.spark.stages import Stages
 from holdfast.store import open_store
 from holdfast.store.contract import Store
 from holdfast.units import MINUTE, SECOND, parse_instant

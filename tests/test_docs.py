@@ -9,9 +9,9 @@ import click
 import pytest
 
 from docs import generate
-from holdfast.broker.stats import GroupStats, QueueStats
 from holdfast.cli.main import main
 from holdfast.config import all_fields
+from holdfast.engine.stats import GroupStats, QueueStats
 from holdfast.errors import all_errors
 
 ROOT = Path(__file__).parent.parent

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.extras import SERVER
+from holdfast.cli.support.extras import SERVER
 from holdfast.testing import Broker
 
 ROOT = Path(__file__).parents[1]

@@ -34,7 +34,8 @@ main(["serve", *sys.argv[1:]])
 # So does a lake on a disk that no longer answers.
 LAKE_HANGS = """
 import sys, threading
-from holdfast.broker import export_worker, keeper
+from holdfast.broker.export import worker as export_worker
+from holdfast.broker.export import scheduler as keeper
 from holdfast.cli.main import main
 
 def hang(path, batches):
@@ -49,7 +50,7 @@ main(["serve", *sys.argv[1:]])
 # And one from which somebody wants to read.
 HISTORY_HANGS = """
 import sys, threading
-from holdfast.broker import look_calls
+from holdfast.broker.parts import inspection as look_calls
 from holdfast.cli.main import main
 
 def hang(*_):

@@ -27,8 +27,8 @@ from starlette.routing import BaseRoute, WebSocketRoute
 from holdfast import __version__, logs
 from holdfast.auth import exposure, tls
 from holdfast.auth.gate import Gate
+from holdfast.broker.export.pandas_free import leave_pandas_out
 from holdfast.broker.node import Node, wall_clock
-from holdfast.broker.pandas_free import leave_pandas_out
 from holdfast.config import Config
 from holdfast.errors import StoreReadOnly
 from holdfast.http_api import HttpFront

@@ -9,15 +9,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from holdfast.broker import admin
-from holdfast.broker.engine import Engine
-from holdfast.broker.export import Exported, Exporter, removal_ops
-from holdfast.broker.export_manifest import manifest_path, parse
+from holdfast.broker.export.exporter import Exported, Exporter, removal_ops
 from holdfast.core import journal
 from holdfast.core.commands import Draft, Settlement, Verb
 from holdfast.core.journal import Row
 from holdfast.core.queue import GroupKind
 from holdfast.core.records import LAST, Extra, Message, Origin, Table, journal_key, message_key, read_message
+from holdfast.engine import admin
+from holdfast.engine.engine import Engine
+from holdfast.journal.manifest import manifest_path, parse
 from holdfast.store import MemoryDisk, MemoryStore
 from holdfast.store.contract import Store
 from holdfast.units import SECOND, parse_instant

@@ -8,15 +8,15 @@ from hashlib import sha256
 
 import pytest
 
-from holdfast.broker import admin, audited_redrive
-from holdfast.broker.audited_redrive import Fate, LetterFate
-from holdfast.broker.engine import Engine
 from holdfast.broker.node import Node
 from holdfast.config.settings import RedriveSettings
 from holdfast.core.audits import ORIGINAL_PROPERTY, REDRIVE_PROPERTY, UNDONE_PROPERTY
 from holdfast.core.commands import Draft, Leased, Settlement, Verb
 from holdfast.core.effects import Op
 from holdfast.core.records import Extra, Message
+from holdfast.engine import admin, audited_redrive
+from holdfast.engine.audited_redrive import Fate, LetterFate
+from holdfast.engine.engine import Engine
 from holdfast.errors import AuditNotFound, Forbidden, InvalidArgument, MessageTooLarge, QueueNotFound
 from holdfast.store import MemoryDisk, MemoryStore
 from tests.broker.conftest import Restart

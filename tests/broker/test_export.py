@@ -15,16 +15,16 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from holdfast.broker.export import RANGE_MIN, STEPS, Exporter, removal_of, removal_ops
-from holdfast.broker.export_manifest import NO_ENTRY, TAIL_BYTES, manifest_path, parse, seal
-from holdfast.broker.export_reading import PAGE_BLOCKS, WINDOW_ROWS
-from holdfast.broker.export_segment import COLUMNS
-from holdfast.broker.export_verify import Flaw, verify
+from holdfast.broker.export.exporter import RANGE_MIN, STEPS, Exporter, removal_of, removal_ops
 from holdfast.core.commands import Verb
 from holdfast.core.effects import Until
 from holdfast.core.journal import Row
 from holdfast.core.records import Extra, Table, journal_key, message_key
 from holdfast.errors import LakeDamaged, LakeUnavailable, StoreCorrupt, StoreUnavailable
+from holdfast.journal.manifest import NO_ENTRY, TAIL_BYTES, manifest_path, parse, seal
+from holdfast.journal.reader import PAGE_BLOCKS, WINDOW_ROWS
+from holdfast.journal.segment import COLUMNS
+from holdfast.journal.verify import Flaw, verify
 from holdfast.store import FaultyStore, MemoryStore, RocksStore, open_store
 from holdfast.store.faulty import Fault, queued
 from holdfast.units import DAY, parse_instant

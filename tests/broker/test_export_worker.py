@@ -16,20 +16,22 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from holdfast.broker import export, export_worker, keeper
-from holdfast.broker.engine import Engine
-from holdfast.broker.export import Exporter
-from holdfast.broker.export_reading import BlockReader, Raw
-from holdfast.broker.export_segment import write_segment
-from holdfast.broker.export_verify import verify
-from holdfast.broker.export_worker import Converted, InProcess, InThread
-from holdfast.broker.keeper import Keeper
+from holdfast.broker.export import exporter as export
+from holdfast.broker.export import scheduler as keeper
+from holdfast.broker.export import worker as export_worker
+from holdfast.broker.export.exporter import Exporter
+from holdfast.broker.export.scheduler import Keeper
+from holdfast.broker.export.worker import Converted, InProcess, InThread
 from holdfast.broker.node import Node
 from holdfast.config import Config
 from holdfast.config.settings import JournalSettings, NodeSettings
 from holdfast.core.commands import Draft, Verb
 from holdfast.core.records import Table
+from holdfast.engine.engine import Engine
 from holdfast.errors import LakeUnavailable, StoreCorrupt
+from holdfast.journal.reader import BlockReader, Raw
+from holdfast.journal.segment import write_segment
+from holdfast.journal.verify import verify
 from holdfast.store import open_store
 from tests.broker.lake import NODE, Life
 
@@ -258,7 +260,7 @@ async def test_a_node_that_stops_does_not_wait_for_a_lake_that_hangs(
 PARENT = """
 import sys
 from pathlib import Path
-from holdfast.broker.export_worker import InProcess
+from holdfast.broker.export.worker import InProcess
 process = InProcess(60)
 process.convert(Path("unused"), 0, [])
 print(process.pid, flush=True)

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.broker import keeper
-from holdfast.broker.export_verify import verify
+from holdfast.broker.export import scheduler as keeper
 from holdfast.broker.node import Node
 from holdfast.config import Config
 from holdfast.config.settings import JournalSettings, NodeSettings
 from holdfast.core.commands import Draft
 from holdfast.errors import HoldfastError, LakeUnavailable
+from holdfast.journal.verify import verify
 from holdfast.store.memory import MemoryStore
 
 

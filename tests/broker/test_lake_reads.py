@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.broker.lake_reads import LakeReads
+from holdfast.broker.lake_reader import LakeReads
 from holdfast.config import Config
 from holdfast.config.settings import JournalSettings, NodeSettings
 from holdfast.errors import LakeUnreadable

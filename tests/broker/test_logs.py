@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from holdfast.broker import log_calls
 from holdfast.broker.node import Node
+from holdfast.broker.parts import cursors as log_calls
 from holdfast.core.commands import CursorRange, Draft
 from holdfast.core.queue import GroupKind
 from holdfast.core.records import Extra

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast.broker.assign import assign
+from holdfast.broker.dispatch.assignment import assign
 from holdfast.broker.node import Node
 from holdfast.config import Config
 from holdfast.core.commands import Draft, Leased, Settlement, Verb

@@ -7,13 +7,13 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from holdfast.broker import engine as engine_module
 from holdfast.broker.node import Node, wall_clock
 from holdfast.config.settings import LimitSettings
 from holdfast.core import shard as shard_module
 from holdfast.core.commands import Draft, Leased, Settlement, Verb
 from holdfast.core.queue import Durability, GroupKind
 from holdfast.core.records import Extra
+from holdfast.engine import engine as engine_module
 from holdfast.errors import (
     GroupExists,
     GroupNotFound,

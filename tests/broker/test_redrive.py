@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from holdfast.broker.letters import Letters
 from holdfast.broker.node import Node
-from holdfast.broker.redrive import IDS_MAX, Destination, Redriven
 from holdfast.core.commands import Draft, Leased, Settlement, Verb
 from holdfast.core.records import Extra
+from holdfast.engine.dead_letters import Letters
+from holdfast.engine.redrive import IDS_MAX, Destination, Redriven
 from holdfast.errors import InvalidArgument, QueueNotFound
 
 TASKS = ("default", "tasks")

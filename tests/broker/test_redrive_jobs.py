@@ -9,12 +9,12 @@ import pytest
 
 from holdfast.broker import node as node_module
 from holdfast.broker import redrive_jobs
-from holdfast.broker.letters import Letters
 from holdfast.broker.node import Node
-from holdfast.broker.redrive import Destination
 from holdfast.broker.redrive_jobs import Job, JobState, Wish
 from holdfast.core.commands import Draft, Settlement, Verb
 from holdfast.core.records import Table
+from holdfast.engine.dead_letters import Letters
+from holdfast.engine.redrive import Destination
 from holdfast.errors import LimitExceeded, QueueNotFound, RedriveNotFound, StoreUnavailable
 from holdfast.store import open_store
 from holdfast.store.faulty import Fault, FaultyStore

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.broker.shares import Items, Spot, shares
 from holdfast.core.records import Place
+from holdfast.engine.merge import Items, Spot, shares
 
 END = (256, 0)
 

@@ -12,11 +12,11 @@ import pytest
 import pytest_asyncio
 
 from holdfast.broker.node import Node
-from holdfast.broker.snapshot import Snapshot, read_stream
 from holdfast.config import Config
 from holdfast.config.settings import JournalSettings, NodeSettings
 from holdfast.core.commands import Draft, Settlement, Verb
 from holdfast.errors import CopyUnsupported, LimitExceeded, SnapshotFailed
+from holdfast.journal.snapshot import Snapshot, read_stream
 from holdfast.store import MemoryDisk, MemoryStore, open_store
 
 TASKS = ("default", "tasks")

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 
-from holdfast.broker.syncing import CALM, Syncer
+from holdfast.broker.commit.syncer import CALM, Syncer
 from holdfast.errors import StoreUnavailable
 from holdfast.store.memory import MemoryStore
 

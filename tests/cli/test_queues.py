@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast import wire
 from holdfast.cli.main import main
-from holdfast.cli.queue_options import FLAGS
+from holdfast.cli.support.queue_options import FLAGS
 from holdfast.config import load
 from tests.cli.conftest import Shell
 

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.client import Client, Consumer, Message, consuming
 from holdfast.errors import ShuttingDown, WrongGroupKind
-from holdfast.http_api.connection import Connection
+from holdfast.http_api.server.connection import Connection
 from holdfast.testing import Broker
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from holdfast.broker import admin
-from holdfast.broker.catalog import Queue
-from holdfast.broker.engine import Engine, Limits
 from holdfast.core.commands import Command, Draft, Leased, Settlement, Verb
 from holdfast.core.groups import LeaseGroup
 from holdfast.core.queue import GroupKind
 from holdfast.core.records import NO_EXTRA, Extra
 from holdfast.core.shard import Shard
+from holdfast.engine import admin
+from holdfast.engine.catalog import Queue
+from holdfast.engine.engine import Engine, Limits
 from holdfast.errors import HoldfastError
 from holdfast.store.memory import MemoryDisk, MemoryStore
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.columns import CELLS, RUNS, Columns
 from holdfast.core.journal import Entry, ShardName, decoded, read_block, rows, write_block
 from holdfast.core.journal import gone as given_up
 from holdfast.core.queue import JournalMode
 from holdfast.core.records import NO_EXTRA, Alike, Extra, Message, Origin
 from holdfast.core.runs import Column
 from holdfast.errors import FormatUnknown
+from holdfast.journal.columns import CELLS, RUNS, Columns
 
 NAMES = {
     1: ShardName("default", "tasks", 0, JournalMode.PAYLOAD),

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.broker import admin
 from holdfast.core import committing, effects
 from holdfast.core.commands import CursorCommit, Draft, Progress, RemoveGroup
 from holdfast.core.effects import Until
 from holdfast.core.queue import GroupKind
 from holdfast.core.records import NO_EXTRA, Extra, Origin, Table
+from holdfast.engine import admin
 from tests.core.bench import NAME, Bench
 
 EVERYTHING = b"\xff" * 32

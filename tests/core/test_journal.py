@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.columns import CELLS, RUNS, Columns
 from holdfast.core.journal import Entry, Row, ShardName, decoded, gone, read_block, rows, write_block
 from holdfast.core.queue import JournalMode
 from holdfast.core.records import NO_EXTRA, Extra, Message, Origin
 from holdfast.core.states import Journalled
 from holdfast.errors import FormatUnknown
+from holdfast.journal.columns import CELLS, RUNS, Columns
 from tests.core.strategies import messages, text, u63
 
 NAMES = {

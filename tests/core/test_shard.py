@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.broker import admin
 from holdfast.core import groups
 from holdfast.core import shard as shard_module
 from holdfast.core.commands import (
@@ -27,6 +26,7 @@ from holdfast.core.commands import (
 from holdfast.core.effects import Effects, Missing
 from holdfast.core.queue import GroupKind
 from holdfast.core.records import Table
+from holdfast.engine import admin
 from holdfast.errors import GroupNotFound, HoldfastError, LeaseLost, WrongGroupKind
 from tests.core.bench import NAME, Bench, payloads
 

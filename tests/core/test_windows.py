@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.broker import admin
 from holdfast.core import groups
 from holdfast.core.commands import Verb
 from holdfast.core.lanes import WINDOW_MAX
+from holdfast.engine import admin
 from tests.core.bench import NAME, Bench, payloads
 
 SECOND = 1_000_000

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from holdfast.broker.export_verify import verify
 from holdfast.broker.node import Node
 from holdfast.config import Config
 from holdfast.config.settings import JournalSettings, NodeSettings
 from holdfast.core.commands import Settlement
+from holdfast.journal.verify import verify
 from holdfast.store import open_store
 
 SPACE = "default"

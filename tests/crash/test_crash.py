@@ -14,9 +14,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from holdfast.broker.export_verify import verify
 from holdfast.broker.node import Node
 from holdfast.core.commands import Leased, Settlement
+from holdfast.journal.verify import verify
 from holdfast.store import open_store
 from tests.crash.killing import kill_under_load
 from tests.crash.load import GROUPS, config

@@ -26,8 +26,6 @@ from msgspec.inspect import (
     type_info,
 )
 
-from holdfast.broker import admin
-from holdfast.broker.engine import NODE_KEY, Engine, NodeRecord
 from holdfast.broker.redrive_jobs import PROGRESS, WISHES, Progress, Wish
 from holdfast.core import audits, records, transactions
 from holdfast.core.commands import Draft
@@ -36,9 +34,11 @@ from holdfast.core.journal import Block, Entry, decoded, read_block
 from holdfast.core.queue import QueueRecord
 from holdfast.core.records import NO_EXTRA, Delivery, Extra, Message, Origin, Place, State, Table
 from holdfast.core.runs import Column, Run, Series
-from holdfast.mqtt import messages as mqtt_messages
-from holdfast.mqtt import records as mqtt_records
+from holdfast.engine import admin
+from holdfast.engine.engine import NODE_KEY, Engine, NodeRecord
 from holdfast.mqtt.codec import Properties
+from holdfast.mqtt.sessions import messages as mqtt_messages
+from holdfast.mqtt.sessions import records as mqtt_records
 from holdfast.store.formats import FORMAT
 from holdfast.store.rocks import RocksStore
 from holdfast.store.rocks_tuning import FAMILY_OF

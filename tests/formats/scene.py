@@ -7,9 +7,6 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.broker import admin
-from holdfast.broker.audited_redrive import move
-from holdfast.broker.engine import NODE_KEY, Engine
 from holdfast.core.audits import read_audit, read_audited
 from holdfast.core.commands import Draft, PutState, Settlement, Verb
 from holdfast.core.journal import read_block, rows
@@ -26,6 +23,9 @@ from holdfast.core.records import (
     seq_of,
 )
 from holdfast.core.transactions import read_transaction
+from holdfast.engine import admin
+from holdfast.engine.audited_redrive import move
+from holdfast.engine.engine import NODE_KEY, Engine
 from holdfast.store.contract import Store
 from holdfast.store.rocks import RocksStore
 

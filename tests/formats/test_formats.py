@@ -14,10 +14,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.broker import admin, audited_redrive
-from holdfast.broker.engine import NODE_KEY, Engine, NodeRecord
 from holdfast.core.commands import Draft, GetStates, Leased, Settlement
 from holdfast.core.records import Extra, ShardHead, State, Table, read_shard_head
+from holdfast.engine import admin, audited_redrive
+from holdfast.engine.engine import NODE_KEY, Engine, NodeRecord
 from holdfast.errors import FormatUnknown
 from holdfast.store.rocks import RocksStore
 from tests.formats.scene import ALL, ORDERS, SECOND, START, TASKS, look, write

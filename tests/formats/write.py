@@ -11,7 +11,7 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-from holdfast.broker.engine import Engine
+from holdfast.engine.engine import Engine
 from holdfast.store.rocks import RocksStore
 from tests.formats import scene
 

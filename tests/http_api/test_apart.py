@@ -10,8 +10,8 @@ import httpx
 import pyarrow as pa
 import pytest
 
-from holdfast.http_api import groups, messages, partitions, transactions
-from holdfast.http_api.arrow import MEDIA_TYPE
+from holdfast.http_api.codecs.arrow_request import MEDIA_TYPE
+from holdfast.http_api.endpoints import groups, messages, partitions, transactions
 
 ARROW = {"accept": MEDIA_TYPE}
 FEW, MANY = 3, 1_200

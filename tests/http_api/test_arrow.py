@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from holdfast.core.commands import Bulk
-from holdfast.http_api import messages
-from holdfast.http_api.arrow import drafts_of
+from holdfast.http_api.codecs.arrow_request import drafts_of
+from holdfast.http_api.endpoints import messages
 
 MESSAGES = "/api/v1/queues/bulk/messages"
 ARROW = "application/vnd.apache.arrow.stream"

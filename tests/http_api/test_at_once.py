@@ -26,9 +26,11 @@ from holdfast.config.secret import SecretText
 from holdfast.config.settings import AuthSettings, LimitSettings, RateSettings
 from holdfast.core.commands import Draft
 from holdfast.errors import DiskFull
-from holdfast.http_api import HttpFront, at_once, heads
-from holdfast.http_api import connection as connection_module
-from holdfast.http_api.connection import Connection
+from holdfast.http_api import HttpFront
+from holdfast.http_api.server import connection as connection_module
+from holdfast.http_api.server import fast_path as at_once
+from holdfast.http_api.server import head_cache as heads
+from holdfast.http_api.server.connection import Connection
 from holdfast.store.faulty import Fault, FaultyStore
 from holdfast.store.memory import MemoryStore
 from tests.auth.rig import settings, user, write_users

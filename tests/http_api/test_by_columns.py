@@ -13,10 +13,10 @@ from holdfast import wire
 from holdfast.core.commands import Leased, Verb
 from holdfast.core.records import NO_EXTRA, Extra, Message, Origin
 from holdfast.errors import HoldfastError
-from holdfast.http_api.acks import Acks, read_acks
-from holdfast.http_api.answers import encode
-from holdfast.http_api.lots import ALIKE_MIN, ids_in_json, show_lot
-from holdfast.http_api.shapes import read_settlement, show_delivery
+from holdfast.http_api.codecs.json_acks import Acks, read_acks
+from holdfast.http_api.codecs.json_batch import ALIKE_MIN, ids_in_json, show_lot
+from holdfast.http_api.codecs.shapes import read_settlement, show_delivery
+from holdfast.http_api.server.response import encode
 
 ids = st.integers(1, (1 << 63) - 1)
 instants = st.integers(1, 4_000_000_000_000_000)

@@ -11,9 +11,9 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.auth.gate import Gate
-from holdfast.broker import look_calls
 from holdfast.broker.history import History
 from holdfast.broker.node import Node
+from holdfast.broker.parts import inspection as look_calls
 from holdfast.core.commands import Draft
 from holdfast.http_api import HttpFront
 from holdfast.store.memory import MemoryStore

@@ -17,7 +17,7 @@ from holdfast.core.commands import Draft, Settlement, Verb
 from holdfast.core.records import Extra
 from holdfast.errors import LakeUnavailable, StoreUnavailable
 from holdfast.http_api import HttpFront
-from holdfast.http_api.metrics import all_series
+from holdfast.http_api.endpoints.metrics import all_series
 from holdfast.store import open_store
 from holdfast.store.faulty import Fault, FaultyStore
 from tests.http_api.conftest import config_for, until

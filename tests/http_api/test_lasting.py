@@ -17,7 +17,8 @@ from holdfast.auth.gate import Gate
 from holdfast.auth.principal import Principal
 from holdfast.broker.node import Node
 from holdfast.core.commands import Draft, Settlement, Verb
-from holdfast.http_api import HttpFront, lasting
+from holdfast.http_api import HttpFront
+from holdfast.http_api.server import long_calls as lasting
 from holdfast.store.memory import MemoryStore
 from tests.auth.rig import settings, user, write_users
 from tests.http_api.conftest import config_for, until

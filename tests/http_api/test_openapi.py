@@ -29,9 +29,9 @@ from holdfast.config.secret import SecretText
 from holdfast.config.settings import LimitSettings
 from holdfast.errors import all_errors
 from holdfast.http_api import HttpFront
-from holdfast.http_api.app import ROUTES
-from holdfast.http_api.openapi import document
-from holdfast.http_api.routes import Right
+from holdfast.http_api.openapi.document import document
+from holdfast.http_api.openapi.routes import Right
+from holdfast.http_api.server.app import ROUTES
 from holdfast.store import open_store
 from tests.http_api.conftest import config_for
 

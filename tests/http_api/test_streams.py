@@ -15,8 +15,8 @@ from holdfast.auth.gate import Gate
 from holdfast.broker.node import Node
 from holdfast.core.commands import Draft
 from holdfast.http_api import HttpFront
-from holdfast.http_api.app import NOBODY
-from holdfast.http_api.call import ClientGone
+from holdfast.http_api.server.app import NOBODY
+from holdfast.http_api.server.request import ClientGone
 from holdfast.store import open_store
 from tests.http_api.conftest import config_for, until
 

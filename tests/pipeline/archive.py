@@ -15,9 +15,9 @@ from tempfile import TemporaryDirectory
 
 from pyspark.sql import SparkSession
 
-from holdfast.pipeline.lake import Lake
-from holdfast.pipeline.session import Where, open_session
-from holdfast.pipeline.triage import triage
+from holdfast.pipeline.jobs.triage import triage
+from holdfast.pipeline.lake.lake import Lake
+from holdfast.pipeline.spark.session import Where, open_session
 from tests.pipeline.test_build import build
 from tests.pipeline.traffic import Traffic
 

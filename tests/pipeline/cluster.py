@@ -15,7 +15,7 @@ from typing import Self, TypeVar
 import psutil
 import pyspark
 
-from holdfast.pipeline.java import java_home
+from holdfast.pipeline.spark.java import java_home
 
 HOME = Path(pyspark.__file__).parent
 WAIT_SECONDS = 200

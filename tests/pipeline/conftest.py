@@ -25,7 +25,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    from holdfast.pipeline.session import Where, open_session
+    from holdfast.pipeline.spark.session import Where, open_session
 
     session = open_session(Where(master="local[2,4]", memory=1 << 30, quick=True))
     yield session

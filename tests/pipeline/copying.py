@@ -15,7 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from holdfast.client import SyncClient
 from holdfast.client.drafts import draft
-from holdfast.pipeline.session import Where, open_session
+from holdfast.pipeline.spark.session import Where, open_session
 from tests.pipeline.faults import FaultySource
 
 BATCH = 400

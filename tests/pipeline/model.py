@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from holdfast.pipeline.tables import ENDS, MESSAGES
+from holdfast.pipeline.lake.tables import ENDS, MESSAGES
 
 Row = dict[str, Any]
 Key = tuple[int, str | None]

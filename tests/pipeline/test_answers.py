@@ -14,12 +14,12 @@ from pyspark.sql import SparkSession
 
 from holdfast.cli.main import main
 from holdfast.errors import LakeOutOfReach
-from holdfast.pipeline import java
-from holdfast.pipeline.charts import line_chart, nice, nice_count, nice_ms, show, show_ms
-from holdfast.pipeline.failures import summary
-from holdfast.pipeline.lake import Lake
-from holdfast.pipeline.session import Where, check_reach
-from holdfast.pipeline.timeline import milliseconds, percentile
+from holdfast.pipeline.build.timeline import milliseconds, percentile
+from holdfast.pipeline.jobs.charts import line_chart, nice, nice_count, nice_ms, show, show_ms
+from holdfast.pipeline.lake.lake import Lake
+from holdfast.pipeline.spark import java
+from holdfast.pipeline.spark.failures import summary
+from holdfast.pipeline.spark.session import Where, check_reach
 from tests.pipeline.model import Model, Row
 from tests.pipeline.test_build import build
 from tests.pipeline.traffic import Traffic

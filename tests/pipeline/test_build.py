@@ -10,13 +10,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from holdfast.errors import LakeBusy, LakeNotFound, SegmentUnusable, TablesDamaged
-from holdfast.pipeline.build import Build, Built
-from holdfast.pipeline.lake import Lake
-from holdfast.pipeline.messages import messages
-from holdfast.pipeline.minutes import queue_minutes
-from holdfast.pipeline.stages import Stages
-from holdfast.pipeline.tables import ENDS
-from holdfast.pipeline.upkeep import compact, retain, sweep
+from holdfast.pipeline.build.build import Build, Built
+from holdfast.pipeline.build.messages import messages
+from holdfast.pipeline.build.minutes import queue_minutes
+from holdfast.pipeline.lake.lake import Lake
+from holdfast.pipeline.lake.maintenance import compact, retain, sweep
+from holdfast.pipeline.lake.tables import ENDS
+from holdfast.pipeline.spark.stages import Stages
 from tests.pipeline.model import Key, Model, Row
 from tests.pipeline.test_fold import public
 from tests.pipeline.traffic import Traffic

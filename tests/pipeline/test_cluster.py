@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.pipeline.lake import Lake
+from holdfast.pipeline.lake.lake import Lake
 from tests.pipeline.cluster import Cluster
 from tests.pipeline.copying import copied, expected, fill
 from tests.pipeline.served import HOLDFAST, Served

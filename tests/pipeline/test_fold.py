@@ -9,11 +9,11 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from holdfast.broker.export_segment import COLUMNS
-from holdfast.pipeline.arrow import MESSAGES_SCHEMA
-from holdfast.pipeline.fold import NARROW, SCHEMA, fold
-from holdfast.pipeline.portion import CODED
-from holdfast.pipeline.tables import MESSAGES
+from holdfast.journal.segment import COLUMNS
+from holdfast.pipeline.build.fold import NARROW, SCHEMA, fold
+from holdfast.pipeline.build.fold_task import CODED
+from holdfast.pipeline.lake.arrow import MESSAGES_SCHEMA
+from holdfast.pipeline.lake.tables import MESSAGES
 from tests.pipeline.model import Key, Model, Row
 from tests.pipeline.traffic import Traffic
 

@@ -18,10 +18,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from holdfast.client import SyncClient
-from holdfast.pipeline import follow
-from holdfast.pipeline.follow import Builder, Look, Upkeep
-from holdfast.pipeline.lake import Lake
-from holdfast.pipeline.stages import Stages
+from holdfast.pipeline.build import follow
+from holdfast.pipeline.build.follow import Builder, Look, Upkeep
+from holdfast.pipeline.lake.lake import Lake
+from holdfast.pipeline.spark.stages import Stages
 from tests.pipeline.test_build import rows
 from tests.pipeline.traffic import Traffic
 

@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from holdfast.pipeline.lake import Lake
+from holdfast.pipeline.lake.lake import Lake
 from tests.pipeline.test_build import build, check, rows
 from tests.pipeline.traffic import Traffic
 
 CHILD = """
 import os, signal, sys
 from pathlib import Path
-from holdfast.pipeline.build import Build
-from holdfast.pipeline.lake import Lake
-from holdfast.pipeline.session import Where, open_session
-from holdfast.pipeline.stages import Stages
+from holdfast.pipeline.build.build import Build
+from holdfast.pipeline.lake.lake import Lake
+from holdfast.pipeline.spark.session import Where, open_session
+from holdfast.pipeline.spark.stages import Stages
 
 lake, step = Lake(Path(sys.argv[1])), sys.argv[2]
 

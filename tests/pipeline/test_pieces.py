@@ -8,9 +8,9 @@ from random import Random
 
 import pytest
 
-from holdfast.pipeline.fold import NARROW
-from holdfast.pipeline.pieces import read_pieces, read_segment, shares, write_piece
-from holdfast.pipeline.portion import CODED
+from holdfast.pipeline.build.fold import NARROW
+from holdfast.pipeline.build.fold_task import CODED
+from holdfast.pipeline.build.shuffle import read_pieces, read_segment, shares, write_piece
 from tests.pipeline.traffic import Traffic
 
 

@@ -12,16 +12,16 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
-from holdfast.broker.export_manifest import SegmentEntry, parse
-from holdfast.broker.snapshot import take
+from holdfast.broker.snapshot_dump import take
 from holdfast.cli.main import main
 from holdfast.config import Config
 from holdfast.config.settings import HttpSettings, JournalSettings, NodeSettings
 from holdfast.core.commands import Draft
 from holdfast.core.records import LAST, Table, message_key, ready_key
-from holdfast.pipeline.lake import Lake
-from holdfast.pipeline.reconcile import Proof, reconcile
-from holdfast.pipeline.stages import Stages
+from holdfast.journal.manifest import SegmentEntry, parse
+from holdfast.pipeline.jobs.reconcile import Proof, reconcile
+from holdfast.pipeline.lake.lake import Lake
+from holdfast.pipeline.spark.stages import Stages
 from holdfast.testing import Broker
 from tests.broker.lake import NODE, TASKS
 from tests.pipeline.traffic import Traffic

@@ -22,11 +22,11 @@ from holdfast.cli.main import main
 from holdfast.client import SyncClient
 from holdfast.config import Config
 from holdfast.config.settings import HttpSettings, JournalSettings, NodeSettings
-from holdfast.pipeline.changes import Unchangeable, put
-from holdfast.pipeline.fields import rewritten
-from holdfast.pipeline.lake import Lake
-from holdfast.pipeline.redrive import Mover, choose
-from holdfast.pipeline.runs import Run, Runs
+from holdfast.pipeline.jobs.payload_changes import Unchangeable, put
+from holdfast.pipeline.jobs.payload_fields import rewritten
+from holdfast.pipeline.jobs.redrive import Mover, choose
+from holdfast.pipeline.lake.job_runs import Run, Runs
+from holdfast.pipeline.lake.lake import Lake
 from holdfast.testing import Broker
 from tests.pipeline.test_build import build, rows
 
@@ -249,9 +249,9 @@ CHILD = """
 import os, signal, sys
 from pathlib import Path
 from holdfast.client import SyncClient
-from holdfast.pipeline import redrive
-from holdfast.pipeline.redrive import Mover
-from holdfast.pipeline.runs import Run, Runs
+from holdfast.pipeline.jobs import redrive
+from holdfast.pipeline.jobs.redrive import Mover
+from holdfast.pipeline.lake.job_runs import Run, Runs
 
 redrive.LETTERS_A_REQUEST = 3
 runs = Runs(Path(sys.argv[2]))

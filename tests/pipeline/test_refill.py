@@ -23,10 +23,10 @@ from holdfast.client import SyncClient
 from holdfast.config import Config
 from holdfast.config.settings import HttpSettings, JournalSettings, NodeSettings
 from holdfast.errors import InvalidArgument
-from holdfast.pipeline.lake import Lake
-from holdfast.pipeline.refill import read_source, rows_to_load
-from holdfast.pipeline.replay import Player, Slice, slices
-from holdfast.pipeline.runs import Run, Runs
+from holdfast.pipeline.jobs.load import read_source, rows_to_load
+from holdfast.pipeline.jobs.replay import Player, Slice, slices
+from holdfast.pipeline.lake.job_runs import Run, Runs
+from holdfast.pipeline.lake.lake import Lake
 from holdfast.testing import Broker
 from tests.pipeline.test_build import build
 
@@ -198,8 +198,8 @@ CHILD = """
 import os, signal, sys
 from pathlib import Path
 from holdfast.client import SyncClient
-from holdfast.pipeline.replay import Player
-from holdfast.pipeline.runs import Runs
+from holdfast.pipeline.jobs.replay import Player
+from holdfast.pipeline.lake.job_runs import Runs
 from tests.pipeline.test_refill import rows
 
 runs = Runs(Path(sys.argv[2]))
@@ -224,14 +224,14 @@ def test_a_replay_that_is_killed_goes_on_under_its_id_and_stores_nothing_twice(t
         runs = Runs(tmp_path)
         run = Run(id="r", job="replay", began_at=datetime.now(UTC), queue="past", to="now", speed=1_000.0, chosen=8)
         runs.begin(run, chosen(8))
-        monkey = ["-c", "import holdfast.pipeline.replay as r; r.SLICE_SECONDS = 0.0005\n" + CHILD]
+        monkey = ["-c", "import holdfast.pipeline.jobs.replay as r; r.SLICE_SECONDS = 0.0005\n" + CHILD]
         killed = subprocess.run([sys.executable, *monkey, broker.url, tmp_path], check=False, timeout=60)
         assert killed.returncode == -signal.SIGKILL
         assert runs.get("r").slices_done == 2
         stored = [json.loads(message.body())["n"] for message in client.browse("now")]
         assert stored == [0, 1, 2], "the third slice is there, and the record does not know"
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("holdfast.pipeline.replay.SLICE_SECONDS", 0.0005)
+            patch.setattr("holdfast.pipeline.jobs.replay.SLICE_SECONDS", 0.0005)
             done = Player(client, runs, runs.get("r")).play(rows(8))
         assert (done.moved, done.state, done.slices_done) == (8, "done", 8)
         found = list(client.browse("now"))

@@ -6,10 +6,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from holdfast.broker import admin
 from holdfast.core.commands import Draft, Settlement, Verb
 from holdfast.core.queue import GroupKind
 from holdfast.core.records import Extra
+from holdfast.engine import admin
 from holdfast.errors import HoldfastError
 from holdfast.units import MINUTE, SECOND
 from tests.broker.lake import TASKS, Life

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from holdfast.broker import admin
 from holdfast.core.commands import Bulk, Draft, PutState, Settlement, Verb
 from holdfast.core.queue import GroupKind
 from holdfast.core.records import NO_EXTRA, Extra, Origin, State
 from holdfast.core.runs import Column
+from holdfast.engine import admin
 from holdfast.errors import LeaseLost, MessageNotFound, MessageNotWaiting, StateChanged
 from tests.simulation.machine import NAMESPACE, Machine
 from tests.simulation.mail import Is, Queue, must, state_of

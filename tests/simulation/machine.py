@@ -11,12 +11,12 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-from holdfast.broker.catalog import Queue as BrokerQueue
-from holdfast.broker.engine import Engine, Limits
 from holdfast.core.commands import Command, Enqueue, Enqueued, Publish, Tick
 from holdfast.core.effects import Doomed
 from holdfast.core.queue import dead_queue_of
 from holdfast.core.shard import Shard
+from holdfast.engine.catalog import Queue as BrokerQueue
+from holdfast.engine.engine import Engine, Limits
 from holdfast.errors import StoreUnavailable
 from holdfast.store.contract import Store
 from holdfast.store.faulty import FaultyStore, scattered

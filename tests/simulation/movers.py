@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from holdfast.broker.letters import Letters
-from holdfast.broker.redrive import Destination, Redriven, redrive
 from holdfast.core.commands import Draft, Enqueued
 from holdfast.core.records import Extra, Origin
 from holdfast.core.workflow import shown
+from holdfast.engine.dead_letters import Letters
+from holdfast.engine.redrive import Destination, Redriven, redrive
 from holdfast.errors import GroupNotFound, HoldfastError, InvalidArgument, QueueNotFound, WrongGroupKind
 from tests.simulation.machine import NAMESPACE
 from tests.simulation.mail import Mail, Queue, must

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from holdfast.broker import admin
 from holdfast.core.commands import CursorRange, Standing
+from holdfast.engine import admin
 from holdfast.errors import CursorOutOfRange
 from tests.simulation.machine import NAMESPACE, Machine
 from tests.simulation.mail import Group, Is, Mail, Queue, must

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from holdfast.broker.engine import Engine
 from holdfast.core.effects import Op
 from holdfast.core.journal import Row, gone, read_block, rows
 from holdfast.core.records import Message, Table, message_key, read_message, seq_of
 from holdfast.core.states import ENDED, TRANSITIONS, Journalled, State
+from holdfast.engine.engine import Engine
 from holdfast.store.contract import Store
 from tests.simulation.mail import must
 from tests.simulation.model import Model

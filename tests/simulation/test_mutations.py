@@ -7,10 +7,6 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from holdfast.broker import engine as engine_module
-from holdfast.broker import redrive
-from holdfast.broker import transactions as transactions_module
-from holdfast.broker.transactions import Open, Transactions
 from holdfast.core import admin, committing, enqueue, leasing, publishing
 from holdfast.core import shard as shard_module
 from holdfast.core.commands import Draft, RemoveGroup, Verb, Withdraw
@@ -21,6 +17,10 @@ from holdfast.core.records import Delivery, GroupHead, Listed, Place, Table, rea
 from holdfast.core.shard import Shard
 from holdfast.core.states import Reason
 from holdfast.core.transactions import Stage, Transaction
+from holdfast.engine import engine as engine_module
+from holdfast.engine import redrive
+from holdfast.engine import transactions as transactions_module
+from holdfast.engine.transactions import Open, Transactions
 from tests.simulation.mail import Violation
 from tests.simulation.run import run
 

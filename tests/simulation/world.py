@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from random import Random
 
-from holdfast.broker.transactions import TransactionLimits
 from holdfast.core import (
     admin,
     committing,
@@ -30,6 +29,7 @@ from holdfast.core import (
 from holdfast.core.ids import EPOCH_MS
 from holdfast.core.queue import DeadLetterPolicy, JournalMode, Ordering, QueueConfig, RetryPolicy
 from holdfast.core.shard import PASS_BY_MAX
+from holdfast.engine.transactions import TransactionLimits
 from holdfast.store import rocks_runs
 
 SECOND = 1_000_000

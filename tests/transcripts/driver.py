@@ -19,11 +19,6 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from holdfast.broker import admin
-from holdfast.broker.catalog import Holders, Queue
-from holdfast.broker.engine import Engine, Limits
-from holdfast.broker.letters import Letters
-from holdfast.broker.redrive import Destination, redrive
 from holdfast.core.admin import AT_ONCE
 from holdfast.core.commands import (
     Draft,
@@ -44,6 +39,11 @@ from holdfast.core.records import NO_EXTRA, Extra, Message, Origin, Table, journ
 from holdfast.core.records import State as Workflow
 from holdfast.core.states import Event, State
 from holdfast.core.transactions import Stage, Transaction
+from holdfast.engine import admin
+from holdfast.engine.catalog import Holders, Queue
+from holdfast.engine.dead_letters import Letters
+from holdfast.engine.engine import Engine, Limits
+from holdfast.engine.redrive import Destination, redrive
 from holdfast.errors import HoldfastError
 from holdfast.store.memory import MemoryDisk, MemoryStore
 from holdfast.units import format_duration, parse_duration

@@ -13,13 +13,13 @@ from typing import Any
 
 import msgspec
 
-from holdfast.broker.catalog import QueueName
-from holdfast.broker.export_manifest import segment_files
-from holdfast.broker.export_reading import BlockReader
 from holdfast.core.ids import born_at
 from holdfast.core.journal import Block, Decoded, Entry, decoded
 from holdfast.core.records import Table, message_key, read_message
 from holdfast.core.states import Journalled
+from holdfast.engine.catalog import QueueName
+from holdfast.journal.manifest import segment_files
+from holdfast.journal.reader import BlockReader
 from holdfast.store.contract import Store
 
 FILES_MAX = 2_000  # segments looked at, the oldest first: a day and a half of them

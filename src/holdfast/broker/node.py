@@ -18,34 +18,34 @@ from typing import Protocol
 import msgspec
 import structlog
 
-from holdfast.broker.admin_calls import AdminCalls
-from holdfast.broker.audits import AuditLimits
-from holdfast.broker.catalog import QueueName
-from holdfast.broker.commit import GroupCommit, Hear
-from holdfast.broker.dead_calls import DeadLetterCalls
-from holdfast.broker.dispatch import Dispatcher, Waiter, releases
-from holdfast.broker.engine import Engine, Limits
-from holdfast.broker.guard import Guard
+from holdfast.broker.commit.group_commit import GroupCommit, Hear
+from holdfast.broker.commit.guard import Guard
+from holdfast.broker.dispatch.dispatcher import Dispatcher, Waiter, releases
+from holdfast.broker.dispatch.members import GroupName
+from holdfast.broker.dispatch.replies import Replies
+from holdfast.broker.export.scheduler import Keeper
 from holdfast.broker.health import Health
-from holdfast.broker.keeper import Keeper
-from holdfast.broker.lake_reads import LakeReads
-from holdfast.broker.log_calls import LogCalls
-from holdfast.broker.look_calls import LookCalls
-from holdfast.broker.members import GroupName
+from holdfast.broker.lake_reader import LakeReads
 from holdfast.broker.meters import Meter
+from holdfast.broker.parts.cursors import LogCalls
+from holdfast.broker.parts.dead_letters import DeadLetterCalls
+from holdfast.broker.parts.inspection import LookCalls
+from holdfast.broker.parts.queues import AdminCalls
+from holdfast.broker.parts.transactions import TransactionCalls
+from holdfast.broker.parts.workflow_state import StateCalls
 from holdfast.broker.redrive_jobs import Redrives
-from holdfast.broker.replies import Replies
 from holdfast.broker.snapshots import Snapshots
-from holdfast.broker.state_calls import StateCalls
-from holdfast.broker.stats import Rates
-from holdfast.broker.transaction_calls import TransactionCalls
-from holdfast.broker.transactions import TransactionLimits
 from holdfast.broker.webhooks import Webhooks
 from holdfast.config import Config
 from holdfast.core.commands import Draft, Enqueued, Leased, Settlement, Verb, payload_bytes
 from holdfast.core.effects import Op
 from holdfast.core.groups import NEVER
 from holdfast.core.queue import Durability
+from holdfast.engine.audits import AuditLimits
+from holdfast.engine.catalog import QueueName
+from holdfast.engine.engine import Engine, Limits
+from holdfast.engine.stats import Rates
+from holdfast.engine.transactions import TransactionLimits
 from holdfast.errors import (
     DiskFull,
     Fenced,

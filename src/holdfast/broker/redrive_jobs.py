@@ -19,11 +19,11 @@ import msgspec
 import structlog
 from msgspec.structs import replace
 
-from holdfast.broker.catalog import QueueName
-from holdfast.broker.letters import Letters
-from holdfast.broker.redrive import HOME, Destination, Redriven
 from holdfast.core.effects import Op
 from holdfast.core.records import Table
+from holdfast.engine.catalog import QueueName
+from holdfast.engine.dead_letters import Letters
+from holdfast.engine.redrive import HOME, Destination, Redriven
 from holdfast.errors import HoldfastError, LimitExceeded, QueueNotFound, RedriveNotFound
 
 if TYPE_CHECKING:

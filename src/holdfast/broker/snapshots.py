@@ -55,7 +55,14 @@ class Snapshots:
         try:
             await threads.aside("holdfast-copy", self._store.copy_to, copy)
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "holdfast.broker.snapshot", str(copy), str(self._node), str(self._clock())),
+                *(
+                    sys.executable,
+                    "-m",
+                    "holdfast.broker.snapshot_dump",
+                    str(copy),
+                    str(self._node),
+                    str(self._clock()),
+                ),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,

@@ -24,8 +24,8 @@ import msgspec
 import structlog
 
 from holdfast import __version__
-from holdfast.broker.engine import Alert
 from holdfast.config import WebhookSettings
+from holdfast.engine.engine import Alert
 from holdfast.units import SECOND, format_instant
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()

@@ -23,26 +23,26 @@ from typing import Any
 import click
 
 from holdfast import __version__
-from holdfast.cli.bench import bench
-from holdfast.cli.browse import browse
-from holdfast.cli.completion import completion
-from holdfast.cli.config import config
-from holdfast.cli.connection import Connection, connection_options
-from holdfast.cli.dlq import dlq
-from holdfast.cli.doctor import doctor
-from holdfast.cli.extras import explain
-from holdfast.cli.options import give_twins
-from holdfast.cli.output import show_error
-from holdfast.cli.pipeline import pipeline
-from holdfast.cli.queue import queue
-from holdfast.cli.receive import receive
-from holdfast.cli.send import send
-from holdfast.cli.serve import serve
-from holdfast.cli.settle import ack, extend, nack, reject, release
-from holdfast.cli.token import token
-from holdfast.cli.top import top
-from holdfast.cli.user import user
-from holdfast.cli.worker import worker
+from holdfast.cli.commands.bench import bench
+from holdfast.cli.commands.browse import browse
+from holdfast.cli.commands.completion import completion
+from holdfast.cli.commands.config import config
+from holdfast.cli.commands.dlq import dlq
+from holdfast.cli.commands.doctor import doctor
+from holdfast.cli.commands.pipeline import pipeline
+from holdfast.cli.commands.queue import queue
+from holdfast.cli.commands.receive import receive
+from holdfast.cli.commands.send import send
+from holdfast.cli.commands.serve import serve
+from holdfast.cli.commands.settle import ack, extend, nack, reject, release
+from holdfast.cli.commands.token import token
+from holdfast.cli.commands.top import top
+from holdfast.cli.commands.user import user
+from holdfast.cli.commands.worker import worker
+from holdfast.cli.support.connection import Connection, connection_options
+from holdfast.cli.support.extras import explain
+from holdfast.cli.support.options import give_twins
+from holdfast.cli.support.output import show_error
 from holdfast.errors import ConfigUnreadable, HoldfastError, InvalidConfig, InvalidName, OutputUnwritable
 
 EXIT_FAILED = 1

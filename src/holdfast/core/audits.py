@@ -8,7 +8,7 @@ is asked for. What is known of each letter also lets the redrive be undone, as f
     AUDITED  number letter                     Audited: what became of one letter
 
 The records are written in the same batch as the move that they tell of. This module is the records alone;
-broker/audits.py has them and moves letters.
+engine/audits.py has them and moves letters.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A *row* is one event of one message, the unit the outside sees; it has an lsn, gapless per node. An *entry* may stand
 for many rows (a batch that was enqueued, leased or acked together), because writing one record a message would cost as
 much as the change. A *block* is all entries of one commit, one record in the store. `rows` turns a block back into
-rows; core/columns.py does the same for the exporter, by columns.
+rows; journal/columns.py does the same for the exporter, by columns.
 
 An `enqueued` entry holds no payload: it refers to the MESSAGES records, which therefore stay until the block is
 exported. The GONE entry names those that may go with it. Blocks are numbered, because a block of only GONE entries has

@@ -28,7 +28,7 @@ id, or, if it was delayed, a number that was taken like an id when it fell due. 
     AUDITS, AUDITED                             redrives under an id, and their letters    core/audits.py
     RUNS, MESSAGE_RUNS, READY_RUNS              the store's own: how it keeps runs of records    store/rocks_runs.py
 
-    MQTT_SESSIONS       namespace NUL client              a persistent session and its will     mqtt/records.py
+    MQTT_SESSIONS       namespace NUL client              a persistent session and its will     mqtt/sessions/records.py
     MQTT_SUBSCRIPTIONS  namespace NUL client NUL filter   its subscriptions
     MQTT_OUTGOING       namespace NUL client NUL order    messages queued or in flight towards it
     MQTT_INCOMING       namespace NUL client NUL id       QoS 2 packet identifiers it has not released yet

@@ -16,7 +16,7 @@ forward. So a transaction that fits one step becomes visible at once everywhere,
     STAGED        number shard lot block       block of messages, in the order in which they were staged
     ENDS          end number                   key of a remembered transaction: when it may be forgotten
 
-This module is the records and what can be said of them alone. broker/transactions.py has them open and moves messages.
+This module is the records and what can be said of them alone. engine/transactions.py has them open and moves messages.
 """
 
 from __future__ import annotations

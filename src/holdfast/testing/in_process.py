@@ -15,7 +15,7 @@ _CONNECTION: dict[str, Any] = {
     "answer": lambda *_: False,  # no wire to write to past ASGI
     "abort": lambda: None,
 }
-"""What the front is told by its own connections (see `holdfast.http_api.connection`)."""
+"""What the front is told by its own connections (see `holdfast.http_api.server.connection`)."""
 
 
 def in_process(front: HttpFront) -> httpx.AsyncBaseTransport:

@@ -14,10 +14,10 @@ from msgspec.structs import replace
 
 from holdfast.auth.gate import Gate
 from holdfast.broker.node import Node, wall_clock
-from holdfast.broker.stats import GroupStats
 from holdfast.broker.webhooks import Webhooks
 from holdfast.config import Config
 from holdfast.config.settings import HttpSettings, JournalSettings, MqttSettings, NodeSettings
+from holdfast.engine.stats import GroupStats
 from holdfast.http_api import HttpFront
 from holdfast.mqtt.codec import (
     V5,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.broker import members
+from holdfast.broker.dispatch import members
 from holdfast.config.settings import QueueSettings
 from holdfast.errors import StoreUnavailable
 from holdfast.mqtt.codec import V5, V311

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from holdfast.http_api.metrics import described
+from holdfast.http_api.endpoints.metrics import described
 from holdfast.mqtt.codec import V5, V311, Packet, PingReq, PubAck, Publish, PubRel, encode
 from holdfast.mqtt.net.meter import KINDS, SERIES, Traffic
 from tests.mqtt.queues.rig import Server

@@ -24,11 +24,11 @@ from holdfast.mqtt.codec import (
     Will,
     encode,
 )
-from holdfast.mqtt.connection import Connection
-from holdfast.mqtt.hub import Hub
-from holdfast.mqtt.seams import Access, AllowAll, Bridge
-from holdfast.mqtt.settings import SECOND_US, MqttSettings
-from holdfast.mqtt.turns import Output, Turn
+from holdfast.mqtt.sessions.connection import Connection
+from holdfast.mqtt.sessions.hub import Hub
+from holdfast.mqtt.sessions.outbox import Output, Turn
+from holdfast.mqtt.sessions.ports import Access, AllowAll, Bridge
+from holdfast.mqtt.sessions.settings import SECOND_US, MqttSettings
 from holdfast.store.memory import MemoryDisk, MemoryStore
 
 MQTT_TABLES = [table for table in Table if table.name.startswith("MQTT_")]

@@ -22,12 +22,12 @@ from holdfast.mqtt.codec import (
     Will,
     encode,
 )
-from holdfast.mqtt.connection import Connection
-from holdfast.mqtt.hub import Hub
-from holdfast.mqtt.messages import Message
-from holdfast.mqtt.seams import Granted, Refusal, Run
-from holdfast.mqtt.session import Session, Subscriber, Terms
-from holdfast.mqtt.settings import MqttSettings
+from holdfast.mqtt.sessions.connection import Connection
+from holdfast.mqtt.sessions.hub import Hub
+from holdfast.mqtt.sessions.messages import Message
+from holdfast.mqtt.sessions.ports import Granted, Refusal, Run
+from holdfast.mqtt.sessions.session import Session, Subscriber, Terms
+from holdfast.mqtt.sessions.settings import MqttSettings
 from tests.mqtt.session.rig import Rig, code_of, payloads
 
 BOTH = pytest.mark.parametrize("version", [V311, V5])
@@ -275,7 +275,7 @@ def test_the_broker_can_publish_itself_and_namespaces_do_not_meet() -> None:
 
 
 def test_many_topics_fill_the_plans_only_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.mqtt.spaces.MATCHES_CACHED_MAX", 2)
+    monkeypatch.setattr("holdfast.mqtt.sessions.namespaces.MATCHES_CACHED_MAX", 2)
     rig = Rig()
     client = rig.connect("c")
     client.subscribe("#")

@@ -7,9 +7,9 @@ from collections import deque
 import pytest
 
 from holdfast.mqtt.codec import V5, V311, ConnAck, Connect, Packet, PubAck, PubComp, Publish, PubRec, SubAck, reasons
-from holdfast.mqtt.connection import Connection
-from holdfast.mqtt.seams import AllowAll
-from holdfast.mqtt.settings import MqttSettings
+from holdfast.mqtt.sessions.connection import Connection
+from holdfast.mqtt.sessions.ports import AllowAll
+from holdfast.mqtt.sessions.settings import MqttSettings
 from tests.mqtt.session.rig import Client, Rig
 
 
@@ -254,7 +254,7 @@ def test_expired_messages_are_not_shown_and_size_is_limited() -> None:
 
 
 def test_what_is_remembered_of_topics_is_bounded_by_subscribers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.mqtt.spaces.SUBSCRIBERS_CACHED_MAX", 10)
+    monkeypatch.setattr("holdfast.mqtt.sessions.namespaces.SUBSCRIBERS_CACHED_MAX", 10)
     rig = Rig()
     clients = [rig.connect(f"c{number}") for number in range(4)]
     for client in clients:

@@ -14,7 +14,7 @@ from holdfast.mqtt.codec import (
     UnsubAck,
     Unsubscribe,
 )
-from holdfast.mqtt.settings import MqttSettings
+from holdfast.mqtt.sessions.settings import MqttSettings
 from tests.mqtt.session.rig import Guard, Rig, code_of, payloads
 
 BOTH = pytest.mark.parametrize("version", [V311, V5])

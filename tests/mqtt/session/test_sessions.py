@@ -18,8 +18,8 @@ from holdfast.mqtt.codec import (
     Publish,
     Will,
 )
-from holdfast.mqtt.seams import AllowAll, Run
-from holdfast.mqtt.settings import NEVER, MqttSettings
+from holdfast.mqtt.sessions.ports import AllowAll, Run
+from holdfast.mqtt.sessions.settings import NEVER, MqttSettings
 from tests.mqtt.session.rig import Rig
 
 BOTH = pytest.mark.parametrize("version", [V311, V5])

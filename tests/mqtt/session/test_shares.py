@@ -12,7 +12,7 @@ from holdfast.mqtt.codec import (
     PubAck,
     Unsubscribe,
 )
-from holdfast.mqtt.settings import MqttSettings
+from holdfast.mqtt.sessions.settings import MqttSettings
 from tests.mqtt.session.rig import Client, Rig, code_of, payloads
 
 BOTH = pytest.mark.parametrize("version", [V311, V5])

@@ -12,7 +12,7 @@ import random
 import pytest
 
 from holdfast.mqtt.codec import V5, V311, Disconnect, Packet, Properties, PubAck, PubComp, Publish, PubRec, PubRel, Will
-from holdfast.mqtt.settings import NEVER, MqttSettings
+from holdfast.mqtt.sessions.settings import NEVER, MqttSettings
 from tests.mqtt.session.rig import Client, Rig
 
 SEEDS = 60

@@ -18,9 +18,9 @@ from holdfast.config import Config
 from holdfast.config.settings import HttpSettings, JournalSettings, MqttSettings, NodeSettings
 from holdfast.http_api import HttpFront
 from holdfast.mqtt.codec import V5, Connect, Properties, Will
-from holdfast.mqtt.hub import Hub
 from holdfast.mqtt.net import MqttFront
-from holdfast.mqtt.session import Session
+from holdfast.mqtt.sessions.hub import Hub
+from holdfast.mqtt.sessions.session import Session
 from holdfast.store.contract import Store
 from holdfast.store.memory import MemoryDisk, MemoryStore
 from holdfast.units import SECOND

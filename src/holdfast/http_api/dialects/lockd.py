@@ -17,11 +17,11 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.auth.principal import Action
-from holdfast.broker.catalog import QueueName
-from holdfast.broker.dispatch import releases
+from holdfast.broker.dispatch.dispatcher import releases
 from holdfast.core.commands import NO_ID, Draft, Leased, Settlement, Verb
 from holdfast.core.queue import QueueConfig, check_name
 from holdfast.core.records import Extra
+from holdfast.engine.catalog import QueueName
 from holdfast.errors import (
     Forbidden,
     HoldfastError,
@@ -37,8 +37,9 @@ from holdfast.errors import (
     RequestTooLarge,
     StateChanged,
 )
-from holdfast.http_api.answers import EVENTS, RETRY_AFTER_SECONDS, Answer, Header, answer, encode
-from holdfast.http_api.call import Call, decode, read_id
+from holdfast.http_api.codecs.multipart import Limits, boundary_of, read_parts
+from holdfast.http_api.codecs.raw_body import META_BYTES_MAX, OCTETS
+from holdfast.http_api.codecs.shapes import read_consumer
 from holdfast.http_api.dialects.lockd_shapes import (
     LockdAcked,
     LockdDequeue,
@@ -56,11 +57,10 @@ from holdfast.http_api.dialects.lockd_shapes import (
     LockdStats,
     LockdWatched,
 )
-from holdfast.http_api.multipart import Limits, boundary_of, read_parts
-from holdfast.http_api.payloads import META_BYTES_MAX, OCTETS
-from holdfast.http_api.routes import Handler, Refusals, Right, Routes
-from holdfast.http_api.shapes import read_consumer
-from holdfast.http_api.streams import NO_BUFFERING, Stream, StreamQuery, open_stream
+from holdfast.http_api.endpoints.streams import NO_BUFFERING, Stream, StreamQuery, open_stream
+from holdfast.http_api.openapi.routes import Handler, Refusals, Right, Routes
+from holdfast.http_api.server.request import Call, decode, read_id
+from holdfast.http_api.server.response import EVENTS, RETRY_AFTER_SECONDS, Answer, Header, answer, encode
 from holdfast.units import SECOND
 
 PROTOCOL: Final = "lockd"

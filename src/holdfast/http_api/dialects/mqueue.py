@@ -13,10 +13,10 @@ from typing import Annotated
 import msgspec
 
 from holdfast.auth.principal import Action
-from holdfast.broker.catalog import QueueName
 from holdfast.core.commands import Draft, Settlement, Verb
 from holdfast.core.queue import PRIORITY_DEFAULT, check_name
 from holdfast.core.records import NO_EXTRA, Extra
+from holdfast.engine.catalog import QueueName
 from holdfast.errors import (
     Forbidden,
     HoldfastError,
@@ -28,9 +28,9 @@ from holdfast.errors import (
     QueueNotFound,
     RequestTooLarge,
 )
-from holdfast.http_api.answers import Answer, answer
-from holdfast.http_api.call import Call, instant
-from holdfast.http_api.routes import Right, Routes
+from holdfast.http_api.openapi.routes import Right, Routes
+from holdfast.http_api.server.request import Call, instant
+from holdfast.http_api.server.response import Answer, answer
 from holdfast.units import format_instant
 
 ROUTES = Routes("MQueue")

@@ -28,8 +28,6 @@ from holdfast.config.kinds import split_address
 from holdfast.core.effects import Op
 from holdfast.errors import AddressUnavailable, HoldfastError, InvalidConfig, QueueNotFound, Unauthenticated
 from holdfast.mqtt.codec import Connect, Decoder, Packet, Properties, ProtocolError, Publish, encode, reasons
-from holdfast.mqtt.connection import Connection
-from holdfast.mqtt.hub import Hub
 from holdfast.mqtt.net.link import Link
 from holdfast.mqtt.net.meter import Traffic
 from holdfast.mqtt.net.releases import Releases
@@ -37,8 +35,10 @@ from holdfast.mqtt.net.rights import Rights, audited
 from holdfast.mqtt.net.trickle import Trickle
 from holdfast.mqtt.net.websocket import Endpoint
 from holdfast.mqtt.queues.bridge import QueueBridge
-from holdfast.mqtt.settings import MqttSettings
-from holdfast.mqtt.turns import Output, Turn
+from holdfast.mqtt.sessions.connection import Connection
+from holdfast.mqtt.sessions.hub import Hub
+from holdfast.mqtt.sessions.outbox import Output, Turn
+from holdfast.mqtt.sessions.settings import MqttSettings
 from holdfast.units import SECOND
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()

@@ -13,7 +13,7 @@ from typing import Final, Protocol, cast
 from holdfast.auth import tls
 from holdfast.auth.principal import Principal
 from holdfast.mqtt.codec import Connect, Decoder, Packet, ProtocolError
-from holdfast.mqtt.connection import Connection
+from holdfast.mqtt.sessions.connection import Connection
 
 LINGER_SECONDS: Final = 5.0
 """How long a closed connection may take to send what is left, and its client to close it too, before it is cut."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from holdfast.broker.meters import Reading, Series
 from holdfast.mqtt.codec import Packet
-from holdfast.mqtt.hub import Hub
+from holdfast.mqtt.sessions.hub import Hub
 
 KINDS = (
     *("", "CONNECT", "CONNACK", "PUBLISH", "PUBACK", "PUBREC", "PUBREL", "PUBCOMP", "SUBSCRIBE", "SUBACK"),

@@ -10,9 +10,9 @@ from holdfast.auth.gate import Gate
 from holdfast.auth.principal import Action, Principal
 from holdfast.errors import Forbidden, HoldfastError, RateLimited
 from holdfast.mqtt.codec import reasons
-from holdfast.mqtt.connection import Connection
 from holdfast.mqtt.queues import names
 from holdfast.mqtt.queues.names import Deed
+from holdfast.mqtt.sessions.connection import Connection
 from holdfast.mqtt.topics import split_share
 
 _ACTIONS: Final = {

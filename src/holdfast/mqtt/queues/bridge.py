@@ -21,16 +21,16 @@ from holdfast.broker.node import Node
 from holdfast.core.commands import Draft, Settlement, Verb
 from holdfast.errors import GroupNotFound, HoldfastError, InvalidArgument, LeaseLost
 from holdfast.mqtt.codec import NO_PROPERTIES, V5, Properties, PubAck, Publish, Subscription, Will, reasons
-from holdfast.mqtt.connection import Connection
-from holdfast.mqtt.hub import Hub
 from holdfast.mqtt.queues import names
 from holdfast.mqtt.queues.captures import Captures
 from holdfast.mqtt.queues.consumers import Consumer, Feed, QueueName, Ticket
 from holdfast.mqtt.queues.drafts import to_draft
 from holdfast.mqtt.queues.names import Deed, Route
 from holdfast.mqtt.queues.settling import Wish, wishes
-from holdfast.mqtt.seams import Granted, Refusal, Run
-from holdfast.mqtt.session import Session, Subscriber, Terms
+from holdfast.mqtt.sessions.connection import Connection
+from holdfast.mqtt.sessions.hub import Hub
+from holdfast.mqtt.sessions.ports import Granted, Refusal, Run
+from holdfast.mqtt.sessions.session import Session, Subscriber, Terms
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.broker.engine import Engine
 from holdfast.broker.node import Node
+from holdfast.engine.engine import Engine
 from holdfast.mqtt.topics import SubscriptionTrie
 
 QueueName = tuple[str, str]

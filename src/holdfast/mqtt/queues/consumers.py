@@ -17,9 +17,9 @@ from msgspec.structs import replace
 
 from holdfast.core.commands import Leased, Settlement, Verb
 from holdfast.mqtt.codec import PACKET_BYTES_MAX
-from holdfast.mqtt.connection import Connection
 from holdfast.mqtt.queues.deliveries import Form
-from holdfast.mqtt.session import Session, Subscriber, Terms
+from holdfast.mqtt.sessions.connection import Connection
+from holdfast.mqtt.sessions.session import Session, Subscriber, Terms
 
 QueueName = tuple[str, str]
 

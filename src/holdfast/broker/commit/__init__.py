@@ -1,0 +1,1 @@
+"""Group commit: one batch a turn, one sync for many batches."""

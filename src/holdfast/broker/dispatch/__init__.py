@@ -1,0 +1,1 @@
+"""Who gets what becomes ready: long polls, push members, replies."""

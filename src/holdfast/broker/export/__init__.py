@@ -1,0 +1,1 @@
+"""The journal leaves the store as Parquet segments."""

@@ -1,0 +1,464 @@
+"""The exporter: journal blocks leave the store as Parquet segments, none lost and none twice, whenever it dies.
+
+    store      sync, so that nothing gets into the lake that a power cut could still take out of the store
+    segment    written aside and synced (export_worker.py), renamed into its place, the place synced
+    manifest   an entry appended and synced: from here on the rows are in the lake
+    store      the caller deletes the blocks, and the messages that only they still needed (`removal_ops`)
+
+A crash before the manifest's entry leaves a file that no entry names: `recover` removes it and the blocks, which are
+still in the store, are exported again. A crash after it leaves blocks in the store that are in the lake already:
+`export` and `gone_of` give what to delete for them, and write nothing.
+
+Everything here is synchronous, for one worker thread; only reads of the store come from it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from holdfast.broker.export.worker import Converted, Converter, InThread, neighbours
+from holdfast.core.effects import Op, Until
+from holdfast.core.records import Table, journal_key, message_key
+from holdfast.errors import LakeDamaged, LakeUnavailable, StoreCorrupt
+from holdfast.journal.manifest import Manifest, SegmentEntry, manifest_path, segment_files, segment_name
+from holdfast.journal.reader import BlockReader, Raw
+from holdfast.journal.segment import SCHEMA, sync
+from holdfast.store.contract import Store
+from holdfast.units import DAY, format_instant
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+STEPS = (
+    "planned",
+    "store synced",
+    "segment written",
+    "segment placed",
+    "place synced",
+    "entry written",
+    "entry synced",
+)
+"""What an export does, in order; a test dies after each."""
+
+# Fewer neighbours than this are deleted one by one: a range costs RocksDB more than a few keys, at every later read.
+RANGE_MIN = 8
+
+FEW_ROWS = 10_000
+"""Fewer than this are converted in the exporter's own thread: it takes less than to hand them to a process."""
+
+Gone = dict[int, list[int]]
+"""Message records that blocks give up: by shard, sequences."""
+
+
+class Position(msgspec.Struct, frozen=True):
+    """How far the lake has come, and the hash that the next manifest entry will carry."""
+
+    last_block: int
+    last_lsn: int
+    head: str
+
+
+class Exported(msgspec.Struct, frozen=True, kw_only=True):
+    """Blocks that are in the lake (or need not be: they have no rows), and what may leave the store for that."""
+
+    first_block: int
+    last_block: int
+    last_lsn: int
+    rows: int
+    size_bytes: int
+    removal: list[Op]
+    """Deletes the blocks from the store, and the messages they give up. The blocks go last, so that this may be written
+    in pieces, in this order."""
+    segment: str | None = None
+
+
+class _Plan(msgspec.Struct):
+    """Which blocks the next segment takes, as far as they have been looked at."""
+
+    after_block: int
+    last_block: int
+    rows: int = 0
+    size_bytes: int = 0
+    day: int = 0
+    full: bool = False
+    value: bytes = b""  # the record of the last block
+
+
+def removal_ops(exported: Exported) -> list[Op]:
+    """What is to be deleted now; worked out on the exporter's thread."""
+    return exported.removal
+
+
+def removal_of(first_block: int, last_block: int, gone: Gone) -> list[Op]:
+    """Deletes blocks, and before them the messages they give up, neighbours as one range."""
+    stretches = [(shard, *one) for shard, found in sorted(gone.items()) for one in neighbours(sorted(found))]
+    return _removal(first_block, last_block, stretches)
+
+
+def _removal(first_block: int, last_block: int, gone: list[tuple[int, int, int]]) -> list[Op]:
+    ops: list[Op] = []
+    for shard, first, last in gone:
+        if last - first + 1 >= RANGE_MIN:
+            ops.append((Table.MESSAGES, message_key(shard, first), Until(message_key(shard, last + 1))))
+        else:
+            ops += [(Table.MESSAGES, message_key(shard, seq), None) for seq in range(first, last + 1)]
+    ops.append((Table.JOURNAL, journal_key(first_block), Until(journal_key(last_block + 1))))
+    return ops
+
+
+def _wall_clock() -> int:
+    return time.time_ns() // 1000
+
+
+def _pass(_step: str) -> None:
+    """Tests die here."""
+
+
+def _never(_seconds: float) -> None:
+    """Nobody is in the way."""
+
+
+class _Windows:
+    """The windows of some blocks, read anew each time they are gone through. `go_on` raises if nobody wants them;
+    `rest` is told between two of them how many seconds the last one took."""
+
+    def __init__(
+        self,
+        reader: BlockReader,
+        first_block: int,
+        last_block: int,
+        go_on: Callable[[], None],
+        rest: Callable[[float], None],
+    ) -> None:
+        self._reader, self._first_block, self._last_block = reader, first_block, last_block
+        self._go_on = go_on
+        self._rest = rest
+
+    def __iter__(self) -> Iterator[Raw]:
+        started = 0.0
+        for window in self._reader.windows(self._first_block, self._last_block):
+            if started:
+                self._rest(time.monotonic() - started)
+            self._go_on()
+            started = time.monotonic()
+            yield self._reader.raw(window)
+
+
+class Exporter:
+    """See the module. Call `recover` first. A segment is closed at `segment_rows`, at `segment_bytes` before
+    compression, or at the end of a UTC day, always between two blocks."""
+
+    def __init__(
+        self,
+        store: Store,
+        directory: Path,
+        node: int,
+        segment_rows: int,
+        segment_bytes: int,
+        *,
+        converter: Converter | None = None,
+        rest: Callable[[float], None] = _never,
+        clock: Callable[[], int] = _wall_clock,
+        reached: Callable[[str], None] = _pass,
+    ) -> None:
+        self.journal = directory / "journal"
+        self._store = store
+        self._reader = BlockReader(store)
+        self._here = InThread()
+        self._converter = converter or self._here
+        self._node = node
+        self._segment_rows = segment_rows
+        self._segment_bytes = segment_bytes
+        self._rest = rest
+        self._clock = clock
+        self._step_reached = reached
+        self._given_up = False
+        self._manifest = Manifest(manifest_path(self.journal, node))
+        self._exported_lsn = 0  # what the store says has left it
+        self._unsettled = True  # the lake must be looked at before it is written
+        self._plan = _Plan(0, 0)
+
+    # --- where the lake stands --------------------------------------------------------------------------------------
+
+    @property
+    def position(self) -> Position:
+        last = self._manifest.last
+        return Position(last.last_block if last else 0, last.last_lsn if last else 0, self._manifest.head)
+
+    @property
+    def _last_lsn(self) -> int:
+        """No row up to this one may be exported any more."""
+        return max(self.position.last_lsn, self._exported_lsn)
+
+    def recover(self, exported_lsn: int = 0) -> Position:
+        """Find where the lake stands and remove what a crash left. The store has let go rows up to `exported_lsn`.
+
+        A lake that ends before that is continued, and the next entry names what is missing. Not so when its last entry
+        is torn: then it is damaged, since a crash can't have torn an entry that the store knew of.
+        """
+        self._exported_lsn = exported_lsn
+        self._unsettled = True
+        with self._lake_errors():
+            self._prepare()
+            self._manifest.read()
+            behind = self.position.last_lsn < exported_lsn
+            if behind and self._manifest.torn:
+                raise LakeDamaged(path=self._manifest.path, problem="its last entry is torn")
+            if behind and self._manifest.last is not None:
+                log.warning(
+                    "the lake lacks rows that have left the store",
+                    after_lsn=self.position.last_lsn,
+                    to_lsn=exported_lsn,
+                )
+            self._manifest.settle()
+            self._remove_leftovers()
+            self._check_last()
+            sync(self.journal)
+        self._unsettled = False
+        self._plan = _Plan(0, 0)
+        return self.position
+
+    def _prepare(self) -> None:
+        # Only the server's user may look inside, unless somebody has made the directory before and says otherwise.
+        self.journal.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._aside.mkdir(parents=True, exist_ok=True)
+        sync(self.journal.parent)
+
+    @property
+    def _aside(self) -> Path:
+        return self.journal / "_tmp"
+
+    def _remove_leftovers(self) -> None:
+        """Only what the store can give again: other files that no entry names are for `verify` to report."""
+        for path in self._aside.glob(f"{self._node:04d}-*"):
+            path.unlink()
+        for first_lsn, path in segment_files(self.journal, self._node):
+            if first_lsn > self._last_lsn:
+                log.info("removing a segment that was not finished", segment=path.name)
+                path.unlink()
+                sync(path.parent)
+
+    def _check_last(self) -> None:
+        """A missing file does not stop the export: old segments may have been moved away. But it is worth a word."""
+        last = self._manifest.last
+        if last is None:
+            return
+        path = self.journal / last.segment
+        size_bytes = path.stat().st_size if path.exists() else None
+        if size_bytes != last.size_bytes:
+            log.warning("the lake's last segment is not as it was written", segment=last.segment, size_bytes=size_bytes)
+
+    def give_up(self) -> None:
+        """From another thread: write no more of the segment under way. What hangs in the system is not ended by this,
+        but goes no further: the lake may be somebody else's by then."""
+        self._given_up = True
+        self._converter.give_up()
+
+    def _go_on(self) -> None:
+        if self._given_up:
+            raise LakeUnavailable(path=self.journal, problem="the node stops before the segment is written")
+
+    def _reached(self, step: str) -> None:
+        self._step_reached(step)
+        self._go_on()
+
+    def close(self) -> None:
+        """End the process that converts, if there is one."""
+        self._converter.close()
+
+    # --- exporting --------------------------------------------------------------------------------------------------
+
+    def export(self, after_block: int, force: bool) -> Exported | None:
+        """Export the blocks after `after_block`, as one segment. None: there are too few, or with `force` none at all.
+
+        One call makes at most one segment; call again until it returns None. When it fails nothing is lost: call again.
+        """
+        if self._unsettled:
+            self.recover(self._exported_lsn)
+        if after_block < self.position.last_block:
+            in_lake = self._in_lake(after_block)
+            if in_lake is not None:
+                return in_lake
+            after_block = self.position.last_block
+        if not force and not self._look_ahead(after_block).full:
+            return None
+        plan = self._look_again(after_block)
+        if plan.last_block == after_block:
+            return None
+        self._reached("planned")
+        self._store.sync()
+        if not self._reader.has(plan.last_block, plan.value):
+            return None  # the store failed meanwhile and came back without it
+        self._reached("store synced")
+        return self._export(after_block, plan)
+
+    def drop(self, after_block: int) -> Exported | None:
+        """The blocks after `after_block`, up to a segment's worth, as if exported: for a node that keeps no journal."""
+        plan = self._look_again(after_block)
+        if plan.last_block == after_block:
+            return None
+        last_lsn, gone = self._read_gone(after_block + 1, plan.last_block)
+        assert last_lsn is not None
+        return Exported(
+            first_block=after_block + 1,
+            last_block=plan.last_block,
+            last_lsn=last_lsn,
+            rows=0,
+            size_bytes=0,
+            removal=removal_of(after_block + 1, plan.last_block, gone),
+        )
+
+    def gone_of(self, first_block: int, last_block: int) -> list[Op]:
+        """What to delete for blocks that are in the lake already: they, and what their messages gave up."""
+        _, gone = self._read_gone(first_block, last_block)
+        return removal_of(first_block, last_block, gone)
+
+    def _read_gone(self, first_block: int, last_block: int) -> tuple[int | None, Gone]:
+        """The last lsn of blocks that are in the store (None: there is no such block), and what they give up."""
+        gone: Gone = {}
+        last_lsn: int | None = None
+        for window in self._reader.windows(first_block, last_block):
+            window.gone(gone)
+            last_lsn = window.last_lsn
+        return last_lsn, gone
+
+    def _in_lake(self, after_block: int) -> Exported | None:
+        """Blocks that the lake has and the store still holds; None if the store holds none of them."""
+        position = self.position
+        last_lsn, gone = self._read_gone(after_block + 1, position.last_block)
+        if last_lsn is None:
+            return None
+        if last_lsn != position.last_lsn:
+            raise LakeDamaged(
+                path=self._manifest.path,
+                problem=f"it has lsn {position.last_lsn} in block {position.last_block}, the store has {last_lsn}",
+            )
+        return Exported(
+            first_block=after_block + 1,
+            last_block=position.last_block,
+            last_lsn=position.last_lsn,
+            rows=0,
+            size_bytes=0,
+            removal=removal_of(after_block + 1, position.last_block, gone),
+        )
+
+    def _look_again(self, after_block: int) -> _Plan:
+        """What the next segment takes, from the store as it is now."""
+        self._plan = _Plan(0, 0)
+        plan, self._plan = self._look_ahead(after_block), _Plan(0, 0)
+        return plan
+
+    def _look_ahead(self, after_block: int) -> _Plan:
+        """How much there is to export. What was seen by the last call is not read again: a guess, but a cheap one."""
+        if self._plan.after_block != after_block:
+            self._plan = _Plan(after_block, after_block)
+        plan = self._plan
+        for number, block, value in self._reader.blocks(plan.last_block + 1):
+            day = block.at // DAY
+            if plan.rows and block.rows and day != plan.day:
+                plan.full = True
+                return plan
+            if block.rows:
+                plan.day = day
+            plan.last_block, plan.value = number, value
+            plan.rows += block.rows
+            plan.size_bytes += len(value) + block.size_bytes
+            if plan.rows >= self._segment_rows or plan.size_bytes >= self._segment_bytes:
+                plan.full = True
+                return plan
+        return plan
+
+    def _export(self, after_block: int, plan: _Plan) -> Exported:
+        first_block, last_block = after_block + 1, plan.last_block
+        converter = self._converter if plan.rows >= FEW_ROWS else self._here
+        aside = self._aside / f"{self._node:04d}-{first_block:019d}-{last_block:019d}.parquet"
+        windows = _Windows(self._reader, first_block, last_block, self._go_on, self._rest)
+        with self._lake_errors():
+            self._aside.mkdir(exist_ok=True)
+            try:
+                made = converter.convert(aside, self._node, windows)
+            except (ValueError, OverflowError) as error:
+                raise StoreCorrupt(path=f"the journal in the {self._store.name} store", problem=str(error)) from error
+        for wanted, found in made.holes:
+            self._check_lsn(found, wanted)
+        segment, size_bytes = None, 0
+        last_lsn = self._last_lsn
+        if made.rows:
+            self._check_lsn(made.first_lsn, None)
+            last_lsn = made.last_lsn
+            entry = self._place(aside, made, (first_block, last_block))
+            segment, size_bytes = entry.segment, entry.size_bytes
+        return Exported(
+            first_block=first_block,
+            last_block=last_block,
+            last_lsn=last_lsn,
+            rows=made.rows,
+            size_bytes=size_bytes,
+            removal=_removal(first_block, last_block, made.gone),
+            segment=segment,
+        )
+
+    def _check_lsn(self, found: int, wanted: int | None) -> None:
+        """A hole or a doubled row here would stay in the lake for ever: better to stop and say so."""
+        wanted = wanted or self._last_lsn + 1
+        if found != wanted:
+            raise StoreCorrupt(
+                path=f"the journal in the {self._store.name} store", problem=f"lsn {wanted} was expected, {found} found"
+            )
+
+    # --- writing the lake -------------------------------------------------------------------------------------------
+
+    def _place(self, aside: Path, made: Converted, blocks: tuple[int, int]) -> SegmentEntry:
+        """Bring the segment to its place and write its entry. If that fails half-way, the next export looks at the lake
+        first."""
+        place = (
+            self.journal
+            / f"date={format_instant(made.first_at)[:10]}"
+            / segment_name(self._node, made.first_lsn, made.last_lsn)
+        )
+        position = self.position
+        self._unsettled = True
+        with self._lake_errors():
+            self._reached("segment written")
+            if not place.parent.exists():
+                place.parent.mkdir()
+                sync(self.journal)
+            aside.replace(place)
+            self._reached("segment placed")
+            sync(place.parent)
+            self._reached("place synced")
+            entry = SegmentEntry(
+                segment=str(place.relative_to(self.journal)),
+                rows=made.rows,
+                size_bytes=place.stat().st_size,
+                first_lsn=made.first_lsn,
+                last_lsn=made.last_lsn,
+                first_block=blocks[0],
+                last_block=blocks[1],
+                sha256=made.sha256,
+                previous=position.head,
+                schema=SCHEMA,
+                written_at=format_instant(self._clock()),
+                missing_from=position.last_lsn + 1 if 0 < position.last_lsn < made.first_lsn - 1 else None,
+            )
+            self._manifest.append(entry)
+            self._reached("entry written")
+            self._manifest.sync()
+            if not position.last_lsn:
+                sync(self.journal)  # the manifest itself is new
+            self._reached("entry synced")
+        self._unsettled = False
+        return entry
+
+    @contextmanager
+    def _lake_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            path = error.filename or self.journal
+            raise LakeUnavailable(path=path, problem=error.strerror or str(error)) from error

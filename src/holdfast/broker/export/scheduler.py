@@ -1,0 +1,237 @@
+"""When the journal is exported: by age or by size, on a thread of its own, and what follows in the store.
+
+The exporter itself (export.py) is synchronous and knows no time. Here it is called when a segment is full or the oldest
+record is old enough; then the exported blocks, and the messages that were only kept for them, leave the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future, wait
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any, TypeVar
+
+import structlog
+
+from holdfast import threads
+from holdfast.broker.export.exporter import Exported, Exporter, removal_ops
+from holdfast.broker.export.worker import Converter, InProcess, InThread
+from holdfast.config import Config
+from holdfast.engine.engine import Engine
+from holdfast.errors import HoldfastError, LakeDamaged, LakeUnavailable
+from holdfast.store.contract import Store
+from holdfast.units import SECOND
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+_Result = TypeVar("_Result")
+
+RETRY_SECONDS = 5.0  # after an export that failed: a full disk or a lake that is away
+REST = 3.0  # of an exporter beside writers: so many times as long as it worked
+REST_MAX_SECONDS = 0.1
+LEAVE_SECONDS = 2.0  # for the thread to see that the export was given up, before it is taken for stuck in the system
+
+
+class Keeper:
+    """Sees to the export of a node's journal. `engine` gives the open engine or None, `durable` waits for a commit."""
+
+    def __init__(
+        self,
+        config: Config,
+        store: Store,
+        engine: Callable[[], Engine | None],
+        durable: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._settings = config.journal
+        self._store = store
+        self._engine = engine
+        self._durable = durable
+        self._exporter = Exporter(
+            store,
+            config.lake_dir,
+            config.node.node_id,
+            self._settings.segment_rows,
+            self._settings.segment_bytes,
+            converter=self._converter(),
+            rest=self._rest,
+        )
+        self._seen_writes = 0
+        self._thread = _Thread()
+        self._under_way: Future[Any] | None = None
+        self._wanted = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._lock = asyncio.Lock()
+        self._bytes = 0
+        self.failed: str = ""
+
+    def _converter(self) -> Converter:
+        settings = self._settings
+        return InProcess(settings.conversion_timeout / SECOND) if settings.conversion == "process" else InThread()
+
+    def _rest(self, seconds: float) -> None:
+        """Between two windows of the journal, on the exporter's thread: while others write, leave them the processors
+        and the GIL for most of the time. What is behind meanwhile waits in the store, as long as it is not much."""
+        engine = self._engine()
+        if engine is None:
+            return
+        busy, self._seen_writes = engine.writes != self._seen_writes, engine.writes
+        if busy and self.behind < self._settings.max_behind // 4:
+            time.sleep(min(REST * seconds, REST_MAX_SECONDS))
+
+    @property
+    def behind(self) -> int:
+        """Journal rows that are not in the lake yet."""
+        engine = self._engine()
+        return engine.record.next_lsn - 1 - engine.record.exported_lsn if engine is not None else 0
+
+    def noted(self, payload_bytes: int) -> None:
+        """Payloads that will be part of the next segment."""
+        self._bytes += payload_bytes
+
+    def look(self) -> None:
+        """After a commit: is a segment full, or must its age be watched?"""
+        engine = self._engine()
+        if engine is None or engine.record.next_block - 1 <= engine.record.exported_block:
+            return
+        if self.behind >= self._settings.segment_rows or self._bytes >= self._settings.segment_bytes:
+            self._wanted.set()
+        elif self._timer is None:
+            self._arm(self._settings.segment_age / SECOND)
+
+    def _arm(self, seconds: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._wanted.set)
+
+    async def recover(self) -> None:
+        """Before anything is written: what reached the lake before a crash and is still in the store leaves it now.
+
+        A lake that cannot be read does not keep the node from working: the journal stays in the store meanwhile.
+        """
+        engine = self._engine()
+        if engine is None or not self._settings.enabled:
+            return
+        record = engine.record
+        try:
+            position = await self._run(self._exporter.recover, record.exported_lsn)
+            if position.last_block <= record.exported_block:
+                return
+            # A store that is younger than its lake (made anew, or from a backup) must not number its blocks and rows
+            # as others are numbered already.
+            last_block = min(position.last_block, record.next_block - 1)
+            removal = await self._run(self._exporter.gone_of, record.exported_block + 1, last_block)
+        except (LakeUnavailable, LakeDamaged) as error:
+            self._note_failure(error)
+            return
+        record.next_block = max(record.next_block, position.last_block + 1)
+        record.next_lsn = max(record.next_lsn, position.last_lsn + 1)
+        engine.exported(position.last_block, position.last_lsn, removal)
+        await self._durable()
+
+    def _note_failure(self, error: Exception) -> None:
+        expected = isinstance(error, HoldfastError)
+        self.failed = str(error) if expected else f"internal error: {error!r}"
+        log.error(
+            "journal export failed; it will be tried again",
+            error=self.failed,
+            rows_behind=self.behind,
+            exc_info=None if expected else error,
+        )
+        self._arm(RETRY_SECONDS)
+
+    async def run(self) -> None:
+        """Export whenever it is time, for as long as the node runs."""
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            try:
+                await self.export()
+            except Exception as error:  # noqa: BLE001 - whatever it is (no memory, say), the journal must go on later
+                self._note_failure(error)
+            else:
+                self.failed = ""
+                self.look()
+
+    async def export(self) -> None:
+        """Export everything that is in the journal now."""
+        async with self._lock:
+            engine = self._engine()
+            if engine is None:
+                return
+            last_block = engine.record.next_block - 1
+            while engine is self._engine() and engine.record.exported_block < last_block:
+                self._bytes = 0
+                exported = await self._next(engine)
+                if exported is None or engine is not self._engine():
+                    return
+                engine.exported(exported.last_block, exported.last_lsn, removal_ops(exported))
+                await self._durable()
+            self._store.reclaim()
+
+    async def _next(self, engine: Engine) -> Exported | None:
+        after = engine.record.exported_block
+        if self._settings.enabled:
+            return await self._run(self._exporter.export, after, True)
+        return await self._run(self._exporter.drop, after)
+
+    async def _run(self, function: Callable[..., _Result], *args: int | bool) -> _Result:
+        under_way = self._under_way = self._thread.submit(function, *args)
+        return await asyncio.wrap_future(under_way)
+
+    async def close(self) -> None:
+        """Wait for an export under way, but not for long: what it wrote is found by `recover`, and what it did not
+        write is in the store."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._under_way is not None and not self._under_way.cancel():
+            await threads.aside("holdfast-stop", wait, [self._under_way], self._settings.stop_timeout / SECOND)
+            if not self._under_way.done():
+                log.warning("a segment of the journal is left for the next start", rows_behind=self.behind)
+                self._exporter.give_up()
+        await threads.aside("holdfast-stop", self._end)
+
+    def _end(self) -> None:
+        if self._thread.end(LEAVE_SECONDS):
+            self._exporter.close()
+        else:
+            log.warning("the lake does not answer; what hangs there is left behind")
+
+
+class _Thread:
+    """Does what it is given, one after another. Nobody has to wait for it, the end of the process neither: a disk that
+    hangs can keep it for ever."""
+
+    def __init__(self) -> None:
+        self._orders: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread = Thread(target=self._serve, name="holdfast-export", daemon=True)
+        self._thread.start()
+
+    def submit(self, function: Callable[..., _Result], *args: int | bool) -> Future[_Result]:
+        future: Future[_Result] = Future()
+
+        def work() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                result = function(*args)
+            except BaseException as error:  # noqa: BLE001 - whoever waits for it hears of it
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        self._orders.put(work)
+        return future
+
+    def end(self, seconds: float) -> bool:
+        """Take no more. False: what is under way does not end in time."""
+        self._orders.put(None)
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def _serve(self) -> None:
+        while (work := self._orders.get()) is not None:
+            work()

@@ -1,0 +1,318 @@
+"""Conversion of journal blocks to a segment's file: in this thread, or in a process of its own.
+
+Turning rows into columns is plain Python, three to six microseconds a row, and beside a busy loop each of them is taken
+from it: they share the GIL. A process has its own. It is given the records as they lie in the store (it cannot open
+that: a store has one holder), writes the file aside, and says what is in it. It makes nothing durable and nothing
+known: a process that is killed leaves a file that no manifest names, and the blocks are still in the store. So one
+that hangs is killed too: after a time that no segment takes, and when the node stops.
+
+The process ends when its standard input does, so it never outlives the node.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO, Protocol
+
+import msgspec
+import pyarrow as pa
+import structlog
+
+from holdfast.broker.export.pandas_free import leave_pandas_out
+from holdfast.core.journal import decoded, read_block
+from holdfast.errors import LakeUnavailable
+from holdfast.journal.columns import Columns
+from holdfast.journal.reader import Raw
+from holdfast.journal.segment import digest, record_batch, sync, write_segment
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+TRIES = 2
+"""How often a segment is begun whose process died: once more at once, then it is for the keeper to try again later."""
+
+END_SECONDS = 5.0
+
+PIPE_BYTES = 1 << 20
+"""As much as Linux lets anybody have, unless it is told otherwise."""
+
+NICE = 10
+"""Where processors are few, who enqueues and who leases go first: of a contested one a tenth is left for this. What
+it is behind by then waits in the store, and is caught up with."""
+
+
+class Converted(msgspec.Struct, frozen=True, kw_only=True):
+    """What a file holds, or would: with no rows there is none."""
+
+    first_lsn: int = 0
+    last_lsn: int = 0
+    first_at: int = 0
+    rows: int = 0
+    sha256: str = ""
+    gone: list[tuple[int, int, int]] = []
+    """Message records that the blocks give up: shard, first and last sequence."""
+    holes: list[tuple[int, int]] = []
+    """Where an lsn was expected and another was found: the exporter must not go on."""
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What the process says: what it made, or what went wrong."""
+
+    converted: Converted | None = None
+    failure: tuple[int, str, str] | None = None
+    """Of the file system: number, text, path."""
+    problem: str = ""
+    """Of the records."""
+
+
+class Converter(Protocol):
+    """Writes the rows of windows to the file `path`, synced."""
+
+    def convert(self, path: Path, node: int, windows: Iterable[Raw]) -> Converted: ...
+
+    def give_up(self) -> None:
+        """From another thread: do not finish what is under way, if it can be helped."""
+
+    def close(self) -> None: ...
+
+
+# --- the work -------------------------------------------------------------------------------------------------------
+
+
+class InThread:
+    """Here and now."""
+
+    def convert(self, path: Path, node: int, windows: Iterable[Raw]) -> Converted:
+        batches: list[pa.RecordBatch] = []
+        gone: dict[int, list[int]] = {}
+        holes: list[tuple[int, int]] = []
+        first_lsn = first_at = rows = 0
+        for window in windows:
+            columns = Columns()
+            fetch = window.fetcher()
+            for value in window.blocks:
+                block = read_block(value)
+                columns.add(block, list(decoded(block)), fetch)
+            for shard, sequences in columns.gone.items():
+                gone.setdefault(shard, []).extend(sequences)
+            if not columns.rows:
+                continue
+            if not rows:
+                first_lsn, first_at = columns.first_lsn, columns.at
+            elif columns.first_lsn != first_lsn + rows:
+                holes.append((first_lsn + rows, columns.first_lsn))
+            rows += columns.rows
+            batches.append(record_batch(columns, node))
+        sha256 = ""
+        if rows and not holes:
+            write_segment(path, batches)
+            sync(path)
+            sha256 = digest(path)
+        return Converted(
+            first_lsn=first_lsn,
+            last_lsn=first_lsn + rows - 1,
+            first_at=first_at,
+            rows=rows,
+            sha256=sha256,
+            gone=[
+                (shard, *stretch)
+                for shard, sequences in sorted(gone.items())
+                for stretch in neighbours(sorted(sequences))
+            ],
+            holes=holes,
+        )
+
+    def give_up(self) -> None:
+        """It is in nobody's hands but its own: the windows it is given end it."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def neighbours(sequences: list[int]) -> Iterator[tuple[int, int]]:
+    """Unbroken stretches of sorted numbers, first and last."""
+    first = last = sequences[0]
+    for seq in sequences:
+        if seq > last + 1:
+            yield first, last
+            first = seq
+        last = seq
+    yield first, last
+
+
+# --- in a process ---------------------------------------------------------------------------------------------------
+
+
+class InProcess:
+    """In a process that is started when it is first needed, and again when it has died. A segment may take it
+    `seconds`; after that it is taken for hung, and killed."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._process: subprocess.Popen[bytes] | None = None
+        self._given_up = False
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None else None
+
+    def convert(self, path: Path, node: int, windows: Iterable[Raw]) -> Converted:
+        """May be given `windows` that can be gone through again, and goes through them again if the process dies."""
+        for attempt in range(1, TRIES + 1):
+            process = self._started()
+            hung = threading.Timer(self._seconds, process.kill)
+            hung.start()
+            try:
+                return self._converted(process, path, node, windows)
+            except (BrokenPipeError, EOFError) as error:
+                late = hung.finished.is_set()
+                self._end()
+                if self._given_up:
+                    raise LakeUnavailable(path=path, problem="the node stops before the segment is written") from error
+                log.warning("the process that converts the journal died", attempt=attempt, hung=late)
+                if attempt == TRIES:
+                    problem = "the process that converts the journal keeps dying"
+                    raise LakeUnavailable(path=path, problem=problem) from error
+            finally:
+                hung.cancel()
+        raise AssertionError
+
+    def _converted(self, process: subprocess.Popen[bytes], path: Path, node: int, windows: Iterable[Raw]) -> Converted:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        _send(process.stdin, (str(path), node))
+        for window in windows:
+            _send(process.stdin, window)
+        _send(process.stdin, None)
+        answer = msgspec.msgpack.decode(_receive(process.stdout), type=Answer)
+        if answer.failure is not None:
+            raise OSError(*answer.failure)
+        if answer.converted is None:
+            raise ValueError(answer.problem)
+        return answer.converted
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._process is not None and self._process.poll() is not None:
+            self._end()
+        if self._process is None:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "holdfast.broker.export.worker"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                start_new_session=True,  # Ctrl-C at the terminal is for the node, which lets this one finish
+            )
+            assert self._process.stdin is not None
+            _widen(self._process.stdin.fileno())
+            if self._given_up:
+                self._process.kill()
+        return self._process
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()
+        try:
+            process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        process.stdout.close()
+
+    def give_up(self) -> None:
+        """Kill the process: what it was given is still in the store."""
+        self._given_up = True
+        process = self._process
+        if process is not None:
+            process.kill()
+
+    def close(self) -> None:
+        self._end()
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_window = msgspec.msgpack.Decoder(Raw | None).decode
+_HEAD_BYTES = 8
+
+
+def _widen(pipe: int) -> None:
+    """Let more of a window into the pipe at once: who writes is woken for every pipeful that was read, and whoever
+    works then has to make way."""
+    if hasattr(fcntl, "F_SETPIPE_SZ"):
+        with contextlib.suppress(OSError):  # more than this user may have: it works without, too
+            fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+
+
+def _send(file: IO[bytes], value: object) -> None:
+    data = _encode(value)
+    file.write(len(data).to_bytes(_HEAD_BYTES, "big"))
+    file.write(data)
+    file.flush()
+
+
+def _receive(file: IO[bytes]) -> bytes:
+    """What one `_send` wrote; EOFError: the other side is gone."""
+    head = file.read(_HEAD_BYTES)
+    size = int.from_bytes(head, "big")
+    data = file.read(size)
+    if len(head) < _HEAD_BYTES or len(data) < size:
+        raise EOFError
+    return data
+
+
+def main() -> None:
+    """`python -m holdfast.broker.export.worker`: segments, one after another, from standard input."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a service manager sends it to all: the node says when it is over
+    os.nice(NICE)
+    leave_pandas_out()
+    source, sink = sys.stdin.buffer, sys.stdout.buffer
+    here = InThread()
+    while True:
+        try:
+            path, node = msgspec.msgpack.decode(_receive(source), type=tuple[str, int])
+        except EOFError:
+            return
+        windows = _Windows(source)
+        try:
+            answer = Answer(converted=here.convert(Path(path), node, windows))
+        except OSError as error:
+            answer = Answer(failure=(error.errno or 0, error.strerror or str(error), str(error.filename or path)))
+        except (ValueError, OverflowError) as error:
+            answer = Answer(problem=str(error))
+        windows.finish()
+        _send(sink, answer)
+
+
+class _Windows:
+    """What is left of a segment on the pipe."""
+
+    def __init__(self, source: IO[bytes]) -> None:
+        self._source = source
+        self._over = False
+
+    def __iter__(self) -> Iterator[Raw]:
+        while not self._over:
+            window = _window(_receive(self._source))
+            if window is None:
+                self._over = True
+            else:
+                yield window
+
+    def finish(self) -> None:
+        """Read what the work did not come to, because it failed before."""
+        for _ in self:
+            pass
+
+
+if __name__ == "__main__":
+    main()

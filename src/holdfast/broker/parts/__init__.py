@@ -1,0 +1,1 @@
+"""The parts of a node: each one area of its API."""

@@ -1,0 +1,165 @@
+"""Cursor groups: calls of a node that read queues as logs.
+
+What is read is durable before it is answered, so that a range read again after a crash is the same range.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from holdfast.broker.parts.part import Calls
+from holdfast.core.commands import CursorRange
+from holdfast.core.records import Message
+from holdfast.engine import admin
+from holdfast.engine.admin import CursorEnd
+from holdfast.engine.catalog import QueueName
+from holdfast.engine.engine import Engine
+from holdfast.errors import (
+    CursorOutOfRange,
+    GroupNotFound,
+    InvalidArgument,
+    QueueNotFound,
+    StoreUnavailable,
+    WrongGroupKind,
+)
+
+PIECE = 1_024
+"""Messages that are read in one go: some 5 ms, in which nobody else is served."""
+
+
+class _Wish(NamedTuple):
+    """A range of one partition that somebody wants to read."""
+
+    name: QueueName
+    group: str
+    partition: int
+    until: int
+    limit: int
+    max_bytes: int
+    one_at_least: bool
+    create: bool
+
+
+class LogCalls(Calls):
+    """See the module."""
+
+    async def cursor_ends(self, name: QueueName, group: str) -> list[CursorEnd]:
+        """By partition, what the cursor group can read now. The group appears if it is new. Cheap at any depth."""
+        with self._guard() as engine:
+            ends = admin.cursor_ends(engine, name, group, self.clock())
+        await self._shown()
+        return ends
+
+    async def cursor_read(
+        self,
+        name: QueueName,
+        group: str,
+        partition: int,
+        first: int = 0,
+        limit: int = 1000,
+        max_bytes: int = 8 << 20,
+        until: int = 0,
+    ) -> CursorRange:
+        """Sequences from `first` or from where the group stands, up to and without `until` or to the end.
+
+        Repeatable until committed. At most `limit` messages and about `max_bytes`; at least one, if there is one.
+        """
+        found = await self.cursor_read_many(name, group, {partition: (first, until)}, limit, max_bytes)
+        return found[partition]
+
+    async def cursor_read_many(
+        self,
+        name: QueueName,
+        group: str,
+        ranges: Mapping[int, tuple[int, int]],
+        limit: int = 1000,
+        max_bytes: int = 8 << 20,
+    ) -> dict[int, CursorRange]:
+        """As `cursor_read`, for several partitions at once: by partition, from where up to where.
+
+        The limits are for all of them together; a range that was cut short goes on at its `next_seq`.
+        """
+        self._check_read(limit, max_bytes, ranges)
+        found: dict[int, CursorRange] = {}
+        left, left_bytes = limit, min(max_bytes, self.config.limits.read_bytes)
+        one_at_least = True
+        engine = self.engine
+        for partition, (first, until) in ranges.items():
+            if found:
+                await asyncio.sleep(0)
+            wish = _Wish(name, group, partition, until, left, left_bytes, one_at_least, create=not found)
+            got = await self._cursor_read(engine, wish, first)
+            found[partition] = got
+            left -= len(got.messages)
+            left_bytes = max(left_bytes - sum([len(message.payload) for message in got.messages]), 0)
+            one_at_least = one_at_least and not got.messages
+        await self._shown()
+        return found
+
+    async def _cursor_read(self, engine: Engine, wish: _Wish, first: int) -> CursorRange:
+        """One range, in pieces, with others in between. If the group has gone or gone on meanwhile, what was read until
+        then is the answer, and the next read says why there is no more."""
+        found: list[Message] = []
+        whole: CursorRange | None = None
+        at, left_bytes = first, wish.max_bytes
+        while True:
+            piece = min(wish.limit - len(found), PIECE)
+            try:
+                with self._guard() as open_now:
+                    if open_now is not engine:
+                        raise StoreUnavailable(problem="it was opened anew before this was done")
+                    got = admin.cursor_read(
+                        engine,
+                        wish.name,
+                        wish.group,
+                        wish.partition,
+                        at,
+                        piece,
+                        left_bytes,
+                        self.clock(),
+                        wish.until,
+                        wish.one_at_least and not found,
+                        create=wish.create and whole is None,
+                    )
+            except (CursorOutOfRange, GroupNotFound, QueueNotFound, WrongGroupKind):
+                if whole is None:
+                    raise
+                return whole
+            found += got.messages
+            whole = replace(got, messages=found)
+            left_bytes -= sum([len(message.payload) for message in got.messages])
+            if len(got.messages) < piece or len(found) >= wish.limit or left_bytes <= 0:
+                return whole
+            at = got.next_seq
+            await asyncio.sleep(0)
+
+    def _check_read(self, limit: int, max_bytes: int, ranges: Mapping[int, tuple[int, int]]) -> None:
+        limits = self.config.limits
+        if not 1 <= limit <= limits.read_max:
+            raise InvalidArgument(field="limit", problem=f"is 1 to {limits.read_max}, not {limit}")
+        if max_bytes < 1:
+            raise InvalidArgument(field="max_bytes", problem="is at least 1")
+        for first, until in ranges.values():
+            if until and until < first:
+                raise InvalidArgument(field="until", problem=f"is not before first, {first}")
+
+    async def cursor_commit(self, name: QueueName, group: str, partition: int, seq: int) -> int:
+        """The cursor group needs nothing up to and including `seq`. Returns how many messages that were."""
+        return await self.cursor_commit_many(name, group, {partition: seq})
+
+    async def cursor_commit_many(self, name: QueueName, group: str, seqs: Mapping[int, int]) -> int:
+        """As `cursor_commit`, for several partitions; each by itself, so that some may be committed if one is refused.
+
+        Committing again what was committed changes nothing.
+        """
+        engine = self.engine
+
+        def work() -> Iterator[int]:
+            for partition, seq in seqs.items():
+                yield from admin.cursor_commit(engine, name, group, partition, seq, self.clock)
+
+        return await self._in_pieces(work())

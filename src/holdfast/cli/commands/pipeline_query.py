@@ -1,0 +1,176 @@
+"""`holdfast pipeline history`, `report` and `triage`: questions to the lake."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from holdfast.cli.support.numbers import count, plural, shortened
+from holdfast.cli.support.options import output_format
+from holdfast.cli.support.output import show_json, show_note, show_rows, show_table
+from holdfast.cli.support.pipeline_job import instant, running, same_place, show_time, spark_options
+
+if TYPE_CHECKING:
+    from holdfast.pipeline.jobs.report import Report
+
+
+_MADE = {"broker": "the dead letter", "redrive": "redriven", "undo": "a dead letter again", "http": "replayed"}
+"""How a message that names a source came to be, by its protocol."""
+
+
+@click.command()
+@click.argument("message", type=click.IntRange(1))
+@spark_options
+@output_format
+def history(message: int, output: str, **said: Any) -> None:
+    """Show the whole life of MESSAGE (its id), across dead letters, redrives and replays."""
+    with running("history", said) as job:
+        from holdfast.pipeline.jobs.history import history as ask  # noqa: PLC0415
+
+        life = ask(job.lake, job.spark, job.stages, message)
+    if output != "table":
+        fields: dict[str, object] = msgspec.to_builtins(life, builtin_types=(datetime, bytes))
+        show_json({**fields, **job.stages.summary()})
+        return
+    rows = []
+    for one in life.timeline:
+        detail = ": ".join(part for part in (one.reason, one.error) if part)
+        attempt = str(one.attempt) if one.attempt else "-"
+        rows.append(
+            [
+                show_time(one.at),
+                str(one.message_id),
+                one.queue,
+                one.group or "-",
+                one.event,
+                attempt,
+                one.consumer or "-",
+                detail or "-",
+            ]
+        )
+    show_table(["at", "message", "queue", "group", "event", "attempt", "consumer", "detail"], rows)
+    for row in life.chain:
+        outcome = row["outcome"] or f"still {row['state']}"
+        attempts = plural(row["attempts"], "attempt")
+        made = f", {_MADE.get(row['protocol'], 'made')} from {row['source_id']}" if row["source_id"] else ""
+        show_note(f"{row['message_id']} in {row['queue']}, group {row['group'] or '-'}: {outcome}, {attempts}{made}")
+
+
+@click.command()
+@click.option("--since", help="From this instant, or so long ago, as 24h. [default: the first minute there is]")
+@click.option("--until", help="Up to this instant, or so long ago. [default: the last]")
+@click.option("--queue", default="", help="Only this queue.")
+@click.option("--html", type=click.Path(path_type=Path, dir_okay=False), help="Also write one HTML page, with plots.")
+@spark_options
+@output_format
+def report(since: str | None, until: str | None, queue: str, html: Path | None, output: str, **said: Any) -> None:
+    """Throughput, depth, waits, retries, dead letters and slow consumers, for a stretch of time."""
+    first, last = instant("--since", since), instant("--until", until)
+    with running("report", said) as job:
+        from holdfast.pipeline.jobs.report import report as ask  # noqa: PLC0415
+        from holdfast.pipeline.jobs.report_page import page  # noqa: PLC0415
+
+        lake, spark = job.lake, job.spark
+        lake.require()
+        found = ask(
+            lake.queue_minutes.read(spark),
+            lake.messages.read(spark),
+            lake.dead_letters.read(spark),
+            job.stages,
+            since=first,
+            until=last,
+            queue=queue,
+        )
+        for table in (lake.queue_minutes, lake.messages, lake.dead_letters):
+            job.stages.note_read(table.spec.name, sum(file.rows for file in table.files()))
+        if html is not None:
+            html.write_text(page(found, datetime.now(UTC)))
+    if html is not None:
+        show_note(f"wrote {html}")
+    if output == "table":
+        _show_report(found)
+    else:
+        fields: dict[str, object] = msgspec.to_builtins(found, builtin_types=(datetime,))
+        show_json({**fields, **job.stages.summary()})
+
+
+def _show_report(found: Report) -> None:
+    from holdfast.pipeline.jobs.charts import show_ms  # noqa: PLC0415
+
+    click.echo(f"{show_time(found.since)} to {show_time(found.until)} UTC\n")
+    rows = [
+        [
+            one.queue,
+            one.group or "-",
+            count(queue.counts["enqueued"]),
+            count(one.counts["acked"]),
+            count(one.counts["failed"]),
+            count(one.counts["dead"]),
+            count(one.depth),
+            *(show_ms(value) for value in (one.wait.p50, one.wait.p95, one.wait.p99)),
+            *(show_ms(value) for value in (one.processing.p50, one.processing.p95, one.processing.p99)),
+        ]
+        for queue in found.queues
+        for one in found.groups_of(queue) or [queue]
+    ]
+    titles = ["queue", "group", "enqueued", "acked", "failed", "dead", "depth"]
+    show_table([*titles, "wait p50", "p95", "p99", "work p50", "p95", "p99"], rows)
+    if found.deaths:
+        click.echo("\nDead letters")
+        deaths = [
+            [one.queue, one.reason, shortened(one.error_pattern, 60) or "-", count(one.count), count(one.waiting)]
+            for one in found.deaths
+        ]
+        show_table(["queue", "reason", "error", "deaths", "waiting"], deaths)
+    if found.consumers:
+        click.echo("\nSlowest consumers")
+        slow = [
+            [one.consumer, one.queue, one.group or "-", count(one.acked), show_ms(one.p50), show_ms(one.p95)]
+            for one in found.consumers
+        ]
+        show_table(["consumer", "queue", "group", "acked", "p50", "p95"], slow)
+
+
+@click.command()
+@click.option("--since", help="Deaths since this instant, or so long ago, as 24h. [default: all]")
+@click.option("--queue", default="", help="Only this queue, or dead queue.")
+@click.option("--waiting", is_flag=True, help="Only letters that are still in their dead queue.")
+@spark_options
+@output_format
+def triage(since: str | None, queue: str, waiting: bool, output: str, **said: Any) -> None:
+    """Group dead letters that died of the same thing, with examples and a command that brings each group back."""
+    first = instant("--since", since)
+    with running("triage", said) as job:
+        from holdfast.pipeline.jobs.triage import clusters  # noqa: PLC0415
+        from holdfast.pipeline.jobs.triage import triage as ask  # noqa: PLC0415
+
+        job.lake.require()
+        with job.stages.stage("group deaths"):
+            letters = job.lake.dead_letters.read(job.spark)
+            found = ask(letters, first, queue, waiting)
+            job.stages.explain("dead_letters", clusters(letters))
+        job.stages.note_read("dead_letters", sum(file.rows for file in job.lake.dead_letters.files()))
+    for cluster in found:
+        if cluster.redrive:
+            cluster.redrive += same_place(said["lake_dir"])
+    rows: list[dict[str, object]] = [msgspec.to_builtins(cluster, builtin_types=(datetime,)) for cluster in found]
+    if output != "table":
+        show_rows(output, [], rows)
+        return
+    if not found:
+        show_note("No dead letters.")
+        return
+    for cluster in found:
+        click.echo(
+            f"{cluster.fingerprint}  {cluster.source_queue} → {cluster.dead_queue or '-'}  {cluster.reason}\n"
+            f"  {plural(cluster.deaths, 'death')}, {cluster.waiting:,} waiting,"
+            f" {show_time(cluster.first_seen)} to {show_time(cluster.last_seen)}\n"
+            f"  error    {cluster.error_pattern or '-'}\n"
+            f"  payload  {shortened(cluster.payload_shape, 100)}\n"
+            f"  letters  {' '.join(map(str, cluster.examples)) or '-'}\n"
+            f"  redrive  {cluster.redrive or '-'}\n"
+        )

@@ -1,0 +1,314 @@
+"""`holdfast pipeline redrive` and `runs`: dead letters brought back by SQL, who did that, and how to take them back."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from holdfast.cli.support.confirm import confirm, dry_run_option, yes_option
+from holdfast.cli.support.connection import connected
+from holdfast.cli.support.numbers import count, plural, shortened
+from holdfast.cli.support.options import output_format
+from holdfast.cli.support.output import progress_bar, show_json, show_note, show_one, show_rows, show_table
+from holdfast.cli.support.pipeline_job import (
+    EXIT_BROKEN,
+    Job,
+    lake_option,
+    namespace_of_server,
+    parsed,
+    require_spark,
+    running,
+    same_place,
+    show_time,
+    spark_options,
+)
+from holdfast.errors import AuditNotFound, HoldfastError
+from holdfast.units import SECOND, parse_duration
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from holdfast.pipeline.lake.job_runs import Run, Unmoved
+
+NAMED = 20  # of what was not moved, on a terminal; JSON has more
+
+
+@click.command()
+@click.option("--queue", default="", help="The dead queue, as dlq/orders.")
+@click.option("--where", default="", help="A condition of Spark SQL over dead_letters; payload.a.b is a field of JSON.")
+@click.option("--to", default="", help="The queue to bring them to. [default: each to where it came from]")
+@click.option(
+    "--set", "sets", multiple=True, metavar="FIELD=SQL", help='Change payloads: "payload.a = SQL". May be repeated.'
+)
+@click.option("--transform", default="", metavar="MODULE:FUNCTION", help="Change payloads by f(payload, letter).")
+@click.option("--rate", type=click.FloatRange(0), default=0, help="Letters a second at most. [default: no limit]")
+@click.option("-n", "--limit", type=click.IntRange(0), default=0, help="How many at most. [default: all that match]")
+@click.option("--canary", type=click.IntRange(0), default=0, help="So many first; go on only if none dies again.")
+@click.option("--canary-wait", default="60s", show_default=True, help="How long the canary may take to be done.")
+@click.option("--audit", default="", metavar="ID", help="Id of this redrive, or of one to go on with. [default: new]")
+@click.option("--undo", default="", metavar="ID", help="Take back what that redrive brought and nobody has consumed.")
+@yes_option
+@dry_run_option
+@spark_options
+@output_format
+@click.pass_context
+def redrive(
+    context: click.Context,
+    /,
+    queue: str,
+    where: str,
+    to: str,
+    sets: tuple[str, ...],
+    transform: str,
+    rate: float,
+    limit: int,
+    canary: int,
+    canary_wait: str,
+    audit: str,
+    undo: str,
+    yes: bool,
+    dry_run: bool,
+    output: str,
+    **said: Any,
+) -> None:
+    """Bring dead letters back that match a condition, as of the last build.
+
+    Every redrive has an audit id: in the lake, in the broker, and in each message (`holdfast-redrive`). Under its id a
+    redrive that was killed goes on with the letters it had chosen, and brings back none twice. Exit code 1 if some were
+    not moved, or not taken back.
+    """
+    if undo:
+        _undo(context, said["lake_dir"], undo, queue, yes, dry_run, output, quiet=said["quiet"])
+        return
+    wait_seconds = parsed("--canary-wait", parse_duration, canary_wait) / SECOND
+    require_spark()
+    from holdfast.pipeline.lake.job_runs import Run, Runs  # noqa: PLC0415 - not without the extra
+
+    kept = Runs(said["lake_dir"])
+    wanted = Run(
+        id=audit or kept.new_id("redrive"),
+        job="redrive",
+        began_at=datetime.now(UTC),
+        namespace=namespace_of_server(dry_run),
+        queue=queue,
+        to=to,
+        where=where,
+        sets=list(sets),
+        transform=transform,
+        canary=canary,
+    )
+    before = kept.find(wanted.id)
+    if before is None and not queue:
+        raise click.UsageError("Say which dead queue: --queue dlq/NAME.")
+    if transform:
+        sys.path.insert(0, "")  # functions of the directory that the command is run in
+    with running("redrive", said) as job:
+        job.lake.require()
+        run, letters, sample = _chosen(job, wanted, before, limit, said_again=bool(queue or where or sets or transform))
+        with job.paused():
+            if output == "table" and sample:
+                after = ["after"] if sets or transform else []
+                show_rows(output, ["letter_id", "source_queue", "reason", "error", "before", *after], sample)
+            if not dry_run and run.chosen:
+                where_to = run.to or "where they came from"
+                confirm(f"Bring back {plural(run.chosen, 'dead letter')} of {run.queue} to {where_to}?", yes)
+                go_on = f"holdfast pipeline redrive --audit {run.id}{same_place(said['lake_dir'])}"
+                show_note(f"Audit id {run.id}. If this is interrupted, go on with: {go_on}")
+        if not dry_run and run.chosen:
+            if letters is not None:
+                kept.begin(run, letters)
+            _move(job, run, rate, wait_seconds)
+    result: dict[str, object] = {**msgspec.to_builtins(run, builtin_types=(datetime,)), **job.stages.summary()}
+    if dry_run or not run.chosen:
+        show_note(f"Would bring back {plural(run.chosen, 'dead letter')} of {run.queue}.")
+        result |= {"sample": sample, "dry_run": dry_run}
+    elif output == "table":
+        show_note(f"Brought back {run.moved:,} of {plural(run.chosen, 'dead letter')}. {run.stopped}".strip())
+        _show_rest(run.not_moved, run.unmoved)
+    if output != "table":
+        show_json(result)
+    if not dry_run and run.moved < run.chosen:
+        context.exit(EXIT_BROKEN)
+
+
+def _chosen(
+    job: Job, wanted: Run, before: Run | None, limit: int, *, said_again: bool
+) -> tuple[Run, pa.Table | None, list[dict[str, object]]]:
+    """The run with its letters and a sample of them, or one to go on with as it was begun."""
+    from holdfast.pipeline.jobs import redrive as moving  # noqa: PLC0415 - Spark
+    from holdfast.pipeline.jobs.payload_changes import changes  # noqa: PLC0415
+
+    if before is not None:
+        if said_again:
+            moving.check_same(before, wanted)
+        if before.state == "undone":
+            raise click.UsageError(f"Redrive {before.id} was undone. Leave --audit out to redrive anew.")
+        return before, None, []
+    change = changes(wanted.sets, wanted.transform)
+    table = job.lake.dead_letters
+    with job.stages.stage("choose letters"):
+        chosen = moving.choose(table.read(job.spark), wanted.queue, wanted.where, wanted.namespace)
+        chosen = chosen.limit(limit) if limit else chosen
+        job.stages.explain("dead_letters", chosen)
+        letters = chosen.select("letter_id").toArrow()
+        job.stages.note_read("dead_letters", sum(file.rows for file in table.files()))
+        wanted.chosen = letters.num_rows
+        sample = moving.sample(chosen, change) if wanted.chosen else []
+    return wanted, letters, sample
+
+
+def _move(job: Job, run: Run, rate: float, wait_seconds: float) -> None:
+    from holdfast.pipeline.jobs import redrive as moving  # noqa: PLC0415 - Spark
+
+    with connected() as client:
+        moving.redrive(
+            client,
+            job.lake,
+            job.spark,
+            job.stages,
+            run,
+            rate=rate,
+            wait_seconds=wait_seconds,
+            progress=lambda done: job.progress(done, run.chosen, "letters"),
+        )
+
+
+def _undo(
+    context: click.Context,
+    lake_dir: Path,
+    name: str,
+    queue: str,
+    yes: bool,
+    dry_run: bool,
+    output: str,
+    *,
+    quiet: bool,
+) -> None:
+    require_spark()
+    from holdfast.pipeline.jobs.redrive import undo  # noqa: PLC0415 - not without the extra
+    from holdfast.pipeline.lake.job_runs import Run, Runs  # noqa: PLC0415
+
+    kept = Runs(lake_dir)
+    with connected() as client:
+        run = kept.find(name)
+        if run is None:
+            if not queue:
+                run = kept.get(name)  # which says that it is not known
+                return
+            known = client.redrive_audit(queue, name)
+            run = Run(id=name, job="redrive", began_at=datetime.now(UTC), queue=queue, to=known.to, moved=known.moved)
+        if dry_run:
+            told = Counter[str](fate.fate for fate in client.redriven(run.queue, run.id))
+            show_note(f"Would take back {plural(told['waiting'], 'message')}.")
+            if output != "table":
+                show_json({"audit": run.id, "standing": dict(told)})
+            return
+        confirm(f"Make dead letters again of what redrive {run.id} brought back and nobody has consumed?", yes)
+        with progress_bar("Taking back", run.moved, hidden=quiet) as advance:
+            rest = undo(client, kept, run, advance)
+    if output == "table":
+        show_note(f"Took back {run.undone:,} of {plural(run.undone + len(rest), 'message')} of redrive {run.id}.")
+        _show_rest(run.not_undone, rest)
+    else:
+        show_json({"audit": run.id, "undone": run.undone, "not_undone": run.not_undone, "rest": rest})
+    if rest:
+        context.exit(EXIT_BROKEN)
+
+
+_WHY = {
+    "leased": "a consumer has it",
+    "gone": "it is done, or was removed",
+    "partly": "some groups have done it",
+    "dead": "it died again",
+    "kept": "its payload could not be changed",
+    "refused": "its queue refused it",
+}
+
+
+def _show_rest(counts: dict[str, int], rest: list[Unmoved]) -> None:
+    """What was not moved: counted, and the first of it by name."""
+    for why, number in sorted(counts.items()):
+        show_note(f"{number:,} not: {_WHY.get(why, why)}")
+    rows = [
+        [str(one.id), str(one.message or "-"), one.queue or "-", one.problem or _WHY.get(one.why, one.why)]
+        for one in rest[:NAMED]
+    ]
+    if rows:
+        show_table(["letter", "message", "queue", "why"], rows)
+    if len(rest) > NAMED:
+        show_note(f"… and {len(rest) - NAMED:,} more; -o json names them")
+
+
+@click.command()
+@click.argument("run", required=False, default="")
+@lake_option
+@output_format
+def runs(run: str, lake_dir: Path, output: str) -> None:
+    """List redrives and replays: who did what, when, how it was chosen and what became of it.
+
+    With the id of a redrive, also how its messages stand now, if the server still knows.
+    """
+    require_spark()
+    from holdfast.pipeline.lake.job_runs import Runs  # noqa: PLC0415 - not without the extra
+
+    kept = Runs(lake_dir)
+    if run:
+        found = kept.get(run)
+        fields: dict[str, object] = msgspec.to_builtins(found, builtin_types=(datetime,))
+        fields["unmoved"] = [f"{one.id}: {one.problem or _WHY.get(one.why, one.why)}" for one in found.unmoved]
+        standing = _standing(found)
+        if output == "table":
+            told = {name: value for name, value in fields.items() if value not in (None, "", 0, False, [], {})}
+            fields = told | {name: _counts(fields[name]) for name in ("not_moved", "not_undone") if name in told}
+            show_one(output, {**fields, "standing": _counts(standing)})
+        else:
+            show_one(output, {**fields, "standing": standing})
+        return
+    found_all = kept.all()
+    if output != "table":
+        rows: list[dict[str, object]] = [msgspec.to_builtins(one, builtin_types=(datetime,)) for one in found_all]
+        show_rows(output, [], rows)
+        return
+    show_table(
+        ["run", "began", "by", "queue", "chosen", "moved", "undone", "state", "what"],
+        [
+            [
+                one.id,
+                show_time(one.began_at),
+                one.by or "-",
+                one.queue,
+                count(one.chosen),
+                count(one.moved),
+                count(one.undone),
+                one.state,
+                shortened(one.note, 60) or "-",
+            ]
+            for one in found_all
+        ],
+    )
+
+
+def _counts(counted: object) -> str:
+    """Counts by name, for people."""
+    assert isinstance(counted, dict)
+    return ", ".join(f"{number:,} {name}" for name, number in counted.items())
+
+
+def _standing(run: Run) -> dict[str, int]:
+    """How the messages of a redrive stand now. Nothing, if no server is there to say."""
+    if run.job != "redrive":
+        return {}
+    try:
+        with connected() as client:
+            return Counter[str](fate.fate for fate in client.redriven(run.queue, run.id))
+    except AuditNotFound:
+        return {}
+    except HoldfastError as error:
+        show_note(f"How its messages stand now is not known: {error}")
+        return {}

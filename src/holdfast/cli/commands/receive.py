@@ -1,0 +1,225 @@
+"""`holdfast receive`: lease messages, for a person, a shell, or a command that works on each."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from typing import IO, TYPE_CHECKING, Literal
+
+import click
+
+from holdfast.cli.support.confirm import dry_run_option
+from holdfast.cli.support.connection import connected, settings
+from holdfast.cli.support.deliveries import document, exports, row, variables
+from holdfast.cli.support.numbers import plural
+from holdfast.cli.support.options import output_format
+from holdfast.cli.support.output import show_note, show_rows
+from holdfast.cli.support.queue_names import QUEUE
+from holdfast.cli.support.times import DURATION
+
+if TYPE_CHECKING:
+    from holdfast.client import SyncClient, SyncMessage
+    from holdfast.wire import Delivery, ItemError
+
+EXIT_NOTHING = 3
+EXIT_FAILED = 1
+STOP_SECONDS = 5.0  # that a command has to end by itself when it is told to
+ERROR_BYTES = 1_000  # of what a failing command said last, kept with the message
+
+group_option = click.option(
+    "-g", "--group", envvar="HOLDFAST_GROUP", default="default", show_default=True, help="The group to consume as."
+)
+
+
+@click.command()
+@click.argument("queue", type=QUEUE)
+@group_option
+@click.option("-n", "--limit", type=click.IntRange(1, 1_000), default=1, show_default=True, help="How many at most.")
+@click.option(
+    "-w", "--wait", type=DURATION, default="0s", show_default=True, help="If there is none, wait so long for the first."
+)
+@click.option("--lease", type=DURATION, help="How long the leases last, as 5m. [default: the queue's delivery_timeout]")
+@click.option("--ack", is_flag=True, help="Ack what was received as soon as it is printed.")
+@click.option("--raw", is_flag=True, help="Print the payload and nothing else, byte for byte.")
+@click.option("--export", is_flag=True, help='Print HOLDFAST_ variables for a shell: eval "$(holdfast receive ...)".')
+@click.option(
+    "--exec",
+    "command",
+    help="Run this shell command for each message, with the payload on its standard input and the HOLDFAST_ "
+    "variables set; its exit code 0 is an ack, any other a nack. Leases are extended while it runs.",
+)
+@click.option("-f", "--follow", is_flag=True, help="With --exec: go on for ever. Ctrl-C gives back what is unfinished.")
+@dry_run_option
+@output_format
+def receive(
+    queue: str,
+    group: str,
+    limit: int,
+    wait: str,
+    lease: str | None,
+    ack: bool,
+    raw: bool,
+    export: bool,
+    command: str | None,
+    follow: bool,
+    dry_run: bool,
+    output: str,
+) -> None:
+    """Lease messages of QUEUE. Settle them with ack, nack, reject, release or extend.
+
+    Exit code 3 if there was nothing to receive.
+
+    \b
+    eval "$(holdfast receive jobs --export)" && echo "$HOLDFAST_PAYLOAD" && holdfast ack
+    holdfast receive jobs --exec 'jq .url | xargs curl -fsS' --follow
+    """
+    if command is None and follow:
+        raise click.UsageError("--follow needs --exec.")
+    if export and limit != 1:
+        raise click.UsageError("--export is for one message: a shell has one set of variables.")
+    with connected() as client:
+        if dry_run:
+            waiting = client.stats(queue).ready
+            show_note(f"Would lease up to {plural(limit, 'message')} of {plural(waiting, 'message')} ready in {queue}.")
+            return
+        if command is not None:
+            _run_each(client, queue, group, limit, wait, lease, command, follow)
+            return
+        deliveries = client.lease(queue, group=group, limit=limit, wait=wait, timeout=lease, consumer=_consumer())
+        if not deliveries:
+            show_note(f"Nothing to receive from {queue}.")
+            raise click.exceptions.Exit(EXIT_NOTHING)
+        try:
+            _show(deliveries, output, raw=raw, export=export, ack=ack)
+        except BaseException:  # nobody has seen them: a full disk, a pipe that was closed
+            _settle(client, queue, group, deliveries, "release")
+            raise
+        refused = _settle(client, queue, group, deliveries, "ack") if ack else []
+    if output == "table" and not (raw or export or ack):
+        first = deliveries[0]
+        show_note(
+            f"Leased until {first.lease_deadline}. "
+            f"Done with one: holdfast ack {shlex.quote(queue)} {first.id} {first.lease_token}"
+            + (f" --group {shlex.quote(group)}" if group != "default" else "")
+        )
+    if refused:
+        show_note(f"{plural(len(refused), 'message')} not acked, and will come again: {refused[0].detail}")
+        raise click.exceptions.Exit(EXIT_FAILED)
+
+
+def _show(deliveries: list[Delivery], output: str, *, raw: bool, export: bool, ack: bool) -> None:
+    """Write them, and see to it that they are written."""
+    if raw:
+        for each in deliveries:
+            sys.stdout.buffer.write(each.body())
+    elif export:
+        click.echo(exports(deliveries[0]))
+    elif output == "table":
+        columns = ["id", "attempt", "age", "prio", "key", "payload"] + ([] if ack else ["token"])
+        show_rows(output, columns, [row(each) for each in deliveries])
+    else:
+        show_rows(output, [], [document(each) for each in deliveries])
+    sys.stdout.flush()
+
+
+def _settle(
+    client: SyncClient, queue: str, group: str, deliveries: list[Delivery], action: Literal["ack", "release"]
+) -> list[ItemError]:
+    """Settle them all alike. Returns what was refused."""
+    from holdfast.wire import Settlement  # noqa: PLC0415
+
+    settlements = [Settlement(id=each.id, lease_token=each.lease_token, action=action) for each in deliveries]
+    return client.settle(queue, settlements, group=group).errors
+
+
+def _consumer() -> str:
+    """The same for every command of a user on a machine, so that one may settle what another received."""
+    user = os.environ.get("USER") or os.environ.get("LOGNAME") or "somebody"
+    return f"cli-{user}@{os.uname().nodename}"[:255]
+
+
+# --- --exec ---------------------------------------------------------------------------------------------------------
+
+
+def _run_each(
+    client: SyncClient, queue: str, group: str, limit: int, wait: str, lease: str | None, command: str, follow: bool
+) -> None:
+    done = failed = 0
+    if follow:
+        for number in (signal.SIGTERM, signal.SIGINT):  # a service manager's stop is as good as Ctrl-C: give back, end
+            signal.signal(number, signal.default_int_handler)
+    with client.consume(queue, group=group, lease=lease) as consumer:
+        while follow or done + failed < limit:
+            message = consumer.next() if follow else _next(client, queue, group, wait, lease)
+            if message is None:
+                break
+            with message:
+                if _run_one(message, command):
+                    done += 1
+                else:
+                    failed += 1
+    if done + failed == 0:
+        show_note(f"Nothing to receive from {queue}.")
+        raise click.exceptions.Exit(EXIT_NOTHING)
+    show_note(f"{plural(done, 'message')} acked, {failed:,} nacked.")
+    if failed:
+        raise click.exceptions.Exit(EXIT_FAILED)
+
+
+def _next(client: SyncClient, queue: str, group: str, wait: str, lease: str | None) -> SyncMessage | None:
+    found = client.receive(queue, group=group, wait=wait, timeout=lease)
+    return found[0] if found else None
+
+
+def _run_one(message: SyncMessage, command: str) -> bool:
+    """Whether the command did it. What it says goes where ours goes; its last words are kept if it fails."""
+    environment = os.environ | variables(message.delivery) | {"HOLDFAST_URL": settings().url}
+    with subprocess.Popen(  # noqa: S602 - a shell command is what --exec is for
+        command, shell=True, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, process_group=0
+    ) as child:
+        try:
+            said = _talk(child, message.body)
+            child.wait()
+        except BaseException:
+            _end(child)
+            raise
+    if child.returncode == 0:
+        message.ack()
+        return True
+    words = said.decode(errors="replace").strip()
+    message.nack(error=f"exit code {child.returncode}" + (f": {words}" if words else ""))
+    return False
+
+
+def _talk(child: subprocess.Popen[bytes], body: bytes) -> bytes:
+    """Give a command its message, and pass on what it complains of until it ends. Returns its last words."""
+    assert child.stdin is not None
+    assert child.stderr is not None
+    giver = threading.Thread(target=_give, args=(child.stdin, body), daemon=True)
+    giver.start()
+    last = b""
+    while said := os.read(child.stderr.fileno(), ERROR_BYTES):
+        sys.stderr.buffer.write(said)
+        sys.stderr.buffer.flush()
+        last = (last + said)[-ERROR_BYTES:]
+    giver.join()
+    return last
+
+
+def _give(stdin: IO[bytes], body: bytes) -> None:
+    with suppress(BrokenPipeError), stdin:  # a command need not read it
+        stdin.write(body)
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """End a command and all that it started: nobody is to go on with a message that goes back to the others."""
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(STOP_SECONDS)
+        os.killpg(child.pid, signal.SIGKILL)

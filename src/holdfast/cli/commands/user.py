@@ -1,0 +1,274 @@
+"""`holdfast user`: the users file, with passwords, certificate subjects, namespaces and scopes."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+import msgspec
+
+from holdfast.cli.support.options import config_file, output_format
+from holdfast.cli.support.output import show_note, show_rows
+from holdfast.cli.support.secrets import ask_secret
+from holdfast.config import AuthSettings, load
+from holdfast.errors import InvalidArgument
+from holdfast.units import format_duration
+
+if TYPE_CHECKING:
+    from holdfast.auth.users import User, Users
+
+# argon2 and what else the users file needs is imported by the commands that need it: the others should answer at once.
+
+Command = TypeVar("Command", bound=Callable[..., object])
+
+GENERATED_BYTES = 24
+"""192 bits, 32 characters."""
+
+users_file = click.option(
+    "--file",
+    "path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The users file. [default: the setting auth.users_file]",
+)
+scopes_option = click.option(
+    "--scope",
+    "scopes",
+    multiple=True,
+    help="What the user may do, like produce:orders/# or admin:#. Give it several times for several scopes.",
+)
+namespace_option = click.option("--namespace", help="The user's namespace. [default: the server's node.namespace]")
+subject_option = click.option("--subject", help="The subject of the user's client certificate, like CN=shop,O=Acme.")
+
+
+@click.group()
+def user() -> None:
+    """Manage the users file. A running server sees a change by itself."""
+
+
+@user.command()
+@click.argument("name")
+@scopes_option
+@namespace_option
+@subject_option
+@click.option("--no-password", is_flag=True, help="No password: the user comes with its certificate only.")
+@click.option("--generate", is_flag=True, help="Make up a password and print it on standard output, this once.")
+@users_file
+@config_file
+def add(
+    name: str,
+    scopes: tuple[str, ...],
+    namespace: str | None,
+    subject: str | None,
+    no_password: bool,
+    generate: bool,
+    path: Path | None,
+    config_path: Path | None,
+) -> None:
+    """Add the user NAME.
+
+    The password is asked for at a terminal, or read from the first line of standard input. It never stands on the
+    command line.
+    """
+    from holdfast.auth.users import User  # noqa: PLC0415
+
+    settings, path = _settings(path, config_path)
+    if no_password and (generate or not subject):
+        raise click.UsageError("--no-password needs --subject, and no --generate: how else would the user come in?")
+    with _changing(path, settings, new=True) as change:
+        if name in change.users.by_name:
+            raise InvalidArgument(field=f"User {name!r}", problem="exists already; change it with update or passwd")
+        entry = User(name=name, namespace=namespace, scopes=scopes, subject=subject)
+        password = "" if no_password else _password(settings, name, generate)
+        change.put(entry if no_password else _with_password(entry, password, settings))
+    if generate:
+        click.echo(password)
+    if not scopes:
+        show_note(f"{name} has no scopes and may do nothing yet: holdfast user update {name} --scope produce:orders/#")
+    _say(settings, f"Added {name} to {path}.")
+
+
+@user.command()
+@click.argument("name")
+@scopes_option
+@namespace_option
+@subject_option
+@users_file
+@config_file
+def update(
+    name: str,
+    scopes: tuple[str, ...],
+    namespace: str | None,
+    subject: str | None,
+    path: Path | None,
+    config_path: Path | None,
+) -> None:
+    """Change what the user NAME may do. Scopes that are given take the place of all it had; what is not given stays.
+
+    Connections of the user are ended, so that they come back with the new rights.
+    """
+    settings, path = _settings(path, config_path)
+    changes = {"scopes": scopes or None, "namespace": namespace, "subject": subject}
+    given = {field: value for field, value in changes.items() if value is not None}
+    if not given:
+        raise click.UsageError("Nothing to change: give --scope, --namespace or --subject.")
+    with _changing(path, settings) as change:
+        change.put(msgspec.structs.replace(change.user(name), **given))
+    _say(settings, f"Changed {name} in {path}.")
+
+
+@user.command()
+@click.argument("name")
+@click.option("--generate", is_flag=True, help="Make up a password and print it on standard output, this once.")
+@users_file
+@config_file
+def passwd(name: str, generate: bool, path: Path | None, config_path: Path | None) -> None:
+    """Give the user NAME a new password, asked for at a terminal or read from standard input.
+
+    Connections of the user are ended.
+    """
+    settings, path = _settings(path, config_path)
+    with _changing(path, settings) as change:
+        entry = change.user(name)
+        password = _password(settings, name, generate)
+        change.put(_with_password(entry, password, settings))
+    if generate:
+        click.echo(password)
+    _say(settings, f"{name} has a new password.")
+
+
+@user.command()
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@users_file
+@config_file
+def remove(name: str, yes: bool, path: Path | None, config_path: Path | None) -> None:
+    """Remove the user NAME. Its connections are ended."""
+    settings, path = _settings(path, config_path)
+    with _changing(path, settings) as change:
+        change.user(name)
+        if not yes and sys.stdin.isatty():
+            click.confirm(f"Remove {name} from {path}?", abort=True, err=True)
+        change.users = change.users.without(name)
+    _say(settings, f"Removed {name} from {path}.")
+
+
+@user.command("list")
+@output_format
+@users_file
+@config_file
+def list_users(output: str, path: Path | None, config_path: Path | None) -> None:
+    """List the users with their rights. Passwords are not shown, nor their hashes."""
+    settings, path = _settings(path, config_path)
+    rows: list[dict[str, object]] = [
+        {
+            "name": entry.name,
+            "namespace": entry.namespace,
+            "scopes": list(entry.scopes),
+            "password": entry.password is not None,
+            "subject": entry.subject,
+        }
+        for entry in sorted(_read(path, settings).by_name.values(), key=lambda entry: entry.name)
+    ]
+    show_rows(output, ["name", "namespace", "scopes", "password", "subject"], rows)
+
+
+# --- the file -------------------------------------------------------------------------------------------------------
+
+
+def _settings(path: Path | None, config_path: Path | None) -> tuple[AuthSettings, Path]:
+    settings = load(config_path, os.environ).auth
+    path = path or settings.users_file
+    if path is None:
+        raise click.UsageError("Which file? Give --file, or set auth.users_file in the server's configuration.")
+    return settings, path
+
+
+def _read(path: Path, settings: AuthSettings) -> Users:
+    from holdfast.auth import users  # noqa: PLC0415
+
+    try:
+        return users.read(path.read_bytes(), settings.users_max, settings.scopes_max)
+    except FileNotFoundError:
+        problem = "does not exist. `holdfast user add` makes it"
+    except OSError as error:
+        problem = f"cannot be read: {error.strerror}"
+    except ValueError as error:
+        problem = str(error)
+    raise InvalidArgument(field=f"Users file {path}", problem=problem)
+
+
+class _Change:
+    """A users file between being read and being written."""
+
+    def __init__(self, users: Users, check: Callable[[User], None]) -> None:
+        self.users = users
+        self._check = check
+
+    def user(self, name: str) -> User:
+        try:
+            return self.users.by_name[name]
+        except KeyError:
+            raise InvalidArgument(field=f"User {name!r}", problem="does not exist") from None
+
+    def put(self, entry: User) -> None:
+        """Refuses what a server would refuse."""
+        owner = self.users.by_subject.get(entry.subject or "")
+        try:
+            self._check(entry)
+        except ValueError as error:
+            raise click.UsageError(f"The users file would not be good: it {error}.") from None
+        if owner is not None and owner.name != entry.name:
+            raise click.UsageError(f"The subject {entry.subject} is that of {owner.name} already.")
+        self.users = self.users.with_user(entry)
+
+
+@contextmanager
+def _changing(path: Path, settings: AuthSettings, *, new: bool = False) -> Iterator[_Change]:
+    """Reads the file, and writes it when the block ends well; one at a time."""
+    from holdfast.auth import files, users  # noqa: PLC0415
+
+    if not new:
+        _read(path, settings)  # no lock file is left beside a file that does not exist
+    try:
+        with files.locked(path):
+            known = users.Users() if new and not path.exists() else _read(path, settings)
+            change = _Change(known, partial(users.check, scopes_max=settings.scopes_max))
+            yield change
+            files.replace(path, change.users.encode())
+    except OSError as error:
+        raise InvalidArgument(
+            field=f"Users file {path}", problem=f"cannot be written: {error.strerror or error}"
+        ) from error
+
+
+# --- passwords ------------------------------------------------------------------------------------------------------
+
+
+def _password(settings: AuthSettings, name: str, generate: bool) -> str:
+    from holdfast.auth.passwords import LENGTH_MIN  # noqa: PLC0415
+
+    if generate:
+        return secrets.token_urlsafe(GENERATED_BYTES)
+    password = ask_secret(f"Password of {name}", confirm=True)
+    if len(password) < LENGTH_MIN:
+        raise click.UsageError(f"A password needs at least {LENGTH_MIN} characters.")
+    if len(password.encode()) > settings.password_bytes_max:
+        raise click.UsageError(f"A password has at most {settings.password_bytes_max} bytes (auth.password_bytes_max).")
+    return password
+
+
+def _with_password(entry: User, password: str, settings: AuthSettings) -> User:
+    from holdfast.auth.passwords import hasher  # noqa: PLC0415
+
+    return msgspec.structs.replace(entry, password=hasher(settings).hash(password))
+
+
+def _say(settings: AuthSettings, text: str) -> None:
+    show_note(f"{text} A running server sees it within {format_duration(settings.reload_interval)}.")

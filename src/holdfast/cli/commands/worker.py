@@ -1,0 +1,121 @@
+"""`holdfast worker`: run workers written in Python."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from holdfast.cli.support.connection import connected, settings
+from holdfast.cli.support.numbers import plural
+from holdfast.cli.support.output import show_note
+from holdfast.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from holdfast.client import Workers
+
+
+@click.command()
+@click.argument("target", metavar="MODULE[:NAME]")
+@click.option(
+    "--app-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path(),
+    help="Where the module is looked for first. [default: the current directory]",
+)
+@click.option("--concurrency", type=click.IntRange(1, 1_000), help="Handlers at the same time, for each worker.")
+@click.option("--drain", help="How long handlers may take to finish when told to stop, as 30s.")
+@click.option("--burst", is_flag=True, help="Work until nothing is ready, then end.")
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+    help="The least important line that is written.",
+)
+@click.pass_context
+def worker(
+    context: click.Context,
+    /,
+    target: str,
+    app_dir: Path,
+    concurrency: int | None,
+    drain: str | None,
+    burst: bool,
+    log_level: str,
+) -> None:
+    """Run workers: MODULE:NAME is a Workers, a worker, or a list of workers; MODULE alone means all workers in it.
+
+    SIGTERM or Ctrl-C stops gracefully: handlers finish, messages that none has begun with go back at once. A second one
+    ends at once. Exit code 1 if handlers were not finished in time.
+    """
+    logging.basicConfig(
+        level=log_level.upper(), stream=sys.stderr, format="%(asctime)s [%(levelname)s] %(name)s: %(message)s"
+    )
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each request is too much
+    app = _load(target, app_dir, drain)
+    if settings().namespace is not None:
+        with connected():
+            pass  # only to see that the namespace is the right one
+    for each in app.workers:
+        if concurrency is not None:
+            each.concurrency = each.prefetch = concurrency
+    if burst:
+        import asyncio  # noqa: PLC0415
+
+        show_note(f"Worked on {plural(asyncio.run(_work_off(app)), 'message')}.")
+        return
+    code = app.run(settings().open_async)
+    if code:
+        # A handler that hangs in a thread must not keep the process: what it worked on has gone back.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    context.exit(code)
+
+
+async def _work_off(app: Workers) -> int:
+    async with settings().open_async() as client:
+        return await app.work_off(client)
+
+
+def _load(target: str, directory: Path, drain: str | None) -> Workers:
+    from holdfast.client import Worker, Workers  # noqa: PLC0415
+
+    module_name, _, name = target.partition(":")
+    sys.path.insert(0, str(directory.absolute()))
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name and not module_name.startswith(error.name):
+            raise  # something that the module imports is missing: the traceback says what
+        raise InvalidArgument(
+            field=f"Module {module_name!r}", problem=f"is not found in {directory.absolute()} or the Python path"
+        ) from None
+    found: Any = vars(module).get(name, None) if name else _all(module)
+    options: dict[str, Any] = {} if drain is None else {"drain": drain}
+    match found:
+        case Workers() if drain is None:
+            return found
+        case Workers():
+            return Workers(*found.workers, middleware=found.middleware, **options)
+        case Worker():
+            return Workers(found, **options)
+        case [*several] if several and all(isinstance(each, Worker) for each in several):
+            return Workers(*several, **options)
+        case _:
+            problem = f"has no {name!r} that is a Workers or a worker" if name else "has no workers"
+            raise InvalidArgument(field=f"Module {module_name!r}", problem=problem)
+
+
+def _all(module: Any) -> object:
+    """The only Workers of a module, else all its workers."""
+    from holdfast.client import Worker, Workers  # noqa: PLC0415
+
+    apps = [value for value in vars(module).values() if isinstance(value, Workers)]
+    return apps[0] if len(apps) == 1 else [value for value in vars(module).values() if isinstance(value, Worker)]

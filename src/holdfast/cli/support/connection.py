@@ -1,0 +1,188 @@
+"""Which server a command talks to, and as whom: the options of `holdfast` itself, and the client made from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import click
+import msgspec
+
+from holdfast.cli.support.secrets import ask_secret
+from holdfast.cli.support.times import DURATION
+from holdfast.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from holdfast.client import Client, SyncClient, Tls
+
+# The client is imported by the commands that use it: the others should answer at once.
+
+Command = TypeVar("Command", bound=Callable[..., object])
+
+
+class Decorator(Protocol):
+    """What click makes of an option."""
+
+    def __call__(self, command: Command, /) -> Command: ...
+
+
+URL = "http://127.0.0.1:8080"
+
+
+class Connection(msgspec.Struct, frozen=True, kw_only=True):
+    """What the options said."""
+
+    url: str
+    token: str | None
+    token_file: Path | None
+    user: str | None
+    password_file: Path | None
+    namespace: str | None
+    ca_file: Path | None
+    certificate_file: Path | None
+    key_file: Path | None
+    verify: bool
+    timeout: str
+
+    def open(self, *, quick: bool = False) -> SyncClient:
+        """A client. A command that talks to the server uses `connected`, which also checks the namespace. A `quick` one
+        gives up at once, for completions."""
+        from holdfast.client import Retries, SyncClient  # noqa: PLC0415
+
+        if quick:
+            options = {**self._options(), "timeout": "1s", "retries": Retries(attempts=1)}
+            return SyncClient(self.url, **options)
+        return SyncClient(self.url, **self._options())
+
+    def open_async(self) -> Client:
+        """The asynchronous one."""
+        from holdfast.client import Client  # noqa: PLC0415
+
+        return Client(self.url, **self._options())
+
+    def check_namespace(self, client: SyncClient) -> None:
+        """Raises InvalidArgument if the credentials are not for the namespace that was asked for."""
+        if self.namespace is None:
+            return
+        actual = client.overview().namespace
+        if actual != self.namespace:
+            raise InvalidArgument(
+                field="--namespace",
+                problem=f"is {self.namespace!r}, but the credentials are for {actual!r}; nothing was done",
+            )
+
+    def _options(self) -> dict[str, Any]:
+        return {
+            "token": self._token(),
+            "user": self.user,
+            "password": self._password(),
+            "timeout": self.timeout,
+            "tls": self.tls(),
+        }
+
+    def tls(self) -> Tls:
+        """Whom to trust, and who to be."""
+        from holdfast.client import Tls  # noqa: PLC0415
+
+        return Tls(
+            ca_file=self.ca_file,
+            certificate_file=self.certificate_file,
+            key_file=self.key_file,
+            verify=self.verify,
+        )
+
+    def secret(self) -> str | None:
+        """The token to show, for those that are not a client: a Spark job's tasks."""
+        return self._token()
+
+    def login(self) -> tuple[str, str] | None:
+        """User and password, for those that are not a client."""
+        return (self.user, self._password() or "") if self.user is not None else None
+
+    def _token(self) -> str | None:
+        if self.token is not None or self.token_file is None:
+            return self.token
+        return _secret(self.token_file, "token")
+
+    def _password(self) -> str | None:
+        if self.user is None:
+            return None
+        if self.password_file is not None:
+            return _secret(self.password_file, "password")
+        return ask_secret(f"Password of {self.user}")
+
+
+def _secret(file: Path, what: str) -> str:
+    try:
+        return file.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidArgument(field=f"The {what} file {file}", problem=f"cannot be read: {error}") from None
+
+
+def _option(flag: str, *, default: object = None, kind: click.ParamType[Any] | None = None, said: str) -> Decorator:
+    """An option of `holdfast` itself, with its twin in the environment: --ca-file is HOLDFAST_CA_FILE."""
+    twin = "HOLDFAST_" + flag.partition("/")[0].removeprefix("--").upper().replace("-", "_")
+    shown = isinstance(default, str)
+    return click.option(flag, envvar=twin, default=default, type=kind, show_default=shown, help=said)
+
+
+_FILE = click.Path(path_type=Path, dir_okay=False)
+_OPTIONS = (
+    _option("--url", default=URL, said="The server's HTTP address."),
+    _option(
+        "--token",
+        said="The token to show. On a command line others can see it: rather set HOLDFAST_TOKEN, or use --token-file.",
+    ),
+    _option("--token-file", kind=_FILE, said="A file with the token to show."),
+    _option("--user", said="The user to be; its password is asked for."),
+    _option("--password-file", kind=_FILE, said="A file with the user's password."),
+    _option(
+        "--namespace",
+        said="Do nothing unless the credentials are for this namespace. (They decide it; a client cannot choose.)",
+    ),
+    _option("--ca-file", kind=_FILE, said="Certificates in PEM to trust, instead of the system's."),
+    _option("--certificate-file", kind=_FILE, said="Your own certificate in PEM, for servers that ask for one."),
+    _option("--key-file", kind=_FILE, said="The certificate's key. [default: it is in the certificate's file]"),
+    _option(
+        "--verify/--no-verify",
+        default=True,
+        said="Whether the server's certificate must be good. [default: verify]",
+    ),
+    _option("--timeout", kind=DURATION, default="30s", said="How long to wait for an answer."),
+)
+
+
+def connection_options(command: Command) -> Command:
+    """The options of `holdfast` itself."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def connection_of(context: click.Context) -> Connection | None:
+    """What the options said, also while a shell completes and no command runs."""
+    root = context.find_root()
+    if isinstance(root.obj, Connection):
+        return root.obj
+    try:
+        return Connection(**{name: root.params[name] for name in Connection.__struct_fields__})
+    except KeyError:
+        return None
+
+
+def settings() -> Connection:
+    """What the options of the running command said."""
+    found = click.get_current_context().find_object(Connection)
+    assert found is not None
+    return found
+
+
+@contextmanager
+def connected() -> Iterator[SyncClient]:
+    """A client for the running command."""
+    wanted = settings()
+    with wanted.open() as client:
+        wanted.check_namespace(client)
+        yield client

@@ -1,0 +1,106 @@
+"""A delivery as commands show it: to a person, to a program, and to a shell or a command that works on it."""
+
+from __future__ import annotations
+
+import shlex
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from holdfast import wire
+from holdfast.cli.support.numbers import age, body_text
+
+PAYLOAD_WIDTH = 60  # characters of a payload in a table
+
+
+def variables(delivery: wire.Delivery) -> dict[str, str]:
+    """What a shell or a command is told. `holdfast ack` and its like read the same ones."""
+    found = {
+        "HOLDFAST_QUEUE": delivery.queue,
+        "HOLDFAST_GROUP": delivery.group,
+        "HOLDFAST_ID": delivery.id,
+        "HOLDFAST_LEASE_TOKEN": delivery.lease_token,
+        "HOLDFAST_LEASE_DEADLINE": delivery.lease_deadline,
+        "HOLDFAST_ATTEMPT": str(delivery.attempt),
+        "HOLDFAST_ENQUEUED_AT": delivery.enqueued_at,
+        "HOLDFAST_PRIORITY": str(delivery.priority),
+        "HOLDFAST_KEY": delivery.key,
+        "HOLDFAST_MESSAGE_ID": delivery.message_id,
+        "HOLDFAST_CONTENT_TYPE": delivery.content_type,
+        "HOLDFAST_CORRELATION_ID": delivery.correlation_id,
+        "HOLDFAST_REPLY_TO": delivery.reply_to,
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def exports(delivery: wire.Delivery) -> str:
+    """Lines for `eval`. The payload is among them if it is text; what the message does not have is unset."""
+    given = variables(delivery)
+    body = delivery.body()
+    if b"\0" not in body:
+        with suppress(UnicodeDecodeError):
+            given["HOLDFAST_PAYLOAD"] = body.decode()
+    unset = [
+        f"HOLDFAST_{name}"
+        for name in ("KEY", "MESSAGE_ID", "CONTENT_TYPE", "CORRELATION_ID", "REPLY_TO", "PAYLOAD")
+        if f"HOLDFAST_{name}" not in given
+    ]
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in given.items()]
+    return "\n".join([*([f"unset {' '.join(unset)}"] if unset else []), *lines])
+
+
+def document(message: wire.Message) -> dict[str, Any]:
+    """For programs, with the payload in the field the HTTP API would put it in."""
+    shown = msgspec.to_builtins(message)
+    assert isinstance(shown, dict)
+    body = message.body()
+    for field in ("payload", "text", "base64"):
+        shown.pop(field, None)
+    shown |= _payload(body, message.content_type)
+    return shown
+
+
+def _payload(body: bytes, content_type: str | None) -> dict[str, object]:
+    kind = (content_type or "").partition(";")[0].strip().lower()
+    try:
+        if not kind or kind == "application/json" or kind.endswith("+json"):
+            return {"payload": msgspec.json.decode(body)}
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        pass
+    try:
+        return {"text": body.decode()}
+    except UnicodeDecodeError:
+        return {"base64": body}
+
+
+def row(message: wire.Message) -> dict[str, object]:
+    """For a table."""
+    shown: dict[str, object] = {
+        "id": message.id,
+        "age": age((datetime.now(UTC) - datetime.fromisoformat(message.enqueued_at)).total_seconds()),
+        "prio": str(message.priority),
+        "key": message.key,
+        "payload": body_text(message.body(), PAYLOAD_WIDTH),
+    }
+    if isinstance(message, wire.Delivery):
+        shown |= {"attempt": str(message.attempt), "token": message.lease_token}
+    if isinstance(message, wire.MessageView):
+        shown["state"] = ", ".join(f"{each.group}: {_standing(each)}" for each in message.standings)
+    if message.origin is not None:
+        shown |= {
+            "reason": message.origin.reason,
+            "error": message.origin.error,
+            "attempts": str(message.origin.attempts),
+            "source": message.origin.source_id,
+            "from": message.origin.source_queue,
+        }
+    return shown
+
+
+def _standing(standing: wire.Standing) -> str:
+    """A waiting message tells which attempt is next, a leased one whose it is."""
+    more = [f"attempt {standing.attempt}"] if standing.attempt else []
+    more += [standing.consumer] if standing.consumer and standing.state == "leased" else []
+    return f"{standing.state} ({', '.join(more)})" if more else standing.state

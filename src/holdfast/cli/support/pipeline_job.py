@@ -1,0 +1,203 @@
+"""What the commands of `holdfast pipeline` have in common: options, Spark, progress, and what they say at the end.
+
+Spark is imported only when a command runs that needs it; the rest of Holdfast works without it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from holdfast.cli.support.connection import URL, connected, settings
+from holdfast.cli.support.numbers import size
+from holdfast.cli.support.output import show_note
+from holdfast.errors import InvalidArgument, ServerUnreachable, SparkMissing
+from holdfast.units import SECOND, parse_duration, parse_instant, parse_size
+
+if TYPE_CHECKING:
+    from holdfast.pipeline.lake.lake import Lake
+    from holdfast.pipeline.spark.stages import Stages
+
+Command = TypeVar("Command", bound=Callable[..., object])
+
+EXIT_BROKEN = 1
+DEFAULT_LAKE = Path("data/lake")
+
+lake_option = click.option(
+    "--lake",
+    "lake_dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=DEFAULT_LAKE,
+    show_default=True,
+    help="The lake: the server's journal directory, DATA_DIR/lake unless journal.directory says otherwise.",
+)
+_OPTIONS = (
+    lake_option,
+    click.option("--master", help="Run on this Spark master, as spark://host:7077. [default: embedded, local[*,4]]"),
+    click.option("--remote", help="Run on this Spark Connect server, as sc://host:15002."),
+    click.option("--memory", help="Memory of the embedded Spark, as 4GiB. [default: a quarter of the machine's]"),
+    click.option("--conf", "settings", multiple=True, metavar="NAME=VALUE", help="A Spark setting. May be repeated."),
+    click.option("--explain", is_flag=True, help="Show Spark's plans on standard error."),
+    click.option("--quiet", is_flag=True, help="No progress and no summary on standard error."),
+)
+
+
+def spark_options(command: Command) -> Command:
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+class Job:
+    """A job under way: where it runs, what it works on, what it has done."""
+
+    def __init__(self, spark: Any, lake: Lake, stages: Stages, bar: Bar) -> None:
+        self.spark = spark
+        self.lake = lake
+        self.stages = stages
+        self._bar = bar
+
+    def progress(self, done: int, total: int, what: str = "events") -> None:
+        """Show how much of the work is done."""
+        self._bar.advance(done, total, what)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Without the bar, while a person is asked something."""
+        self._bar.stop()
+        try:
+            yield
+        finally:
+            self._bar.start()
+
+
+class Bar:
+    """A bar on standard error, if that is a terminal: the stage, and how much of the work is done if that is known."""
+
+    def __init__(self, name: str, *, hidden: bool) -> None:
+        console = Console(file=sys.stderr)
+        self._name = name
+        self._progress: Progress | None = None
+        if not hidden and console.is_terminal:
+            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[done]}"))
+            self._progress = Progress(*columns, TimeElapsedColumn(), console=console, transient=True)
+            self._task = self._progress.add_task(name, total=None, done="")
+
+    def start(self) -> None:
+        if self._progress is not None:
+            self._progress.start()
+
+    def stop(self) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+    def watch(self, stage: str) -> None:
+        if self._progress is not None:
+            self._progress.update(self._task, description=f"{self._name}: {stage}")
+
+    def advance(self, done: int, total: int, what: str) -> None:
+        if self._progress is not None:
+            self._progress.update(self._task, completed=done, total=total, done=f"{done:,} of {total:,} {what}")
+
+
+def require_spark() -> None:
+    """Say what to install, if it is not there."""
+    for name in ("pyspark", "deltalake"):
+        if importlib.util.find_spec(name) is None:
+            raise SparkMissing(missing=name)
+
+
+@contextmanager
+def running(name: str, said: dict[str, Any]) -> Iterator[Job]:
+    """Start Spark, show how the job goes, and say at the end what it did."""
+    require_spark()
+    from holdfast.pipeline.lake.lake import Lake  # noqa: PLC0415
+    from holdfast.pipeline.spark.failures import told  # noqa: PLC0415 - Spark takes seconds to import and start
+    from holdfast.pipeline.spark.session import Where, check_reach, is_little, open_session  # noqa: PLC0415
+    from holdfast.pipeline.spark.stages import Stages  # noqa: PLC0415
+
+    pairs = [pair.partition("=") for pair in said["settings"]]
+    if any(not equals for _, equals, _ in pairs):
+        raise click.UsageError("A Spark setting is NAME=VALUE.")
+    where = Where(
+        master=said["master"],
+        remote=said["remote"],
+        memory=parsed("--memory", parse_size, said["memory"]) if said["memory"] else 0,
+        quick=is_little(said["lake_dir"]),
+        settings={key: value for key, _, value in pairs},
+    )
+    bar = Bar(name, hidden=said["quiet"])
+    stages = Stages(bar.watch, explaining=said["explain"])
+    bar.start()
+    try:
+        with told():
+            with stages.stage("start Spark"):
+                spark = open_session(where, f"holdfast {name}")
+                check_reach(spark, where, said["lake_dir"])
+            yield Job(spark, Lake(said["lake_dir"]), stages, bar)
+    finally:
+        bar.stop()
+    for plan in stages.plans:
+        show_note(plan)
+    if not said["quiet"]:
+        _summary(stages)
+
+
+def namespace_of_server(dry_run: bool) -> str:
+    """The namespace that the command's credentials are for. A dry run can do without the server, if it must."""
+    wanted = settings()
+    try:
+        with connected() as client:
+            return client.overview().namespace
+    except ServerUnreachable:
+        if not dry_run:
+            raise
+        return wanted.namespace or "default"
+
+
+def same_place(lake: Path) -> str:
+    """Options for a command that shall see the same lake and server as this one, where those are not the defaults."""
+    words = "" if lake == DEFAULT_LAKE else f" --lake {shlex.quote(str(lake))}"
+    url = settings().url
+    return words if url == URL else f"{words} --url {shlex.quote(url)}"
+
+
+def parsed(field: str, parse: Callable[[object], int], value: object) -> int:
+    try:
+        return parse(value)
+    except ValueError as error:
+        raise InvalidArgument(field=field, problem=str(error)) from error
+
+
+def _summary(stages: Stages) -> None:
+    """What was read and written, and how long each part took."""
+    for what, counts in (("read", stages.read), ("wrote", stages.wrote)):
+        if counts:
+            parts = [size(number) if name == "bytes" else f"{number:,} {name}" for name, number in counts.items()]
+            show_note(f"{what} {', '.join(parts)}")
+    parts = [f"{stage.name} {stage.seconds:.1f} s" for stage in stages.stages]
+    show_note(f"took {stages.seconds:.1f} s: {', '.join(parts)}")
+
+
+def instant(field: str, value: str | None) -> datetime | None:
+    """An instant, or a time ago as `2h`."""
+    if value is None:
+        return None
+    try:
+        return datetime.now(UTC) - timedelta(microseconds=parse_duration(value))
+    except ValueError:
+        return datetime.fromtimestamp(parsed(field, parse_instant, value) / SECOND, UTC)
+
+
+def show_time(at: datetime) -> str:
+    return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]

@@ -1,0 +1,1 @@
+"""The queues of one cell, over all their partitions: pure, synchronous, without clock or loop."""

@@ -1,0 +1,136 @@
+"""The audited redrives that a node remembers: who began which, and what became of each letter.
+
+What they are and how they are stored is said in core/audits.py; audited_redrive.py moves the letters. The heads are in
+memory, the letters in the store. Synchronous, on the engine: a change is part of the turn's batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.core.audits import (
+    ID_BYTES_MAX,
+    NOTE_BYTES_MAX,
+    Audit,
+    Audited,
+    audit_key,
+    audited_key,
+    read_audit,
+    read_audited,
+    write_audit,
+    write_audited,
+)
+from holdfast.core.effects import Op, Until
+from holdfast.core.groups import NEVER
+from holdfast.core.records import LAST, Table
+from holdfast.engine.catalog import QueueName
+from holdfast.errors import AuditNotFound, InvalidArgument
+from holdfast.units import DAY
+
+if TYPE_CHECKING:
+    from holdfast.engine.engine import Engine
+
+
+class AuditLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """See RedriveSettings, which says why."""
+
+    remember: int = 90 * DAY
+    max_remembered: int = 1_000
+
+
+class Audits:
+    """See the module."""
+
+    def __init__(self, engine: Engine, limits: AuditLimits) -> None:
+        self._engine = engine
+        self.limits = limits
+        self._audits: dict[bytes, Audit] = {}
+
+    def open(self) -> None:
+        rows = self._engine.store.scan(Table.AUDITS, b"", b"\xff" * 8, 1 << 30)
+        self._audits = {key: read_audit(value) for key, value in rows}
+
+    # --- looking ----------------------------------------------------------------------------------------------------
+
+    def of(self, dead: QueueName) -> list[Audit]:
+        """The redrives of a dead queue, newest first."""
+        found = [audit for audit in self._audits.values() if (audit.namespace, audit.dead_queue) == dead]
+        return sorted(found, key=lambda audit: audit.number, reverse=True)
+
+    def get(self, dead: QueueName, name: str) -> Audit:
+        found = self._audits.get(audit_key(*dead, name))
+        if found is None:
+            raise AuditNotFound(audit=name)
+        return found
+
+    def page(self, audit: Audit, after: int, limit: int) -> list[Audited]:
+        """Letters that were brought back, by their ids, from after one on."""
+        self._engine.write_early()
+        low, high = audited_key(audit.number, after + 1), audited_key(audit.number, LAST)
+        return [read_audited(value) for _, value in self._engine.store.scan(Table.AUDITED, low, high, limit)]
+
+    def known(self, audit: Audit, letters: Iterable[int]) -> list[Audited | None]:
+        """What is known of these letters."""
+        self._engine.write_early()
+        keys = [audited_key(audit.number, letter) for letter in letters]
+        values = self._engine.store.get_many(Table.AUDITED, keys)
+        return [read_audited(value) if value is not None else None for value in values]
+
+    # --- changing ---------------------------------------------------------------------------------------------------
+
+    def begin(self, dead: QueueName, name: str, to: str, by: str, note: str, now: int) -> Audit:
+        """The redrive of that id: new, or one to go on with."""
+        _check_texts(name, note)
+        if to == dead[1]:
+            raise InvalidArgument(field="to", problem="is the dead queue itself; name another queue")
+        key = audit_key(*dead, name)
+        audit = self._audits.get(key)
+        if audit is not None:
+            if (audit.to, audit.note) != (to, note):
+                raise InvalidArgument(
+                    field="audit",
+                    problem=f"{name!r} was begun with another destination or note; use another id for another redrive",
+                )
+            if audit.undone:
+                raise InvalidArgument(field="audit", problem=f"{name!r} was undone; use another id to redrive again")
+            return audit
+        while len(self._audits) >= self.limits.max_remembered:
+            self._forget(min(self._audits, key=lambda one: self._audits[one].changed_at))
+        (number,) = self._engine.ids.take(now)
+        audit = self._audits[key] = Audit(number, *dead, name, by, note, to, now, now)
+        self.record(audit, [], now)
+        return audit
+
+    def record(self, audit: Audit, letters: Iterable[Audited], now: int) -> None:
+        """Take the redrive and what became of these letters into the batch."""
+        audit.changed_at = max(now, audit.changed_at)
+        key = audit_key(audit.namespace, audit.dead_queue, audit.id)
+        ops: list[Op] = [(Table.AUDITS, key, write_audit(audit))]
+        ops += [(Table.AUDITED, audited_key(audit.number, was.letter), write_audited(was)) for was in letters]
+        self._engine.add(ops)
+
+    # --- forgetting -------------------------------------------------------------------------------------------------
+
+    def wake_at(self) -> int:
+        """When the first is to be forgotten."""
+        first = min((audit.changed_at for audit in self._audits.values()), default=NEVER)
+        return min(first + self.limits.remember, NEVER)
+
+    def tick(self, now: int) -> None:
+        for key in [key for key, audit in self._audits.items() if audit.changed_at + self.limits.remember <= now]:
+            self._forget(key)
+
+    def _forget(self, key: bytes) -> None:
+        number = self._audits.pop(key).number
+        letters = (Table.AUDITED, audited_key(number, 0), Until(audited_key(number + 1, 0)))
+        self._engine.add([(Table.AUDITS, key, None), letters])
+
+
+def _check_texts(name: str, note: str) -> None:
+    if not name or len(name.encode(errors="surrogatepass")) > ID_BYTES_MAX or not name.isprintable():
+        raise InvalidArgument(field="audit", problem=f"is 1 to {ID_BYTES_MAX} bytes of printable text")
+    if len(note.encode(errors="surrogatepass")) > NOTE_BYTES_MAX:
+        raise InvalidArgument(field="note", problem=f"is at most {NOTE_BYTES_MAX} bytes")

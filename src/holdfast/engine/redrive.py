@@ -1,0 +1,255 @@
+"""Redrive: dead letters go back to where they came from, or elsewhere, some or all; or they are thrown away.
+
+A letter and the message made of it change places in one atomic batch: a kill leaves the one or the other, never both
+and never none. The new message keeps the letter's `source_id` and all that it carries, so a redrive that is begun again
+goes on with the letters that are left.
+
+`redrive` is a generator: each step looks at a bounded number of letters, moves what matches, and tells what it did. The
+caller makes a step durable before it takes the next, and may stop after any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.core.audits import redriven
+from holdfast.core.commands import Browsed, Draft, Enqueued, GetStates, Look, Withdraw
+from holdfast.core.queue import GroupKind
+from holdfast.core.records import Message
+from holdfast.core.shard import Shard
+from holdfast.core.states import Reason, State
+from holdfast.core.workflow import shown
+from holdfast.engine.catalog import Queue, QueueName
+from holdfast.engine.dead_letters import Clock, Letters, Ref, in_order
+from holdfast.engine.engine import Engine
+from holdfast.errors import GroupNotFound, HoldfastError, InvalidArgument, WrongGroupKind
+
+STEP = 256  # letters looked at in one step
+STEP_NAMED = 32  # the same for letters that are named one by one: each must be searched for
+STEP_BYTES = 8 << 20  # and about how many bytes of payload
+IDS_MAX = 10_000  # letters that can be named one by one
+PROTOCOL = "redrive"
+
+
+class Redriven(msgspec.Struct):
+    """What one step did. `moved` pairs each letter's id with its new message's, 0 if it was thrown away or is a dry
+    run. `refused` has the error for each letter that matched and could not go; it stays where it is."""
+
+    looked: int = 0
+    moved: list[tuple[int, int]] = []
+    refused: dict[int, HoldfastError] = {}
+    leased: int = 0  # matched, but a consumer of the dead queue has it
+
+
+class Destination(msgspec.Struct, frozen=True, kw_only=True):
+    """Where letters go: each back to the queue it came from and there to the group it died in, unless told."""
+
+    queue: str = ""  # all to this queue instead, there for all groups
+    group: str = ""  # for this group of the queue alone
+    all_groups: bool = False  # for all groups, also in the queue they came from
+
+    def of(self, letter: Message) -> tuple[str, str]:
+        """The queue and the group for a letter; no group: all of them."""
+        origin = letter.extra.origin
+        queue = self.queue or (origin.source_queue if origin else "")
+        if self.group or self.all_groups or self.queue or origin is None:
+            return queue, self.group
+        return queue, origin.source_group
+
+
+HOME = Destination()
+
+
+def redrive(
+    engine: Engine,
+    name: QueueName,
+    which: Letters,
+    clock: Clock,
+    *,
+    to: Destination = HOME,
+    step: int = STEP,
+    limit: int = 0,
+    dry_run: bool = False,
+    discard: bool = False,
+) -> Iterator[Redriven]:
+    """Move the letters of the dead queue `name` that match, those that died first first, at most `limit`.
+
+    With `discard` they go nowhere. Letters that arrive meanwhile are left alone, so that what dies again at once is not
+    driven in a circle. `dry_run` changes nothing.
+    """
+    queue = engine.queue(name, clock())
+    if len(which.ids) > IDS_MAX:
+        raise InvalidArgument(field="ids", problem=f"are at most {IDS_MAX}; use a filter for more")
+    if to.queue == name[1]:
+        raise InvalidArgument(field="target", problem="is the dead queue itself; name another queue")
+    if to.queue:
+        engine.queue((name[0], to.queue), clock(), create=True)
+    left = limit or 1 << 62
+    refs = in_order(engine, queue, which, clock)
+    step = min(step, STEP_NAMED if which.ids else STEP)
+    while left > 0:
+        seen, chosen, over = _take(refs, min(step, left))
+        if not seen or name not in engine.queues or queue.record.closing:
+            return
+        done = Redriven(looked=len(seen))
+        letters = _look(engine, queue, chosen, done, clock())
+        if dry_run:
+            done.moved = [(letter.id, 0) for _, letter in letters]
+        elif letters:
+            _move(engine, queue, letters, to, discard, done, clock())
+        left -= len(done.moved)
+        yield done
+        if over:
+            return
+
+
+def _take(refs: Iterator[Ref], limit: int) -> tuple[list[Ref], list[Ref], bool]:
+    """The next letters: those seen, those among them to be moved, and whether there are no more."""
+    seen: list[Ref] = []
+    chosen: list[Ref] = []
+    size_bytes = 0
+    for ref in refs:
+        seen.append(ref)
+        if ref.matches:
+            chosen.append(ref)
+            size_bytes += ref.size_bytes
+        if len(chosen) >= limit or len(seen) >= STEP or size_bytes >= STEP_BYTES:
+            return seen, chosen, False
+    return seen, chosen, True
+
+
+def _look(engine: Engine, queue: Queue, refs: list[Ref], done: Redriven, now: int) -> list[tuple[Shard, Message]]:
+    """The letters that can go now, in the order of `refs`: since they were put in order, one may be gone or leased."""
+    found: dict[int, tuple[Shard, Message]] = {}
+    by_partition: dict[int, list[int]] = {}
+    for ref in refs:
+        by_partition.setdefault(ref.partition, []).append(ref.seq)
+    for partition, seqs in by_partition.items():
+        shard = queue.shards[partition]
+        reply = engine.step(queue, shard, Look(seqs), now)
+        assert isinstance(reply, Browsed)
+        for letter, standings in reply.messages:
+            if any(standing.state == State.LEASED for standing in standings):
+                done.leased += 1
+            else:
+                found[letter.id] = (shard, letter)
+    return [found[ref.id] for ref in refs if ref.id in found]
+
+
+def _move(
+    engine: Engine,
+    queue: Queue,
+    letters: list[tuple[Shard, Message]],
+    to: Destination,
+    discard: bool,
+    done: Redriven,
+    now: int,
+) -> None:
+    """Move letters: for each destination, the new messages and the end of their letters in one batch."""
+    if discard:
+        withdraw(engine, queue, letters, "", now)
+        done.moved = [(letter.id, 0) for _, letter in letters]
+        return
+    by_target: dict[tuple[str, str], list[tuple[Shard, Message]]] = {}
+    for shard, letter in newest(engine, queue, letters, now):
+        by_target.setdefault(to.of(letter), []).append((shard, letter))
+    for (name, group), going in by_target.items():
+        target = destination(engine, queue, name, group, [letter for _, letter in going], done.refused, now)
+        if target is None:
+            continue
+        # Nothing may have to be written early from here on: that would tear the batch in two.
+        engine.write_early()
+        moved = _deliver(engine, queue, target, group, [letter for _, letter in going], done, now)
+        withdraw(engine, queue, [item for item in going if item[1].id in moved], Reason.REDRIVEN, now)
+        done.moved += moved.items()
+
+
+def withdraw(engine: Engine, queue: Queue, letters: list[tuple[Shard, Message]], reason: str, now: int) -> None:
+    """Letters leave the dead queue."""
+    by_shard: dict[int, list[int]] = {}
+    for shard, letter in letters:
+        by_shard.setdefault(shard.partition, []).append(letter.seq)
+    for partition, seqs in by_shard.items():
+        count = engine.step(queue, queue.shards[partition], Withdraw(seqs, reason), now)
+        assert count == len(seqs), "a letter that was redriven was not there any more"
+
+
+def newest(engine: Engine, queue: Queue, letters: list[tuple[Shard, Message]], now: int) -> list[tuple[Shard, Message]]:
+    """Letters of several shards with their newest workflow states, in the same order."""
+    found: dict[int, Message] = {}
+    for shard in {shard.number: shard for shard, _ in letters}.values():
+        here = [letter for of, letter in letters if of is shard]
+        found |= {letter.id: letter for letter in with_states(engine, queue, shard, here, now)}
+    return [(shard, found[letter.id]) for shard, letter in letters]
+
+
+def with_states(engine: Engine, queue: Queue, shard: Shard, letters: list[Message], now: int) -> list[Message]:
+    """Letters with their newest workflow states: consumers of the dead queue may have changed them."""
+    newest = {letter.id: letter.extra.state for letter in letters}
+    for name, group in shard.groups.items():
+        touched = [letter.id for letter in letters if letter.id in group.deliveries]
+        if not touched:
+            continue
+        states = engine.step(queue, shard, GetStates(name, [(message_id, 0) for message_id in touched]), now)
+        assert isinstance(states, list)
+        for message_id, state in zip(touched, states, strict=True):
+            before = newest[message_id]
+            if state is not None and (before is None or state.etag > before.etag):
+                newest[message_id] = state
+    return [replace(letter, extra=replace(letter.extra, state=shown(newest[letter.id]))) for letter in letters]
+
+
+def destination(
+    engine: Engine,
+    queue: Queue,
+    to: str,
+    group: str,
+    letters: list[Message],
+    refused: dict[int, HoldfastError],
+    now: int,
+) -> Queue | None:
+    """The queue that takes these letters, made if it is not there; None if there can be none, or not this group."""
+    try:
+        if to in ("", queue.record.name):
+            raise InvalidArgument(field="target", problem="must be named: the letter does not say where it came from")
+        target = engine.queue((queue.record.namespace, to), now, create=True)
+        if group:
+            _check_group(target, group)
+    except HoldfastError as error:
+        refused |= {letter.id: error for letter in letters}
+        return None
+    return target
+
+
+def _check_group(target: Queue, name: str) -> None:
+    """A letter goes to a group that is there. Where no group is yet, it waits for the first like any message."""
+    group = target.record.group(name)
+    if group is None and any(other.kind is GroupKind.LEASE for other in target.record.groups):
+        raise GroupNotFound(group=name, queue=target.record.name)
+    if group is not None and group.kind is not GroupKind.LEASE:
+        raise WrongGroupKind(group=name, kind=group.kind.value, action="be sent messages of its own")
+
+
+def enqueue_for(engine: Engine, target: Queue, group: str, drafts: list[Draft], now: int) -> Enqueued:
+    """Store what letters become, for one group or for all; for all too where there is no group yet."""
+    return engine.enqueue_in(
+        target, drafts, PROTOCOL, now, group=group if target.record.group(group) is not None else ""
+    )
+
+
+def _deliver(
+    engine: Engine, dead: Queue, target: Queue, group: str, letters: list[Message], done: Redriven, now: int
+) -> dict[int, int]:
+    """Enqueue what letters stand for. Returns the new ids by letter; one that is there already counts as moved."""
+    drafts = [redriven(dead.record.name, letter) for letter in letters]
+    reply = enqueue_for(engine, target, group, drafts, now)
+    moved: dict[int, int] = {}
+    for index, letter in enumerate(letters):
+        if index in reply.errors:
+            done.refused[letter.id] = reply.errors[index]
+        else:
+            moved[letter.id] = reply.ids[index]
+    return moved

@@ -1,0 +1,540 @@
+"""The transactions of a node: staging, the decision to publish, the move into the queues, expiry, forgetting.
+
+What they are and how they are stored is said in core/transactions.py. Open ones are in memory with the tallies of their
+parts, not with their messages; published ones are in the store alone.
+
+Synchronous, on the engine: a call changes the batch of this turn, and is good once that is durable.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from heapq import heappop, heappush
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.core.commands import Command, Draft, Enqueue, Enqueued, Packed, Publish
+from holdfast.core.effects import Op, Until
+from holdfast.core.enqueue import flaw, odd, oversized
+from holdfast.core.groups import NEVER
+from holdfast.core.records import Table
+from holdfast.core.transactions import (
+    NAME_BYTES_MAX,
+    Block,
+    Lot,
+    Share,
+    Stage,
+    Staged,
+    Transaction,
+    blocks,
+    choose,
+    done_key,
+    end_key,
+    live_key,
+    lot_key,
+    number_key,
+    read_block,
+    read_lot,
+    read_transaction,
+    route,
+    staged_key,
+    write_record,
+)
+from holdfast.engine.catalog import Queue
+from holdfast.errors import (
+    HoldfastError,
+    InvalidArgument,
+    LimitExceeded,
+    MessageTooLarge,
+    QueueFull,
+    QueueNotFound,
+    TransactionNotFound,
+    TransactionPublished,
+)
+from holdfast.units import DAY, GIB, HOUR, MIB
+
+if TYPE_CHECKING:
+    from holdfast.engine.engine import Engine
+
+TransactionName = tuple[str, str]
+"""(namespace, id)"""
+
+Taken = tuple[int, int, Block]
+"""What a step moves: shard, lot, messages."""
+
+FORGET_CHUNK = 1_000
+EVERY_LIVE = (b"\0", b"\1")
+
+
+class TransactionLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """See TransactionSettings, which says why."""
+
+    timeout: int = HOUR
+    max_messages: int = 10_000_000
+    max_bytes: int = 16 * GIB
+    max_open: int = 1_000
+    max_parts: int = 100_000
+    remember: int = 7 * DAY
+    max_remembered: int = 100_000
+    step_messages: int = 4_000
+    step_bytes: int = 8 * MIB
+
+
+class Receipt(msgspec.Struct, frozen=True):
+    """What became of a stage: what the transaction holds now. With `errors` (by batch and index) nothing was stored;
+    `repeated`: this chunk had been staged before, and nothing was stored again."""
+
+    messages: int
+    size_bytes: int
+    expires_at: int
+    repeated: bool = False
+    errors: dict[tuple[int, int], HoldfastError] = {}
+
+
+class Open:
+    """A transaction that is not finished, with its lots."""
+
+    __slots__ = ("_way", "lots", "record")
+
+    def __init__(self, record: Transaction) -> None:
+        self.record = record
+        self.lots: dict[tuple[str, str], Lot] = {}
+        self._way: list[tuple[int, int, int]] = []
+
+    def ahead(self) -> list[tuple[int, int, int]]:
+        """The rest of the move: shard, lot and how many blocks it has there."""
+        if not self._way:
+            chosen = set(self.record.chosen)
+            self._way = route(lot for lot in self.lots.values() if lot.number in chosen)
+        del self._way[: bisect_left(self._way, self.record.at)]
+        return self._way
+
+    @property
+    def name(self) -> TransactionName:
+        return (self.record.namespace, self.record.id)
+
+
+class Transactions:
+    """See the module."""
+
+    def __init__(self, engine: Engine, limits: TransactionLimits) -> None:
+        self._engine = engine
+        self.limits = limits
+        self.live: dict[TransactionName, Open] = {}
+        self._parts = 0
+        self._expiries: list[tuple[int, TransactionName]] = []  # heap; an entry counts if the record says the same
+        self._forget_at = NEVER
+
+    def open(self) -> None:
+        """Read what is open: heads and tallies, not messages."""
+        store = self._engine.store
+        by_number: dict[int, Open] = {}
+        for _, value in store.scan(Table.TRANSACTIONS, *EVERY_LIVE, 1 << 30):
+            found = Open(read_transaction(value))
+            self.live[found.name] = by_number[found.record.number] = found
+            heappush(self._expiries, (found.record.ends_at, found.name))
+        for key, value in store.scan(Table.LOTS, b"", b"\xff" * 16, 1 << 30):
+            lot = read_lot(value)
+            by_number[int.from_bytes(key[:8], "big")].lots[lot.part, lot.attempt] = lot
+            self._parts += 1
+        self._look_for_ends()
+
+    # --- staging ----------------------------------------------------------------------------------------------------
+
+    def stage(
+        self,
+        name: TransactionName,
+        batches: Sequence[tuple[str, list[Draft]]],
+        part: str,
+        attempt: str,
+        chunk: int,
+        now: int,
+    ) -> Receipt:
+        """Store messages for queues of the transaction's namespace: all of them or none."""
+        _check_names(name, part, attempt)
+        found = self.live.get(name)
+        if (found is None and self._done(name) is not None) or (found and found.record.state is not Stage.OPEN):
+            raise TransactionPublished(transaction=name[1])
+        lot = found.lots.get((part, attempt)) if found is not None else None
+        expected = lot.chunks if lot is not None else 0
+        if found is not None and 0 <= chunk < expected:
+            return _receipt(found.record, repeated=True)
+        if chunk != expected:
+            raise InvalidArgument(
+                field="chunk", problem=f"is the next of its part and attempt, {expected}, not {chunk}"
+            )
+        self._check_room(name, found, lot, batches)
+        routed = [(self._engine.queue((name[0], queue), now, create=True), drafts) for queue, drafts in batches]
+        errors = _flaws(routed)
+        if errors:
+            record = found.record if found is not None else Transaction(0, *name, now, now)
+            return msgspec.structs.replace(_receipt(record), errors=errors)
+        if found is None:
+            found = self._begin(name, now)
+        if lot is None:
+            lot = found.lots[part, attempt] = Lot(found.record.lots_made, part, attempt, shares={})
+            found.record.lots_made += 1
+            self._parts += 1
+        self._store(found, lot, routed)
+        self._expire_at(found, now + self.limits.timeout)
+        return _receipt(found.record)
+
+    def _check_room(
+        self, name: TransactionName, found: Open | None, lot: Lot | None, batches: Sequence[tuple[str, list[Draft]]]
+    ) -> None:
+        limits = self.limits
+        if found is None and sum(1 for space, _ in self.live if space == name[0]) >= limits.max_open:
+            raise LimitExceeded(
+                what="The number of open transactions of a namespace",
+                limit=limits.max_open,
+                advice="Publish or abort some, or raise transactions.max_open",
+            )
+        if lot is None and self._parts >= limits.max_parts:
+            raise LimitExceeded(
+                what="The number of parts of all open transactions",
+                limit=limits.max_parts,
+                advice="Publish or abort some, or raise transactions.max_parts",
+            )
+        messages = sum(len(drafts) for _, drafts in batches)
+        size_bytes = sum(len(draft.payload) for _, drafts in batches for draft in drafts)
+        if found is not None:
+            messages += found.record.messages
+            size_bytes += found.record.size_bytes
+        if messages > limits.max_messages:
+            raise LimitExceeded(
+                what="A transaction",
+                limit=f"{limits.max_messages} messages",
+                advice="Publish several, or raise transactions.max_messages",
+            )
+        if size_bytes > limits.max_bytes:
+            raise LimitExceeded(
+                what="A transaction",
+                limit=f"{limits.max_bytes} bytes",
+                advice="Publish several, or raise transactions.max_bytes",
+            )
+
+    def _begin(self, name: TransactionName, now: int) -> Open:
+        (number,) = self._engine.ids.take(now)
+        found = Open(Transaction(number, *name, now, now))
+        self.live[name] = found
+        return found
+
+    def _store(self, found: Open, lot: Lot, routed: list[tuple[Queue, list[Draft]]]) -> None:
+        record = found.record
+        ops: list[Op] = []
+        for queue, drafts in routed:
+            if not drafts:
+                continue
+            for shard, indexes in queue.route(drafts):
+                share = lot.shares.setdefault(shard.number, Share(queue.record.name))
+                staged: Iterator[Staged] = ((lot.messages + index, drafts[index]) for index in indexes)
+                for value, count in blocks(staged):
+                    key = staged_key(record.number, shard.number, lot.number, share.blocks)
+                    ops.append((Table.STAGED, key, value))
+                    share.blocks += 1
+                    share.messages += count
+                share.largest = max(share.largest, *(len(drafts[index].payload) for index in indexes))
+            size_bytes = sum(len(draft.payload) for draft in drafts)
+            lot.messages += len(drafts)
+            lot.size_bytes += size_bytes
+            record.messages += len(drafts)
+            record.size_bytes += size_bytes
+        lot.chunks += 1
+        ops.append((Table.LOTS, lot_key(record.number, lot.number), write_record(lot)))
+        self._engine.add(ops)
+
+    # --- publishing -------------------------------------------------------------------------------------------------
+
+    def publish(
+        self, name: TransactionName, parts: Mapping[str, str] | None, protocol: str, now: int
+    ) -> tuple[Transaction, bool]:
+        """Decide, and make the first step. Step on with `move` until the record says published.
+
+        The record, and whether this call decided: publishing again is answered with what the record says, whatever the
+        parts. With no parts at all (an empty mapping) there is nothing to be staged first.
+        """
+        found = self.live.get(name)
+        if found is None:
+            done = self._done(name)
+            if done is not None:
+                return done, False
+            if parts is None or parts:
+                raise TransactionNotFound(transaction=name[1])
+            _check_names(name, "", "")
+            found = self._begin(name, now)
+        record = found.record
+        if record.state is not Stage.OPEN:
+            return record, False
+        chosen = choose(name[1], found.lots.values(), parts)
+        self._check_queues(name, chosen)
+        record.state = Stage.PUBLISHING
+        record.published_at = now
+        record.protocol = protocol
+        record.chosen = [lot.number for lot in chosen]
+        self._step(found, now)
+        return record, True
+
+    def move(self, name: TransactionName, now: int) -> bool:
+        """One step on for a transaction that is decided. False: there is no more to do."""
+        found = self.live.get(name)
+        if found is None or found.record.state is not Stage.PUBLISHING:
+            return False
+        self._step(found, now)
+        return name in self.live
+
+    def _check_queues(self, name: TransactionName, chosen: list[Lot]) -> None:
+        """The last word on what queues can take: from here on nothing is refused."""
+        counts: dict[str, int] = {}
+        for lot in chosen:
+            for number, share in lot.shares.items():
+                queue = self._engine.by_shard.get(number)
+                if queue is None or queue.record.closing:
+                    raise QueueNotFound(queue=share.queue, namespace=name[0])
+                if share.largest > queue.config.max_message_size:
+                    raise MessageTooLarge(
+                        size_bytes=share.largest, limit_bytes=queue.config.max_message_size, queue=share.queue
+                    )
+                counts[share.queue] = counts.get(share.queue, 0) + share.messages
+        for queue_name, count in counts.items():
+            queue = self._engine.queues[name[0], queue_name]
+            if 0 < queue.config.max_depth < count:
+                raise LimitExceeded(
+                    what=f"Queue {queue_name!r}",
+                    limit=f"{queue.config.max_depth} messages, and the transaction has {count} for it",
+                    advice="Raise its max_depth, or publish several transactions",
+                )
+            if 0 <= queue.room() < count:
+                raise QueueFull(queue=queue_name, depth=queue.depth)
+
+    def _step(self, found: Open, now: int) -> None:
+        """Move the next messages, in one batch with the record of how far the move has come."""
+        engine, record = self._engine, found.record
+        engine.write_early()  # from here on nothing may have to be written before all of it is gathered
+        taken = self._next_blocks(found)
+        by_shard: dict[int, list[tuple[Block, list[int]]]] = {}
+        for (shard, _, block), ids in zip(taken, self._ids(taken, now), strict=True):
+            by_shard.setdefault(shard, []).append((block, ids))
+        for shard, moved in by_shard.items():
+            record.published += sum(len(ids) for _, ids in moved)
+            record.duplicates += self._enqueue(record, shard, moved, now)
+        if record.at[0] == NEVER:
+            self._finish(found, now)
+        else:
+            self._save(found)
+
+    def _ids(self, taken: list[Taken], now: int) -> list[list[int]]:
+        """Ids for the messages of each block. Those are given in the order of staging, so that what fits one step is
+        first in, first out over all partitions."""
+        counts = [len(block.orders) for _, _, block in taken]
+        fresh = self._engine.ids.take(now, sum(counts))
+        if len({shard for shard, _, _ in taken}) <= 1:  # most steps of a large one, and half the time
+            ends = accumulate(counts, initial=0)
+            return [fresh[start:end] for start, end in pairwise(ends)]
+        # One number says lot, place in it and block: they are sorted in half the time of tuples.
+        order = sorted(
+            [lot << 96 | place << 32 | index for index, (_, lot, block) in enumerate(taken) for place in block.orders]
+        )
+        ids: list[list[int]] = [[] for _ in taken]
+        for message_id, key in zip(fresh, order, strict=True):
+            ids[key & 0xFFFF_FFFF].append(message_id)
+        return ids
+
+    def _next_blocks(self, found: Open) -> list[Taken]:
+        """The next blocks on the way, up to what a step may take. Moves the record on."""
+        limits, record = self.limits, found.record
+        taken: list[Taken] = []
+        count = size = 0
+        for shard, lot, length in found.ahead():
+            first = record.at[2] if (shard, lot) == record.at[:2] else 0
+            for at in range(first, length):
+                if count >= limits.step_messages or size >= limits.step_bytes:
+                    record.at = (shard, lot, at)
+                    return taken
+                key = staged_key(record.number, shard, lot, at)
+                value = self._engine.store.get(Table.STAGED, key)
+                assert value is not None, f"block {at} of transaction {record.id!r} is missing"
+                block = read_block(value)
+                taken.append((shard, lot, block))
+                self._engine.add([(Table.STAGED, key, None)])
+                count += len(block.orders)
+                size += len(value)
+        record.at = (NEVER, 0, 0)
+        return taken
+
+    def _enqueue(self, record: Transaction, number: int, moved: list[tuple[Block, list[int]]], now: int) -> int:
+        """Messages, with their ids, take their places in a shard. Returns how many of them were there already."""
+        queue = self._engine.by_shard.get(number)
+        if queue is None or queue.record.closing:
+            record.dropped += sum(len(ids) for _, ids in moved)  # they go with all else that the queue held
+            return 0
+        shard = next(shard for shard in queue.shards if shard.number == number)
+        commands: list[Command] = [
+            Publish(block.messages, ids, record.protocol) for block, ids in moved if isinstance(block.messages, Packed)
+        ]
+        if len(commands) < len(moved):
+            # All in one: a shard that has changes in the batch and then reads would have it written before its end.
+            drafts = [draft for block, _ in moved for draft in block.drafts()]
+            given = [message_id for _, ids in moved for message_id in ids]
+            commands = [Enqueue(drafts, -1, record.protocol, given, promised=True)]
+        duplicates = 0
+        for command in commands:
+            reply = self._engine.step(queue, shard, command, now)
+            assert isinstance(reply, Enqueued)
+            assert not reply.errors, "a published message was refused"
+            duplicates += len(reply.duplicates)
+        self._engine.stirred.add(queue.name)
+        return duplicates
+
+    def _finish(self, found: Open, now: int) -> None:
+        """All is moved: what is left of it goes, and its end is remembered for a time."""
+        record = found.record
+        self._remove(found)
+        record.state = Stage.PUBLISHED
+        record.ends_at = now + self.limits.remember
+        record.chosen = []
+        key = done_key(*found.name)
+        ops: list[Op] = [
+            (Table.TRANSACTIONS, key, write_record(record)),
+            (Table.ENDS, end_key(record.ends_at, record.number), key),
+        ]
+        self._engine.add(ops)
+        self._engine.record.transactions_remembered += 1
+        self._forget_at = min(self._forget_at, record.ends_at)
+        self._hurry()
+
+    def _done(self, name: TransactionName) -> Transaction | None:
+        """A transaction that was published, as far as it is remembered."""
+        engine = self._engine
+        if engine.pending:  # it may have been published in this turn
+            engine.write_early()
+        value = engine.store.get(Table.TRANSACTIONS, done_key(*name))
+        return read_transaction(value) if value is not None else None
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    def abort(self, name: TransactionName) -> bool:
+        """Remove what was staged. False: there is no such transaction."""
+        found = self.live.get(name)
+        if found is None:
+            if self._done(name) is not None:
+                raise TransactionPublished(transaction=name[1])
+            return False
+        if found.record.state is not Stage.OPEN:
+            raise TransactionPublished(transaction=name[1])
+        self._remove(found)
+        return True
+
+    def look(self, name: TransactionName) -> tuple[Transaction, list[Lot]]:
+        """A transaction as it stands, with its lots while it is open."""
+        found = self.live.get(name)
+        if found is not None:
+            return found.record, sorted(found.lots.values(), key=lambda lot: lot.number)
+        done = self._done(name)
+        if done is None:
+            raise TransactionNotFound(transaction=name[1])
+        return done, []
+
+    def unmoved(self) -> list[TransactionName]:
+        """Transactions that are decided and not moved to the end: a crash came between."""
+        return [name for name, found in self.live.items() if found.record.state is Stage.PUBLISHING]
+
+    def _remove(self, found: Open) -> None:
+        number = found.record.number
+        low, high = number_key(number), number_key(number + 1)
+        ops: list[Op] = [
+            (Table.STAGED, low, Until(high)),
+            (Table.LOTS, low, Until(high)),
+            (Table.TRANSACTIONS, live_key(*found.name), None),
+        ]
+        self._engine.add(ops)
+        self._parts -= len(found.lots)
+        del self.live[found.name]
+
+    def _save(self, found: Open) -> None:
+        record = found.record
+        self._engine.add([(Table.TRANSACTIONS, live_key(*found.name), write_record(record))])
+
+    # --- time -------------------------------------------------------------------------------------------------------
+
+    def wake_at(self) -> int:
+        """When something is to expire or to be forgotten."""
+        heap = self._expiries
+        while heap and not self._expires(*heap[0]):
+            heappop(heap)
+        return min(heap[0][0] if heap else NEVER, self._forget_at)
+
+    def tick(self, now: int) -> None:
+        """Remove open transactions that nobody has touched for long, and forget old ones, a bounded number."""
+        while self._expiries and self._expiries[0][0] <= now:
+            at, name = heappop(self._expiries)
+            if self._expires(at, name):
+                self._remove(self.live[name])
+        if self._forget_at <= now:
+            self._forget(now)
+
+    def _expire_at(self, found: Open, at: int) -> None:
+        found.record.ends_at = at
+        heappush(self._expiries, (at, found.name))
+        self._save(found)
+
+    def _expires(self, at: int, name: TransactionName) -> bool:
+        found = self.live.get(name)
+        return found is not None and found.record.ends_at == at and found.record.state is Stage.OPEN
+
+    def _forget(self, now: int) -> None:
+        engine = self._engine
+        engine.write_early()
+        rows = engine.store.scan(Table.ENDS, b"", b"\xff" * 16, FORGET_CHUNK)
+        over = engine.record.transactions_remembered - self.limits.max_remembered
+        ops: list[Op] = []
+        for key, value in rows:
+            if int.from_bytes(key[:8], "big") > now and over <= 0:
+                break
+            ops += [(Table.ENDS, key, None), (Table.TRANSACTIONS, value, None)]
+            engine.record.transactions_remembered -= 1
+            over -= 1
+        engine.add(ops)
+        engine.write_early()
+        self._look_for_ends()
+
+    def _look_for_ends(self) -> None:
+        first = self._engine.store.scan(Table.ENDS, b"", b"\xff" * 16, 1)
+        self._forget_at = int.from_bytes(first[0][0][:8], "big") if first else NEVER
+        self._hurry()
+
+    def _hurry(self) -> None:
+        if self._engine.record.transactions_remembered > self.limits.max_remembered:
+            self._forget_at = 0
+
+
+def _check_names(name: TransactionName, part: str, attempt: str) -> None:
+    for field, text in (("transaction", name[1]), ("part", part), ("attempt", attempt)):
+        if len(text.encode(errors="surrogatepass")) > NAME_BYTES_MAX or "\0" in text or not text.isprintable():
+            raise InvalidArgument(field=field, problem=f"is at most {NAME_BYTES_MAX} bytes of printable text")
+    if not name[1]:
+        raise InvalidArgument(field="transaction", problem="is not empty")
+
+
+def _flaws(routed: list[tuple[Queue, list[Draft]]]) -> dict[tuple[int, int], HoldfastError]:
+    """What cannot be stored, by batch and index."""
+    errors: dict[tuple[int, int], HoldfastError] = {}
+    for batch, (queue, drafts) in enumerate(routed):
+        shard = queue.shards[0]
+        # Messages of one job have much in common: each number and extra that occurs is looked at once.
+        numbers = {(draft.priority, draft.deliver_at, draft.ttl): draft for draft in drafts}
+        extras = {id(draft.extra): draft.extra for draft in drafts}
+        if (
+            max([len(draft.payload) for draft in drafts], default=0) > queue.config.max_message_size
+            or any(map(odd, numbers.values()))
+            or any(map(oversized, extras.values()))
+        ):
+            flaws = [(index, flaw(shard, draft)) for index, draft in enumerate(drafts)]
+            errors |= {(batch, index): error for index, error in flaws if error is not None}
+    return errors
+
+
+def _receipt(record: Transaction, repeated: bool = False) -> Receipt:
+    return Receipt(record.messages, record.size_bytes, record.ends_at, repeated)

@@ -1,0 +1,1 @@
+"""Bodies of requests and responses: JSON, Arrow, multipart, raw payloads."""

@@ -1,0 +1,179 @@
+"""Messages and deliveries as Arrow IPC streams, as the server sends them: what each column is, and those that were
+asked for. What is not asked for is neither built nor sent.
+
+Columns are built from whole lists: no object of Arrow's is made for a row, and a column that no row has is one buffer
+of nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from operator import attrgetter
+from types import ModuleType
+from typing import Any
+
+from holdfast.core.commands import Standing
+from holdfast.core.records import NO_EXTRA, Extra, Message, Origin
+from holdfast.errors import InvalidArgument
+from holdfast.http_api.codecs.arrow_request import pyarrow
+
+Row = tuple[int, Message, Standing | None]
+"""A message in its partition; in the deliveries' view, with how it stands in one group."""
+
+
+class Rows:
+    """The rows of an answer, and what columns are made from."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self.rows = rows
+
+    @cached_property
+    def messages(self) -> list[Message]:
+        return [message for _, message, _ in self.rows]
+
+    @cached_property
+    def extras(self) -> list[Extra] | None:
+        """None: no message has any."""
+        found = [message.extra for message in self.messages]
+        return found if any(extra is not NO_EXTRA for extra in found) else None
+
+    @cached_property
+    def origins(self) -> list[Origin | None] | None:
+        """None: no message has any."""
+        found = [extra.origin for extra in self.extras or ()]
+        return found if any(found) else None
+
+    @cached_property
+    def standings(self) -> list[Standing]:
+        return [standing for _, _, standing in self.rows if standing is not None]
+
+
+Values = list[Any] | None
+"""The values of a column; None: all of them are null."""
+
+
+def _of_message(name: str) -> Callable[[Rows], Values]:
+    get = attrgetter(name)
+    return lambda rows: list(map(get, rows.messages))
+
+
+def _time_of_message(name: str) -> Callable[[Rows], Values]:
+    get = attrgetter(name)
+    return lambda rows: [get(message) or None for message in rows.messages]
+
+
+def _of_extra(name: str) -> Callable[[Rows], Values]:
+    get = attrgetter(name)
+    return lambda rows: None if rows.extras is None else list(map(get, rows.extras))
+
+
+def _properties(rows: Rows) -> Values:
+    return None if rows.extras is None else [extra.properties or None for extra in rows.extras]
+
+
+def _of_origin(name: str, *, zero_is_none: bool = False) -> Callable[[Rows], Values]:
+    get = attrgetter(name)
+
+    def values(rows: Rows) -> Values:
+        if rows.origins is None:
+            return None
+        found = [get(origin) if origin is not None else None for origin in rows.origins]
+        return [value or None for value in found] if zero_is_none else found
+
+    return values
+
+
+def _of_standing(name: str, *, empty_is_none: bool = False) -> Callable[[Rows], Values]:
+    get = attrgetter(name)
+    if empty_is_none:
+        return lambda rows: [get(standing) or None for standing in rows.standings]
+    return lambda rows: list(map(get, rows.standings))
+
+
+_Column = tuple[str, Callable[[Rows], Values]]
+
+_PLACE: dict[str, _Column] = {
+    "id": ("int64", _of_message("id")),
+    "sequence": ("int64", _of_message("seq")),
+    "partition": ("int32", lambda rows: [partition for partition, _, _ in rows.rows]),
+    "priority": ("uint8", _of_message("priority")),
+    "enqueued_at": ("instant", _of_message("enqueued_at")),
+}
+
+MESSAGES: dict[str, _Column] = {
+    **_PLACE,
+    "deliver_at": ("instant", _time_of_message("deliver_at")),
+    "expires_at": ("instant", _time_of_message("expires_at")),
+    "key": ("string", _of_extra("key")),
+    "message_id": ("string", _of_extra("message_id")),
+    "content_type": ("string", _of_extra("content_type")),
+    "correlation_id": ("string", _of_extra("correlation_id")),
+    "reply_to": ("string", _of_extra("reply_to")),
+    "properties": ("properties", _properties),
+    "source_id": ("int64", _of_origin("source_id")),
+    "source_queue": ("string", _of_origin("source_queue")),
+    "source_group": ("string", _of_origin("source_group")),
+    "reason": ("string", _of_origin("reason")),
+    "error": ("string", _of_origin("error")),
+    "attempts": ("int32", _of_origin("attempts")),
+    "first_attempt_at": ("instant", _of_origin("first_attempt_at", zero_is_none=True)),
+    "last_attempt_at": ("instant", _of_origin("last_attempt_at", zero_is_none=True)),
+    "size_bytes": ("int64", lambda rows: [len(message.payload) for message in rows.messages]),
+    "payload": ("large_binary", _of_message("payload")),
+}
+
+DELIVERIES: dict[str, _Column] = {
+    **_PLACE,
+    "key": MESSAGES["key"],
+    "message_id": MESSAGES["message_id"],
+    "group": ("string", _of_standing("group")),
+    "state": ("string", _of_standing("state")),
+    "attempt": ("int32", _of_standing("attempt")),
+    "consumer": ("string", _of_standing("consumer", empty_is_none=True)),
+    "lease_deadline": ("instant", _of_standing("deadline", empty_is_none=True)),
+    "ready_at": ("instant", _of_standing("ready_at", empty_is_none=True)),
+    "error": ("string", _of_standing("error", empty_is_none=True)),
+}
+
+
+def choose(columns: Sequence[str], known: Mapping[str, _Column]) -> list[str]:
+    """The columns that were asked for; all of them, if none were named."""
+    for name in columns:
+        if name not in known:
+            raise InvalidArgument(field="columns", problem=f"has no {name!r}; known are {', '.join(known)}")
+    return list(dict.fromkeys(columns)) or list(known)
+
+
+def write_rows(
+    rows: Sequence[Row], facts: Mapping[str, object], columns: Sequence[str], known: Mapping[str, _Column]
+) -> bytes:
+    """Rows as an Arrow stream; `facts` go into the schema's metadata."""
+    pa = pyarrow()
+    whole = Rows(rows)
+    arrays = {}
+    for name in choose(columns, known):
+        kind, values = known[name]
+        found = values(whole)
+        arrays[name] = pa.nulls(len(rows), _type(pa, kind)) if found is None else pa.array(found, _type(pa, kind))
+    batch = pa.record_batch(arrays).replace_schema_metadata({name: str(fact) for name, fact in facts.items()})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
+
+
+def write_messages(rows: Sequence[tuple[int, Message]], facts: Mapping[str, object], columns: Sequence[str]) -> bytes:
+    """Messages with their partitions as an Arrow stream."""
+    return write_rows([(partition, message, None) for partition, message in rows], facts, columns, MESSAGES)
+
+
+def _type(pa: ModuleType, kind: str) -> Any:
+    match kind:
+        case "instant":
+            return pa.timestamp("us", "UTC")
+        case "properties":
+            return pa.map_(pa.string(), pa.string())
+        case _:
+            return getattr(pa, kind)()

@@ -1,0 +1,132 @@
+"""Deliveries and ids as JSON, by the lot: what `show_delivery` says of each, in half of the time.
+
+Deliveries of one lease are mostly alike: they differ in id, sequence, time, payload and token, and what else there is
+to say is the same for all. It is said once, by the struct that says what a delivery looks like, and goes with each as
+JSON that is ready.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+from msgspec import Raw
+
+from holdfast import wire
+from holdfast.core.commands import Leased
+from holdfast.http_api.codecs.shapes import instants, payload_fields, show_delivery
+from holdfast.http_api.server.response import encode
+
+ALIKE_MIN: Final = 4  # to say once what they share costs as much as to say it for about so many
+
+
+class _Own(msgspec.Struct, gc=False):
+    """What a delivery has of its own. The payload's field follows."""
+
+    id: str
+    sequence: int
+    partition: int
+    enqueued_at: str
+    attempt: int
+    lease_token: str
+
+
+class _Json(_Own, gc=False):
+    payload: Raw | str | bytes
+    lease_deadline: Raw
+
+
+class _Text(_Own, gc=False):
+    text: Raw | str | bytes
+    lease_deadline: Raw
+
+
+class _Bytes(_Own, gc=False):
+    base64: Raw | str | bytes
+    lease_deadline: Raw
+
+
+_SHAPES = {"payload": _Json, "text": _Text, "base64": _Bytes}
+_OWN = {"payload", "text", "base64", *_Text.__struct_fields__}
+_fields = msgspec.json.Decoder(dict[str, Raw]).decode
+
+
+class _Lot(msgspec.Struct):
+    """`wire.Leased`."""
+
+    deliveries: list[wire.Delivery | _Own]
+
+
+def show_lot(found: list[Leased], queue: str, encoding: str) -> bytes:
+    """`wire.Leased` with these deliveries of one lease, encoded."""
+    lot: list[wire.Delivery | _Own] = []
+    for alike in _runs(found) if found else ():
+        if len(alike) < ALIKE_MIN:
+            lot += [show_delivery(leased, queue, encoding) for leased in alike]
+        else:
+            lot += _show_alike(alike, queue, encoding)
+    return encode(_Lot(lot))
+
+
+def _runs(found: list[Leased]) -> Iterator[list[Leased]]:
+    """Neighbours that share what is no delivery's own."""
+    messages = [leased.message for leased in found]
+    kinds = [(message.extra, message.priority, message.deliver_at, message.expires_at) for message in messages]
+    if kinds.count(kinds[0]) == len(kinds):
+        yield found
+        return
+    start = 0
+    while start < len(found):
+        kind = kinds[start]
+        end = start + 1
+        while end < len(found) and kinds[end] == kind:
+            end += 1
+        yield found[start:end]
+        start = end
+
+
+def _show_alike(alike: list[Leased], queue: str, encoding: str) -> list[_Own]:
+    first = alike[0]
+    fields = _fields(encode(show_delivery(first, queue, encoding)))
+    # What is the same for all stands behind the last field, as if it belonged to its value.
+    rest = Raw(
+        bytes(fields["lease_deadline"])
+        + b"".join([b',"%b":%b' % (name.encode(), value) for name, value in fields.items() if name not in _OWN])
+    )
+    payloads = payload_fields([leased.message.payload for leased in alike], first.message.extra.content_type, encoding)
+    shapes = _SHAPES
+    return [
+        shapes[field](
+            str(leased.message.id),
+            leased.message.seq,
+            leased.partition,
+            instants(leased.message.enqueued_at),
+            leased.attempt,
+            str(leased.token),
+            payload,
+            rest,
+        )
+        for leased, (field, payload) in zip(alike, payloads, strict=True)
+    ]
+
+
+_ENDS = [f"{number:04}" for number in range(10_000)]
+
+
+def ids_in_json(ids: list[int]) -> bytes:
+    """Ids that grow, as a list of strings. New ones mostly count up by one, so that all but the last four digits of
+    thousands are the same: that takes a tenth of the time of writing each."""
+    parts: list[str] = []
+    start = 0
+    while start < len(ids):
+        first = ids[start]
+        same, low = divmod(first, len(_ENDS))
+        end = min(len(ids), start + len(_ENDS) - low)
+        if ids[end - 1] - first != end - 1 - start:  # one is left out: up to there
+            end = bisect_right(range(end), first - start, start, key=lambda at: ids[at] - at)
+        ends = _ENDS[low : low + end - start]
+        parts += [f"{same}" + f'","{same}'.join(ends)] if same else map(str, ids[start:end])
+        start = end
+    return ('["' + '","'.join(parts) + '"]' if parts else "[]").encode()

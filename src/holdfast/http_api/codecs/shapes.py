@@ -1,0 +1,430 @@
+"""Between the wire's shapes and the core's: messages, deliveries, queues, groups."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import msgspec
+from msgspec import UNSET, Raw
+
+from holdfast import wire
+from holdfast.broker.history import History
+from holdfast.core.commands import NO_ID, Draft, Leased, Settlement, Standing, Verb
+from holdfast.core.queue import GroupRecord, QueueRecord, to_fields
+from holdfast.core.records import NO_EXTRA, REPLAYED, Extra, Message, Origin
+from holdfast.engine.catalog import Queue
+from holdfast.engine.stats import GroupStats, Histogram, QueueStats
+from holdfast.errors import InvalidArgument
+from holdfast.http_api.server.request import duration, instant, read_id
+from holdfast.units import SECOND, format_duration, format_instant
+
+TEXT = "text/plain; charset=utf-8"
+ERROR_LENGTH_MAX = 4_096  # of a consumer's error text; the rest is cut off
+CONSUMER_LENGTH_MAX = 255
+
+_durations = lru_cache(1_024)(duration)
+"""Producers give the same few over and over."""
+
+SHARED_TEXT_MAX = 64
+"""What is longer is hardly one of a few, and not to be kept."""
+
+_raw_json = msgspec.json.Decoder(Raw).decode
+
+
+# --- messages in ----------------------------------------------------------------------------------------------------
+
+
+def read_draft(item: wire.Draft, now: int, correlation_id: str | None) -> Draft:
+    """A message as the core takes it."""
+    payload, content_type = _payload(item)
+    deliver_at = 0
+    if item.delay is not None:
+        if item.deliver_at is not None:
+            raise InvalidArgument(field="delay", problem="cannot stand beside deliver_at; give one of them")
+        deliver_at = now + _durations(item.delay, "delay")
+    elif item.deliver_at is not None:
+        deliver_at = instant(item.deliver_at, "deliver_at")
+    ttl = -1 if item.ttl is None else _durations(item.ttl, "ttl")
+    if (
+        correlation_id is None
+        and (item.key is None or len(item.key) <= SHARED_TEXT_MAX)
+        and (content_type is None or len(content_type) <= SHARED_TEXT_MAX)
+        and item.message_id is None
+        and item.correlation_id is None
+        and item.reply_to is None
+        and not item.properties
+    ):
+        plain = item.key is None and content_type is None
+        return Draft(payload, item.priority, deliver_at, ttl, NO_EXTRA if plain else _shared(item.key, content_type))
+    if item.message_id == "":
+        raise InvalidArgument(field="message_id", problem=NO_ID)
+    extra = Extra(
+        item.key,
+        item.message_id,
+        read_properties(item.properties),
+        item.correlation_id if item.correlation_id is not None else correlation_id,
+        content_type,
+        item.reply_to,
+    )
+    return Draft(payload, item.priority, deliver_at, ttl, extra)
+
+
+@lru_cache(maxsize=1_024)
+def _shared(key: str | None, content_type: str | None) -> Extra:
+    """The same for all messages that bring nothing but this: a batch of those is stored in a short way."""
+    return Extra(key, content_type=content_type)
+
+
+def _payload(item: wire.Draft) -> tuple[bytes, str | None]:
+    if item.payload is not UNSET:
+        if item.text is not UNSET or item.base64 is not UNSET:
+            raise InvalidArgument(field="payload", problem="is given twice; give one of payload, text and base64")
+        return bytes(item.payload), item.content_type
+    if item.text is not UNSET:
+        if item.base64 is not UNSET:
+            raise InvalidArgument(field="payload", problem="is given twice; give one of payload, text and base64")
+        return item.text.encode(), TEXT if item.content_type is None else item.content_type
+    return b"" if item.base64 is UNSET else item.base64, item.content_type
+
+
+def read_properties(properties: wire.Properties) -> tuple[tuple[str, str], ...]:
+    if not properties:
+        return ()
+    pairs: list[tuple[str, str]] = []
+    for name, value in properties.items():
+        if isinstance(value, str):
+            pairs.append((name, value))
+        else:
+            pairs += [(name, each) for each in value]
+    return tuple(pairs)
+
+
+def read_origin(origin: wire.Origin) -> Origin:
+    return Origin(
+        read_id(origin.source_id, "source_id"),
+        origin.source_queue,
+        origin.source_group,
+        origin.reason,
+        origin.error[:ERROR_LENGTH_MAX],
+        origin.attempts,
+        0 if origin.first_attempt_at is None else instant(origin.first_attempt_at, "first_attempt_at"),
+        0 if origin.last_attempt_at is None else instant(origin.last_attempt_at, "last_attempt_at"),
+    )
+
+
+def read_staged(item: wire.StagedMessage, now: int, correlation_id: str | None) -> Draft:
+    draft = read_draft(item, now, correlation_id)
+    if not item.source_id:
+        if item.source_queue:
+            raise InvalidArgument(field="source_queue", problem="is the queue of source_id; give that too")
+        return draft
+    origin = Origin(read_id(item.source_id, "source_id"), item.source_queue, "", REPLAYED)
+    return msgspec.structs.replace(draft, extra=msgspec.structs.replace(draft.extra, origin=origin))
+
+
+def read_import(item: wire.ImportItem, now: int, correlation_id: str | None) -> Draft:
+    draft = read_draft(item, now, correlation_id)
+    extra = msgspec.structs.replace(draft.extra, origin=read_origin(item.origin))
+    return msgspec.structs.replace(draft, extra=extra)
+
+
+# --- messages out ---------------------------------------------------------------------------------------------------
+
+
+def _is_json(payload: bytes) -> bool:
+    try:
+        if not payload.isascii():
+            payload.decode()
+        _raw_json(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
+
+
+Shown = Raw | str | bytes
+"""A payload as its field has it."""
+
+_BYTES, _TEXT, _JSON, _ANY = range(4)
+
+
+@lru_cache(maxsize=256)
+def _kind(content_type: str | None) -> int:
+    """What a content type says of a payload; `_ANY`: nothing."""
+    kind = "" if content_type is None else content_type.partition(";")[0].strip().lower()
+    if not kind:
+        return _ANY
+    if kind == "application/json" or kind.endswith("+json"):
+        return _JSON
+    return _TEXT if kind.startswith("text/") else _BYTES
+
+
+def payload_field(payload: bytes, content_type: str | None, encoding: str) -> tuple[str, Shown]:
+    """The field that a payload belongs to, and what stands there."""
+    if encoding == "base64" or not payload:
+        return "base64", payload
+    kind = _kind(content_type)
+    if kind >= _JSON and _is_json(payload):
+        # One line, so that it may stand in a stream of lines; in one of events both of these end a line.
+        broken = b"\n" in payload or b"\r" in payload
+        return "payload", Raw(msgspec.json.format(payload, indent=-1) if broken else payload)
+    if kind in (_TEXT, _ANY):
+        try:
+            return "text", payload.decode()
+        except UnicodeDecodeError:
+            pass
+    return "base64", payload
+
+
+def payload_fields(payloads: list[bytes], content_type: str | None, encoding: str) -> list[tuple[str, Shown]]:
+    """`payload_field` for many of one content type."""
+    if _kind(content_type) == _TEXT and encoding != "base64" and all(payloads):
+        try:
+            return [("text", payload.decode()) for payload in payloads]
+        except UnicodeDecodeError:
+            pass
+    return [payload_field(payload, content_type, encoding) for payload in payloads]
+
+
+def _fill(shown: wire.Message, message: Message, encoding: str) -> None:
+    """What a message has besides the fields that all have."""
+    if message.deliver_at:
+        shown.deliver_at = format_instant(message.deliver_at)
+    if message.expires_at:
+        shown.expires_at = instants(message.expires_at)
+    extra = message.extra
+    if extra is not NO_EXTRA:
+        shown.content_type = extra.content_type
+        shown.key = extra.key
+        shown.message_id = extra.message_id
+        shown.correlation_id = extra.correlation_id
+        shown.reply_to = extra.reply_to
+        shown.correlation_data = extra.correlation_data
+        if extra.properties:
+            shown.properties = show_properties(extra.properties)
+        if extra.origin is not None:
+            shown.origin = show_origin(extra.origin)
+    setattr(shown, *payload_field(message.payload, extra.content_type, encoding))
+
+
+def show_properties(pairs: tuple[tuple[str, str], ...]) -> wire.Properties:
+    shown: wire.Properties = {}
+    for name, value in pairs:
+        before = shown.get(name)
+        if before is None:
+            shown[name] = value
+        elif isinstance(before, list):
+            before.append(value)
+        else:
+            shown[name] = [before, value]
+    return shown
+
+
+def show_origin(origin: Origin) -> wire.Origin:
+    return wire.Origin(
+        source_id=str(origin.source_id),
+        source_queue=origin.source_queue,
+        source_group=origin.source_group,
+        reason=origin.reason,
+        error=origin.error,
+        attempts=origin.attempts,
+        first_attempt_at=format_instant(origin.first_attempt_at) if origin.first_attempt_at else None,
+        last_attempt_at=format_instant(origin.last_attempt_at) if origin.last_attempt_at else None,
+    )
+
+
+instants = lru_cache(4_096)(format_instant)
+"""Messages of a batch share their times."""
+
+
+def show_message(message: Message, partition: int, encoding: str) -> wire.Message:
+    shown = wire.Message(
+        id=str(message.id),
+        sequence=message.seq,
+        partition=partition,
+        enqueued_at=instants(message.enqueued_at),
+        priority=message.priority,
+    )
+    _fill(shown, message, encoding)
+    return shown
+
+
+def show_view(message: Message, partition: int, standings: list[Standing], encoding: str) -> wire.MessageView:
+    shown = wire.MessageView(
+        id=str(message.id),
+        sequence=message.seq,
+        partition=partition,
+        enqueued_at=instants(message.enqueued_at),
+        priority=message.priority,
+        standings=[show_standing(standing) for standing in standings],
+    )
+    _fill(shown, message, encoding)
+    return shown
+
+
+def show_history(history: History) -> wire.History:
+    steps = [
+        wire.HistoryStep(
+            lsn=step.lsn,
+            at=format_instant(step.at),
+            event=step.event,
+            group=step.group,
+            attempt=step.attempt,
+            reason=step.reason,
+            error=step.error,
+            consumer=step.consumer,
+            protocol=step.protocol,
+        )
+        for step in history.steps
+    ]
+    return wire.History(steps, history.complete)
+
+
+def show_standing(standing: Standing) -> wire.Standing:
+    return wire.Standing(
+        group=standing.group,
+        state=standing.state,
+        attempt=standing.attempt,
+        consumer=standing.consumer,
+        lease_deadline=format_instant(standing.deadline) if standing.deadline else None,
+        ready_at=format_instant(standing.ready_at) if standing.ready_at else None,
+        error=standing.error,
+    )
+
+
+def show_delivery(leased: Leased, queue: str, encoding: str) -> wire.Delivery:
+    message = leased.message
+    shown = wire.Delivery(
+        id=str(message.id),
+        sequence=message.seq,
+        partition=leased.partition,
+        enqueued_at=instants(message.enqueued_at),
+        priority=message.priority,
+        queue=queue,
+        group=leased.group,
+        attempt=leased.attempt,
+        lease_token=str(leased.token),
+        lease_deadline=instants(leased.deadline),
+    )
+    _fill(shown, message, encoding)
+    return shown
+
+
+# --- settling -------------------------------------------------------------------------------------------------------
+
+_VERBS = {verb.value: verb for verb in Verb}
+
+
+def read_settlement(item: wire.Settlement) -> Settlement:
+    return Settlement(
+        read_id(item.id, "id"),
+        read_id(item.lease_token, "lease_token") if item.lease_token else 0,
+        _VERBS[item.action],
+        -1 if item.delay is None else _durations(item.delay, "delay"),
+        item.error[:ERROR_LENGTH_MAX],
+        -1 if item.timeout is None else _durations(item.timeout, "timeout"),
+        read_consumer(item.consumer),
+        item.partition,
+    )
+
+
+def read_consumer(name: str) -> str:
+    if len(name) > CONSUMER_LENGTH_MAX:
+        raise InvalidArgument(field="consumer", problem=f"is at most {CONSUMER_LENGTH_MAX} characters")
+    return name
+
+
+# --- queues and groups ----------------------------------------------------------------------------------------------
+
+
+def show_queue(queue: Queue) -> wire.Queue:
+    record = queue.record
+    return wire.Queue(
+        name=record.name,
+        namespace=record.namespace,
+        created_at=format_instant(record.created_at),
+        automatic=record.automatic,
+        depth=queue.depth,
+        config=show_config(record),
+        groups=[show_group(group) for group in record.groups],
+    )
+
+
+def show_config(record: QueueRecord) -> wire.QueueConfig:
+    nested: dict[str, object] = {}
+    for name, value in to_fields(record.config).items():
+        section, dot, field = name.partition(".")
+        if dot:
+            inner = nested.setdefault(section, {})
+            assert isinstance(inner, dict)
+            inner[field] = value
+        else:
+            nested[name] = value
+    return msgspec.convert(nested, wire.QueueConfig)
+
+
+def show_group(group: GroupRecord) -> wire.Group:
+    return wire.Group(
+        name=group.name,
+        kind=group.kind.value,
+        created_at=format_instant(group.created_at),
+        max_lag_messages=group.max_lag_messages,
+        max_lag_age=format_duration(group.max_lag_age),
+    )
+
+
+# --- figures --------------------------------------------------------------------------------------------------------
+
+
+def show_stats(stats: QueueStats) -> wire.QueueStats:
+    return wire.QueueStats(
+        namespace=stats.namespace,
+        name=stats.name,
+        partitions=stats.partitions,
+        depth=stats.depth,
+        ready=stats.ready,
+        scheduled=stats.scheduled,
+        size_bytes=stats.size_bytes,
+        enqueued=stats.enqueued,
+        duplicates=stats.duplicates,
+        refused=stats.refused,
+        rates=stats.rates,
+        oldest_message_age_seconds=stats.oldest_age / SECOND,
+        groups=[_show_group_stats(group) for group in stats.groups],
+    )
+
+
+def _show_group_stats(stats: GroupStats) -> wire.GroupStats:
+    return wire.GroupStats(
+        name=stats.name,
+        kind=stats.kind.value,
+        ready=stats.ready,
+        scheduled=stats.scheduled,
+        leased=stats.leased,
+        lag=stats.lag,
+        acked=stats.acked,
+        leases=stats.leases,
+        redelivered=stats.redelivered,
+        released=stats.released,
+        extended=stats.extended,
+        failures=stats.failures,
+        dead=stats.dead,
+        dropped=stats.dropped,
+        expired=stats.expired,
+        purged=stats.purged,
+        oldest_message_age_seconds=stats.oldest_age / SECOND,
+        delivery_latency=_show_latency(stats.delivery_latency),
+        processing_latency=_show_latency(stats.processing_latency),
+        members=stats.members,
+        in_flight=stats.in_flight,
+    )
+
+
+def _show_latency(histogram: Histogram) -> wire.Latency:
+    return wire.Latency(
+        count=sum(histogram.counts),
+        p50_ms=histogram.quantile_ms(0.5),
+        p95_ms=histogram.quantile_ms(0.95),
+        p99_ms=histogram.quantile_ms(0.99),
+        bounds_ms=histogram.bounds_ms,
+        counts=histogram.counts,
+    )

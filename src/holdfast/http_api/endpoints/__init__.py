@@ -1,0 +1,1 @@
+"""What each endpoint does, one file for each noun."""

@@ -1,0 +1,161 @@
+"""Redrives under an id: dead letters brought back once, looked at afterwards, and taken back."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast import wire
+from holdfast.auth.principal import Action
+from holdfast.core.audits import Audit
+from holdfast.engine.audited_redrive import LetterFate
+from holdfast.errors import AuditNotFound, InvalidArgument, LimitExceeded, NoDeadQueue, QueueNotFound
+from holdfast.http_api.endpoints.dead_letters import check_destination, dead_queue
+from holdfast.http_api.openapi.routes import Right, Routes
+from holdfast.http_api.server.request import Call, read_id
+from holdfast.http_api.server.response import Answer, answer
+from holdfast.units import format_instant
+
+ROUTES = Routes("Dead letters")
+LETTERS_MAX = 1_000  # of one request: half a second's work at most
+
+_move = msgspec.json.Decoder(wire.AuditedMove)
+_undo = msgspec.json.Decoder(wire.UndoPage)
+
+
+@ROUTES(
+    "POST",
+    "/api/v1/queues/{name}/dlq/audits/{audit}",
+    Right.ADMIN,
+    body=wire.AuditedMove,
+    gives=wire.LetterFates,
+    errors=(QueueNotFound, NoDeadQueue, LimitExceeded),
+    act="dlq.redrive",
+)
+async def move(call: Call) -> Answer:
+    """Bring dead letters back under an id, each once however often the request is repeated.
+
+    Every message gets the property `holdfast-redrive` with the id. A letter and its message change places in one step,
+    so a request may be cut off and sent again: the answer tells for each letter what became of it. To give a letter
+    another payload needs the right to produce to its queue.
+    """
+    wish = await call.json(_move)
+    dead, _ = dead_queue(call)
+    check_destination(call, wish.to)
+    if len(wish.letters) > LETTERS_MAX:
+        raise LimitExceeded(what="One request", limit=f"{LETTERS_MAX} letters", advice="Send several")
+    fates = await call.node.audited_redrive(
+        dead,
+        call.parameters[1],
+        {read_id(letter.id, "id"): letter.base64 for letter in wish.letters},
+        to=wish.to,
+        by=call.principal.name,
+        note=wish.note,
+        demand=lambda queue: call.principal.demand(Action.PRODUCE, queue),
+    )
+    return answer(wire.LetterFates([_show_fate(fate) for fate in fates]))
+
+
+@ROUTES(
+    "GET",
+    "/api/v1/queues/{name}/dlq/audits",
+    Right.ADMIN,
+    gives=wire.RedriveAudits,
+    errors=(QueueNotFound, NoDeadQueue),
+)
+async def list_all(call: Call) -> Answer:
+    """List the redrives under an id of a queue's dead letters, newest first."""
+    return answer(wire.RedriveAudits([_show(audit) for audit in call.node.audits(dead_queue(call)[0])]))
+
+
+@ROUTES(
+    "GET",
+    "/api/v1/queues/{name}/dlq/audits/{audit}",
+    Right.ADMIN,
+    gives=wire.RedriveAudit,
+    errors=(QueueNotFound, NoDeadQueue, AuditNotFound),
+)
+async def get(call: Call) -> Answer:
+    """Show who began a redrive, when and why, and how many letters it brought back."""
+    return answer(_show(call.node.audit(dead_queue(call)[0], call.parameters[1])))
+
+
+class LettersQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which letters."""
+
+    cursor: str = ""
+    """Where the page before ended."""
+    limit: int = LETTERS_MAX
+
+
+@ROUTES(
+    "GET",
+    "/api/v1/queues/{name}/dlq/audits/{audit}/letters",
+    Right.ADMIN,
+    query=LettersQuery,
+    gives=wire.LetterFates,
+    errors=(QueueNotFound, NoDeadQueue, AuditNotFound),
+)
+async def letters(call: Call) -> Answer:
+    """List the letters that a redrive brought back, and how their messages stand now."""
+    query = call.query(LettersQuery)
+    after, limit = _place(query.cursor, query.limit)
+    return answer(_page(await call.node.redriven(dead_queue(call)[0], call.parameters[1], after, limit), limit))
+
+
+@ROUTES(
+    "POST",
+    "/api/v1/queues/{name}/dlq/audits/{audit}/undo",
+    Right.ADMIN,
+    body=wire.UndoPage,
+    gives=wire.LetterFates,
+    errors=(QueueNotFound, NoDeadQueue, AuditNotFound),
+    act="dlq.undo",
+)
+async def undo(call: Call) -> Answer:
+    """Take back what a redrive brought back and nobody has consumed: those messages are dead letters again.
+
+    A letter has its own payload and properties again, and a new id. The answer tells for each letter what became of it;
+    messages that are leased, done or dead are left as they are.
+    """
+    wish = await call.json(_undo, b"{}")
+    after, limit = _place(wish.cursor, wish.limit)
+    return answer(_page(await call.node.undo_redrive(dead_queue(call)[0], call.parameters[1], after, limit), limit))
+
+
+def _place(cursor: str, limit: int) -> tuple[int, int]:
+    if not 1 <= limit <= LETTERS_MAX:
+        raise InvalidArgument(field="limit", problem=f"is 1 to {LETTERS_MAX}")
+    return read_id(cursor, "cursor") if cursor else 0, limit
+
+
+def _page(fates: list[LetterFate], limit: int) -> wire.LetterFates:
+    cursor = str(fates[-1].letter) if len(fates) == limit else ""
+    return wire.LetterFates([_show_fate(fate) for fate in fates], cursor)
+
+
+def _show_fate(fate: LetterFate) -> wire.LetterFate:
+    error = fate.error
+    return wire.LetterFate(
+        letter=str(fate.letter),
+        fate=fate.fate.value,
+        queue=fate.queue,
+        message=str(fate.message) if fate.message else "",
+        again=str(fate.again) if fate.again else "",
+        code=error.code if error is not None else "",
+        problem=str(error) if error is not None else "",
+        retryable=error is not None and error.retryable,
+    )
+
+
+def _show(audit: Audit) -> wire.RedriveAudit:
+    return wire.RedriveAudit(
+        id=audit.id,
+        dead_queue=audit.dead_queue,
+        by=audit.by,
+        note=audit.note,
+        to=audit.to,
+        began_at=format_instant(audit.began_at),
+        changed_at=format_instant(audit.changed_at),
+        moved=audit.moved,
+        undone=audit.undone,
+    )

@@ -1,0 +1,318 @@
+"""Dead letters of a queue: looking at them, bringing them back, throwing them away."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+
+import msgspec
+
+from holdfast import wire
+from holdfast.auth.principal import Action
+from holdfast.broker.redrive_jobs import Job, Wish
+from holdfast.core.queue import DEAD_PREFIX, check_name
+from holdfast.engine.catalog import QueueName
+from holdfast.engine.dead_letters import Letters
+from holdfast.engine.redrive import Destination
+from holdfast.errors import (
+    GroupNotFound,
+    InvalidArgument,
+    LimitExceeded,
+    MessageNotFound,
+    MessageNotWaiting,
+    NoDeadQueue,
+    QueueFull,
+    QueueNotFound,
+    RedriveNotFound,
+    ShuttingDown,
+    WrongGroupKind,
+)
+from holdfast.http_api.codecs.shapes import show_view
+from holdfast.http_api.openapi.routes import Right, Routes
+from holdfast.http_api.server.request import Call, duration, read_id
+from holdfast.http_api.server.response import Answer, answer
+from holdfast.units import format_instant
+
+ROUTES = Routes("Dead letters")
+RATE_MAX = 1_000_000.0
+
+_redrive = msgspec.json.Decoder(wire.Redrive)
+_filter = msgspec.json.Decoder(wire.DeadFilter)
+
+
+def dead_queue(call: Call) -> tuple[QueueName, str]:
+    """The dead queue of the queue in the path, and whose letters in it are meant. A dead queue stands for itself."""
+    name = call.queue
+    if name[1].startswith(DEAD_PREFIX):
+        return name, ""
+    dead = call.node.dead_queue(name)
+    if dead is None:
+        raise NoDeadQueue(queue=name[1])
+    return dead, name[1]
+
+
+def _matching(call: Call, chosen: wire.DeadFilter, source: str) -> Letters:
+    now = call.node.clock()
+    return Letters(
+        ids=frozenset(read_id(text, "ids") for text in chosen.ids),
+        source_queue=source,
+        source_group=chosen.group,
+        reasons=frozenset({chosen.reason} if chosen.reason else ()),
+        error=chosen.error,
+        before=0 if chosen.older_than is None else max(now - duration(chosen.older_than, "older_than"), 1),
+        after=0 if chosen.newer_than is None else now - duration(chosen.newer_than, "newer_than"),
+        properties=tuple(chosen.properties.items()),
+    )
+
+
+class DeadQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which dead letters to list."""
+
+    cursor: str = ""
+    """Where the page before ended."""
+    limit: int = 100
+    reason: str = ""
+    error: str = ""
+    """A part of the last error."""
+    group: str = ""
+    encoding: wire.Encoding = "auto"
+
+
+@ROUTES(
+    "GET",
+    "/api/v1/queues/{name}/dlq",
+    Right.KNOWN,
+    query=DeadQuery,
+    gives=wire.MessagePage,
+    errors=(QueueNotFound, NoDeadQueue),
+)
+async def list_all(call: Call) -> Answer:
+    """List the dead letters of a queue, oldest first. Nothing is leased or changed.
+
+    A page may hold fewer letters than `limit`, even none, and still have a `cursor`: go on until it is empty. Needs the
+    right to consume the dead queue.
+    """
+    query = call.query(DeadQuery)
+    dead, source = dead_queue(call)
+    call.principal.demand(Action.CONSUME, dead[1])
+    chosen = Letters(
+        source_queue=source,
+        source_group=query.group,
+        reasons=frozenset({query.reason} if query.reason else ()),
+        error=query.error,
+    )
+    try:
+        page = await call.node.browse(dead, query.limit, query.cursor)
+    except QueueNotFound:
+        if not source:
+            raise
+        return answer(wire.MessagePage([]))  # nothing has died yet
+    shown = [
+        show_view(letter, at, standings, query.encoding)
+        for at, letter, standings in page.messages
+        if chosen.match(letter)
+    ]
+    return answer(wire.MessagePage(shown, page.cursor))
+
+
+class RetryQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where to."""
+
+    to: str = ""
+    """The queue to bring it to, there for all its groups. Empty: where it came from, to the group in which it died."""
+    group: str = ""
+    """Bring it to this group alone."""
+    all_groups: bool = False
+    """Bring it to all groups of the queue it came from."""
+
+
+@ROUTES(
+    "POST",
+    "/api/v1/queues/{name}/dlq/{id}/retry",
+    Right.ADMIN,
+    query=RetryQuery,
+    gives=wire.Retried,
+    errors=(QueueNotFound, NoDeadQueue, MessageNotFound, MessageNotWaiting, QueueFull, GroupNotFound, WrongGroupKind),
+    act="dlq.retry",
+)
+async def retry(call: Call) -> Answer:
+    """Bring one dead letter back to the queue it came from, or to another.
+
+    Back in its queue it goes to the group in which it died: the others have had it. It is stored there and leaves the
+    dead queue in one step, and keeps its `source_id`.
+    """
+    query = call.query(RetryQuery)
+    dead, source = dead_queue(call)
+    to = _destination(call, query)
+    letter = call.message_id()
+    _, found, _ = await call.node.find(dead, letter)
+    home = found.extra.origin.source_queue if found.extra.origin is not None else ""
+    wanted = Letters(ids=frozenset({letter}), source_queue=source)
+    async for step in call.node.redrive(dead, wanted, to=to):
+        if step.leased:
+            raise MessageNotWaiting(message_id=letter, state="leased", group="of a consumer")
+        for error in step.refused.values():
+            raise error
+        for _, message_id in step.moved:
+            return answer(wire.Retried(query.to or home, str(message_id)))
+    raise MessageNotFound(message_id=letter, queue=dead[1])
+
+
+def check_destination(call: Call, to: str) -> None:
+    if to:
+        call.principal.demand(Action.ADMIN, check_name(to))
+        call.node.queue((call.namespace, to))  # a name that is misspelt must not become a queue
+
+
+def _destination(call: Call, said: RetryQuery | wire.Redrive) -> Destination:
+    check_destination(call, said.to)
+    if said.group and said.all_groups:
+        raise InvalidArgument(field="group", problem="cannot be given together with all_groups")
+    if said.group and not said.to and call.queue[1].startswith(DEAD_PREFIX):
+        raise InvalidArgument(field="group", problem="needs `to`: letters of a dead queue may come from several queues")
+    if said.group:
+        home = call.node.queue((call.namespace, said.to) if said.to else call.queue)
+        if home.group(check_name(said.group, "group")) is None:
+            raise GroupNotFound(group=said.group, queue=home.name)
+    return Destination(queue=said.to, group=said.group, all_groups=said.all_groups)
+
+
+@ROUTES(
+    "POST",
+    "/api/v1/queues/{name}/dlq/redrive",
+    Right.ADMIN,
+    body=wire.Redrive,
+    gives=wire.RedriveJob,
+    status=202,
+    errors=(QueueNotFound, NoDeadQueue, LimitExceeded, GroupNotFound),
+    act="dlq.redrive",
+    waits=True,
+)
+async def redrive(call: Call) -> Answer:
+    """Bring dead letters back: all, or those that match; to their source or elsewhere; at a rate.
+
+    They go in the order in which they died. Back in its queue a letter goes to the group in which it died: the others
+    have had it. One whose group is no more stays, unless `group` or `all_groups` says where it is to go.
+
+    The answer is a job whose progress can be asked for and which can be cancelled; a restart does not end it. With
+    `dry_run` the answer comes when all letters have been looked at, with their number in `matched`. Each letter is
+    stored in its destination and leaves the dead queue in one step, so that none is lost or doubled whatever happens.
+    """
+    wish = await call.json(_redrive, b"{}")
+    dead, source = dead_queue(call)
+    to = _destination(call, wish)
+    if not 0 <= wish.rate <= RATE_MAX:
+        raise InvalidArgument(field="rate", problem=f"is 0 to {RATE_MAX:g} messages a second")
+    if wish.limit < 0:
+        raise InvalidArgument(field="limit", problem="cannot be negative")
+    job = await call.node.redrives.start(
+        Wish(
+            queue=call.queue[1],
+            dead_queue=dead,
+            letters=_matching(call, wish.filter, source),
+            to=to,
+            rate=wish.rate,
+            limit=wish.limit,
+            dry_run=wish.dry_run,
+        )
+    )
+    if wish.dry_run:
+        try:
+            await call.api.while_there(call, job.ended.wait())
+        finally:
+            job.cancel()
+    return answer(_show(job), 202)
+
+
+@ROUTES(
+    "GET",
+    "/api/v1/queues/{name}/dlq/redrive",
+    Right.ADMIN,
+    gives=wire.RedriveList,
+    errors=(QueueNotFound, NoDeadQueue),
+)
+async def redrives(call: Call) -> Answer:
+    """List the redrives of a queue's dead letters, newest first."""
+    dead, _ = dead_queue(call)
+    return answer(wire.RedriveList([_show(job) for job in call.node.redrives.of(dead)]))
+
+
+@ROUTES(
+    "GET",
+    "/api/v1/queues/{name}/dlq/redrive/{redrive}",
+    Right.ADMIN,
+    gives=wire.RedriveJob,
+    errors=(QueueNotFound, NoDeadQueue, RedriveNotFound),
+)
+async def progress(call: Call) -> Answer:
+    """Show how far a redrive has come."""
+    dead, _ = dead_queue(call)
+    return answer(_show(call.node.redrives.get(dead, call.parameters[1])))
+
+
+@ROUTES(
+    "DELETE",
+    "/api/v1/queues/{name}/dlq/redrive/{redrive}",
+    Right.ADMIN,
+    gives=wire.RedriveJob,
+    errors=(QueueNotFound, NoDeadQueue, RedriveNotFound),
+    act="dlq.cancel",
+)
+async def cancel(call: Call) -> Answer:
+    """Cancel a redrive. What it has moved stays moved, the rest stays in the dead queue."""
+    dead, _ = dead_queue(call)
+    job = call.node.redrives.get(dead, call.parameters[1])
+    job.cancel()
+    await job.ended.wait()
+    return answer(_show(job))
+
+
+@ROUTES(
+    "POST",
+    "/api/v1/queues/{name}/dlq/purge",
+    Right.ADMIN,
+    body=wire.DeadFilter,
+    gives=wire.Purged,
+    errors=(QueueNotFound, NoDeadQueue, LimitExceeded),
+    act="dlq.purge",
+    waits=True,
+)
+async def purge(call: Call) -> Answer:
+    """Throw dead letters away: all of this queue, or those that match. What is leased stays.
+
+    Once begun it goes on to its end, also if the caller does not wait for it.
+    """
+    wish = await call.json(_filter, b"{}")
+    dead, source = dead_queue(call)
+    letters = _matching(call, wish, source)
+    purged = call.noted["messages"] = 0
+    try:
+        async with aclosing(call.node.redrive(dead, letters, discard=True)) as steps:
+            async for step in steps:
+                purged += len(step.moved)
+                call.noted["messages"] = purged
+                if call.api.closing:
+                    raise ShuttingDown
+    except QueueNotFound:
+        pass  # nothing has died yet
+    return answer(wire.Purged(purged))
+
+
+def _show(job: Job) -> wire.RedriveJob:
+    wish, progress = job.wish, job.progress
+    return wire.RedriveJob(
+        id=job.id,
+        queue=wish.queue,
+        dead_queue=wish.dead_queue[1],
+        to=wish.to.queue,
+        group=wish.to.group,
+        all_groups=wish.to.all_groups,
+        dry_run=wish.dry_run,
+        state=progress.state.value,
+        looked_at=progress.looked_at,
+        matched=progress.moved + progress.skipped,
+        moved=0 if wish.dry_run else progress.moved,
+        skipped=progress.skipped,
+        problem=progress.problem,
+        started_at=format_instant(wish.started_at),
+        ended_at=format_instant(progress.ended_at) if progress.ended_at else None,
+    )

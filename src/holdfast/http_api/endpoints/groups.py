@@ -1,0 +1,193 @@
+"""Groups of a queue, and cursor groups: reading a queue as a log."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast import wire
+from holdfast.core.queue import GroupKind, check_name
+from holdfast.errors import (
+    ArrowMissing,
+    CursorOutOfRange,
+    GroupExists,
+    GroupNotFound,
+    InvalidArgument,
+    LimitExceeded,
+    QueueNotFound,
+    WrongGroupKind,
+)
+from holdfast.http_api.codecs.arrow_request import MEDIA_TYPE
+from holdfast.http_api.codecs.arrow_response import MESSAGES, choose, write_messages
+from holdfast.http_api.codecs.shapes import show_group, show_message
+from holdfast.http_api.openapi.routes import Right, Routes
+from holdfast.http_api.server.request import APART_MESSAGES, ID_MAX, Call, duration
+from holdfast.http_api.server.response import ARROW, Answer, answer
+
+ROUTES = Routes("Groups")
+COUNT_MAX = 1 << 40
+
+_create = msgspec.json.Decoder(wire.GroupCreate)
+_read = msgspec.json.Decoder(wire.CursorRead)
+_commit = msgspec.json.Decoder(wire.CursorCommit)
+
+
+def _group(call: Call) -> str:
+    return check_name(call.parameters[1], "group")
+
+
+@ROUTES("GET", "/api/v1/queues/{name}/groups", Right.ANY, gives=wire.GroupList, errors=(QueueNotFound,))
+async def list_all(call: Call) -> Answer:
+    """List the groups of a queue."""
+    return answer(wire.GroupList([show_group(group) for group in call.node.queue(call.queue).groups]))
+
+
+@ROUTES(
+    "PUT",
+    "/api/v1/queues/{name}/groups/{group}",
+    Right.CONSUME,
+    body=wire.GroupCreate,
+    gives=wire.Group,
+    errors=(QueueNotFound, GroupExists, LimitExceeded),
+)
+async def create(call: Call) -> Answer:
+    """Create a group by hand. Creating one that is there already, of the same kind, changes nothing."""
+    wish = await call.json(_create, b"{}")
+    name, group = call.queue, _group(call)
+    age = duration(wish.max_lag_age, "max_lag_age")
+    if not 0 <= wish.max_lag_messages <= COUNT_MAX:
+        raise InvalidArgument(field="max_lag_messages", problem=f"is 0 to {COUNT_MAX}")
+    try:
+        record = await call.node.create_group(
+            name,
+            group,
+            GroupKind(wish.kind),
+            earliest=None if wish.start is None else wish.start == "earliest",
+            max_lag_messages=wish.max_lag_messages,
+            max_lag_age=age,
+        )
+    except GroupExists:
+        known = call.node.queue(name).group(group)
+        if known is None or (known.kind.value, known.max_lag_messages, known.max_lag_age) != (
+            wish.kind,
+            wish.max_lag_messages,
+            age,
+        ):
+            raise
+        record = known
+    return answer(show_group(record))
+
+
+@ROUTES(
+    "DELETE",
+    "/api/v1/queues/{name}/groups/{group}",
+    Right.ADMIN,
+    status=204,
+    errors=(QueueNotFound, GroupNotFound),
+    act="group.delete",
+)
+async def delete(call: Call) -> Answer:
+    """Delete a group. What only it still needed goes with it."""
+    await call.node.delete_group(call.queue, _group(call))
+    return Answer(status=204)
+
+
+@ROUTES(
+    "POST",
+    "/api/v1/queues/{name}/groups/{group}/read",
+    Right.CONSUME,
+    body=wire.CursorRead,
+    gives=wire.CursorRange,
+    gives_also=(MEDIA_TYPE,),
+    errors=(QueueNotFound, WrongGroupKind, CursorOutOfRange, LimitExceeded, ArrowMissing),
+)
+async def read(call: Call) -> Answer:
+    """Read a range of sequences of one partition, in order, without leasing anything.
+
+    The same range can be read again until the group commits past it. The group appears if it is new.
+    As an Arrow stream what is not a message is in headers (`Holdfast-Next`, …) and in the schema's metadata.
+    """
+    wish = await call.json(_read, b"{}")
+    for field, sequence in (("first", wish.first), ("until", wish.until)):
+        if not 0 <= sequence <= ID_MAX:
+            raise InvalidArgument(field=field, problem="is a sequence, or 0")
+    columns = choose(wish.columns, MESSAGES)
+    found = await call.node.cursor_read(
+        call.queue, _group(call), wish.partition, wish.first, wish.limit, wish.max_bytes, wish.until
+    )
+    if call.accepts(MEDIA_TYPE):
+        facts = {
+            "next": found.next_seq,
+            "committed": found.committed,
+            "high": found.high,
+            "lost_from": found.lost_from,
+            "lost_to": found.lost_to,
+        }
+        headers = [(b"holdfast-" + name.replace("_", "-").encode(), b"%d" % fact) for name, fact in facts.items()]
+
+        def make() -> Answer:
+            rows = [(wish.partition, message) for message in found.messages]
+            return Answer(write_messages(rows, facts, columns), 200, ARROW, headers)
+    else:
+
+        def make() -> Answer:
+            return answer(
+                wire.CursorRange(
+                    messages=[show_message(message, wish.partition, wish.encoding) for message in found.messages],
+                    next=found.next_seq,
+                    committed=found.committed,
+                    high=found.high,
+                    lost_from=found.lost_from,
+                    lost_to=found.lost_to,
+                )
+            )
+
+    return await call.apart(len(found.messages) > APART_MESSAGES, make)
+
+
+@ROUTES(
+    "GET",
+    "/api/v1/queues/{name}/groups/{group}/ends",
+    Right.CONSUME,
+    gives=wire.CursorEnds,
+    errors=(QueueNotFound, WrongGroupKind, LimitExceeded),
+)
+async def ends(call: Call) -> Answer:
+    """Show what a cursor group can read now, by partition. It costs the same at any depth.
+
+    The group appears, as a cursor group, if it is new.
+    """
+    found = await call.node.cursor_ends(call.queue, _group(call))
+    shown = [
+        wire.CursorEnd(
+            partition=end.partition,
+            first=end.first,
+            committed=end.committed,
+            end=end.end,
+            lost_from=end.lost_from,
+            lost_to=end.lost_to,
+        )
+        for end in found
+    ]
+    return answer(wire.CursorEnds(shown))
+
+
+@ROUTES(
+    "POST",
+    "/api/v1/queues/{name}/groups/{group}/commit",
+    Right.CONSUME,
+    body=wire.CursorCommit,
+    gives=wire.CursorCommitted,
+    errors=(QueueNotFound, GroupNotFound, WrongGroupKind, CursorOutOfRange),
+)
+async def commit(call: Call) -> Answer:
+    """Commit a cursor group: it needs nothing up to and including these sequences.
+
+    Partitions are committed one after another; if one is refused, those before it stay committed.
+    """
+    wish = await call.json(_commit)
+    name, group = call.queue, _group(call)
+    for position in wish.positions:
+        if not 0 <= position.sequence <= ID_MAX:
+            raise InvalidArgument(field="sequence", problem="is a sequence that was read")
+    positions = {position.partition: position.sequence for position in wish.positions}
+    return answer(wire.CursorCommitted(await call.node.cursor_commit_many(name, group, positions)))

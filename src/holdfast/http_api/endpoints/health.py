@@ -1,0 +1,102 @@
+"""Alive, ready, healthy, and a node at a glance."""
+
+from __future__ import annotations
+
+import asyncio
+
+from holdfast import __version__, wire
+from holdfast.core.queue import GroupKind
+from holdfast.engine.stats import QueueStats
+from holdfast.errors import HoldfastError
+from holdfast.http_api.openapi.routes import Right, Routes
+from holdfast.http_api.server.request import Call
+from holdfast.http_api.server.response import Answer, answer
+from holdfast.units import SECOND, format_instant
+
+ROUTES = Routes("Health and figures")
+QUEUES_A_TURN = 20  # queues whose figures are gathered before others have a turn
+STATUS_HEADERS = ((b"cache-control", b"no-store"),)
+
+
+@ROUTES("GET", "/livez", Right.NOBODY, gives=wire.Status, unwell=True)
+async def live(call: Call) -> Answer:
+    """Tell whether the process works: it does unless it must be restarted (503)."""
+    broken = call.node.broken
+    problems = [str(broken.result())] if broken is not None and broken.done() else []
+    return _status(problems)
+
+
+@ROUTES("GET", "/readyz", Right.NOBODY, gives=wire.Status, unwell=True)
+async def ready(call: Call) -> Answer:
+    """Tell whether the node can take work now: the store syncs, the disk has room, the loop keeps up (else 503).
+
+    The store is tried out, not asked; however many ask, at most once a second.
+    """
+    parts = await call.node.health.parts()
+    problems = [f"{part.name}: {part.problem}" for part in parts if not part.ready]
+    return _status(["shutting down", *problems] if call.api.closing else problems)
+
+
+def _status(problems: list[str]) -> Answer:
+    found = answer(wire.Status(ok=not problems, problems=problems), 503 if problems else 200)
+    found.headers = STATUS_HEADERS
+    return found
+
+
+@ROUTES("GET", "/api/v1/health", Right.NODE, gives=wire.Health)
+async def health(call: Call) -> Answer:
+    """Show the health of each part of the node."""
+    parts = await call.node.health.parts()
+    shown = [
+        wire.PartHealth(name=part.name, ok=not part.problem, problem=part.problem, facts=part.facts) for part in parts
+    ]
+    return answer(wire.Health(ok=all(part.ready for part in parts), parts=shown))
+
+
+async def all_figures(call: Call, namespace: str | None) -> list[QueueStats]:
+    """The figures of all queues, or of those of a namespace, a few at a time."""
+    found: list[QueueStats] = []
+    names = [name for name in call.node.engine.queues if namespace is None or name[0] == namespace]
+    for index, name in enumerate(names):
+        try:
+            found.append(call.node.figures(name))
+        except HoldfastError:
+            continue  # deleted meanwhile
+        if index % QUEUES_A_TURN == QUEUES_A_TURN - 1:
+            await asyncio.sleep(0)
+    return found
+
+
+@ROUTES("GET", "/api/v1/overview", Right.KNOWN, gives=wire.Overview)
+async def overview(call: Call) -> Answer:
+    """Show a node at a glance. Of queues, those that the caller may do something with."""
+    node = call.node
+    stats = [figures for figures in await all_figures(call, call.namespace) if call.principal.sees(figures.name)]
+    groups = [group for figures in stats for group in figures.groups if group.kind is GroupKind.LEASE]
+    rates = {name: sum(figures.rates[name] for figures in stats) for name in stats[0].rates} if stats else {}
+    parts = await node.health.parts()
+    return answer(
+        wire.Overview(
+            version=__version__,
+            node=node.config.node.node_id,
+            namespace=call.namespace,
+            started_at=format_instant(node.started_at),
+            now=format_instant(node.clock()),
+            queues=len(stats),
+            depth=sum(figures.depth for figures in stats),
+            size_bytes=sum(figures.size_bytes for figures in stats),
+            ready=sum(figures.ready for figures in stats),
+            scheduled=sum(figures.scheduled for figures in stats),
+            leased=sum(group.leased for group in groups),
+            dead=sum(figures.depth for figures in stats if node.queue((figures.namespace, figures.name)).automatic),
+            enqueued=sum(figures.enqueued for figures in stats),
+            acked=sum(group.acked for group in groups),
+            failed=sum(sum(group.failures.values()) for group in groups),
+            rates=rates,
+            staged=node.staged(call.namespace).messages,
+            consumers=sum(len(group.members) for group in groups),
+            waiting=node.dispatcher.waiting,
+            oldest_message_age_seconds=max((figures.oldest_age for figures in stats), default=0) / SECOND,
+            ok=all(part.ready for part in parts),
+        )
+    )

@@ -1,0 +1,427 @@
+"""Enqueue, browse, and single messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast import wire
+from holdfast.broker.history import History
+from holdfast.broker.node import Receipt
+from holdfast.core.commands import NO_ID, Draft, payload_bytes
+from holdfast.core.enqueue import MESSAGE_ID_BYTES_MAX
+from holdfast.errors import (
+    ArrowMissing,
+    GroupNotFound,
+    HoldfastError,
+    InvalidArgument,
+    LakeUnreadable,
+    LimitExceeded,
+    MediaTypeUnsupported,
+    MessageNotFound,
+    MessageNotWaiting,
+    MessageTooLarge,
+    QueueFull,
+    QueueNotFound,
+    RequestTooLarge,
+)
+from holdfast.http_api.codecs.arrow_request import MEDIA_TYPE, drafts_of, read_table
+from holdfast.http_api.codecs.arrow_response import write_messages
+from holdfast.http_api.codecs.json_batch import ids_in_json
+from holdfast.http_api.codecs.raw_body import HEADERS, read_form, read_raw
+from holdfast.http_api.codecs.shapes import read_draft, read_import, show_history, show_message, show_view
+from holdfast.http_api.openapi.routes import Right, Routes
+from holdfast.http_api.server.request import APART_BYTES, APART_MESSAGES, Call, decode, instant
+from holdfast.http_api.server.response import ARROW, Answer, Gather, Pledge, answer, item_error
+
+ROUTES = Routes("Messages")
+PROTOCOL = "http"
+
+_Item = TypeVar("_Item", bound=wire.Draft)
+
+
+FORM = "multipart/form-data"
+_STRUCTURED = {"application/json", FORM}
+_NOT_RAW = {"", "application/x-www-form-urlencoded"}  # what curl and libraries send if nobody has thought of it
+_ALLOWED = "application/json with {messages: […]}, multipart/form-data, or any other type for a raw payload"
+
+
+class EnqueueQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How to take the body."""
+
+    raw: bool = False
+    """The body is one message's payload, even if its content type is JSON."""
+    atomic: bool = False
+    """For Arrow: all rows or none. In JSON it is a field."""
+
+
+class _Parts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An enqueue of which one message is wrong: each is read by itself, to find which."""
+
+    messages: list[msgspec.Raw]
+    atomic: bool = False
+
+
+_enqueue = msgspec.json.Decoder(wire.Enqueue).decode
+_parts = msgspec.json.Decoder(_Parts).decode
+_draft = msgspec.json.Decoder(wire.Draft).decode
+_import = msgspec.json.Decoder(wire.Import)
+_edit = msgspec.json.Decoder(wire.MessageEdit)
+
+
+def _wish(call: Call, body: bytes) -> _Wish:
+    """What a body of JSON wants stored."""
+    key = _idempotency_key(call)
+    items, errors, atomic = _read(body)
+    if key is not None:
+        ids = _made_ids(key, len(items))
+        items = [item and _identified(item, made) for item, made in zip(items, ids, strict=True)]
+    return _Wish(call, items, errors, atomic, read_draft)
+
+
+def begin(call: Call, body: bytes) -> Pledge | Gather:
+    """Store what a body of JSON brings; if it can be, together with what others bring."""
+    wish = _wish(call, body)
+    if wish.atomic or not wish.drafts:
+        return _stored(call, wish)
+    wish.admit()
+    return Gather(call.queue, wish.drafts, wish.answer)
+
+
+@ROUTES(
+    "POST",
+    "/api/v1/queues/{name}/messages",
+    Right.PRODUCE,
+    body=wire.Enqueue,
+    gives=wire.Receipt,
+    errors=(QueueNotFound, QueueFull, MessageTooLarge, LimitExceeded, RequestTooLarge, ArrowMissing),
+    query=EnqueueQuery,
+    takes=(MEDIA_TYPE, "multipart/form-data", "application/octet-stream", "text/plain"),
+    headers=("Idempotency-Key", *HEADERS),
+    begin=begin,
+)
+async def enqueue(call: Call) -> Answer:
+    """Enqueue 1 to 10,000 messages.
+
+    All of them are one commit, and the answer comes when it is durable. A message that is wrong is reported by its
+    index and does not stop the others, unless `atomic` is true. If none was taken, the answer is the first's problem.
+
+    Besides JSON a single message can be sent as it is: with any other content type, or with `raw=true`, the body is the
+    payload and `Holdfast-` headers say the rest (`Holdfast-Properties` is a JSON object); `multipart/form-data` has it
+    in a part `payload`, beside a part `meta` with the other fields as JSON. With `Idempotency-Key` messages that bring
+    no `message_id` get one made from it, whatever the body is, so that the whole request can be repeated without harm.
+
+    In bulk, an Arrow IPC stream is fastest: a column `payload`, and if wished `key`, `message_id`, `priority`,
+    `deliver_at`, `ttl`, `properties`, `correlation_id`, `content_type` and `reply_to`; not compressed, and in plain
+    layouts (binary and string, also large or of a fixed size; no views, dictionaries or run-ends).
+    """
+    query = call.query(EnqueueQuery)
+    kind = call.content_type
+    key = _idempotency_key(call)
+    if kind == MEDIA_TYPE and not query.raw:
+        return await _enqueue_arrow(call, query.atomic, key)
+    if query.raw or kind not in _STRUCTURED:
+        if kind in _NOT_RAW and not query.raw:
+            raise MediaTypeUnsupported(given=kind, allowed=_ALLOWED)
+        return await store(call, [_identified(await read_raw(call), key)], {}, True, read_draft)
+    if kind == FORM:
+        return await store(call, [_identified(await read_form(call), key)], {}, True, read_draft)
+    body = await call.body()
+    return await call.kept(_stored(call, await call.apart(len(body) > APART_BYTES, lambda: _wish(call, body))))
+
+
+async def _enqueue_arrow(call: Call, atomic: bool, key: str | None) -> Answer:
+    """Rows are messages; if they are payloads alone, nothing is done for each of them but what the node does. The
+    answer names all of them: it is made while the disk works."""
+    table = read_table(await call.body(), call.api.config.limits.enqueue_max)
+    made_ids = None if key is None else _made_ids(key, table.num_rows)
+    much = (table.num_columns > 1 or made_ids is not None) and table.num_rows > APART_MESSAGES
+    correlation_id = call.given_correlation_id
+    drafts = await call.apart(much, lambda: drafts_of(table, correlation_id, made_ids))
+    count, size_bytes = len(drafts), payload_bytes(drafts)
+    call.api.gate.admit(call.namespace, count, size_bytes)
+    receipt = call.node.enqueue_soon(call.queue, drafts, PROTOCOL, atomic=atomic)
+    if receipt.errors and (atomic or len(receipt.errors) == count):
+        raise call.refused(receipt.errors)
+    made: list[Answer] = []
+
+    def make() -> None:
+        made.append(_arrow_receipt(receipt))
+
+    if not count:
+        return _arrow_receipt(receipt)
+    await call.node.safe(receipt.durability, count, size_bytes, make)
+    return made[0]
+
+
+class _Receipt(wire.Receipt, frozen=True, kw_only=True):
+    """A receipt whose ids are in JSON already."""
+
+    ids: msgspec.Raw  # type: ignore[assignment]
+
+
+def _arrow_receipt(receipt: Receipt) -> Answer:
+    durability = receipt.durability.value
+    if not receipt.errors and not receipt.duplicates:
+        return answer(_Receipt(ids=msgspec.Raw(ids_in_json(receipt.ids)), durability=durability))
+    ids: list[str | None] = list(map(str, receipt.ids))
+    for index in receipt.errors:
+        ids[index] = None
+    errors = [item_error(index, error) for index, error in sorted(receipt.errors.items())]
+    return answer(wire.Receipt(ids=ids, duplicates=sorted(receipt.duplicates), errors=errors, durability=durability))
+
+
+def _idempotency_key(call: Call) -> str | None:
+    """With it a request as a whole can be repeated: its messages without an id get one made from it."""
+    key = call.header(b"idempotency-key")
+    if key == "":
+        raise InvalidArgument(field="Idempotency-Key", problem=NO_ID)
+    if key is not None and len(key.encode()) > MESSAGE_ID_BYTES_MAX:  # no id could be made of it, but 10,000 copies
+        raise InvalidArgument(field="Idempotency-Key", problem=f"is at most {MESSAGE_ID_BYTES_MAX} bytes; shorten it")
+    return key
+
+
+def _made_ids(key: str, count: int) -> list[str]:
+    """An id for each message of a request with an `Idempotency-Key`: the same when it is repeated, in JSON or Arrow."""
+    return [key] if count == 1 else [f"{key}/{index}" for index in range(count)]
+
+
+def _identified(item: wire.Draft, made_id: str | None) -> wire.Draft:
+    return item if made_id is None or item.message_id is not None else replace(item, message_id=made_id)
+
+
+def _read(raw: bytes) -> tuple[list[wire.Draft | None], dict[int, HoldfastError], bool]:
+    """The messages of a request; None where one is wrong, with what is wrong by index."""
+    try:
+        whole = decode(_enqueue, raw)
+    except InvalidArgument:
+        parts = decode(_parts, raw)
+    else:
+        return list(whole.messages), {}, whole.atomic
+    items: list[wire.Draft | None] = []
+    errors: dict[int, HoldfastError] = {}
+    for index, part in enumerate(parts.messages):
+        try:
+            items.append(decode(_draft, bytes(part)))
+        except InvalidArgument as error:
+            items.append(None)
+            errors[index] = InvalidArgument(field="The message", problem=error.details["problem"])
+    return items, errors, parts.atomic
+
+
+async def store(
+    call: Call,
+    items: list[_Item | None],
+    errors: dict[int, HoldfastError],
+    atomic: bool,
+    read: Callable[[_Item, int, str | None], Draft],
+) -> Answer:
+    """Store what can be stored, and say for each what became of it."""
+    return await call.kept(_stored(call, _Wish(call, items, errors, atomic, read)))
+
+
+def _stored(call: Call, wish: _Wish) -> Pledge:
+    wish.admit()
+    receipt = call.node.enqueue_soon(call.queue, wish.drafts, PROTOCOL, atomic=wish.atomic)
+    return Pledge(wish.answer(receipt), receipt.durability, len(wish.drafts), wish.size_bytes)
+
+
+class _Wish:
+    """What a request wants stored: `drafts`, which are its messages at `places`; what is wrong with the others."""
+
+    __slots__ = ("atomic", "call", "count", "drafts", "errors", "places", "size_bytes")
+
+    def __init__(
+        self,
+        call: Call,
+        items: list[_Item | None],
+        errors: dict[int, HoldfastError],
+        atomic: bool,
+        read: Callable[[_Item, int, str | None], Draft],
+    ) -> None:
+        """Raises what keeps the request as a whole from being taken."""
+        if not items:
+            raise InvalidArgument(field="messages", problem="is empty; send at least one")
+        now = call.node.clock()
+        correlation_id = call.given_correlation_id
+        self.call = call
+        self.count = len(items)
+        self.errors = errors
+        self.atomic = atomic
+        self.drafts: list[Draft] = []
+        self.places: list[int] = []
+        for index, item in enumerate(items):
+            if item is None:
+                continue
+            try:
+                self.drafts.append(read(item, now, correlation_id))
+                self.places.append(index)
+            except HoldfastError as error:
+                errors[index] = error
+        if atomic and errors:
+            raise call.refused(errors)
+        self.size_bytes = sum([len(draft.payload) for draft in self.drafts])
+
+    def admit(self) -> None:
+        """Raises RateLimited if it is too much for now."""
+        self.call.api.gate.admit(self.call.namespace, len(self.drafts), self.size_bytes)
+
+    def answer(self, receipt: Receipt) -> Answer:
+        """What is to be answered when it is safe. Raises the first one's error if nothing was taken."""
+        errors, places = self.errors, self.places
+        if receipt.errors:
+            errors.update((places[at], refused) for at, refused in receipt.errors.items())
+        if errors and (self.atomic or len(errors) == self.count):
+            raise self.call.refused(errors)
+        ids: list[str | None] = [None] * self.count
+        for at, message_id in zip(places, receipt.ids, strict=True):
+            if message_id:
+                ids[at] = str(message_id)
+        shown = wire.Receipt(
+            ids=ids,
+            duplicates=[places[at] for at in sorted(receipt.duplicates)] if receipt.duplicates else [],
+            errors=[item_error(at, errors[at]) for at in sorted(errors)] if errors else [],
+            durability=receipt.durability,
+        )
+        return answer(shown)
+
+
+class BrowseQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What to look at."""
+
+    state: Literal["", "ready", "scheduled", "leased", "settled"] = ""
+    """Only messages that are in this state in some group (or in `group`): `ready`, `scheduled`, `leased`, `settled`."""
+    group: str = ""
+    cursor: str = ""
+    """Where the page before ended."""
+    limit: int = 100
+    encoding: wire.Encoding = "auto"
+
+
+@ROUTES(
+    "GET",
+    "/api/v1/queues/{name}/messages",
+    Right.CONSUME,
+    query=BrowseQuery,
+    gives=wire.MessagePage,
+    gives_also=(MEDIA_TYPE,),
+    errors=(QueueNotFound, GroupNotFound, ArrowMissing),
+)
+async def browse(call: Call) -> Answer:
+    """Browse live messages, oldest first. Nothing is leased or changed.
+
+    A page may hold fewer messages than `limit`, even none, and still have a `cursor`: go on until it is empty. As an
+    Arrow stream the messages have no standings, and the cursor is in the header `Holdfast-Cursor`.
+    """
+    query = call.query(BrowseQuery)
+    page = await call.node.browse(call.queue, query.limit, query.cursor, query.state, query.group)
+    if call.accepts(MEDIA_TYPE):
+        rows = [(at, message) for at, message, _ in page.messages]
+        headers = [(b"holdfast-cursor", page.cursor.encode())]
+        return Answer(write_messages(rows, {"cursor": page.cursor}, []), 200, ARROW, headers)
+    shown = [
+        show_view(message, partition, standings, query.encoding) for partition, message, standings in page.messages
+    ]
+    return answer(wire.MessagePage(shown, page.cursor))
+
+
+class MessageQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How to show a message."""
+
+    encoding: wire.Encoding = "auto"
+    history: bool = False
+    """With every step of its life."""
+
+
+@ROUTES(
+    "GET",
+    "/api/v1/queues/{name}/messages/{id}",
+    Right.CONSUME,
+    query=MessageQuery,
+    gives=wire.MessageView,
+    errors=(QueueNotFound, MessageNotFound, LakeUnreadable),
+)
+async def get(call: Call) -> Answer:
+    """Show one live message, how it stands in each group, and if wished its history."""
+    query = call.query(MessageQuery)
+    partition, message, standings = await call.node.find(call.queue, call.message_id())
+    shown = show_view(message, partition, standings, query.encoding)
+    if query.history:
+        shown.history = show_history(await _history(call)).steps
+    return answer(shown)
+
+
+@ROUTES(
+    "GET",
+    "/api/v1/queues/{name}/messages/{id}/history",
+    Right.CONSUME,
+    gives=wire.History,
+    errors=(MessageNotFound, LakeUnreadable),
+)
+async def history(call: Call) -> Answer:
+    """Show every step of a message's life, also if it is long gone, from the journal.
+
+    Queues with `journal = off` have none, and a step can be as old as the oldest segment in the lake.
+    """
+    found = await _history(call)
+    if not found.steps and found.complete:
+        raise MessageNotFound(message_id=call.message_id(), queue=call.queue[1])
+    return answer(show_history(found))
+
+
+async def _history(call: Call) -> History:
+    """It may take long: a client that has gone, or a server that stops, need not wait for the lake."""
+    return await call.api.while_there(call, call.node.history(call.queue, call.message_id()))
+
+
+@ROUTES(
+    "POST",
+    "/api/v1/queues/{name}/import",
+    Right.ADMIN,
+    body=wire.Import,
+    gives=wire.Receipt,
+    errors=(QueueNotFound, QueueFull, MessageTooLarge, LimitExceeded, RequestTooLarge),
+    act="queue.import",
+)
+async def take_in(call: Call) -> Answer:
+    """Import stored items with where they come from.
+
+    Importing the same `source_id` and `source_group` again, while the first is still there, stores nothing and is
+    answered as a duplicate.
+    """
+    wish = await call.json(_import)
+    return await store(call, list(wish.items), {}, wish.atomic, read_import)
+
+
+@ROUTES(
+    "PATCH",
+    "/api/v1/queues/{name}/messages/{id}",
+    Right.ADMIN,
+    body=wire.MessageEdit,
+    gives=wire.Message,
+    errors=(QueueNotFound, MessageNotFound, MessageNotWaiting),
+    act="message.edit",
+)
+async def edit(call: Call) -> Answer:
+    """Change the priority or the delivery time of a waiting message."""
+    change = await call.json(_edit)
+    deliver_at = None if change.deliver_at is None else instant(change.deliver_at, "deliver_at")
+    message = await call.node.edit(call.queue, call.message_id(), priority=change.priority, deliver_at=deliver_at)
+    return answer(show_message(message, 0, "auto"))
+
+
+@ROUTES(
+    "DELETE",
+    "/api/v1/queues/{name}/messages/{id}",
+    Right.ADMIN,
+    status=204,
+    errors=(QueueNotFound, MessageNotFound, MessageNotWaiting),
+    act="message.delete",
+)
+async def delete(call: Call) -> Answer:
+    """Remove a waiting message, for all groups."""
+    await call.node.delete(call.queue, call.message_id())
+    return Answer(status=204)

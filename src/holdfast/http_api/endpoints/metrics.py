@@ -1,0 +1,327 @@
+"""Metrics for Prometheus: what the node counts anyway, gathered when somebody scrapes.
+
+Times are seconds, sizes are bytes. A queue's series carry its namespace and name. With more queues than
+`http.metrics_queues` there are only sums over all of them, under the same names without those labels, unless the scrape
+asks for `?queues=all`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Literal
+
+import msgspec
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from holdfast import __version__
+from holdfast.broker.commit.group_commit import Distribution
+from holdfast.broker.meters import Reading, Series
+from holdfast.core.queue import GroupKind
+from holdfast.engine.stats import GroupStats, Histogram, QueueStats
+from holdfast.errors import HoldfastError
+from holdfast.http_api.endpoints.health import all_figures
+from holdfast.http_api.openapi.routes import Right, Routes
+from holdfast.http_api.server.request import Call
+from holdfast.http_api.server.response import Answer
+from holdfast.units import SECOND
+
+ROUTES = Routes("Health and figures")
+CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
+
+
+OF_QUEUES = {
+    "depth": Series("queue_depth", "gauge", "Messages that some group may still need."),
+    "ready": Series("queue_ready", "gauge", "Messages that are not delayed."),
+    "scheduled": Series("queue_scheduled", "gauge", "Messages delayed by their producers."),
+    "size_bytes": Series("queue_size_bytes", "gauge", "Payload bytes of live messages."),
+    "oldest_age": Series("queue_oldest_message_age_seconds", "gauge", "Age of the oldest message not settled."),
+    "enqueued": Series("queue_enqueue", "counter", "Messages stored."),
+    "duplicates": Series("queue_duplicate", "counter", "Messages not stored because they were there already."),
+    "refused": Series("queue_refused", "counter", "Messages refused: too large, wrong, or the queue was full."),
+}
+OF_GROUPS = {
+    "ready": Series("group_ready", "gauge", "Deliveries a group could lease now."),
+    "scheduled": Series("group_scheduled", "gauge", "Deliveries that wait for their time."),
+    "leased": Series("group_inflight", "gauge", "Deliveries that consumers hold."),
+    "lag": Series("group_lag", "gauge", "Cursor groups: messages not committed yet."),
+    "oldest_age": Series("group_oldest_message_age_seconds", "gauge", "Age of the oldest message not settled."),
+    "members": Series("group_consumers", "gauge", "Push consumers of the group."),
+    "leases": Series("group_lease", "counter", "Leases given."),
+    "acked": Series("group_ack", "counter", "Deliveries acked."),
+    "redelivered": Series("group_redelivered", "counter", "Leases of deliveries that had failed before."),
+    "released": Series("group_released", "counter", "Leases given back without an attempt spent."),
+    "extended": Series("group_extended", "counter", "Leases extended."),
+    "expired": Series("group_expired", "counter", "Deliveries whose time to live passed."),
+    "purged": Series("group_purged", "counter", "Deliveries that somebody removed."),
+    "failures": Series("group_failure", "counter", "Attempts that failed.", "reason"),
+    "dead": Series("queue_dlq", "counter", "Deliveries moved to the dead queue.", "reason"),
+    "dropped": Series("group_dropped", "counter", "Deliveries that died without a dead queue.", "reason"),
+}
+LATENCIES = {
+    "delivery_latency": Series("queue_delivery_latency_seconds", "gauge", "From enqueue to the first lease."),
+    "processing_latency": Series("queue_processing_latency_seconds", "gauge", "From lease to ack."),
+}
+OF_NODE = {
+    "build": Series("build", "gauge", "Always 1; the version is a label.", "version"),
+    "queues": Series("queues", "gauge", "Queues there are."),
+    "commits": Series("commit_batch", "counter", "Batches written to the store."),
+    "sync_times": Series("commit_sync_seconds", "gauge", "How long a sync of the store took."),
+    "batch_rows": Series("commit_batch_rows", "gauge", "Journal rows in one batch."),
+    "journal": Series("journal_behind_rows", "gauge", "Journal rows that are not in the lake yet."),
+    "store": Series("store_up", "gauge", "1 while the store takes writes."),
+    "room": Series("store_free_bytes", "gauge", "Bytes left on the store's disk."),
+    "lag": Series("loop_lag_seconds", "gauge", "How late the event loop was when it was last looked at."),
+    "waiting": Series("lease_waiting", "gauge", "Lease requests that wait for a message."),
+    "requests": Series("http_requests", "counter", "HTTP requests answered.", "method, route, status"),
+    "working": Series("http_requests_inflight", "gauge", "HTTP requests being worked on."),
+    "streams": Series("http_streams", "gauge", "Streaming consumers."),
+    "buffered": Series("http_buffered_bytes", "gauge", "Bytes of request bodies in memory."),
+    "reply_waiting": Series("reply_waiting", "gauge", "Requests that wait for their reply."),
+    "reply_late": Series("reply_late", "counter", "Replies that came after their request had timed out."),
+    "transactions": Series("transactions_open", "gauge", "Transactions that are not published or aborted."),
+    "staged": Series("transaction_staged", "gauge", "Messages staged in open transactions."),
+    "staged_bytes": Series("transaction_staged_bytes", "gauge", "Payload bytes of staged messages."),
+    "webhook": Series("webhook_waiting", "gauge", "Webhook calls that wait."),
+    "webhook_dropped": Series("webhook_dropped", "counter", "Webhook calls given up because too many waited."),
+    "tokens_refused": Series("auth_token_refused", "counter", "Tokens that were not good, over all fronts."),
+    "logins_failed": Series("auth_login_failed", "counter", "Wrong users or passwords."),
+    "logins_throttled": Series("auth_login_throttled", "counter", "Logins refused unchecked, after too many failures."),
+    "rate_limited": Series("auth_rate_limited", "counter", "Requests and messages refused by a namespace's rate."),
+}
+
+PREFIX = "holdfast_"
+
+
+def all_series() -> Iterator[tuple[str, str, str, str]]:
+    """Every metric: name as it is scraped, type, text, labels. The reference page is made from it."""
+    for table, labels in ((OF_QUEUES, "namespace, queue"), (OF_GROUPS, "namespace, queue, group")):
+        for series in table.values():
+            yield (*_described(series), ", ".join(filter(None, (labels, series.label))))
+    for series in LATENCIES.values():
+        yield PREFIX + series.name, "histogram", series.text, "namespace, queue, group"
+    for key, series in OF_NODE.items():
+        name, kind, text = _described(series)
+        yield name, "histogram" if key in {"sync_times", "batch_rows"} else kind, text, series.label
+
+
+def described(series: Series) -> tuple[str, str, str, str]:
+    """A metric of another front, in the same way."""
+    return (*_described(series), series.label)
+
+
+def _described(series: Series) -> tuple[str, str, str]:
+    suffix = "_total" if series.kind == "counter" else "_info" if series.name == "build" else ""
+    return PREFIX + series.name + suffix, series.kind, series.text
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """What the node said when it was asked."""
+
+    queues: list[QueueStats]
+    detailed: bool
+    node: dict[str, float]
+    requests: dict[tuple[str, str, int], int]
+    sync_times: tuple[tuple[float, ...], list[int], float]
+    batch_rows: tuple[tuple[float, ...], list[int], float]
+    readings: list[Reading]
+
+
+class NodeCollector(Collector):
+    """A snapshot as metric families."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+
+    def collect(self) -> Iterable[Metric]:
+        found = self._snapshot
+        yield from self._of_node()
+        yield from map(_family, found.readings)
+        yield from _families(OF_QUEUES, ["namespace", "queue"], _queue_rows(found.queues), found.detailed)
+        groups = [(figures, group) for figures in found.queues for group in figures.groups]
+        yield from _families(OF_GROUPS, ["namespace", "queue", "group"], _group_rows(groups), found.detailed)
+        for key, series in LATENCIES.items():
+            yield _latency(series, key, groups, found.detailed)
+
+    def _of_node(self) -> Iterator[Metric]:
+        found = self._snapshot
+        build = GaugeMetricFamily(PREFIX + "build_info", OF_NODE["build"].text, labels=["version"])
+        build.add_metric([__version__], 1)
+        yield build
+        for key, value in found.node.items():
+            series = OF_NODE[key]
+            family = CounterMetricFamily if series.kind == "counter" else GaugeMetricFamily
+            yield family(PREFIX + series.name, series.text, value=value)
+        requests = CounterMetricFamily(
+            PREFIX + OF_NODE["requests"].name, OF_NODE["requests"].text, labels=["method", "route", "status"]
+        )
+        for (method, route, status), count in found.requests.items():
+            requests.add_metric([method, route, str(status)], count)
+        yield requests
+        for key, (bounds, counts, total) in (("sync_times", found.sync_times), ("batch_rows", found.batch_rows)):
+            histogram = HistogramMetricFamily(PREFIX + OF_NODE[key].name, OF_NODE[key].text)
+            histogram.add_metric([], _buckets(bounds, counts), total)
+            yield histogram
+
+
+def _family(reading: Reading) -> Metric:
+    """What another front counts."""
+    series = reading.series
+    family = CounterMetricFamily if series.kind == "counter" else GaugeMetricFamily
+    found = family(PREFIX + series.name, series.text, labels=[series.label] if series.label else [])
+    for label, value in reading.values.items():
+        found.add_metric([label] if series.label else [], value)
+    return found
+
+
+Row = tuple[list[str], str, float, str]
+"""Labels, which series, its value, and the value of the series' own label."""
+
+
+def _queue_rows(queues: list[QueueStats]) -> Iterator[Row]:
+    for figures in queues:
+        labels = [figures.namespace, figures.name]
+        for key in OF_QUEUES:
+            value = getattr(figures, key)
+            yield labels, key, value / SECOND if key == "oldest_age" else value, ""
+
+
+def _group_rows(groups: list[tuple[QueueStats, GroupStats]]) -> Iterator[Row]:
+    for figures, group in groups:
+        labels = [figures.namespace, figures.name, group.name]
+        for key, series in OF_GROUPS.items():
+            value = getattr(group, key)
+            if series.label:
+                yield from ((labels, key, count, reason) for reason, count in value.items())
+            elif key == "oldest_age":
+                yield labels, key, value / SECOND, ""
+            else:
+                yield labels, key, len(value) if key == "members" else value, ""
+
+
+def _families(table: dict[str, Series], labels: list[str], rows: Iterator[Row], detailed: bool) -> Iterable[Metric]:
+    """Rows as families; summed over queues and groups unless `detailed`. Of ages the greatest counts."""
+    sums: dict[tuple[tuple[str, ...], str, str], float] = {}
+    for names, key, value, own in rows:
+        place = (tuple(names) if detailed else (), key, own)
+        before = sums.get(place, 0.0)
+        sums[place] = max(before, value) if key == "oldest_age" else before + value
+    families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
+    for key, series in table.items():
+        family = CounterMetricFamily if series.kind == "counter" else GaugeMetricFamily
+        own_labels = ([*labels] if detailed else []) + ([series.label] if series.label else [])
+        families[key] = family(PREFIX + series.name, series.text, labels=own_labels)
+    for (known, key, own), value in sums.items():
+        families[key].add_metric([*known, own] if table[key].label else [*known], value)
+    return families.values()
+
+
+def _latency(
+    series: Series, key: str, groups: list[tuple[QueueStats, GroupStats]], detailed: bool
+) -> HistogramMetricFamily:
+    labels = ["namespace", "queue", "group"] if detailed else []
+    family = HistogramMetricFamily(PREFIX + series.name, series.text, labels=labels)
+    sums: dict[tuple[str, ...], tuple[list[int], list[int]]] = {}
+    for figures, group in groups:
+        if group.kind is not GroupKind.LEASE:
+            continue
+        histogram: Histogram = getattr(group, key)
+        place: tuple[str, ...] = (figures.namespace, figures.name, group.name) if detailed else ()
+        bounds, counts = sums.setdefault(place, (histogram.bounds_ms, [0] * len(histogram.counts)))
+        if len(histogram.counts) > len(counts):
+            bounds, counts = histogram.bounds_ms, counts + [0] * (len(histogram.counts) - len(counts))
+            sums[place] = bounds, counts
+        for index, count in enumerate(histogram.counts):
+            counts[index] += count
+    for names, (bounds, counts) in sums.items():
+        # The counters have no sum of times; its upper bound, from the buckets, is what averages are made of here.
+        total = sum(bound * count for bound, count in zip(bounds, counts, strict=True)) / 1000
+        family.add_metric(list(names), _buckets([bound / 1000 for bound in bounds[:-1]], counts), total)
+    return family
+
+
+def _buckets(bounds: Iterable[float], counts: list[int]) -> list[tuple[str, float]]:
+    """Cumulative, with the open one last."""
+    limits = [str(float(bound)) for bound in bounds][: max(len(counts) - 1, 0)]
+    limits.append("+Inf")
+    found: list[tuple[str, float]] = []
+    seen = 0
+    for limit, count in zip(limits, counts or [0], strict=True):
+        seen += count
+        found.append((limit, seen))
+    return found
+
+
+class MetricsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How much to tell."""
+
+    queues: Literal["auto", "all", "none"] = "auto"
+    """Series for each queue: `auto` up to http.metrics_queues of them, `all`, or `none`."""
+
+
+@ROUTES("GET", "/metrics", Right.NODE, query=MetricsQuery, gives_also=("text/plain",))
+async def metrics(call: Call) -> Answer:
+    """Give the figures of the node and its queues in Prometheus' text format."""
+    query = call.query(MetricsQuery)
+    snapshot = await _snapshot(call, query.queues)
+    return Answer(await call.api.on_thread(lambda: _render(snapshot)), content_type=CONTENT_TYPE)
+
+
+def _render(snapshot: Snapshot) -> bytes:
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(NodeCollector(snapshot))
+    ProcessCollector(registry=registry)
+    PlatformCollector(registry=registry)
+    GCCollector(registry=registry)
+    return generate_latest(registry)
+
+
+async def _snapshot(call: Call, queues: str) -> Snapshot:
+    node, api = call.node, call.api
+    up = True
+    try:
+        found = await all_figures(call, None)
+    except HoldfastError:
+        found, up = [], False  # when the store is away is when metrics are looked at
+    commit, webhooks = node.commit, node.webhooks.counters
+    try:
+        room = node.store.room()
+    except HoldfastError:
+        room = None
+    staged = node.staged()
+    figures: dict[str, float] = {
+        "transactions": staged.transactions,
+        "staged": staged.messages,
+        "staged_bytes": staged.size_bytes,
+        "queues": len(found),
+        "commits": commit.batches,
+        "journal": node.keeper.behind,
+        "store": up,
+        "lag": node.health.lag.seconds,
+        "waiting": node.dispatcher.waiting,
+        "working": api.working,
+        "streams": len(api.streams),
+        "buffered": api.buffered_bytes,
+        "reply_waiting": node.replies.waiting,
+        "reply_late": node.replies.late,
+        "webhook": webhooks.waiting,
+        "webhook_dropped": webhooks.dropped,
+        **msgspec.structs.asdict(api.gate.counts),
+    }
+    if room is not None:
+        figures["room"] = room
+    detailed = queues == "all" or (queues == "auto" and len(found) <= api.config.http.metrics_queues)
+    return Snapshot(
+        queues=found,
+        detailed=detailed,
+        node=figures,
+        requests=dict(api.answered),
+        sync_times=_copied(commit.sync_times),
+        batch_rows=_copied(commit.batch_rows),
+        readings=[reading for meter in node.meters for reading in meter()],
+    )
+
+
+def _copied(distribution: Distribution) -> tuple[tuple[float, ...], list[int], float]:
+    return distribution.bounds, list(distribution.counts), distribution.total

@@ -1,0 +1,162 @@
+"""Queues: create, list, look at, change, delete."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import msgspec
+
+from holdfast import wire
+from holdfast.auth.principal import Action
+from holdfast.errors import (
+    DeadQueueInvalid,
+    InvalidArgument,
+    InvalidConfig,
+    InvalidName,
+    LimitExceeded,
+    QueueExists,
+    QueueInUse,
+    QueueNotFound,
+)
+from holdfast.http_api.codecs.shapes import show_queue, show_stats
+from holdfast.http_api.openapi.routes import Right, Routes
+from holdfast.http_api.server.request import Call
+from holdfast.http_api.server.response import Answer, answer
+
+ROUTES = Routes("Queues")
+PAGE_MAX = 1_000
+
+_create = msgspec.json.Decoder(wire.QueueCreate)
+_fields = msgspec.json.Decoder(wire.ConfigFields)
+
+
+class ListQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which queues to list."""
+
+    prefix: str = ""
+    cursor: str = ""
+    """Where the page before ended."""
+    limit: int = 100
+
+
+def _shown(call: Call, name: tuple[str, str]) -> wire.Queue:
+    return show_queue(call.node.engine.queue(name, call.node.clock()))
+
+
+@ROUTES(
+    "POST",
+    "/api/v1/queues",
+    Right.KNOWN,
+    body=wire.QueueCreate,
+    gives=wire.Queue,
+    status=201,
+    errors=(QueueExists, InvalidName, InvalidConfig, DeadQueueInvalid, LimitExceeded),
+    act="queue.create",
+)
+async def create(call: Call) -> Answer:
+    """Create a queue."""
+    wish = await call.json(_create)
+    call.noted["queue"] = wish.name
+    call.principal.demand(Action.ADMIN, wish.name)
+    call.principal.demand_config(wish.config)
+    name = (call.namespace, wish.name)
+    await call.node.create_queue(name, wish.config)
+    return answer(_shown(call, name), 201)
+
+
+@ROUTES("GET", "/api/v1/queues", Right.KNOWN, query=ListQuery, gives=wire.QueueList)
+async def list_all(call: Call) -> Answer:
+    """List queues by name. Those that the caller may do nothing with are left out."""
+    query = call.query(ListQuery)
+    if not 1 <= query.limit <= PAGE_MAX:
+        raise InvalidArgument(field="limit", problem=f"is 1 to {PAGE_MAX}, not {query.limit}")
+    records = call.node.queues(call.namespace, query.prefix, query.cursor)
+    seen = list(islice((record for record in records if call.principal.sees(record.name)), query.limit))
+    shown = [_shown(call, (record.namespace, record.name)) for record in seen]
+    return answer(wire.QueueList(shown, seen[-1].name if len(seen) == query.limit else ""))
+
+
+@ROUTES("GET", "/api/v1/queues/{name}", Right.ANY, gives=wire.Queue, errors=(QueueNotFound,))
+async def get(call: Call) -> Answer:
+    """Show a queue: its configuration, groups and depth."""
+    return answer(_shown(call, call.queue))
+
+
+@ROUTES(
+    "PUT",
+    "/api/v1/queues/{name}/config",
+    Right.ADMIN,
+    body=wire.QueueConfig,
+    gives=wire.Queue,
+    errors=(QueueNotFound, InvalidConfig, DeadQueueInvalid),
+    act="queue.update",
+)
+async def update(call: Call) -> Answer:
+    """Change a queue's configuration. What is not named stays as it is."""
+    fields = await call.json(_fields)
+    call.noted.update(fields)
+    call.principal.demand_config(fields)
+    await call.node.update_queue(call.queue, fields)
+    return answer(_shown(call, call.queue))
+
+
+@ROUTES(
+    "DELETE",
+    "/api/v1/queues/{name}",
+    Right.ADMIN,
+    gives=wire.QueueDeleted,
+    errors=(QueueNotFound, QueueInUse),
+    act="queue.delete",
+)
+async def delete(call: Call) -> Answer:
+    """Delete a queue with all it holds."""
+    messages = await call.node.delete_queue(call.queue)
+    call.noted["messages"] = messages
+    return answer(wire.QueueDeleted(messages))
+
+
+@ROUTES("GET", "/api/v1/queues/{name}/stats", Right.ADMIN, gives=wire.QueueStats, errors=(QueueNotFound,))
+async def stats(call: Call) -> Answer:
+    """Show the figures of a queue and its groups. Asking costs the same at any depth."""
+    return answer(show_stats(await call.node.stats(call.queue)))
+
+
+@ROUTES("GET", "/api/v1/queues/{name}/consumers", Right.ADMIN, gives=wire.ConsumerList, errors=(QueueNotFound,))
+async def consumers(call: Call) -> Answer:
+    """List the push consumers of a queue, with their partitions and what they have in flight."""
+    members = call.node.consumers(call.queue)
+    shown = [
+        wire.Consumer(
+            member.name, member.group[1], member.protocol, member.partitions, len(member.in_flight), member.credit
+        )
+        for member in members
+    ]
+    return answer(wire.ConsumerList(shown, call.node.waiting(call.queue)))
+
+
+@ROUTES(
+    "POST", "/api/v1/queues/{name}/purge", Right.ADMIN, gives=wire.Purged, errors=(QueueNotFound,), act="queue.purge"
+)
+async def purge(call: Call) -> Answer:
+    """Remove every message that waits now. What is leased stays until it is settled."""
+    messages = await call.node.purge(call.queue)
+    call.noted["messages"] = messages
+    return answer(wire.Purged(messages))
+
+
+@ROUTES(
+    "POST", "/api/v1/queues/{name}/pause", Right.ADMIN, gives=wire.Queue, errors=(QueueNotFound,), act="queue.pause"
+)
+async def pause(call: Call) -> Answer:
+    """Pause a queue: it takes messages and gives none out."""
+    await call.node.update_queue(call.queue, {"paused": True})
+    return answer(_shown(call, call.queue))
+
+
+@ROUTES(
+    "POST", "/api/v1/queues/{name}/resume", Right.ADMIN, gives=wire.Queue, errors=(QueueNotFound,), act="queue.resume"
+)
+async def resume(call: Call) -> Answer:
+    """Resume a queue that was paused."""
+    await call.node.update_queue(call.queue, {"paused": False})
+    return answer(_shown(call, call.queue))

@@ -1,0 +1,55 @@
+"""Request and response over HTTP."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast import wire
+from holdfast.errors import (
+    InvalidArgument,
+    LimitExceeded,
+    MessageTooLarge,
+    QueueFull,
+    QueueNotFound,
+    ReplyTimeout,
+    RequestTooLarge,
+)
+from holdfast.http_api.codecs.shapes import read_draft, show_message
+from holdfast.http_api.openapi.routes import Right, Routes
+from holdfast.http_api.server.request import Call, duration
+from holdfast.http_api.server.response import Answer, answer
+
+ROUTES = Routes("Request and response")
+PROTOCOL = "http"
+
+_request = msgspec.json.Decoder(wire.Request)
+
+
+@ROUTES(
+    "POST",
+    "/api/v1/request/{name}",
+    Right.PRODUCE,
+    body=wire.Request,
+    gives=wire.Reply,
+    errors=(QueueNotFound, QueueFull, MessageTooLarge, LimitExceeded, RequestTooLarge, ReplyTimeout),
+    waits=True,
+)
+async def request(call: Call) -> Answer:
+    """Enqueue a message and wait for the reply to it.
+
+    The message carries `reply_to`, a queue, and `correlation_id`. Whoever works on it enqueues the reply to that queue
+    with the same correlation id (over MQTT: publishes to the Response Topic with the same Correlation Data). A reply
+    that comes after `timeout` is dropped and counted.
+    """
+    wish = await call.json(_request)
+    timeout = duration(wish.timeout, "timeout")
+    limit = call.api.config.limits.max_wait
+    if not 0 < timeout <= limit:
+        raise InvalidArgument(field="timeout", problem=f"is more than 0 and at most {limit // 1_000_000} s")
+    if wish.reply_to is not None:
+        raise InvalidArgument(field="reply_to", problem="is given by the server here; enqueue to choose it yourself")
+    draft = read_draft(wish, call.node.clock(), call.given_correlation_id)
+    call.api.gate.admit(call.namespace, 1, len(draft.payload))
+    work = call.node.replies.request(call.queue, draft, timeout, PROTOCOL)
+    found = await call.api.while_there(call, work)
+    return answer(wire.Reply(str(found.request_id), found.correlation_id, show_message(found.reply, 0, wish.encoding)))

@@ -1,0 +1,250 @@
+"""Streams: deliveries pushed to a client as they become ready, as NDJSON lines or as server-sent events.
+
+A stream is a member of its group. It has at most `credit` deliveries unsettled; they are settled by ordinary requests.
+When the client goes, what it has not settled is released (or failed, if it asked for that); when the server stops, the
+stream is told so by its last line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import aclosing
+from typing import Literal
+
+import msgspec
+
+from holdfast import wire
+from holdfast.broker.dispatch.members import GroupName
+from holdfast.broker.parts.subscriptions import Subscription
+from holdfast.core.commands import Leased, Verb
+from holdfast.engine.catalog import QueueName
+from holdfast.errors import (
+    HoldfastError,
+    InvalidArgument,
+    LimitExceeded,
+    QueueNotFound,
+    ShuttingDown,
+    StreamEnded,
+    WrongGroupKind,
+)
+from holdfast.http_api.codecs.shapes import read_consumer, show_delivery
+from holdfast.http_api.openapi.routes import Right, Routes
+from holdfast.http_api.server.long_calls import expired
+from holdfast.http_api.server.request import Call, duration
+from holdfast.http_api.server.response import EVENTS, NDJSON, Answer, encode, problem_of
+from holdfast.units import SECOND, format_instant
+
+ROUTES = Routes("Deliveries")
+PROTOCOL = "http"
+PIECE_BYTES = 256 << 10  # payloads written at once
+NO_BUFFERING = ((b"cache-control", b"no-store"), (b"x-accel-buffering", b"no"))
+
+
+class StreamQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What to be sent."""
+
+    group: str = "default"
+    credit: int = 10
+    """Deliveries that may be unsettled at a time."""
+    timeout: str = ""
+    """How long the leases last. Without it: the queue's `delivery_timeout`."""
+    consumer: str = ""
+    """The member's name. A second stream of the same name takes over from the first."""
+    gone: Literal["release", "fail", "keep"] = "release"
+    """What becomes of unsettled deliveries when the client goes: given back as they were, an attempt spent, or kept:
+    they can be settled until their leases end."""
+    limit: int = 0
+    """End after so many deliveries; `0`: never."""
+    encoding: wire.Encoding = "auto"
+
+
+GONE = {"release": Verb.RELEASE, "fail": Verb.VANISH, "keep": None}
+
+Line = list[Leased] | HoldfastError | None
+"""Deliveries, the end, or None as a sign of life."""
+
+
+class Stream:
+    """One client that is being sent to."""
+
+    def __init__(self, call: Call, query: StreamQuery, queue: QueueName) -> None:
+        self.call = call
+        self.query = query
+        self.queue = queue
+        self.member = read_consumer(query.consumer) or f"http-{call.correlation_id}"
+        self.group: GroupName = (self.queue, query.group)
+        self.ended: HoldfastError | None = None
+        self.client_gone = False
+        self.subscription: Subscription | None = None
+        self._arrived: list[Leased] = []
+        self._wake = asyncio.Event()
+
+    def take(self, deliveries: list[Leased]) -> None:
+        """From the node, on the loop."""
+        self._arrived += deliveries
+        self._wake.set()
+
+    def end(self, why: HoldfastError) -> None:
+        """Have it end with these last words."""
+        self.ended = self.ended or why
+        self._wake.set()
+
+    def close(self) -> None:
+        """Nobody wants more of it: the membership ends, and with it the leases."""
+        streams = self.call.api.streams
+        if streams.get((self.group, self.member)) is self:
+            del streams[self.group, self.member]
+        if self.subscription is not None:
+            if self.query.gone == "keep":  # but not what was never sent
+                self.subscription.give_back(self._arrived)
+            self.subscription.leave(GONE[self.query.gone])
+
+    def _gone(self, _task: asyncio.Task[None]) -> None:
+        self.client_gone = True
+        self._wake.set()
+
+    async def lines(self) -> AsyncGenerator[Line, None]:
+        """What is to be sent."""
+        heartbeat = self.call.api.config.http.heartbeat / SECOND
+        watch = asyncio.create_task(self.call.gone())
+        watch.add_done_callback(self._gone)
+        left = self.query.limit or 1 << 62
+        lasting, principal = self.call.api.lasting, self.call.principal
+        if self.call.api.closing:
+            self.end(ShuttingDown())
+        try:
+            with lasting.until(principal, self.end):
+                yield None  # so that the client knows that it has joined
+                while not self.client_gone:
+                    try:
+                        async with asyncio.timeout(heartbeat):
+                            await self._wake.wait()
+                    except TimeoutError:
+                        self.check()
+                        if self.ended is None:
+                            yield None
+                            continue
+                    self._wake.clear()
+                    if self._arrived and not lasting.holds(principal):
+                        self.ended = expired()
+                    elif self._arrived and not self.client_gone:
+                        batch, self._arrived = self._arrived, []
+                        left -= len(batch)
+                        yield batch
+                    if self.ended is not None:
+                        yield self.ended
+                        return
+                    if left <= 0:
+                        yield StreamEnded(reason="it has sent as many deliveries as were asked for")
+                        return
+        finally:
+            watch.cancel()
+
+    def check(self) -> None:
+        """End it if there is no more reason to go on."""
+        try:
+            self.call.node.queue(self.queue)
+        except HoldfastError as error:
+            self.end(error)
+            return
+        if self.subscription is not None and not self.subscription.joined:
+            self.end(StreamEnded(reason="its group was deleted, or its membership was ended"))
+
+
+def _line(item: Line, stream: Stream) -> bytes:
+    """As NDJSON."""
+    if item is None:
+        return encode(wire.StreamLine(heartbeat=format_instant(stream.call.node.clock()))) + b"\n"
+    if isinstance(item, HoldfastError):
+        return encode(wire.StreamLine(end=problem_of(item, stream.call.correlation_id))) + b"\n"
+    name, encoding = stream.queue[1], stream.query.encoding
+    return b"".join(encode(wire.StreamLine(delivery=show_delivery(leased, name, encoding))) + b"\n" for leased in item)
+
+
+def _event(item: Line, stream: Stream) -> bytes:
+    """As server-sent events."""
+    if item is None:
+        return b": heartbeat\n\n"
+    if isinstance(item, HoldfastError):
+        return b"event: end\ndata: " + encode(problem_of(item, stream.call.correlation_id)) + b"\n\n"
+    name, encoding = stream.queue[1], stream.query.encoding
+    return b"".join(
+        b"event: delivery\nid: %d\ndata: %s\n\n" % (leased.message.id, encode(show_delivery(leased, name, encoding)))
+        for leased in item
+    )
+
+
+@ROUTES(
+    "GET",
+    "/api/v1/queues/{name}/stream",
+    Right.CONSUME,
+    query=StreamQuery,
+    gives=wire.StreamLine,
+    gives_also=("application/x-ndjson", "text/event-stream"),
+    errors=(QueueNotFound, WrongGroupKind, LimitExceeded),
+    waits=True,
+)
+async def stream(call: Call) -> Answer:
+    """Be sent deliveries as they become ready, one line each, never more unsettled than `credit`.
+
+    With `Accept: text/event-stream` as server-sent events (`event: delivery`, then at the end `event: end`), else as
+    NDJSON: lines with `delivery`, `heartbeat` or `end`. Settle with ordinary requests; each makes room for another
+    delivery. When the client goes, what it has not settled is given back at once.
+    """
+    opened = await open_stream(call, call.query(StreamQuery), call.queue)
+    events = "text/event-stream" in (call.header(b"accept") or "")
+    write, content_type = (_event, EVENTS) if events else (_line, NDJSON)
+    return Answer(_parts(opened, write), 200, content_type, NO_BUFFERING, opened.close)
+
+
+async def open_stream(call: Call, query: StreamQuery, queue: QueueName, protocol: str = PROTOCOL) -> Stream:
+    """A stream that has joined its group. Whoever opens it must close it."""
+    streams = call.api.streams
+    if len(streams) >= call.api.config.http.max_streams:
+        raise LimitExceeded(
+            what="The number of streams", limit=call.api.config.http.max_streams, advice="Close some, or long-poll"
+        )
+    if query.limit < 0:
+        raise InvalidArgument(field="limit", problem="cannot be negative")
+    timeout = duration(query.timeout, "timeout") if query.timeout else -1
+    call.node.check_lease_timeout(timeout)
+    opened = Stream(call, query, queue)
+    credit = min(query.credit, query.limit) if query.limit else query.credit
+    opened.subscription = await call.node.subscribe(
+        opened.queue,
+        query.group,
+        opened.member,
+        opened.take,
+        credit=credit,
+        lease_timeout=timeout,
+        protocol=protocol,
+        max_bytes=call.api.config.http.stream_bytes,
+        removed=opened.check,
+        with_queue=True,
+    )
+    before = streams.get((opened.group, opened.member))
+    if before is not None:
+        before.end(StreamEnded(reason="another stream of the same consumer has taken over"))
+    streams[opened.group, opened.member] = opened
+    return opened
+
+
+async def _parts(opened: Stream, write: Callable[[Line, Stream], bytes]) -> AsyncIterator[bytes]:
+    async with aclosing(opened.lines()) as lines:
+        async for line in lines:
+            if not isinstance(line, list):
+                yield write(line, opened)
+                continue
+            for some in _pieces(line):
+                yield write(some, opened)
+
+
+def _pieces(deliveries: list[Leased]) -> Iterator[list[Leased]]:
+    """Deliveries a few at a time, so that large ones do not all lie in memory as text."""
+    first = size = 0
+    for index, leased in enumerate(deliveries, 1):
+        size += len(leased.message.payload)
+        if size >= PIECE_BYTES or index == len(deliveries):
+            yield deliveries[first:index]
+            first, size = index, 0

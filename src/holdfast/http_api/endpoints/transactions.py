@@ -1,0 +1,207 @@
+"""Transactions over HTTP."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast import wire
+from holdfast.auth.principal import Action
+from holdfast.broker.parts.transactions import TransactionView
+from holdfast.core.commands import Draft
+from holdfast.core.queue import check_name
+from holdfast.errors import (
+    ArrowMissing,
+    Forbidden,
+    HoldfastError,
+    InvalidArgument,
+    LimitExceeded,
+    MessageTooLarge,
+    QueueFull,
+    QueueNotFound,
+    TransactionIncomplete,
+    TransactionNotFound,
+    TransactionPublished,
+)
+from holdfast.http_api.codecs.arrow_request import MEDIA_TYPE, read_drafts
+from holdfast.http_api.codecs.shapes import read_staged
+from holdfast.http_api.openapi.routes import Right, Routes
+from holdfast.http_api.server.request import APART_BYTES, Call
+from holdfast.http_api.server.response import Answer, answer
+from holdfast.units import format_instant
+
+ROUTES = Routes("Transactions")
+PROTOCOL = "http"
+CHUNK_MAX = (1 << 31) - 1
+
+_stage = msgspec.json.Decoder(wire.Stage)
+_publish = msgspec.json.Decoder(wire.Publish)
+
+Batches = list[tuple[str, list[Draft]]]
+
+
+class StageQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """For an Arrow stream: what in JSON stands in the body."""
+
+    queue: str = ""
+    """Where its rows are to go."""
+    part: str = ""
+    attempt: str = ""
+    chunk: int = 0
+
+
+@ROUTES(
+    "POST",
+    "/api/v1/transactions/{transaction}/stage",
+    Right.KNOWN,
+    body=wire.Stage,
+    query=StageQuery,
+    takes=(MEDIA_TYPE,),
+    gives=wire.Staged,
+    errors=(
+        QueueNotFound,
+        MessageTooLarge,
+        LimitExceeded,
+        TransactionPublished,
+        ArrowMissing,
+        Forbidden,
+    ),
+)
+async def stage(call: Call) -> Answer:
+    """Stage messages: stored, but seen by nobody until the transaction is published.
+
+    All messages of a request are staged, or none; `errors` counts them through all batches. Needs the right to produce
+    to each queue. What is never published expires.
+    """
+    query = call.query(StageQuery)
+    name = (call.namespace, call.parameters[0])
+    if call.content_type == MEDIA_TYPE:
+        limit = call.api.config.limits.enqueue_max
+        body, correlation_id = await call.body(), call.given_correlation_id
+        drafts = await call.apart(
+            len(body) > APART_BYTES, lambda: list(read_drafts(body, correlation_id, limit, sourced=True))
+        )
+        batches: Batches = [(query.queue, drafts)]
+        part, attempt, chunk = query.part, query.attempt, query.chunk
+    else:
+        body = await call.body()
+        wish, batches = await call.apart(len(body) > APART_BYTES, lambda: _read(call, body))
+        part, attempt, chunk = wish.part, wish.attempt, wish.chunk
+    if not 0 <= chunk <= CHUNK_MAX:
+        raise InvalidArgument(field="chunk", problem=f"is 0 to {CHUNK_MAX}")
+    for queue, _ in batches:
+        call.principal.demand(Action.PRODUCE, check_name(queue))
+    sizes = [len(draft.payload) for _, part_of in batches for draft in part_of]
+    call.api.gate.admit(call.namespace, len(sizes), sum(sizes))
+    receipt = await call.node.stage(name, batches, part=part, attempt=attempt, chunk=chunk)
+    if receipt.errors:
+        starts = [sum(len(before) for _, before in batches[:at]) for at in range(len(batches))]
+        raise call.refused({starts[batch] + index: error for (batch, index), error in receipt.errors.items()})
+    return answer(
+        wire.Staged(
+            messages=receipt.messages,
+            size_bytes=receipt.size_bytes,
+            expires_at=format_instant(receipt.expires_at),
+            repeated=receipt.repeated,
+        )
+    )
+
+
+def _read(call: Call, body: bytes) -> tuple[wire.Stage, Batches]:
+    wish = call.decoded(_stage, body)
+    now, correlation_id = call.node.clock(), call.given_correlation_id
+    batches: Batches = []
+    errors: dict[int, HoldfastError] = {}
+    count = 0
+    for batch in wish.batches:
+        drafts: list[Draft] = []
+        for item in batch.messages:
+            try:
+                drafts.append(read_staged(item, now, correlation_id))
+            except HoldfastError as error:
+                errors[count] = error
+            count += 1
+        batches.append((batch.queue, drafts))
+    if errors:
+        raise call.refused(errors)
+    return wish, batches
+
+
+@ROUTES(
+    "POST",
+    "/api/v1/transactions/{transaction}/publish",
+    Right.KNOWN,
+    body=wire.Publish,
+    gives=wire.Transaction,
+    errors=(QueueFull, QueueNotFound, TransactionNotFound, TransactionIncomplete, LimitExceeded, Forbidden),
+    waits=True,
+)
+async def publish(call: Call) -> Answer:
+    """Make everything that was staged visible, all at once and once.
+
+    Needs the right to produce to each queue. The answer comes when all of it is in its queues and durable. Publishing
+    again is answered as the first time.
+    """
+    wish = await call.json(_publish, b"{}")
+    await _demand(call)
+    return answer(_show(await call.node.publish((call.namespace, call.parameters[0]), wish.parts, protocol=PROTOCOL)))
+
+
+@ROUTES(
+    "POST",
+    "/api/v1/transactions/{transaction}/abort",
+    Right.KNOWN,
+    gives=wire.Aborted,
+    errors=(TransactionPublished, Forbidden),
+)
+async def abort(call: Call) -> Answer:
+    """Remove what was staged. The id may be used again. Needs the right to produce to each queue."""
+    await _demand(call)
+    return answer(wire.Aborted(await call.node.abort((call.namespace, call.parameters[0]))))
+
+
+@ROUTES(
+    "GET",
+    "/api/v1/transactions/{transaction}",
+    Right.KNOWN,
+    gives=wire.Transaction,
+    errors=(TransactionNotFound,),
+)
+async def get(call: Call) -> Answer:
+    """Show a transaction that is open, or was published and is remembered."""
+    return answer(_show(await call.node.transaction((call.namespace, call.parameters[0]))))
+
+
+async def _demand(call: Call) -> None:
+    """Whoever ends a transaction must be allowed what it does: to produce to each of its queues."""
+    try:
+        view = await call.node.transaction((call.namespace, call.parameters[0]))
+    except TransactionNotFound:
+        return
+    for queue in view.queues:
+        call.principal.demand(Action.PRODUCE, queue)
+
+
+def _show(view: TransactionView) -> wire.Transaction:
+    return wire.Transaction(
+        id=view.id,
+        state=view.state.value,
+        created_at=format_instant(view.created_at),
+        ends_at=format_instant(view.ends_at),
+        messages=view.messages,
+        size_bytes=view.size_bytes,
+        parts=[
+            wire.TransactionPart(
+                part=part.part,
+                attempt=part.attempt,
+                chunks=part.chunks,
+                messages=part.messages,
+                size_bytes=part.size_bytes,
+            )
+            for part in view.parts
+        ],
+        published_at=format_instant(view.published_at) if view.published_at else None,
+        published=view.published,
+        duplicates=view.duplicates,
+        dropped=view.dropped,
+        repeated=view.repeated,
+    )

@@ -1,0 +1,125 @@
+"""Workflow state beside a delivery: opaque bytes with an ETag."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.core.records import State
+from holdfast.errors import (
+    GroupNotFound,
+    InvalidArgument,
+    LeaseLost,
+    LimitExceeded,
+    MessageNotFound,
+    QueueNotFound,
+    StateChanged,
+    WrongGroupKind,
+)
+from holdfast.http_api.openapi.routes import Right, Routes
+from holdfast.http_api.server.request import Call, read_id
+from holdfast.http_api.server.response import Answer
+
+ROUTES = Routes("Workflow state")
+BYTES = "application/octet-stream"
+NOTHING = State(0, b"")
+PATH = "/api/v1/queues/{name}/messages/{id}/state"
+
+
+class StateQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which delivery of the message."""
+
+    group: str = "default"
+    lease_token: str = ""
+    """The token of the lease. To put and to delete it is needed; to get it is not, but if it is given it must be the
+    current one."""
+
+
+@ROUTES(
+    "GET",
+    PATH,
+    Right.CONSUME,
+    query=StateQuery,
+    gives_also=(BYTES,),
+    errors=(QueueNotFound, GroupNotFound, WrongGroupKind, MessageNotFound, LeaseLost),
+)
+async def get(call: Call) -> Answer:
+    """Get the workflow state of a delivery, as it was put.
+
+    The header `ETag` has a number that grows with every change. Where nothing was put yet, or it was deleted, the body
+    is empty and the ETag is `"0"`.
+    """
+    query = call.query(StateQuery)
+    token = read_id(query.lease_token, "lease_token") if query.lease_token else 0
+    state = await call.node.get_state(call.queue, query.group, call.message_id(), token) or NOTHING
+    return Answer(state.data or b"", content_type=BYTES.encode(), headers=_headers(state))
+
+
+@ROUTES(
+    "PUT",
+    PATH,
+    Right.CONSUME,
+    query=StateQuery,
+    body=msgspec.Raw,
+    takes=(BYTES, "text/plain"),
+    status=204,
+    headers=("If-Match", "If-None-Match"),
+    errors=(QueueNotFound, GroupNotFound, WrongGroupKind, LeaseLost, StateChanged, LimitExceeded),
+)
+async def put(call: Call) -> Answer:
+    """Put the workflow state of a delivery, under its lease. The body is kept as it is, whatever its type.
+
+    With `If-Match` only over the state that has this ETag, `"0"` for none; `If-None-Match: *` means the same as that.
+    The answer's `ETag` is the new one. A state lives through retries, goes with the dead letter and comes back with a
+    redrive, and is gone when the delivery is settled.
+    """
+    query = call.query(StateQuery)
+    token = read_id(query.lease_token, "lease_token")
+    if_match = _if_match(call)
+    data = await call.body()
+    state = await call.node.put_state(call.queue, query.group, call.message_id(), token, data, if_match)
+    return Answer(status=204, headers=_headers(state))
+
+
+@ROUTES(
+    "DELETE",
+    PATH,
+    Right.CONSUME,
+    query=StateQuery,
+    status=204,
+    headers=("If-Match",),
+    errors=(QueueNotFound, GroupNotFound, WrongGroupKind, LeaseLost, StateChanged),
+)
+async def delete(call: Call) -> Answer:
+    """Delete the workflow state of a delivery, under its lease: as if nothing had been put. Without one it is well too.
+
+    With `If-Match` only the state that has this ETag. A dead letter then carries none, and a redriven message's own is
+    gone as well. ETags of what is put later go on from those before, so that no two states have the same.
+    """
+    query = call.query(StateQuery)
+    token = read_id(query.lease_token, "lease_token")
+    await call.node.drop_state(call.queue, query.group, call.message_id(), token, _must_match(call))
+    return Answer(status=204, headers=_headers(NOTHING))
+
+
+def _if_match(call: Call) -> int | None:
+    """The ETag that the state must have, 0 for none; None: whatever it has."""
+    none_match = call.header(b"if-none-match")
+    if none_match is None:
+        return _must_match(call)
+    if none_match.strip() != "*" or call.header(b"if-match") is not None:
+        raise InvalidArgument(field="If-None-Match", problem="is * for a state that must not be there yet")
+    return 0
+
+
+def _must_match(call: Call) -> int | None:
+    match = call.header(b"if-match")
+    if match is None or match.strip() == "*":
+        return None
+    text = match.strip().removeprefix('"').removesuffix('"')
+    if not (text.isascii() and text.isdigit() and len(text) <= 19):
+        raise InvalidArgument(field="If-Match", problem="is one ETag that this server gave, or *")
+    return int(text)
+
+
+def _headers(state: State) -> list[tuple[bytes, bytes]]:
+    return [(b"etag", b'"%d"' % state.etag)]

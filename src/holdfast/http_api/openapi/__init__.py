@@ -1,0 +1,1 @@
+"""The table of endpoints and the API's description made from it."""

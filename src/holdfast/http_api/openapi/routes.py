@@ -1,0 +1,193 @@
+"""The table of endpoints: what each is for, what it takes and gives, and how a path finds it.
+
+A module with handlers has a `Routes`; the application joins them, and the OpenAPI description and the reference page
+are made from the same table, so that neither can say anything else than what is served.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterator
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from urllib.parse import unquote
+
+import msgspec
+
+from holdfast.errors import HoldfastError, MalformedRequest
+
+if TYPE_CHECKING:
+    from holdfast.http_api.server.request import Call
+    from holdfast.http_api.server.response import Answer, Gather, Pledge
+
+Handler = Callable[["Call"], Awaitable["Answer"]]
+Begin = Callable[["Call", bytes], "Pledge | Gather | None"]
+"""Does with a body of JSON all that a handler does but to wait. None: nothing was done, and the handler must do it."""
+_Handler = TypeVar("_Handler", bound=Handler)
+
+
+class Right(Enum):
+    """What a caller must be allowed to do with the queue that the path names."""
+
+    PRODUCE = "produce"
+    CONSUME = "consume"
+    ADMIN = "admin"
+    ANY = "any"  # any of these on the queue: looking at it
+    NODE = "node"  # administration of the whole node
+    KNOWN = "known"  # a credential, no matter what for; the handler looks closer
+    NOBODY = "nobody"  # no credential needed
+
+
+class Refusals(NamedTuple):
+    """How a dialect says that something is wrong: as JSON of this shape."""
+
+    make: Callable[[HoldfastError], Answer]
+    shape: type[msgspec.Struct]
+
+
+class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """One method of one path."""
+
+    method: str
+    path: str
+    handler: Handler
+    tag: str
+    right: Right
+    body: type[msgspec.Struct] | object | None = None
+    query: type[msgspec.Struct] | None = None
+    gives: object | None = None
+    status: int = 200
+    errors: tuple[type[HoldfastError], ...] = ()
+    takes: tuple[str, ...] = ()  # other content types of the body
+    gives_also: tuple[str, ...] = ()  # other content types of the answer
+    headers: tuple[str, ...] = ()  # request headers with a meaning here
+    act: str = ""  # its name in the audit log, if it is an act of administration
+    refusals: Refusals | None = None  # how errors look, if not as problems
+    waits: bool = False  # may wait long: does not count against http.max_concurrency
+    unwell: bool = False  # gives its answer with 503 too, and while the server stops
+    begin: Begin | None = None  # how most of its requests can be served at once, without a task
+
+    @property
+    def summary(self) -> str:
+        return (inspect.getdoc(self.handler) or "").partition("\n")[0].rstrip(".")
+
+    @property
+    def text(self) -> str:
+        return inspect.getdoc(self.handler) or ""
+
+    @property
+    def parameters(self) -> list[str]:
+        return [part[1:-1] for part in self.path.split("/") if part.startswith("{")]
+
+
+class Routes:
+    """The endpoints of one module, under one heading."""
+
+    def __init__(self, tag: str, refusals: Refusals | None = None) -> None:
+        self.tag = tag
+        self.refusals = refusals
+        self.endpoints: list[Endpoint] = []
+
+    def __call__(
+        self,
+        method: str,
+        path: str,
+        right: Right,
+        *,
+        body: object | None = None,
+        query: type[msgspec.Struct] | None = None,
+        gives: object | None = None,
+        status: int = 200,
+        errors: tuple[type[HoldfastError], ...] = (),
+        takes: tuple[str, ...] = (),
+        gives_also: tuple[str, ...] = (),
+        headers: tuple[str, ...] = (),
+        act: str = "",
+        waits: bool = False,
+        unwell: bool = False,
+        begin: Begin | None = None,
+    ) -> Callable[[_Handler], _Handler]:
+        """Register a handler."""
+
+        def register(handler: _Handler) -> _Handler:
+            endpoint = Endpoint(
+                method=method,
+                path=path,
+                handler=handler,
+                tag=self.tag,
+                right=right,
+                body=body,
+                query=query,
+                gives=gives,
+                status=status,
+                errors=errors,
+                takes=takes,
+                gives_also=gives_also,
+                headers=headers,
+                act=act,
+                waits=waits,
+                unwell=unwell,
+                begin=begin,
+                refusals=self.refusals,
+            )
+            self.endpoints.append(endpoint)
+            return handler
+
+        return register
+
+
+class _Branch:
+    __slots__ = ("any", "endpoints", "names")
+
+    def __init__(self) -> None:
+        self.names: dict[str, _Branch] = {}
+        self.any: _Branch | None = None
+        self.endpoints: dict[str, Endpoint] = {}
+
+
+class Router:
+    """Finds the endpoints of a path. It goes by the path as it was sent, because a queue's name may hold '/' as %2F."""
+
+    def __init__(self, endpoints: Iterator[Endpoint]) -> None:
+        self._root = _Branch()
+        self.endpoints: list[Endpoint] = []
+        for endpoint in endpoints:
+            self._add(endpoint)
+
+    def _add(self, endpoint: Endpoint) -> None:
+        branch = self._root
+        for part in endpoint.path.split("/")[1:]:
+            if part.startswith("{"):
+                branch.any = branch.any or _Branch()
+                branch = branch.any
+            else:
+                branch = branch.names.setdefault(part, _Branch())
+        assert endpoint.method not in branch.endpoints, f"{endpoint.method} {endpoint.path} twice"
+        branch.endpoints[endpoint.method] = endpoint
+        self.endpoints.append(endpoint)
+
+    def find(self, raw_path: str) -> tuple[dict[str, Endpoint], list[str]] | None:
+        """The methods of a path, with its parameters in order, still encoded; None if there is nothing."""
+        branch = self._root
+        values: list[str] = []
+        for part in raw_path.split("/")[1:]:
+            following = branch.names.get(part)
+            if following is None:
+                following = branch.any
+                if following is None:
+                    return None
+                values.append(part)
+            branch = following
+        if not branch.endpoints:
+            return None
+        return branch.endpoints, values
+
+
+def decoded(value: str) -> str:
+    """A parameter as it was meant."""
+    if "%" not in value:
+        return value
+    try:
+        return unquote(value, errors="strict")
+    except UnicodeDecodeError:
+        raise MalformedRequest(problem="the path is not UTF-8") from None

@@ -1,0 +1,1 @@
+"""Connections, requests and responses: HTTP itself, without queues."""

@@ -1,0 +1,167 @@
+"""Reading the journal for its export: blocks in pages, and the messages they refer to in few scans.
+
+A block of one commit may hold one message or ten thousand. A scan costs as much as reading a hundred records, so the
+messages of many small blocks are fetched together: sequences of a shard follow each other from block to block, which
+makes it one scan a shard and window. A window is bounded in rows and in bytes, since all of it is in memory.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from itertools import accumulate
+from operator import itemgetter
+from struct import unpack
+
+import msgspec
+
+from holdfast.core.journal import Block, Decoded, Entry, decoded, read_block
+from holdfast.core.records import LAST, Alike, Message, Table, journal_key, message_key, read_run
+from holdfast.core.runs import Column, Run, Series
+from holdfast.journal.columns import Fetch
+from holdfast.store.contract import Store
+
+PAGE_BLOCKS = 64
+WINDOW_ROWS = 8_192  # turning a window into Arrow holds the GIL for some milliseconds a column at most
+WINDOW_BYTES = 8 << 20
+
+
+class Window:
+    """Consecutive blocks that are expanded together."""
+
+    __slots__ = ("blocks", "entries", "rows", "size_bytes", "values")
+
+    def __init__(self) -> None:
+        self.blocks: list[Block] = []
+        self.values: list[bytes] = []
+        self.entries: list[list[Decoded]] = []
+        self.rows = 0
+        self.size_bytes = 0
+
+    @property
+    def last_lsn(self) -> int:
+        block = self.blocks[-1]
+        return block.first_lsn + block.rows - 1
+
+    def add(self, block: Block, value: bytes) -> bool:
+        """True when it is full."""
+        self.blocks.append(block)
+        self.values.append(value)
+        self.entries.append(list(decoded(block)))
+        self.rows += block.rows
+        self.size_bytes += len(value) + block.size_bytes
+        return self.rows >= WINDOW_ROWS or self.size_bytes >= WINDOW_BYTES
+
+    def gone(self, into: dict[int, list[int]]) -> None:
+        """Collect the message records that the blocks give up."""
+        for entries in self.entries:
+            for entry in entries:
+                if entry[0] == Entry.GONE:
+                    into.setdefault(entry[1], []).extend(entry[2])
+
+    def ranges(self) -> dict[int, list[tuple[int, int]]]:
+        """The sequences it refers to, by shard, as ranges: first, and the one after the last."""
+        found: dict[int, list[tuple[int, int]]] = {}
+        for entries in self.entries:
+            for entry in entries:
+                if entry[0] != Entry.ENQUEUED:
+                    continue
+                _, shard, first, count, _, _ = entry
+                ranges = found.setdefault(shard, [])
+                if ranges and ranges[-1][1] == first:
+                    ranges[-1] = (ranges[-1][0], first + count)
+                else:
+                    ranges.append((first, first + count))
+        return found
+
+
+class Stretch(msgspec.Struct, frozen=True, array_like=True):
+    """Message records of consecutive sequences, as they lie together."""
+
+    shard: int
+    first_seq: int
+    alike: tuple[bytes, int, bytes] | None  # of a series: what is the same in all of them, and the first's number
+    sizes: bytes
+    data: bytes
+
+    def run(self) -> Run:
+        sizes = unpack(f">{len(self.sizes) // 4}I", self.sizes)
+        column = Column(self.data, list(accumulate(sizes, initial=0)), self.sizes)
+        return Run(column) if self.alike is None else Series(*self.alike, column)
+
+
+def stretch(shard: int, first_seq: int, run: Run) -> Stretch:
+    alike = (run.begin, run.number, run.middle) if isinstance(run, Series) else None
+    return Stretch(shard, first_seq, alike, run.column.packed_sizes(), run.column.content(0, len(run)))
+
+
+class Raw(msgspec.Struct, frozen=True, array_like=True):
+    """A window of the journal as it lies in the store: blocks, and the messages they refer to."""
+
+    blocks: list[bytes]
+    messages: list[Stretch]
+
+    def fetcher(self) -> Fetch:
+        """The messages, read now."""
+        known: dict[int, list[tuple[int, int, list[Message] | Alike]]] = {}
+        for one in self.messages:
+            run = one.run()
+            stretches = known.setdefault(one.shard, [])
+            stretches.append((one.first_seq + len(run), one.first_seq, read_run(one.first_seq, run)))
+
+        def fetch(shard: int, first: int, count: int) -> list[list[Message] | Alike]:
+            found: list[list[Message] | Alike] = []
+            stretches, last = known.get(shard, []), first + count
+            for at in range(bisect_right(stretches, first, key=itemgetter(0)), len(stretches)):
+                end, low, messages = stretches[at]
+                if low >= last:
+                    break
+                part = max(first, low) - low, min(last, end) - low
+                found.append(messages.part(*part) if isinstance(messages, Alike) else messages[slice(*part)])
+            return found  # what is missing is not there: whoever asked for it is told so
+
+        return fetch
+
+
+class BlockReader:
+    """Reads of the store, from the exporter's thread."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def blocks(self, first_block: int, last_block: int = LAST - 1) -> Iterator[tuple[int, Block, bytes]]:
+        """Number, block, and its record."""
+        start, end = first_block, journal_key(last_block + 1)
+        while True:
+            page = self._store.scan(Table.JOURNAL, journal_key(start), end, PAGE_BLOCKS)
+            for key, value in page:
+                number = int.from_bytes(key, "big")
+                yield number, read_block(value), value
+                start = number + 1
+            if len(page) < PAGE_BLOCKS:
+                return
+
+    def has(self, number: int, value: bytes) -> bool:
+        """Whether a block is still the one it was."""
+        return self._store.get(Table.JOURNAL, journal_key(number)) == value
+
+    def windows(self, first_block: int, last_block: int) -> Iterator[Window]:
+        """All blocks from first to last, a few at a time."""
+        window = Window()
+        for _, block, value in self.blocks(first_block, last_block):
+            if window.add(block, value):
+                yield window
+                window = Window()
+        if window.blocks:
+            yield window
+
+    def raw(self, window: Window) -> Raw:
+        """A window as it lies in the store."""
+        messages: list[Stretch] = []
+        for shard, ranges in window.ranges().items():
+            for first, end in ranges:
+                runs = self._store.together(Table.MESSAGES, message_key(shard, first), end - first)
+                if sum(map(len, runs)) == end - first:  # else some are missing, and who converts it will say so
+                    starts = accumulate(map(len, runs), initial=first)
+                    messages += [stretch(shard, start, run) for start, run in zip(starts, runs, strict=False)]
+        return Raw(window.values, messages)

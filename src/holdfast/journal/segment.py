@@ -1,0 +1,122 @@
+"""A journal segment: its columns, and how rows become a Parquet file.
+
+Types are those that Spark, and every other reader, takes as they are: no unsigned numbers, no dictionaries, no
+nanoseconds. `properties` is a list of (name, value) and not a map: MQTT allows a name twice and keeps the order, a
+replay must give back what was sent, and readers disagree on maps with a name twice.
+
+Changing a column: raise SCHEMA, add the column at the end and nullable, so that old and new segments are read together.
+It stands in every manifest entry and, as `holdfast.schema`, in every file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from holdfast.journal.columns import CELLS, RUNS, Columns
+
+SCHEMA = 1
+
+_INSTANT = pa.timestamp("us", tz="UTC")
+_PROPERTY = pa.struct([pa.field("name", pa.string(), nullable=False), pa.field("value", pa.string(), nullable=False)])
+_PROPERTIES = pa.list_(pa.field("element", _PROPERTY, nullable=False))
+
+
+def _always(name: str, kind: pa.DataType) -> pa.Field:
+    return pa.field(name, kind, nullable=False)
+
+
+COLUMNS = pa.schema(
+    [
+        _always("lsn", pa.int64()),
+        _always("at", _INSTANT),
+        _always("node", pa.int32()),
+        _always("namespace", pa.string()),
+        _always("queue", pa.string()),
+        _always("partition", pa.int32()),
+        pa.field("group", pa.string()),
+        _always("message_id", pa.int64()),
+        pa.field("client_message_id", pa.string()),
+        _always("event", pa.string()),
+        pa.field("attempt", pa.int32()),
+        pa.field("reason", pa.string()),
+        pa.field("error", pa.string()),
+        pa.field("consumer", pa.string()),
+        pa.field("protocol", pa.string()),
+        pa.field("priority", pa.int32()),
+        pa.field("key", pa.string()),
+        pa.field("deliver_at", _INSTANT),
+        pa.field("size_bytes", pa.int64()),
+        pa.field("source_id", pa.int64()),
+        pa.field("source_queue", pa.string()),
+        pa.field("correlation_id", pa.string()),
+        pa.field("properties", _PROPERTIES),
+        pa.field("payload", pa.binary()),
+    ],
+    metadata={"holdfast.schema": str(SCHEMA)},
+)
+
+# Columns with few values, which Parquet then writes as numbers; for the others the attempt only costs time.
+_REPEATED = [
+    *("at", "node", "namespace", "queue", "partition", "group", "event", "attempt", "reason", "error", "consumer"),
+    *("protocol", "priority", "key", "source_queue", "properties.list.element.name"),
+]
+# Columns by which readers choose row groups. Least and greatest payload would serve nobody and take space.
+_STATISTICS = [
+    *("lsn", "at", "node", "namespace", "queue", "partition", "group", "message_id", "event", "attempt", "reason"),
+    *("priority", "key", "size_bytes", "source_id"),
+]
+# Four to a full segment: enough that statistics on queue and time leave some out, few enough to read fast.
+ROW_GROUP_ROWS = 131_072
+
+
+def record_batch(columns: Columns, node: int) -> pa.RecordBatch:
+    """The rows in the shape of COLUMNS."""
+    rows = columns.rows
+    ends, *values = zip(*columns.runs, strict=True)
+    run_ends = pa.array(ends, pa.int32())
+    arrays = {
+        "lsn": pa.array(range(columns.first_lsn, columns.first_lsn + rows), pa.int64()),
+        "node": pa.repeat(pa.scalar(node, pa.int32()), rows),
+        "message_id": pa.array(columns.message_ids, pa.int64()),
+    }
+    for name, column in zip(RUNS, values, strict=True):
+        runs = pa.RunEndEncodedArray.from_arrays(run_ends, pa.array(column, COLUMNS.field(name).type))
+        arrays[name] = pc.run_end_decode(runs)
+    for name in CELLS:
+        kind = COLUMNS.field(name).type
+        arrays[name] = pa.nulls(rows, kind) if columns.empty(name) else pa.array(columns.cell(name), kind)
+    return pa.RecordBatch.from_arrays([arrays[name] for name in COLUMNS.names], schema=COLUMNS)
+
+
+def write_segment(path: Path, batches: list[pa.RecordBatch]) -> None:
+    """Write a Parquet file. It is neither synced nor in its place yet."""
+    pq.write_table(
+        pa.Table.from_batches(batches, COLUMNS),
+        path,
+        compression="zstd",
+        version="2.6",
+        use_dictionary=_REPEATED,
+        write_statistics=_STATISTICS,
+        row_group_size=ROW_GROUP_ROWS,
+    )
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sync(path: Path) -> None:
+    """Make a file's content, or the names in a directory, durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

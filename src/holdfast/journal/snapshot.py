@@ -1,0 +1,75 @@
+"""What is live in a node at one point of its journal: the other half of the proof that nothing was lost.
+
+A snapshot names the last lsn, every live delivery, the groups that exist, and the journal's rows that are not in the
+lake yet. It is taken between two commits, so all of it belongs to the same moment. As files:
+
+    snapshot.json    node, last lsn, when, queues with their groups and whether they are journalled
+    live.parquet     namespace, queue, group, message_id, state, attempt
+    tail.parquet     rows of the journal after the last segment, in the shape of a segment
+
+A running node gives one as two Arrow streams (broker/snapshot_dump.py). This module has the format and the reader.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from holdfast.journal.segment import COLUMNS
+
+STATE_KEY = b"holdfast.snapshot"
+
+LIVE = pa.schema(
+    [
+        pa.field("namespace", pa.string()),
+        pa.field("queue", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("group", pa.string()),
+        pa.field("message_id", pa.int64()),
+        pa.field("state", pa.string()),
+        pa.field("attempt", pa.int32()),
+    ]
+)
+
+
+class QueueState(msgspec.Struct, frozen=True):
+    namespace: str
+    name: str
+    journalled: bool
+    groups: list[str]
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """See the module; the rows lie in the files beside it."""
+
+    node: int
+    last_lsn: int
+    exported_lsn: int
+    taken_at: int
+    queues: list[QueueState]
+
+
+def read_stream(source: BinaryIO, directory: Path) -> Snapshot:
+    """What `write_stream` wrote, as `take` would have written it. ValueError: it is not whole."""
+    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        with pa.ipc.open_stream(source) as live:
+            state = (live.schema.metadata or {}).get(STATE_KEY)
+            if state is None:
+                raise ValueError("it is no snapshot")
+            with pq.ParquetWriter(directory / "live.parquet", LIVE) as writer:
+                for batch in live:
+                    writer.write_batch(batch.replace_schema_metadata(None))
+        with pa.ipc.open_stream(source) as tail, pq.ParquetWriter(directory / "tail.parquet", COLUMNS) as writer:
+            for batch in tail:
+                writer.write_batch(batch)
+        if source.read(1):
+            raise ValueError("there is something after its end")
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(f"it was cut short: {error}") from error
+    (directory / "snapshot.json").write_bytes(state)
+    return msgspec.json.decode(state, type=Snapshot)

@@ -1,0 +1,110 @@
+"""Checking a lake: is every segment there, as it was written, once, and is the chain of the manifest unbroken?
+
+The same facts that the pipeline's `reconcile` stands on. Nothing here needs the broker or its store.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+
+from holdfast.journal.manifest import NO_ENTRY, SegmentEntry, manifests, parse, seal, segment_files
+from holdfast.journal.segment import digest
+
+
+class Flaw(StrEnum):
+    UNREADABLE = "unreadable"  # a line of the manifest is no entry
+    CHAIN = "chain"  # an entry does not carry the hash of the line before
+    GAP = "gap"  # rows are missing between two segments
+    DOUBLED = "doubled"  # rows, or a segment, are there twice
+    COUNT = "count"  # an entry's number of rows is not that of its lsn
+    MISSING = "missing"  # a segment that an entry names is not there
+    CHANGED = "changed"  # a segment is not as it was written
+    UNNAMED = "unnamed"  # a segment that no entry names
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """Something that is not as it should be: in which file, and, in a manifest, in which line (1-based)."""
+
+    flaw: Flaw
+    path: str
+    detail: str
+    line: int = 0
+
+    def __str__(self) -> str:
+        place = f"{self.path}:{self.line}" if self.line else self.path
+        return f"{place}: {self.flaw}: {self.detail}"
+
+
+def verify(directory: Path) -> list[Problem]:
+    """Everything that is wrong in a lake, in all its nodes' chains. Reads every segment once."""
+    journal = directory / "journal"
+    problems: list[Problem] = []
+    named: set[str] = set()
+    for path in manifests(journal):
+        chain = _Chain(journal, path.name)
+        lines = path.read_bytes().split(b"\n")
+        rest = lines.pop()
+        for number, line in enumerate(lines, 1):
+            chain.follow(number, line)
+        if rest:
+            chain.report(Flaw.UNREADABLE, "the last line has no end", len(lines) + 1)
+        problems += chain.problems
+        named |= chain.named
+    for _, file in segment_files(journal):
+        segment = str(file.relative_to(journal))
+        if segment not in named:
+            problems.append(Problem(Flaw.UNNAMED, segment, "no manifest entry names it"))
+    return problems
+
+
+class _Chain:
+    """One manifest, followed from its first line."""
+
+    def __init__(self, journal: Path, name: str) -> None:
+        self.problems: list[Problem] = []
+        self.named: set[str] = set()
+        self._journal = journal
+        self._name = name
+        self._head = NO_ENTRY
+        self._last_lsn: int | None = None
+
+    def report(self, flaw: Flaw, detail: str, line: int) -> None:
+        self.problems.append(Problem(flaw, self._name, detail, line))
+
+    def follow(self, number: int, line: bytes) -> None:
+        """Check the next line against those before."""
+        previous, self._head = self._head, seal(line)
+        try:
+            entry = parse(line)
+        except ValueError as error:
+            self.report(Flaw.UNREADABLE, str(error), number)
+            return
+        if entry.previous != previous:
+            self.report(Flaw.CHAIN, "it does not carry the hash of the line before", number)
+        self._check_lsn(entry, number)
+        if entry.segment in self.named:
+            self.report(Flaw.DOUBLED, f"{entry.segment} is named twice", number)
+        self.named.add(entry.segment)
+        self._check_file(entry, number)
+
+    def _check_lsn(self, entry: SegmentEntry, number: int) -> None:
+        if entry.rows != entry.last_lsn - entry.first_lsn + 1:
+            self.report(Flaw.COUNT, f"{entry.rows} rows from lsn {entry.first_lsn} to {entry.last_lsn}", number)
+        wanted = entry.first_lsn if self._last_lsn is None else self._last_lsn + 1
+        if entry.first_lsn > wanted:
+            known = "; the exporter knew" if entry.missing_from == wanted else ""
+            self.report(Flaw.GAP, f"lsn {wanted} to {entry.first_lsn - 1} are in no segment{known}", number)
+        elif entry.first_lsn < wanted:
+            last = min(wanted - 1, entry.last_lsn)
+            self.report(Flaw.DOUBLED, f"lsn {entry.first_lsn} to {last} are in an earlier segment too", number)
+        self._last_lsn = max(self._last_lsn or 0, entry.last_lsn)
+
+    def _check_file(self, entry: SegmentEntry, number: int) -> None:
+        path = self._journal / entry.segment
+        if not path.is_file():
+            self.report(Flaw.MISSING, f"{entry.segment} is not there", number)
+        elif path.stat().st_size != entry.size_bytes or digest(path) != entry.sha256:
+            self.report(Flaw.CHANGED, f"{entry.segment} is not as it was written", number)

@@ -1,0 +1,1 @@
+"""The plain MQTT broker, pure: connections, sessions, subscriptions, retained messages."""

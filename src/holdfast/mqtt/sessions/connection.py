@@ -1,0 +1,64 @@
+"""A live network connection, as the hub sees it: what its CONNECT agreed on, and what is to be sent to it."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Protocol
+
+from holdfast.mqtt.codec import PACKET_BYTES_MAX, V5
+
+if TYPE_CHECKING:
+    from holdfast.mqtt.sessions.session import Session, Show
+
+
+class Feed(Protocol):
+    """What a bridge has to send to a connection, as its window allows."""
+
+    def pump(self, now: int) -> None:
+        """There may be room: send what waits."""
+
+
+class Connection:
+    """`tag` is the shell's own, the transport; `feed` is the bridge's. All else belongs to the hub; the shell and the
+    seams may read."""
+
+    __slots__ = (
+        "alias_max", "aliases_in", "aliases_out", "assigned", "clear", "client_id", "closing", "dirty", "feed",
+        "held", "held_acks", "held_turn", "keep_alive_us", "last_seen", "namespace", "out", "packet_bytes_max",
+        "paused", "quota", "receiving", "session", "showing", "shown_bytes", "shown_turn", "tag", "username",
+        "version", "wants_problems", "window",
+    )  # fmt: skip
+
+    def __init__(self, tag: object, now: int) -> None:
+        self.tag = tag
+        self.version = V5
+        self.namespace = ""
+        self.client_id = ""
+        self.assigned = False  # the client brought no identifier and was given one
+        self.username: str | None = None
+        self.session: Session | None = None
+        self.last_seen = now
+        self.keep_alive_us = 0  # how long it may be silent; 0: for ever
+        self.closing = False
+        self.paused = False  # its transport is full
+        self.feed: Feed | None = None
+        self.showing: deque[Show] = deque()  # subscriptions that are still to be shown what is retained
+        self.shown_turn = 0  # the turn in which something was shown last, and how much in that turn
+        self.shown_bytes = 0
+        # towards the client
+        self.window = 0
+        self.quota = 0  # PUBLISHes of QoS 1 and 2 that may still be sent
+        self.packet_bytes_max = PACKET_BYTES_MAX
+        self.wants_problems = True
+        self.alias_max = 0
+        self.aliases_out: dict[str, int] = {}
+        # from the client
+        self.aliases_in: dict[int, str] = {}
+        self.clear: str | None = None  # a topic of a bridge's on which the client may publish: see `Hub.receive`
+        self.receiving: set[int] = set()  # QoS 2 PUBLISHes of this connection that were not released
+        self.held_acks = 0  # QoS 1 PUBLISHes whose PUBACK waits for a sync
+        # this turn's output: see `turns`
+        self.out: list[bytes] = []
+        self.held: list[bytes] = []
+        self.held_turn = 0
+        self.dirty = False

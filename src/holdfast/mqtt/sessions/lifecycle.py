@@ -1,0 +1,306 @@
+"""Connections and sessions: how they begin, are taken over, and end."""
+
+from __future__ import annotations
+
+from holdfast.mqtt.codec import V5, V311, ConnAck, Connect, Disconnect, Properties, reasons, return_code_311
+from holdfast.mqtt.sessions.connection import Connection
+from holdfast.mqtt.sessions.namespaces import Space
+from holdfast.mqtt.sessions.outbox import Turns
+from holdfast.mqtt.sessions.ports import Access, Bridge
+from holdfast.mqtt.sessions.retained import Deadline
+from holdfast.mqtt.sessions.router import Router
+from holdfast.mqtt.sessions.sender import Sender
+from holdfast.mqtt.sessions.session import PACKET_ID_MAX, Session
+from holdfast.mqtt.sessions.session_store import Keeper
+from holdfast.mqtt.sessions.settings import NEVER, SECOND_US, MqttSettings
+from holdfast.mqtt.sessions.timers import Timers
+from holdfast.mqtt.sessions.wills import Wills, will_due
+from holdfast.mqtt.topics import is_too_deep
+
+
+class Lifecycle:
+    """Owns the namespaces and the connections."""
+
+    def __init__(
+        self,
+        settings: MqttSettings,
+        turns: Turns,
+        timers: Timers[Deadline],
+        keeper: Keeper,
+        sender: Sender,
+        router: Router,
+        access: Access,
+        bridge: Bridge | None,
+    ) -> None:
+        self._settings = settings
+        self._turns = turns
+        self._timers = timers
+        self._keeper = keeper
+        self._sender = sender
+        self._router = router
+        self._access = access
+        self._bridge = bridge
+        self._wills = Wills(router, bridge)
+        self.spaces: dict[str, Space] = {}
+        self.connections: set[Connection] = set()
+        self.clients = 0  # connections whose CONNECT was accepted
+
+    def space(self, name: str) -> Space:
+        found = self.spaces.get(name)
+        if found is None:
+            found = self.spaces[name] = Space(name)
+        return found
+
+    # --- connections ------------------------------------------------------------------------------------------------
+
+    def open(self, tag: object, now: int) -> Connection:
+        connection = Connection(tag, now)
+        self.connections.add(connection)
+        self._timers.set(connection, now + self._settings.connect_timeout_us)
+        return connection
+
+    def refuse(self, connection: Connection, reason_code: int, reason: str) -> None:
+        """Answer a CONNECT with a refusal, where the version knows one for this reason, and close."""
+        if connection.version == V5:
+            self._turns.send_packet(connection, ConnAck(False, reason_code, Properties(reason_string=reason)))
+        else:
+            code = return_code_311(reason_code)
+            if code is not None:
+                self._turns.send_packet(connection, ConnAck(False, code))
+        self._drop(connection)
+
+    def close(self, connection: Connection, now: int, reason_code: int, reason: str) -> None:
+        """We end it: with a DISCONNECT that says why if the client can read it, and with its will."""
+        if connection.version == V5:
+            self._turns.send_packet(connection, Disconnect(reason_code, Properties(reason_string=reason or None)))
+        self.ended(connection, now, graceful=False)
+
+    def ended(self, connection: Connection, now: int, *, graceful: bool, with_will: bool = True) -> None:
+        """The network connection is gone, or is now to be closed."""
+        session = connection.session
+        self._drop(connection)
+        if session is None:
+            return
+        connection.session = None
+        connection.showing.clear()
+        session.connection = None
+        self.clients -= 1
+        session.resend.clear()
+        if self._bridge is not None:
+            self._bridge.closed(connection, session, graceful, now)
+        if not with_will:
+            session.will = None
+        self.leave(session, now)
+
+    def _drop(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        self._timers.cancel(connection)
+        self._turns.close(connection)
+
+    def silent(self, connection: Connection, now: int) -> None:
+        """The deadline of a connection has come: without a CONNECT that is the end of it, else if it has been silent
+        for one and a half times its keep alive [MQTT-3.1.2-22]."""
+        if connection.session is None:
+            self._drop(connection)
+        elif connection.paused:
+            # It does not read, so it is not read either: what it may have said was not heard. The shell gives up on it.
+            self._timers.set(connection, now + connection.keep_alive_us)
+        elif now - connection.last_seen >= connection.keep_alive_us:
+            self.close(connection, now, reasons.KEEP_ALIVE_TIMEOUT, "nothing was heard within the keep alive")
+        else:
+            self._timers.set(connection, connection.last_seen + connection.keep_alive_us)
+
+    # --- CONNECT ----------------------------------------------------------------------------------------------------
+
+    def connect(
+        self, connection: Connection, packet: Connect, namespace: str, assigned_id: str, now: int, owner: str
+    ) -> None:
+        connection.version = packet.version
+        connection.namespace = namespace
+        connection.username = packet.username
+        connection.client_id = packet.client_id or assigned_id
+        connection.assigned = not packet.client_id
+        connection.last_seen = now
+        _agree(connection, packet.properties, self._settings)
+        refusal = self._refusal(connection, packet) or self._refusal_of_session(connection, owner)
+        if refusal is not None:
+            self.refuse(connection, *refusal)
+            return
+        mark = len(self._turns.ops)
+        session, present = self._begin(connection, packet, now, owner)
+        keep_alive_s = self._keep_alive(packet)
+        connection.keep_alive_us = keep_alive_s * SECOND_US * 3 // 2
+        if keep_alive_s:
+            self._timers.set(connection, now + connection.keep_alive_us)
+        else:
+            self._timers.cancel(connection)
+        if len(self._turns.ops) > mark:
+            self._turns.hold(connection)
+        properties = self._terms(connection, packet, session, keep_alive_s) if packet.version == V5 else Properties()
+        if not self._turns.send_packet(connection, ConnAck(present, 0, properties)):
+            self.ended(connection, now, graceful=False)  # its maximum packet size does not even take a CONNACK
+            return
+        self._sender.resume(session, connection, now)
+        if self._bridge is not None and any(one.terms is not None for one in session.subscriptions.values()):
+            self._bridge.resumed(connection, session, now)
+
+    def _refusal(self, connection: Connection, packet: Connect) -> tuple[int, str] | None:
+        settings = self._settings
+        if self.clients >= settings.connections_max and not self._takes_over(connection):
+            return reasons.SERVER_BUSY, "too many connections; try again later"
+        if packet.properties.authentication_method is not None:
+            return reasons.BAD_AUTHENTICATION_METHOD, "no authentication method is supported; use a password"
+        if len(packet.client_id.encode()) > settings.client_id_bytes_max:
+            return reasons.CLIENT_ID_NOT_VALID, f"a client identifier has at most {settings.client_id_bytes_max} bytes"
+        will = packet.will
+        if will is None:
+            return None
+        if will.qos > settings.qos_max:
+            return reasons.QOS_NOT_SUPPORTED, f"the highest QoS is {settings.qos_max}"
+        if will.retain and not settings.retain_available:
+            return reasons.RETAIN_NOT_SUPPORTED, "messages are not retained"
+        if is_too_deep(will.topic):
+            return reasons.TOPIC_NAME_INVALID, "the will topic has too many levels"
+        if self._access.may_publish(connection, will.topic):
+            return reasons.NOT_AUTHORIZED, "not allowed to publish on the will's topic"
+        return None
+
+    def _refusal_of_session(self, connection: Connection, owner: str) -> tuple[int, str] | None:
+        """A session belongs to whoever began it: nobody else reads what waits in it, or throws its client out. Without
+        an owner, as where there are no users, everybody may."""
+        session = self.space(connection.namespace).sessions.get(connection.client_id)
+        if session is None:
+            if sum(len(space.sessions) for space in self.spaces.values()) >= self._settings.sessions_max:
+                return reasons.QUOTA_EXCEEDED, "there are too many sessions; those of clients that stay away expire"
+        elif owner and session.owner not in ("", owner):
+            return reasons.CLIENT_ID_NOT_VALID, "another user has a session under this client identifier"
+        return None
+
+    def _takes_over(self, connection: Connection) -> bool:
+        """Whether another connection has the session that this one wants, and makes room for it."""
+        session = self.space(connection.namespace).sessions.get(connection.client_id)
+        return session is not None and session.connection is not None
+
+    def _allowed(self, session: Session, connection: Connection) -> bool:
+        """Whether the client may still subscribe to all that its session is subscribed to."""
+        return not any(self._access.may_subscribe(connection, one) for one in session.subscriptions)
+
+    def _begin(self, connection: Connection, packet: Connect, now: int, owner: str) -> tuple[Session, bool]:
+        """The session of a new connection, and whether it is one that was there before."""
+        space = self.space(connection.namespace)
+        session = space.sessions.get(connection.client_id)
+        if session is not None and session.connection is not None:
+            self.close(session.connection, now, reasons.SESSION_TAKEN_OVER, "another connection took the session over")
+            session = space.sessions.get(connection.client_id)  # unless it ended with its connection
+        if session is not None and (packet.clean_start or not self._allowed(session, connection)):
+            self.end(session, now)
+            session = None
+        expiry_s = min(_wanted_expiry(packet), self._settings.session_expiry_max_s)
+        present = session is not None
+        if session is None:
+            session = Session(connection.namespace, connection.client_id, packet.version, expiry_s)
+            space.sessions[connection.client_id] = session
+        else:
+            self._timers.cancel(session)
+            if not expiry_s:
+                self._keeper.forget(session)
+            session.expiry_s = expiry_s
+            session.protocol = packet.version
+            session.will_at = session.ended_at = 0
+        session.owner = owner
+        session.will = packet.will
+        session.connection = connection
+        connection.session = session
+        self.clients += 1
+        self._keeper.session(session)
+        return session, present
+
+    def _keep_alive(self, packet: Connect) -> int:
+        most = self._settings.keep_alive_max_s
+        wanted = packet.keep_alive_s
+        if packet.version == V5 and most and (wanted == 0 or wanted > most):
+            return most
+        return wanted
+
+    def _terms(self, connection: Connection, packet: Connect, session: Session, keep_alive_s: int) -> Properties:
+        """What the client must know of our limits, and where we did not do as it asked."""
+        settings = self._settings
+        asked = packet.properties
+        wants_response = asked.request_response_information == 1 and settings.response_information
+        return Properties(
+            session_expiry_s=session.expiry_s if session.expiry_s != (asked.session_expiry_s or 0) else None,
+            receive_maximum=settings.receive_maximum,
+            maximum_qos=settings.qos_max if settings.qos_max < 2 else None,
+            retain_available=None if settings.retain_available else 0,
+            maximum_packet_bytes=settings.packet_bytes_max,
+            assigned_client_id=None if packet.client_id else connection.client_id,
+            topic_alias_maximum=settings.topic_alias_max or None,
+            shared_available=None if settings.shared_available else 0,
+            server_keep_alive_s=keep_alive_s if keep_alive_s != packet.keep_alive_s else None,
+            response_information=settings.response_information + connection.client_id if wants_response else None,
+        )
+
+    # --- sessions ---------------------------------------------------------------------------------------------------
+
+    def leave(self, session: Session, now: int) -> None:
+        """The session's connection has ended."""
+        if not session.persistent:
+            self.end(session, now)
+            return
+        session.ended_at = now
+        space = self.space(session.namespace)
+        if session.will is not None:
+            due = will_due(session, now)
+            if due > now:
+                session.will_at = due
+            else:
+                self._wills.publish(space, session, now)
+        self._router.pass_on(space, session, now, ends=False)
+        self._keeper.session(session)
+        self.watch(session)
+
+    def watch(self, session: Session) -> None:
+        """Set the deadline of a session without a connection: its will, then its end."""
+        dues = [due for due in (session.will_at, session.expires_at()) if due]
+        if dues:
+            self._timers.set(session, min(dues))
+
+    def due(self, session: Session, now: int) -> None:
+        """The deadline of a session without a connection has come."""
+        expires_at = session.expires_at()
+        if expires_at is not None and expires_at <= now:
+            self.end(session, now)
+            return
+        self._wills.publish(self.space(session.namespace), session, now)
+        self._keeper.session(session)
+        self.watch(session)
+
+    def end(self, session: Session, now: int) -> None:
+        """The session is over: nothing of it stays but its will, which is published now if it was still to come."""
+        space = self.space(session.namespace)
+        del space.sessions[session.client_id]
+        if self._bridge is not None and any(one.terms is not None for one in session.subscriptions.values()):
+            self._bridge.ended(session, now)
+        self._timers.cancel(session)
+        self._keeper.forget(session)
+        for topic_filter in list(session.subscriptions):
+            space.unsubscribe(session, topic_filter)
+        self._router.pass_on(space, session, now, ends=True)
+        self._wills.publish(space, session, now)
+        session.clear()  # who remembers it for a while longer does not hold its messages
+
+
+def _wanted_expiry(packet: Connect) -> int:
+    if packet.version == V311:
+        return 0 if packet.clean_start else NEVER
+    return packet.properties.session_expiry_s or 0
+
+
+def _agree(connection: Connection, asked: Properties, settings: MqttSettings) -> None:
+    """Take over what a v5 client said about itself; of a 3.1.1 client nothing is known."""
+    connection.window = min(asked.receive_maximum or PACKET_ID_MAX, settings.inflight_max)
+    connection.quota = connection.window
+    connection.wants_problems = asked.request_problem_information != 0
+    connection.alias_max = min(asked.topic_alias_maximum or 0, settings.topic_alias_out_max)
+    if asked.maximum_packet_bytes is not None:
+        connection.packet_bytes_max = asked.maximum_packet_bytes

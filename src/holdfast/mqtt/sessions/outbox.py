@@ -1,0 +1,144 @@
+"""What a turn gathers: records to write, and bytes for each connection, some of them only when the records are safe.
+
+The output of a connection is one ordered stream. Once something in it must wait for a sync, everything behind it waits
+too, also in later turns, until that sync is reported: so PUBACKs stay in order [MQTT-4.6.0-2], a retained message does
+not overtake its SUBACK, and an alias is set before it is used. What only waits behind something of an earlier turn goes
+out with that one's sync, not with its own turn's: else what comes after that sync would overtake it. Records of a turn
+are one batch.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from holdfast.core.effects import Op
+from holdfast.mqtt.codec import Packet, encode, encode_within, without_explanation
+from holdfast.mqtt.sessions.connection import Connection
+
+
+class Output(NamedTuple):
+    """Bytes for one connection; after them it is closed if `close`."""
+
+    connection: Connection
+    data: bytes
+    close: bool
+
+
+class Turn(NamedTuple):
+    """What is to be done: write `ops` as one batch, send `now` at once, and `held` when the batches of this turn and of
+    all before it are durable; then call `Hub.synced` with `number`, and send what that gives. `due`: when `Hub.tick`
+    must be called."""
+
+    number: int
+    ops: list[Op]
+    now: list[Output]
+    held: list[Output]
+    due: int | None
+
+
+class Turns:
+    """Gathers one turn after another."""
+
+    __slots__ = ("_awaiting", "_behind", "_dirty", "number", "ops", "synced")
+
+    def __init__(self) -> None:
+        self.number = 1
+        self.synced = 0
+        self.ops: list[Op] = []
+        self._dirty: list[Connection] = []
+        self._awaiting: dict[int, dict[Connection, int]] = {}  # PUBACKs held, by turn
+        self._behind: dict[int, dict[Connection, None]] = {}  # whose output waits for the sync of an earlier turn
+
+    def send(self, connection: Connection, data: bytes) -> None:
+        if connection.held or connection.held_turn > self.synced:
+            connection.held.append(data)
+        else:
+            connection.out.append(data)
+        if not connection.dirty:
+            connection.dirty = True
+            self._dirty.append(connection)
+
+    def send_packet(self, connection: Connection, packet: Packet) -> bool:
+        """Any packet but PUBLISH. False if it cannot be made small enough for the client."""
+        version = connection.version
+        if not connection.wants_problems:
+            packet = without_explanation(packet)
+        if connection.packet_bytes_max >= 0x1_0000:
+            data: bytes | None = encode(packet, version)
+        else:
+            data = encode_within(packet, version, connection.packet_bytes_max)
+        if data is None:
+            return False
+        self.send(connection, data)
+        return True
+
+    def hold(self, connection: Connection) -> None:
+        """What follows may be seen only when this turn's records are durable."""
+        connection.held_turn = self.number
+
+    def reserve(self, connection: Connection, data: bytes) -> int:
+        """Put answers in their place in the stream, to be seen when this turn is durable. Until the turn is taken
+        others can be put there."""
+        connection.held_turn = self.number
+        held = connection.held
+        held.append(data)
+        if not connection.dirty:
+            connection.dirty = True
+            self._dirty.append(connection)
+        return len(held) - 1
+
+    def fit(self, connection: Connection, packet: Packet) -> bytes:
+        """The packet as the client can take it; nothing if it cannot."""
+        if not connection.wants_problems:
+            packet = without_explanation(packet)
+        return encode_within(packet, connection.version, connection.packet_bytes_max) or b""
+
+    def count_acks(self, connection: Connection, count: int) -> None:
+        """PUBACKs were sent; while they are held the client's messages count against our Receive Maximum."""
+        if connection.held_turn > self.synced:
+            connection.held_acks += count
+            held = self._awaiting.setdefault(connection.held_turn, {})
+            held[connection] = held.get(connection, 0) + count
+
+    def close(self, connection: Connection) -> None:
+        connection.closing = True
+        if not connection.dirty:
+            connection.dirty = True
+            self._dirty.append(connection)
+
+    def take(self, due: int | None) -> Turn:
+        now: list[Output] = []
+        held: list[Output] = []
+        for connection in self._dirty:
+            connection.dirty = False
+            closing = connection.closing
+            if connection.held_turn <= self.synced:  # the sync it waited for may have ended within this turn
+                now.append(Output(connection, b"".join(connection.out + connection.held), closing))
+            elif connection.held_turn < self.number:
+                self._behind.setdefault(connection.held_turn, {})[connection] = None
+                continue
+            else:
+                if connection.out:
+                    now.append(Output(connection, b"".join(connection.out), close=False))
+                held.append(Output(connection, b"".join(connection.held), closing))
+            connection.out.clear()
+            connection.held.clear()
+        turn = Turn(self.number, self.ops, now, held, due)
+        self.number += 1
+        self.ops = []
+        self._dirty = []
+        return turn
+
+    def mark_synced(self, number: int) -> list[Output]:
+        """A turn and all before it are durable: what waited behind them, in later turns."""
+        self.synced = max(self.synced, number)
+        freed: list[Output] = []
+        for turn in [turn for turn in self._behind if turn <= number]:
+            for connection in self._behind.pop(turn):
+                if connection.held_turn <= self.synced:  # else it goes with the turn that it has to wait for since
+                    freed.append(Output(connection, b"".join(connection.held), connection.closing))
+                    connection.held.clear()
+        for turn in [turn for turn in self._awaiting if turn <= number]:
+            for connection, count in self._awaiting.pop(turn).items():
+                connection.held_acks -= count
+        return freed

@@ -1,0 +1,113 @@
+"""Reading everything back when the broker starts.
+
+Whoever was connected when it stopped is not any more: such a session's connection ended now, without a goodbye, so its
+expiry begins to count and its will is due.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from holdfast.core.records import Table
+from holdfast.mqtt.codec import Will
+from holdfast.mqtt.codec.properties import WILL, read_block, read_varint
+from holdfast.mqtt.sessions.lifecycle import Lifecycle
+from holdfast.mqtt.sessions.messages import Message, read_message
+from holdfast.mqtt.sessions.records import WillRecord, read_outgoing, read_session, read_subscription, split_key
+from holdfast.mqtt.sessions.retained import Retainer
+from holdfast.mqtt.sessions.session import Outgoing, Session, Subscriber
+from holdfast.mqtt.sessions.session_store import Keeper
+
+Scan = Callable[[Table, bytes, bytes, int], list[tuple[bytes, bytes]]]
+
+_PAGE = 1000
+_END = b"\xff" * 16  # no UTF-8 text and no message id is that large
+
+
+def load(scan: Scan, now: int, lifecycle: Lifecycle, keeper: Keeper, retainer: Retainer) -> None:
+    """Fill an empty hub from the store."""
+    messages: dict[int, Message] = {}
+    for key, value in _all(scan, Table.MQTT_MESSAGES):
+        number = keeper.last_message = int.from_bytes(key, "big")
+        message = messages[number] = read_message(value)
+        message.id = number
+    for key, value in _all(scan, Table.MQTT_RETAINED):
+        space = lifecycle.space(key.split(b"\0", 1)[0].decode())
+        message = messages[int.from_bytes(value, "big")]
+        message.refs += 1
+        space.retained.put(message.topic, message)
+        space.retained_bytes += message.size_bytes
+        retainer.watch(space, message)
+    sessions = _load_sessions(scan, lifecycle)
+    for key, value in _all(scan, Table.MQTT_OUTGOING):
+        namespace, client_id, rest = split_key(key)
+        _add_outgoing(sessions[namespace, client_id], rest, value, messages)
+    for session in sessions.values():
+        if session.ended_at:
+            lifecycle.watch(session)
+        else:
+            lifecycle.leave(session, now)
+
+
+def _load_sessions(scan: Scan, lifecycle: Lifecycle) -> dict[tuple[str, str], Session]:
+    sessions: dict[tuple[str, str], Session] = {}
+    for key, value in _all(scan, Table.MQTT_SESSIONS):
+        namespace, _, client_id = key.decode().partition("\0")
+        stored = read_session(value)
+        session = Session(namespace, client_id, stored.protocol, stored.expiry_s)
+        session.ended_at = stored.ended_at
+        session.will_at = stored.will_at
+        session.owner = stored.owner
+        session.will = None if stored.will is None else _will(stored.will)
+        sessions[namespace, client_id] = session
+        lifecycle.space(namespace).sessions[client_id] = session
+    for key, value in _all(scan, Table.MQTT_SUBSCRIPTIONS):
+        namespace, client_id, rest = split_key(key)
+        one = read_subscription(value)
+        ids = (one.identifier,) if one.identifier else ()
+        lifecycle.space(namespace).subscribe(
+            Subscriber(
+                sessions[namespace, client_id],
+                rest.decode(),
+                one.qos,
+                one.no_local,
+                one.retain_as_published,
+                ids,
+                one.terms,
+            )
+        )
+    for key, _ in _all(scan, Table.MQTT_INCOMING):
+        namespace, client_id, rest = split_key(key)
+        sessions[namespace, client_id].incoming.add(int.from_bytes(rest, "big"))
+    return sessions
+
+
+def _will(stored: WillRecord) -> Will:
+    _, at = read_varint(stored.block, 0)
+    return Will(stored.topic, stored.payload, stored.qos, stored.retain, read_block(stored.block[at:], WILL))
+
+
+def _add_outgoing(session: Session, rest: bytes, value: bytes, messages: dict[int, Message]) -> None:
+    stored = read_outgoing(value)
+    message = messages[stored.message] if stored.message else None
+    entry = Outgoing(message, stored.qos, stored.retain, stored.ids, stored.share)
+    entry.order = session.order = int.from_bytes(rest, "big")
+    entry.packet_id = stored.packet_id
+    if message is not None:
+        message.refs += 1
+        if not entry.packet_id:
+            session.push(entry, message)
+            return
+    session.inflight[entry.packet_id] = entry
+    session.inflight_bytes += entry.size_bytes
+
+
+def _all(scan: Scan, table: Table) -> Iterator[tuple[bytes, bytes]]:
+    """All records of a table, a page at a time."""
+    start = b""
+    while True:
+        page = scan(table, start, _END, _PAGE)
+        yield from page
+        if len(page) < _PAGE:
+            return
+        start = page[-1][0] + b"\0"

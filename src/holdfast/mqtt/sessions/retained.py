@@ -1,0 +1,140 @@
+"""Retained messages: the last one of each topic, for those who subscribe later."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from holdfast.mqtt.sessions.connection import Connection
+from holdfast.mqtt.sessions.messages import Fan, Message
+from holdfast.mqtt.sessions.namespaces import Space
+from holdfast.mqtt.sessions.outbox import Turns
+from holdfast.mqtt.sessions.sender import Sender
+from holdfast.mqtt.sessions.session import Outgoing, Session, Show, Subscriber
+from holdfast.mqtt.sessions.session_store import Keeper
+from holdfast.mqtt.sessions.settings import MqttSettings
+from holdfast.mqtt.sessions.timers import Timers
+from holdfast.mqtt.topics import has_wildcard
+
+
+class RetainedTopic(NamedTuple):
+    """Names the deadline of a retained message that expires."""
+
+    namespace: str
+    topic: str
+
+
+SHOWN_BYTES_MAX: Final = 256 * 1024
+"""How much of them is sent to one client in one turn: as much as is buffered for a slow one by default."""
+
+_LOOKING_BYTES: Final = 256
+"""Looking at one counts as so many bytes, too: a thousand small ones a turn are about 2 ms in which nobody else is
+served."""
+
+_MATCHING_BYTES: Final = 100 * _LOOKING_BYTES
+"""And so does finding out which a filter with a wildcard matches, beside a tenth of the above for each that it does."""
+
+Deadline = Connection | Session | RetainedTopic | Show
+
+
+class Retainer:
+    """Keeps them, and hands them to new subscriptions."""
+
+    __slots__ = ("_keeper", "_sender", "_settings", "_timers", "_turns")
+
+    def __init__(
+        self, settings: MqttSettings, turns: Turns, keeper: Keeper, sender: Sender, timers: Timers[Deadline]
+    ) -> None:
+        self._settings = settings
+        self._turns = turns
+        self._keeper = keeper
+        self._sender = sender
+        self._timers = timers
+
+    def put(self, space: Space, message: Message) -> bool:
+        """Keep the message in place of the one before; an empty payload only removes that [MQTT-3.3.1-6 and -7].
+        False if there is no room for another topic."""
+        topic = message.topic
+        if not message.payload:
+            self.remove(space, topic)
+            return True
+        before = space.retained.get(topic)
+        size_bytes = space.retained_bytes + message.size_bytes - (0 if before is None else before.size_bytes)
+        if before is None and len(space.retained) >= self._settings.retained_messages_max:
+            return False
+        if size_bytes > self._settings.retained_bytes_max:
+            return False
+        self._keeper.retain(space.name, message)
+        space.retained.put(topic, message)
+        space.retained_bytes = size_bytes
+        if before is not None:
+            self._keeper.unretain(space.name, before, replaced=True)
+        self.watch(space, message)
+        return True
+
+    def watch(self, space: Space, message: Message) -> None:
+        """See to it that the message goes when it expires."""
+        key = RetainedTopic(space.name, message.topic)
+        if message.expires_at:
+            self._timers.set(key, message.expires_at)
+        else:
+            self._timers.cancel(key)
+
+    def remove(self, space: Space, topic: str) -> None:
+        message = space.retained.remove(topic)
+        if message is not None:
+            space.retained_bytes -= message.size_bytes
+            self._timers.cancel(RetainedTopic(space.name, topic))
+            self._keeper.unretain(space.name, message, replaced=False)
+
+    # --- showing them to new subscriptions --------------------------------------------------------------------------
+
+    def show(self, space: Space, subscriber: Subscriber, connection: Connection, now: int) -> None:
+        """What a new subscription is sent, with the retain flag set [MQTT-3.3.1-8]."""
+        connection.showing.append(Show(subscriber))
+        if len(connection.showing) == 1:
+            self.go_on(space, connection, now)
+
+    def go_on(self, space: Space, connection: Connection, now: int) -> None:
+        """Show as much as may be shown in one turn, to a client that reads: there may be gigabytes of it, and a client
+        may ask for all of it with each of its filters. The rest follows when the client has made room, or in the next
+        turn."""
+        if connection.shown_turn != self._turns.number:
+            connection.shown_turn = self._turns.number
+            connection.shown_bytes = 0
+        showing = connection.showing
+        while showing and not connection.paused and not connection.closing:
+            show = showing[0]
+            subscriber = show.subscriber
+            if subscriber.session.subscriptions.get(subscriber.filter) is not subscriber:
+                showing.popleft()  # it was replaced or is gone
+                continue
+            if connection.shown_bytes >= SHOWN_BYTES_MAX:
+                self._timers.set(show, now + 1)
+                return
+            if show.topics is None:
+                show.topics = space.retained.match_names(subscriber.filter)
+                show.topics.reverse()
+                if has_wildcard(subscriber.filter):
+                    connection.shown_bytes += _MATCHING_BYTES + len(show.topics) * (_LOOKING_BYTES // 10)
+            if not show.topics:
+                showing.popleft()
+                continue
+            message = space.retained.get(show.topics[-1])
+            if message is not None and not message.expired(now):
+                if not self._show_one(subscriber, message, connection, now):
+                    return  # until the client has acknowledged something
+                connection.shown_bytes += message.size_bytes
+            connection.shown_bytes += _LOOKING_BYTES
+            show.topics.pop()
+
+    def _show_one(self, subscriber: Subscriber, message: Message, connection: Connection, now: int) -> bool:
+        fan = Fan(message, now)
+        qos = min(message.qos, subscriber.qos)
+        if not qos:
+            self._sender.send_plain(connection, fan, True, subscriber.ids)
+            return True
+        session = subscriber.session
+        if session.inflight and not self._sender.has_room(session, message, now):
+            return False
+        self._sender.deliver(session, fan, Outgoing(message, qos, True, subscriber.ids), message)
+        return True

@@ -1,0 +1,1 @@
+"""From journal segments to tables."""

@@ -1,0 +1,343 @@
+"""`build`: from the journal's segments to the tables, a batch at a time, each batch exactly once.
+
+A batch is a run of segments. It is committed to the tables one after another, each commit with the journal's position
+as its cursor: `messages` last, because the others are made from the difference to what it said before. So whenever the
+build is killed, the tables stand at one of two positions, and the next build finishes the batch for those that lack it
+before it goes on.
+
+    events          the segments themselves, linked into the table once their hash is right
+    queue_minutes   what the batch counts and changes, added to the minutes it touches
+    dead_letters    deaths appended; rows whose letter has ended rewritten, with their file
+    messages        rows of the batch's messages; files that hold older rows of them are rewritten, no others
+
+Spark's tasks do the work, by columns (tasks.py): one for each segment brings its events into the order of their
+messages (pieces.py), one for each share of the messages folds them and writes their rows (portion.py). What they leave
+for each other lies in `_aside`, beside the tables, until the batch is done.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+
+from holdfast.core.audits import UNDONE_PROPERTY
+from holdfast.errors import SegmentUnusable, TablesDamaged
+from holdfast.journal.segment import digest
+from holdfast.pipeline.build import death_task, deaths, minute_task, minutes
+from holdfast.pipeline.build import fold_task as portion
+from holdfast.pipeline.build import shuffle as pieces
+from holdfast.pipeline.build.fold_task import ID_SECOND_SHIFT
+from holdfast.pipeline.build.shuffle import SAMPLE_STEP, shares
+from holdfast.pipeline.lake import arrow
+from holdfast.pipeline.lake.delta import Bound, DataFile, LakeTable, spark_path
+from holdfast.pipeline.lake.lake import Lake
+from holdfast.pipeline.lake.segments import Cursor, Segment, after, end_of, first_rows, up_to
+from holdfast.pipeline.lake.tables import DEAD_LETTERS
+from holdfast.pipeline.spark.stages import Stages
+from holdfast.pipeline.spark.tasks import Answer, Task, frame_of, lanes, run, travels
+
+travels(arrow, death_task, minute_task, pieces, portion)
+
+BATCH_ROWS = 4_000_000
+"""Events in one batch: a few hundred MB in memory, and a few seconds of work to lose when killed."""
+
+
+class Built(msgspec.Struct, kw_only=True):
+    """What a build did."""
+
+    batches: int = 0
+    segments: int = 0
+    events: int = 0
+    rows: dict[str, int] = {}
+    rewritten: dict[str, int] = {}
+    """Files that were replaced because a batch told something new of rows in them."""
+    cursor: Cursor = {}
+
+
+_PLACES = "namespace string, queue string, `group` string"
+Sorted = np.ndarray[Any, Any]
+_Files = tuple[list[Path], list[DataFile]]
+"""Files that a table gets, and those they stand for."""
+Reached = Callable[[str], None]
+
+
+def _go_on(_step: str) -> None:
+    """Tests die here."""
+
+
+class Build:
+    """One run over what the journal holds now."""
+
+    def __init__(
+        self,
+        lake: Lake,
+        spark: SparkSession,
+        stages: Stages,
+        *,
+        batch_rows: int = BATCH_ROWS,
+        reached: Reached = _go_on,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        self._lake = lake
+        self._spark = spark
+        self._stages = stages
+        self._batch_rows = batch_rows
+        self._reached = reached
+        self._progress = progress
+        self._aside = lake.tables_dir.resolve() / "_aside"
+        self.built = Built(rows={}, rewritten={})
+
+    def run(self) -> Built:
+        """Take in everything that the manifests name now. The lake must be locked."""
+        segments = self._lake.segments()
+        self._lake.prepare()
+        try:
+            return self._run(segments)
+        finally:
+            shutil.rmtree(self._aside, ignore_errors=True)
+
+    def _run(self, segments: dict[int, list[Segment]]) -> Built:
+        nodes = list(segments)
+        todo = 0
+        while True:
+            cursors = self._lake.cursors(nodes)
+            batch = self._next(segments, cursors)
+            self.built.cursor = cursors["messages"]
+            if not batch:
+                return self.built
+            todo = todo or sum(segment.rows for segment in after(segments, cursors["messages"]))
+            self._batch(batch, cursors)
+            self.built.batches += 1
+            self.built.segments += len(batch)
+            self.built.events += sum(segment.rows for segment in batch)
+            if self._progress is not None:
+                self._progress(self.built.events, todo)
+
+    def _next(self, segments: dict[int, list[Segment]], cursors: dict[str, Cursor]) -> list[Segment]:
+        """The next batch: the one that was interrupted, or the next segments."""
+        behind = cursors["messages"]
+        ahead = [cursor for cursor in cursors.values() if cursor != behind]
+        if not ahead:
+            return first_rows(after(segments, behind), self._batch_rows)
+        target = ahead[0]
+        batch = up_to(after(segments, behind), target)
+        if any(cursor != target for cursor in ahead) or end_of(batch, behind) != target:
+            raise TablesDamaged(path=self._lake.tables_dir, problem=f"they stand at different positions: {cursors}")
+        return batch
+
+    def _batch(self, batch: list[Segment], cursors: dict[str, Cursor]) -> None:
+        cursor = end_of(batch, cursors["messages"])
+        lake = self._lake
+        shutil.rmtree(self._aside, ignore_errors=True)  # what a build left that was killed, or the batch before
+        self._aside.mkdir()
+        lacking = [table for table in lake.tables if cursors[table.spec.name] != cursor]
+        if lake.events in lacking:
+            with self._stages.stage("verify and link segments"):
+                self._events(batch, cursor)
+        with self._stages.stage("sort events by message"):
+            pieces = self._sorted(batch, letters=lake.dead_letters in lacking)
+        with self._stages.stage("fold messages"):
+            touched = self._touched(pieces)
+            added, made = self._messages(pieces, touched)
+        self._reached("messages written")
+        with self._stages.stage("count minutes, collect dead letters"), ThreadPoolExecutor(2) as threads:
+            follow: list[tuple[LakeTable, Future[_Files]]] = []
+            if lake.queue_minutes in lacking:
+                told = [one["facts"] for one in made if one["facts"]]
+                follow.append((lake.queue_minutes, threads.submit(self._minutes, told)))
+            if lake.dead_letters in lacking:
+                follow.append((lake.dead_letters, threads.submit(self._deaths, pieces, made)))
+            for table, files in follow:
+                self._commit(table, *files.result(), cursor)
+        with self._stages.stage("commit"):
+            self._commit(lake.messages, added, touched, cursor)
+
+    def _commit(self, table: LakeTable, added: list[Path], removed: list[DataFile], cursor: Cursor) -> None:
+        name = table.spec.name
+        self._reached(f"{name} written")
+        before = sum(file.rows for file in table.files())
+        table.commit(added, removed, cursor, note={"job": "build"})
+        rows = sum(file.rows for file in table.files()) - before + sum(file.rows for file in removed)
+        self._stages.note_wrote(name, rows)
+        self.built.rows[name] = self.built.rows.get(name, 0) + rows
+        self.built.rewritten[name] = self.built.rewritten.get(name, 0) + len(removed)
+        self._reached(f"{name} committed")
+
+    # --- events -----------------------------------------------------------------------------------------------------
+
+    def _events(self, batch: list[Segment], cursor: Cursor) -> None:
+        """The segments become files of the table, by a hard link where the file system can, else by a copy."""
+        place = self._lake.events.place()
+        place.mkdir(parents=True)
+        with ThreadPoolExecutor(os.cpu_count()) as threads:
+            added = list(threads.map(lambda segment: _link(segment, place), batch))
+        self._stages.note_read("segments", len(batch))
+        self._stages.note_read("events", sum(segment.rows for segment in batch))
+        self._stages.note_read("bytes", sum(segment.entry.size_bytes for segment in batch))
+        self._commit(self._lake.events, added, [], cursor)
+
+    # --- messages ---------------------------------------------------------------------------------------------------
+
+    def _sorted(self, batch: list[Segment], letters: bool) -> list[Answer]:
+        """The batch's pieces (pieces.py), with what else the tasks saw."""
+        names = {segment.path.name for segment in batch}
+        files = [file for file in self._lake.events.files() if Path(file.path).name in names]
+        if len(files) != len(names):
+            problem = f"{len(names) - len(files)} segments of it are not there"
+            raise TablesDamaged(path=self._lake.events.root, problem=problem)
+        root = self._lake.events.root.resolve()
+        common: Task = {"place": str(self._aside), "letters": letters, "undone": UNDONE_PROPERTY}
+        return self._tasks(
+            "sorting segments",
+            portion.sort_segment,
+            [{**common, "segment": str(root / file.path)} for file in files],
+        )
+
+    def _touched(self, pieces: list[Answer]) -> list[DataFile]:
+        """The files of `messages` that may hold older rows of the batch's messages."""
+        seconds = np.unique(np.concatenate([np.array(piece["seconds"], np.int64) for piece in pieces]))
+        return [file for file in self._lake.messages.files() if _holds(file, seconds)]
+
+    def _messages(self, pieces: list[Answer], touched: list[DataFile]) -> tuple[list[Path], list[Answer]]:
+        """Write the batch's messages, uncommitted. Returns their files, and what else the tasks wrote."""
+        table = self._lake.messages
+        old = [str(table.root.resolve() / file.path) for file in touched]
+        sample = [one for piece in pieces for one in piece["sample"]]
+        for path in old:
+            sample += np.sort(pq.read_table(path, columns=["message_id"])["message_id"].to_numpy())[
+                ::SAMPLE_STEP
+            ].tolist()
+        place = table.place()
+        place.mkdir(parents=True)
+        common = {
+            "pieces": [piece["piece"] for piece in pieces],
+            "old": old,
+            "place": str(self._aside),
+            "target": str(place.resolve()),
+        }
+        made = self._tasks(
+            "folding messages",
+            portion.fold_share,
+            [{**common, "low": low, "high": high} for low, high in shares(sample, lanes(self._spark))],
+        )
+        return [place / Path(one["messages"]).name for one in made if one["messages"]], made
+
+    def _tasks(self, name: str, work: Callable[[Task], Answer], tasks: list[Task]) -> list[Answer]:
+        self._stages.explain(name, frame_of(self._spark, work, tasks))
+        return run(self._spark, work, tasks)
+
+    # --- what follows from the difference ---------------------------------------------------------------------------
+
+    def _minutes(self, told: list[str]) -> _Files:
+        table = self._lake.queue_minutes
+        if not told:
+            return [], []
+        said = pa.concat_tables(pq.read_table(path, columns=[*minutes.PLACE, "minute"]) for path in told)
+        first = pc.min(said["minute"]).as_py()
+        files = table.files()
+        touched = [file for file in files if file.may_hold("minute", first, None)]
+        old = [str(table.root.resolve() / file.path) for file in touched]
+        earlier = [file for file in files if file not in touched]
+        if earlier:
+            told = [*told, *self._carried(said, old, earlier)]
+        place = table.place()
+        place.mkdir(parents=True)
+        of = said.num_rows // minute_task.TASK_FACTS + 1
+        common = {"facts": told, "old": old, "first": _micros(first), "target": str(place.resolve()), "of": of}
+        made = self._tasks(
+            "counting minutes", minute_task.count_minutes, [{**common, "number": number} for number in range(of)]
+        )
+        return [place / Path(one["rows"]).name for one in made if one["rows"]], touched
+
+    def _carried(self, said: pa.Table, old: list[str], earlier: list[DataFile]) -> list[str]:
+        """Where queues and groups stood that the batch tells of and files of the same time do not: a file of facts."""
+        wanted = _places(said)
+        known: set[tuple[str | None, ...]] = set()
+        for path in old:
+            known |= _places(pq.read_table(path, columns=list(minutes.PLACE)))
+        wanted |= {(*place[:2], None) for place in wanted | known}
+        if not wanted - known:
+            return []
+        asked = self._spark.createDataFrame(sorted(wanted - known, key=str), _PLACES)
+        found = minutes.carried(self._lake.queue_minutes.read(self._spark, earlier), asked)
+        self._stages.explain("queues before the batch", found)
+        carried = self._aside / "carried.parquet"
+        pq.write_table(found.toArrow(), carried)
+        return [str(carried)]
+
+    def _deaths(self, pieces: list[Answer], made: list[Answer]) -> _Files:
+        table, spark = self._lake.dead_letters, self._spark
+        letters = [piece["letters"] for piece in pieces if piece["letters"]]
+        back = deaths.latest({was: now for piece in pieces for was, now in piece["returned"]})
+        done = np.sort(np.array([*back, *(letter for one in made for letter in one["letters"])], np.int64))
+        touched = [file for file in table.files() if _between(done, file.low["letter_id"], file.high["letter_id"])]
+        if not letters and not touched:
+            return [], []
+        place = table.place()
+        place.mkdir(parents=True)
+        task: Task = {
+            "letters": letters,
+            "ends": [one["ends"] for one in made if one["ends"]],
+            "old": [str(table.root.resolve() / file.path) for file in touched],
+            "back": list(back.items()),
+            "place": str(self._aside),
+            "target": str(place.resolve()),
+        }
+        (found,) = self._tasks("putting deaths together", death_task.bury, [task])
+        added = [place / Path(found["old"]).name] if found["old"] else []
+        if found["new"]:
+            rows = spark.read.schema(DEAD_LETTERS.ddl).parquet(spark_path(Path(found["new"])))
+            rows = deaths.with_fingerprint(rows).coalesce(1)
+            self._stages.explain("dead_letters", rows)
+            added += table.write(rows, "-new")
+        return added, touched
+
+
+def _holds(file: DataFile, seconds: Sorted) -> bool:
+    low, high = file.low["message_id"], file.high["message_id"]
+    assert isinstance(low, int)
+    assert isinstance(high, int)
+    return _between(seconds, low >> ID_SECOND_SHIFT, high >> ID_SECOND_SHIFT)
+
+
+def _between(values: Sorted, low: Bound, high: Bound) -> bool:
+    """Whether one of the sorted values lies from `low` to `high`."""
+    if not isinstance(low, int) or not isinstance(high, int):
+        return len(values) > 0
+    return bool(np.searchsorted(values, high, "right") > np.searchsorted(values, low, "left"))
+
+
+def _link(segment: Segment, place: Path) -> Path:
+    """The segment as a file of the table. It is what the manifest says, or it is not taken."""
+    name, target = segment.entry.segment, place / segment.path.name
+    if not segment.path.is_file():
+        raise SegmentUnusable(segment=name, problem="the file is not there")
+    try:
+        os.link(segment.path, target)
+    except OSError:  # another file system, or one without links
+        shutil.copyfile(segment.path, target)
+    if target.stat().st_size != segment.entry.size_bytes or digest(target) != segment.entry.sha256:
+        raise SegmentUnusable(segment=name, problem="it is not as it was written: its hash is another")
+    return target
+
+
+def _places(rows: pa.Table) -> set[tuple[str | None, ...]]:
+    """The queues and groups that some rows are of."""
+    found = rows.select(minutes.PLACE).group_by(list(minutes.PLACE)).aggregate([])
+    return set(zip(*(found[name].to_pylist() for name in minutes.PLACE), strict=True))
+
+
+def _micros(instant: datetime) -> int:
+    return (instant - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)

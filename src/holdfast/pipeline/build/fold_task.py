@@ -1,0 +1,197 @@
+"""What the build's tasks do: sort a segment into a piece, and fold a share of the messages.
+
+Travels to the executors by value. Paths come as text, answers are plain values.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from holdfast.pipeline.build.facts import facts
+from holdfast.pipeline.build.fold import NARROW, SCHEMA, Ints, coded, fold
+from holdfast.pipeline.build.shuffle import new_file, read_pieces, read_segment, write_piece
+from holdfast.pipeline.lake.arrow import EVENTS_SCHEMA, MESSAGES_SCHEMA
+from holdfast.pipeline.lake.tables import MESSAGES
+
+ID_SECOND_SHIFT = 32
+"""Message ids shifted by this are time in steps of about a second: fine enough to tell which files a batch touches."""
+
+ROW_GROUP_ROWS = 131_072
+"""Of a file of `messages`: a share that needs a part of it reads little else."""
+
+CODED = [
+    *("namespace", "queue", "group", "event", "reason", "error", "consumer", "protocol", "key", "source_queue"),
+]
+"""Columns of text that mostly repeat. Ids of producers and correlation ids do not."""
+
+_REPEATED = [
+    *("group", "namespace", "queue", "partition", "node", "priority", "key", "source_queue", "protocol", "duplicates"),
+    *("edits", "state", "outcome", "reason", "error", "attempts", "leases", "failures", "releases", "extensions"),
+    *("consumer", "ended_node"),
+]
+
+
+# --- sorting --------------------------------------------------------------------------------------------------------
+
+
+def sort_segment(task: dict[str, Any]) -> dict[str, Any]:
+    """`segment` → a piece in `place`; in which seconds messages were made that it tells more of than their beginning;
+    and, if `letters` are wanted, a file with its deaths and dead letters."""
+    table = read_segment(task["segment"], NARROW, CODED)
+    event = table["event"].combine_chunks()
+    begun = pc.equal(event, "enqueued")
+    moved = table["message_id"].filter(pc.invert(begun)).to_numpy()
+    answer = write_piece(table, task["place"])
+    answer["seconds"] = np.unique(moved >> ID_SECOND_SHIFT).tolist()
+    answer["letters"], answer["returned"] = None, []
+    if task["letters"]:
+        letters = _letters(task["segment"], table, begun)
+        answer["letters"] = _write(task["place"], "letters", letters)
+        answer["returned"] = _returned(letters, task["undone"])
+    return answer
+
+
+def _letters(segment: str, table: pa.Table, begun: pa.Array) -> pa.Table:
+    """Deaths, and messages that name the one they were made from, whole: with payload and properties."""
+    wanted = pc.equal(table["event"].combine_chunks(), "dead")
+    if "protocol" in table.column_names:
+        undone = pc.fill_null(pc.equal(table["protocol"].combine_chunks(), "undo"), False)
+        wanted = pc.or_(wanted, pc.and_(begun, undone))
+    if "source_id" in table.column_names:
+        wanted = pc.or_(wanted, pc.and_(begun, table["source_id"].combine_chunks().is_valid()))
+    chosen = np.flatnonzero(wanted.to_numpy(zero_copy_only=False))
+    if not len(chosen):
+        return EVENTS_SCHEMA.empty_table()
+    letters = table.take(pa.array(chosen))
+    bodies = _rows_of(segment, ["properties", "payload"], chosen)
+    columns = {name: part[name] for part in (letters, bodies) for name in part.column_names}
+    arrays = [
+        columns[field.name].cast(field.type) if field.name in columns else pa.nulls(len(chosen), field.type)
+        for field in EVENTS_SCHEMA
+    ]
+    return pa.Table.from_arrays(arrays, schema=EVENTS_SCHEMA)
+
+
+def _returned(letters: pa.Table, undone: str) -> list[tuple[int, int]]:
+    """Letters that are letters again, because their redrive was undone: what each was, and what it is now."""
+    again = letters.filter(pc.equal(letters["protocol"], "undo")).select(["properties", "message_id"])
+    found: list[tuple[int, int]] = []
+    for row in again.to_pylist():
+        said = [one["value"] for one in row["properties"] or [] if one["name"] == undone]
+        if said and said[0].isdecimal():
+            found.append((int(said[0]), row["message_id"]))
+    return found
+
+
+def _rows_of(path: str, columns: list[str], chosen: Ints) -> pa.Table:
+    """Some rows of a file, by their numbers."""
+    file = pq.ParquetFile(path)
+    parts: list[pa.Table] = []
+    first = 0
+    for number in range(file.num_row_groups):
+        rows = file.metadata.row_group(number).num_rows
+        low, high = np.searchsorted(chosen, [first, first + rows])
+        if high > low:
+            group = file.read_row_group(number, columns=columns, use_threads=False)
+            parts.append(group.take(pa.array(chosen[low:high] - first)))
+        first += rows
+    return pa.concat_tables(parts)
+
+
+# --- folding --------------------------------------------------------------------------------------------------------
+
+
+def fold_share(task: dict[str, Any]) -> dict[str, Any]:
+    """The messages from `low` on and before `high`, from `pieces` and the `old` files of the table: their rows as a
+    file in `target`, and in `place` what they tell of minutes and, of those that died or are dead letters that ended,
+    all."""
+    low, high = task["low"], task["high"]
+    events = read_pieces(task["pieces"], low, high)
+    old = _old_rows(task["old"], low, high)
+    if not events.num_rows and not old.num_rows:
+        return {"messages": None, "facts": None, "ends": None, "letters": []}
+    touched = _contains(events["message_id"].to_numpy(), old["message_id"].to_numpy())
+    changes = fold(events, old.filter(pa.array(touched))) if events.num_rows else SCHEMA.empty_table()
+    ends = _ends(changes)
+    return {
+        "messages": _write_messages(task["target"], changes, old.filter(pa.array(~touched))),
+        "facts": _write(task["place"], "facts", facts(events, changes)),
+        "ends": _write(task["place"], "ends", ends),
+        "letters": ends["message_id"].filter(ends["source_id"].is_valid()).to_pylist(),
+    }
+
+
+def _contains(values: Ints, wanted: Ints) -> Ints:
+    """For each of `wanted` whether it is one of the values."""
+    if not len(values) or not len(wanted):
+        return np.zeros(len(wanted), bool)
+    values = np.unique(values)
+    places = np.minimum(np.searchsorted(values, wanted), len(values) - 1)
+    found: Ints = values[places] == wanted
+    return found
+
+
+def _old_rows(paths: list[str], low: int | None, high: int | None) -> pa.Table:
+    """The rows that the table has of a range of messages. Its files may be of any order inside."""
+    parts: list[pa.Table] = [MESSAGES_SCHEMA.empty_table()]
+    for path in paths:
+        file = pq.ParquetFile(path)
+        column = file.schema_arrow.get_field_index("message_id")
+        for number in range(file.num_row_groups):
+            stats = file.metadata.row_group(number).column(column).statistics
+            if stats is not None and stats.has_min_max:
+                least, greatest = stats.min, stats.max
+                if (high is not None and least >= high) or (low is not None and greatest < low):
+                    continue
+            group = file.read_row_group(number, columns=MESSAGES.names, use_threads=False).cast(MESSAGES_SCHEMA)
+            ids = group["message_id"].to_numpy()
+            inside = np.ones(len(ids), bool) if low is None else ids >= low
+            inside &= True if high is None else ids < high
+            parts.append(group if inside.all() else group.filter(pa.array(inside)))
+    return pa.concat_tables(parts).combine_chunks()
+
+
+def _write_messages(target: str, changes: pa.Table, kept: pa.Table) -> str | None:
+    """Rows that the batch changed, and those that were only in the same files, in the order of their ids."""
+    rows = changes.select(MESSAGES.names)
+    if kept.num_rows:
+        rows = pa.concat_tables([rows.cast(MESSAGES_SCHEMA), kept])
+        rows = rows.take(pa.array(np.argsort(rows["message_id"].to_numpy(), kind="stable")))
+    if not rows.num_rows:
+        return None
+    Path(target).mkdir(parents=True, exist_ok=True)
+    path = new_file(target, "part", ".parquet")
+    pq.write_table(
+        rows,
+        path,
+        compression="zstd",
+        version="2.6",
+        use_dictionary=_REPEATED,
+        write_statistics=["message_id", "enqueued_at", "ended_at", "queue", "outcome"],
+        row_group_size=ROW_GROUP_ROWS,
+        store_schema=False,  # text is coded here, which is no reader's business
+    )
+    return str(path)
+
+
+def _ends(changes: pa.Table) -> pa.Table:
+    """The rows from which `dead_letters` is made: of messages that died, and of letters that are done with."""
+    outcome = coded(changes["outcome"])
+    over = pc.and_(changes["source_id"].is_valid(), outcome.is_valid())
+    over = pc.and_(over, pc.and_(changes["told"], changes["gone_at"].is_valid()))
+    wanted = pc.or_kleene(pc.equal(outcome, "dead"), over)
+    return changes.filter(wanted).cast(SCHEMA)
+
+
+def _write(place: str, what: str, rows: pa.Table) -> str | None:
+    if not rows.num_rows:
+        return None
+    path = new_file(place, what, ".parquet")
+    pq.write_table(rows, path, compression="zstd")
+    return str(path)

@@ -1,0 +1,74 @@
+"""What a task does for `queue_minutes`: the rows of some queues, from what a batch told and from the rows before.
+
+Rows of minutes before the first that the batch tells of stay as they are. Those from it on are made anew, since totals
+and depths run along them. Travels to the executors by value."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from holdfast.pipeline.build import facts
+from holdfast.pipeline.build.shuffle import new_file
+from holdfast.pipeline.build.timeline import CARRIED, SCHEMA, rows_of
+
+TASK_FACTS = 200_000
+"""Facts of one task: about a second of plain Python."""
+
+PLACE = ["namespace", "queue", "group"]
+
+
+def count_minutes(task: dict[str, Any]) -> dict[str, Any]:
+    """`facts` and the `old` files of the table, of each queue whose number modulo `of` is `number`: their rows from the
+    minute `first` on made anew, those before as they are, in a file in `target`."""
+    first = pa.scalar(task["first"], pa.int64()).cast(SCHEMA.field("minute").type)
+    told = _all(task, task["facts"], facts.SCHEMA)
+    old = _all(task, task["old"], SCHEMA)
+    early = pc.less(old["minute"], first)
+    kept = old.filter(early)
+    made = rows_of(pa.concat_tables([told, standing(kept)]), old.filter(pc.invert(early)))
+    rows = pa.concat_tables([kept, made]).sort_by([(name, "ascending") for name in ("minute", "namespace", "queue")])
+    if not rows.num_rows:
+        return {"rows": None}
+    path = new_file(task["target"], "part", ".parquet")
+    pq.write_table(rows, path, compression="zstd", version="2.6", store_schema=False)
+    return {"rows": str(path)}
+
+
+def standing(rows: pa.Table) -> pa.Table:
+    """Where each queue and group stood in the last of some rows, as facts."""
+    if not rows.num_rows:
+        return facts.SCHEMA.empty_table()
+    last = rows.sort_by("minute").group_by(PLACE, use_threads=False)
+    found = last.aggregate([("minute", "last"), *((name, "last") for name in CARRIED.values())])
+    places = [found[name] for name in PLACE]
+    parts = [
+        pa.Table.from_arrays(
+            [*places, found["minute_last"], pa.repeat(what, len(found)), found[f"{name}_last"]], schema=facts.SCHEMA
+        )
+        for what, name in CARRIED.items()
+    ]
+    return pa.concat_tables(parts)
+
+
+def _all(task: dict[str, Any], paths: list[str], schema: pa.Schema) -> pa.Table:
+    return pa.concat_tables([schema.empty_table(), *(_chosen(task, path, schema) for path in paths)])
+
+
+def _chosen(task: dict[str, Any], path: str, schema: pa.Schema) -> pa.Table:
+    """The rows of a file that are this task's."""
+    table = pq.ParquetFile(path).read(columns=schema.names, use_threads=False).cast(schema)
+    if task["of"] == 1:
+        return table
+    numbers: dict[tuple[str, str], bool] = {}
+    mine = []
+    for key in zip(table["namespace"].to_pylist(), table["queue"].to_pylist(), strict=True):
+        chosen = numbers.get(key)
+        if chosen is None:
+            chosen = numbers[key] = zlib.crc32("\0".join(key).encode()) % task["of"] == task["number"]
+        mine.append(chosen)
+    return table.filter(pa.array(mine))

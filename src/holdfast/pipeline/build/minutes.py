@@ -1,0 +1,38 @@
+"""`queue_minutes`: each queue and group, minute by minute.
+
+Everything is brought into one long form first (facts.py): namespace, queue, group, minute, what, value. Facts of the
+same place and thing are added up, and the table's rows made of the sums (timeline.py): totals, depths and percentiles
+run along the minutes of a queue."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+
+from holdfast.pipeline.build import timeline
+from holdfast.pipeline.build.messages import minute_facts
+from holdfast.pipeline.build.timeline import CARRIED
+from holdfast.pipeline.lake.tables import QUEUE_MINUTES
+
+PLACE = ("namespace", "queue", "group")
+
+
+def queue_minutes(events: DataFrame) -> DataFrame:
+    """The table, from all events at once."""
+    return minute_facts(events).repartition("namespace", "queue").mapInArrow(timeline.rows, QUEUE_MINUTES.ddl)
+
+
+def carried(rows: DataFrame, wanted: DataFrame) -> DataFrame:
+    """Where some queues and groups (`wanted`: their PLACE) stood in the last of `rows`, as facts: what the next minutes
+    go on from."""
+    same = [rows[name].eqNullSafe(wanted[name]) for name in PLACE]
+    chosen = (
+        rows.join(F.broadcast(wanted), same, "left_semi")
+        .groupBy(*PLACE)
+        .agg(F.max(F.struct("minute", *CARRIED.values())).alias("last"))
+    )
+    parts = [
+        F.struct(F.lit(what).alias("what"), F.col(f"last.{name}").alias("value")) for what, name in CARRIED.items()
+    ]
+    facts = chosen.select(*PLACE, F.col("last.minute"), F.explode(F.array(*parts)).alias("fact"))
+    return facts.select(*PLACE, "minute", "fact.what", "fact.value")

@@ -1,0 +1,1 @@
+"""Questions to the lake and what is done with the answers."""

@@ -1,0 +1,156 @@
+"""Other payloads for dead letters on their way back: fields set by SQL, or a function of one's own.
+
+    --set "payload.amount = payload.amount * 100"     Spark computes the value; everything else stays as it was written
+    --transform fixes:cents                           def cents(payload: bytes, letter: dict) -> bytes
+
+Spark computes the values; they are put in here, in the driver, where the payloads pass on their way to the broker.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+from pyspark.sql import DataFrame
+
+from holdfast.errors import InvalidArgument
+from holdfast.pipeline.jobs import payload_fields as fields
+from holdfast.pipeline.lake.tables import DEAD_LETTERS
+
+Letter = dict[str, Any]
+Transform = Callable[[bytes, Letter], Any]
+
+_SET = re.compile(r"\s*payload((?:\.(?:\w+|`[^`]+`)|\[\d+\])*)\s*=(?!=)\s*(.+)", re.DOTALL)
+_STEP = re.compile(r"\.(?:(\w+)|`([^`]+)`)|\[(\d+)\]")
+_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+Path = tuple[str | int, ...]
+
+
+class Unchangeable(Exception):
+    """A payload that a change cannot be made to; it says why."""
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """A field to set, and the expression of its value."""
+
+    path: Path
+    expression: str
+
+    @property
+    def column(self) -> str:
+        return "set:" + ".".join(map(str, self.path))
+
+
+class Changes(msgspec.Struct, frozen=True):
+    """What is to be made of payloads."""
+
+    settings: tuple[Setting, ...] = ()
+    function: str = ""
+    """`module:function`; it is called after the fields are set."""
+
+    def __bool__(self) -> bool:
+        return bool(self.settings or self.function)
+
+
+def changes(sets: Sequence[str], function: str = "") -> Changes:
+    """Read what was said on the command line."""
+    settings: list[Setting] = []
+    for text in sets:
+        match = _SET.fullmatch(text)
+        if match is None:
+            raise InvalidArgument(field="--set", problem=f"is payload.FIELD = EXPRESSION, not {text!r}")
+        path: Path = tuple(int(index) if index else name or quoted for name, quoted, index in _STEP.findall(match[1]))
+        settings.append(Setting(path, match[2].strip()))
+    return Changes(tuple(settings), function)
+
+
+def load_function(name: str) -> Transform:
+    """A function by `module:function`, from the directory the command runs in or from what is installed."""
+    module, colon, function = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), function) if colon else None
+    except (ImportError, AttributeError) as error:
+        raise InvalidArgument(field="--transform", problem=f"cannot be loaded: {error}") from error
+    if not callable(found):
+        raise InvalidArgument(field="--transform", problem=f"names a function as module:function, not {name!r}")
+    transform: Transform = found
+    return transform
+
+
+def with_values(letters: DataFrame, wanted: Changes) -> DataFrame:
+    """Letters with the values that are to be set, as JSON. They have `text`."""
+    with fields.understood("--set"):
+        found = fields.with_fields(letters, *[setting.expression for setting in wanted.settings])
+        for setting in wanted.settings:
+            found = found.withColumn(setting.column, fields.value_of(setting.expression))
+        found.schema  # noqa: B018 - on a Connect server Spark looks at the expressions only now
+    return found
+
+
+def changed(letters: DataFrame, wanted: Changes) -> Iterator[tuple[Letter, bytes | Unchangeable | None]]:
+    """Each letter of `with_values` with its new payload; None: the function wants it left where it is."""
+    function = load_function(wanted.function) if wanted.function else None
+    own = DEAD_LETTERS.names if function else ("letter_id", "payload")
+    chosen = letters.select(*[f"`{name}`" for name in (*own, *(setting.column for setting in wanted.settings))])
+    for row in chosen.toLocalIterator():
+        letter = row.asDict(recursive=True)
+        values = [letter.pop(setting.column) for setting in wanted.settings]
+        payload = letter["payload"] = bytes(letter["payload"]) if letter["payload"] is not None else None
+        try:
+            if payload is None:
+                raise Unchangeable("the lake has no payload of it: the dead queue's journal keeps none")
+            for setting, value in zip(wanted.settings, values, strict=True):
+                payload = put(payload, setting.path, _plain(value)) if setting.path else _whole(_plain(value))
+            new = payload if function is None else _called(function, payload, letter)
+        except Unchangeable as problem:
+            yield letter, problem
+            continue
+        yield letter, new
+
+
+def _plain(value: str | None) -> bytes:
+    """The value out of the object that Spark put it into."""
+    return b"null" if value is None else value[len('{"v":') : -1].encode()
+
+
+def _whole(value: bytes) -> bytes:
+    """A payload that is set as a whole: text as it is, anything else as JSON."""
+    made = msgspec.json.decode(value)
+    return made.encode() if isinstance(made, str) else value
+
+
+def put(document: bytes, path: Path, value: bytes) -> bytes:
+    """A JSON document with another value at a path. All that is not on the path stays byte for byte."""
+    step, rest = path[0], path[1:]
+    try:
+        if isinstance(step, int):
+            items = _array(document)
+            items[step] = _put(items[step], rest, value)
+            return msgspec.json.encode(items)
+        members = _object(b"{}" if document == b"null" else document)
+        members[step] = _put(members.get(step, msgspec.Raw(b"{}" if rest else b"null")), rest, value)
+        return msgspec.json.encode(members)
+    except (msgspec.DecodeError, IndexError) as error:
+        raise Unchangeable(f"its payload has no place {_shown(path)}: {error}") from error
+
+
+def _put(document: msgspec.Raw, path: Path, value: bytes) -> msgspec.Raw:
+    return msgspec.Raw(put(bytes(document), path, value) if path else value)
+
+
+def _shown(path: Path) -> str:
+    return "payload" + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
+
+
+def _called(function: Transform, payload: bytes, letter: Letter) -> bytes | None:
+    """What the function makes of a payload: bytes, text, or something that JSON can say."""
+    made = function(payload, letter)
+    if made is None or isinstance(made, bytes):
+        return made
+    return made.encode() if isinstance(made, str) else json.dumps(made).encode()

@@ -1,0 +1,294 @@
+"""`reconcile`: proves from the journal that nothing was lost, and names every message that breaks the proof.
+
+Three things together are the proof:
+
+    chain      every segment is there once, as it was written; each manifest line seals the one before; no lsn lacks
+    balance    each enqueued message ended in each group that it was for, or is live: nothing else became of it
+    broker     what the journal says is live is live in the broker at the same lsn, and nothing else is
+
+Without a snapshot of the broker the third part is left out, and the result says so.
+
+A group that was removed lets go of what it had not done: such deliveries are counted apart and break nothing. A message
+that a group never came to, though it had begun with an earlier one of the same partition, is missed: a leasing group
+touches every message after its start before the message can go.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from pyspark.sql import SparkSession
+
+from holdfast.errors import InvalidArgument
+from holdfast.journal.snapshot import Snapshot
+from holdfast.journal.verify import verify
+from holdfast.pipeline.build import fold
+from holdfast.pipeline.build import shuffle as pieces
+from holdfast.pipeline.build.shuffle import shares
+from holdfast.pipeline.jobs import reconcile_task as proof_task
+from holdfast.pipeline.lake import arrow, tables
+from holdfast.pipeline.lake.lake import Lake
+from holdfast.pipeline.lake.segments import Segment
+from holdfast.pipeline.lake.tables import ENDS
+from holdfast.pipeline.spark.stages import Stages
+from holdfast.pipeline.spark.tasks import Answer, Task, frame_of, lanes, run, travels
+
+travels(arrow, fold, pieces, proof_task, tables)
+
+LEFT_SECONDS = 24 * 3600
+"""What a reconcile left that was killed so long ago is removed by the next: no other can still be using it."""
+
+LAST_LSN = (1 << 63) - 1
+_Place = tuple[str, str, str | None]
+"""Namespace, queue, group."""
+
+NAMED_MAX = 10_000
+"""Messages that are named one by one. More than that are counted, and the first so many named."""
+
+
+class Broken(msgspec.Struct, frozen=True):
+    """A message that breaks the proof."""
+
+    problem: str
+    namespace: str
+    queue: str
+    group: str | None
+    message_id: int
+    detail: str
+
+
+class Balance(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue, or one of its groups: what was enqueued and what became of it."""
+
+    namespace: str
+    queue: str
+    group: str | None
+    enqueued: int
+    acked: int = 0
+    dead: int = 0
+    dropped: int = 0
+    expired: int = 0
+    purged: int = 0
+    live: int = 0
+    let_go: int = 0
+    """Open when their group was removed."""
+    before: int = 0
+    """Enqueued before the group's first message, and not for it."""
+    broken: int = 0
+
+
+class Proof(msgspec.Struct, kw_only=True):
+    good: bool = False
+    last_lsn: dict[int, int] = {}
+    segments: int = 0
+    events: int = 0
+    chain: list[str] = []
+    """What is wrong with files and manifests."""
+    balances: list[Balance] = []
+    broken: list[Broken] = []
+    broken_total: int = 0
+    against_broker: bool = False
+
+
+def read_snapshot(directory: Path) -> Snapshot:
+    """What `holdfast pipeline snapshot` wrote."""
+    try:
+        return msgspec.json.decode((directory / "snapshot.json").read_bytes(), type=Snapshot)
+    except (OSError, msgspec.DecodeError) as error:
+        raise InvalidArgument(field="--snapshot", problem=f"{directory} holds no snapshot: {error}") from error
+
+
+def reconcile(lake: Lake, spark: SparkSession, stages: Stages, snapshot_dir: Path | None = None) -> Proof:
+    """See the module."""
+    snapshot = read_snapshot(snapshot_dir) if snapshot_dir is not None else None
+    with _aside(lake) as aside:
+        return _Reconciling(lake, spark, stages, snapshot, snapshot_dir, aside).prove()
+
+
+@contextmanager
+def _aside(lake: Lake) -> Iterator[str]:
+    """A directory that all executors see: in the lake, or, if that cannot be written, where this machine has room."""
+    for left in lake.path.glob("_proof-*"):
+        if time.time() - left.stat().st_mtime > LEFT_SECONDS:
+            shutil.rmtree(left, ignore_errors=True)
+    home = lake.path if os.access(lake.path, os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="_proof-", dir=home) as aside:
+        yield aside
+
+
+class _Reconciling:
+    def __init__(
+        self,
+        lake: Lake,
+        spark: SparkSession,
+        stages: Stages,
+        snapshot: Snapshot | None,
+        snapshot_dir: Path | None,
+        aside: str,
+    ) -> None:
+        self._lake = lake
+        self._spark = spark
+        self._stages = stages
+        self._snapshot = snapshot
+        self._snapshot_dir = snapshot_dir
+        self._aside = str(Path(aside).resolve())
+        self._proof = Proof(chain=[], against_broker=snapshot is not None)
+
+    def prove(self) -> Proof:
+        proof, stages = self._proof, self._stages
+        with stages.stage("check segments and manifests"):
+            segments = self._chain()
+        with stages.stage("sort events by message"):
+            pieces = self._sorted(segments)
+            live = self._sorted_live()
+        stages.note_read("segments", proof.segments)
+        stages.note_read("events", proof.events)
+        with stages.stage("follow every message"):
+            found = self._checked(pieces, live)
+        proof.broken_total = sum(count for one in found for *_, count in one["counts"])
+        named = sorted((row for one in found for row in one["broken"]), key=lambda row: int(row[4]))
+        proof.broken = [Broken(*row) for row in named[:NAMED_MAX]]
+        proof.balances = self._balances(found)
+        proof.good = not proof.chain and not proof.broken_total
+        return proof
+
+    # --- chain ------------------------------------------------------------------------------------------------------
+
+    def _chain(self) -> list[Segment]:
+        """Check files and manifests. Returns the segments that are there, each once."""
+        proof, snapshot = self._proof, self._snapshot
+        segments = self._lake.segments()  # before the files are looked at: the exporter goes on meanwhile
+        proof.chain = [str(problem) for problem in verify(self._lake.path)]
+        found: dict[Path, Segment] = {}
+        for node, chain in segments.items():
+            for segment in chain:
+                if snapshot is not None and node == snapshot.node and segment.entry.first_lsn > snapshot.last_lsn:
+                    continue  # it came after the point at which the broker is compared
+                proof.last_lsn[node] = max(proof.last_lsn.get(node, 0), segment.entry.last_lsn)
+                if segment.path.is_file():
+                    found[segment.path] = segment
+        if snapshot is not None:
+            ends = proof.last_lsn.get(snapshot.node, 0)
+            if ends < snapshot.exported_lsn:
+                gone = snapshot.exported_lsn
+                proof.chain.append(f"the store has let go of rows up to lsn {gone}, the lake's manifest ends at {ends}")
+        return list(found.values())
+
+    # --- tasks ------------------------------------------------------------------------------------------------------
+
+    def _sorted(self, segments: list[Segment]) -> list[Answer]:
+        """Pieces of all segments, and of the journal's rows that were in the broker's store at the snapshot. Those that
+        have come into the lake since are taken from there."""
+        proof, snapshot = self._proof, self._snapshot
+        upto = {snapshot.node: snapshot.last_lsn} if snapshot is not None else {}
+        tasks: list[Task] = [
+            {"segment": str(segment.path.resolve()), "after": 0, "upto": upto.get(segment.node, LAST_LSN)}
+            for segment in segments
+        ]
+        if snapshot is not None and self._snapshot_dir is not None:
+            tail = self._snapshot_dir.resolve() / "tail.parquet"
+            after = max(proof.last_lsn.get(snapshot.node, 0), snapshot.exported_lsn)
+            tasks.append({"segment": str(tail), "after": after, "upto": snapshot.last_lsn})
+            proof.last_lsn[snapshot.node] = snapshot.last_lsn
+        found = self._run("sorting events", proof_task.sort_events, tasks)
+        for task, answer in zip(tasks, found, strict=True):
+            if answer["problem"] is not None:
+                proof.chain.append(f"{Path(task['segment']).name}: {answer['problem']}")
+        proof.segments = len(segments)
+        proof.events = sum(answer["rows"] for answer in found)
+        if snapshot is not None:
+            self._check_tail(found[-1]["rows"], tasks[-1])
+        return [answer for answer in found if answer["rows"]]
+
+    def _check_tail(self, rows: int, task: Task) -> None:
+        wanted = max(task["upto"] - task["after"], 0)
+        if rows != wanted:
+            self._proof.chain.append(
+                f"the broker's journal has {rows} rows after lsn {task['after']} and up to {task['upto']}, not {wanted}"
+            )
+
+    def _sorted_live(self) -> Answer:
+        if self._snapshot_dir is None:
+            return {"piece": None, "sample": []}
+        live = str(self._snapshot_dir.resolve() / "live.parquet")
+        return self._run("sorting live deliveries", proof_task.sort_live, [{"live": live}])[0]
+
+    def _checked(self, pieces: list[Answer], live: Answer) -> list[Answer]:
+        snapshot = self._snapshot
+        queues = snapshot.queues if snapshot is not None else []
+        began: dict[tuple[Any, ...], int] = {}
+        for piece in pieces:
+            for *place, message in piece["began"]:
+                began[tuple(place)] = min(message, began.get(tuple(place), message))
+        common: Task = {
+            "pieces": [piece["piece"] for piece in pieces],
+            "live": live["piece"],
+            "against": snapshot is not None,
+            "groups": [[queue.namespace, queue.name, group] for queue in queues for group in queue.groups],
+            "journalled": [[queue.namespace, queue.name] for queue in queues if queue.journalled],
+            "began": [[*place, message] for place, message in began.items()],
+            "named_max": NAMED_MAX,
+        }
+        sample = [one for piece in [*pieces, live] for one in piece["sample"]]
+        tasks = [{**common, "low": low, "high": high} for low, high in shares(sample, lanes(self._spark))]
+        return self._run("following messages", proof_task.check_share, tasks)
+
+    def _run(self, name: str, work: Callable[[Task], Answer], tasks: list[Task]) -> list[Answer]:
+        tasks = [{**task, "place": self._aside} for task in tasks]
+        self._stages.explain(name, frame_of(self._spark, work, tasks))
+        return run(self._spark, work, tasks)
+
+    # --- balance ----------------------------------------------------------------------------------------------------
+
+    def _balances(self, found: list[Answer]) -> list[Balance]:
+        """Each queue and group: what was enqueued and what became of it."""
+        rows: dict[_Place, list[int]] = {}
+        lively: dict[_Place, int] = {}
+        bad: dict[_Place, int] = {}
+        for one in found:
+            for *place, enqueued, acked, dead, dropped, expired, purged, still in one["balances"]:
+                told = [enqueued, acked, dead, dropped, expired, purged, still]
+                key: _Place = tuple(place)
+                rows[key] = [sum(pair) for pair in zip(rows.get(key, [0] * len(told)), told, strict=True)]
+            for counts, into in ((one["live"], lively), (one["counts"], bad)):
+                for *place, count in counts:
+                    key = tuple(place)
+                    into[key] = into.get(key, 0) + count
+        keys = sorted({*rows, *lively}, key=lambda key: tuple(part or "" for part in key))
+        stored = {key[:2]: told[0] for key, told in rows.items() if key[2] is None}
+        return [
+            self._balance(key, rows.get(key, [0] * 7), stored.get(key[:2], 0), lively.get(key, 0), bad.get(key, 0))
+            for key in keys
+        ]
+
+    def _balance(self, key: _Place, told: list[int], enqueued: int, live: int, broken: int) -> Balance:
+        namespace, queue, group = key
+        snapshot = self._snapshot
+        ended, opened = dict(zip(ENDS, told[1:6], strict=True)), told[6]
+        alive = live if snapshot is not None else opened
+        let_go = before = 0
+        if group is not None:
+            if snapshot is not None and not any(
+                (one.namespace, one.name) == (namespace, queue) and group in one.groups for one in snapshot.queues
+            ):
+                let_go = opened
+            before = max(enqueued - sum(ended.values()) - alive - let_go, 0)
+        return Balance(
+            namespace=namespace,
+            queue=queue,
+            group=group,
+            enqueued=enqueued,
+            **ended,
+            live=alive,
+            let_go=let_go,
+            before=before,
+            broken=broken,
+        )

@@ -1,0 +1,324 @@
+"""What the tasks of `reconcile` do: sort what a segment tells of each message's fate, and check a share of the
+messages.
+
+By columns, as the build's (fold.py): rows in the order of message, place and group, where a place is a partition of a
+queue, and facts of all stretches at once. Travels to the executors by value.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.pipeline.build.fold import NOTHING, Ints, coded, codes_of, numbers_of
+from holdfast.pipeline.build.shuffle import read_pieces, read_segment, write_piece
+from holdfast.pipeline.lake.tables import ENDS
+
+COLUMNS = ["lsn", "namespace", "queue", "partition", "group", "message_id", "event"]
+CODED = ["namespace", "queue", "group", "event"]
+LIVE = ["namespace", "queue", "partition", "group", "message_id", "state"]
+LIVE_CODED = ["namespace", "queue", "group", "state"]
+
+_EVENTS = ("other", "enqueued", "leased", *ENDS)
+_ENQUEUED, _LEASED, _FIRST_END = 1, 2, 3
+
+
+def sort_events(task: dict[str, Any]) -> dict[str, Any]:
+    """`segment`, rows after the lsn `after` and up to `upto`: a piece in `place`, and from which message on each group
+    has been in each partition. A segment that cannot be read is a problem, and no end of the work."""
+    try:
+        table = _missing(read_segment(task["segment"], COLUMNS, CODED), COLUMNS, CODED)
+    except (OSError, pa.ArrowException, KeyError) as error:
+        return {"problem": f"it cannot be read: {error}", "rows": 0}
+    lsn = table["lsn"].to_numpy()
+    inside = (lsn > task["after"]) & (lsn <= task["upto"])
+    if not inside.all():
+        table = table.filter(pa.array(inside))
+    if not table.num_rows:
+        return {"problem": None, "rows": 0, "began": []}
+    return {"problem": None, "rows": table.num_rows, "began": _began(table), **write_piece(table, task["place"])}
+
+
+def sort_live(task: dict[str, Any]) -> dict[str, Any]:
+    """The same for the deliveries that are live in the broker."""
+    table = _missing(read_segment(task["live"], LIVE, LIVE_CODED), LIVE, LIVE_CODED)
+    return write_piece(table, task["place"]) if table.num_rows else {"piece": None, "sample": []}
+
+
+def _missing(table: pa.Table, columns: list[str], text: list[str]) -> pa.Table:
+    """With the columns that were null throughout."""
+    for name in columns:
+        if name not in table.column_names:
+            kind = pa.dictionary(pa.int32(), pa.string()) if name in text else pa.int64()
+            table = table.append_column(name, pa.nulls(table.num_rows, kind))
+    return table
+
+
+def _began(table: pa.Table) -> list[list[Any]]:
+    """For each place and group the least message that it was told of."""
+    rows = table.filter(table["group"].is_valid())
+    names = ["namespace", "queue", "partition", "group"]
+    plain = pa.table({**{name: rows[name] for name in names}, "message_id": rows["message_id"]})
+    found = plain.group_by(names, use_threads=False).aggregate([("message_id", "min")])
+    return [list(row.values()) for row in found.select([*names, "message_id_min"]).to_pylist()]
+
+
+# --- checking -------------------------------------------------------------------------------------------------------
+
+
+def check_share(task: dict[str, Any]) -> dict[str, Any]:
+    """The messages from `low` on and before `high`: what breaks the proof, and how queues and groups balance. With
+    `live`, also against the broker: `groups` are those that exist, `journalled` the queues that keep a journal, `began`
+    where groups have begun."""
+    share = _Share(task)
+    broken = share.broken()
+    rows = [row for part in broken for row in part]
+    counted: dict[tuple[str, str, str | None], int] = {}
+    for _, namespace, queue, group, *_ in rows:
+        counted[namespace, queue, group] = counted.get((namespace, queue, group), 0) + 1
+    return {
+        "broken": sorted(rows, key=lambda row: int(row[4]))[: task["named_max"]],
+        "counts": [[*place, count] for place, count in counted.items()],
+        "balances": share.balances(),
+        "live": share.live_counts(),
+    }
+
+
+Named = tuple[str, str, str, str | None, int, str]
+
+
+class _Share:
+    def __init__(self, task: dict[str, Any]) -> None:
+        low, high = task["low"], task["high"]
+        events = _missing(read_pieces(task["pieces"], low, high), COLUMNS, CODED)
+        self._against = task["against"]
+        live = read_pieces([task["live"]] if task["live"] else [], low, high)
+        self._live = live = _missing(live, LIVE, LIVE_CODED)
+        self._task = task
+        names = self._names = _Names(events, live)
+        kinds = coded(events["event"])
+        kind = np.maximum(numbers_of(pc.index_in(kinds.dictionary, pa.array(_EVENTS))), 0)[codes_of(kinds)]
+        ids, place, group = events["message_id"].to_numpy(), names.place[: len(events)], names.group[: len(events)]
+        lsn = numbers_of(events["lsn"])
+        order = np.lexsort((group, place, ids))
+        ids, place, group, kind, lsn = ids[order], place[order], group[order], kind[order], lsn[order]
+        new = np.r_[True, (ids[1:] != ids[:-1]) | (place[1:] != place[:-1])][: len(ids)]
+        starts = np.flatnonzero(new | np.r_[True, group[1:] != group[:-1]][: len(ids)])
+        self.ids, self.place, self.group = ids[starts], place[starts], group[starts]
+        ended, leased = kind >= _FIRST_END, kind == _LEASED
+        self.enqueued = _sums(kind == _ENQUEUED, starts)
+        self.ends = _sums(ended, starts)
+        self.first_end = -_greatest(np.where(ended, -lsn, NOTHING), starts)
+        last_end = _greatest(np.where(ended, lsn * 8 + kind, NOTHING), starts)  # the lsn, and with it how it ended
+        self.outcome = np.where(self.ends > 0, last_end % 8, 0)
+        last_lease = _greatest(np.where(leased, lsn, NOTHING), starts)
+        self.last_lsn = _greatest(lsn, starts)
+        self.last_lease = np.maximum(last_lease, 0)
+        self.open = (self.ends == 0) | (self.last_lease > last_end // 8)
+        """Not ended, or leased again after its end (a group made anew)."""
+        self._known = np.unique(np.r_[self.ids, live["message_id"].to_numpy()])
+        self._messages = np.flatnonzero(new[starts])  # the first of each message's rows
+        self._sizes = np.diff(np.r_[self._messages, len(starts)])
+        self.grouped = self.group >= 0
+
+    # --- what breaks the proof --------------------------------------------------------------------------------------
+
+    def broken(self) -> list[list[Named]]:
+        if not len(self.ids):
+            return self._unknown() if self._against else []
+        stored = _sums(self.enqueued, self._messages)
+        first = self._messages
+        twice = (self.ends > 1) & (self.last_lease < self.first_end)
+        last = _greatest(self.last_lsn, self._messages)
+        parts = [
+            self._name("never enqueued", first[stored == 0], "last seen at lsn {}", last[stored == 0], whole=True),
+            self._name("enqueued twice", first[stored > 1], "last seen at lsn {}", last[stored > 1], whole=True),
+            self._name("ended twice", np.flatnonzero(twice), "last seen at lsn {}"),
+        ]
+        return [*parts, self._missed(), *self._differing()] if self._against else parts
+
+    def _name(
+        self, problem: str, rows: Ints, detail: str, numbers: Ints | None = None, *, whole: bool = False
+    ) -> list[Named]:
+        said = self.last_lsn[rows] if numbers is None else numbers
+        return [
+            (
+                problem,
+                *self._names.queue_of(int(self.place[row])),
+                None if whole else self._names.group_of(int(self.group[row])),
+                int(self.ids[row]),
+                detail.format(int(number)),
+            )
+            for row, number in zip(rows, said, strict=True)
+        ]
+
+    def _missed(self) -> list[Named]:
+        """Messages that a group never came to, though it had begun before them."""
+        names = self._names
+        waiting = np.flatnonzero(~self.grouped & (self.enqueued > 0) & (self.ends == 0))
+        exist = {tuple(one) for one in self._task["groups"]}
+        come = np.r_[self._pairs(self.ids[self.grouped], self.group[self.grouped]), self._live_pairs()]
+        found: list[Named] = []
+        by_place = {place: waiting[self.place[waiting] == place] for place in np.unique(self.place[waiting]).tolist()}
+        for namespace, queue, partition, group, began in self._task["began"]:
+            if (namespace, queue, group) not in exist:
+                continue
+            rows = by_place.get(names.place_named(namespace, queue, partition))
+            if rows is None:
+                continue
+            due = rows[self.ids[rows] > began]
+            code = names.group_named(group)
+            missing = due[~np.isin(self._pairs(self.ids[due], np.full(len(due), code)), come)]
+            named = self._name("missed by the group", missing, "stored at lsn {}")
+            found += [(*one[:3], group, *one[4:]) for one in named]
+        return found
+
+    def _differing(self) -> list[list[Named]]:
+        """The journal's open deliveries against the broker's."""
+        exist = self._names.existing(self._task["groups"])
+        there = self.grouped & exist(self.place, self.group)
+        gone = "open in the journal since lsn {}, not in the broker"
+        pairs = self._pairs(self.ids, self.group)
+        live = self._live_pairs()
+        live_ids = self._live["message_id"].to_numpy()[self._live_kept()]
+        lost = np.flatnonzero(there & self.open & ~np.isin(pairs, live))
+        touched = np.repeat(np.maximum.reduceat(self.grouped.astype(np.int64), self._messages) > 0, self._sizes)
+        alone = ~self.grouped & (self.enqueued > 0) & self.open & ~touched & ~np.isin(self.ids, live_ids)
+        over = np.flatnonzero(self.grouped & ~self.open)
+        undead = over[np.isin(pairs[over], live)]
+        return [
+            self._name("lost", lost, gone),
+            self._name("lost", np.flatnonzero(alone), gone),
+            self._name("live after its end", undead, "ended at lsn {}, yet live in the broker"),
+            *self._unknown(),
+        ]
+
+    def _unknown(self) -> list[list[Named]]:
+        """Live in the broker, and never in the journal."""
+        kept = self._live_kept()
+        ids = self._live["message_id"].to_numpy()
+        strange = kept[~np.isin(ids[kept], self.ids)]
+        states = self._live["state"].take(pa.array(strange)).to_pylist()
+        first = len(self._names.place) - len(ids)
+        found: list[Named] = []
+        for row, state in zip(strange.tolist(), states, strict=True):
+            queue = self._names.queue_of(int(self._names.place[first + row]))
+            group = self._names.group_of(int(self._names.group[first + row]))
+            found.append(("not in the journal", *queue, group, int(ids[row]), f"in the broker {state}"))
+        return [found]
+
+    def _pairs(self, ids: Ints, groups: Ints) -> Ints:
+        """Messages and groups as one number each."""
+        found: Ints = np.searchsorted(self._known, ids) * (self._names.groups + 1) + groups
+        return found
+
+    def _live_kept(self) -> Ints:
+        """Rows of `live` whose queues keep a journal."""
+        first = len(self._names.place) - len(self._live)
+        journalled = {tuple(one) for one in self._task["journalled"]}
+        places = self._names.place[first:]
+        kept = [place for place in np.unique(places).tolist() if self._names.queue_of(place) in journalled]
+        return np.flatnonzero(np.isin(places, kept))
+
+    def _live_pairs(self) -> Ints:
+        kept = self._live_kept()
+        first = len(self._names.place) - len(self._live)
+        group = self._names.group[first:][kept]
+        return self._pairs(self._live["message_id"].to_numpy()[kept][group >= 0], group[group >= 0])
+
+    # --- balance ----------------------------------------------------------------------------------------------------
+
+    def balances(self) -> list[list[Any]]:
+        """Each queue and group: enqueued, the ends in the order of ENDS, open."""
+        if not len(self.ids):
+            return []
+        key = self._names.queue_number(self.place) * (self._names.groups + 1) + self.group + 1
+        keys, inverse = np.unique(key, return_inverse=True)
+        columns = [np.bincount(inverse, self.enqueued)]
+        ends = [~self.open & (self.outcome == _FIRST_END + code) for code in range(len(ENDS))]
+        columns += [np.bincount(inverse, counted, len(keys)) for counted in (*ends, self.grouped & self.open)]
+        first = np.zeros(len(keys), np.int64)
+        first[inverse] = np.arange(len(key))  # any row of each
+        return [
+            [
+                *self._names.queue_of(int(self.place[row])),
+                self._names.group_of(int(self.group[row])),
+                *(int(column[number]) for column in columns),
+            ]
+            for number, row in enumerate(first)
+        ]
+
+    def live_counts(self) -> list[list[Any]]:
+        if not len(self._live):
+            return []
+        names = ["namespace", "queue", "group"]
+        counted = self._live.select(names).group_by(names, use_threads=False).aggregate([([], "count_all")])
+        return [list(row.values()) for row in counted.select([*names, "count_all"]).to_pylist()]
+
+
+class _Names:
+    """Places and groups of events and of live deliveries, the events first, as numbers."""
+
+    def __init__(self, events: pa.Table, live: pa.Table) -> None:
+        namespace, queue, group = (_both(events, live, name) for name in ("namespace", "queue", "group"))
+        partition = np.r_[numbers_of(events["partition"]), numbers_of(live["partition"])]
+        self.group = codes_of(group)
+        self._group_names: list[str] = group.dictionary.to_pylist()
+        spaces, queues = codes_of(namespace), codes_of(queue)
+        names = spaces * max(len(queue.dictionary), 1) + queues
+        self._width = int(partition.max(initial=0)) + 1
+        self.place = names * self._width + partition
+        self._queues: dict[int, tuple[str, str]] = {}
+        some, rows = np.unique(names, return_index=True)
+        for number, row in zip(some.tolist(), rows.tolist(), strict=True):
+            self._queues[number] = (namespace[row].as_py(), queue[row].as_py())
+        self._numbers = {name: number for number, name in self._queues.items()}
+        self._groups = {name: number for number, name in enumerate(self._group_names)}
+
+    @property
+    def groups(self) -> int:
+        return len(self._group_names)
+
+    def queue_number(self, place: Ints) -> Ints:
+        return place // self._width
+
+    def queue_of(self, place: int) -> tuple[str, str]:
+        return self._queues[place // self._width]
+
+    def group_of(self, number: int) -> str | None:
+        return self._group_names[number] if number >= 0 else None
+
+    def place_named(self, namespace: str, queue: str, partition: int) -> int:
+        number = self._numbers.get((namespace, queue))
+        return -1 if number is None or partition >= self._width else number * self._width + partition
+
+    def group_named(self, name: str) -> int:
+        return self._groups.get(name, len(self._group_names))
+
+    def existing(self, groups: list[list[str]]) -> Any:
+        """Tells of places and groups whether the group exists there."""
+        wide = len(self._group_names) + 1
+        known = [
+            self._numbers[space, queue] * wide + self._groups[group]
+            for space, queue, group in groups
+            if (space, queue) in self._numbers and group in self._groups
+        ]
+        return lambda place, group: np.isin(self.queue_number(place) * wide + group, known)
+
+
+def _both(events: pa.Table, live: pa.Table, name: str) -> pa.Array:
+    columns = [coded(table[name]) for table in (events, live)]
+    return coded(pa.chunked_array([column.cast(columns[0].type) for column in columns]))
+
+
+def _sums(values: Ints, starts: Ints) -> Ints:
+    found: Ints = np.add.reduceat(values.astype(np.int64), starts) if len(starts) else np.zeros(0, np.int64)
+    return found
+
+
+def _greatest(values: Ints, starts: Ints) -> Ints:
+    found: Ints = np.maximum.reduceat(values, starts) if len(starts) else np.zeros(0, np.int64)
+    return found

@@ -1,0 +1,284 @@
+"""`redrive`: dead letters chosen by SQL, brought back by the broker under an id.
+
+Spark chooses: over any column of `dead_letters`, and over the payload where it is JSON (`payload.order.amount > 100`).
+The broker moves: each letter is stored in its queue and leaves the dead queue in one step, once under the run's id.
+What was chosen is kept in the lake before the first letter moves (runs.py). So a redrive that is killed and run again
+under its id brings back the same letters, each once, and its counts are exact.
+
+A canary goes first, if asked for: some letters, whose fate is watched; if one dies again, the rest stays. And as long
+as nobody has consumed them, letters can be taken back.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
+from itertools import islice
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+
+from holdfast import wire
+from holdfast.client import SyncClient
+from holdfast.errors import InvalidArgument
+from holdfast.pipeline.jobs.payload_changes import Changes, Unchangeable, changed, changes, with_values
+from holdfast.pipeline.jobs.payload_fields import matching, with_text
+from holdfast.pipeline.lake.delta import spark_path
+from holdfast.pipeline.lake.job_runs import UNMOVED_KEPT, Run, Runs, Unmoved
+from holdfast.pipeline.lake.lake import Lake
+from holdfast.pipeline.spark.stages import Stages
+
+LETTERS_A_REQUEST = 500
+BYTES_A_REQUEST = 4 << 20
+REQUESTS_A_SECOND = 10  # of a redrive with a rate: it goes evenly, not in bursts
+LOOK_EVERY_SECONDS = 0.2
+FULL_SECONDS = 600.0  # how long a destination may be full before the redrive stops
+SAMPLE = 5
+TEXT_SHOWN = 200
+
+Going = tuple[int, bytes | None]
+"""A letter, and another payload than its own."""
+
+
+# --- choosing -------------------------------------------------------------------------------------------------------
+
+
+def choose(dead_letters: DataFrame, queue: str, where: str = "", namespace: str = "default") -> DataFrame:
+    """The letters of a dead queue that wait and match, oldest first."""
+    waiting = dead_letters.where(
+        F.col("outcome").isNull()
+        & (F.col("namespace") == namespace)
+        & (F.col("dead_queue") == queue)
+        & F.col("letter_id").isNotNull()
+    )
+    return matching(waiting, where).orderBy("letter_id")
+
+
+def sample(chosen: DataFrame, wanted: Changes) -> list[dict[str, object]]:
+    """A few of the chosen letters, to look at before anything is done; with what would be made of them."""
+    few = chosen.limit(SAMPLE)
+    columns = ("letter_id", "source_queue", "source_group", "died_at", "reason", "error")
+    rows = {
+        row["letter_id"]: {**row, "before": (row.pop("text") or "")[:TEXT_SHOWN]}
+        for row in few.select(*columns, "text").toArrow().to_pylist()
+    }
+    if wanted:
+        for letter, new in changed(with_values(few, wanted), wanted):
+            rows[letter["letter_id"]]["after"] = _shown(new)
+    return list(rows.values())
+
+
+def _shown(payload: bytes | Unchangeable | None) -> str:
+    if isinstance(payload, Unchangeable):
+        return f"(it stays: {payload})"
+    return "(it stays)" if payload is None else payload.decode(errors="replace")[:TEXT_SHOWN]
+
+
+def plan(lake: Lake, spark: SparkSession, run: Run) -> Run:
+    """Choose the letters of a run and keep them in the lake, so that `redrive` can bring them back. A run that was
+    planned before under the same id is as it was then."""
+    runs = Runs(lake.path)
+    before = runs.find(run.id)
+    if before is not None:
+        check_same(before, run)
+        return before
+    chosen = choose(lake.dead_letters.read(spark), run.queue, run.where, run.namespace)
+    letters = chosen.select("letter_id").toArrow()
+    run.chosen = letters.num_rows
+    runs.begin(run, letters)
+    return run
+
+
+def going(lake: Lake, spark: SparkSession, runs: Runs, run: Run) -> Iterator[tuple[int, bytes | Unchangeable | None]]:
+    """The letters of a run, oldest first, each with the payload that it is to have; None: its own."""
+    wanted = changes(run.sets, run.transform)
+    if not wanted:
+        yield from ((letter, None) for letter in runs.chosen(run)["letter_id"].to_pylist())
+        return
+    ids = spark.read.schema("letter_id bigint").parquet(spark_path(runs.chosen_path(run)))
+    letters = with_text(lake.dead_letters.read(spark).join(ids, "letter_id", "left_semi")).orderBy("letter_id")
+    for letter, new in changed(with_values(letters, wanted), wanted):
+        stays = Unchangeable("the function wants it left where it is") if new is None else new
+        yield letter["letter_id"], stays
+
+
+# --- moving ---------------------------------------------------------------------------------------------------------
+
+
+class Mover:
+    """Brings the letters of one run back, and keeps its record."""
+
+    def __init__(self, client: SyncClient, runs: Runs, run: Run, progress: Callable[[int], None] | None = None) -> None:
+        self._client = client
+        self._runs = runs
+        self.run = run
+        self._progress = progress
+        self._moved: set[int] = set()
+        self._seen = 0
+        run.unmoved, run.not_moved, run.stopped, run.state, run.ended_at = [], {}, "", "running", None
+        run.moved = 0
+
+    def go(
+        self,
+        letters: Iterable[tuple[int, bytes | Unchangeable | None]],
+        *,
+        rate: float = 0.0,
+        wait_seconds: float = 60.0,
+        full_seconds: float = FULL_SECONDS,
+    ) -> Run:
+        """All letters, the canaries first. What was moved before under the run's id counts as moved."""
+        run, left = self.run, iter(letters)
+        try:
+            first = list(islice(left, run.canary))
+            if first:
+                moved = self._move(first, 0.0, full_seconds)
+                if not run.stopped and not run.canary_passed:
+                    self._watch(moved, wait_seconds)
+            if not run.stopped:
+                run.canary_passed = run.canary > 0
+                self._move(left, rate, full_seconds)
+            if run.moved:
+                run.by = self._client.redrive_audit(run.queue, run.id).by
+            run.state, run.ended_at = "stopped" if run.stopped else "done", datetime.now(UTC)
+        finally:
+            self._runs.save(run)  # also when the server went away: as running, to be gone on with
+        return run
+
+    def _move(
+        self, letters: Iterable[tuple[int, bytes | Unchangeable | None]], rate: float, full_seconds: float
+    ) -> dict[str, wire.LetterFate]:
+        """Bring letters back, a request's worth at a time. The fates of those that went."""
+        size = max(min(int(rate / REQUESTS_A_SECOND), LETTERS_A_REQUEST), 1) if rate else LETTERS_A_REQUEST
+        gone: dict[str, wire.LetterFate] = {}
+        began, sent = time.monotonic(), 0
+        for batch in self._batches(letters, size):
+            fates = self._send(batch, full_seconds)
+            gone |= {fate.letter: fate for fate in fates if fate.fate in {"moved", "repeated"}}
+            if self.run.stopped:
+                break
+            sent += sum(fate.fate == "moved" for fate in fates)
+            if rate:
+                time.sleep(max(began + sent / rate - time.monotonic(), 0))
+        return gone
+
+    def _batches(
+        self, letters: Iterable[tuple[int, bytes | Unchangeable | None]], size: int
+    ) -> Iterator[dict[int, bytes | None]]:
+        batch: dict[int, bytes | None] = {}
+        payloads = 0
+        for letter, payload in letters:
+            if isinstance(payload, Unchangeable):
+                self._skip(Unmoved(letter, "kept", str(payload)))
+                continue
+            batch[letter] = payload
+            payloads += len(payload or b"")
+            if len(batch) >= size or payloads >= BYTES_A_REQUEST:
+                yield batch
+                batch, payloads = {}, 0
+        if batch:
+            yield batch
+
+    def _send(self, batch: dict[int, bytes | None], full_seconds: float) -> list[wire.LetterFate]:
+        """One request; again for those whose queue is full, for a while."""
+        run, until = self.run, time.monotonic() + full_seconds
+        told: list[wire.LetterFate] = []
+        wanted = {str(letter): payload for letter, payload in batch.items()}
+        while wanted:
+            fates = self._client.audited_redrive(run.queue, run.id, wanted, to=run.to, note=run.note)
+            later = [fate for fate in fates if fate.retryable]
+            told += [fate for fate in fates if not fate.retryable]
+            if later and time.monotonic() > until:
+                told += later
+                run.stopped = f"{later[0].problem} Run it again with --audit {run.id}"
+                break
+            wanted = {fate.letter: wanted[fate.letter] for fate in later}
+            if wanted:
+                time.sleep(LOOK_EVERY_SECONDS)
+        for fate in told:
+            if fate.fate in {"moved", "repeated"}:
+                run.moved += 1
+            else:
+                self._skip(Unmoved(int(fate.letter), fate.fate, fate.problem))
+        self._seen += len(told)
+        if self._progress is not None:
+            self._progress(self._seen)
+        return told
+
+    def _skip(self, one: Unmoved) -> None:
+        run = self.run
+        run.not_moved[one.why] = run.not_moved.get(one.why, 0) + 1
+        if len(run.unmoved) < UNMOVED_KEPT:
+            run.unmoved.append(one)
+
+    def _watch(self, canaries: dict[str, wire.LetterFate], wait_seconds: float) -> None:
+        """Wait until the canaries are done or have died again."""
+        run, until = self.run, time.monotonic() + wait_seconds
+        while canaries:
+            stand = {fate.letter: fate for fate in self._client.redriven(run.queue, run.id) if fate.letter in canaries}
+            counted = Counter(fate.fate for fate in stand.values())
+            if counted["dead"]:
+                names = ", ".join(sorted(fate.message for fate in stand.values() if fate.fate == "dead")[:SAMPLE])
+                run.stopped = f"of {len(canaries)} letters of the canary {counted['dead']} died again: {names}"
+                return
+            undone = sum(counted[state] for state in ("waiting", "leased", "partly"))
+            if not undone:
+                return
+            if time.monotonic() > until:
+                run.stopped = f"of {len(canaries)} letters of the canary {undone} were not done in {wait_seconds:g} s"
+                return
+            time.sleep(LOOK_EVERY_SECONDS)
+
+
+def redrive(
+    client: SyncClient,
+    lake: Lake,
+    spark: SparkSession,
+    stages: Stages,
+    run: Run,
+    *,
+    rate: float = 0.0,
+    wait_seconds: float = 60.0,
+    progress: Callable[[int], None] | None = None,
+) -> Run:
+    """Bring the letters of a planned run back, the canaries first."""
+    runs = Runs(lake.path)
+    with stages.stage("move letters"):
+        mover = Mover(client, runs, run, progress)
+        mover.go(going(lake, spark, runs, run), rate=rate, wait_seconds=wait_seconds)
+    stages.note_wrote("messages", run.moved)
+    return run
+
+
+# --- taking back ----------------------------------------------------------------------------------------------------
+
+
+def undo(client: SyncClient, runs: Runs, run: Run, progress: Callable[[int], None] | None = None) -> list[Unmoved]:
+    """Make dead letters again of what nobody has consumed. Returns what could not be taken back; the run counts it."""
+    kept: list[Unmoved] = []
+    counted: Counter[str] = Counter()
+    undone = 0
+    for number, fate in enumerate(client.undo_redrive(run.queue, run.id), 1):
+        if fate.fate == "undone":
+            undone += 1
+        else:
+            counted[fate.fate] += 1
+            kept.append(Unmoved(int(fate.letter), fate.fate, fate.problem, int(fate.message or 0), fate.queue))
+        if progress is not None:
+            progress(number)
+    run.undone, run.not_undone = undone, dict(counted)
+    run.state, run.ended_at = "undone", datetime.now(UTC)
+    runs.save(run)
+    return kept
+
+
+def check_same(before: Run, now: Run) -> None:
+    """A run goes on under its id only as what it was begun as."""
+    different = before.differs(now)
+    if different:
+        raise InvalidArgument(
+            field="--audit",
+            problem=f"{now.id!r} was begun with another {different}: leave the options out to go on with it, "
+            "or give another id",
+        )

@@ -1,0 +1,291 @@
+"""`replay`: messages of a queue's past stored again, from the lake, as new ones that name their sources.
+
+At once: Spark writes all of them in one transaction, in parallel, and consumers see everything or nothing. Or paced, as
+they once came or at a rate: the driver cuts them into slices, each a transaction of its own, published when its time
+has come.
+
+What is replayed is fixed before it begins, in the lake (runs.py), and so are the slices. Transactions are published
+once under their name. So a replay that is killed and run again under its id stores each message once; under another id
+all of them again, which is what whoever asks for that wants.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import numpy as np
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+
+from holdfast import wire
+from holdfast.client import SyncClient
+from holdfast.core.audits import OWN_PROPERTIES
+from holdfast.errors import HoldfastError, TransactionNotFound, TransactionPublished
+from holdfast.pipeline.jobs.load import fill
+from holdfast.pipeline.jobs.payload_fields import matching
+from holdfast.pipeline.lake.delta import spark_path
+from holdfast.pipeline.lake.job_runs import Run, Runs
+from holdfast.pipeline.lake.lake import Lake
+from holdfast.pipeline.spark.stages import Stages
+
+REPLAY_PROPERTY = "holdfast-replay"
+"""The property of a replayed message: the run's id."""
+
+SLICE_SECONDS = 0.1  # messages that come within so long go together
+SLICE_ROWS = 500
+FULL_SECONDS = 600.0  # how long the queue may be full before the replay stops
+LOOK_EVERY_SECONDS = 0.2
+SAMPLE = 5
+TEXT_SHOWN = 200
+
+_PAIRS = "array<struct<name: string, value: string>>"
+_PLACE = ("at", "node", "lsn")
+
+
+# --- choosing -------------------------------------------------------------------------------------------------------
+
+
+def choose(
+    events: DataFrame,
+    queue: str,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    where: str = "",
+    namespace: str = "default",
+) -> DataFrame:
+    """Messages that were once stored in a queue and whose payload the journal has, oldest first."""
+    stored = events.where(
+        (F.col("event") == "enqueued")
+        & (F.col("namespace") == namespace)
+        & (F.col("queue") == queue)
+        & F.col("payload").isNotNull()
+    )
+    if since is not None:
+        stored = stored.where(F.col("at") >= F.lit(since))
+    if until is not None:
+        stored = stored.where(F.col("at") < F.lit(until))
+    return matching(stored, where).orderBy(*_PLACE)
+
+
+def messages(chosen: DataFrame, run: str) -> DataFrame:
+    """New messages that repeat those, with columns as the data source `holdfast` writes them."""
+    # Spark's maps cannot hold a name twice; of those the last counts (session.LAKE_SETTINGS).
+    own = F.filter(
+        F.coalesce("properties", F.array().cast(_PAIRS)),
+        lambda one: ~one["name"].isin(*OWN_PROPERTIES, REPLAY_PROPERTY),
+    )
+    replay = F.create_map(F.lit(REPLAY_PROPERTY), F.lit(run))
+    return chosen.select(
+        "payload",
+        "key",
+        "priority",
+        "correlation_id",
+        F.map_concat(F.map_from_entries(own), replay).alias("properties"),
+        F.col("message_id").alias("source_id"),
+        F.col("queue").alias("source_queue"),
+    )
+
+
+class Chosen(msgspec.Struct, frozen=True):
+    """What a replay would store."""
+
+    messages: int
+    first_at: datetime | None
+    last_at: datetime | None
+    sample: list[dict[str, object]]
+
+
+def look(chosen: DataFrame) -> Chosen:
+    """Count what was chosen, and show some of it."""
+    counted = chosen.agg(F.count("*").alias("messages"), F.min("at").alias("first"), F.max("at").alias("last"))
+    row = counted.toArrow().to_pylist()[0]
+    sample: list[dict[str, object]] = []
+    if row["messages"]:
+        shown = F.substring(F.coalesce("text", F.lit("")), 1, TEXT_SHOWN).alias("text")
+        sample = chosen.select("at", "message_id", "key", "priority", shown).limit(SAMPLE).toArrow().to_pylist()
+    return Chosen(row["messages"], row["first"], row["last"], sample)
+
+
+def begin(runs: Runs, run: Run, chosen: DataFrame) -> None:
+    """Keep what is to be replayed, before it is."""
+    runs.begin_with(run, lambda path: chosen.select(*_PLACE).write.mode("overwrite").parquet(spark_path(path)))
+
+
+def kept(lake: Lake, spark: SparkSession, runs: Runs, run: Run) -> DataFrame:
+    """The events of a run, as they were chosen."""
+    places = spark.read.schema("at timestamp, node int, lsn bigint").parquet(spark_path(runs.chosen_path(run)))
+    files = lake.events.files()
+    since = run.since
+    if since is not None:
+        files = [file for file in files if file.may_hold("at", since, None)]
+    return lake.events.read(spark, files).join(places.select("node", "lsn"), ["node", "lsn"], "left_semi")
+
+
+# --- at once --------------------------------------------------------------------------------------------------------
+
+
+def replay_at_once(
+    client: SyncClient, lake: Lake, spark: SparkSession, stages: Stages, run: Run, options: dict[str, str]
+) -> Run:
+    """All messages in one transaction, which is named after the run."""
+    runs = Runs(lake.path)
+    with stages.stage("write"):
+        transaction = client.transaction(run.id)
+        try:
+            done = transaction.look()
+        except TransactionNotFound:
+            done = None
+        if done is None or done.state != "published":
+            frame = messages(kept(lake, spark, runs, run).orderBy(*_PLACE), run.id)
+            stages.explain("messages", frame)
+            fill(frame, {**options, "queue": run.to, "transactionId": run.id})
+            done = transaction.look()
+    run.moved, run.state, run.ended_at = done.published, "done", datetime.now(UTC)
+    runs.save(run)
+    stages.note_wrote("messages", run.moved)
+    return run
+
+
+# --- paced ----------------------------------------------------------------------------------------------------------
+
+
+class Slice(msgspec.Struct, frozen=True):
+    """Messages from `first` up to `end`, to be seen after `seconds`."""
+
+    first: int
+    end: int
+    seconds: float
+
+
+def slices(instants: Sequence[int], speed: float = 0.0, rate: float = 0.0) -> list[Slice]:
+    """Cut a past, given by the microseconds of its messages in order: as it went, so many times as fast; or at a rate.
+
+    The same past and pace give the same slices.
+    """
+    count = len(instants)
+    if not count:
+        return []
+    past = np.asarray(instants, np.int64)
+    seconds = (past - past[0]) / 1e6 / speed if speed else np.arange(count) / rate
+    window = (seconds / SLICE_SECONDS).astype(np.int64)
+    starts = [0, *(np.flatnonzero(np.diff(window)) + 1).tolist(), count]
+    return [
+        Slice(first, min(first + SLICE_ROWS, high), float(seconds[first]))
+        for low, high in pairwise(starts)
+        for first in range(low, high, SLICE_ROWS)
+    ]
+
+
+class Player:
+    """Replays the slices of one run in time, and keeps its record."""
+
+    def __init__(self, client: SyncClient, runs: Runs, run: Run, progress: Callable[[int], None] | None = None) -> None:
+        self._client = client
+        self._runs = runs
+        self._run = run
+        self._progress = progress
+        run.state, run.stopped, run.ended_at = "running", "", None
+
+    def play(self, rows: Iterator[dict[str, Any]], full_seconds: float = FULL_SECONDS) -> Run:
+        """`rows` are the run's events in the order in which they were chosen; some may be gone from the lake since."""
+        run = self._run
+        table = self._runs.chosen(run).sort_by([(name, "ascending") for name in _PLACE])
+        instants = table["at"].cast("int64").to_numpy()
+        nodes, lsns = table["node"].to_numpy(), table["lsn"].to_numpy()
+        cut = slices(instants, run.speed, run.rate)
+        began: float | None = None
+        following = next(rows, None)
+        for number, part in enumerate(cut):
+            batch: list[dict[str, Any]] = []
+            for at in range(part.first, part.end):
+                if following is not None and (following["node"], following["lsn"]) == (nodes[at], lsns[at]):
+                    batch.append(following)
+                    following = next(rows, None)
+            if number < run.slices_done:
+                continue
+            if began is None:
+                began = time.monotonic() - part.seconds
+            time.sleep(max(began + part.seconds - time.monotonic(), 0))
+            run.moved += self._store(f"{run.id}.{number}", batch, full_seconds)
+            if run.stopped:
+                break
+            missing = part.end - part.first - len(batch)
+            if missing:
+                run.not_moved["gone from the lake"] = run.not_moved.get("gone from the lake", 0) + missing
+            run.slices_done = number + 1
+            self._runs.save(run)
+            if self._progress is not None:
+                self._progress(part.end)
+        run.state = "stopped" if run.stopped else "done"
+        run.ended_at = datetime.now(UTC)
+        self._runs.save(run)
+        return run
+
+    def _store(self, name: str, batch: list[dict[str, Any]], full_seconds: float) -> int:
+        """One slice: staged and published, unless that was done before. How many messages it has."""
+        if not batch:
+            return 0
+        transaction = self._client.transaction(name)
+        until = time.monotonic() + full_seconds
+        while True:
+            try:
+                transaction.stage_many(self._run.to, [_draft(row, self._run.id) for row in batch])
+                return transaction.publish().published
+            except TransactionPublished:  # by an attempt that was killed before it could tell
+                return transaction.look().published
+            except HoldfastError as error:
+                if not error.retryable:
+                    raise
+                if time.monotonic() > until:
+                    self._run.stopped = f"{error} Run it again with --audit {self._run.id}"
+                    return 0
+            time.sleep(LOOK_EVERY_SECONDS)
+            transaction = self._client.transaction(name)  # its chunks are counted anew, and not stored again
+
+
+def _draft(row: dict[str, Any], run: str) -> wire.StagedMessage:
+    properties: dict[str, str | list[str]] = {}
+    for pair in row["properties"] or ():
+        name, value = pair["name"], pair["value"]
+        if name in OWN_PROPERTIES or name == REPLAY_PROPERTY:
+            continue
+        before = properties.get(name)
+        if before is None:
+            properties[name] = value
+        else:
+            properties[name] = [*(before if isinstance(before, list) else [before]), value]
+    return wire.StagedMessage(
+        message_id=f"{run}/{row['message_id']}",
+        base64=bytes(row["payload"]),
+        key=row["key"],
+        priority=row["priority"],
+        correlation_id=row["correlation_id"],
+        properties={**properties, REPLAY_PROPERTY: run},
+        source_id=str(row["message_id"]),
+        source_queue=row["queue"],
+    )
+
+
+def replay_paced(
+    client: SyncClient,
+    lake: Lake,
+    spark: SparkSession,
+    stages: Stages,
+    run: Run,
+    progress: Callable[[int], None] | None = None,
+) -> Run:
+    """Slice by slice, each when its time has come."""
+    runs = Runs(lake.path)
+    columns = (*_PLACE, "message_id", "queue", "payload", "key", "priority", "correlation_id", "properties")
+    frame = kept(lake, spark, runs, run).orderBy(*_PLACE).select(*columns)
+    stages.explain("messages", frame)
+    with stages.stage("replay"):
+        rows = (row.asDict(recursive=True) for row in frame.toLocalIterator(prefetchPartitions=True))
+        Player(client, runs, run, progress).play(rows)
+    stages.note_wrote("messages", run.moved)
+    return run

@@ -1,0 +1,256 @@
+"""`report`: what went through the queues in a stretch of time, as figures. report_page.py draws them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+
+from holdfast.core.queue import DEAD_PREFIX
+from holdfast.errors import InvalidArgument
+from holdfast.pipeline.build.timeline import percentile
+from holdfast.pipeline.lake.tables import MINUTE_COUNTS
+from holdfast.pipeline.spark.stages import Stages
+
+POINTS_MAX = 240
+"""Points of a curve: one for every few pixels of a chart."""
+
+CONSUMERS_MAX = 15
+DEATHS_MAX = 200
+CURVES_MAX = 12
+"""Queues of which percentiles are also known point by point; the busiest."""
+
+_STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 240, 360, 720, 1440, 2880, 10080, 43200]
+
+
+class Percentiles(msgspec.Struct, frozen=True):
+    """Milliseconds; None: nothing was measured."""
+
+    p50: float | None = None
+    p95: float | None = None
+    p99: float | None = None
+
+
+class Point(msgspec.Struct, frozen=True):
+    """A stretch of a curve."""
+
+    at: datetime
+    enqueued: int = 0
+    acked: int = 0
+    failed: int = 0
+    dead: int = 0
+    depth: int | None = None
+    """At its end."""
+    depth_max: int | None = None
+    """The deepest of its minutes."""
+    wait: Percentiles | None = None
+    """Of the queues that have curves of their own (`CURVES_MAX`)."""
+    processing: Percentiles | None = None
+
+
+class Standing(msgspec.Struct, kw_only=True):
+    """A queue (group None) or one of its groups."""
+
+    namespace: str
+    queue: str
+    group: str | None
+    counts: dict[str, int]
+    depth: int
+    depth_max: int
+    wait: Percentiles = Percentiles()
+    processing: Percentiles = Percentiles()
+    points: list[Point] = []
+
+    @property
+    def retried(self) -> float:
+        """Failures for each lease."""
+        return self.counts["failed"] / self.counts["leased"] if self.counts["leased"] else 0.0
+
+
+class Deaths(msgspec.Struct, frozen=True):
+    namespace: str
+    queue: str
+    reason: str
+    error_pattern: str
+    count: int
+    waiting: int
+    dead_queue: str | None = None
+
+
+class Consumer(msgspec.Struct, frozen=True):
+    namespace: str
+    queue: str
+    group: str | None
+    consumer: str
+    acked: int
+    p50: float
+    p95: float
+
+
+class Report(msgspec.Struct, kw_only=True):
+    since: datetime
+    until: datetime
+    step_minutes: int
+    standings: list[Standing]
+    deaths: list[Deaths]
+    consumers: list[Consumer]
+
+    @property
+    def queues(self) -> list[Standing]:
+        return [standing for standing in self.standings if standing.group is None]
+
+    @property
+    def dead_queues(self) -> list[Standing]:
+        """Queues that hold dead letters. They are no work of their own: what is in them was counted where it died."""
+        named = {(death.namespace, death.dead_queue) for death in self.deaths}
+        return [one for one in self.queues if one.queue.startswith(DEAD_PREFIX) or (one.namespace, one.queue) in named]
+
+    @property
+    def work_queues(self) -> list[Standing]:
+        dead = self.dead_queues
+        return [queue for queue in self.queues if queue not in dead]
+
+    def groups_of(self, queue: Standing) -> list[Standing]:
+        key = (queue.namespace, queue.queue)
+        return [one for one in self.standings if one.group is not None and (one.namespace, one.queue) == key]
+
+
+def report(
+    minutes: DataFrame,
+    messages: DataFrame,
+    dead_letters: DataFrame,
+    stages: Stages,
+    *,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    queue: str = "",
+) -> Report:
+    """The figures from `since` to `until`; without them from the first minute to the last."""
+    if queue:
+        minutes, messages = minutes.where(F.col("queue") == queue), messages.where(F.col("queue") == queue)
+        dead_letters = dead_letters.where(F.col("source_queue") == queue)
+    with stages.stage("find the range"):
+        since, until = _range(minutes, since, until)
+    step = step_for(since, until)
+    inside = minutes.where((F.col("minute") >= F.lit(since)) & (F.col("minute") < F.lit(until)))
+    stages.explain("queue_minutes", inside)
+    with stages.stage("add up minutes"):
+        standings = _standings(inside, step)
+    with stages.stage("percentiles"):
+        _measure(inside, standings)
+        _measure_points(inside, standings, step)
+    with stages.stage("deaths"):
+        deaths = _deaths(dead_letters.where((F.col("died_at") >= F.lit(since)) & (F.col("died_at") < F.lit(until))))
+    with stages.stage("consumers"):
+        consumers = _consumers(messages.where((F.col("ended_at") >= F.lit(since)) & (F.col("ended_at") < F.lit(until))))
+    ordered = sorted(
+        standings.values(), key=lambda one: (-one.counts["enqueued"], one.namespace, one.queue, one.group or "")
+    )
+    return Report(since=since, until=until, step_minutes=step, standings=ordered, deaths=deaths, consumers=consumers)
+
+
+def _range(minutes: DataFrame, since: datetime | None, until: datetime | None) -> tuple[datetime, datetime]:
+    found = minutes.agg(F.unix_seconds(F.min("minute")), F.unix_seconds(F.max("minute"))).collect()[0]
+    if found[0] is None:
+        raise InvalidArgument(
+            field="the lake", problem="holds no minute of such a queue; look at `--queue`, or build first"
+        )
+    first, last = (datetime.fromtimestamp(seconds, UTC) for seconds in found)
+    since, until = since or first, until or last + timedelta(minutes=1)
+    if since >= until:
+        raise InvalidArgument(field="--since", problem=f"must be before --until, and {since} is not before {until}")
+    return since, until
+
+
+def step_for(since: datetime, until: datetime) -> int:
+    """Minutes for each point of a curve."""
+    minutes = (until - since).total_seconds() / 60
+    return next((step for step in _STEPS if minutes / step <= POINTS_MAX), int(minutes // POINTS_MAX) + 1)
+
+
+def _standings(inside: DataFrame, step: int) -> dict[tuple[str, str, str | None], Standing]:
+    width = 60 * step
+    bucket = (F.floor(F.unix_seconds("minute") / width) * width).alias("at")
+    summed = inside.groupBy("namespace", "queue", "group", bucket).agg(
+        *[F.sum(name).alias(name) for name in MINUTE_COUNTS],
+        F.max(F.struct("minute", "depth")).getField("depth").alias("depth"),
+        F.max("depth").alias("depth_max"),
+    )
+    found: dict[tuple[str, str, str | None], Standing] = {}
+    for row in summed.orderBy("at").collect():
+        key = (row["namespace"], row["queue"], row["group"])
+        standing = found.get(key)
+        if standing is None:
+            standing = found[key] = Standing(
+                namespace=key[0],
+                queue=key[1],
+                group=key[2],
+                counts=dict.fromkeys(MINUTE_COUNTS, 0),
+                depth=0,
+                depth_max=0,
+                points=[],
+            )
+        for name in MINUTE_COUNTS:
+            standing.counts[name] += row[name]
+        standing.depth = row["depth"]
+        standing.depth_max = max(standing.depth_max, row["depth_max"])
+        at = datetime.fromtimestamp(row["at"], UTC)
+        counts = (row["enqueued"], row["acked"], row["failed"], row["dead"])
+        standing.points.append(Point(at, *counts, row["depth"], row["depth_max"]))
+    return found
+
+
+def _measure(inside: DataFrame, standings: dict[tuple[str, str, str | None], Standing]) -> None:
+    """Percentiles of waits and processing times, from the minutes' histograms added up."""
+    for column, field in (("waits", "wait"), ("processings", "processing")):
+        told = inside.select("namespace", "queue", "group", F.explode(column).alias("bucket", "value"))
+        summed = told.groupBy("namespace", "queue", "group", "bucket").agg(F.sum("value").alias("value"))
+        histograms: dict[tuple[str, str, str | None], dict[int, int]] = {}
+        for row in summed.collect():
+            histograms.setdefault((row[0], row[1], row[2]), {})[row[3]] = row[4]
+        for key, histogram in histograms.items():
+            setattr(standings[key], field, Percentiles(*(percentile(histogram, percent) for percent in (50, 95, 99))))
+
+
+def _measure_points(inside: DataFrame, standings: dict[tuple[str, str, str | None], Standing], step: int) -> None:
+    """The same point by point, for the groups of the busiest queues."""
+    busy = sorted((one for one in standings.values() if one.group is None), key=lambda one: -one.counts["enqueued"])
+    names = {(one.namespace, one.queue) for one in busy[:CURVES_MAX]}
+    width = 60 * step
+    at = (F.floor(F.unix_seconds("minute") / width) * width).alias("at")
+    chosen = inside.where(F.col("group").isNotNull() & F.col("queue").isin([queue for _, queue in names]))
+    found: dict[tuple[str, str, str | None], dict[datetime, dict[str, Percentiles]]] = {}
+    for column, field in (("waits", "wait"), ("processings", "processing")):
+        told = chosen.select("namespace", "queue", "group", at, F.explode(column).alias("bucket", "value"))
+        summed = told.groupBy("namespace", "queue", "group", "at", "bucket").agg(F.sum("value").alias("value"))
+        histograms: dict[tuple[tuple[str, str, str | None], int], dict[int, int]] = {}
+        for row in summed.collect():
+            histograms.setdefault(((row[0], row[1], row[2]), row[3]), {})[row[4]] = row[5]
+        for (key, seconds), histogram in histograms.items():
+            percentiles = Percentiles(*(percentile(histogram, percent) for percent in (50, 95, 99)))
+            found.setdefault(key, {}).setdefault(datetime.fromtimestamp(seconds, UTC), {})[field] = percentiles
+    for key, points in found.items():
+        standing = standings[key]
+        standing.points = [msgspec.structs.replace(point, **points.get(point.at, {})) for point in standing.points]
+
+
+def _deaths(inside: DataFrame) -> list[Deaths]:
+    counted = inside.groupBy("namespace", "source_queue", "reason", "error_pattern").agg(
+        F.count("*").alias("count"),
+        F.sum(F.col("outcome").isNull().cast("int")).alias("waiting"),
+        F.max("dead_queue").alias("dead_queue"),
+    )
+    rows = counted.orderBy(F.desc("count"), "source_queue").limit(DEATHS_MAX).collect()
+    return [Deaths(row[0], row[1], row[2] or "", *row[3:]) for row in rows]
+
+
+def _consumers(inside: DataFrame) -> list[Consumer]:
+    """The slowest, by the time that 95 of 100 deliveries took them at most."""
+    timed = inside.where("outcome = 'acked' AND consumer IS NOT NULL AND processing_ms IS NOT NULL")
+    measured = timed.groupBy("namespace", "queue", "group", "consumer").agg(
+        F.count("*").alias("acked"), F.percentile_approx("processing_ms", [0.5, 0.95], 1000).alias("times")
+    )
+    rows = measured.orderBy(F.desc(F.col("times")[1]), "consumer").limit(CONSUMERS_MAX).collect()
+    return [Consumer(*row[:5], *row[5]) for row in rows]

@@ -1,0 +1,1 @@
+"""The lake's tables and how they are kept."""

@@ -1,0 +1,32 @@
+"""The tables' columns as Arrow has them. Imports nothing of Holdfast but the columns: it travels to the executors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pyarrow as pa
+
+from holdfast.pipeline.lake.tables import EVENTS, MESSAGES, Column
+
+KINDS: dict[str, pa.DataType] = {
+    "bigint": pa.int64(),
+    "int": pa.int32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "boolean": pa.bool_(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "map<int, bigint>": pa.map_(pa.int32(), pa.int64()),
+    "array<struct<name: string, value: string>>": pa.list_(
+        pa.field("element", pa.struct([pa.field("name", pa.string()), pa.field("value", pa.string())]))
+    ),
+}
+
+
+def schema_of(columns: Iterable[Column]) -> pa.Schema:
+    """Columns of a table as Arrow has them."""
+    return pa.schema([pa.field(column.name, KINDS[column.kind]) for column in columns])
+
+
+EVENTS_SCHEMA = schema_of(EVENTS.columns)
+MESSAGES_SCHEMA = schema_of(MESSAGES.columns)

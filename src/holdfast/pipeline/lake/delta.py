@@ -1,0 +1,244 @@
+"""Delta tables whose Parquet files Spark wrote and whose commits delta-rs makes.
+
+A commit adds files, removes files and moves the table's cursor (how far it has come in each node's journal) in one
+atomic step: that is what makes a build exactly-once. Files lie in `data/`, in a directory named after the version that
+is to add them, so that a build which is run again after a crash writes over what the first one left.
+
+delta-rs does not refuse a cursor that was committed before: whoever builds looks at `cursor` first, under the lake's
+lock.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.exceptions import TableNotFoundError
+from deltalake.transaction import AddAction, RemoveAction
+from pyspark.sql import DataFrame, SparkSession
+
+from holdfast.errors import TablesDamaged
+from holdfast.pipeline.lake.arrow import schema_of
+from holdfast.pipeline.lake.segments import Cursor
+from holdfast.pipeline.lake.tables import FORMAT, TableSpec
+
+Bound = int | datetime | None
+
+
+class DataFile(msgspec.Struct, frozen=True):
+    """A file of a table, with the least and greatest value of the columns that the table keeps places of."""
+
+    path: str
+    size_bytes: int
+    rows: int
+    low: dict[str, Bound]
+    high: dict[str, Bound]
+
+    def may_hold(self, column: str, low: Bound, high: Bound) -> bool:
+        """Whether a value from `low` to `high` (None: no bound) may be in it. A file that does not say may hold all."""
+        least, greatest = self.low.get(column), self.high.get(column)
+        if least is None or greatest is None:
+            return True
+        return (low is None or greatest >= low) and (high is None or least <= high)  # type: ignore[operator]
+
+
+class LakeTable:
+    """One table of the lake. `load` sees what others have committed since."""
+
+    def __init__(self, root: Path, spec: TableSpec) -> None:
+        self.root = root
+        self.spec = spec
+        self._table: DeltaTable | None = None
+
+    # --- looking ----------------------------------------------------------------------------------------------------
+
+    @property
+    def exists(self) -> bool:
+        return (self.root / "_delta_log").is_dir() and DeltaTable.is_deltatable(str(self.root))
+
+    def load(self) -> DeltaTable:
+        try:
+            self._table = DeltaTable(str(self.root))
+        except TableNotFoundError as error:
+            raise TablesDamaged(path=self.root, problem="there is no such table yet; `build` makes it") from error
+        found = self._table.metadata().configuration.get("holdfast.format")
+        if found != str(FORMAT):
+            raise TablesDamaged(path=self.root, problem=f"it is of format {found}, this version knows {FORMAT}")
+        return self._table
+
+    @property
+    def table(self) -> DeltaTable:
+        return self._table or self.load()
+
+    @property
+    def version(self) -> int:
+        return self.table.version()
+
+    def cursor(self, nodes: Iterable[int]) -> Cursor:
+        """How far the table has come, for these nodes."""
+        found: Cursor = {}
+        for node in nodes:
+            version = self.table.transaction_version(_app_id(node))
+            if version is not None:
+                found[node] = version
+        return found
+
+    def files(self) -> list[DataFile]:
+        """Its files, as of the last `load` or commit."""
+        rows = pa.table(self.table.get_add_actions(flatten=True)).to_pylist()
+        places = self.spec.places
+        return [
+            DataFile(
+                row["path"],
+                row["size_bytes"],
+                row["num_records"],
+                {name: row.get(f"min.{name}") for name in places},
+                {name: row.get(f"max.{name}") for name in places},
+            )
+            for row in rows
+        ]
+
+    def read(self, spark: SparkSession, files: Iterable[DataFile] | None = None) -> DataFrame:
+        """The table, or some of its files, read by Spark itself."""
+        chosen = self.files() if files is None else list(files)
+        return read_files(spark, self.spec, [self.root / file.path for file in chosen])
+
+    # --- writing ----------------------------------------------------------------------------------------------------
+
+    def create(self) -> None:
+        """Make the table, empty and at no cursor."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        self._table = DeltaTable.create(
+            str(self.root),
+            Schema.from_arrow(schema_of(self.spec.columns)),
+            mode="ignore",
+            name=self.spec.name,
+            description=self.spec.doc,
+            configuration={"holdfast.format": str(FORMAT)},
+            raise_if_key_not_exists=False,
+        )
+
+    def place(self, what: str = "") -> Path:
+        """Where the files of the next version go. What an interrupted run left there is removed."""
+        place = self.root / "data" / f"v{self.version + 1:09d}{what}"
+        if place.exists():
+            shutil.rmtree(place)
+        return place
+
+    def write(self, frame: DataFrame, what: str = "") -> list[Path]:
+        """Write rows to the next version's place. They count when they are committed."""
+        place = self.place(what)
+        frame.select(*[f"`{name}`" for name in self.spec.names]).write.option(
+            "mapreduce.fileoutputcommitter.marksuccessfuljobs", "false"
+        ).mode("overwrite").parquet(spark_path(place))
+        return sorted(place.glob("*.parquet"))
+
+    def commit(
+        self,
+        added: Iterable[Path],
+        removed: Iterable[DataFile],
+        cursor: Cursor | None = None,
+        *,
+        data_change: bool = True,
+        note: dict[str, str] | None = None,
+    ) -> None:
+        """Add and remove files and move the cursor, all or nothing. The files are durable before the commit is made."""
+        now = time.time_ns() // 1_000_000
+        actions: list[AddAction | RemoveAction] = []
+        for path in added:
+            rows, stats = statistics(path, self.spec)
+            if rows:
+                _sync(path)
+                size = path.stat().st_size
+                name = str(path.relative_to(self.root))
+                actions.append(AddAction(name, size, {}, now, data_change, stats))
+        for directory in {path.parent for path in added}:
+            _sync(directory)
+        actions += [RemoveAction(file.path, data_change, now, file.size_bytes, {}) for file in removed]
+        transactions = [Transaction(_app_id(node), lsn) for node, lsn in sorted((cursor or {}).items())]
+        self.table.create_write_transaction(
+            actions,
+            "append",
+            self.table.schema(),
+            commit_properties=CommitProperties(
+                custom_metadata=note, app_transactions=transactions, max_commit_retries=0
+            ),
+        )
+        self.load()
+        log = self.root / "_delta_log"
+        _sync(log / f"{self.version:020d}.json")
+        _sync(log)
+
+    def sweep(self, keep_hours: int) -> list[str]:
+        """Delete files that no version needs which is younger than `keep_hours`, and directories left empty by it.
+
+        delta-rs tells which; deleting them here keeps its log free of two commits for every look.
+        """
+        gone = self.table.vacuum(retention_hours=keep_hours, dry_run=True, enforce_retention_duration=False, full=True)
+        for name in gone:
+            (self.root / name).unlink(missing_ok=True)
+        for directory in (self.root / "data").glob("v*"):
+            if not any(directory.glob("*.parquet")):
+                shutil.rmtree(directory)
+        return [name for name in gone if name.endswith(".parquet")]
+
+
+def read_files(spark: SparkSession, spec: TableSpec, paths: list[Path]) -> DataFrame:
+    """Parquet files with the columns of a table. Not taken for partitions by the names of their directories."""
+    if not paths:
+        return spark.createDataFrame([], spec.ddl)
+    reader = spark.read.schema(spec.ddl).option("recursiveFileLookup", "true").option("__globPaths__", "false")
+    return reader.parquet(*map(spark_path, paths))
+
+
+def spark_path(path: Path) -> str:
+    """A local path for Spark, which wants a scheme and does not undo percent signs."""
+    return f"file://{path.resolve()}"
+
+
+def statistics(path: Path, spec: TableSpec) -> tuple[int, str]:
+    """A file's rows and, as Delta's JSON, least and greatest values of the columns that are places: from its footer."""
+    meta = pq.read_metadata(path)
+    low: dict[str, Bound] = {}
+    high: dict[str, Bound] = {}
+    indexes = {meta.schema.column(index).path: index for index in range(meta.num_columns)}
+    for name in spec.places:
+        found = [meta.row_group(group).column(indexes[name]).statistics for group in range(meta.num_row_groups)]
+        if all(one is not None and one.has_min_max for one in found) and found:
+            low[name] = min(one.min for one in found)
+            high[name] = max(one.max for one in found)
+    stats = {
+        "numRecords": meta.num_rows,
+        "minValues": {name: _plain(value) for name, value in low.items()},
+        "maxValues": {name: _plain(value) for name, value in high.items()},
+        "nullCount": {},
+    }
+    return meta.num_rows, json.dumps(stats)
+
+
+def _plain(value: Bound) -> int | str | None:
+    if isinstance(value, datetime):
+        aware = value if value.tzinfo else value.replace(tzinfo=UTC)
+        return aware.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return value
+
+
+def _app_id(node: int) -> str:
+    return f"journal-{node:04d}"
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

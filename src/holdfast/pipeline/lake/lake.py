@@ -1,0 +1,95 @@
+"""A lake on disk: the journal that the broker writes, and beside it the tables that the pipeline builds.
+
+LAKE/journal/     segments and manifests; only the broker writes here
+LAKE/tables/      events, messages, queue_minutes, dead_letters: Delta tables
+LAKE/tables/_lock held by the process that builds
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from holdfast.errors import LakeBusy, TablesDamaged
+from holdfast.pipeline.lake.delta import LakeTable
+from holdfast.pipeline.lake.segments import Cursor, Segment, read_manifests
+from holdfast.pipeline.lake.tables import DEAD_LETTERS, EVENTS, MESSAGES, QUEUE_MINUTES, TABLES
+
+
+class Lake:
+    """See the module. The journal need not be there before it is read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.tables_dir = path / "tables"
+        self.events = LakeTable(self.tables_dir / "events", EVENTS)
+        self.messages = LakeTable(self.tables_dir / "messages", MESSAGES)
+        self.queue_minutes = LakeTable(self.tables_dir / "queue_minutes", QUEUE_MINUTES)
+        self.dead_letters = LakeTable(self.tables_dir / "dead_letters", DEAD_LETTERS)
+
+    @property
+    def tables(self) -> list[LakeTable]:
+        """In the order in which a batch is committed to them: what needs the old state of `messages` before it."""
+        return [self.events, self.queue_minutes, self.dead_letters, self.messages]
+
+    def segments(self) -> dict[int, list[Segment]]:
+        return read_manifests(self.path)
+
+    def read(self, spark: SparkSession, name: str) -> DataFrame:
+        """A table as it is now."""
+        table = getattr(self, TABLES[name].name)
+        table.load()
+        frame: DataFrame = table.read(spark)
+        return frame
+
+    def require(self) -> None:
+        """For jobs that answer from the tables: they must have been built."""
+        missing = [table.spec.name for table in self.tables if not table.exists]
+        if missing:
+            raise TablesDamaged(
+                path=self.tables_dir, problem=f"{', '.join(missing)} not built yet; run `holdfast pipeline build` first"
+            )
+        for table in self.tables:
+            table.load()
+
+    def prepare(self) -> None:
+        """Make the tables that are missing."""
+        made = [table.exists for table in self.tables]
+        if any(made) and not all(made):
+            here = [table.spec.name for table, there in zip(self.tables, made, strict=True) if there]
+            if any(table.load().version() for table in self.tables if table.spec.name in here):
+                raise TablesDamaged(path=self.tables_dir, problem=f"only {', '.join(here)} are there")
+        for table in self.tables:
+            if table.exists:
+                table.load()
+            else:
+                table.create()
+
+    def cursors(self, nodes: list[int]) -> dict[str, Cursor]:
+        return {table.spec.name: table.cursor(nodes) for table in self.tables}
+
+    def forget_tables(self) -> None:
+        """Remove all tables, to build them anew. The journal stays."""
+        for name in TABLES:
+            shutil.rmtree(self.tables_dir / name, ignore_errors=True)
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Only one process builds at a time. The operating system lets go of the lock when it dies."""
+        self.tables_dir.mkdir(parents=True, exist_ok=True)
+        with (self.tables_dir / "_lock").open("a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                file.seek(0)
+                raise LakeBusy(path=self.tables_dir, holder=f"process {file.read().strip() or 'unknown'}") from error
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
+            yield

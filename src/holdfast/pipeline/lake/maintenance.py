@@ -1,0 +1,101 @@
+"""Keeping the tables in shape: small files joined, old rows let go, files that nobody needs deleted.
+
+Nothing here touches the journal. All of it is under the lake's lock, and each table's change is one commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+
+from holdfast.pipeline.lake.delta import DataFile, LakeTable
+from holdfast.pipeline.lake.lake import Lake
+from holdfast.pipeline.spark.stages import Stages
+
+FILE_ROWS = 1_000_000
+"""Rows of a file that is large enough to be left alone: 50 to 100 MB, and about a second to rewrite for a late fact."""
+
+SMALL_FILES = 16
+"""Small files of a table before they are joined: with a segment a minute that is every quarter of an hour."""
+
+_ORDER = {
+    "events": ("node", "lsn"),
+    "messages": ("message_id",),
+    "queue_minutes": ("minute", "namespace", "queue"),
+    "dead_letters": ("died_lsn",),
+}
+
+
+def compact(lake: Lake, spark: SparkSession, stages: Stages, at_least: int = SMALL_FILES) -> dict[str, int]:
+    """Join the small files of each table that has at least so many. Returns how many files were joined."""
+    joined: dict[str, int] = {}
+    for table in lake.tables:
+        small = [file for file in table.files() if file.rows < FILE_ROWS // 2]
+        if len(small) < max(at_least, 2):
+            continue
+        with stages.stage(f"compact {table.spec.name}"):
+            _replace(table, small, _arranged(table, table.read(spark, small), small), data_change=False)
+        joined[table.spec.name] = len(small)
+    return joined
+
+
+def _arranged(table: LakeTable, frame: DataFrame, files: list[DataFile]) -> DataFrame:
+    """In few files, each with a range of its own, so that a reader can pass the others over."""
+    order = _ORDER[table.spec.name]
+    count = max(sum(file.rows for file in files) // FILE_ROWS, 1)
+    ranged = frame.repartitionByRange(count, *order) if count > 1 else frame.coalesce(1)
+    return ranged.sortWithinPartitions(*order)
+
+
+def _replace(table: LakeTable, files: list[DataFile], frame: DataFrame, *, data_change: bool) -> None:
+    table.commit(
+        table.write(frame), files, data_change=data_change, note={"job": "compact" if not data_change else "retain"}
+    )
+
+
+def retain(lake: Lake, spark: SparkSession, stages: Stages, before: datetime) -> dict[str, int]:
+    """Let go of what ended before an instant. Live messages and waiting letters stay, however old they are, and of each
+    queue and group the last minute, from which its depth goes on. Returns how many rows went."""
+    last = Window.partitionBy("namespace", "queue", "group")
+    old = F.lit(before)
+    kept: dict[str, tuple[str, Callable[[DataFrame], DataFrame]]] = {
+        "events": ("at", lambda frame: frame.where(F.col("at") >= old)),
+        "messages": ("enqueued_at", lambda frame: frame.where(F.col("outcome").isNull() | (F.col("ended_at") >= old))),
+        "queue_minutes": (
+            "minute",
+            lambda frame: (
+                frame.withColumn("last", F.max("minute").over(last))
+                .where((F.col("minute") >= old) | (F.col("minute") == F.col("last")))
+                .drop("last")
+            ),
+        ),
+        "dead_letters": ("died_at", lambda frame: frame.where(F.col("outcome").isNull() | (F.col("ended_at") >= old))),
+    }
+    gone: dict[str, int] = {}
+    for table in lake.tables:
+        column, keep = kept[table.spec.name]
+        files = [file for file in table.files() if _wholly_before(file, column, before)]
+        if not files:
+            continue
+        with stages.stage(f"let go of old {table.spec.name}"):
+            left = keep(table.read(spark, files))
+            old_rows = sum(file.rows for file in files) - left.count()
+            if old_rows:  # what lives on in old files would be rewritten at every look
+                _replace(table, files, left.coalesce(1), data_change=True)
+                gone[table.spec.name] = old_rows
+    return gone
+
+
+def _wholly_before(file: DataFile, column: str, before: datetime) -> bool:
+    """Whether all rows of a file are old. One that does not say (the journal was off for all of it) is looked into."""
+    high = file.high.get(column)
+    return high is None or (isinstance(high, datetime) and high < before)
+
+
+def sweep(lake: Lake, stages: Stages, keep_hours: int) -> int:
+    """Delete files that only older versions of the tables need. Returns how many."""
+    with stages.stage("delete unneeded files"):
+        return sum(len(table.sweep(keep_hours)) for table in lake.tables)

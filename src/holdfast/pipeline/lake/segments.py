@@ -1,0 +1,87 @@
+"""The journal's segments, as the broker's manifests name them: what there is to build from.
+
+The format is the broker's (journal/manifest.py); a file is part of the journal when a manifest names it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from holdfast.errors import LakeNotFound, SegmentUnusable
+from holdfast.journal.manifest import SegmentEntry, manifests, parse
+
+Cursor = dict[int, int]
+"""How far a table has come: by node, the last lsn that is in it."""
+
+
+class Segment(msgspec.Struct, frozen=True):
+    """A segment of the journal, where it lies and what the manifest says of it."""
+
+    node: int
+    path: Path
+    entry: SegmentEntry
+
+    @property
+    def rows(self) -> int:
+        return self.entry.rows
+
+
+def journal_of(lake: Path) -> Path:
+    """The journal of a lake, which must be there."""
+    journal = lake / "journal"
+    if not manifests(journal):
+        raise LakeNotFound(path=lake)
+    return journal
+
+
+def read_manifests(lake: Path) -> dict[int, list[Segment]]:
+    """Each node's segments, in order. A last line without its end is still being written."""
+    journal = journal_of(lake)
+    found: dict[int, list[Segment]] = {}
+    for path in manifests(journal):
+        node = int(path.stem.rpartition("-")[2])
+        entries = [_parsed(path, line) for line in path.read_bytes().split(b"\n")[:-1]]
+        found[node] = [Segment(node, journal / entry.segment, entry) for entry in entries]
+    return found
+
+
+def _parsed(path: Path, line: bytes) -> SegmentEntry:
+    try:
+        return parse(line)
+    except ValueError as error:
+        raise SegmentUnusable(segment=path.name, problem=f"a line of it is no entry: {error}") from error
+
+
+def after(segments: dict[int, list[Segment]], cursor: Cursor) -> list[Segment]:
+    """The segments that hold rows after `cursor`, all nodes' in the order in which they were written."""
+    found = [
+        segment for node, chain in segments.items() for segment in chain if segment.entry.last_lsn > cursor.get(node, 0)
+    ]
+    return sorted(found, key=lambda segment: (segment.entry.written_at, segment.node, segment.entry.first_lsn))
+
+
+def up_to(segments: list[Segment], cursor: Cursor) -> list[Segment]:
+    """Those of `segments` that end at or before `cursor`."""
+    return [segment for segment in segments if segment.entry.last_lsn <= cursor.get(segment.node, 0)]
+
+
+def first_rows(segments: list[Segment], rows: int) -> list[Segment]:
+    """As many of `segments`, from the first, as have about `rows` rows; at least one."""
+    taken: list[Segment] = []
+    total = 0
+    for segment in segments:
+        if taken and total + segment.rows > rows:
+            break
+        taken.append(segment)
+        total += segment.rows
+    return taken
+
+
+def end_of(segments: list[Segment], cursor: Cursor) -> Cursor:
+    """Where a table stands that had come to `cursor` and takes `segments` in."""
+    moved = dict(cursor)
+    for segment in segments:
+        moved[segment.node] = max(moved.get(segment.node, 0), segment.entry.last_lsn)
+    return moved

@@ -1,0 +1,1 @@
+"""Sessions, Java, and tasks for executors."""
