@@ -76,10 +76,10 @@ class _Rows:
         rng: np.random.Generator,
     ) -> None:
         self.index, self.at, self.event, self.attempt, self.ids = index, at, event, attempt, ids
-        letters = np.flatnonzero(event == -1)
-        born = at[letters] // 1000
-        self.letter_ids = np.zeros(len(at), np.int64)
-        self.letter_ids[letters] = ((born - EPOCH_MS) << TIME_SHIFT) + SOURCE_BIT + _within(born)
+        dead_letter_rows = np.flatnonzero(event == -1)
+        born = at[dead_letter_rows] // 1000
+        self.dead_letter_ids = np.zeros(len(at), np.int64)
+        self.dead_letter_ids[dead_letter_rows] = ((born - EPOCH_MS) << TIME_SHIFT) + SOURCE_BIT + _within(born)
         bodies = [b'{"order": %d, "amount": %d.50, "user": "u-%d"}' % (n, n % 97, n % 1000) for n in range(4096)]
         self.bodies = pa.array(
             [body + b" " * int(pad) for body, pad in zip(bodies, rng.integers(0, 160, 4096), strict=True)]
@@ -87,23 +87,23 @@ class _Rows:
 
     def batch(self, first: int, last: int, lsn: int) -> pa.RecordBatch:
         index, event, at = self.index[first:last], self.event[first:last], self.at[first:last]
-        letter, enqueued = event == -1, (event == ENQUEUED) | (event == -1)
+        is_dead_letter, enqueued = event == -1, (event == ENQUEUED) | (event == -1)
         bad = (event == FAILED) | (event == DEAD)
         count = len(index)
         queue = pa.array(QUEUES).take(pa.array(index % len(QUEUES)))
         dead = pa.array([f"dlq/{name}" for name in QUEUES]).take(pa.array(index % len(QUEUES)))
-        ids = np.where(letter, self.letter_ids[first:last], self.ids[index])
+        ids = np.where(is_dead_letter, self.dead_letter_ids[first:last], self.ids[index])
         error = pa.array([f"timeout after {n} ms calling 10.0.0.{n % 9}" for n in range(1000)])
         columns: dict[str, pa.Array] = {
             "lsn": pa.array(np.arange(lsn, lsn + count)),
             "at": pa.array(at).cast(COLUMNS.field("at").type),
             "node": pa.array(np.zeros(count, np.int32)),
             "namespace": pa.repeat("default", count),
-            "queue": pa.compute.if_else(pa.array(letter), dead, queue),
+            "queue": pa.compute.if_else(pa.array(is_dead_letter), dead, queue),
             "partition": pa.array((index % 10).astype(np.int32)),
             "group": pa.array(np.full(count, GROUP), pa.string(), mask=enqueued),
             "message_id": pa.array(ids),
-            "event": pa.array(EVENTS[np.where(letter, ENQUEUED, event)]),
+            "event": pa.array(EVENTS[np.where(is_dead_letter, ENQUEUED, event)]),
             "attempt": pa.array(self.attempt[first:last].astype(np.int32), mask=enqueued),
             "reason": pa.array(np.where(event == FAILED, "nack", "rejected"), mask=~bad),
             "error": pa.compute.if_else(
@@ -112,7 +112,7 @@ class _Rows:
             "consumer": pa.compute.if_else(
                 pa.array(~enqueued), pa.array(CONSUMERS).take(pa.array(index % 8)), pa.scalar(None, pa.string())
             ),
-            "protocol": pa.array(np.where(letter, "broker", "http")),
+            "protocol": pa.array(np.where(is_dead_letter, "broker", "http")),
             "priority": pa.array(np.full(count, 128, np.int32), mask=~enqueued),
             "key": pa.compute.if_else(
                 pa.array(enqueued),
@@ -120,8 +120,8 @@ class _Rows:
                 pa.scalar(None, pa.string()),
             ),
             "size_bytes": pa.array(np.full(count, 128), mask=~enqueued),
-            "source_id": pa.array(self.ids[index], mask=~letter),
-            "source_queue": pa.compute.if_else(pa.array(letter), queue, pa.scalar(None, pa.string())),
+            "source_id": pa.array(self.ids[index], mask=~is_dead_letter),
+            "source_queue": pa.compute.if_else(pa.array(is_dead_letter), queue, pa.scalar(None, pa.string())),
             "payload": pa.compute.if_else(
                 pa.array(enqueued), self.bodies.take(pa.array(index % 4096)), pa.scalar(None, pa.binary())
             ),

@@ -29,7 +29,7 @@ from benchmarks.spark_queue import MESSAGES, measure
 from holdfast.pipeline.build.build import Build
 from holdfast.pipeline.jobs.reconcile import reconcile
 from holdfast.pipeline.lake.lake import Lake
-from holdfast.pipeline.spark.session import Where, open_session
+from holdfast.pipeline.spark.session import SparkTarget, open_session
 from holdfast.pipeline.spark.stages import Stages
 
 EVENTS = 1_000_000
@@ -46,12 +46,12 @@ def main(arguments: list[str]) -> None:
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--master")
     where.add_argument("--cluster", action="store_true")
-    said = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as directory, session(said, Path(directory)) as spark:
+    args = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as directory, session(args, Path(directory)) as spark:
         master = spark.conf.get("spark.master")
         print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, Spark {spark.version} on {master}")
         warm = False
-        for events in said.events:
+        for events in args.events:
             run(spark, Path(directory) / str(events), events, warm)
             warm = True
         print()
@@ -59,14 +59,14 @@ def main(arguments: list[str]) -> None:
 
 
 @contextmanager
-def session(said: argparse.Namespace, directory: Path) -> Iterator[SparkSession]:
+def session(args: argparse.Namespace, directory: Path) -> Iterator[SparkSession]:
     """Embedded, at a master, or on a cluster that is started for it."""
-    if not said.cluster:
-        yield open_session(Where(master=said.master))
+    if not args.cluster:
+        yield open_session(SparkTarget(master=args.master))
         return
     cluster_of = importlib.import_module("tests.pipeline.cluster").Cluster  # the tests' own
     with cluster_of(directory / "cluster") as cluster:
-        spark = open_session(Where(master=cluster.master, settings=cluster.settings))
+        spark = open_session(SparkTarget(master=cluster.master, settings=cluster.settings))
         yield spark
         spark.stop()
 

@@ -38,14 +38,14 @@ def measure(spark: SparkSession, messages: int) -> None:
             rows = spark.range(0, messages, 1, 4).selectExpr(
                 f"rpad(CAST(id AS string), {PAYLOAD_BYTES}, 'x') AS payload", "CAST(id % 1000 AS string) AS key"
             )
-            said(f"write, {kind}", messages, broker, lambda: write(rows, url, f"q{number}"))  # noqa: B023
-            said(f"stream read, {kind}", messages, broker, lambda: stream(spark, url, f"q{number}"))  # noqa: B023
+            measure_step(f"write, {kind}", messages, broker, lambda: write(rows, url, f"q{number}"))  # noqa: B023
+            measure_step(f"stream read, {kind}", messages, broker, lambda: stream(spark, url, f"q{number}"))  # noqa: B023
             left = sum(1 for _ in client.browse(f"q{number}", limit=1))
             if left:
                 sys.exit("the stream has not committed all that it read")
 
 
-def said(what: str, messages: int, broker: psutil.Process, work: Callable[[], None]) -> None:
+def measure_step(what: str, messages: int, broker: psutil.Process, work: Callable[[], None]) -> None:
     before, began = broker.cpu_times(), time.perf_counter()
     work()
     seconds, after = time.perf_counter() - began, broker.cpu_times()

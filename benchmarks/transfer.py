@@ -49,11 +49,11 @@ class Client:
         self.next = int(answer.headers.get("Holdfast-Next", 0))
         return content
 
-    def send(self, method: str, path: str, wish: object, accept: str = "") -> bytes:
-        return self.call(method, path, json.dumps(wish).encode(), accept)
+    def send(self, method: str, path: str, request: object, accept: str = "") -> bytes:
+        return self.call(method, path, json.dumps(request).encode(), accept)
 
 
-class Watch:
+class LatencyProbe:
     """Somebody else, who asks for something small all the time."""
 
     def __init__(self, port: int) -> None:
@@ -76,8 +76,8 @@ class Watch:
 
 
 @contextmanager
-def said(what: str, served: Served, watched: bool) -> Iterator[None]:
-    watch = Watch(served.http) if watched else None
+def measure_step(what: str, served: Served, watched: bool) -> Iterator[None]:
+    watch = LatencyProbe(served.http) if watched else None
     before = busy(served)
     began = time.perf_counter()
     yield
@@ -107,8 +107,8 @@ def read(client: Client, columns: list[str]) -> dict[int, int]:
     for partition in range(PARTITIONS):
         at = 1
         while True:
-            wish = {"partition": partition, "first": at, "limit": REQUEST, "columns": columns}
-            client.send("POST", f"/api/v1/queues/{QUEUE}/groups/spark/read", wish, ARROW)
+            request = {"partition": partition, "first": at, "limit": REQUEST, "columns": columns}
+            client.send("POST", f"/api/v1/queues/{QUEUE}/groups/spark/read", request, ARROW)
             if client.next == at:
                 break
             at = client.next
@@ -119,19 +119,19 @@ def read(client: Client, columns: list[str]) -> dict[int, int]:
 def measure(served: Served, watched: bool) -> None:
     client = Client(served.http)
     client.send("POST", "/api/v1/queues", {"name": QUEUE, "config": {"partitions": PARTITIONS, "max_depth": 0}})
-    wish = {"kind": "cursor", "start": "earliest"}
-    client.send("PUT", f"/api/v1/queues/{QUEUE}/groups/spark", wish)
+    request = {"kind": "cursor", "start": "earliest"}
+    client.send("PUT", f"/api/v1/queues/{QUEUE}/groups/spark", request)
     chunks = [chunk(first) for first in range(0, MESSAGES, REQUEST)]
-    with said("stage", served, watched):
+    with measure_step("stage", served, watched):
         for number, body in enumerate(chunks):
             client.call("POST", f"/api/v1/transactions/t/stage?queue={QUEUE}&chunk={number}", body, kind=ARROW)
-    with said("publish", served, watched):
+    with measure_step("publish", served, watched):
         client.send("POST", "/api/v1/transactions/t/publish", {})
-    with said("read, all columns", served, watched):
+    with measure_step("read, all columns", served, watched):
         lasts = read(client, [])
-    with said("read, key and payload", served, watched):
+    with measure_step("read, key and payload", served, watched):
         read(client, ["key", "payload"])
-    with said("commit", served, watched):
+    with measure_step("commit", served, watched):
         positions = [{"partition": partition, "sequence": last} for partition, last in lasts.items()]
         found = client.send("POST", f"/api/v1/queues/{QUEUE}/groups/spark/commit", {"positions": positions})
     assert json.loads(found)["messages"] == MESSAGES

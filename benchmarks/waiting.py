@@ -27,17 +27,17 @@ READY_SECONDS = 60.0
 WAITING = ("holdfast_lease_waiting ", "holdfast_http_streams ")  # series whose sum is who waits
 
 
-class Crowd:
-    """Clients that wait, settle what they get, and wait again. `heard` counts deliveries by their text."""
+class WaitingClients:
+    """Clients that wait, settle what they get, and wait again. `received` counts deliveries by their text."""
 
     def __init__(self, port: int) -> None:
-        self.heard: Counter[str] = Counter()
+        self.received: Counter[str] = Counter()
         self._port = port
         self._tasks: list[asyncio.Task[None]] = []
         self._writers: list[asyncio.StreamWriter] = []
         self._awaited: dict[str, asyncio.Future[float]] = {}
 
-    async def __aenter__(self) -> Crowd:
+    async def __aenter__(self) -> WaitingClients:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         if soft < hard:  # each who waits is a file, and the usual soft limit is 1,024
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -82,8 +82,8 @@ class Crowd:
         self._writer.write(request("POST", path, json.dumps(body).encode()))
         return await answer(self._reader)
 
-    def _hear(self, text: str) -> None:
-        self.heard[text] += 1
+    def _record(self, text: str) -> None:
+        self.received[text] += 1
         waited = self._awaited.pop(text, None)
         if waited is not None:
             waited.set_result(time.perf_counter())
@@ -94,7 +94,7 @@ class Crowd:
         while True:
             writer.write(lease)
             for delivery in json.loads(await answer(reader))["deliveries"]:
-                self._hear(delivery["text"])
+                self._record(delivery["text"])
                 writer.write(settlement(queue, delivery))
                 await answer(reader)
 
@@ -108,7 +108,7 @@ class Crowd:
                 continue  # the length of a chunk, or its end
             delivery = json.loads(line).get("delivery")
             if delivery is not None:
-                self._hear(delivery["text"])
+                self._record(delivery["text"])
                 settling[1].write(settlement(queue, delivery))
                 await answer(settling[0])
 
@@ -126,40 +126,40 @@ def stream_queues() -> list[str]:
     return [f"streamed-{number}" for number in range(STREAM_QUEUES)]
 
 
-async def all_wait(crowd: Crowd) -> None:
+async def all_wait(clients: WaitingClients) -> None:
     """Until everybody waits (again)."""
     end = time.monotonic() + READY_SECONDS
-    while await crowd.waiting() < POLLS + STREAMS:
+    while await clients.waiting() < POLLS + STREAMS:
         if time.monotonic() > end:
-            raise TimeoutError(f"{await crowd.waiting()} of {POLLS + STREAMS} wait after {READY_SECONDS} s")
+            raise TimeoutError(f"{await clients.waiting()} of {POLLS + STREAMS} wait after {READY_SECONDS} s")
         await asyncio.sleep(0.1)
 
 
-async def one_by_one(crowd: Crowd, queues: list[str], messages: int) -> list[float]:
+async def one_by_one(clients: WaitingClients, queues: list[str], messages: int) -> list[float]:
     """Seconds until each message is heard, sorted."""
-    return sorted([await crowd.enqueue(queues[n % len(queues)], [f"{queues[0]}/{n}"]) for n in range(messages)])
+    return sorted([await clients.enqueue(queues[n % len(queues)], [f"{queues[0]}/{n}"]) for n in range(messages)])
 
 
-async def at_once(crowd: Crowd) -> float:
+async def all_together(clients: WaitingClients) -> float:
     """Seconds until all polls are answered: a message for each, in a request for each queue."""
     share = POLLS // POLL_QUEUES
     started = time.perf_counter()
     for queue in poll_queues():
-        await crowd.enqueue(queue, [f"at-once/{queue}/{number}" for number in range(share)])
+        await clients.enqueue(queue, [f"at-once/{queue}/{number}" for number in range(share)])
     return time.perf_counter() - started
 
 
 async def measure(port: int, pid: int) -> None:
-    async with Crowd(port) as crowd:
-        await all_wait(crowd)
+    async with WaitingClients(port) as clients:
+        await all_wait(clients)
         resident = psutil.Process(pid).memory_info().rss / 2**20
         print(f"{POLLS:,} long polls and {STREAMS} streams wait: {resident:.0f} MiB resident")
         for name, queues in (("long poll", poll_queues()), ("stream", stream_queues())):
-            times = [1000 * seconds for seconds in await one_by_one(crowd, queues, MESSAGES)]
+            times = [1000 * seconds for seconds in await one_by_one(clients, queues, MESSAGES)]
             p99 = times[int(len(times) * 0.99)]
             print(f"{name:10} answered after {times[len(times) // 2]:5.1f} ms, p99 {p99:5.1f}, worst {times[-1]:5.1f}")
-        await all_wait(crowd)
-        print(f"all {POLLS:,} polls answered after {1000 * await at_once(crowd):5.0f} ms")
+        await all_wait(clients)
+        print(f"all {POLLS:,} polls answered after {1000 * await all_together(clients):5.0f} ms")
 
 
 def main() -> None:

@@ -98,7 +98,7 @@ def _default(field: msgspec.structs.FieldInfo) -> object:
     return field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
 
 
-def _shown(value: object) -> str:
+def _default_text(value: object) -> str:
     return value.__name__ if isinstance(value, type) else repr(value)
 
 
@@ -114,7 +114,7 @@ def _signature(name: str, thing: object) -> list[str]:
             parts.append("*")
         named = named or each.kind in {each.KEYWORD_ONLY, each.VAR_POSITIONAL}
         star = "*" if each.kind is each.VAR_POSITIONAL else ""
-        default = "" if each.default is each.empty else f" = {_shown(each.default)}"
+        default = "" if each.default is each.empty else f" = {_default_text(each.default)}"
         parts.append(f"{star}{each.name}: {each.annotation}{default}")
     prefix = "async " if inspect.iscoroutinefunction(thing) or inspect.isasyncgenfunction(thing) else ""
     gives = "" if isinstance(thing, type) else f" -> {signature.return_annotation}"

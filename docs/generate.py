@@ -137,8 +137,8 @@ def render(page: str) -> str:
     """A page as it should be, with the note that keeps people from editing it by hand."""
     make = PAGES[page]
     source = f"{make.__name__} in docs/{Path(inspect.getfile(make)).name}"
-    note = f"<!-- Made from the code by `make docs` ({source}). Change it there. -->\n\n"
-    return note + make()
+    header = f"<!-- Made from the code by `make docs` ({source}). Change it there. -->\n\n"
+    return header + make()
 
 
 def stale() -> list[str]:

@@ -25,8 +25,8 @@ RIGHTS = {
     Right.ADMIN: "`admin` on the queue",
     Right.ANY: "any right on the queue",
     Right.NODE: "`admin:#`",
-    Right.KNOWN: "a credential, where credentials are configured",
-    Right.NOBODY: "nothing",
+    Right.AUTHENTICATED: "a credential, where credentials are configured",
+    Right.ANONYMOUS: "nothing",
 }
 
 INTRO = """\
@@ -81,10 +81,10 @@ def _endpoint(endpoint: Endpoint) -> list[str]:
         lines += [f"| `{name}` | {kind} | {text} |" for name, kind, text in rows] + [""]
     facts = [f"Needs {RIGHTS[endpoint.right]}."]
     if endpoint.body is not None:
-        also = "".join(f", or `{kind}`" for kind in endpoint.takes)
+        also = "".join(f", or `{kind}`" for kind in endpoint.request_types)
         facts.append(f"Takes {_link(endpoint.body)}{also}.")
     gives = [_link(endpoint.gives)] if endpoint.gives is not None else []
-    gives += [f"`{kind}`" for kind in endpoint.gives_also]
+    gives += [f"`{kind}`" for kind in endpoint.response_types]
     facts.append(f"Gives {endpoint.status}" + (f": {' as '.join(gives[:1])}" if gives else "") + _rest(gives) + ".")
     codes = ", ".join(f"`{error.code}` ({error.http})" for error in errors_of(endpoint))
     return [*lines, " ".join(facts), "", f"Errors: {codes}.", ""]

@@ -20,31 +20,31 @@ JOBS = ("default", "jobs")  # namespace, queue
 
 
 async def main(directory: Path) -> list[str]:
-    said: list[str] = []
+    lines: list[str] = []
     store = open_store("rocks", directory / "store")
     node = Node(Config(node=NodeSettings(data_dir=directory)), store)
     await node.start()
     await node.create_queue(JOBS, {"retry": {"max_retries": 1, "initial_backoff": "50ms"}})
 
     # Answered when it is on disk. Jobs of one key are worked on one after another, in order.
-    receipt = await node.enqueue(JOBS, [Draft(b"resize 4711.png", extra=Extra(key="user-7"))])
-    said.append(f"stored as {receipt.durability}")
+    stored = await node.enqueue(JOBS, [Draft(b"resize 4711.png", extra=Extra(key="user-7"))])
+    lines.append(f"stored as {stored.durability}")
 
     for _ in range(2):
         # Waits for a job, also for one that becomes due; nothing polls.
         (job,) = await node.lease(JOBS, "workers", wait=5_000_000, consumer="worker-1")
-        said.append(f"attempt {job.attempt}: {job.message.payload.decode()}")
+        lines.append(f"attempt {job.attempt}: {job.message.payload.decode()}")
         failed = Settlement(job.message.id, job.token, Verb.NACK, error="out of memory")
         await node.settle(JOBS, "workers", [failed])
 
     (letter,) = await node.lease(("default", "dlq/jobs"), "operators")
     origin = letter.message.extra.origin
     assert origin is not None
-    said.append(f"dead after {origin.attempts} attempts: {origin.reason}, {origin.error}")
+    lines.append(f"dead after {origin.attempts} attempts: {origin.reason}, {origin.error}")
 
     await node.stop()
     store.close()
-    return said
+    return lines
 
 
 if __name__ == "__main__":

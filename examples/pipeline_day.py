@@ -36,9 +36,9 @@ from holdfast.pipeline.jobs.redrive import plan, redrive
 from holdfast.pipeline.jobs.report import report
 from holdfast.pipeline.jobs.report_page import page
 from holdfast.pipeline.jobs.triage import Cluster, triage
-from holdfast.pipeline.lake.job_runs import Run
+from holdfast.pipeline.lake.job_runs import JobRun
 from holdfast.pipeline.lake.lake import Lake
-from holdfast.pipeline.spark.session import Where, open_session
+from holdfast.pipeline.spark.session import SparkTarget, open_session
 from holdfast.pipeline.spark.stages import Stages
 from holdfast.store import open_store
 from holdfast.store.contract import Store
@@ -127,9 +127,9 @@ def serving(data: Path) -> Iterator[str]:
         server.communicate()
 
 
-def bring_back(client: SyncClient, lake: Lake, spark: SparkSession, worst: Cluster) -> Run:
+def bring_back(client: SyncClient, lake: Lake, spark: SparkSession, worst: Cluster) -> JobRun:
     """Redrive one kind of death, with the payload repaired, and work on what came back."""
-    run = Run(
+    run = JobRun(
         id="repair-1",
         job="redrive",
         began_at=datetime.now(UTC),
@@ -164,19 +164,19 @@ def main(directory: Path) -> None:
     data = directory / "data"
     print(f"a day: {simulate(data):,} events")
 
-    spark, lake = open_session(Where(quick=True)), Lake(data / "lake")
+    spark, lake = open_session(SparkTarget(quick=True)), Lake(data / "lake")
     with lake.lock():
         built = Build(lake, spark, Stages()).run()
     print(f"built: {built.rows['messages']:,} messages, {built.rows['dead_letters']:,} dead letters")
 
-    minutes, messages, letters = (lake.read(spark, name) for name in ("queue_minutes", "messages", "dead_letters"))
-    figures = report(minutes, messages, letters, Stages())
-    (directory / "report.html").write_text(page(figures, datetime.now(UTC)))
-    for queue in figures.queues:
-        for group in figures.groups_of(queue):
+    minutes, messages, dead_letters = (lake.read(spark, name) for name in ("queue_minutes", "messages", "dead_letters"))
+    day_report = report(minutes, messages, dead_letters, Stages())
+    (directory / "report.html").write_text(page(day_report, datetime.now(UTC)))
+    for queue in day_report.queues:
+        for group in day_report.groups_of(queue):
             print(f"{queue.queue}: {queue.counts['enqueued']:,} enqueued, {group.counts['acked']:,} acked")
 
-    worst = triage(letters)[0]
+    worst = triage(dead_letters)[0]
     print(f"worst: {worst.deaths} deaths in {worst.source_queue}, {worst.error_pattern!r}")
     life = history(lake, spark, Stages(), worst.examples[0])
     print("one of them:", " → ".join(f"{one.event} ({one.queue})" for one in life.timeline))

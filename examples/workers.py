@@ -30,14 +30,14 @@ def make_thumbnail(image: bytes, message: SyncMessage) -> None:
     print(f"thumbnail of {message.key} from {len(image)} bytes")
 
 
-async def told(message: Message, proceed: Proceed) -> object:
+async def logged(message: Message, proceed: Proceed) -> object:
     """Stands around every call."""
     result = await proceed()
     print(f"done with {message.queue}")
     return result
 
 
-app = Workers(send_email, make_thumbnail, middleware=[told])
+app = Workers(send_email, make_thumbnail, middleware=[logged])
 
 if __name__ == "__main__":
     raise SystemExit(app.run())

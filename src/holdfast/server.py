@@ -27,7 +27,7 @@ from starlette.routing import BaseRoute, WebSocketRoute
 from holdfast import __version__, logs
 from holdfast.auth import exposure, tls
 from holdfast.auth.gate import Gate
-from holdfast.broker.export.pandas_free import leave_pandas_out
+from holdfast.broker.export.pandas_free import block_pandas_import
 from holdfast.broker.node import Node, wall_clock
 from holdfast.config import Config
 from holdfast.errors import StoreReadOnly
@@ -56,22 +56,22 @@ together stay inside the 30 s that Kubernetes waits by default."""
 def run(config: Config) -> int:
     """Run a node until it is told to stop. Errors at the start are raised, for the caller to show."""
     logs.configure(config.log)
-    _allow_files()
-    _keep_memory()
+    _raise_file_limit()
+    _tune_malloc()
     tls.server_context(config.tls)  # what is wrong is said before anything is made or opened
     exposure.check_fronts(config)
     gate = Gate(config, wall_clock)
-    leave_pandas_out()
+    block_pandas_import()
     store = _open(config)
     with (
-        _LastResort(config.node.shutdown_timeout / SECOND + CLOSE_SECONDS) as last_resort,
+        _StopWatchdog(config.node.shutdown_timeout / SECOND + CLOSE_SECONDS) as watchdog,
         closing(store),
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
-        return runner.run(_serve(config, store, gate, last_resort))
+        return runner.run(_serve(config, store, gate, watchdog))
 
 
-class _LastResort:
+class _StopWatchdog:
     """Ends the process when a stop takes longer than it may, whatever hangs: the loop, a thread, a disk at the store's
     close. It needs none of them."""
 
@@ -80,7 +80,7 @@ class _LastResort:
         self._timer.name = "holdfast-last-resort"
         self._timer.daemon = True
 
-    def __enter__(self) -> _LastResort:
+    def __enter__(self) -> _StopWatchdog:
         return self
 
     def arm(self) -> None:
@@ -96,7 +96,7 @@ class _LastResort:
         os._exit(EXIT_FAILED)
 
 
-def _allow_files() -> None:
+def _raise_file_limit() -> None:
     """As many as the system lets us have: each client is one, and the usual soft limit of 1,024 is for programs that
     use select(2)."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -104,7 +104,7 @@ def _allow_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _keep_memory() -> None:
+def _tune_malloc() -> None:
     """Use memory again that large requests have used. glibc gives everything from 128 KiB on back at once, and every
     page of the next one has to be made and cleared by the system: three quarters of what it takes to receive 2.7 MB.
     Who sets glibc's own variables knows better."""
@@ -114,7 +114,7 @@ def _keep_memory() -> None:
         mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
 
 
-def _collect_seldom() -> None:
+def _tune_gc() -> None:
     """What has been made up to here stays, and a batch makes thousands of objects that go by themselves: to look
     through all of them for cycles, as often as Python does by itself, is a fifth of what an enqueue costs."""
     gc.collect()
@@ -143,9 +143,9 @@ def _make_directory(path: Path) -> Path:
     return path
 
 
-async def _serve(config: Config, store: Store, gate: Gate, last_resort: _LastResort) -> int:
+async def _serve(config: Config, store: Store, gate: Gate, watchdog: _StopWatchdog) -> int:
     stop = asyncio.Event()
-    _install_signals(stop, last_resort)
+    _install_signals(stop, watchdog)
     node = Node(config, store)
     await node.start()
     fronts = _fronts(config, node, gate)
@@ -155,7 +155,7 @@ async def _serve(config: Config, store: Store, gate: Gate, last_resort: _LastRes
     except BaseException:
         await _stop(fronts, node)
         raise
-    _collect_seldom()
+    _tune_gc()
     log.info(
         "holdfast is running",
         version=__version__,
@@ -167,7 +167,7 @@ async def _serve(config: Config, store: Store, gate: Gate, last_resort: _LastRes
     assert node.broken is not None
     node.broken.add_done_callback(lambda _: stop.set())
     await stop.wait()
-    last_resort.arm()
+    watchdog.arm()
     if node.broken.done():
         log.error("the node cannot go on", code=node.broken.result().code, error=str(node.broken.result()))
         return EXIT_FAILED
@@ -213,13 +213,13 @@ async def _stop(fronts: list[Front], node: Node) -> None:
     await node.stop()
 
 
-def _install_signals(stop: asyncio.Event, last_resort: _LastResort) -> None:
+def _install_signals(stop: asyncio.Event, watchdog: _StopWatchdog) -> None:
     def on_signal(number: signal.Signals) -> None:
         if stop.is_set():
             log.warning("second signal, ending at once", signal=number.name)
             os._exit(EXIT_SIGNAL + number)
         log.info("stopping; a second signal ends at once", signal=number.name)
-        last_resort.arm()  # also if what hangs is the start
+        watchdog.arm()  # also if what hangs is the start
         stop.set()
 
     loop = asyncio.get_running_loop()

@@ -17,7 +17,7 @@ _Args = ParamSpec("_Args")
 _Result = TypeVar("_Result")
 
 
-def begin(
+def start_thread(
     name: str, function: Callable[_Args, _Result], *args: _Args.args, **keywords: _Args.kwargs
 ) -> Future[_Result]:
     """Start a thread of this name. What it does is done to its end, whoever waits for it."""
@@ -36,6 +36,8 @@ def begin(
     return future
 
 
-async def aside(name: str, function: Callable[_Args, _Result], *args: _Args.args, **keywords: _Args.kwargs) -> _Result:
+async def run_in_thread(
+    name: str, function: Callable[_Args, _Result], *args: _Args.args, **keywords: _Args.kwargs
+) -> _Result:
     """Wait for what a thread of this name does."""
-    return await asyncio.wrap_future(begin(name, function, *args, **keywords))
+    return await asyncio.wrap_future(start_thread(name, function, *args, **keywords))

@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from pyspark_holdfast.filters import Condition, condition_of, narrowed
 from pyspark_holdfast.options import Options, Place
-from pyspark_holdfast.ranges import Range, Work, share_out
+from pyspark_holdfast.ranges import Range, RangeTask, assign_ranges
 from pyspark_holdfast.schema import shaped
 from pyspark_holdfast.wire import READ_ROWS, Refused
 
@@ -38,16 +38,16 @@ class BatchReader(DataSourceReader):
         options.check_namespace()
         try:
             if options.view == "dead_letters":
-                self._look_for_the_dead()
+                self._use_dead_queue()
             ranges = self._ranges()
         except Refused as refusal:
             if refusal.code == "queue_not_found" and options.view == "dead_letters" and self._queue != options.queue:
                 return []  # nothing has died yet
             raise
-        works = share_out(narrowed(ranges, self._conditions), options.min_partitions)
-        return [Task(work.ranges, self._queue, self._conditions) for work in works]
+        works = assign_ranges(narrowed(ranges, self._conditions), options.min_partitions)
+        return [BatchTask(work.ranges, self._queue, self._conditions) for work in works]
 
-    def _look_for_the_dead(self) -> None:
+    def _use_dead_queue(self) -> None:
         """The dead queue of the queue; others may use the same one. A dead queue stands for itself."""
         if self._queue.startswith(DEAD_PREFIX):
             return
@@ -93,7 +93,7 @@ class BatchReader(DataSourceReader):
                 yield from shaped(self._options.view, table, self._names)
 
 
-class Task(Work):
+class BatchTask(RangeTask):
     """What one task reads, of which queue, and what the server is to leave out."""
 
     def __init__(self, ranges: list[Range], queue: str, conditions: list[Condition]) -> None:

@@ -51,13 +51,13 @@ class Options:
     """See the module. Knows a server, but opens no connection before it is used."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
-        said = {name.lower(): value for name, value in given.items()}
-        for name in sorted(set(said) - set(_NAMES) - _SPARKS_OWN):
+        given_options = {name.lower(): value for name, value in given.items()}
+        for name in sorted(set(given_options) - set(_NAMES) - _SPARKS_OWN):
             close = difflib.get_close_matches(name, _NAMES, 1)
             meant = f"; did you mean {_NAMES[close[0]]}?" if close else ""
             raise ValueError(f"holdfast: unknown option {name!r}{meant} Known are {', '.join(OPTIONS)}")
-        chosen = {name: said.get(name.lower(), default) for name, default in OPTIONS.items()}
-        self.queue = chosen["queue"] or said.get("path", "")
+        chosen = {name: given_options.get(name.lower(), default) for name, default in OPTIONS.items()}
+        self.queue = chosen["queue"] or given_options.get("path", "")
         self.group = chosen["group"]
         self.view = _one_of("view", chosen["view"], VIEWS)
         self.starting = _place("startingOffsets", chosen["startingOffsets"])

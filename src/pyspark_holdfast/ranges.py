@@ -24,20 +24,20 @@ class Range:
 
 
 @dataclass
-class Work(InputPartition):
+class RangeTask(InputPartition):
     """What one task reads, in this order."""
 
     ranges: list[Range]
 
 
-def share_out(ranges: Iterable[Range], at_least: int) -> list[Work]:
+def assign_ranges(ranges: Iterable[Range], at_least: int) -> list[RangeTask]:
     """A task for each partition; fewer, if they have little to read, unless `at_least` so many are wanted."""
     full = [one for one in ranges if len(one)]
     total = sum(map(len, full))
     if at_least > 0:
-        return [Work([piece]) for piece in split(full, at_least)]
+        return [RangeTask([part]) for part in split(full, at_least)]
     count = min(len(full), -(-total // TASK_ROWS))
-    works = [Work([]) for _ in range(count)]
+    works = [RangeTask([]) for _ in range(count)]
     sizes = [0] * count
     for one in sorted(full, key=len, reverse=True):
         least = sizes.index(min(sizes))

@@ -23,7 +23,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from pyspark_holdfast.options import Options
-from pyspark_holdfast.ranges import Range, Work, share_out
+from pyspark_holdfast.ranges import Range, RangeTask, assign_ranges
 from pyspark_holdfast.schema import shaped
 from pyspark_holdfast.wire import READ_ROWS, Refused
 
@@ -140,7 +140,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """How far from `first` a share of bytes goes, and how much of it is used."""
         at, used = first, 0
         while at < until and (used < share or at == first):
-            wish = {
+            request = {
                 "partition": partition,
                 "first": at,
                 "until": until,
@@ -148,7 +148,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "max_bytes": max(share - used, 1),
                 "columns": ["sequence", "size_bytes"],
             }
-            table, facts = self._read(wish)
+            table, facts = self._read(request)
             sizes = table["size_bytes"].to_pylist()
             if at != first and sizes and used + sizes[0] > share:
                 break  # the server gives one message at least, also one that is too much
@@ -176,41 +176,41 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
-    def partitions(self, start: Offset, end: Offset) -> Sequence[Work]:
+    def partitions(self, start: Offset, end: Offset) -> Sequence[RangeTask]:
         ranges = [Range(int(name), start.get(name, 1), until) for name, until in end.items()]
-        return share_out(sorted(ranges, key=lambda one: one.partition), self._options.min_partitions)
+        return assign_ranges(sorted(ranges, key=lambda one: one.partition), self._options.min_partitions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         for one in getattr(partition, "ranges", ()):
             at = one.first
             while at < one.until:
-                wish = {
+                request = {
                     "partition": one.partition,
                     "first": at,
                     "until": one.until,
                     "limit": READ_ROWS,
                     "columns": self._names,
                 }
-                table, facts = self._read(wish)
+                table, facts = self._read(request)
                 yield from shaped("messages", table, self._names)
                 at = max(facts["next"], at + 1)
 
-    def _read(self, wish: dict[str, Any]) -> tuple[pa.Table, dict[str, int]]:
+    def _read(self, request: dict[str, Any]) -> tuple[pa.Table, dict[str, int]]:
         """A range of the group. What it does not keep any more is passed over, if the user can do without."""
         options = self._options
         try:
-            return options.server.read(options.queue, options.group, wish)
+            return options.server.read(options.queue, options.group, request)
         except Refused as refusal:
             if refusal.code != "cursor_out_of_range":
                 raise
-            first = self._ends()[str(wish["partition"])]["first"]
-            if first <= wish["first"]:
+            first = self._ends()[str(request["partition"])]["first"]
+            if first <= request["first"]:
                 raise
             if options.fail_on_loss:
-                raise RuntimeError(self._loss(wish["partition"], wish["first"], first - 1)) from None
-        if first >= wish["until"]:
-            return pa.table({name: [] for name in wish["columns"]}), {"next": wish["until"]}
-        return self._read({**wish, "first": first})
+                raise RuntimeError(self._loss(request["partition"], request["first"], first - 1)) from None
+        if first >= request["until"]:
+            return pa.table({name: [] for name in request["columns"]}), {"next": request["until"]}
+        return self._read({**request, "first": first})
 
 
 def advance(start: Offset, reach: Offset, room: int) -> Offset:

@@ -89,10 +89,10 @@ class Server:
         where: Sequence[tuple[str, str, Any]],
     ) -> tuple[pa.Table, int]:
         """What waits in a range of sequences, and where to go on (0: there are no more); nothing is leased."""
-        wish = {"view": view, "first": first, "until": until, "limit": limit, "columns": ",".join(columns)}
+        request = {"view": view, "first": first, "until": until, "limit": limit, "columns": ",".join(columns)}
         if where:
-            wish["where"] = json.dumps(where)
-        path = f"{_queue(queue)}/partitions/{partition}/messages?{urllib.parse.urlencode(wish)}"
+            request["where"] = json.dumps(where)
+        path = f"{_queue(queue)}/partitions/{partition}/messages?{urllib.parse.urlencode(request)}"
         body, headers = self._call("GET", path, accept=ARROW)
         return pa.ipc.open_stream(body).read_all(), int(headers["holdfast-next"])
 
@@ -112,15 +112,15 @@ class Server:
         found = self._json("GET", f"{_group(queue, group)}/ends")
         return {end["partition"]: end for end in found["partitions"]}
 
-    def read(self, queue: str, group: str, wish: Mapping[str, Any]) -> tuple[pa.Table, dict[str, int]]:
+    def read(self, queue: str, group: str, request: Mapping[str, Any]) -> tuple[pa.Table, dict[str, int]]:
         """A range of a cursor group, and where to go on."""
-        body, headers = self._call("POST", f"{_group(queue, group)}/read", json.dumps(wish).encode(), accept=ARROW)
+        body, headers = self._call("POST", f"{_group(queue, group)}/read", json.dumps(request).encode(), accept=ARROW)
         return pa.ipc.open_stream(body).read_all(), {"next": int(headers["holdfast-next"])}
 
     def commit(self, queue: str, group: str, positions: Mapping[int, int]) -> None:
         """A cursor group needs nothing up to and including these sequences."""
-        wish = [{"partition": partition, "sequence": sequence} for partition, sequence in sorted(positions.items())]
-        self._json("POST", f"{_group(queue, group)}/commit", {"positions": wish})
+        request = [{"partition": partition, "sequence": sequence} for partition, sequence in sorted(positions.items())]
+        self._json("POST", f"{_group(queue, group)}/commit", {"positions": request})
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
@@ -154,8 +154,8 @@ class Server:
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
-    def _json(self, method: str, path: str, wish: object = None, timeout: float = TIMEOUT_SECONDS) -> Any:
-        body = json.dumps(wish).encode() if wish is not None else None
+    def _json(self, method: str, path: str, request: object = None, timeout: float = TIMEOUT_SECONDS) -> Any:
+        body = json.dumps(request).encode() if request is not None else None
         return json.loads(self._call(method, path, body, timeout=timeout)[0] or b"null")
 
     def _call(

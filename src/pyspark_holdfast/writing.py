@@ -146,7 +146,7 @@ def _requests(batches: Iterator[pa.RecordBatch], options: Options) -> Iterator[t
     rows = min(options.batch_rows, max(options.rate, 1)) if options.rate else options.batch_rows
     for batch in batches:
         for queue, table in _by_queue(pa.Table.from_batches([batch]), options.queue):
-            for start, end in _pieces(table, rows):
+            for start, end in _row_slices(table, rows):
                 yield queue, table.slice(start, end - start)
 
 
@@ -167,7 +167,7 @@ def _by_queue(table: pa.Table, queue: str) -> Iterator[tuple[str, pa.Table]]:
         at = run
 
 
-def _pieces(table: pa.Table, rows_max: int) -> Iterator[tuple[int, int]]:
+def _row_slices(table: pa.Table, rows_max: int) -> Iterator[tuple[int, int]]:
     """From where to where a request goes."""
     if table.num_rows <= rows_max and table.nbytes <= REQUEST_BYTES:
         if table.num_rows:

@@ -99,19 +99,19 @@ def test_no_action_implies_another() -> None:
         who = principal(f"{action}:#")
         assert [other for other in Action if who.may(other, "orders")] == [action]
         assert [other for other in Action if who.may_filter(other, "#")] == [action]
-        assert who.sees("orders")
-    assert not principal("produce:orders").sees("bills")
+        assert who.can_see("orders")
+    assert not principal("produce:orders").can_see("bills")
 
 
 def test_a_demand_names_what_is_missing() -> None:
     who = principal("produce:orders/#")
-    who.demand(Action.PRODUCE, "orders/new")
-    who.demand_filter(Action.PRODUCE, "orders/#")
+    who.require(Action.PRODUCE, "orders/new")
+    who.require_filter(Action.PRODUCE, "orders/#")
     with pytest.raises(Forbidden) as caught:
-        who.demand(Action.CONSUME, "orders/new")
+        who.require(Action.CONSUME, "orders/new")
     assert caught.value.details == {"action": "consume", "resource": "orders/new"}
     with pytest.raises(Forbidden, match="such as produce:#"):
-        who.demand_filter(Action.PRODUCE, "#")
+        who.require_filter(Action.PRODUCE, "#")
 
 
 def test_answers_are_remembered_but_not_without_end() -> None:

@@ -80,6 +80,6 @@ async def texts(client: Client, queue: str, limit: int = 100, group: str = "defa
     return seen
 
 
-async def another_turn() -> None:
+async def yield_to_loop() -> None:
     """Let the broker go on, if it runs on this loop."""
     await asyncio.sleep(0)

@@ -8,17 +8,17 @@ from holdfast import wire
 from holdfast.client import Client
 from holdfast.errors import DeadQueueInvalid, HoldfastError, MessageNotFound, MessageNotWaiting, QueueInUse
 from holdfast.testing import Broker
-from tests.behaviour.conftest import another_turn, take, take_one, texts
+from tests.behaviour.conftest import take, take_one, texts, yield_to_loop
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-async def letters(client: Client, queue: str) -> list[wire.MessageView]:
+async def dead_letters(client: Client, queue: str) -> list[wire.MessageView]:
     return [letter async for letter in client.dead_letters(queue)]
 
 
 async def origin(client: Client, queue: str) -> wire.Origin:
-    (letter,) = await letters(client, queue)
+    (letter,) = await dead_letters(client, queue)
     assert letter.origin is not None
     return letter.origin
 
@@ -64,7 +64,7 @@ async def test_a_message_dies_for_each_group_by_itself(client: Client, queue: st
     sent = await client.send(queue, "x")
     for group in ("a", "b"):
         await (await take_one(client, queue, group)).reject(f"by {group}")
-    origins = [letter.origin for letter in await letters(client, queue)]
+    origins = [letter.origin for letter in await dead_letters(client, queue)]
     assert [(each.source_group, each.source_id) for each in origins if each] == [("a", sent.id), ("b", sent.id)]
 
 
@@ -74,7 +74,7 @@ async def test_without_a_dead_queue_it_is_dropped(client: Client, queue: str) ->
     await (await take_one(client, queue)).reject()
     assert (await client.queue(queue)).depth == 0
     with pytest.raises(HoldfastError) as caught:
-        await letters(client, queue)
+        await dead_letters(client, queue)
     assert caught.value.code == "no_dead_queue"
     stats = await client.stats(queue)
     assert stats.groups[0].dropped == {"rejected": 1}
@@ -98,14 +98,14 @@ async def test_a_dead_queue_named_by_hand(client: Client, queue: str) -> None:
 async def test_one_dead_letter_is_brought_back(client: Client, queue: str) -> None:
     sent = await client.send(queue, "x", key="k")
     await (await take_one(client, queue)).reject("no")
-    (letter,) = await letters(client, queue)
+    (letter,) = await dead_letters(client, queue)
     moved = await client.retry_dead(queue, letter.id)
     assert moved.queue == queue
     back = await take_one(client, queue)
     assert (back.id, back.attempt, back.key) == (moved.id, 1, "k")
     assert back.origin is not None
     assert back.origin.source_id == sent.id
-    assert await letters(client, queue) == []
+    assert await dead_letters(client, queue) == []
     with pytest.raises(MessageNotFound):
         await client.retry_dead(queue, letter.id)
 
@@ -117,17 +117,17 @@ async def test_dead_letters_are_brought_back_by_filter(client: Client, queue: st
     only_a = wire.DeadFilter(error="ABOUT A")
     counted = await client.redrive(queue, only_a, dry_run=True)
     assert (counted.state, counted.matched, counted.moved) == ("done", 2, 0)
-    assert len(await letters(client, queue)) == 3
+    assert len(await dead_letters(client, queue)) == 3
     job = await client.redrive(queue, only_a)
     seen = [(await take_one(client, queue)).text() for _ in range(2)]
     assert sorted(seen) == ["a1", "a2"]
     while (done := await client.redrive_progress(queue, job.id)).state == "running":
-        await another_turn()
+        await yield_to_loop()
     assert (done.id, done.moved) == (job.id, 2)
     assert {each.id for each in await client.redrives(queue)} == {job.id, counted.id}
     assert await client.purge_dead(queue, wire.DeadFilter(reason="expired")) == 0
     assert await client.purge_dead(queue) == 1
-    assert await letters(client, queue) == []
+    assert await dead_letters(client, queue) == []
 
 
 async def test_dead_letters_can_go_elsewhere(client: Client, queue: str) -> None:
@@ -144,7 +144,7 @@ async def test_a_redriven_message_that_dies_again_is_a_letter_again(client: Clie
     sent = await client.send(queue, "x")
     for _ in range(2):
         await (await take_one(client, queue)).reject("again")
-        (letter,) = await letters(client, queue)
+        (letter,) = await dead_letters(client, queue)
         await client.retry_dead(queue, letter.id)
     back = await take_one(client, queue)
     assert back.origin is not None
@@ -161,7 +161,7 @@ async def test_what_is_redriven_for_one_of_several_groups_is_edited_while_it_is_
     await client.send(queue, "x")
     await (await take_one(client, queue, "a")).reject()
     assert await texts(client, queue, group="b") == ["x"]
-    (letter,) = await letters(client, queue)
+    (letter,) = await dead_letters(client, queue)
     await client.edit(f"dlq/{queue}", letter.id, priority=3)
     moved = await client.retry_dead(queue, letter.id)
     with pytest.raises(MessageNotWaiting, match="settled in group 'b'"):
@@ -179,7 +179,7 @@ async def test_a_group_that_wants_all_that_is_stored_has_what_was_redriven_for_a
     await client.send(queue, "x")
     await (await take_one(client, queue, "a")).reject()
     assert await texts(client, queue, group="b") == ["x"]
-    await client.retry_dead(queue, (await letters(client, queue))[0].id)
+    await client.retry_dead(queue, (await dead_letters(client, queue))[0].id)
     await client.create_group(queue, "late")
     await client.create_group(queue, "all", start="earliest")
     seen = {group: await texts(client, queue, group=group) for group in ("a", "b", "late", "all")}

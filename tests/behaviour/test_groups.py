@@ -7,7 +7,7 @@ import pytest
 from holdfast.client import Client
 from holdfast.errors import CursorOutOfRange, GroupExists, GroupNotFound, WrongGroupKind
 from holdfast.testing import Broker
-from tests.behaviour.conftest import another_turn, take, take_one, texts
+from tests.behaviour.conftest import take, take_one, texts, yield_to_loop
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -114,6 +114,6 @@ async def test_a_cursor_that_lags_too_far_is_moved_on_and_told_so(client: Client
     await client.create_group(queue, "log", kind="cursor", max_lag_messages=2)
     await client.send_many(queue, [str(n) for n in range(5)])
     while len((found := await client.read(queue, "log")).messages) > 2:
-        await another_turn()  # it is moved on in the broker's next turn
+        await yield_to_loop()  # it is moved on in the broker's next turn
     assert [message.body() for message in found.messages] == [b"3", b"4"]
     assert found.lost_to - found.lost_from == 2  # three messages

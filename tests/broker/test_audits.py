@@ -15,7 +15,7 @@ from holdfast.core.commands import Draft, Leased, Settlement, Verb
 from holdfast.core.effects import Op
 from holdfast.core.records import Extra, Message
 from holdfast.engine import admin, audited_redrive
-from holdfast.engine.audited_redrive import Fate, LetterFate
+from holdfast.engine.audited_redrive import RedriveResult, RedriveStatus
 from holdfast.engine.engine import Engine
 from holdfast.errors import AuditNotFound, Forbidden, InvalidArgument, MessageTooLarge, QueueNotFound
 from holdfast.store import MemoryDisk, MemoryStore
@@ -26,7 +26,7 @@ DEAD = ("default", "dlq/tasks")
 NOW = 1_772_323_200_000_000
 
 
-async def bury(node: Node, count: int) -> list[int]:
+async def dead_letter(node: Node, count: int) -> list[int]:
     """Letters of messages that died, oldest first."""
     drafts = [Draft(b'{"n": %d}' % n, extra=Extra(properties=(("colour", "red"),))) for n in range(count)]
     await node.enqueue(TASKS, drafts)
@@ -47,16 +47,16 @@ async def waiting(node: Node, name: tuple[str, str] = TASKS) -> list[Message]:
         return []
 
 
-def fates(found: list[LetterFate]) -> list[str]:
+def statuses(found: list[RedriveResult]) -> list[str]:
     return [one.fate.value for one in found]
 
 
 async def test_a_letter_is_brought_back_once_and_says_by_which_redrive(node: Node) -> None:
-    letters = await bury(node, 3)
-    first = await node.audited_redrive(DEAD, "a-1", dict.fromkeys(letters[:2]), by="ops", note="why")
-    assert fates(first) == ["moved", "moved"]
-    again = await node.audited_redrive(DEAD, "a-1", dict.fromkeys([*letters, 17]), by="else", note="why")
-    assert fates(again) == ["repeated", "repeated", "moved", "gone"]
+    dead_letters = await dead_letter(node, 3)
+    first = await node.audited_redrive(DEAD, "a-1", dict.fromkeys(dead_letters[:2]), by="ops", note="why")
+    assert statuses(first) == ["moved", "moved"]
+    again = await node.audited_redrive(DEAD, "a-1", dict.fromkeys([*dead_letters, 17]), by="else", note="why")
+    assert statuses(again) == ["repeated", "repeated", "moved", "gone"]
     assert [one.message for one in again[:2]] == [one.message for one in first]
     audit = node.audit(DEAD, "a-1")
     assert (audit.moved, audit.undone, audit.by, audit.note) == (3, 0, "ops", "why")
@@ -70,7 +70,7 @@ async def test_a_letter_is_brought_back_once_and_says_by_which_redrive(node: Nod
 
 
 async def test_a_changed_payload_keeps_source_and_hash_and_is_undone_to_what_it_was(node: Node) -> None:
-    [letter] = await bury(node, 1)
+    [letter] = await dead_letter(node, 1)
     [source] = [one.extra.origin.source_id for one in await waiting(node, DEAD) if one.extra.origin]
     await node.audited_redrive(DEAD, "fix", {letter: b'{"n": 99}'})
     [message] = await waiting(node)
@@ -84,10 +84,10 @@ async def test_a_changed_payload_keeps_source_and_hash_and_is_undone_to_what_it_
     await node.audited_redrive(DEAD, "fix-2", {second.id: b'{"n": 100}'})
     [message] = await waiting(node)
     assert dict(message.extra.properties) == {"colour": "red", REDRIVE_PROPERTY: "fix-2", ORIGINAL_PROPERTY: original}
-    assert fates(await node.undo_redrive(DEAD, "fix-2", 0, 100)) == ["undone"]
-    [letter_again] = await waiting(node, DEAD)
-    assert letter_again.payload == b'{"n": 99}'
-    assert dict(letter_again.extra.properties) == {
+    assert statuses(await node.undo_redrive(DEAD, "fix-2", 0, 100)) == ["undone"]
+    [restore_dead_letter] = await waiting(node, DEAD)
+    assert restore_dead_letter.payload == b'{"n": 99}'
+    assert dict(restore_dead_letter.extra.properties) == {
         "colour": "red",
         ORIGINAL_PROPERTY: original,
         UNDONE_PROPERTY: str(second.id),
@@ -95,65 +95,69 @@ async def test_a_changed_payload_keeps_source_and_hash_and_is_undone_to_what_it_
 
 
 async def test_undo_takes_back_what_nobody_consumed_and_names_the_rest(node: Node, restart: Restart) -> None:
-    letters = await bury(node, 5)
+    dead_letters = await dead_letter(node, 5)
     before = {message.payload: message.extra.origin for message in await waiting(node, DEAD)}
-    await node.audited_redrive(DEAD, "a", dict.fromkeys(letters))
+    await node.audited_redrive(DEAD, "a", dict.fromkeys(dead_letters))
     await settle(node, Verb.ACK, 1)
     await settle(node, Verb.REJECT, 1)
     [leased] = await node.lease(TASKS, "g", 1)
     told = await node.redriven(DEAD, "a", 0, 100)
-    assert Counter(fates(told)) == {"gone": 1, "dead": 1, "leased": 1, "waiting": 2}
+    assert Counter(statuses(told)) == {"gone": 1, "dead": 1, "leased": 1, "waiting": 2}
     undone = await node.undo_redrive(DEAD, "a", 0, 100)
-    assert Counter(fates(undone)) == {"gone": 1, "dead": 1, "leased": 1, "undone": 2}
-    assert await node.undo_redrive(DEAD, "a", letters[-1], 100) == []
+    assert Counter(statuses(undone)) == {"gone": 1, "dead": 1, "leased": 1, "undone": 2}
+    assert await node.undo_redrive(DEAD, "a", dead_letters[-1], 100) == []
     assert [message.id for message in await waiting(node)] == [leased.message.id]
     again = [message for message in await waiting(node, DEAD) if UNDONE_PROPERTY in dict(message.extra.properties)]
     assert [message.extra.origin for message in again] == [before[message.payload] for message in again]
-    assert sorted(message.id for message in again) == sorted(one.again for one in undone if one.fate is Fate.UNDONE)
+    assert sorted(message.id for message in again) == sorted(
+        one.again for one in undone if one.fate is RedriveStatus.UNDONE
+    )
     assert node.audit(DEAD, "a").undone == 2
-    assert Counter(fates(await node.undo_redrive(DEAD, "a", 0, 100))) == Counter(fates(undone)), "it says so again"
+    assert Counter(statuses(await node.undo_redrive(DEAD, "a", 0, 100))) == Counter(statuses(undone)), (
+        "it says so again"
+    )
     with pytest.raises(InvalidArgument, match="was undone"):
-        await node.audited_redrive(DEAD, "a", dict.fromkeys(letters))
+        await node.audited_redrive(DEAD, "a", dict.fromkeys(dead_letters))
 
 
 async def test_a_message_that_one_of_two_groups_has_done_is_not_taken_back(node: Node) -> None:
-    letters = await bury(node, 2)
+    dead_letters = await dead_letter(node, 2)
     other = ("default", "other")
     for group in ("g", "h"):
         await node.create_group(other, group)
-    await node.audited_redrive(DEAD, "a", dict.fromkeys(letters), to="other")
+    await node.audited_redrive(DEAD, "a", dict.fromkeys(dead_letters), to="other")
     await node.settle(other, "g", [Settlement(i.message.id, i.token) for i in await node.lease(other, "g", 1)])
-    assert sorted(fates(await node.undo_redrive(DEAD, "a", 0, 100))) == ["partly", "undone"]
+    assert sorted(statuses(await node.undo_redrive(DEAD, "a", 0, 100))) == ["partly", "undone"]
 
 
 async def test_a_letter_goes_to_the_group_it_died_in_and_is_taken_back_from_there(node: Node) -> None:
     await node.create_group(TASKS, "h")
     await node.create_group(TASKS, "g")
-    letters = await bury(node, 2)
+    dead_letters = await dead_letter(node, 2)
     held = len(await node.lease(TASKS, "h", 10))
-    assert fates(await node.audited_redrive(DEAD, "a", dict.fromkeys(letters))) == ["moved", "moved"]
+    assert statuses(await node.audited_redrive(DEAD, "a", dict.fromkeys(dead_letters))) == ["moved", "moved"]
     assert (held, await node.lease(TASKS, "h", 10)) == (2, [])
     await settle(node, Verb.ACK, 1)
-    assert sorted(fates(await node.undo_redrive(DEAD, "a", 0, 100))) == ["gone", "undone"]
+    assert sorted(statuses(await node.undo_redrive(DEAD, "a", 0, 100))) == ["gone", "undone"]
     assert await node.lease(TASKS, "g", 10) == []
 
 
 async def test_what_cannot_go_stays_and_says_why(node: Node) -> None:
     await node.create_queue(TASKS, {"max_message_size": "1KiB"})
-    letters = await bury(node, 3)
+    dead_letters = await dead_letter(node, 3)
     [leased] = await node.lease(DEAD, "operators", 1)
-    wanted: dict[int, bytes | None] = {letters[0]: None, letters[1]: b"x" * 2000, letters[2]: b"mine"}
+    wanted: dict[int, bytes | None] = {dead_letters[0]: None, dead_letters[1]: b"x" * 2000, dead_letters[2]: b"mine"}
 
-    def demand(queue: str) -> None:
+    def require(queue: str) -> None:
         raise Forbidden(action="produce", resource=queue)
 
-    told = await node.audited_redrive(DEAD, "a", {letters[1]: wanted[letters[1]]})
+    told = await node.audited_redrive(DEAD, "a", {dead_letters[1]: wanted[dead_letters[1]]})
     assert isinstance(told[0].error, MessageTooLarge)
-    told = await node.audited_redrive(DEAD, "a", wanted, demand=demand)
-    assert fates(told) == ["leased", "refused", "refused"]
+    told = await node.audited_redrive(DEAD, "a", wanted, require=require)
+    assert statuses(told) == ["leased", "refused", "refused"]
     assert isinstance(told[2].error, Forbidden)
     assert len(await waiting(node, DEAD)) == 3
-    assert leased.message.id == letters[0]
+    assert leased.message.id == dead_letters[0]
     with pytest.raises(InvalidArgument, match="another destination or note"):
         await node.audited_redrive(DEAD, "a", wanted, note="else")
     with pytest.raises(InvalidArgument, match="the dead queue itself"):
@@ -165,11 +169,11 @@ async def test_what_cannot_go_stays_and_says_why(node: Node) -> None:
 
 async def test_redrives_are_remembered_over_a_restart_and_forgotten_in_time(restart: Restart) -> None:
     node = await restart()
-    letters = await bury(node, 2)
-    await node.audited_redrive(DEAD, "a", dict.fromkeys(letters))
+    dead_letters = await dead_letter(node, 2)
+    await node.audited_redrive(DEAD, "a", dict.fromkeys(dead_letters))
     node = await restart()
     assert node.audit(DEAD, "a").moved == 2
-    assert fates(await node.audited_redrive(DEAD, "a", dict.fromkeys(letters))) == ["repeated"] * 2
+    assert statuses(await node.audited_redrive(DEAD, "a", dict.fromkeys(dead_letters))) == ["repeated"] * 2
     audits = node.engine.audits
     wake = audits.wake_at()
     assert wake == node.audit(DEAD, "a").changed_at + RedriveSettings().remember
@@ -181,9 +185,9 @@ async def test_redrives_are_remembered_over_a_restart_and_forgotten_in_time(rest
 
 
 async def test_the_oldest_redrive_is_forgotten_for_a_new_one(node: Node) -> None:
-    letters = await bury(node, 3)
+    dead_letters = await dead_letter(node, 3)
     node.engine.audits.limits = type(node.engine.audits.limits)(max_remembered=2)
-    for index, letter in enumerate(letters):
+    for index, letter in enumerate(dead_letters):
         await node.audited_redrive(DEAD, f"a{index}", {letter: None})
     assert [audit.id for audit in node.audits(DEAD)] == ["a2", "a1"]
 
@@ -229,8 +233,8 @@ def dead_scene() -> tuple[MemoryDisk, list[int]]:
         settlements = [Settlement(one.message.id, one.token, Verb.REJECT, partition=one.partition) for one in leased]
         engine.settle(("default", name), "g", settlements, NOW)
         engine.write()
-    letters = admin.browse(engine, ("default", "morgue"), 100, "", "", "", NOW).messages
-    return disk, sorted(message.id for _, message, _ in letters)
+    dead_letters = admin.browse(engine, ("default", "morgue"), 100, "", "", "", NOW).messages
+    return disk, sorted(message.id for _, message, _ in dead_letters)
 
 
 def contents(engine: Engine) -> Counter[bytes]:
@@ -248,13 +252,13 @@ ALL = Counter(f"{name}{n}".encode() for name in "ab" for n in range(4))
 MORGUE = ("default", "morgue")
 
 
-def moving(engine: Engine, payloads: dict[int, bytes | None]) -> Iterator[list[LetterFate]]:
-    return audited_redrive.move(engine, MORGUE, "x", payloads, to="", by="", note="", demand=str, now=NOW)
+def moving(engine: Engine, payloads: dict[int, bytes | None]) -> Iterator[list[RedriveResult]]:
+    return audited_redrive.move(engine, MORGUE, "x", payloads, to="", by="", note="", require=str, now=NOW)
 
 
-def run(engine: Engine, work: Iterator[list[LetterFate]]) -> list[LetterFate]:
+def run(engine: Engine, work: Iterator[list[RedriveResult]]) -> list[RedriveResult]:
     """All of it, each step written before the next."""
-    found: list[LetterFate] = []
+    found: list[RedriveResult] = []
     for step in work:
         found += step
         engine.write()
@@ -270,7 +274,7 @@ def changed(engine: Engine) -> dict[int, bytes | None]:
 @pytest.mark.parametrize("undoing", [False, True])
 def test_a_kill_before_any_write_neither_loses_nor_doubles_a_letter(undoing: bool) -> None:
     for writes in range(100):
-        disk, letters = dead_scene()
+        disk, dead_letters = dead_scene()
         store, engine = opened(disk)
         payloads = changed(engine)
         if undoing:
@@ -278,7 +282,7 @@ def test_a_kill_before_any_write_neither_loses_nor_doubles_a_letter(undoing: boo
         store, engine = opened(disk)
         store.writes_left = writes
 
-        def work(engine: Engine, payloads: dict[int, bytes | None] = payloads) -> Iterator[list[LetterFate]]:
+        def work(engine: Engine, payloads: dict[int, bytes | None] = payloads) -> Iterator[list[RedriveResult]]:
             return audited_redrive.undo(engine, MORGUE, "x", 0, 100, NOW) if undoing else moving(engine, payloads)
 
         try:
@@ -289,12 +293,12 @@ def test_a_kill_before_any_write_neither_loses_nor_doubles_a_letter(undoing: boo
         assert contents(engine) == ALL
         moved = sum(audit.moved - audit.undone for audit in engine.audits.of(MORGUE))
         left = changed(engine)
-        assert moved == len(letters) - len(left), "the record tells what happened"
+        assert moved == len(dead_letters) - len(left), "the record tells what happened"
         told = Counter(one.fate for one in run(engine, work(engine)))
         if undoing:
-            assert told == {Fate.UNDONE: 8}
+            assert told == {RedriveStatus.UNDONE: 8}
         else:
-            assert told == Counter({Fate.REPEATED: 8 - len(left), Fate.MOVED: len(left)}) - Counter()
+            assert told == Counter({RedriveStatus.REPEATED: 8 - len(left), RedriveStatus.MOVED: len(left)}) - Counter()
         assert contents(engine) == ALL
         assert len(changed(engine)) == (8 if undoing else 0)
     assert writes > 2, "it was killed at several places"

@@ -17,7 +17,7 @@ import pytest
 
 from holdfast.broker.export.exporter import RANGE_MIN, STEPS, Exporter, removal_of, removal_ops
 from holdfast.core.commands import Verb
-from holdfast.core.effects import Until
+from holdfast.core.effects import DeleteUntil
 from holdfast.core.journal import Row
 from holdfast.core.records import Extra, Table, journal_key, message_key
 from holdfast.errors import LakeDamaged, LakeUnavailable, StoreCorrupt, StoreUnavailable
@@ -138,7 +138,7 @@ def test_between_windows_the_exporter_may_be_made_to_rest(life: Life) -> None:
     for _ in range(3):
         life.enqueue(WINDOW_ROWS)
     rests: list[float] = []
-    life.export_all(Exporter(life.store, life.lake, NODE, 1_000_000, 1 << 30, rest=rests.append))
+    life.export_all(Exporter(life.store, life.lake, NODE, 1_000_000, 1 << 30, throttle=rests.append))
     assert len(rests) == 2
     assert all(seconds > 0 for seconds in rests)
     assert len(life.lake_rows()) == 3 * WINDOW_ROWS
@@ -249,10 +249,10 @@ def test_neighbouring_messages_are_removed_as_one_range() -> None:
     few = list(range(100, 100 + RANGE_MIN - 1))
     many = list(range(1, RANGE_MIN + 1))
     assert removal_of(3, 5, {2: [4], 1: few + many}) == [
-        (Table.MESSAGES, message_key(1, 1), Until(message_key(1, RANGE_MIN + 1))),
+        (Table.MESSAGES, message_key(1, 1), DeleteUntil(message_key(1, RANGE_MIN + 1))),
         *[(Table.MESSAGES, message_key(1, seq), None) for seq in few],
         (Table.MESSAGES, message_key(2, 4), None),
-        (Table.JOURNAL, journal_key(3), Until(journal_key(6))),
+        (Table.JOURNAL, journal_key(3), DeleteUntil(journal_key(6))),
     ]
 
 

@@ -17,10 +17,10 @@ import pyarrow as pa
 import pytest
 
 from holdfast.broker.export import exporter as export
-from holdfast.broker.export import scheduler as keeper
+from holdfast.broker.export import scheduler as export_scheduler
 from holdfast.broker.export import worker as export_worker
 from holdfast.broker.export.exporter import Exporter
-from holdfast.broker.export.scheduler import Keeper
+from holdfast.broker.export.scheduler import ExportScheduler
 from holdfast.broker.export.worker import Converted, InProcess, InThread
 from holdfast.broker.node import Node
 from holdfast.config import Config
@@ -29,7 +29,7 @@ from holdfast.core.commands import Draft, Verb
 from holdfast.core.records import Table
 from holdfast.engine.engine import Engine
 from holdfast.errors import LakeUnavailable, StoreCorrupt
-from holdfast.journal.reader import BlockReader, Raw
+from holdfast.journal.reader import BlockReader, RawWindow
 from holdfast.journal.segment import write_segment
 from holdfast.journal.verify import verify
 from holdfast.store import open_store
@@ -53,20 +53,20 @@ def exporter_of(life: Life, process: InProcess, rows: int = 1_000_000) -> Export
 
 
 def test_a_process_writes_what_a_thread_would(process: InProcess, tmp_path: Path) -> None:
-    life, twin = Life(tmp_path / "one"), Life(tmp_path / "other")
-    for one in (life, twin):
+    life, second = Life(tmp_path / "one"), Life(tmp_path / "other")
+    for one in (life, second):
         one.every_event()
         one.enqueue(300)
         one.settle(Verb.ACK, 200)
     wanted = life.journal()
     done = life.export_all(exporter_of(life, process, rows=100))
-    twin.export_all(twin.exporter(rows=100))
+    second.export_all(second.exporter(rows=100))
     assert len(done) > 2
     assert process.pid is not None
     assert "/pandas/" not in Path(f"/proc/{process.pid}/maps").read_text(), "it would take half a second, and 50 MiB"
-    assert life.lake_rows() == twin.lake_rows()
+    assert life.lake_rows() == second.lake_rows()
     assert life.lake_lsns() == [row.lsn for row in wanted]
-    assert life.messages() == twin.messages(), "the same records have left the store"
+    assert life.messages() == second.messages(), "the same records have left the store"
     assert life.blocks() == []
     assert verify(life.lake) == []
 
@@ -79,15 +79,15 @@ class Deadly(InProcess):
         self.times = times
         self.killed: list[int] = []
 
-    def convert(self, path: Path, node: int, windows: Iterable[Raw]) -> Converted:
+    def convert(self, path: Path, node: int, windows: Iterable[RawWindow]) -> Converted:
         return super().convert(path, node, _Fatal(self, windows))
 
 
 class _Fatal:
-    def __init__(self, deadly: Deadly, windows: Iterable[Raw]) -> None:
+    def __init__(self, deadly: Deadly, windows: Iterable[RawWindow]) -> None:
         self._deadly, self._windows = deadly, windows
 
-    def __iter__(self) -> Iterator[Raw]:
+    def __iter__(self) -> Iterator[RawWindow]:
         for window in self._windows:
             yield window
             if self._deadly.times:
@@ -143,7 +143,7 @@ def test_what_goes_wrong_in_the_process_is_told_as_in_a_thread(process: InProces
     assert not (tmp_path / "none").exists()
 
 
-def _windows(directory: Path) -> Iterator[Raw]:
+def _windows(directory: Path) -> Iterator[RawWindow]:
     life = Life(directory)
     life.enqueue(3)
     reader = BlockReader(life.store)
@@ -190,7 +190,7 @@ async def test_a_node_that_stops_does_not_wait_for_a_process_that_hangs(
 ) -> None:
     monkeypatch.setattr(export, "FEW_ROWS", 1)
     hanging = Hanging(SECONDS)
-    monkeypatch.setattr(Keeper, "_converter", lambda _: hanging)
+    monkeypatch.setattr(ExportScheduler, "_converter", lambda _: hanging)
     config = Config(node=NodeSettings(data_dir=tmp_path), journal=JournalSettings(stop_timeout=50_000))
     name = ("default", "orders")
     store = open_store("rocks", tmp_path / "store")
@@ -199,7 +199,7 @@ async def test_a_node_that_stops_does_not_wait_for_a_process_that_hangs(
     await node.enqueue(name, [Draft(b"%d" % number) for number in range(20)])
     exporting = asyncio.create_task(node.export())
     assert await asyncio.to_thread(hanging.stands.wait, SECONDS)
-    behind = node.keeper.behind
+    behind = node.export_scheduler.behind
     assert behind >= 20
     await node.stop()  # were it to wait, it would wait for ever
     with pytest.raises(LakeUnavailable, match="the node stops"):
@@ -210,9 +210,9 @@ async def test_a_node_that_stops_does_not_wait_for_a_process_that_hangs(
     store = open_store("rocks", tmp_path / "store")
     node = Node(config, store)
     await node.start()
-    assert node.keeper.behind == behind, "nothing has left the store"
+    assert node.export_scheduler.behind == behind, "nothing has left the store"
     await node.export()
-    assert node.keeper.behind == 0
+    assert node.export_scheduler.behind == 0
     await node.stop()
     store.close()
     assert verify(tmp_path / "lake") == []
@@ -229,7 +229,7 @@ async def test_a_node_that_stops_does_not_wait_for_a_lake_that_hangs(
         write_segment(path, batches)
 
     monkeypatch.setattr(export_worker, "write_segment", hang)
-    monkeypatch.setattr(keeper, "LEAVE_SECONDS", 0.05)
+    monkeypatch.setattr(export_scheduler, "LEAVE_SECONDS", 0.05)
     settings = JournalSettings(stop_timeout=50_000, conversion="thread")
     config = Config(node=NodeSettings(data_dir=tmp_path), journal=settings)
     store = open_store("rocks", tmp_path / "store")
@@ -238,7 +238,7 @@ async def test_a_node_that_stops_does_not_wait_for_a_lake_that_hangs(
     await node.enqueue(("default", "orders"), [Draft(b"%d" % number) for number in range(20)])
     exporting = asyncio.create_task(node.export())
     assert await asyncio.to_thread(stands.wait, SECONDS)
-    behind = node.keeper.behind
+    behind = node.export_scheduler.behind
     await node.stop()  # were it to wait, it would wait for ever
     store.close()
     monkeypatch.undo()
@@ -249,9 +249,9 @@ async def test_a_node_that_stops_does_not_wait_for_a_lake_that_hangs(
     comes_back.set()
     with pytest.raises(LakeUnavailable, match="the node stops"):
         await exporting
-    assert again.keeper.behind == behind, "nothing has left the store"
+    assert again.export_scheduler.behind == behind, "nothing has left the store"
     await again.export()
-    assert again.keeper.behind == 0
+    assert again.export_scheduler.behind == 0
     await again.stop()
     store.close()
     assert verify(tmp_path / "lake") == []
@@ -285,18 +285,18 @@ async def test_beside_writers_the_exporter_works_part_of_the_time(
     monkeypatch.setattr(time, "sleep", slept.append)
     life = Life(tmp_path)
     open_engine: list[Engine | None] = [life.engine]
-    kept = Keeper(Config(), life.store, lambda: open_engine[0], _nothing)
+    kept = ExportScheduler(Config(), life.store, lambda: open_engine[0], _nothing)
     life.enqueue()
-    kept._rest(0.01)  # somebody has written
-    kept._rest(0.01)  # nobody has
+    kept._throttle(0.01)  # somebody has written
+    kept._throttle(0.01)  # nobody has
     life.enqueue()
-    kept._rest(60.0)
-    assert slept == [0.01 * keeper.REST, keeper.REST_MAX_SECONDS]
+    kept._throttle(60.0)
+    assert slept == [0.01 * export_scheduler.THROTTLE_FACTOR, export_scheduler.THROTTLE_MAX_SECONDS]
     life.enqueue()
     life.engine.record.next_lsn += Config().journal.max_behind  # too much waits for that
-    kept._rest(0.01)
+    kept._throttle(0.01)
     open_engine[0] = None  # the store has failed
-    kept._rest(0.01)
+    kept._throttle(0.01)
     assert len(slept) == 2
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.broker.export import scheduler as keeper
+from holdfast.broker.export import scheduler as export_scheduler
 from holdfast.broker.node import Node
 from holdfast.config import Config
 from holdfast.config.settings import JournalSettings, NodeSettings
@@ -35,11 +35,11 @@ async def until(condition: Callable[[], object]) -> None:
 async def test_an_export_that_failed_is_told_and_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, told: str
 ) -> None:
-    monkeypatch.setattr(keeper, "RETRY_SECONDS", 0.005)
+    monkeypatch.setattr(export_scheduler, "RETRY_SECONDS", 0.005)
     settings = JournalSettings(segment_rows=1, conversion="thread")
     node = Node(Config(node=NodeSettings(data_dir=tmp_path), journal=settings), MemoryStore())
     await node.start()
-    exporter = node.keeper._exporter
+    exporter = node.export_scheduler._exporter
     export, failures = exporter.export, 0
 
     def fail(after: int, whole: bool) -> None:
@@ -55,6 +55,6 @@ async def test_an_export_that_failed_is_told_and_tried_again(
     assert isinstance(error, HoldfastError) is ("internal" not in journal.problem)
 
     monkeypatch.setattr(exporter, "export", export)
-    await until(lambda: node.keeper.behind == 0 and not node.keeper.failed)
+    await until(lambda: node.export_scheduler.behind == 0 and not node.export_scheduler.failed)
     await node.stop()
     assert verify(tmp_path / "lake") == []

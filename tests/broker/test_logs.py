@@ -117,7 +117,7 @@ async def test_what_is_shown_is_durable(node: Node) -> None:
     await node.cursor_ends(LOG, "g")
     assert clean(node)
     node.engine.enqueue(LOG, [Draft(b"written")], "", node.clock())
-    node.commit.turn()
+    node.commit.write_batch()
     assert not clean(node)
     await node.cursor_read(LOG, "g", 0)
     assert clean(node)

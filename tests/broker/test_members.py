@@ -92,7 +92,7 @@ async def test_who_vanishes_fails_what_it_had(node: Node) -> None:
     await node.enqueue(Q, [Draft(b"a")])
     await one.expect(1)
     await node.subscribe(Q, "g", "m2", two)
-    first.leave(Verb.VANISH)
+    first.leave(Verb.DISCONNECT)
     (again,) = await two.expect(1)
     assert again.attempt == 2
     assert (await node.stats(Q)).groups[0].failures == {"disconnect": 1}
@@ -241,7 +241,7 @@ async def test_what_was_granted_in_a_group_that_was_deleted_meanwhile_holds_nobo
     delete = asyncio.create_task(node.delete_group(Q, "g"))
     heard: list[object] = []
     for _ in range(40):
-        node.when_safe(None, heard.append, 0)
+        node.call_when_durable(None, heard.append, 0)
         await asyncio.sleep(0)
     gate.open.set()
     await asyncio.gather(enqueue, delete)

@@ -343,9 +343,9 @@ async def test_everything_confirmed_is_there_after_a_restart(restart: Restart) -
 
 
 async def test_a_long_backlog_of_one_key_does_not_hide_the_others(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_module, "PASS_BY_MAX", 50)
-    monkeypatch.setattr(shard_module, "PASS_BY_MAX", 50)
-    monkeypatch.setattr(shard_module, "PASS_BY_WINDOW", 20)
+    monkeypatch.setattr(engine_module, "SKIP_BLOCKED_MAX", 50)
+    monkeypatch.setattr(shard_module, "SKIP_BLOCKED_MAX", 50)
+    monkeypatch.setattr(shard_module, "SKIP_BLOCKED_WINDOW", 20)
     monkeypatch.setattr(shard_module, "WINDOW", 20)
     await node.create_queue(Q, {"partitions": 1})
     await node.enqueue(Q, [Draft(b"hot", extra=Extra(key="hot")) for _ in range(3000)])

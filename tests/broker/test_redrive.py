@@ -9,7 +9,7 @@ import pytest
 from holdfast.broker.node import Node
 from holdfast.core.commands import Draft, Leased, Settlement, Verb
 from holdfast.core.records import Extra
-from holdfast.engine.dead_letters import Letters
+from holdfast.engine.dead_letters import DeadLetterFilter
 from holdfast.engine.redrive import IDS_MAX, Destination, Redriven
 from holdfast.errors import InvalidArgument, QueueNotFound
 
@@ -17,7 +17,7 @@ TASKS = ("default", "tasks")
 DEAD = ("default", "dlq/tasks")
 
 
-async def bury(node: Node, count: int, error: str = "boom", colour: str = "red") -> None:
+async def dead_letter(node: Node, count: int, error: str = "boom", colour: str = "red") -> None:
     """`count` messages that died."""
     properties = (("colour", colour),)
     await node.enqueue(
@@ -31,8 +31,8 @@ async def bury(node: Node, count: int, error: str = "boom", colour: str = "red")
         )
 
 
-async def run(node: Node, which: Letters | None = None, **options: object) -> list[Redriven]:
-    return [done async for done in node.redrive(DEAD, which or Letters(), **options)]  # type: ignore[arg-type]
+async def run(node: Node, which: DeadLetterFilter | None = None, **options: object) -> list[Redriven]:
+    return [done async for done in node.redrive(DEAD, which or DeadLetterFilter(), **options)]  # type: ignore[arg-type]
 
 
 def moved(steps: list[Redriven]) -> int:
@@ -44,22 +44,22 @@ async def depths(node: Node) -> tuple[int, int]:
 
 
 async def test_letters_go_back_by_what_is_known_of_them(node: Node) -> None:
-    await bury(node, 3, "Timeout at db-7")
-    await bury(node, 2, "no such customer", "blue")
-    assert moved(await run(node, Letters(error="timeout AT"), dry_run=True)) == 3
+    await dead_letter(node, 3, "Timeout at db-7")
+    await dead_letter(node, 2, "no such customer", "blue")
+    assert moved(await run(node, DeadLetterFilter(error="timeout AT"), dry_run=True)) == 3
     assert await depths(node) == (5, 0)
-    assert moved(await run(node, Letters(properties=(("colour", "blue"),)))) == 2
-    assert moved(await run(node, Letters(reasons=frozenset({"max_retries"})))) == 0
-    assert moved(await run(node, Letters(source_group="other"))) == 0
-    assert moved(await run(node, Letters(before=1))) == 0
-    assert moved(await run(node, Letters(after=1 << 60))) == 0
-    assert moved(await run(node, Letters(after=1, before=1 << 60, source_queue="tasks"), limit=2)) == 2
+    assert moved(await run(node, DeadLetterFilter(properties=(("colour", "blue"),)))) == 2
+    assert moved(await run(node, DeadLetterFilter(reasons=frozenset({"max_retries"})))) == 0
+    assert moved(await run(node, DeadLetterFilter(source_group="other"))) == 0
+    assert moved(await run(node, DeadLetterFilter(before=1))) == 0
+    assert moved(await run(node, DeadLetterFilter(after=1 << 60))) == 0
+    assert moved(await run(node, DeadLetterFilter(after=1, before=1 << 60, source_queue="tasks"), limit=2)) == 2
     assert await depths(node) == (1, 4)
     assert node.dead_queue(TASKS) == DEAD
 
 
 async def test_a_redrive_with_a_rate_goes_in_small_steps_and_can_be_stopped(node: Node) -> None:
-    await bury(node, 30)
+    await dead_letter(node, 30)
     steps = node.redrive(DEAD, rate=100.0)
     first = await anext(steps)
     await steps.aclose()
@@ -69,15 +69,15 @@ async def test_a_redrive_with_a_rate_goes_in_small_steps_and_can_be_stopped(node
 
 
 async def test_letters_can_be_thrown_away(node: Node) -> None:
-    await bury(node, 4)
+    await dead_letter(node, 4)
     assert moved(await run(node, discard=True)) == 4
     assert await depths(node) == (0, 0)
 
 
 async def test_a_message_in_the_dead_queue_that_is_no_letter_needs_a_target(node: Node) -> None:
-    await bury(node, 1)
+    await dead_letter(node, 1)
     await node.enqueue(DEAD, [Draft(b"stray")])
-    steps = await run(node, Letters(source_queue="tasks"))
+    steps = await run(node, DeadLetterFilter(source_queue="tasks"))
     assert moved(steps) == 1
     (refused,) = [error for step in await run(node) for error in step.refused.values()]
     assert isinstance(refused, InvalidArgument)
@@ -87,11 +87,11 @@ async def test_a_message_in_the_dead_queue_that_is_no_letter_needs_a_target(node
 async def test_what_cannot_be_is_refused(node: Node) -> None:
     with pytest.raises(QueueNotFound):
         await run(node)
-    await bury(node, 1)
+    await dead_letter(node, 1)
     with pytest.raises(InvalidArgument, match="negative"):
         await run(node, rate=-1.0)
     with pytest.raises(InvalidArgument, match="at most"):
-        await run(node, Letters(ids=frozenset(range(IDS_MAX + 1))))
+        await run(node, DeadLetterFilter(ids=frozenset(range(IDS_MAX + 1))))
     await node.update_queue(TASKS, {"dlq.enabled": False})
     assert node.dead_queue(TASKS) is None
 
@@ -117,7 +117,7 @@ async def test_letters_go_back_in_the_order_they_died(node: Node) -> None:
 
 
 async def test_a_letter_that_is_leased_or_gone_when_its_turn_comes_is_left(node: Node) -> None:
-    await bury(node, 20)
+    await dead_letter(node, 20)
     steps = node.redrive(DEAD, rate=10.0, pause=lambda _: asyncio.sleep(0))
     await anext(steps)
     [held] = await node.lease(DEAD, "g", 1)

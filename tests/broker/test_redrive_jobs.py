@@ -10,10 +10,10 @@ import pytest
 from holdfast.broker import node as node_module
 from holdfast.broker import redrive_jobs
 from holdfast.broker.node import Node
-from holdfast.broker.redrive_jobs import Job, JobState, Wish
+from holdfast.broker.redrive_jobs import Job, JobState, RedriveRequest
 from holdfast.core.commands import Draft, Settlement, Verb
 from holdfast.core.records import Table
-from holdfast.engine.dead_letters import Letters
+from holdfast.engine.dead_letters import DeadLetterFilter
 from holdfast.engine.redrive import Destination
 from holdfast.errors import LimitExceeded, QueueNotFound, RedriveNotFound, StoreUnavailable
 from holdfast.store import open_store
@@ -37,8 +37,8 @@ def told(job: Job) -> tuple[JobState, int, int, int]:
     return progress.state, progress.looked_at, progress.moved, progress.skipped
 
 
-async def run(node: Node, **wish: object) -> Job:
-    job = await node.redrives.start(Wish(queue="jobs", dead_queue=DEAD, **wish))  # type: ignore[arg-type]
+async def run(node: Node, **request: object) -> Job:
+    job = await node.redrives.start(RedriveRequest(queue="jobs", dead_queue=DEAD, **request))  # type: ignore[arg-type]
     await job.ended.wait()
     return job
 
@@ -54,7 +54,7 @@ async def test_all_dead_letters_go_back_and_name_their_source(node: Node) -> Non
 async def test_a_dry_run_counts_and_changes_nothing(node: Node) -> None:
     await die(node, 5, "timeout talking to db")
     await die(node, 3, "no such user")
-    job = await run(node, letters=Letters(error="timeout"), dry_run=True)
+    job = await run(node, letters=DeadLetterFilter(error="timeout"), dry_run=True)
     assert (job.progress.looked_at, job.progress.moved) == (8, 5)
     assert (await node.stats(DEAD)).depth == 8
 
@@ -76,7 +76,7 @@ async def test_a_queue_of_which_nothing_has_died_has_nothing_to_redrive(node: No
 async def test_a_full_destination_is_waited_for(node: Node) -> None:
     await die(node, 3)
     await node.update_queue(JOBS, {"max_depth": 1})
-    job = await node.redrives.start(Wish(queue="jobs", dead_queue=DEAD))
+    job = await node.redrives.start(RedriveRequest(queue="jobs", dead_queue=DEAD))
     while not job.progress.problem:
         await node.stats(JOBS)
         await asyncio.sleep(0)
@@ -89,7 +89,7 @@ async def test_a_full_destination_is_waited_for(node: Node) -> None:
 async def test_a_job_that_waits_can_be_cancelled_and_what_it_moved_stays_moved(node: Node) -> None:
     await die(node, 3)
     await node.update_queue(JOBS, {"max_depth": 1})
-    job = await node.redrives.start(Wish(queue="jobs", dead_queue=DEAD))
+    job = await node.redrives.start(RedriveRequest(queue="jobs", dead_queue=DEAD))
     while not job.progress.problem:
         await node.stats(JOBS)
         await asyncio.sleep(0)
@@ -101,7 +101,7 @@ async def test_a_job_that_waits_can_be_cancelled_and_what_it_moved_stays_moved(n
 
 async def test_letters_that_die_again_are_not_part_of_the_same_redrive(node: Node) -> None:
     await die(node, 1)
-    job = await node.redrives.start(Wish(queue="jobs", dead_queue=DEAD))
+    job = await node.redrives.start(RedriveRequest(queue="jobs", dead_queue=DEAD))
     [again] = await node.lease(JOBS, "g", 1, wait=30_000_000)
     await node.settle(JOBS, "g", [Settlement(again.message.id, again.token, Verb.REJECT)])
     await job.ended.wait()
@@ -113,9 +113,9 @@ async def test_only_so_many_redrives_run_at_a_time_and_ended_ones_can_be_asked_f
     await die(node, 2)
     await node.update_queue(JOBS, {"max_depth": 1})
     limit = node.config.limits.max_redrives
-    jobs = [await node.redrives.start(Wish(queue="jobs", dead_queue=DEAD)) for _ in range(limit)]
+    jobs = [await node.redrives.start(RedriveRequest(queue="jobs", dead_queue=DEAD)) for _ in range(limit)]
     with pytest.raises(LimitExceeded):
-        await node.redrives.start(Wish(queue="jobs", dead_queue=DEAD))
+        await node.redrives.start(RedriveRequest(queue="jobs", dead_queue=DEAD))
     for job in jobs:
         job.cancel()
         await job.ended.wait()
@@ -129,15 +129,15 @@ async def test_a_stop_interrupts_a_job_and_the_next_start_goes_on_with_it(restar
     node = await restart()
     await die(node, 5)
     await node.update_queue(JOBS, {"max_depth": 2})
-    job = await node.redrives.start(Wish(queue="jobs", dead_queue=DEAD, limit=4))
+    job = await node.redrives.start(RedriveRequest(queue="jobs", dead_queue=DEAD, limit=4))
     while not job.progress.problem:
         await node.stats(JOBS)
         await asyncio.sleep(0)
-    ended = await run(node, letters=Letters(error="something else"))
+    ended = await run(node, letters=DeadLetterFilter(error="something else"))
     node = await restart()
     [known, again] = node.redrives.of(DEAD)
     assert (known.id, told(known)) == (ended.id, told(ended))
-    assert (again.id, again.wish, again.progress.moved) == (job.id, job.wish, 2)
+    assert (again.id, again.request, again.progress.moved) == (job.id, job.request, 2)
     assert again.progress.state is JobState.RUNNING
     await node.update_queue(JOBS, {"max_depth": 10})
     await again.ended.wait()
@@ -150,7 +150,7 @@ async def test_a_stop_interrupts_a_job_and_the_next_start_goes_on_with_it(restar
 async def test_a_job_that_was_cancelled_is_not_taken_up(restart: Restart) -> None:
     node = await restart()
     await die(node, 3)
-    job = await node.redrives.start(Wish(queue="jobs", dead_queue=DEAD, rate=0.1))
+    job = await node.redrives.start(RedriveRequest(queue="jobs", dead_queue=DEAD, rate=0.1))
     job.cancel()
     await job.ended.wait()
     node = await restart()
@@ -169,7 +169,7 @@ async def test_a_store_that_fails_in_the_middle_is_waited_for_and_nothing_is_cou
     node = Node(config_for(tmp_path), store)
     await node.start()
     await die(node, 600)
-    job = await node.redrives.start(Wish(queue="jobs", dead_queue=DEAD, rate=1000.0))
+    job = await node.redrives.start(RedriveRequest(queue="jobs", dead_queue=DEAD, rate=1000.0))
     while not job.progress.moved:
         await asyncio.gather(node.stats(DEAD), asyncio.sleep(0))
     faults.append(Fault(StoreUnavailable(problem="simulated"), after=after))

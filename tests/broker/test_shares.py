@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.records import Place
-from holdfast.engine.merge import Items, Spot, shares
+from holdfast.engine.merge import Items, OrderKey, shares
 
 END = (256, 0)
 
@@ -15,7 +15,9 @@ def place(priority: int, stamp: int, size_bytes: int = 1) -> Place:
     return Place(stamp, stamp, b"", 0, priority, size_bytes)
 
 
-def one_by_one(lists: dict[int, Items], limit: int, known: Spot, max_bytes: int, one_at_least: bool) -> dict[int, int]:
+def one_by_one(
+    lists: dict[int, Items], limit: int, known: OrderKey, max_bytes: int, one_at_least: bool
+) -> dict[int, int]:
     """What `shares` says, in as few words as possible."""
     together = sorted((item.priority, item.stamp, name, item.size_bytes) for name in lists for item in lists[name])
     counts: dict[int, int] = {}
@@ -38,7 +40,7 @@ def one_by_one(lists: dict[int, Items], limit: int, known: Spot, max_bytes: int,
     st.booleans(),
 )
 def test_by_stretches_as_one_by_one(
-    stretches: list[tuple[int, int, int, int]], limit: int, known: Spot, max_bytes: int, one_at_least: bool
+    stretches: list[tuple[int, int, int, int]], limit: int, known: OrderKey, max_bytes: int, one_at_least: bool
 ) -> None:
     lists: dict[int, Items] = {name: [] for name in range(5)}
     stamp = 0

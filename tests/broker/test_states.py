@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.broker.node import Node
 from holdfast.core.commands import Draft, Leased, Settlement, Verb
-from holdfast.core.records import Extra, State
+from holdfast.core.records import Extra, WorkflowState
 from holdfast.errors import GroupNotFound, LeaseLost, LimitExceeded, MessageNotFound, QueueNotFound, StateChanged
 from tests.broker.conftest import Restart
 
@@ -30,12 +30,12 @@ async def test_a_state_is_kept_from_one_attempt_to_the_next_and_over_a_restart(r
     leased = await one(node)
     message_id = leased.message.id
     assert await node.get_state(TASKS, "g", message_id) is None
-    assert await node.put_state(TASKS, "g", message_id, leased.token, b"half", if_match=0) == State(1, b"half")
+    assert await node.put_state(TASKS, "g", message_id, leased.token, b"half", if_match=0) == WorkflowState(1, b"half")
     await settle(node, leased, Verb.NACK)
     node = await restart()
-    assert await node.get_state(TASKS, "g", message_id) == State(1, b"half")
+    assert await node.get_state(TASKS, "g", message_id) == WorkflowState(1, b"half")
     again = await one(node)
-    assert await node.states(TASKS, "g", [again]) == [State(1, b"half")]
+    assert await node.states(TASKS, "g", [again]) == [WorkflowState(1, b"half")]
     with pytest.raises(StateChanged):
         await node.put_state(TASKS, "g", message_id, again.token, b"other", if_match=0)
     await node.put_state(TASKS, "g", message_id, again.token, b"done", if_match=1)
@@ -65,14 +65,14 @@ async def test_correlation_and_state_go_into_the_dead_letter_and_back(node: Node
     await settle(node, leased, Verb.REJECT)
     ((_, letter, _),) = (await node.browse(DEAD)).messages
     assert letter.extra.correlation_id == "request-7"
-    assert await _states_of_letter(node, letter.id) == State(1, b"half")
+    assert await _states_of_letter(node, letter.id) == WorkflowState(1, b"half")
     assert [len(step.moved) async for step in node.redrive(DEAD)] == [1]
     back = await one(node)
     assert back.message.extra.correlation_id == "request-7"
-    assert await node.states(TASKS, "g", [back]) == [State(1, b"half")]
+    assert await node.states(TASKS, "g", [back]) == [WorkflowState(1, b"half")]
 
 
-async def _states_of_letter(node: Node, letter_id: int) -> State | None:
+async def _states_of_letter(node: Node, letter_id: int) -> WorkflowState | None:
     await node.create_group(DEAD, "look")
     return await node.get_state(DEAD, "look", letter_id)
 
@@ -93,7 +93,7 @@ async def test_a_state_that_was_dropped_is_none_and_what_is_put_later_has_anothe
     await node.drop_state(TASKS, "g", message_id, token)
     node = await restart()
     assert await node.get_state(TASKS, "g", message_id) is None
-    assert await node.put_state(TASKS, "g", message_id, token, b"new", if_match=0) == State(3, b"new")
+    assert await node.put_state(TASKS, "g", message_id, token, b"new", if_match=0) == WorkflowState(3, b"new")
 
 
 async def test_a_dropped_state_dies_with_nobody(node: Node) -> None:

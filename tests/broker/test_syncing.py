@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 
-from holdfast.broker.commit.syncer import CALM, Syncer
+from holdfast.broker.commit.syncer import QUIET_SYNCS, Syncer
 from holdfast.errors import StoreUnavailable
 from holdfast.store.memory import MemoryStore
 
@@ -39,13 +39,13 @@ class Caller:
 
     def __init__(self, disk: Disk, in_place_max: float = IN_PLACE_MAX) -> None:
         self.syncer = Syncer(disk, self._done, in_place_max, disk.clock)
-        self.company = False
+        self.contended = False
         self._waiting: asyncio.Future[Exception | None] | None = None
 
     def _done(self, error: Exception | None, seconds: float) -> None:
         assert self._waiting is not None
         self._waiting.set_result(error)
-        self.syncer.met(seconds, self.company)
+        self.syncer.record_sync(seconds, self.contended)
 
     async def sync(self, times: int = 1) -> Exception | None:
         error: Exception | None = None
@@ -64,50 +64,50 @@ async def called(disk: Disk, steps: Callable[[Caller], object], in_place_max: fl
 
 async def test_a_lone_caller_on_a_fast_disk_needs_the_thread_but_now_and_then() -> None:
     disk = Disk()
-    await called(disk, lambda caller: caller.sync(3 * CALM))
-    assert disk.in_place[: CALM + 1] == [False] * (CALM + 1)
-    assert disk.in_place[CALM + 1 : 2 * CALM] == [True] * (CALM - 1)
-    assert disk.in_place[2 * CALM] is False
-    assert disk.in_place[2 * CALM + 1 :] == [True] * (CALM - 1)
+    await called(disk, lambda caller: caller.sync(3 * QUIET_SYNCS))
+    assert disk.in_place[: QUIET_SYNCS + 1] == [False] * (QUIET_SYNCS + 1)
+    assert disk.in_place[QUIET_SYNCS + 1 : 2 * QUIET_SYNCS] == [True] * (QUIET_SYNCS - 1)
+    assert disk.in_place[2 * QUIET_SYNCS] is False
+    assert disk.in_place[2 * QUIET_SYNCS + 1 :] == [True] * (QUIET_SYNCS - 1)
 
 
 async def test_one_slow_sync_sends_the_next_ones_to_the_thread() -> None:
     disk = Disk()
 
     async def steps(caller: Caller) -> None:
-        await caller.sync(CALM + 2)
+        await caller.sync(QUIET_SYNCS + 2)
         assert disk.in_place[-1] is True
         disk.takes = SLOW
         await caller.sync()
         disk.takes = FAST
-        await caller.sync(CALM)
+        await caller.sync(QUIET_SYNCS)
 
     await called(disk, steps)
-    assert disk.in_place[-CALM:] == [False] * CALM
+    assert disk.in_place[-QUIET_SYNCS:] == [False] * QUIET_SYNCS
 
 
 async def test_with_company_the_thread_syncs() -> None:
     disk = Disk()
 
     async def steps(caller: Caller) -> None:
-        caller.company = True
-        await caller.sync(3 * CALM)
+        caller.contended = True
+        await caller.sync(3 * QUIET_SYNCS)
 
     await called(disk, steps)
-    assert disk.in_place == [False] * 3 * CALM
+    assert disk.in_place == [False] * 3 * QUIET_SYNCS
 
 
 async def test_it_can_be_switched_off() -> None:
     disk = Disk()
-    await called(disk, lambda caller: caller.sync(3 * CALM), in_place_max=0.0)
-    assert disk.in_place == [False] * 3 * CALM
+    await called(disk, lambda caller: caller.sync(3 * QUIET_SYNCS), in_place_max=0.0)
+    assert disk.in_place == [False] * 3 * QUIET_SYNCS
 
 
 async def test_a_failure_is_told_wherever_it_happens() -> None:
     disk = Disk()
 
     async def steps(caller: Caller) -> None:
-        for times in (0, CALM + 1):
+        for times in (0, QUIET_SYNCS + 1):
             disk.failure = None
             await caller.sync(times)
             disk.failure = StoreUnavailable(problem="no disk")

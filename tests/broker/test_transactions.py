@@ -13,7 +13,7 @@ from holdfast.config.settings import JournalSettings, LimitSettings, NodeSetting
 from holdfast.core.commands import Draft
 from holdfast.core.queue import GroupKind
 from holdfast.core.records import Extra
-from holdfast.core.transactions import Stage
+from holdfast.core.transactions import TransactionState
 from holdfast.errors import LimitExceeded, Overloaded, TransactionNotFound, TransactionPublished
 from holdfast.store import open_store
 from holdfast.store.contract import Store
@@ -51,10 +51,10 @@ async def test_everything_is_there_when_publish_answers_and_nothing_before(node:
     assert (await node.stats(A)).depth == (await node.stats(B)).depth == 0
     assert await node.lease(A, "g", 100) == []
     view = await node.transaction(T1)
-    assert (view.state, view.messages, [part.messages for part in view.parts]) == (Stage.OPEN, 33, [33])
+    assert (view.state, view.messages, [part.messages for part in view.parts]) == (TransactionState.OPEN, 33, [33])
     assert view.queues == ["a", "b"]
     done = await node.publish(T1, protocol="test")
-    assert (done.state, done.published, done.repeated) == (Stage.PUBLISHED, 33, False)
+    assert (done.state, done.published, done.repeated) == (TransactionState.PUBLISHED, 33, False)
     assert len(await node.lease(B, "g", 100)) == 3
     ends = await node.cursor_ends(A, "log")
     assert sum(end.end - end.first for end in ends) == 30
@@ -89,7 +89,7 @@ async def test_a_caller_who_goes_away_does_not_stop_the_move(stepwise: Node) -> 
     await small_steps(stepwise)
     caller = asyncio.ensure_future(stepwise.publish(T1))
     await asyncio.sleep(0)
-    assert (await stepwise.transaction(T1)).state is Stage.PUBLISHING
+    assert (await stepwise.transaction(T1)).state is TransactionState.PUBLISHING
     caller.cancel()
     with pytest.raises(asyncio.CancelledError):
         await caller
@@ -109,7 +109,7 @@ async def test_a_restart_goes_on_with_what_was_decided(tmp_path: Path) -> None:
     await node.start()
     await small_steps(node)
     record, _ = node.engine.transactions.publish(T1, None, "test", node.clock())
-    assert (record.state, record.published) == (Stage.PUBLISHING, 20)
+    assert (record.state, record.published) == (TransactionState.PUBLISHING, 20)
     await node.stop()
     store.close()
     store = open_store("rocks", tmp_path / "store")

@@ -62,8 +62,8 @@ def test_config_show_as_json_is_for_programs() -> None:
     assert plain["limits"]["lease_max"] == 1000
     assert plain["queues"]["auto_create"] is True
     assert plain["node"]["data_dir"] == "data"
-    told = json.loads(run("config", "show", "--origin", "-o", "json", HOLDFAST_LIMITS_LEASE_MAX="9").stdout)
-    assert told["limits"]["lease_max"] == {"value": 9, "origin": "environment HOLDFAST_LIMITS_LEASE_MAX"}
+    settings = json.loads(run("config", "show", "--origin", "-o", "json", HOLDFAST_LIMITS_LEASE_MAX="9").stdout)
+    assert settings["limits"]["lease_max"] == {"value": 9, "origin": "environment HOLDFAST_LIMITS_LEASE_MAX"}
 
 
 def test_config_check_of_a_good_file(tmp_path: Path) -> None:

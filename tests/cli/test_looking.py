@@ -21,9 +21,9 @@ HOLDFAST = Path(sys.executable).parent / "holdfast"
 def test_top_once_shows_the_queues_deepest_first(shell: Shell) -> None:
     shell.done("send", "few", "x")
     shell.done("send", "many", stdin="1\n2\n3\n")
-    shown = [line.split() for line in shell.done("top", "--once").stdout.splitlines()]
-    assert shown[0][:3] == ["queue", "depth", "ready"]
-    assert [row[:2] for row in shown[1:]] == [["many", "3"], ["few", "1"]]
+    screen = [line.split() for line in shell.done("top", "--once").stdout.splitlines()]
+    assert screen[0][:3] == ["queue", "depth", "ready"]
+    assert [row[:2] for row in screen[1:]] == [["many", "3"], ["few", "1"]]
     assert [row["name"] for row in shell.json("top", "--sort", "name")] == ["few", "many"]
     assert [row["name"] for row in shell.json("top", "f")] == ["few"]
 

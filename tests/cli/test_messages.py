@@ -223,9 +223,9 @@ def test_receive_for_a_person_says_how_to_go_on(shell: Shell) -> None:
 
 def test_browse_takes_nothing(shell: Shell) -> None:
     shell.done("send", "q", stdin="".join(f"{n}\n" for n in range(30)))
-    shown = shell.done("browse", "q")
-    assert len(shown.stdout.splitlines()) == 21
-    assert "20 of 30 messages shown" in shown.stderr
+    browsed = shell.done("browse", "q")
+    assert len(browsed.stdout.splitlines()) == 21
+    assert "20 of 30 messages shown" in browsed.stderr
     assert len(shell.done("browse", "q", "--all", "-o", "jsonl").stdout.splitlines()) == 30
     one = shell.json("browse", "q")[0]
     assert shell.json("browse", "q", one["id"]) == one

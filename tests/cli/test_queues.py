@@ -26,9 +26,9 @@ def test_the_flags_are_the_settings_of_a_queue() -> None:
 def test_create_show_update_and_list(shell: Shell) -> None:
     made = shell.done("queue", "create", "a/b", "--max-depth", "100000000", "--max-retries", "2", "--topic", "x/#")
     assert (made.stdout, made.stderr) == ("", "Created a/b.\n")
-    shown = shell.json("queue", "show", "a/b")
-    assert (shown["config"]["max_depth"], shown["config"]["retry"]["max_retries"]) == (100_000_000, 2)
-    assert shown["config"]["topics"] == ["x/#"]
+    found = shell.json("queue", "show", "a/b")
+    assert (found["config"]["max_depth"], found["config"]["retry"]["max_retries"]) == (100_000_000, 2)
+    assert found["config"]["topics"] == ["x/#"]
     assert "retry.max_retries      2" in shell.done("queue", "show", "a/b").stdout
 
     again = shell.run("queue", "create", "a/b")
@@ -91,8 +91,8 @@ def test_stats(shell: Shell) -> None:
     shell.done("receive", "q", "-g", "g", "--ack")
     text = shell.done("queue", "stats", "q").stdout
     assert "enqueued   3 (0 duplicates, 0 refused)" in text
-    (figures,) = shell.json("queue", "stats", "q")
-    assert (figures["depth"], figures["groups"][0]["acked"]) == (2, 1)
+    (stats,) = shell.json("queue", "stats", "q")
+    assert (stats["depth"], stats["groups"][0]["acked"]) == (2, 1)
 
 
 def test_a_server_that_is_not_there_is_one_line_that_says_what_to_do(shell: Shell) -> None:

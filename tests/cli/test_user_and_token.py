@@ -182,10 +182,10 @@ def test_a_token_that_was_made_is_taken(tmp_path: Path, algorithm: str) -> None:
     good("token", "key", key, "--algorithm", algorithm, *also)
     assert key.stat().st_mode & 0o777 == 0o600
     text = good("token", "create", "--subject", "shop", "--scope", "produce:orders/#", "--key", key).strip()
-    shown = json.loads(good("token", "inspect", "-o", "json", "--key", key if shared else public, stdin=text))
-    assert shown["header"]["alg"] == algorithm
-    assert shown["claims"]["sub"] == "shop"
-    assert (shown["valid"], shown["problem"], shown["scopes"]) == (True, None, ["produce:orders/#"])
+    document = json.loads(good("token", "inspect", "-o", "json", "--key", key if shared else public, stdin=text))
+    assert document["header"]["alg"] == algorithm
+    assert document["claims"]["sub"] == "shop"
+    assert (document["valid"], document["problem"], document["scopes"]) == (True, None, ["produce:orders/#"])
     if not shared:
         assert public.stat().st_mode & 0o777 == 0o644
         assert not {"d", "p", "q", "k"} & set(json.loads(public.read_text())["keys"][0])
@@ -232,8 +232,8 @@ def test_scopes_that_are_not_ours_are_shown_as_ignored(key: Path) -> None:
     signing = keys.read(key.read_bytes(), 10).signing()
     assert signing is not None
     text = tokens.sign(tokens.Claims(sub="x", scope="openid admin:a", exp=4_000_000_000), signing)
-    shown = json.loads(good("token", "inspect", "--key", key, "-o", "json", stdin=text))
-    assert (shown["scopes"], shown["ignored"]) == (["admin:a"], ["openid"])
+    document = json.loads(good("token", "inspect", "--key", key, "-o", "json", stdin=text))
+    assert (document["scopes"], document["ignored"]) == (["admin:a"], ["openid"])
     assert "2096-10-02" in good("token", "inspect", "--key", key, stdin=text)
 
 
@@ -292,9 +292,9 @@ def test_keys_are_not_overwritten_and_public_ones_do_not_sign(key: Path, tmp_pat
 @pytest.mark.parametrize("output", ["table", "json"])
 def test_config_show_hides_secrets(output: str) -> None:
     secret = "a-very-secret-text-of-forty-characters!!"
-    shown = good("config", "show", "--origin", "-o", output, HOLDFAST_AUTH_TOKEN_SECRET=secret)
-    assert secret not in shown
-    assert "********" in shown
+    document = good("config", "show", "--origin", "-o", output, HOLDFAST_AUTH_TOKEN_SECRET=secret)
+    assert secret not in document
+    assert "********" in document
     assert "********" not in good("config", "show", "-o", output)
 
 
@@ -307,8 +307,8 @@ def test_a_secret_that_is_too_short_is_refused_without_being_shown() -> None:
 
 def test_insecure_is_a_flag_without_a_value() -> None:
     assert json.loads(good("config", "show", "-o", "json", "--insecure"))["auth"]["insecure"] is True
-    shown = json.loads(good("config", "show", "-o", "json", "--no-insecure", HOLDFAST_AUTH_INSECURE="true"))
-    assert shown["auth"]["insecure"] is False
+    document = json.loads(good("config", "show", "-o", "json", "--no-insecure", HOLDFAST_AUTH_INSECURE="true"))
+    assert document["auth"]["insecure"] is False
     assert json.loads(good("config", "show", "-o", "json", HOLDFAST_AUTH_INSECURE="true"))["auth"]["insecure"] is True
 
 

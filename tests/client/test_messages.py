@@ -124,18 +124,18 @@ async def test_a_message_id_sent_twice_is_stored_once(client: Client) -> None:
 
 
 async def test_many_go_in_chunks_in_their_order_and_progress_is_told(client: Client) -> None:
-    told: list[int] = []
-    done = await client.send_many("jobs", (str(n) for n in range(25)), chunk=10, progress=told.append)
-    assert told == [10, 20, 25]
+    reported: list[int] = []
+    done = await client.send_many("jobs", (str(n) for n in range(25)), chunk=10, progress=reported.append)
+    assert reported == [10, 20, 25]
     assert done.stored == 25
     messages = await client.receive("jobs", limit=100)
     assert [message.text() for message in messages] == [str(n) for n in range(25)]
 
 
 async def test_a_large_batch_is_cut_by_size(client: Client) -> None:
-    told: list[int] = []
-    await client.send_many("jobs", [bytes(1_000_000)] * 5, progress=told.append)
-    assert told == [3, 5]
+    reported: list[int] = []
+    await client.send_many("jobs", [bytes(1_000_000)] * 5, progress=reported.append)
+    assert reported == [3, 5]
 
 
 async def test_a_refused_message_does_not_stop_the_others_and_is_told_of(client: Client) -> None:

@@ -64,7 +64,7 @@ def as_sync(signature: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("one", "twin", "without"),
+    ("one", "sync", "without"),
     [
         (Client, SyncClient, FOR_THE_CLIENTS_OWN_PARTS),
         (Consumer, SyncConsumer, {"__init__", "done"}),
@@ -72,9 +72,9 @@ def as_sync(signature: str) -> str:
         (Transaction, SyncTransaction, {"__init__"}),
     ],
 )
-def test_the_twin_has_every_method_with_the_same_signature(one: type, twin: type, without: set[str]) -> None:
+def test_the_twin_has_every_method_with_the_same_signature(one: type, sync: type, without: set[str]) -> None:
     expected = {name: as_sync(signature) for name, signature in methods(one).items() if name not in without}
-    assert {name: text for name, text in methods(twin).items() if name not in without} == expected
+    assert {name: text for name, text in methods(sync).items() if name not in without} == expected
 
 
 def test_a_message_goes_and_comes(holdfast_client: SyncClient) -> None:
@@ -124,13 +124,13 @@ def test_errors_are_raised_where_the_call_was_made(holdfast_client: SyncClient, 
 
 
 def test_sending_many_reads_its_source_as_it_goes(holdfast_client: SyncClient) -> None:
-    told: list[int] = []
+    reported: list[int] = []
 
     def source() -> Iterator[int]:
         yield from range(25)
 
-    holdfast_client.send_many("jobs", source(), chunk=10, progress=told.append)
-    assert told == [10, 20, 25]
+    holdfast_client.send_many("jobs", source(), chunk=10, progress=reported.append)
+    assert reported == [10, 20, 25]
     assert [int(view.body()) for view in holdfast_client.browse("jobs")] == list(range(25))
 
 

@@ -198,7 +198,7 @@ async def test_what_a_handler_raises_decides(client: Client, broker: Broker, cap
     }
     assert "payload is not UTF-8" in dead[b"\xff"].error  # type: ignore[union-attr]
     waiting = {view.body(): view.standings[0] async for view in client.browse("jobs")}
-    assert {body: (standing.state, standing.error) for body, standing in waiting.items()} == {
+    assert {body: (status.state, status.error) for body, status in waiting.items()} == {
         b"retry": ("scheduled", "later"),
         b"fail": ("scheduled", "ZeroDivisionError: oh"),
     }
@@ -254,27 +254,27 @@ async def test_what_it_returns_goes_to_whoever_asked(client: Client) -> None:
 
 
 async def test_middleware_stands_around_the_handler(client: Client) -> None:
-    told: list[str] = []
+    calls: list[str] = []
 
     async def outer(message: Message, proceed: Proceed) -> object:
-        told.append(f"outer {message.text()}")
+        calls.append(f"outer {message.text()}")
         result = await proceed()
-        told.append("outer after")
+        calls.append("outer after")
         return result
 
     async def inner(message: Message, proceed: Proceed) -> object:
-        told.append("inner")
+        calls.append("inner")
         if message.text() == "no":
             raise Reject("not allowed")
         return await proceed()
 
     @worker("jobs", middleware=[inner])
     async def handle(job: str) -> None:
-        told.append(f"handler {job}")
+        calls.append(f"handler {job}")
 
     await client.send_many("jobs", ["yes", "no"])
     await Workers(handle, middleware=[outer]).work_off(client)
-    assert told == ["outer yes", "inner", "handler yes", "outer after", "outer no", "inner"]
+    assert calls == ["outer yes", "inner", "handler yes", "outer after", "outer no", "inner"]
     assert (await client.queue("dlq/jobs")).depth == 1
 
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.journal import Entry, ShardName, decoded, read_block, rows, write_block
+from holdfast.core.journal import EntryKind, ShardName, decoded, read_block, rows, write_block
 from holdfast.core.journal import gone as given_up
 from holdfast.core.queue import JournalMode
-from holdfast.core.records import NO_EXTRA, Alike, Extra, Message, Origin
-from holdfast.core.runs import Column
+from holdfast.core.records import NO_EXTRA, Extra, HomogeneousBatch, Message, Origin
+from holdfast.core.runs import BytesColumn
 from holdfast.errors import FormatUnknown
 from holdfast.journal.columns import CELLS, RUNS, Columns
 
@@ -47,11 +47,11 @@ def fetch(shard: int, first: int, count: int) -> list[Message]:
     return [message(shard, seq) for seq in range(first, first + count)]
 
 
-def in_pieces(shard: int, first: int, count: int) -> list[list[Message] | Alike]:
+def fetch_in_parts(shard: int, first: int, count: int) -> list[list[Message] | HomogeneousBatch]:
     """The same, some of them as such that are alike."""
-    found: list[list[Message] | Alike] = []
+    found: list[list[Message] | HomogeneousBatch] = []
     for message in fetch(shard, first, count):
-        plain = Alike(msgspec.structs.replace(message, payload=b""), Column.of([message.payload]))
+        plain = HomogeneousBatch(msgspec.structs.replace(message, payload=b""), BytesColumn.of([message.payload]))
         found.append([message] if message.seq % 5 == 0 else plain)
     return found
 
@@ -63,7 +63,7 @@ details = st.sampled_from(
     [None, {"deliver_at": 5}, {"priority": 0, "deliver_at": None}, {"client_message_id": "m"}, {"source_id": 9}]
 )
 one = st.tuples(
-    st.just(Entry.ONE),
+    st.just(EntryKind.ONE),
     shards,
     texts,
     st.sampled_from(["failed", "dead", "edited", "extended"]),
@@ -77,13 +77,13 @@ one = st.tuples(
 )
 entries = st.lists(
     st.one_of(
-        st.tuples(st.just(Entry.ENQUEUED), shards, st.integers(1, 40), st.integers(1, 5), texts, st.just(10)),
-        st.tuples(st.sampled_from([Entry.LEASED, Entry.ACKED]), shards, st.just("g"), texts, texts, ids).map(
+        st.tuples(st.just(EntryKind.ENQUEUED), shards, st.integers(1, 40), st.integers(1, 5), texts, st.just(10)),
+        st.tuples(st.sampled_from([EntryKind.LEASED, EntryKind.ACKED]), shards, st.just("g"), texts, texts, ids).map(
             lambda entry: (*entry, [1] * len(entry[5]))
         ),
         one,
-        st.tuples(st.just(Entry.MANY), shards, texts, st.just("purged"), texts, ids),
-        st.tuples(st.just(Entry.GONE), shards, ids),
+        st.tuples(st.just(EntryKind.MANY), shards, texts, st.just("purged"), texts, ids),
+        st.tuples(st.just(EntryKind.GONE), shards, ids),
     ),
     max_size=8,
 )
@@ -91,11 +91,11 @@ entries = st.lists(
 
 def count_rows(entry: tuple[Any, ...]) -> int:
     match entry[0]:
-        case Entry.ENQUEUED:
+        case EntryKind.ENQUEUED:
             return int(entry[3])
-        case Entry.ONE:
+        case EntryKind.ONE:
             return 1
-        case Entry.GONE:
+        case EntryKind.GONE:
             return 0
         case _:
             return len(entry[5])
@@ -128,7 +128,7 @@ def test_columns_of_blocks_hold_the_rows_of_the_blocks(blocks: list[list[tuple[o
         count = sum(count_rows(entry) for entry in block_entries)
         block = read_block(write_block(lsn, count, 1000 + number, NAMES, block_entries))
         lsn += count
-        columns.add(block, list(decoded(block)), in_pieces)
+        columns.add(block, list(decoded(block)), fetch_in_parts)
         expected += [msgspec.structs.asdict(row) for row in rows(block, 3, fetch)]
         for shard, sequences in given_up(block):
             gone.setdefault(shard, []).extend(sequences)
@@ -147,24 +147,24 @@ def add(entry: tuple[object, ...], count: int) -> None:
 
 def test_a_block_that_has_fewer_rows_than_it_says_is_refused() -> None:
     with pytest.raises(ValueError, match="has 1 rows, not 2"):
-        add((Entry.MANY, 1, "g", "purged", "", [5]), 2)
+        add((EntryKind.MANY, 1, "g", "purged", "", [5]), 2)
 
 
 def test_messages_that_are_not_there_are_an_error() -> None:
     with pytest.raises(ValueError, match="lacks messages of the sequences 4 to 6"):
-        add((Entry.ENQUEUED, 1, 4, 3, "http", 30), 3)
+        add((EntryKind.ENQUEUED, 1, 4, 3, "http", 30), 3)
 
 
 def test_an_entry_needs_an_attempt_for_every_id() -> None:
     with pytest.raises(ValueError, match="2 ids and 1 attempts"):
-        add((Entry.ACKED, 1, "g", "c", "http", [1, 2], [1]), 2)
+        add((EntryKind.ACKED, 1, "g", "c", "http", [1, 2], [1]), 2)
 
 
 def test_a_block_knows_the_bytes_that_it_refers_to() -> None:
     given_entries = [
-        (Entry.ENQUEUED, 1, 1, 2, "http", 30),
-        (Entry.GONE, 1, [1]),
-        (Entry.ENQUEUED, 2, 1, 1, "mqtt", 12),
+        (EntryKind.ENQUEUED, 1, 1, 2, "http", 30),
+        (EntryKind.GONE, 1, [1]),
+        (EntryKind.ENQUEUED, 2, 1, 1, "mqtt", 12),
     ]
     assert read_block(write_block(1, 3, 1000, NAMES, list(given_entries))).size_bytes == 42
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from holdfast.core import committing, effects
 from holdfast.core.commands import CursorCommit, Draft, Progress, RemoveGroup
-from holdfast.core.effects import Until
+from holdfast.core.effects import DeleteUntil
 from holdfast.core.queue import GroupKind
 from holdfast.core.records import NO_EXTRA, Extra, Origin, Table
 from holdfast.engine import admin
@@ -51,8 +51,8 @@ class Scene:
             bench.add_group("other", GroupKind.CURSOR)
         if leasing:
             bench.add_group("g")
-        letter = Extra(origin=Origin(7, "elsewhere", "g"))
-        for draft in (*batch, Draft(b"letter", extra=letter)):
+        dead_letter = Extra(origin=Origin(7, "elsewhere", "g"))
+        for draft in (*batch, Draft(b"letter", extra=dead_letter)):
             later = bench.now + draft.deliver_at if draft.deliver_at else 0
             made = Draft(draft.payload, draft.priority, later, draft.ttl, draft.extra)
             self.ids = [*getattr(self, "ids", []), *bench.engine.enqueue(NAME, [made], "", bench.now).ids]
@@ -128,7 +128,10 @@ def test_neighbours_go_by_one_deletion() -> None:
     while reply.reads:
         bench.shard.supply(reply.reads, bench.engine._fetch(reply.reads))
         reply = bench.shard.step(CursorCommit("log", 90), bench.now)
-    assert [(table, type(value)) for table, _, value in reply.ops] == [(Table.READY, Until), (Table.KEYED, Until)]
+    assert [(table, type(value)) for table, _, value in reply.ops] == [
+        (Table.READY, DeleteUntil),
+        (Table.KEYED, DeleteUntil),
+    ]
 
 
 def test_where_many_that_were_delayed_stand_between_each_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.deadletter import check_dead_queue, check_unused, dead_letter, dead_queue_users
-from holdfast.core.effects import Doomed
+from holdfast.core.deadletter import check_dead_queue, check_unused, dead_queue_users, make_dead_letter
+from holdfast.core.effects import DeadLetterCandidate
 from holdfast.core.queue import DEAD_QUEUE_CONFIG, DeadLetterPolicy, QueueConfig, QueueRecord
 from holdfast.core.records import Delivery, Extra, Message, Origin
 from holdfast.errors import DeadQueueInvalid, QueueInUse
@@ -74,9 +74,14 @@ def test_a_dead_letter_says_where_it_comes_from_and_why() -> None:
     extra = Extra(key="k", message_id="order-1", properties=(("a", "b"),), correlation_id="c", flags=2)
     message = Message(41, 7, 9, 100, 0, 500, extra, b"payload")
     delivery = Delivery(41, 7, 9, 41, 41, b"", 0, 2, 100, 500, 110, 130, 160, token=77, error="boom")
-    letter = dead_letter("tasks", Doomed("g", delivery, message, "max_retries"))
-    assert (letter.payload, letter.priority, letter.deliver_at, letter.ttl) == (b"payload", 9, 0, -1)
-    assert letter.extra == Extra(
+    dead_letter = make_dead_letter("tasks", DeadLetterCandidate("g", delivery, message, "max_retries"))
+    assert (dead_letter.payload, dead_letter.priority, dead_letter.deliver_at, dead_letter.ttl) == (
+        b"payload",
+        9,
+        0,
+        -1,
+    )
+    assert dead_letter.extra == Extra(
         key="k",
         message_id=None,
         properties=(("a", "b"),),
@@ -87,5 +92,7 @@ def test_a_dead_letter_says_where_it_comes_from_and_why() -> None:
 
 def test_a_delivery_that_was_never_leased_has_no_attempts() -> None:
     message = Message(41, 7, 9, 100, 0, 500, Extra(), b"")
-    letter = dead_letter("tasks", Doomed("", Delivery(41, 7, 9, 41, 41, b"", 0, 0, 100, 500), message, "expired"))
-    assert letter.extra.origin == Origin(41, "tasks", "", "expired", "", 0, 0, 0)
+    dead_letter = make_dead_letter(
+        "tasks", DeadLetterCandidate("", Delivery(41, 7, 9, 41, 41, b"", 0, 0, 100, 500), message, "expired")
+    )
+    assert dead_letter.extra.origin == Origin(41, "tasks", "", "expired", "", 0, 0, 0)

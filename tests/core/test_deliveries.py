@@ -6,8 +6,8 @@ import pytest
 
 from holdfast.core.commands import Leased, Verb
 from holdfast.core.deliveries import Deliveries
-from holdfast.core.journal import Entry, decoded, read_block
-from holdfast.core.records import NO_EXTRA, Batch, Delivery, Message, Place, Table, first_leases
+from holdfast.core.journal import EntryKind, decoded, read_block
+from holdfast.core.records import NO_EXTRA, Delivery, LeaseBatch, Message, Place, Table, first_leases
 from holdfast.errors import HoldfastError, LeaseLost
 from tests.core.bench import NAME, Bench
 
@@ -16,15 +16,15 @@ NOW, DEADLINE = 1_000, 9_000
 END = b"\xff" * 32  # after every key
 
 
-def batch(*ids: int, flags: int = 0, key: bytes = b"") -> Batch:
+def batch(*ids: int, flags: int = 0, key: bytes = b"") -> LeaseBatch:
     """Leases of these messages, each under a token a thousand higher than its id."""
     places = [Place(each, each, key, flags, 128, 10) for each in ids]
     messages = [Message(each, each, 128, each, 0, 0, NO_EXTRA, b"") for each in ids]
     tokens = [each + 1_000 for each in ids]
-    return Batch(tokens[0], first_leases(places, messages, tokens, NOW, DEADLINE, "ann", "http"))
+    return LeaseBatch(tokens[0], first_leases(places, messages, tokens, NOW, DEADLINE, "ann", "http"))
 
 
-def leased(*batches: Batch) -> Deliveries:
+def leased(*batches: LeaseBatch) -> Deliveries:
     deliveries = Deliveries()
     for one in batches:
         deliveries.lease(one)
@@ -103,19 +103,19 @@ def test_the_message_of_a_token() -> None:
     ],
 )
 def test_how_much_of_a_batch_is_asked_for_in_its_order(first: int, ids: list[int], at: int, count: int) -> None:
-    assert batch(1, 2, 3, 4).plain_from(first, ids, [each + 1_000 for each in ids], at) == count
+    assert batch(1, 2, 3, 4).count_unchanged(first, ids, [each + 1_000 for each in ids], at) == count
 
 
 def test_only_what_is_as_it_was_given_counts() -> None:
     ids, tokens = [1, 2, 3], [1_001, 1_002, 1_003]
-    assert batch(*ids).plain_from(0, ids, [1_001, 1_002, 7], 0) == 2
-    assert batch(*ids, flags=1).plain_from(0, ids, tokens, 0) == 0
-    assert batch(*ids, key=b"key hash").plain_from(0, ids, tokens, 0) == 0
+    assert batch(*ids).count_unchanged(0, ids, [1_001, 1_002, 7], 0) == 2
+    assert batch(*ids, flags=1).count_unchanged(0, ids, tokens, 0) == 0
+    assert batch(*ids, key=b"key hash").count_unchanged(0, ids, tokens, 0) == 0
     one = batch(*ids)
     one.make(1)
-    assert one.plain_from(0, ids, tokens, 0) == 1
+    assert one.count_unchanged(0, ids, tokens, 0) == 1
     one.gone |= 1
-    assert one.plain_from(2, [3], [1_003], 0) == 1
+    assert one.count_unchanged(2, [3], [1_003], 0) == 1
 
 
 # --- acks, by columns -----------------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ def acked(bench: Bench) -> list[int]:
     """The messages that the journal says were acked, in its order."""
     blocks = bench.engine.store.scan(Table.JOURNAL, b"", END, 1_000)
     entries = [entry for _, value in blocks for entry in decoded(read_block(value))]
-    return [message_id for entry in entries if entry[0] == Entry.ACKED for message_id in entry[5]]
+    return [message_id for entry in entries if entry[0] == EntryKind.ACKED for message_id in entry[5]]
 
 
 def left(bench: Bench) -> list[tuple[bytes, bytes]]:

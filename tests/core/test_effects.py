@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.effects import RANGE_MIN, RUN_MIN, Until, deletions, puts
+from holdfast.core.effects import RANGE_MIN, RUN_MIN, DeleteUntil, deletions, puts
 from holdfast.core.records import Table, ready_key, ready_prefix
-from holdfast.core.runs import Run
+from holdfast.core.runs import RecordRun
 from holdfast.store.memory import MemoryStore
 
 PREFIX = ready_prefix(7, 128)
@@ -32,7 +32,7 @@ def test_what_is_named_goes_and_nothing_else(named: list[int]) -> None:
 def test_what_lies_in_a_row_is_one_deletion(gaps: list[int]) -> None:
     row = list(range(1_000, 1_000 + RANGE_MIN))
     ops = deletions(Table.READY, PREFIX, [*row, *gaps])
-    assert (Table.READY, key(1_000), Until(key(1_000 + RANGE_MIN))) in ops
+    assert (Table.READY, key(1_000), DeleteUntil(key(1_000 + RANGE_MIN))) in ops
 
 
 def test_a_short_row_goes_one_by_one() -> None:
@@ -53,7 +53,7 @@ def test_what_is_put_is_there_however_it_lies(named: list[int], in_two: bool) ->
 def test_a_row_is_one_run_and_a_short_row_is_none() -> None:
     row = list(range(5, 5 + RUN_MIN))
     values = [b"%d" % number for number in row]
-    run = Run.of(values)
+    run = RecordRun.of(values)
     assert puts(Table.READY, PREFIX, row, values) == [(Table.READY, key(5), run)]
     assert puts(Table.READY, PREFIX, row[1:], values[1:]) == [
         (Table.READY, key(number), b"%d" % number) for number in row[1:]

@@ -10,12 +10,12 @@ from holdfast.core.ids import (
     EPOCH_MS,
     IDS_A_MS,
     NODE_MAX,
-    Snowflakes,
-    born_at,
+    IdGenerator,
     due_stamp,
     fnv1a32,
     key_hash,
     route_of,
+    time_of_id,
 )
 
 START = EPOCH_MS * 1000 + 86_400_000_000
@@ -28,7 +28,7 @@ def flat(groups: list[list[int]]) -> list[int]:
 
 @given(moments, st.integers(0, NODE_MAX))
 def test_ids_grow_whatever_the_clock_does(steps: list[tuple[int, int]], node: int) -> None:
-    ids = Snowflakes(node)
+    ids = IdGenerator(node)
     now = START
     taken: list[list[int]] = []
     for jump, count in steps:
@@ -45,7 +45,7 @@ def test_ids_grow_whatever_the_clock_does(steps: list[tuple[int, int]], node: in
 
 @given(moments, st.integers(0, 2_000_000))
 def test_ids_grow_over_a_restart_within_the_same_millisecond(steps: list[tuple[int, int]], back: int) -> None:
-    before = Snowflakes(7)
+    before = IdGenerator(7)
     now = START
     reserved = 0
     taken: list[list[int]] = []
@@ -53,20 +53,20 @@ def test_ids_grow_over_a_restart_within_the_same_millisecond(steps: list[tuple[i
         now += jump
         taken.append(before.take(now, count))
         reserved = before.ahead(1_000)
-    after = Snowflakes(7, after=reserved)
+    after = IdGenerator(7, after=reserved)
     assert after.take(now - back)[0] > max(flat(taken), default=-1)
 
 
 def test_a_millisecond_that_is_full_borrows_the_next() -> None:
-    ids = Snowflakes(1)
+    ids = IdGenerator(1)
     taken = ids.take(START, IDS_A_MS + 1)
     assert len(set(taken)) == IDS_A_MS + 1
-    assert born_at(taken[0]) == born_at(taken[-2]) == START
-    assert born_at(taken[-1]) == START + 1000
+    assert time_of_id(taken[0]) == time_of_id(taken[-2]) == START
+    assert time_of_id(taken[-1]) == START + 1000
 
 
 def test_what_was_reserved_covers_the_time_it_was_reserved_for() -> None:
-    ids = Snowflakes(1)
+    ids = IdGenerator(1)
     ids.take(START)
     ahead = ids.ahead(1_000)
     assert ids.take(START + 1_000_000)[0] < ahead < ids.take(START + 1_001_000)[0]
@@ -75,13 +75,13 @@ def test_what_was_reserved_covers_the_time_it_was_reserved_for() -> None:
 @pytest.mark.parametrize("node", [-1, NODE_MAX + 1])
 def test_a_node_number_must_fit(node: int) -> None:
     with pytest.raises(ValueError, match=r"node must be 0\.\.1023"):
-        Snowflakes(node)
+        IdGenerator(node)
 
 
 @given(st.integers(0, 1 << 62), st.integers(0, 1 << 52))
 def test_a_due_stamp_stands_where_an_id_of_that_time_would(message_id: int, due_at: int) -> None:
     stamp = due_stamp(message_id, due_at)
-    assert born_at(stamp) == max(due_at // 1000, EPOCH_MS) * 1000
+    assert time_of_id(stamp) == max(due_at // 1000, EPOCH_MS) * 1000
 
 
 def test_the_partition_hash_is_fnv1a32() -> None:

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.journal import Entry, Row, ShardName, decoded, gone, read_block, rows, write_block
+from holdfast.core.journal import EntryKind, Row, ShardName, decoded, gone, read_block, rows, write_block
 from holdfast.core.queue import JournalMode
 from holdfast.core.records import NO_EXTRA, Extra, Message, Origin
-from holdfast.core.states import Journalled
+from holdfast.core.states import JournalEvent
 from holdfast.errors import FormatUnknown
 from holdfast.journal.columns import CELLS, RUNS, Columns
 from tests.core.strategies import messages, text, u63
@@ -38,24 +38,24 @@ def journals(draw: st.DrawFn) -> tuple[list[Written], int, dict[tuple[int, int],
     bodies: dict[tuple[int, int], list[Message]] = {}
     for index in range(draw(st.integers(0, 6))):
         shard = draw(shards)
-        kind = draw(st.sampled_from(Entry))
-        if kind is Entry.ENQUEUED:
+        kind = draw(st.sampled_from(EntryKind))
+        if kind is EntryKind.ENQUEUED:
             found = bodies[shard, index] = draw(stored)
             size = sum(len(message.payload) for message in found)
             entries.append((kind, shard, index, len(found), draw(text), size))
             count += len(found)
-        elif kind in (Entry.LEASED, Entry.ACKED):
+        elif kind in (EntryKind.LEASED, EntryKind.ACKED):
             ids, attempts = zip(*draw(batches), strict=True)
             entries.append((kind, shard, draw(groups), draw(text), draw(text), ids, attempts))
             count += len(ids)
-        elif kind is Entry.ONE:
-            event = draw(st.sampled_from(Journalled))
+        elif kind is EntryKind.ONE:
+            event = draw(st.sampled_from(JournalEvent))
             texts = [draw(text) for _ in range(4)]
             entries.append((kind, shard, draw(text), event, draw(u63), draw(st.integers(0, 9)), *texts, draw(details)))
             count += 1
-        elif kind is Entry.MANY:
+        elif kind is EntryKind.MANY:
             ids = tuple(draw(st.lists(u63, min_size=1, max_size=4)))
-            entries.append((kind, shard, draw(text), draw(st.sampled_from(Journalled)), draw(text), ids))
+            entries.append((kind, shard, draw(text), draw(st.sampled_from(JournalEvent)), draw(text), ids))
             count += len(ids)
         else:
             entries.append((kind, shard, draw(st.lists(u63, max_size=4))))
@@ -101,7 +101,7 @@ def test_an_enqueued_row_tells_what_the_message_is() -> None:
         key="k", message_id="order-1", properties=(("a", "b"),), correlation_id="c", origin=Origin(9, "old", "g")
     )
     message = Message(41, 7, 9, 100, 150, 500, extra, b"payload")
-    block = read_block(write_block(5, 1, 1234, NAMES, [(Entry.ENQUEUED, 1, 7, 1, "http", 7)]))
+    block = read_block(write_block(5, 1, 1234, NAMES, [(EntryKind.ENQUEUED, 1, 7, 1, "http", 7)]))
     assert list(rows(block, 3, lambda *_: [message])) == [
         Row(
             lsn=5,
@@ -112,7 +112,7 @@ def test_an_enqueued_row_tells_what_the_message_is() -> None:
             partition=0,
             message_id=41,
             client_message_id="order-1",
-            event=Journalled.ENQUEUED,
+            event=JournalEvent.ENQUEUED,
             protocol="http",
             priority=9,
             key="k",
@@ -128,7 +128,7 @@ def test_an_enqueued_row_tells_what_the_message_is() -> None:
 
 
 def test_a_block_of_only_what_may_go_has_no_rows() -> None:
-    block = read_block(write_block(5, 0, 1234, NAMES, [(Entry.GONE, 1, [3, 4])]))
+    block = read_block(write_block(5, 0, 1234, NAMES, [(EntryKind.GONE, 1, [3, 4])]))
     assert list(rows(block, 1, lambda *_: [])) == []
     assert list(gone(block)) == [(1, [3, 4])]
 
@@ -141,9 +141,9 @@ def test_a_block_of_a_version_nobody_knows_is_refused() -> None:
 @pytest.mark.parametrize(
     ("entry", "count", "problem"),
     [
-        ((Entry.ENQUEUED, 1, 7, 2, "", 0), 2, "shard 1 lacks messages of the sequences 7 to 8"),
-        ((Entry.ACKED, 1, "g", "", "", [1, 2], [1]), 2, "2 ids and 1 attempts"),
-        ((Entry.MANY, 1, "g", "purged", "", [1, 2]), 3, "has 2 rows, not 3"),
+        ((EntryKind.ENQUEUED, 1, 7, 2, "", 0), 2, "shard 1 lacks messages of the sequences 7 to 8"),
+        ((EntryKind.ACKED, 1, "g", "", "", [1, 2], [1]), 2, "2 ids and 1 attempts"),
+        ((EntryKind.MANY, 1, "g", "purged", "", [1, 2]), 3, "has 2 rows, not 3"),
     ],
 )
 def test_a_block_that_does_not_add_up_is_refused(entry: Written, count: int, problem: str) -> None:
@@ -155,6 +155,6 @@ def test_a_block_that_does_not_add_up_is_refused(entry: Written, count: int, pro
 def test_when_the_first_of_some_blocks_happened() -> None:
     columns = Columns()
     for first, at in ((10, 77), (11, 99)):
-        block = read_block(write_block(first, 1, at, NAMES, [(Entry.MANY, 1, "g", "purged", "", [first])]))
+        block = read_block(write_block(first, 1, at, NAMES, [(EntryKind.MANY, 1, "g", "purged", "", [first])]))
         columns.add(block, list(decoded(block)), lambda *_: [])
     assert (columns.first_lsn, columns.rows, columns.at) == (10, 2, 77)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.core.commands import Draft
-from holdfast.core.enqueue import FAR, KEY_BYTES_MAX, MESSAGE_ID_BYTES_MAX, PROPERTIES_BYTES_MAX, PROPERTIES_MAX
+from holdfast.core.enqueue import FAR_FUTURE, KEY_BYTES_MAX, MESSAGE_ID_BYTES_MAX, PROPERTIES_BYTES_MAX, PROPERTIES_MAX
 from holdfast.core.records import Extra, Origin
 from holdfast.errors import InvalidArgument
 from tests.core.bench import NAME, Bench
@@ -29,7 +29,7 @@ def refusal(draft: Draft) -> str:
     [
         (Draft(b"", priority=-1), "priority is 0 to 255, not -1."),
         (Draft(b"", priority=256), "priority is 0 to 255, not 256."),
-        (Draft(b"", deliver_at=FAR), "deliver_at and ttl are microseconds of an instant before the year 9999."),
+        (Draft(b"", deliver_at=FAR_FUTURE), "deliver_at and ttl are microseconds of an instant before the year 9999."),
         (Draft(b"", deliver_at=-1), "deliver_at and ttl are microseconds of an instant before the year 9999."),
         (Draft(b"", ttl=-2), "deliver_at and ttl are microseconds of an instant before the year 9999."),
         (Draft(b"", extra=Extra(key="ü" * KEY_BYTES_MAX)), "key is at most 1024 bytes."),
@@ -50,7 +50,7 @@ def test_what_is_too_much_is_refused_by_name(draft: Draft, problem: str) -> None
     [
         Draft(b"", priority=0),
         Draft(b"", priority=255),
-        Draft(b"", deliver_at=FAR - 1, ttl=0),
+        Draft(b"", deliver_at=FAR_FUTURE - 1, ttl=0),
         Draft(b"", extra=Extra(key="x" * KEY_BYTES_MAX, message_id="x" * MESSAGE_ID_BYTES_MAX)),
         Draft(b"", extra=Extra(correlation_data=bytes(PROPERTIES_BYTES_MAX))),
         Draft(b"", extra=Extra(properties=(("a", "b"),) * PROPERTIES_MAX)),

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core import records
-from holdfast.core.effects import Until
+from holdfast.core.effects import DeleteUntil
 from holdfast.core.records import (
     NO_EXTRA,
     CursorHead,
@@ -19,7 +19,7 @@ from holdfast.core.records import (
     Message,
     Place,
     ShardHead,
-    State,
+    WorkflowState,
     delivery_key,
     first_leases,
     keyed_key,
@@ -166,7 +166,7 @@ def test_records_of_a_version_nobody_knows_are_refused() -> None:
     rows = [(leases_key(1, 1, 1, 0), msgspec.msgpack.encode([99, *leases[1:]]))]
     with pytest.raises(FormatUnknown, match="written in format 99"):
         list(read_leases(rows))
-    state = bytearray(write_state(State(1, b"half")))
+    state = bytearray(write_state(WorkflowState(1, b"half")))
     state[0] = 99
     with pytest.raises(FormatUnknown, match="written in format 99"):
         read_state(bytes(state))
@@ -257,6 +257,6 @@ def test_no_two_tables_have_one_number() -> None:
 
 
 def test_a_range_to_delete_is_a_value() -> None:
-    assert Until(b"\x01") == Until(b"\x01") != Until(b"\x02")
-    assert len({Until(b"\x01"), Until(b"\x01")}) == 1
-    assert repr(Until(b"\x01")) == "Until(01)"
+    assert DeleteUntil(b"\x01") == DeleteUntil(b"\x01") != DeleteUntil(b"\x02")
+    assert len({DeleteUntil(b"\x01"), DeleteUntil(b"\x01")}) == 1
+    assert repr(DeleteUntil(b"\x01")) == "DeleteUntil(01)"

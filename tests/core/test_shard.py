@@ -16,7 +16,7 @@ from holdfast.core.commands import (
     Enqueue,
     Enqueued,
     Lease,
-    Look,
+    Peek,
     RemoveGroup,
     Settle,
     Settlement,
@@ -261,9 +261,9 @@ def test_records_that_are_not_there_are_known_not_to_be_there() -> None:
     bench.engine.write()
     shard = bench.queue.shards[0]
     with pytest.raises(Missing) as missing:
-        shard.want_bodies(range(11, 16))
+        shard.require_bodies(range(11, 16))
     shard.supply(missing.value.reads, [[]])
-    shard.want_bodies(range(11, 16))
+    shard.require_bodies(range(11, 16))
     assert [shard.body(seq) for seq in range(11, 16)] == [None] * 5
 
 
@@ -279,10 +279,10 @@ def test_withdrawing_what_is_gone_or_leased_changes_nothing() -> None:
 
 def test_a_trial_tells_what_would_be_refused_and_changes_nothing() -> None:
     bench = Bench(max_message_size=3)
-    reply = bench.step(Enqueue([Draft(b"ok"), Draft(b"large")], trial=True))
+    reply = bench.step(Enqueue([Draft(b"ok"), Draft(b"large")], dry_run=True))
     assert isinstance(reply, Enqueued)
     assert (reply.ids, list(reply.errors)) == ([0, 0], [1])
-    reply = bench.step(Enqueue([Draft(b"ok"), Draft(b"too")], trial=True))
+    reply = bench.step(Enqueue([Draft(b"ok"), Draft(b"too")], dry_run=True))
     assert isinstance(reply, Enqueued)
     assert (reply.ids, reply.errors) == ([0, 0], {})
     assert bench.queue.depth == 0
@@ -303,6 +303,6 @@ def test_what_is_gone_is_not_looked_at() -> None:
     bench = Bench()
     bench.enqueue("acked", "waiting")
     bench.settle(bench.lease(1))
-    found = bench.step(Look([1, 2, 99]))
+    found = bench.step(Peek([1, 2, 99]))
     assert isinstance(found, Browsed)
     assert [message.payload for message, _ in found.messages] == [b"waiting"]

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core import enqueue, leasing
-from holdfast.core.commands import Bulk, Draft, Enqueued, Settlement
+from holdfast.core.commands import Draft, Enqueued, HomogeneousDrafts, Settlement
 from holdfast.core.effects import RUN_MIN
 from holdfast.core.records import NO_EXTRA, Extra, Table
-from holdfast.core.runs import Column
+from holdfast.core.runs import BytesColumn
 from tests.core.bench import NAME, Bench
 
 EVERYTHING = b"\xff" * 32
@@ -69,8 +69,8 @@ def life(batches: Sequence[Sequence[Draft]], fields: dict[str, object]) -> tuple
 def test_the_short_ways_leave_what_the_long_ones_do(batches: list[list[Draft]], fields: dict[str, object]) -> None:
     short = life(batches, fields)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(enqueue, "_enqueue_plainly", lambda *_: False)
-        patch.setattr(leasing, "_ack_plainly", lambda *_: False)
+        patch.setattr(enqueue, "_enqueue_fast_path", lambda *_: False)
+        patch.setattr(leasing, "_ack_fast_path", lambda *_: False)
         assert life(batches, fields) == short
 
 
@@ -86,7 +86,7 @@ def test_payloads_that_lie_together_are_drafts(
     batches: list[list[bytes]], extra: Extra, fields: dict[str, object]
 ) -> None:
     one_by_one = life([[Draft(payload, extra=extra) for payload in batch] for batch in batches], fields)
-    assert life([Bulk(Column.of(batch), extra) for batch in batches], fields) == one_by_one
+    assert life([HomogeneousDrafts(BytesColumn.of(batch), extra) for batch in batches], fields) == one_by_one
 
 
 def test_plain_messages_go_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from docs.diagrams import state_diagram
 from docs.generate import DOCS, render
-from holdfast.core.states import ENDED, NEXT, TRANSITIONS, Event, Journalled, State, journal_names
+from holdfast.core.states import ENDED, NEXT, TRANSITIONS, DeliveryState, Event, JournalEvent, journal_names
 
 PAGE = "explanation/life-of-a-delivery.md"
 
@@ -14,14 +14,14 @@ def test_a_state_and_an_event_lead_to_one_state() -> None:
 
 
 def test_every_state_is_reached_and_every_life_can_end() -> None:
-    reached = {State.NEW}
-    for _ in State:
+    reached = {DeliveryState.NEW}
+    for _ in DeliveryState:
         reached |= {row.to for row in TRANSITIONS if row.state in reached}
-    assert reached == set(State)
+    assert reached == set(DeliveryState)
     ending = set(ENDED)
-    for _ in State:
+    for _ in DeliveryState:
         ending |= {row.state for row in TRANSITIONS if row.to in ending}
-    assert ending == set(State)
+    assert ending == set(DeliveryState)
 
 
 def test_what_has_ended_stays_ended() -> None:
@@ -36,7 +36,7 @@ def test_every_event_happens_and_has_one_name_in_the_journal() -> None:
 
 def test_every_name_in_the_journal_is_used() -> None:
     # A duplicate is no event of a delivery: nothing was stored.
-    assert {row.journal for row in TRANSITIONS} == {*Journalled, None} - {Journalled.DUPLICATE}
+    assert {row.journal for row in TRANSITIONS} == {*JournalEvent, None} - {JournalEvent.DUPLICATE}
 
 
 def test_only_falling_due_is_not_journalled() -> None:
@@ -47,7 +47,7 @@ def test_the_diagram_shows_every_transition() -> None:
     lines = state_diagram(TRANSITIONS).splitlines()
     assert lines[0] == "stateDiagram-v2"
     for row in TRANSITIONS:
-        start = "[*]" if row.state is State.NEW else row.state
+        start = "[*]" if row.state is DeliveryState.NEW else row.state
         assert any(line.startswith(f"    {start} --> {row.to}: ") and row.event in line for line in lines)
     assert all(f"    {state} --> [*]" in lines for state in ENDED)
 

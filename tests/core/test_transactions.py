@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from holdfast.core import transactions
 from holdfast.core.commands import Draft, Enqueue, Packed, Publish
 from holdfast.core.queue import GroupKind
-from holdfast.core.records import NO_EXTRA, Extra, Origin, State, Table
-from holdfast.core.transactions import Lot, Share, blocks, choose, read_block, route
+from holdfast.core.records import NO_EXTRA, Extra, Origin, Table, WorkflowState
+from holdfast.core.transactions import ShardPart, StagedPart, blocks, choose, read_block, route
 from holdfast.errors import FormatUnknown, TransactionIncomplete
 from tests.core.bench import Bench
 from tests.core.strategies import extras
@@ -43,7 +43,7 @@ def test_what_is_staged_is_read_back_in_its_order(drafts: list[Draft]) -> None:
         Draft(b"x", ttl=5),
         Draft(b"x", extra=Extra(message_id="m")),
         Draft(b"x", extra=Extra(origin=Origin(1, "q", "g"))),
-        Draft(b"x", extra=Extra(state=State(1, b"s"))),
+        Draft(b"x", extra=Extra(state=WorkflowState(1, b"s"))),
         Draft(b"x", extra=Extra(flags=1)),
     ],
 )
@@ -84,7 +84,7 @@ def test_what_is_packed_is_published_as_if_it_were_enqueued(
         command = (
             Publish(packed.messages, ids, "http")
             if published
-            else Enqueue(packed.drafts(), -1, "http", ids, promised=True)
+            else Enqueue(packed.drafts(), -1, "http", ids, validated=True)
         )
         reply = bench.engine.step(bench.queue, bench.shard, command, now)
         stored = tables(bench)
@@ -107,19 +107,19 @@ def test_a_block_of_an_unknown_version_is_not_guessed_at() -> None:
 
 
 def test_the_lots_that_count_come_in_the_order_in_which_they_began() -> None:
-    lots = [Lot(0, "p", "1"), Lot(1, "q", "1"), Lot(2, "p", "2")]
-    assert [lot.number for lot in choose("t", lots, {"q": "1", "p": "2"})] == [1, 2]
-    assert [lot.number for lot in choose("t", lots[:2], None)] == [0, 1]
-    assert choose("t", lots, {}) == []
+    staged_parts = [StagedPart(0, "p", "1"), StagedPart(1, "q", "1"), StagedPart(2, "p", "2")]
+    assert [staged_part.number for staged_part in choose("t", staged_parts, {"q": "1", "p": "2"})] == [1, 2]
+    assert [staged_part.number for staged_part in choose("t", staged_parts[:2], None)] == [0, 1]
+    assert choose("t", staged_parts, {}) == []
     with pytest.raises(TransactionIncomplete, match="by attempts"):
-        choose("t", lots, None)
+        choose("t", staged_parts, None)
     with pytest.raises(TransactionIncomplete, match="'r'"):
-        choose("t", lots, {"r": "1"})
+        choose("t", staged_parts, {"r": "1"})
 
 
 def test_the_way_of_a_move_goes_shard_by_shard() -> None:
-    lots = [
-        Lot(0, "p", "", shares={7: Share("a", 5, 2), 3: Share("b", 1, 1)}),
-        Lot(1, "q", "", shares={3: Share("b", 2, 4)}),
+    staged_parts = [
+        StagedPart(0, "p", "", shard_parts={7: ShardPart("a", 5, 2), 3: ShardPart("b", 1, 1)}),
+        StagedPart(1, "q", "", shard_parts={3: ShardPart("b", 2, 4)}),
     ]
-    assert route(lots) == [(3, 0, 1), (3, 1, 4), (7, 0, 2)]
+    assert route(staged_parts) == [(3, 0, 1), (3, 1, 4), (7, 0, 2)]

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.core import groups
 from holdfast.core.commands import Verb
-from holdfast.core.lanes import WINDOW_MAX
+from holdfast.core.windows import WINDOW_MAX
 from holdfast.engine import admin
 from tests.core.bench import NAME, Bench, payloads
 
@@ -57,7 +57,7 @@ def test_fresh_messages_wait_in_the_store_when_the_window_is_full(batch: int) ->
     bench = Bench()
     for first in range(0, MANY, batch):
         bench.enqueue(*numbered(batch, first))
-    assert len(bench.group.lane(128).loaded) == WINDOW_MAX
+    assert len(bench.group.window(128).loaded) == WINDOW_MAX
     assert payloads(bench.lease(2 * MANY)) == numbered(MANY + (-MANY) % batch)
 
 

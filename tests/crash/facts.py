@@ -75,7 +75,7 @@ async def drain(path: Path, queues: tuple[str, ...], facts: Facts) -> int:
     for queue in queues:
         for group in facts.groups:
             await _empty(node, queue, group, facts)
-        while node.figures((SPACE, queue)).depth:  # noqa: ASYNC110 - it goes down by itself
+        while node.current_stats((SPACE, queue)).depth:  # noqa: ASYNC110 - it goes down by itself
             await asyncio.sleep(0.005)
     await node.export()
     lsn = node.engine.record.next_lsn - 1
@@ -86,7 +86,7 @@ async def drain(path: Path, queues: tuple[str, ...], facts: Facts) -> int:
 
 async def _empty(node: Node, queue: str, group: str, facts: Facts) -> None:
     while True:
-        stats = next(one for one in node.figures((SPACE, queue)).groups if one.name == group)
+        stats = next(one for one in node.current_stats((SPACE, queue)).groups if one.name == group)
         if not stats.ready + stats.scheduled + stats.leased:
             return
         leased = await node.lease((SPACE, queue), group, 1000, wait=200_000)

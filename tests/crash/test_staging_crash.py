@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.broker.node import Node
-from holdfast.core.transactions import Stage
+from holdfast.core.transactions import TransactionState
 from holdfast.errors import TransactionNotFound
 from holdfast.store import open_store
 from tests.crash.killing import kill_under_load
@@ -71,7 +71,7 @@ async def test_a_killed_node_publishes_all_of_a_transaction_or_nothing(
         except TransactionNotFound:
             assert name not in confirmed, f"{name} was confirmed and is not known"
             continue
-        if view.state is not Stage.OPEN:  # the decision was stored: it is moved to its end
+        if view.state is not TransactionState.OPEN:  # the decision was stored: it is moved to its end
             assert (await node.publish(("default", name))).repeated
             confirmed.add(name)
     found = await everything(node)

@@ -26,14 +26,14 @@ from msgspec.inspect import (
     type_info,
 )
 
-from holdfast.broker.redrive_jobs import PROGRESS, WISHES, Progress, Wish
+from holdfast.broker.redrive_jobs import PROGRESS, REQUESTS, JobProgress, RedriveRequest
 from holdfast.core import audits, records, transactions
 from holdfast.core.commands import Draft
 from holdfast.core.effects import Op
-from holdfast.core.journal import Block, Entry, decoded, read_block
+from holdfast.core.journal import Block, EntryKind, decoded, read_block
 from holdfast.core.queue import QueueRecord
-from holdfast.core.records import NO_EXTRA, Delivery, Extra, Message, Origin, Place, State, Table
-from holdfast.core.runs import Column, Run, Series
+from holdfast.core.records import NO_EXTRA, Delivery, Extra, Message, Origin, Place, Table, WorkflowState
+from holdfast.core.runs import BytesColumn, HomogeneousRun, RecordRun
 from holdfast.engine import admin
 from holdfast.engine.engine import NODE_KEY, Engine, NodeRecord
 from holdfast.mqtt.codec import Properties
@@ -50,8 +50,8 @@ FILE = HERE / f"layout-{FORMAT}.txt"
 # Everything that is packed by msgspec. Those that are part of one are found by themselves.
 PACKED: tuple[type[msgspec.Struct], ...] = (
     NodeRecord,
-    Wish,
-    Progress,
+    RedriveRequest,
+    JobProgress,
     QueueRecord,
     records.ShardHead,
     records.GroupHead,
@@ -60,7 +60,7 @@ PACKED: tuple[type[msgspec.Struct], ...] = (
     records.Leases,
     Block,
     transactions.Transaction,
-    transactions.Lot,
+    transactions.StagedPart,
     audits.Audit,
     audits.Audited,
     mqtt_records.SessionRecord,
@@ -88,10 +88,12 @@ def lines() -> Iterator[str]:
 
 def samples() -> Iterator[tuple[Table, bytes, bytes | None]]:
     """Records as they are written, with fields that can be told apart; None for those that are a struct below."""
-    extra = Extra("key", "id", (("a", "b"),), "corr", "text/plain", "reply", b"data", origin(), 1, True, State(7, b"s"))
+    extra = Extra(
+        "key", "id", (("a", "b"),), "corr", "text/plain", "reply", b"data", origin(), 1, True, WorkflowState(7, b"s")
+    )
     packed = msgspec.msgpack.encode
     yield Table.META, NODE_KEY, None
-    yield Table.META, WISHES, None
+    yield Table.META, REQUESTS, None
     yield Table.META, PROGRESS, None
     yield Table.QUEUES, records.queue_key("space", "queue"), None
     yield Table.SHARDS, records.shard_key(SHARD), records.write_head(records.ShardHead())
@@ -99,13 +101,13 @@ def samples() -> Iterator[tuple[Table, bytes, bytes | None]]:
     for one in (NO_EXTRA, extra):
         written = records.write_message(ID, NOW, DUE, END, PRIORITY, one, b"payload")
         yield Table.MESSAGES, records.message_key(SHARD, SEQ), written
-        alike = records.message_series(ID, NOW, END, PRIORITY, one, Column.of([b"payload"]))
-        yield Table.MESSAGES, records.message_key(SHARD, SEQ), alike[:][0]
+        homogeneous = records.homogeneous_messages(ID, NOW, END, PRIORITY, one, BytesColumn.of([b"payload"]))
+        yield Table.MESSAGES, records.message_key(SHARD, SEQ), homogeneous[:][0]
     yield Table.READY, records.ready_key(SHARD, PRIORITY, STAMP), records.ready_value(SEQ, KEY, 2, SIZE)
     yield (
         Table.READY,
         records.ready_key(SHARD, PRIORITY, STAMP),
-        records.ready_series(SEQ, SIZE.to_bytes(4, "big"))[:][0],
+        records.homogeneous_ready_values(SEQ, SIZE.to_bytes(4, "big"))[:][0],
     )
     scheduled = records.scheduled_value(ID, PRIORITY, KEY, 2, SIZE)
     yield Table.SCHEDULED, records.scheduled_key(SHARD, DUE, SEQ), scheduled
@@ -114,7 +116,7 @@ def samples() -> Iterator[tuple[Table, bytes, bytes | None]]:
     yield Table.LEASES, records.leases_key(SHARD, GROUP, TOKEN, records.LEASES_PART), leases()
     yield Table.LEASES, records.leases_key(SHARD, GROUP, TOKEN, records.GONE_PART), records.write_gone(0b101)
     yield Table.DELIVERIES, records.delivery_key(SHARD, GROUP, ID), records.write_delivery(delivery())
-    for state in (State(7, b"state"), State(7, None)):
+    for state in (WorkflowState(7, b"state"), WorkflowState(7, None)):
         yield Table.STATES, records.delivery_key(SHARD, GROUP, ID), records.write_state(state)
     for mask in (0b1_0000_0001, records.KEPT, records.GONE):
         yield Table.SETTLED, records.settled_key(SHARD, SEQ), records.write_mask(mask)
@@ -125,7 +127,7 @@ def samples() -> Iterator[tuple[Table, bytes, bytes | None]]:
     yield Table.JOURNAL, records.journal_key(SEQ), None
     yield Table.TRANSACTIONS, transactions.live_key("space", "id"), None
     yield Table.TRANSACTIONS, transactions.done_key("space", "id"), None
-    yield Table.LOTS, transactions.lot_key(1, 2), None
+    yield Table.STAGED_PARTS, transactions.staged_part_key(1, 2), None
     keyed = Draft(b"payload", extra=records.Extra(key="key"))
     for draft in (Draft(b"payload", PRIORITY, DUE, END), Draft(b"payload", extra=extra), keyed):
         ((block, _),) = transactions.blocks([(3, draft)])
@@ -155,11 +157,11 @@ def runs() -> Iterator[tuple[Table, bytes, bytes]]:
         store = RocksStore(Path(scratch) / "data")
         epoch = store.acquire()
         message, place = records.message_key(SHARD, SEQ), records.ready_key(SHARD, PRIORITY, STAMP)
-        alike = Series(b"<", ID, b">", Column.of([b"a", b"bc"] * 4))
+        homogeneous = HomogeneousRun(b"<", ID, b">", BytesColumn.of([b"a", b"bc"] * 4))
         ops: list[Op] = [
-            (Table.MESSAGES, message, Run.of([b"a", b"bc"] * 4)),
-            (Table.MESSAGES, records.message_key(SHARD, SEQ + 8), alike),
-            (Table.READY, place, Run.of([b"d"] * 8)),
+            (Table.MESSAGES, message, RecordRun.of([b"a", b"bc"] * 4)),
+            (Table.MESSAGES, records.message_key(SHARD, SEQ + 8), homogeneous),
+            (Table.READY, place, RecordRun.of([b"d"] * 8)),
         ]
         store.write(epoch, [*ops, (Table.READY, records.ready_key(SHARD, PRIORITY, STAMP + 1), None)])
         for table in (Table.RUNS, Table.MESSAGE_RUNS, Table.READY_RUNS):
@@ -238,7 +240,7 @@ def entries() -> Iterator[str]:
         store.close()
     for kind, said in sorted(shapes.items()):
         for shape in sorted(said):
-            yield f"entry {Entry(kind).name} {kind}: {shape}"
+            yield f"entry {EntryKind(kind).name} {kind}: {shape}"
 
 
 if __name__ == "__main__":

@@ -112,21 +112,22 @@ def _redrive(engine: Engine) -> None:
     held = engine.lease(REPAIRS, "work", 2, 60 * SECOND, "c1", "http", START)
     engine.settle(REPAIRS, "work", [Settlement(one.message.id, one.token, Verb.REJECT) for one in held], START)
     dead = ("default", "dlq/repairs")
-    letters = [message.id for _, message, _ in admin.browse(engine, dead, 9, "", "", "", START).messages]
-    payloads = dict(zip(letters, (None, b"repaired"), strict=True))
-    for _ in move(engine, dead, "audit-1", payloads, to="", by="ops", note="why", demand=str, now=START):
+    dead_letters = [message.id for _, message, _ in admin.browse(engine, dead, 9, "", "", "", START).messages]
+    payloads = dict(zip(dead_letters, (None, b"repaired"), strict=True))
+    for _ in move(engine, dead, "audit-1", payloads, to="", by="ops", note="why", require=str, now=START):
         engine.write()
 
 
-def look(store: Store, engine: Engine, now: int) -> Iterator[str]:
+def dump(store: Store, engine: Engine, now: int) -> Iterator[str]:
     """Everything there is to see, a line each."""
     for name in sorted(engine.queues):
         queue = engine.queues[name]
         yield f"queue {name[1]}: {queue.depth} messages"
-        for partition, message, standings in admin.browse(engine, name, 1_000, "", "", "", now).messages:
-            yield f"  {partition}.{message.seq} {message.payload.decode()!r} {_told(message)}"
-            for standing in standings:
-                yield f"    {standing.group}: {standing.state} attempt {standing.attempt} {standing.error}".rstrip()
+        for partition, message, delivery_statuses in admin.browse(engine, name, 1_000, "", "", "", now).messages:
+            yield f"  {partition}.{message.seq} {message.payload.decode()!r} {_describe(message)}"
+            for delivery_status in delivery_statuses:
+                attempt = f"{delivery_status.state} attempt {delivery_status.attempt} {delivery_status.error}"
+                yield f"    {delivery_status.group}: {attempt}".rstrip()
         for record in queue.record.groups:
             for shard in queue.shards:
                 if record.kind is GroupKind.CURSOR:
@@ -155,7 +156,7 @@ def _audits(store: Store) -> Iterator[str]:
         yield f"  letter {letter.letter}: {letter.message} in {letter.queue}, had {letter.payload!r}"
 
 
-def _told(message: Message) -> str:
+def _describe(message: Message) -> str:
     extra = {
         name: value
         for name in Extra.__struct_fields__

@@ -15,12 +15,12 @@ import msgspec
 import pytest
 
 from holdfast.core.commands import Draft, GetStates, Leased, Settlement
-from holdfast.core.records import Extra, ShardHead, State, Table, read_shard_head
+from holdfast.core.records import Extra, ShardHead, Table, WorkflowState, read_shard_head
 from holdfast.engine import admin, audited_redrive
 from holdfast.engine.engine import NODE_KEY, Engine, NodeRecord
 from holdfast.errors import FormatUnknown
 from holdfast.store.rocks import RocksStore
-from tests.formats.scene import ALL, ORDERS, SECOND, START, TASKS, look, write
+from tests.formats.scene import ALL, ORDERS, SECOND, START, TASKS, dump, write
 
 HERE = Path(__file__).parent
 NEWEST = "v1-audits"
@@ -61,7 +61,7 @@ def test_there_is_a_directory_of_every_format() -> None:
 
 
 def test_everything_is_as_the_old_version_told(name: str, store: RocksStore, engine: Engine) -> None:
-    assert "\n".join(look(store, engine, START)) + "\n" == (HERE / f"{name}.txt").read_text()
+    assert "\n".join(dump(store, engine, START)) + "\n" == (HERE / f"{name}.txt").read_text()
 
 
 def test_the_scene_still_comes_out_the_same(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_the_scene_still_comes_out_the_same(tmp_path: Path) -> None:
     store = RocksStore(tmp_path / "data")
     engine = Engine(store, node=1)
     engine.open(START)
-    assert "\n".join(look(store, engine, START)) + "\n" == (HERE / f"{NEWEST}.txt").read_text()
+    assert "\n".join(dump(store, engine, START)) + "\n" == (HERE / f"{NEWEST}.txt").read_text()
     store.close()
 
 
@@ -88,10 +88,12 @@ def test_its_messages_live_on(engine: Engine) -> None:
 
 def test_its_leases_end_at_their_deadline(engine: Engine) -> None:
     engine.tick(START + 60 * SECOND)
-    _, _, standings = admin.find(engine, TASKS, 21380884070404099, START)
-    assert [(standing.state, standing.error) for standing in standings if standing.group == "work"] == [
-        ("scheduled", "timeout")
-    ]
+    _, _, delivery_statuses = admin.find(engine, TASKS, 21380884070404099, START)
+    assert [
+        (delivery_status.state, delivery_status.error)
+        for delivery_status in delivery_statuses
+        if delivery_status.group == "work"
+    ] == [("scheduled", "timeout")]
 
 
 def test_its_groups_go_on_where_they_were(engine: Engine) -> None:
@@ -139,9 +141,11 @@ def test_its_transactions_and_states_go_on(tmp_path: Path) -> None:
     found = engine.lease(ORDERS, "work", 9, -1, "", "http", START)
     assert payloads(found) == ["published, two"]  # the others have the same key
     (letter,) = engine.lease(("default", "dlq/orders"), "g", 9, -1, "", "", START)
-    assert letter.message.extra.state == State(1, b"reject")
+    assert letter.message.extra.state == WorkflowState(1, b"reject")
     again = GetStates("work", [(found[0].message.id, found[0].token)])
-    assert engine.step(engine.queues[ORDERS], engine.queues[ORDERS].shards[0], again, START) == [State(1, b"nack")]
+    assert engine.step(engine.queues[ORDERS], engine.queues[ORDERS].shards[0], again, START) == [
+        WorkflowState(1, b"nack")
+    ]
     store.close()
 
 
@@ -152,9 +156,9 @@ def test_its_redrives_go_on_and_can_be_undone(tmp_path: Path) -> None:
     engine = Engine(store, node=1)
     engine.open(START)
     dead = ("default", "dlq/repairs")
-    letters = [was.letter for was in engine.audits.page(engine.audits.get(dead, "audit-1"), 0, 9)]
+    dead_letters = [was.letter for was in engine.audits.page(engine.audits.get(dead, "audit-1"), 0, 9)]
     again = audited_redrive.move(
-        engine, dead, "audit-1", dict.fromkeys(letters), to="", by="", note="why", demand=str, now=START
+        engine, dead, "audit-1", dict.fromkeys(dead_letters), to="", by="", note="why", require=str, now=START
     )
     assert [[one.fate.value for one in step] for step in again] == [["repeated", "repeated"]]
     undone = audited_redrive.undo(engine, dead, "audit-1", 0, 9, START)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.journal import Entry
+from holdfast.core.journal import EntryKind
 from holdfast.core.records import Table
 from holdfast.errors import FormatTooOld, FormatUnknown
 from holdfast.store.formats import FORMAT
@@ -26,7 +26,7 @@ def test_every_record_is_what_it_was_when_its_format_got_its_number() -> None:
 
 def test_no_kind_of_record_or_entry_is_left_out() -> None:
     assert {table for table, _, _ in layouts.samples()} == set(Table)
-    assert {line.split()[1] for line in layouts.entries()} == {entry.name for entry in Entry}
+    assert {line.split()[1] for line in layouts.entries()} == {entry.name for entry in EntryKind}
 
 
 def test_a_directory_of_a_newer_format_is_refused_with_what_to_do(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def main() -> None:
         store = RocksStore(directory)
         engine = Engine(store, node=1)
         engine.open(scene.START)
-        (HERE / f"{options.name}.txt").write_text("\n".join(scene.look(store, engine, scene.START)) + "\n")
+        (HERE / f"{options.name}.txt").write_text("\n".join(scene.dump(store, engine, scene.START)) + "\n")
         store.close()
 
 

@@ -31,9 +31,9 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> set[str]:
         return call
 
     for module, name in (
-        (groups, "show_message"),
+        (groups, "message_to_wire"),
         (groups, "write_messages"),
-        (partitions, "show_view"),
+        (partitions, "view_to_wire"),
         (partitions, "write_rows"),
         (messages, "read_draft"),
         (messages, "drafts_of"),

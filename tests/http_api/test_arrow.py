@@ -11,7 +11,7 @@ import httpx
 import pyarrow as pa
 import pytest
 
-from holdfast.core.commands import Bulk
+from holdfast.core.commands import HomogeneousDrafts
 from holdfast.http_api.codecs.arrow_request import drafts_of
 from holdfast.http_api.endpoints import messages
 
@@ -302,7 +302,7 @@ async def test_only_payloads_without_an_idempotency_key_are_stored_in_bulk(
 
     def watched(*args: Any) -> Any:
         drafts = drafts_of(*args)
-        found.append(isinstance(drafts, Bulk))
+        found.append(isinstance(drafts, HomogeneousDrafts))
         return drafts
 
     monkeypatch.setattr(messages, "drafts_of", watched)

@@ -28,7 +28,7 @@ from holdfast.core.commands import Draft
 from holdfast.errors import DiskFull
 from holdfast.http_api import HttpFront
 from holdfast.http_api.server import connection as connection_module
-from holdfast.http_api.server import fast_path as at_once
+from holdfast.http_api.server import fast_path
 from holdfast.http_api.server import head_cache as heads
 from holdfast.http_api.server.connection import Connection
 from holdfast.store.faulty import Fault, FaultyStore
@@ -117,14 +117,14 @@ class Rig:
 @asynccontextmanager
 async def serving(config: Config, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
     rig = Rig(config)
-    begin = at_once.begin
+    begin = fast_path.begin
 
     def counted(*args: object) -> bool:
         done = begin(*args)  # type: ignore[arg-type]
         rig.served += done
         return done
 
-    monkeypatch.setattr(at_once, "begin", counted)
+    monkeypatch.setattr(fast_path, "begin", counted)
     monkeypatch.setattr(node_module, "RECOVERY_PAUSE_SECONDS", 0.005)
     await rig.node.start()
     await rig.front.start()
@@ -141,7 +141,7 @@ async def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
         yield rig
 
 
-async def test_the_second_of_its_kind_is_served_at_once_and_answered_alike(rig: Rig) -> None:
+async def test_the_second_of_its_kind_is_served_immediately_and_answered_equally(rig: Rig) -> None:
     async with rig.wire() as wire:
         first = await wire.ask(post(message()))
         second = await wire.ask(post(message("a longer text")))
@@ -167,7 +167,7 @@ async def test_what_a_message_brings_is_kept(rig: Rig) -> None:
     assert rig.served == 1
 
 
-async def test_requests_of_many_connections_are_one_batch_and_each_hears_of_its_own(rig: Rig) -> None:
+async def test_requests_of_many_connections_are_one_batch_and_each_is_notified_of_its_own(rig: Rig) -> None:
     await rig.node.create_queue(JOBS, {"max_message_size": 100, "dedup_window": "1h"})
     bodies: list[dict[str, object]] = [
         {"messages": [{"text": "one"}]},
@@ -341,7 +341,7 @@ async def test_lines_that_end_in_another_way_are_not_remembered() -> None:
         (b'{"messages": [{"text": "x"}, {"text": 1}], "atomic": true}', 400, "invalid_argument"),
     ],
 )
-async def test_what_is_wrong_is_told_alike(rig: Rig, body: bytes, status: int, code: str) -> None:
+async def test_what_is_wrong_is_told_equally(rig: Rig, body: bytes, status: int, code: str) -> None:
     async with rig.wire() as fresh:
         ordinary = await fresh.ask(post(body))
     async with rig.wire() as wire:
@@ -519,7 +519,7 @@ async def begun(rig: Rig, wire: Wire, data: bytes) -> Connection:
     return connection
 
 
-async def test_a_body_that_comes_after_its_head_is_served_at_once_too(rig: Rig) -> None:
+async def test_a_body_that_comes_after_its_head_is_served_immediately_too(rig: Rig) -> None:
     async with rig.wire() as wire:
         await wire.ask(*apart(post(message())))
         for number in range(1, 4):
@@ -601,7 +601,7 @@ async def test_a_server_that_stops_takes_what_has_begun(rig: Rig) -> None:
 # --- passwords ------------------------------------------------------------------------------------------------------
 
 
-async def test_a_password_is_asked_for_each_time_and_served_at_once_while_it_holds(
+async def test_a_password_is_asked_for_each_time_and_served_immediately_while_it_holds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = write_users(tmp_path / "users.json", user("shop", "open sesame", "produce:jobs"))

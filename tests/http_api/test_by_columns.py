@@ -14,8 +14,8 @@ from holdfast.core.commands import Leased, Verb
 from holdfast.core.records import NO_EXTRA, Extra, Message, Origin
 from holdfast.errors import HoldfastError
 from holdfast.http_api.codecs.json_acks import Acks, read_acks
-from holdfast.http_api.codecs.json_batch import ALIKE_MIN, ids_in_json, show_lot
-from holdfast.http_api.codecs.shapes import read_settlement, show_delivery
+from holdfast.http_api.codecs.json_batch import HOMOGENEOUS_MIN, encode_batch, ids_in_json
+from holdfast.http_api.codecs.shapes import delivery_to_wire, read_settlement
 from holdfast.http_api.server.response import encode
 
 ids = st.integers(1, (1 << 63) - 1)
@@ -39,24 +39,24 @@ payloads = st.one_of(
 
 
 @st.composite
-def lots(draw: st.DrawFn) -> list[Leased]:
+def batch_encoding(draw: st.DrawFn) -> list[Leased]:
     """A lease: stretches of messages that share what is not their own."""
     found: list[Leased] = []
     deadline = draw(instants)
     for _ in range(draw(st.integers(0, 4))):
         extra, priority = draw(extras), draw(st.sampled_from([0, 128, 255]))
         due, end = draw(st.sampled_from([0, 5_000_000])), draw(st.sampled_from([0, 9_000_000]))
-        for _ in range(draw(st.sampled_from([1, ALIKE_MIN - 1, ALIKE_MIN, 9]))):
+        for _ in range(draw(st.sampled_from([1, HOMOGENEOUS_MIN - 1, HOMOGENEOUS_MIN, 9]))):
             message = Message(draw(ids), draw(ids), priority, draw(instants), due, end, extra, draw(payloads))
             attempt, partition = draw(st.integers(1, 3)), draw(st.integers(0, 2))
             found.append(Leased(message, draw(ids), attempt, deadline, partition, "the group", 3))
     return found
 
 
-@given(lots(), st.sampled_from(["auto", "base64"]))
+@given(batch_encoding(), st.sampled_from(["auto", "base64"]))
 def test_a_lot_is_shown_as_its_deliveries_one_by_one(found: list[Leased], encoding: str) -> None:
-    one_by_one = encode(wire.Leased([show_delivery(leased, "tasks", encoding) for leased in found]))
-    shown = show_lot(found, "tasks", encoding)
+    one_by_one = encode(wire.Leased([delivery_to_wire(leased, "tasks", encoding) for leased in found]))
+    shown = encode_batch(found, "tasks", encoding)
     assert json.loads(shown) == json.loads(one_by_one)
     assert msgspec.json.decode(shown, type=wire.Leased) == msgspec.json.decode(one_by_one, type=wire.Leased)
 

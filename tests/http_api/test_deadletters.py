@@ -62,7 +62,7 @@ async def test_redrive_counts_first_then_moves_what_matches(http: httpx.AsyncCli
     assert [letter["text"] for letter in (await http.get(f"{QUEUE}/dlq")).json()["messages"]] == ["bad input"]
 
 
-async def test_letters_go_to_the_group_they_died_in_or_to_the_one_that_is_named(http: httpx.AsyncClient) -> None:
+async def test_dead_letters_go_to_the_group_they_died_in_or_to_the_one_that_is_named(http: httpx.AsyncClient) -> None:
     await die(http, "boom", "bang")
     await http.put(f"{QUEUE}/groups/late", json={})
     [boom, bang] = (await http.get(f"{QUEUE}/dlq")).json()["messages"]
@@ -126,7 +126,7 @@ async def test_stored_items_are_imported_once(http: httpx.AsyncClient) -> None:
     assert message["origin"] == items[0]["origin"]
 
 
-async def test_letters_are_brought_back_under_an_id_once_and_taken_back(http: httpx.AsyncClient) -> None:
+async def test_dead_letters_are_brought_back_under_an_id_once_and_taken_back(http: httpx.AsyncClient) -> None:
     await http.post("/api/v1/queues", json={"name": "jobs"})
     await die(http, "boom", "bang", "bing")
     letters = (await http.get(f"{QUEUE}/dlq")).json()["messages"]

@@ -79,7 +79,7 @@ async def test_a_paused_queue_takes_and_does_not_give(http: httpx.AsyncClient) -
     assert (await http.post(f"{QUEUE}/purge")).json() == {"messages": 1}
 
 
-async def test_figures_of_a_queue(http: httpx.AsyncClient) -> None:
+async def test_stats_of_a_queue(http: httpx.AsyncClient) -> None:
     await http.post(f"{QUEUE}/messages", json={"messages": [{"text": "a"}] * 3})
     await http.post(f"{QUEUE}/leases")
     stats = (await http.get(f"{QUEUE}/stats")).json()

@@ -203,7 +203,7 @@ async def test_a_reply_that_comes_too_late_is_dropped_and_counted(http: httpx.As
     # As an MQTT client replies: with the Correlation Data that it was sent.
     await node.enqueue(queue, [Draft(b"here", extra=Extra(correlation_data=extra.correlation_data))])
     await until(lambda: node.replies.late == late + 1)
-    await until(lambda: node.figures(queue).depth == 0)
+    await until(lambda: node.current_stats(queue).depth == 0)
 
 
 async def test_a_correlation_id_of_a_request_that_waits_cannot_be_used_again(

@@ -74,7 +74,7 @@ async def test_without_a_credential_nothing_is_told_but_health_and_description(t
             path = re.sub(r"{\w+}", "1", endpoint.path)
             for headers in ({}, {"authorization": "Bearer nonsense"}, {"authorization": "nonsense"}):
                 answer = await http.request(endpoint.method, path, headers=headers)
-                wanted = 200 if endpoint.right is Right.NOBODY else 401
+                wanted = 200 if endpoint.right is Right.ANONYMOUS else 401
                 assert answer.status_code == wanted, (endpoint.method, path, headers, answer.text)
                 if wanted == 401:
                     assert "Bearer" in answer.headers["www-authenticate"]

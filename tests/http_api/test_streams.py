@@ -15,8 +15,8 @@ from holdfast.auth.gate import Gate
 from holdfast.broker.node import Node
 from holdfast.core.commands import Draft
 from holdfast.http_api import HttpFront
-from holdfast.http_api.server.app import NOBODY
-from holdfast.http_api.server.request import ClientGone
+from holdfast.http_api.server.app import ANONYMOUS
+from holdfast.http_api.server.request import ClientDisconnected
 from holdfast.store import open_store
 from tests.http_api.conftest import config_for, until
 
@@ -67,7 +67,7 @@ async def test_a_client_that_goes_while_it_waits_takes_nothing_with_it(http: htt
 
 async def test_what_is_found_in_the_very_moment_in_which_the_client_goes_is_given_back(front: HttpFront) -> None:
     class Leaving:
-        principal = NOBODY
+        principal = ANONYMOUS
 
         async def gone(self) -> None:
             return
@@ -80,8 +80,8 @@ async def test_what_is_found_in_the_very_moment_in_which_the_client_goes_is_give
     async def undo(found: list[str]) -> None:
         given_back.extend(found)
 
-    with pytest.raises(ClientGone):
-        await front.api.while_there(Leaving(), work(), undo)  # type: ignore[arg-type]
+    with pytest.raises(ClientDisconnected):
+        await front.api.until_disconnect(Leaving(), work(), undo)  # type: ignore[arg-type]
     assert given_back == ["a delivery"]
 
 
@@ -189,7 +189,9 @@ async def test_a_silent_stream_carries_heartbeats_and_ends_when_its_queue_does(o
         assert codes == ["queue_not_found"]
 
 
-async def test_a_stream_hears_at_once_that_its_queue_or_group_was_deleted(http: httpx.AsyncClient, node: Node) -> None:
+async def test_a_stream_learns_immediately_that_its_queue_or_group_was_deleted(
+    http: httpx.AsyncClient, node: Node
+) -> None:
     for delete, code in (
         (lambda: node.delete_group(JOBS, "default"), "stream_ended"),
         (lambda: node.delete_queue(JOBS), "queue_not_found"),
@@ -200,7 +202,7 @@ async def test_a_stream_hears_at_once_that_its_queue_or_group_was_deleted(http: 
             await delete()
             end = await anext(stream)  # the heartbeat is many seconds away
             assert end["end"]["code"] == code  # type: ignore[index]
-        assert not [member for member in node.dispatcher.members.everyone() if member.group[0] == JOBS]
+        assert not [member for member in node.dispatcher.members.all_members() if member.group[0] == JOBS]
 
 
 async def test_a_stream_has_no_more_bytes_unsettled_than_it_may(own: tuple[Node, HttpFront]) -> None:
@@ -213,13 +215,13 @@ async def test_a_stream_has_no_more_bytes_unsettled_than_it_may(own: tuple[Node,
             held = (await anext(stream))["delivery"]
             await anext(stream)
             assert "heartbeat" in await anext(stream), "a third would be too much"
-            assert node.figures(JOBS).groups[0].leased == 2
+            assert node.current_stats(JOBS).groups[0].leased == 2
             assert isinstance(held, dict)
             settlement = {"id": held["id"], "lease_token": held["lease_token"]}
             await http.post(f"{QUEUE}/settle", json={"settlements": [settlement]})
             while "delivery" not in await anext(stream):
                 pass
-            assert node.figures(JOBS).groups[0].leased == 2
+            assert node.current_stats(JOBS).groups[0].leased == 2
 
 
 async def test_while_a_server_stops_what_is_under_way_is_finished_and_what_is_new_gets_503(
@@ -247,7 +249,7 @@ async def test_while_a_server_stops_what_is_under_way_is_finished_and_what_is_ne
     await stopping
 
 
-async def test_a_stop_ends_long_polls_at_once_and_tells_streams(own: tuple[Node, HttpFront]) -> None:
+async def test_a_stop_ends_long_polls_immediately_and_tells_streams(own: tuple[Node, HttpFront]) -> None:
     node, front = own
     async with httpx.AsyncClient(base_url=front.url, timeout=30) as http:
         poll = asyncio.create_task(http.post(f"{QUEUE}/leases", json={"wait": "10m"}))

@@ -15,7 +15,7 @@ async def depth(http: httpx.AsyncClient, queue: str) -> int:
     return found
 
 
-async def test_staged_messages_are_seen_all_at_once_and_once(http: httpx.AsyncClient) -> None:
+async def test_staged_messages_are_seen_all_immediately_and_once(http: httpx.AsyncClient) -> None:
     batches = [
         {"queue": "a", "messages": [{"text": "1"}, {"text": "2"}]},
         {"queue": "b", "messages": [{"text": "3"}]},

@@ -6,7 +6,16 @@ import psutil
 import pytest
 
 from benchmarks.fronts import server
-from benchmarks.waiting import POLLS, STREAMS, Crowd, all_wait, at_once, one_by_one, poll_queues, stream_queues
+from benchmarks.waiting import (
+    POLLS,
+    STREAMS,
+    WaitingClients,
+    all_together,
+    all_wait,
+    one_by_one,
+    poll_queues,
+    stream_queues,
+)
 
 MEMORY_MAX = 300 << 20
 
@@ -14,14 +23,14 @@ MEMORY_MAX = 300 << 20
 @pytest.mark.timeout(180)
 async def test_a_thousand_long_polls_and_two_hundred_streams_are_held_and_each_message_goes_to_one() -> None:
     with server() as served:
-        async with Crowd(served.http) as crowd:
-            await all_wait(crowd)
+        async with WaitingClients(served.http) as clients:
+            await all_wait(clients)
             assert psutil.Process(served.pid).memory_info().rss < MEMORY_MAX
-            await one_by_one(crowd, poll_queues(), 40)
-            await one_by_one(crowd, stream_queues(), 40)
-            await all_wait(crowd)
-            await at_once(crowd)
-            assert await crowd.waiting() >= STREAMS
-            assert len(crowd.heard) == 80 + POLLS
-            assert set(crowd.heard.values()) == {1}
+            await one_by_one(clients, poll_queues(), 40)
+            await one_by_one(clients, stream_queues(), 40)
+            await all_wait(clients)
+            await all_together(clients)
+            assert await clients.waiting() >= STREAMS
+            assert len(clients.received) == 80 + POLLS
+            assert set(clients.received.values()) == {1}
             assert psutil.Process(served.pid).memory_info().rss < MEMORY_MAX

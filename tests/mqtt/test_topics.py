@@ -252,17 +252,17 @@ TOPICS = ["a", "a/b", "a/b/c", "a/x/c", "$s", "$s/b", "/", "x/y/z"]
 
 def test_subscriptions_come_and_go() -> None:
     trie: SubscriptionTrie[str, str] = SubscriptionTrie()
-    standing: list[str] = []
+    present: list[str] = []
 
     def check() -> None:
         for topic in TOPICS * 2:  # the second time from memory
-            assert sorted(trie.match(topic)) == sorted(one for one in standing if naive(one, topic))
-        assert len(trie) == len(standing)
+            assert sorted(trie.match(topic)) == sorted(one for one in present if naive(one, topic))
+        assert len(trie) == len(present)
 
     for one in FILTERS:
         for client in ("x", "y"):
             assert trie.add(one, client, one) is None
-            standing.append(one)
+            present.append(one)
             check()
         assert trie.add(one, "x", one) == one
         assert trie.remove(one, "stranger") is None
@@ -271,7 +271,7 @@ def test_subscriptions_come_and_go() -> None:
     for one in reversed(FILTERS):
         for client in ("x", "y"):
             assert trie.remove(one, client) == one
-            standing.remove(one)
+            present.remove(one)
             check()
     assert trie._root.unused
     assert not trie._exact
@@ -279,24 +279,24 @@ def test_subscriptions_come_and_go() -> None:
 
 def test_names_come_and_go() -> None:
     index: NameIndex[str] = NameIndex()
-    standing: list[str] = []
+    present: list[str] = []
 
     def check() -> None:
         for one in [*FILTERS, "a/b/c", "x/+/q", "x/q/#"]:
-            assert sorted(index.match_names(one)) == sorted(topic for topic in standing if naive(one, topic))
-        assert sorted(index) == sorted(standing)
-        assert len(index) == len(standing)
+            assert sorted(index.match_names(one)) == sorted(topic for topic in present if naive(one, topic))
+        assert sorted(index) == sorted(present)
+        assert len(index) == len(present)
 
     for topic in TOPICS:
         index.put(topic, "old")
         index.put(topic, topic)
-        standing.append(topic)
+        present.append(topic)
         assert index.get(topic) == topic
         check()
     assert index.remove("nowhere") is None
     for topic in TOPICS:
         assert index.remove(topic) == topic
-        standing.remove(topic)
+        present.remove(topic)
         check()
     assert not index._root.children
 

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from holdfast.pipeline.jobs.triage import triage
 from holdfast.pipeline.lake.lake import Lake
-from holdfast.pipeline.spark.session import Where, open_session
+from holdfast.pipeline.spark.session import SparkTarget, open_session
 from tests.pipeline.test_build import build
 from tests.pipeline.traffic import Traffic
 
@@ -37,7 +37,7 @@ def main(archive: Path) -> None:
     with TemporaryDirectory(dir=archive.parent) as directory:
         made = Path(directory) / "made"
         os.environ["SPARK_SUBMIT_OPTS"] = f"-XX:ArchiveClassesAtExit={made} -Xlog:disable"
-        spark = open_session(Where(master="local[2,4]", memory=1 << 30, quick=True))
+        spark = open_session(SparkTarget(master="local[2,4]", memory=1 << 30, quick=True))
         use_everything(spark, Path(directory))
         java = spark.sparkContext._gateway.proc  # type: ignore[union-attr]
         spark.stop()

@@ -71,7 +71,7 @@ class Cluster:
         deploy = "org.apache.spark.deploy"
         at = ["--host", "127.0.0.1", "--webui-port", "0"]
         master = self._run("master", "spark-class", f"{deploy}.master.Master", *at, "--port", "0")
-        self.master = self._until(lambda: said(master, r"Starting Spark master at (spark://\S+)"), "the master")
+        self.master = self._until(lambda: find_in_log(master, r"Starting Spark master at (spark://\S+)"), "the master")
         for number in range(2):
             work = ["-c", str(CORES), "-m", MEMORY, "-d", str(self._path / f"work{number}")]
             self._run(f"worker{number}", "spark-class", f"{deploy}.worker.Worker", self.master, *at, *work)
@@ -112,7 +112,9 @@ class Cluster:
         log = self._run(
             "connect", "spark-submit", "--master", self.master, *settings, "--class", server, "spark-internal"
         )
-        port = self._until(lambda: said(log, r"Spark Connect server started at: \S*:(\d+)"), "the Connect server")
+        port = self._until(
+            lambda: find_in_log(log, r"Spark Connect server started at: \S*:(\d+)"), "the Connect server"
+        )
         self.remote = f"sc://127.0.0.1:{port}"
         self._until(lambda: self.executors() if len(self.executors()) == CORES else None, "executors")
 
@@ -133,6 +135,6 @@ def _words(process: psutil.Process) -> list[str]:
         return []
 
 
-def said(log: Path, pattern: str) -> str | None:
+def find_in_log(log: Path, pattern: str) -> str | None:
     match = re.search(pattern, log.read_text())
     return match[1] if match else None

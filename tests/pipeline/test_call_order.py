@@ -27,7 +27,7 @@ class Recorder(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, path: str) -> None:
         self._path = path
 
-    def _note(self, call: str) -> None:
+    def _record(self, call: str) -> None:
         logs = Path(self._path) / "checkpoint"
         counts = {
             log: sum(file.name.isdecimal() for file in (logs / log).iterdir()) if (logs / log).exists() else 0
@@ -37,30 +37,30 @@ class Recorder(DataSourceStreamReader, SupportsTriggerAvailableNow):
             calls.write(f"{call} offsets={counts['offsets']} commits={counts['commits']}\n")
 
     def initialOffset(self) -> Offset:  # noqa: N802
-        self._note("initialOffset")
+        self._record("initialOffset")
         return {"0": 0}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._note("prepareForTriggerAvailableNow")
+        self._record("prepareForTriggerAvailableNow")
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadMaxRows(2)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
         assert isinstance(limit, ReadMaxRows)
-        self._note(f"latestOffset({start['0']})")
+        self._record(f"latestOffset({start['0']})")
         return {"0": min(start["0"] + limit.max_rows, END)}
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        self._note(f"partitions({start['0']}, {end['0']})")
+        self._record(f"partitions({start['0']}, {end['0']})")
         return [InputPartition((start["0"], end["0"]))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        self._note(f"read{partition.value}")
+        self._record(f"read{partition.value}")
         yield pa.record_batch({"n": pa.array(range(*partition.value), pa.int64())})
 
     def commit(self, end: Offset) -> None:
-        self._note(f"commit({end['0']})")
+        self._record(f"commit({end['0']})")
 
 
 class RecordedSource(DataSource):

@@ -71,10 +71,10 @@ def test_an_executor_killed_while_it_reads_costs_nothing_but_time(cluster: Clust
     with Served(tmp_path / "broker") as served, served.client() as client:
         fill(client, COUNT)
         (tmp_path / "mid-read").write_text(str(before[0]))
-        told = run([sys.executable, "-c", CLIENT, cluster.remote, served.url, str(tmp_path), str(BATCH)])
+        output = run([sys.executable, "-c", CLIENT, cluster.remote, served.url, str(tmp_path), str(BATCH)])
         assert (tmp_path / "mid-read.done").exists()
         assert before[0] not in cluster.executors()
-        assert told.split() == [str(COUNT), str(COUNT), "50"]
+        assert output.split() == [str(COUNT), str(COUNT), "50"]
         assert copied(client) == expected(COUNT)
         assert not list(client.browse("in"))
         assert sorted(message.body() for message in client.browse("more")) == [b"%d" % n for n in range(10)]
@@ -122,9 +122,9 @@ def test_every_command_runs_on_spark_connect(cluster: Cluster, tmp_path: Path) -
         job("build", "--keep", "3650d")
         (cluster_of_deaths,) = json.loads(job("triage", "-o", "json"))
         assert cluster_of_deaths["deaths"] == 10
-        letters = ["redrive", "--queue", "dlq/orders", "--where", "payload.order < 25"]
+        redrive_args = ["redrive", "--queue", "dlq/orders", "--where", "payload.order < 25"]
         changed = ["--set", "payload.order = 1000", "--audit", "a1", "--yes", "-o", "json"]
-        assert json.loads(job(*letters, *changed))["moved"] == 5
+        assert json.loads(job(*redrive_args, *changed))["moved"] == 5
         job("redrive", "--undo", "a1", "--yes")
         every = ["replay", "--queue", "orders", "--where", "payload IS NOT NULL", "--yes", "-o", "json"]
         assert json.loads(job(*every, "--to", "at-once"))["moved"] == 50

@@ -23,13 +23,15 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 def folded(events: list[Row], old: list[Row], code: list[str] | None = None) -> dict[Key, Row]:
     """`fold` on rows; `code`: the columns of text that come as numbers, as they do from pieces."""
-    told = pa.Table.from_pylist(events, INPUT)
+    table = pa.Table.from_pylist(events, INPUT)
     before = pa.Table.from_pylist([{name: row[name] for name in MESSAGES.names} for row in old], MESSAGES_SCHEMA)
     for name in code or []:
-        told = told.set_column(told.column_names.index(name), name, told[name].dictionary_encode())
+        table = table.set_column(table.column_names.index(name), name, table[name].dictionary_encode())
     if code:
-        told = told.select([name for name in told.column_names if name == "event" or told[name].null_count < len(told)])
-    rows = fold(told, before).cast(SCHEMA).to_pylist()
+        table = table.select(
+            [name for name in table.column_names if name == "event" or table[name].null_count < len(table)]
+        )
+    rows = fold(table, before).cast(SCHEMA).to_pylist()
     return {(row["message_id"], row["group"]): row for row in rows}
 
 
@@ -57,10 +59,10 @@ def test_any_cut_into_batches_gives_what_the_model_says(seed: int, tmp_path: Pat
         for event in batch:
             model.take(event)
         ids = {event["message_id"] for event in batch}
-        touched = [row for key, row in rows.items() if key[0] in ids or random.random() < 0.3]
-        for row in touched:
+        affected = [row for key, row in rows.items() if key[0] in ids or random.random() < 0.3]
+        for row in affected:
             del rows[row["message_id"], row["group"]]
-        rows |= folded(batch, touched, CODED if seed % 2 else None)
+        rows |= folded(batch, affected, CODED if seed % 2 else None)
         assert public(rows) == public(model.rows())
 
 

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from holdfast.client import SyncClient
 from holdfast.pipeline.build import follow
-from holdfast.pipeline.build.follow import Builder, Look, Upkeep
+from holdfast.pipeline.build.follow import Builder, RefreshResult, Upkeep
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.spark.stages import Stages
 from tests.pipeline.test_build import rows
@@ -107,12 +107,12 @@ def test_following_joins_files_and_lets_go_of_what_is_old(
     monkeypatch.setattr(follow, "RETAIN_SECONDS", (0.0, 0.0))
     traffic = Traffic(tmp_path, 8)
     lake = Lake(traffic.lake)
-    stop, looks = Event(), list[Look]()
+    stop, refreshes = Event(), list[RefreshResult]()
     wanted = Upkeep(keep_seconds=1e9, small_files=2)
 
-    def told(look: Look) -> None:
-        looks.append(look)
-        if len(looks) > 2:
+    def on_refresh(refresh: RefreshResult) -> None:
+        refreshes.append(refresh)
+        if len(refreshes) > 2:
             stop.set()
         else:
             traffic.go(30)
@@ -121,15 +121,15 @@ def test_following_joins_files_and_lets_go_of_what_is_old(
     with lake.lock():
         traffic.go(30)
         traffic.export()
-        Builder(lake, spark, Stages(), wanted).follow(stop, 0.0, told)
-        assert [look.built.batches for look in looks] == [1, 1, 1]
-        assert looks[1].compacted["events"] == 2
-        assert not any(look.let_go for look in looks), "nothing is that old"
+        Builder(lake, spark, Stages(), wanted).follow(stop, 0.0, on_refresh)
+        assert [refresh.built.batches for refresh in refreshes] == [1, 1, 1]
+        assert refreshes[1].compacted["events"] == 2
+        assert not any(refresh.let_go for refresh in refreshes), "nothing is that old"
         age = (datetime.now(UTC) - rows(lake, "events")[0]["at"]).total_seconds() - 86_400
-        done = Builder(lake, spark, Stages(), Upkeep(keep_seconds=age)).look()
+        done = Builder(lake, spark, Stages(), Upkeep(keep_seconds=age)).refresh()
         assert done.let_go["events"] > 0
         versions = {table.spec.name: table.version for table in lake.tables}
-        again = Builder(lake, spark, Stages(), Upkeep(keep_seconds=age)).look()
+        again = Builder(lake, spark, Stages(), Upkeep(keep_seconds=age)).refresh()
         assert again.let_go == {}
     assert {table.spec.name: table.version for table in lake.tables} == versions, "what lives on is left alone"
     assert {row["outcome"] for row in rows(lake, "messages")} == {None}

@@ -19,7 +19,7 @@ import os, signal, sys
 from pathlib import Path
 from holdfast.pipeline.build.build import Build
 from holdfast.pipeline.lake.lake import Lake
-from holdfast.pipeline.spark.session import Where, open_session
+from holdfast.pipeline.spark.session import SparkTarget, open_session
 from holdfast.pipeline.spark.stages import Stages
 
 lake, step = Lake(Path(sys.argv[1])), sys.argv[2]
@@ -29,7 +29,7 @@ def reached(here):
         os.kill(os.getpid(), signal.SIGKILL)
 
 with lake.lock():
-    Build(lake, open_session(Where(quick=True)), Stages(), reached=reached).run()
+    Build(lake, open_session(SparkTarget(quick=True)), Stages(), on_step=reached).run()
 """
 
 

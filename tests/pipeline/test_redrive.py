@@ -22,10 +22,10 @@ from holdfast.cli.main import main
 from holdfast.client import SyncClient
 from holdfast.config import Config
 from holdfast.config.settings import HttpSettings, JournalSettings, NodeSettings
-from holdfast.pipeline.jobs.payload_changes import Unchangeable, put
+from holdfast.pipeline.jobs.payload_changes import TransformError, put
 from holdfast.pipeline.jobs.payload_fields import rewritten
-from holdfast.pipeline.jobs.redrive import Mover, choose
-from holdfast.pipeline.lake.job_runs import Run, Runs
+from holdfast.pipeline.jobs.redrive import Redriver, choose
+from holdfast.pipeline.lake.job_runs import JobRun, RunStore
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.testing import Broker
 from tests.pipeline.test_build import build, rows
@@ -105,8 +105,8 @@ def test_letters_are_chosen_by_their_payload_brought_back_once_and_undone(scene:
     dry = scene.redrive(*chosen, "--dry-run")
     assert (dry["chosen"], dry["dry_run"], len(dry["sample"])) == (3, True, 3)  # type: ignore[arg-type]
     assert scene.waiting(queue) == set(range(12)), "a dry run changes nothing"
-    letters = Lake(scene.lake.path).read(scene.spark, "dead_letters")
-    assert choose(letters, f"dlq/{queue}", namespace="another").count() == 0
+    dead_letters = Lake(scene.lake.path).read(scene.spark, "dead_letters")
+    assert choose(dead_letters, f"dlq/{queue}", namespace="another").count() == 0
     moved = scene.redrive(*chosen)
     assert (moved["chosen"], moved["moved"], moved["state"]) == (3, 3, "done")
     assert scene.waiting(queue) == set(range(12)) - {7, 9, 11}
@@ -140,8 +140,8 @@ def test_letters_are_chosen_by_their_payload_brought_back_once_and_undone(scene:
     by_id = {run["id"]: run for run in listed}
     assert (by_id["ops-1"]["state"], by_id["ops-1"]["where"], by_id["ops-1"]["moved"]) == ("undone", where, 3)
     assert by_id["ops-1"]["by"] == "anonymous"
-    shown = json.loads(scene.ask("runs", str(more["id"]), "-o", "json").stdout)
-    assert shown["standing"] == {"waiting": 2}
+    run_record = json.loads(scene.ask("runs", str(more["id"]), "-o", "json").stdout)
+    assert run_record["standing"] == {"waiting": 2}
     assert "ops-1" in scene.ask("runs").stdout
     assert "[run_not_found]" in scene.ask("runs", "nothing", code=1).stderr
 
@@ -226,7 +226,7 @@ def test_every_job_says_what_it_read_and_wrote_and_explains_itself(scene: Scene)
     said = scene.ask("redrive", "--queue", f"dlq/{queue}", "--yes", "--explain")
     for words in ("Physical Plan", "read ", "wrote 2 messages", "choose letters", "move letters", "Audit id redrive-"):
         assert words in said.stderr, words
-    assert Runs(scene.lake.path).all()[0].moved == 2
+    assert RunStore(scene.lake.path).all()[0].moved == 2
 
 
 def test_fields_of_the_payload_are_found_outside_of_quotes_only() -> None:
@@ -241,7 +241,7 @@ def test_a_value_is_put_where_it_belongs_and_the_rest_stays_as_it_was_written() 
     assert put(b"{}", ("new", "deep"), b'"x"') == b'{"new":{"deep":"x"}}'
     assert put(b'{"new": null}', ("new", "deep"), b"1") == b'{"new":{"deep":1}}'
     for payload, path in ((b"text", ("a",)), (b"[1]", (3,)), (b'{"a": 1}', ("a", "b"))):
-        with pytest.raises(Unchangeable):
+        with pytest.raises(TransformError):
             put(payload, path, b"1")
 
 
@@ -250,11 +250,11 @@ import os, signal, sys
 from pathlib import Path
 from holdfast.client import SyncClient
 from holdfast.pipeline.jobs import redrive
-from holdfast.pipeline.jobs.redrive import Mover
-from holdfast.pipeline.lake.job_runs import Run, Runs
+from holdfast.pipeline.jobs.redrive import Redriver
+from holdfast.pipeline.lake.job_runs import RunStore
 
-redrive.LETTERS_A_REQUEST = 3
-runs = Runs(Path(sys.argv[2]))
+redrive.DEAD_LETTERS_PER_REQUEST = 3
+runs = RunStore(Path(sys.argv[2]))
 run = runs.get(sys.argv[3])
 letters = runs.chosen(run)["letter_id"].to_pylist()
 
@@ -263,7 +263,7 @@ def progress(done):
         os.kill(os.getpid(), signal.SIGKILL)
 
 with SyncClient(sys.argv[1]) as client:
-    redrive.Mover(client, runs, run, progress).go(((letter, None) for letter in letters))
+    Redriver(client, runs, run, progress).go(((letter, None) for letter in letters))
 """
 
 
@@ -273,15 +273,15 @@ def test_a_redrive_that_is_killed_goes_on_under_its_id_and_counts_right(tmp_path
         client.send_many("orders", [{"order": number} for number in range(20)])
         for message in client.receive("orders", limit=20):
             message.reject()
-        letters = [int(letter.id) for letter in client.dead_letters("orders")]
-        runs = Runs(tmp_path)
-        run = Run(id="r", job="redrive", began_at=datetime.now(UTC), queue="dlq/orders", chosen=20)
-        runs.begin(run, pa.table({"letter_id": letters}))
+        dead_letters = [int(letter.id) for letter in client.dead_letters("orders")]
+        runs = RunStore(tmp_path)
+        run = JobRun(id="r", job="redrive", began_at=datetime.now(UTC), queue="dlq/orders", chosen=20)
+        runs.begin(run, pa.table({"letter_id": dead_letters}))
         killed = subprocess.run([sys.executable, "-c", CHILD, broker.url, tmp_path, "r"], check=False, timeout=60)
         assert killed.returncode == -signal.SIGKILL
         assert (runs.get("r").state, runs.get("r").moved) == ("running", 0), "it could not tell any more"
         assert client.redrive_audit("dlq/orders", "r").moved == 9
-        done = Mover(client, runs, runs.get("r")).go((letter, None) for letter in letters)
+        done = Redriver(client, runs, runs.get("r")).go((letter, None) for letter in dead_letters)
         assert (done.moved, done.not_moved, done.state) == (20, {}, "done")
         assert Counter(json.loads(message.body())["order"] for message in client.browse("orders")) == Counter(range(20))
         assert list(client.dead_letters("orders")) == []

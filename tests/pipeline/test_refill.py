@@ -24,8 +24,8 @@ from holdfast.config import Config
 from holdfast.config.settings import HttpSettings, JournalSettings, NodeSettings
 from holdfast.errors import InvalidArgument
 from holdfast.pipeline.jobs.load import read_source, rows_to_load
-from holdfast.pipeline.jobs.replay import Player, Slice, slices
-from holdfast.pipeline.lake.job_runs import Run, Runs
+from holdfast.pipeline.jobs.replay import Replayer, Slice, slices
+from holdfast.pipeline.lake.job_runs import JobRun, RunStore
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.testing import Broker
 from tests.pipeline.test_build import build
@@ -99,11 +99,11 @@ def test_a_file_is_loaded_once_and_its_messages_are_replayed(scene: Scene, tmp_p
     assert scene.stored("again") == Counter([*range(15, 20)] * 2), "under another id all of them are there again"
     original = scene.replay(*chosen, "--pace", "original", "--speed", "1000x")
     assert original["moved"] == 5
-    said = scene.ask("replay", *chosen, "--pace", "original", "--dry-run", "--explain")
-    assert "in 0s" in said.stderr
-    assert "Physical Plan" in said.stderr
-    assert "read 40 events" in said.stderr
-    listed = Runs(scene.directory / "lake").all()
+    finished = scene.ask("replay", *chosen, "--pace", "original", "--dry-run", "--explain")
+    assert "in 0s" in finished.stderr
+    assert "Physical Plan" in finished.stderr
+    assert "read 40 events" in finished.stderr
+    listed = RunStore(scene.directory / "lake").all()
     assert {run.id for run in listed} >= {"at-once", str(paced["id"])}
 
     # A replay that dies and is redriven is one chain with what it came from.
@@ -198,11 +198,11 @@ CHILD = """
 import os, signal, sys
 from pathlib import Path
 from holdfast.client import SyncClient
-from holdfast.pipeline.jobs.replay import Player
-from holdfast.pipeline.lake.job_runs import Runs
+from holdfast.pipeline.jobs.replay import Replayer
+from holdfast.pipeline.lake.job_runs import RunStore
 from tests.pipeline.test_refill import rows
 
-runs = Runs(Path(sys.argv[2]))
+runs = RunStore(Path(sys.argv[2]))
 saved = runs.save
 count = 0
 
@@ -215,14 +215,14 @@ def save(run):  # killed when a slice is in the queue, and nobody knows it yet
 
 runs.save = save
 with SyncClient(sys.argv[1]) as client:
-    Player(client, runs, runs.get("r")).play(rows(8))
+    Replayer(client, runs, runs.get("r")).play(rows(8))
 """
 
 
 def test_a_replay_that_is_killed_goes_on_under_its_id_and_stores_nothing_twice(tmp_path: Path) -> None:
     with Broker() as broker, broker.sync_client() as client:
-        runs = Runs(tmp_path)
-        run = Run(id="r", job="replay", began_at=datetime.now(UTC), queue="past", to="now", speed=1_000.0, chosen=8)
+        runs = RunStore(tmp_path)
+        run = JobRun(id="r", job="replay", began_at=datetime.now(UTC), queue="past", to="now", speed=1_000.0, chosen=8)
         runs.begin(run, chosen(8))
         monkey = ["-c", "import holdfast.pipeline.jobs.replay as r; r.SLICE_SECONDS = 0.0005\n" + CHILD]
         killed = subprocess.run([sys.executable, *monkey, broker.url, tmp_path], check=False, timeout=60)
@@ -232,7 +232,7 @@ def test_a_replay_that_is_killed_goes_on_under_its_id_and_stores_nothing_twice(t
         assert stored == [0, 1, 2], "the third slice is there, and the record does not know"
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("holdfast.pipeline.jobs.replay.SLICE_SECONDS", 0.0005)
-            done = Player(client, runs, runs.get("r")).play(rows(8))
+            done = Replayer(client, runs, runs.get("r")).play(rows(8))
         assert (done.moved, done.state, done.slices_done) == (8, "done", 8)
         found = list(client.browse("now"))
         assert Counter(json.loads(message.body())["n"] for message in found) == Counter(range(8))

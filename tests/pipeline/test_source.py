@@ -21,11 +21,11 @@ from holdfast.client.drafts import draft
 from holdfast.testing import Broker
 from pyspark_holdfast import lag
 from pyspark_holdfast.options import OPTIONS, Options
-from pyspark_holdfast.ranges import Range, share_out, split
+from pyspark_holdfast.ranges import Range, assign_ranges, split
 from pyspark_holdfast.schema import VIEWS
 from pyspark_holdfast.streams import StreamReader, advance
 from pyspark_holdfast.wire import Refused, Server
-from pyspark_holdfast.writing import _pieces, check_writing
+from pyspark_holdfast.writing import _row_slices, check_writing
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -406,24 +406,26 @@ def test_batches_take_an_even_share_of_each_partition_and_never_more_than_their_
 
 
 def test_ranges_are_split_as_wished_and_put_together_where_there_is_little() -> None:
-    pieces = split([Range(0, 1, 11), Range(1, 1, 3)], 6)
-    assert len(pieces) >= 6
-    assert sorted(n for one in pieces if one.partition == 0 for n in range(one.first, one.until)) == list(range(1, 11))
+    shuffle_files = split([Range(0, 1, 11), Range(1, 1, 3)], 6)
+    assert len(shuffle_files) >= 6
+    assert sorted(n for one in shuffle_files if one.partition == 0 for n in range(one.first, one.until)) == list(
+        range(1, 11)
+    )
     little = [Range(partition, 1, 3) for partition in range(10)]
-    assert [len(work.ranges) for work in share_out(little, 0)] == [10]
+    assert [len(work.ranges) for work in assign_ranges(little, 0)] == [10]
     much = [Range(partition, 1, 10_001) for partition in range(10)]
-    assert [len(work.ranges) for work in share_out(much, 0)] == [1] * 10
-    assert share_out([Range(0, 5, 5)], 0) == []
+    assert [len(work.ranges) for work in assign_ranges(much, 0)] == [1] * 10
+    assert assign_ranges([Range(0, 5, 5)], 0) == []
 
 
 def test_requests_are_neither_too_many_rows_nor_too_many_bytes() -> None:
     import pyarrow as pa
 
     small = pa.table({"payload": [b"x"] * 25})
-    assert list(_pieces(small, 10)) == [(0, 10), (10, 20), (20, 25)]
+    assert list(_row_slices(small, 10)) == [(0, 10), (10, 20), (20, 25)]
     large = pa.table({"payload": [b"x" * (3 << 20)] * 5})
-    assert list(_pieces(large, 10)) == [(0, 2), (2, 4), (4, 5)]
-    assert list(_pieces(small.slice(0, 0), 10)) == []
+    assert list(_row_slices(large, 10)) == [(0, 2), (2, 4), (4, 5)]
+    assert list(_row_slices(small.slice(0, 0), 10)) == []
 
 
 def test_a_server_that_is_not_there_is_named() -> None:

@@ -34,7 +34,10 @@ class Traffic(Life):
 
     def go(self, steps: int) -> None:
         actions = (
-            [self._enqueue] * 4 + [self._work] * 8 + [self._wait] * 3 + [self._letters, self._cursor, self._meddle]
+            [self._enqueue] * 4
+            + [self._work] * 8
+            + [self._wait] * 3
+            + [self._work_dead_letters, self._cursor, self._meddle]
         )
         for _ in range(steps):
             self.random.choice(actions)()
@@ -85,7 +88,7 @@ class Traffic(Life):
         self.now += self.random.choice([SECOND, 40 * SECOND, 5 * MINUTE])
         self.engine.tick(self.now)
 
-    def _letters(self) -> None:
+    def _work_dead_letters(self) -> None:
         if DEAD not in self.engine.queues:
             return
         found = self.engine.lease(DEAD, "operators", 3, -1, "op", "http", self.now)

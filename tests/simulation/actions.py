@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from holdfast.core.commands import Bulk, Draft, PutState, Settlement, Verb
+from holdfast.core.commands import Draft, HomogeneousDrafts, PutState, Settlement, Verb
 from holdfast.core.queue import GroupKind
-from holdfast.core.records import NO_EXTRA, Extra, Origin, State
-from holdfast.core.runs import Column
+from holdfast.core.records import NO_EXTRA, Extra, Origin, WorkflowState
+from holdfast.core.runs import BytesColumn
 from holdfast.engine import admin
 from holdfast.errors import LeaseLost, MessageNotFound, MessageNotWaiting, StateChanged
 from tests.simulation.machine import NAMESPACE, Machine
@@ -58,7 +58,7 @@ class Actions(Producers):
             (3, self.edit),
             (2, self.delete),
             (2, self.pause),
-            (2, self.look),
+            (2, self.browse_queue),
             (2, self.bring_in),
             (3, self.redrive),
             (6, self.stage),
@@ -96,7 +96,7 @@ class Actions(Producers):
         machine = self.machine
         given: Sequence[Draft] = drafts
         if len(drafts) != 2 and all(draft == Draft(draft.payload) for draft in drafts):
-            given = Bulk(Column.of([draft.payload for draft in drafts]))
+            given = HomogeneousDrafts(BytesColumn.of([draft.payload for draft in drafts]))
         reply = machine.engine.enqueue((NAMESPACE, queue.name), given, "sim", machine.now)
         stored = machine.engine.queues[NAMESPACE, queue.name]
         partitions = [stored._partition(draft) if len(stored.shards) > 1 else 0 for draft in drafts]
@@ -218,7 +218,7 @@ class Actions(Producers):
             results = machine.engine.ack(name, group, ids, tokens, machine.now, partitions.pop())
         else:
             results = machine.engine.settle(name, group, settlements, machine.now)
-        machine.note_ids()
+        machine.record_ids()
         machine.model.settle(queue.name, group, settlements, results, machine.now)
         machine.after()
 
@@ -276,7 +276,7 @@ class Actions(Producers):
         assert life is not None
         if data is None and not etag:
             return
-        life.kept = State(before.etag + 1 if before is not None else 1, data)
+        life.kept = WorkflowState(before.etag + 1 if before is not None else 1, data)
         must(reply == life.kept, f"{what}: {reply}")
         machine.model.facts.kept(handle.id, queue.groups[handle.group].number, life.kept.etag)
 
@@ -334,7 +334,7 @@ class Actions(Producers):
             must(not machine.model.editable(mail), f"{queue.name}: refused to edit {mail}")
         else:
             must(mail.listed and machine.model.editable(mail), f"{queue.name}: edited {mail}")
-            machine.note_ids()
+            machine.record_ids()
             machine.model.edit(queue.name, mail.id, priority, deliver_at, machine.now)
 
     def delete(self, queue: Queue) -> None:

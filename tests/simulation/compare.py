@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.simulation.burial import BURIAL_BACKOFF
+from tests.simulation.dead_lettering import DEAD_LETTER_BACKOFF
 from tests.simulation.facts import Facts
 from tests.simulation.mail import Is, Life, Mail, Queue, must
 from tests.simulation.model import Model
@@ -66,7 +66,7 @@ def _same_life(what: str, life: Life, stored: Life) -> None:
     if life.state is Is.LEASED:
         same = (life.token, life.deadline, life.consumer) == (stored.token, stored.deadline, stored.consumer)
         must(same, f"{what} is leased as {stored}, not {life}")
-    if life.state in (Is.BACKING_OFF, Is.DOOMED):
+    if life.state in (Is.BACKING_OFF, Is.DEAD_LETTERING):
         must(life.ready_at == stored.ready_at, f"{what} waits until {stored.ready_at}, not {life.ready_at}")
 
 
@@ -87,9 +87,9 @@ def adopt(model: Model, picture: Picture, doubt: bool) -> None:
             _check_kept(facts, mail, queue, stored, doubt)
     for name, stored in picture.queues.items():
         # A dead queue may have refused something just before.
-        rested = model.queues[name].no_burials.values() if name in model.queues else ()
-        until = max((picture.now + BURIAL_BACKOFF, stored.rests_until, *rested))
-        stored.no_burials = dict.fromkeys(range(len(stored.next_seq)), until)
+        rested = model.queues[name].dead_lettering_paused.values() if name in model.queues else ()
+        until = max((picture.now + DEAD_LETTER_BACKOFF, stored.rests_until, *rested))
+        stored.dead_lettering_paused = dict.fromkeys(range(len(stored.next_seq)), until)
         if doubt:
             before = model.queues[name].next_seq if name in model.queues else [1] * len(stored.next_seq)
             taken = sum(max(now - then, 0) for now, then in zip(stored.next_seq, before, strict=True))
@@ -144,7 +144,7 @@ def _check_known(facts: Facts, model: Model, mail: Mail, stored: Queue, doubt: b
         facts.ids[mail.id] = stored.name
         facts.doubtful.add(mail.id)
         if mail.source is not None:
-            model.letters[mail.source] = mail.id
+            model.dead_letters[mail.source] = mail.id
     for group, life in mail.lives.items():
         number = stored.groups[group].number
         kind = facts.ends.get((stored.name, mail.id, number))
@@ -158,14 +158,14 @@ def _check_known(facts: Facts, model: Model, mail: Mail, stored: Queue, doubt: b
 
 def _check_swaps(model: Model, picture: Picture) -> None:
     """A letter and what it was redriven to change places: one of the two came through the crash."""
-    for dead, letter, target, message_id in model.swaps:
-        back = dead in picture.queues and letter in picture.queues[dead].mails
+    for dead, dead_letter, target, message_id in model.swaps:
+        back = dead in picture.queues and dead_letter in picture.queues[dead].mails
         there = came_through(model, picture, target, message_id)
         # If the letter itself was lost, its source is back.
-        kept = letter in model.facts.ids
+        kept = dead_letter in model.facts.ids
         must(
             back != there if kept else not (back and there),
-            f"{dead}: {letter} redriven to {message_id}: letter {back}, message {there}",
+            f"{dead}: {dead_letter} redriven to {message_id}: letter {back}, message {there}",
         )
     model.swaps = []
 
@@ -181,7 +181,9 @@ def _take_over_facts(model: Model, picture: Picture) -> None:
         if stored is not None and number < stored.groups_made and not _open(stored, message_id, number):
             facts.ends[name, message_id, number] = kind
     facts.ids.update(survived)
-    model.letters = {source: letter for source, letter in model.letters.items() if letter in facts.ids}
+    model.dead_letters = {
+        source: dead_letter for source, dead_letter in model.dead_letters.items() if dead_letter in facts.ids
+    }
     model.places = {message_id: place for message_id, place in model.places.items() if message_id in facts.ids}
     for stored in picture.queues.values():
         model.places.update((mail.id, (mail.partition, mail.seq)) for mail in stored.mails.values())

@@ -12,7 +12,7 @@ from pathlib import Path
 from random import Random
 
 from holdfast.core.commands import Command, Enqueue, Enqueued, Publish, Tick
-from holdfast.core.effects import Doomed
+from holdfast.core.effects import DeadLetterCandidate
 from holdfast.core.queue import dead_queue_of
 from holdfast.core.shard import Shard
 from holdfast.engine.catalog import Queue as BrokerQueue
@@ -22,8 +22,8 @@ from holdfast.store.contract import Store
 from holdfast.store.faulty import FaultyStore, scattered
 from holdfast.store.memory import MemoryDisk, MemoryStore
 from holdfast.store.rocks import RocksStore
-from tests.simulation.burial import Burial, bury
 from tests.simulation.compare import adopt, came_through, check_same
+from tests.simulation.dead_lettering import DeadLettering, check_dead_letters
 from tests.simulation.mail import must
 from tests.simulation.model import ID_TIME_SHIFT, Model
 from tests.simulation.passing import follow, lagging, tick
@@ -41,14 +41,14 @@ class TracedEngine(Engine):
 
     def __init__(self, store: Store, limits: Limits) -> None:
         super().__init__(store, 0, limits)
-        self.burials: list[Burial] = []
+        self.dead_letterings: list[DeadLettering] = []
         self.arrivals: list[Arrival] = []
-        self._letters: dict[tuple[str, int], int] = {}
+        self._dead_letters: dict[tuple[str, int], int] = {}
 
     def step(self, queue: BrokerQueue, shard: Shard, command: Command, now: int) -> object:
         """As the engine, told on stderr if asked for: what a failed seed is read with."""
         reply = super().step(queue, shard, command, now)
-        if isinstance(command, Publish) or (isinstance(command, Enqueue) and command.promised):
+        if isinstance(command, Publish) or (isinstance(command, Enqueue) and command.validated):
             assert isinstance(reply, Enqueued)
             drafts = command.messages.drafts() if isinstance(command, Publish) else list(command.drafts)
             self.arrivals.append(Arrival(queue.record.name, shard.partition, drafts, reply))
@@ -56,24 +56,30 @@ class TracedEngine(Engine):
             sys.stderr.write(f"{now - START:>12} {queue.record.name}#{shard.partition} {command} -> {reply}\n")
         return reply
 
-    def _bury(self, queue: BrokerQueue, shard: Shard, doomed: list[Doomed], now: int) -> None:
-        groups = list(dict.fromkeys(item.group for item in doomed))
-        doomed = sorted(doomed, key=lambda item: groups.index(item.group))  # the order in which they are buried
+    def _dead_letter(
+        self, queue: BrokerQueue, shard: Shard, dead_letter_candidates: list[DeadLetterCandidate], now: int
+    ) -> None:
+        groups = list(dict.fromkeys(item.group for item in dead_letter_candidates))
+        dead_letter_candidates = sorted(
+            dead_letter_candidates, key=lambda item: groups.index(item.group)
+        )  # the order in which they are buried
         told = [
             (item.group, item.delivery.id, str(item.reason), item.delivery.failures + (item.delivery.token != 0))
-            for item in doomed
+            for item in dead_letter_candidates
         ]
-        self._letters = {}
-        super()._bury(queue, shard, doomed, now)
-        letters = [self._letters.get((item.group, item.delivery.id), 0) for item in doomed]
+        self._dead_letters = {}
+        super()._dead_letter(queue, shard, dead_letter_candidates, now)
+        dead_letters = [self._dead_letters.get((item.group, item.delivery.id), 0) for item in dead_letter_candidates]
         target = dead_queue_of(queue.record.name, queue.config)
-        self.burials.append(Burial(queue.record.name, target, told, letters))
+        self.dead_letterings.append(DeadLettering(queue.record.name, target, told, dead_letters))
 
-    def _deliver_letters(self, queue: BrokerQueue, target_name: str, doomed: list[Doomed], now: int) -> list[int]:
-        letters = super()._deliver_letters(queue, target_name, doomed, now)
-        for item, letter in zip(doomed, letters, strict=True):
-            self._letters[item.group, item.delivery.id] = letter
-        return letters
+    def _deliver_dead_letters(
+        self, queue: BrokerQueue, target_name: str, dead_letter_candidates: list[DeadLetterCandidate], now: int
+    ) -> list[int]:
+        dead_letters = super()._deliver_dead_letters(queue, target_name, dead_letter_candidates, now)
+        for item, dead_letter in zip(dead_letter_candidates, dead_letters, strict=True):
+            self._dead_letters[item.group, item.delivery.id] = dead_letter
+        return dead_letters
 
 
 class Machine:
@@ -124,9 +130,9 @@ class Machine:
 
     def after(self) -> None:
         """An operation was answered: the model hears what was buried."""
-        self.note_ids()
-        burials, self.engine.burials = self.engine.burials, []
-        bury(self.model, burials, self.now)
+        self.record_ids()
+        dead_letterings, self.engine.dead_letterings = self.engine.dead_letterings, []
+        check_dead_letters(self.model, dead_letterings, self.now)
         for name, queue in self.model.queues.items():
             for cursor in queue.cursors():
                 for shard in self.engine.queues[NAMESPACE, name].shards:
@@ -146,13 +152,13 @@ class Machine:
 
     def ticked(self, where: Iterable[tuple[str, int]]) -> None:
         """The engine has done what was due in these partitions: so does the model."""
-        self.note_ids()
+        self.record_ids()
         self.model.event += 1
         for name, partition in where:
             tick(self.model, name, partition, self.now)
         self.after()
 
-    def note_ids(self) -> None:
+    def record_ids(self) -> None:
         self.model.ids_ms = self.engine.ids.floor >> ID_TIME_SHIFT
 
     def told(self, token: int) -> None:

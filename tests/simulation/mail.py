@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from holdfast.core.queue import QueueConfig
-from holdfast.core.records import State
+from holdfast.core.records import WorkflowState
 
 
 class Violation(AssertionError):
@@ -19,7 +19,7 @@ class Is(StrEnum):
     READY = "ready"
     LEASED = "leased"
     BACKING_OFF = "backing off"
-    DOOMED = "doomed"  # dead, but the dead queue could not take it yet
+    DEAD_LETTERING = "doomed"  # dead, but the dead queue could not take it yet
     ENDED = "ended"
 
 
@@ -35,7 +35,7 @@ class Life:
     consumer: str = ""
     doom: str = ""
     ended: str = ""
-    kept: State | None = None  # its workflow state
+    kept: WorkflowState | None = None  # its workflow state
     again_ms: int = 0  # when it is ready again after a failure, in milliseconds as an id has them; 0: it kept its place
 
     @property
@@ -61,7 +61,7 @@ class Mail:
     source: tuple[int, str] | None = None
     source_queue: str = ""
     why: tuple[str, int] | None = None  # of a dead letter: reason and attempts
-    seed: State | None = None  # the workflow state that it came with
+    seed: WorkflowState | None = None  # the workflow state that it came with
     given_key: str | None = None  # as the producer gave it, whether or not this queue goes by it
     scheduled: bool = False
     order: tuple[int, int] = (0, 0)
@@ -75,7 +75,7 @@ class Mail:
         return any(not life.over for life in self.lives.values())
 
 
-def state_of(mail: Mail, group: str) -> State | None:
+def state_of(mail: Mail, group: str) -> WorkflowState | None:
     """The workflow state of a message in a group: its own, or the one it came with, if that is for this group."""
     life = mail.lives.get(group)
     if life is not None and life.kept is not None:
@@ -118,7 +118,7 @@ class Queue:
     dedup: list[dict[str, tuple[int, int]]] = field(default_factory=list)
     groups_made: int = 0
     rests_until: int = 0  # as the store has it
-    no_burials: dict[int, int] = field(default_factory=dict)  # by partition: until when expiry may rest
+    dead_lettering_paused: dict[int, int] = field(default_factory=dict)  # by partition: until when expiry may rest
     unneeded: set[int] = field(default_factory=set)  # partitions to be looked through after a group went
 
     def __post_init__(self) -> None:

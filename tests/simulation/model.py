@@ -30,7 +30,7 @@ class Model:
         self.ids_ms = 0  # about where the engine's ids stand
         self.expected: dict[tuple[str, str, int], tuple[str, int]] = {}  # what must be buried now: reason, attempts
         self.allowed: dict[tuple[str, str, int], tuple[str, int]] = {}  # what may be
-        self.letters: dict[tuple[int, str], int] = {}  # dead letters ever seen, by source
+        self.dead_letters: dict[tuple[int, str], int] = {}  # dead letters ever seen, by source
         self.places: dict[int, tuple[int, int]] = {}  # partition and sequence of every message ever stored
         self.names: dict[tuple[str, int], str] = {}  # groups ever made
         self.reasons: dict[str, int] = {}
@@ -68,11 +68,11 @@ class Model:
         must(isinstance(reply.errors.get(index), kind), f"draft {index} not refused with {kind.__name__}: {reply}")
         must(reply.ids[index] == 0, f"refused draft {index} has an id")
 
-    def known(self, queue: Queue, partition: int, draft: Draft, now: int, told: int) -> int:
+    def known(self, queue: Queue, partition: int, draft: Draft, now: int, known_id: int) -> int:
         extra = draft.extra
         if extra.message_id is not None and queue.config.dedup_window:
             first, end = queue.dedup[partition].get(extra.message_id, (0, 0))
-            if first and end > now and (end > self.latest or told == first):
+            if first and end > now and (end > self.latest or known_id == first):
                 return first  # else it was forgotten before the clock went back
         if extra.origin is not None:
             mail = queue.with_source(partition, (extra.origin.source_id, extra.origin.source_group))
@@ -146,7 +146,7 @@ class Model:
         del queue.mails[mail.id]
         self.facts.removed(mail.id)
 
-    def verdict(self, queue: Queue, mail: Mail, life: Life, failing: bool, now: int) -> str:
+    def dead_reason(self, queue: Queue, mail: Mail, life: Life, failing: bool, now: int) -> str:
         retry = queue.config.retry
         if failing:
             if life.failures + 1 > retry.max_retries:
@@ -157,7 +157,7 @@ class Model:
 
     def fail(self, queue: Queue, mail: Mail, group: str, delay: int, now: int) -> None:
         life = mail.lives[group]
-        end = self.verdict(queue, mail, life, True, now)
+        end = self.dead_reason(queue, mail, life, True, now)
         if end:
             self.doom(queue, mail, group, end, life.failures + 1)
             return
@@ -236,7 +236,7 @@ class Model:
         elif verb is Verb.REJECT:
             self.doom(queue, mail, group, "rejected", life.failures + 1)
         elif verb is Verb.RELEASE:
-            if self.verdict(queue, mail, life, False, now):
+            if self.dead_reason(queue, mail, life, False, now):
                 self.doom(queue, mail, group, "expired", life.failures + 1)
             else:
                 self._release(life, settlement.delay, now)
@@ -276,7 +276,7 @@ class Model:
         queue.groups[group] = made
         self.names[name, number] = group
         if not cursor and earliest:
-            queue.no_burials = {}
+            queue.dead_lettering_paused = {}
             for mail in queue.mails.values():
                 if mail.listed:
                     mail.lives[group] = Life()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from holdfast.core.commands import Draft, Enqueued
 from holdfast.core.records import Extra, Origin
-from holdfast.core.workflow import shown
-from holdfast.engine.dead_letters import Letters
+from holdfast.core.workflow import visible_state
+from holdfast.engine.dead_letters import DeadLetterFilter
 from holdfast.engine.redrive import Destination, Redriven, redrive
 from holdfast.errors import GroupNotFound, HoldfastError, InvalidArgument, QueueNotFound, WrongGroupKind
 from tests.simulation.machine import NAMESPACE
@@ -35,7 +35,7 @@ class Movers(Readers):
         work = redrive(
             machine.engine,
             (NAMESPACE, queue.name),
-            Letters(ids=ids, reasons=reasons),
+            DeadLetterFilter(ids=ids, reasons=reasons),
             lambda: machine.now,
             to=to,
             step=random.choice((1, 3, 100)),
@@ -44,7 +44,7 @@ class Movers(Readers):
         tried: set[int] = set()
         held = 0
         for done in work:
-            tried |= {letter for letter, _ in done.moved} | set(done.refused)
+            tried |= {dead_letter for dead_letter, _ in done.moved} | set(done.refused)
             held += done.leased
             self._moved(queue, done, to, order, discard)
             if random.random() < 0.3:
@@ -56,11 +56,11 @@ class Movers(Readers):
         model = self.machine.model
         by_target: dict[tuple[str, str], list[tuple[int, int | HoldfastError]]] = {}
         became = dict(done.moved) | done.refused
-        for letter in sorted(became, key=order.index):
-            mail = queue.mails[letter]
+        for dead_letter in sorted(became, key=order.index):
+            mail = queue.mails[dead_letter]
             home = mail.source is not None and not to.queue and not to.all_groups
             group = mail.source[1] if mail.source is not None and home else ""
-            by_target.setdefault((to.queue or mail.source_queue, group), []).append((letter, became[letter]))
+            by_target.setdefault((to.queue or mail.source_queue, group), []).append((dead_letter, became[dead_letter]))
         for (name, group), pairs in by_target.items():
             if discard:
                 must(all(became == 0 for _, became in pairs), f"{queue.name}: thrown away to {pairs}")
@@ -72,15 +72,15 @@ class Movers(Readers):
                 must(nobody, f"{queue.name}: redriven to group {group!r}, which is not there: {pairs}")
             else:
                 self._arrived(queue, name, group, pairs)
-        for letter, _ in done.moved:
-            model.remove(queue, queue.mails[letter], "purged")
+        for dead_letter, _ in done.moved:
+            model.remove(queue, queue.mails[dead_letter], "purged")
 
     def _arrived(self, queue: Queue, to: str, group: str, pairs: list[tuple[int, int | HoldfastError]]) -> None:
         model = self.machine.model
-        drafts = [_draft(queue.name, queue.mails[letter]) for letter, _ in pairs]
+        drafts = [_draft(queue.name, queue.mails[dead_letter]) for dead_letter, _ in pairs]
         reply = Enqueued([0] * len(pairs))
         fresh: set[int] = set()
-        for index, (letter, became) in enumerate(pairs):
+        for index, (dead_letter, became) in enumerate(pairs):
             if isinstance(became, HoldfastError):
                 reply.errors[index] = became
                 continue
@@ -88,7 +88,7 @@ class Movers(Readers):
             if became in model.places or became in fresh:
                 reply.duplicates[index] = became
             else:
-                model.swaps.append((queue.name, letter, to, became))
+                model.swaps.append((queue.name, dead_letter, to, became))
             fresh.add(became)
         stored = self.machine.engine.queues[NAMESPACE, to]
         partitions = [stored._partition(draft) if len(stored.shards) > 1 else 0 for draft in drafts]
@@ -130,5 +130,5 @@ def _draft(dead_queue: str, mail: Mail) -> Draft:
         origin = Origin(mail.source[0], mail.source_queue, mail.source[1], reason, "", attempts)
     states = [mail.seed, *(life.kept for life in mail.lives.values() if not life.over)]
     newest = max((state for state in states if state is not None), key=lambda state: state.etag, default=None)
-    extra = Extra(key=mail.given_key, message_id=mail.message_id, origin=origin, state=shown(newest))
+    extra = Extra(key=mail.given_key, message_id=mail.message_id, origin=origin, state=visible_state(newest))
     return Draft(b"x" * mail.size, mail.priority, extra=extra)

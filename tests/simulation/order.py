@@ -7,7 +7,7 @@ from holdfast.core.queue import Ordering
 from tests.simulation.mail import Is, Life, Mail, Queue, must
 
 SLACK_MS = 2  # a place after a retry is known to about a millisecond
-_OUT = (Is.LEASED, Is.BACKING_OFF, Is.DOOMED)
+_OUT = (Is.LEASED, Is.BACKING_OFF, Is.DEAD_LETTERING)
 
 
 def before(one: Mail, other: Mail) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.simulation.burial import rests
+from tests.simulation.dead_lettering import rests
 from tests.simulation.mail import Group, Is, Mail, Queue, must
 from tests.simulation.model import Model
 
@@ -16,7 +16,7 @@ def tick(model: Model, name: str, partition: int, now: int) -> None:
                 model.fail(queue, mail, group, -1, now)
             elif life.state is Is.BACKING_OFF and life.ready_at <= now:
                 life.state = Is.READY
-            elif life.state is Is.DOOMED and life.ready_at <= now:
+            elif life.state is Is.DEAD_LETTERING and life.ready_at <= now:
                 model.doom(queue, mail, group, life.doom, life.failures)
         if mail.scheduled and mail.deliver_at <= now:
             mail.scheduled = False
@@ -58,7 +58,7 @@ def follow(model: Model, queue: Queue, cursor: Group, partition: int, committed:
     passed = [m for m in queue.in_partition(partition) if cursor.sees(m) and lagged < m.seq <= committed]
     too_old = [cursor.max_lag_age > 0 and mail.enqueued_at + cursor.max_lag_age <= now for mail in passed]
     must(all(too_old), f"{what} without cause: {passed}")
-    move_on(model, queue, cursor, partition, committed, "dropped")
+    advance_cursor(model, queue, cursor, partition, committed, "dropped")
 
 
 def lagging(model: Model, now: int) -> list[tuple[Queue, Group, int, int]]:
@@ -86,7 +86,7 @@ def _too_old(queue: Queue, cursor: Group, partition: int, now: int) -> int:
     return target
 
 
-def move_on(model: Model, queue: Queue, cursor: Group, partition: int, target: int, kind: str) -> None:
+def advance_cursor(model: Model, queue: Queue, cursor: Group, partition: int, target: int, kind: str) -> None:
     """A cursor group needs nothing up to `target`."""
     passed = [mail for mail in queue.in_partition(partition) if cursor.sees(mail) and mail.seq <= target]
     cursor.committed[partition] = target

@@ -237,7 +237,7 @@ class Picture:
         if delivery.token:
             life.state = Is.LEASED
         elif delivery.doom:
-            life.state = Is.DOOMED
+            life.state = Is.DEAD_LETTERING
         elif delivery.ready_at > self.now:
             life.state = Is.BACKING_OFF
         return life
@@ -336,8 +336,8 @@ def _check_wakes(shard: ShardPicture, latest: int) -> None:
         if seq in early:
             must(0 < head.next_early <= expires, f"{shard.name}: message {seq} will not expire early")
         else:
-            noted = 0 < head.next_expiry <= expires and head.expiry_seq <= seq
-            must(noted, f"{shard.name}: message {seq} will not expire at {expires}: {head}")
+            expiry_planned = 0 < head.next_expiry <= expires and head.expiry_seq <= seq
+            must(expiry_planned, f"{shard.name}: message {seq} will not expire at {expires}: {head}")
     first_end = min((number_in(key, 4) for key, _ in shard.rows[Table.DEDUP_ENDS]), default=0)
     must(not first_end or 0 < head.dedup_end <= first_end, f"{shard.name}: ids are kept beyond {first_end}")
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from holdfast.core.commands import Draft
 from holdfast.core.records import Extra
-from holdfast.core.transactions import Stage
+from holdfast.core.transactions import TransactionState
 from holdfast.errors import (
     InvalidArgument,
     LimitExceeded,
@@ -20,7 +20,7 @@ from holdfast.errors import (
 from tests.simulation.machine import NAMESPACE
 from tests.simulation.mail import Queue, must
 from tests.simulation.movers import Movers
-from tests.simulation.staging import LotName, Txn, tag_of
+from tests.simulation.staging import PartAttempt, Txn, tag_of
 
 NAMES = ("t0", "t1", "t2", "t3")
 PARTS = ("p", "q")
@@ -44,22 +44,22 @@ class Producers(Movers):
     def stage(self, queue: Queue) -> None:
         machine, random, staging = self.machine, self.random, self.machine.staging
         name = random.choice(NAMES)
-        lot: LotName = (random.choice(PARTS), random.choice(ATTEMPTS))
+        staged_part: PartAttempt = (random.choice(PARTS), random.choice(ATTEMPTS))
         names = [queue.name, random.choice(list(machine.model.queues))][: random.randint(1, 2)]
         batches = [(to, [self._tagged(to) for _ in range(random.choice((0, 1, 2, 5)))]) for to in names]
         txn = staging.get(name)
-        expected = txn.chunks.get(lot, 0) if txn is not None else 0
+        expected = txn.chunks.get(staged_part, 0) if txn is not None else 0
         chunk = random.choice((expected, expected, expected, expected - 1, expected + 1))
-        what = f"{name}: stage of chunk {chunk} of {lot}"
+        what = f"{name}: stage of chunk {chunk} of {staged_part}"
         try:
-            receipt = machine.engine.transactions.stage((NAMESPACE, name), batches, *lot, chunk, machine.now)
+            receipt = machine.engine.transactions.stage((NAMESPACE, name), batches, *staged_part, chunk, machine.now)
         except TransactionPublished:
-            must(txn is not None and txn.state is not Stage.OPEN, f"{what}: refused, it is {txn}")
+            must(txn is not None and txn.state is not TransactionState.OPEN, f"{what}: refused, it is {txn}")
             return
         except InvalidArgument:
             must(chunk > expected or chunk < 0, f"{what}: refused, {expected} is next")
             return
-        must(txn is None or txn.state is Stage.OPEN, f"{what}: not refused, it is {txn}")
+        must(txn is None or txn.state is TransactionState.OPEN, f"{what}: not refused, it is {txn}")
         large = [
             (batch, index)
             for batch, (to, drafts) in enumerate(batches)
@@ -75,13 +75,13 @@ class Producers(Movers):
             return
         if txn is None:
             txn = self._begun(name)
-        txn.chunks[lot] = expected + 1
+        txn.chunks[staged_part] = expected + 1
         txn.ends_at = machine.now + staging.timeout
         for to, drafts in batches:
-            txn.staged |= {tag_of(draft): (lot, to) for draft in drafts}
+            txn.staged |= {tag_of(draft): (staged_part, to) for draft in drafts}
 
     def _begun(self, name: str) -> Txn:
-        record, _ = self.machine.engine.transactions.look((NAMESPACE, name))
+        record, _ = self.machine.engine.transactions.describe((NAMESPACE, name))
         txn = self.machine.staging.live[name] = Txn(name, number=record.number)
         return txn
 
@@ -93,7 +93,11 @@ class Producers(Movers):
         txn = staging.get(name)
         parts: dict[str, str] | None = None
         if txn is not None and random.random() < 0.7:
-            parts = {part: random.choice(ATTEMPTS) for part in PARTS if any(lot[0] == part for lot in txn.chunks)}
+            parts = {
+                part: random.choice(ATTEMPTS)
+                for part in PARTS
+                if any(staged_part[0] == part for staged_part in txn.chunks)
+            }
         elif random.random() < 0.2:
             parts = {}
         machine.write()
@@ -112,15 +116,15 @@ class Producers(Movers):
         except (QueueFull, LimitExceeded):
             must(txn is not None and self._too_many(txn, parts), f"{name}: {parts} of {txn} refused for depth")
             return
-        machine.note_ids()
-        must(decided == (before in (None, Stage.OPEN)), f"{name}: was {before}, decided {decided}")
+        machine.record_ids()
+        must(decided == (before in (None, TransactionState.OPEN)), f"{name}: was {before}, decided {decided}")
         if not decided:
             return
         if txn is None:
             txn = self._begun(name)
         chosen = self._choose(txn, parts)
         must(chosen is not None and not self._too_many(txn, parts), f"{name}: {parts} of {txn} not refused")
-        txn.state, txn.chosen = Stage.PUBLISHING, chosen or set()
+        txn.state, txn.chosen = TransactionState.PUBLISHING, chosen or set()
         self._stepped(txn, record.state)
         if machine.world.crash_rate and random.random() < 0.3:
             machine.crash()  # between what was staged and what it became, if anywhere
@@ -130,24 +134,24 @@ class Producers(Movers):
     def move_on_all(self, to_the_end: bool = False) -> None:
         """What is decided is moved on, step by step, as a node does it."""
         machine = self.machine
-        for _, name in machine.engine.transactions.unmoved():
+        for _, name in machine.engine.transactions.unfinished_moves():
             txn = machine.staging.live[name]
-            while txn.state is Stage.PUBLISHING:
+            while txn.state is TransactionState.PUBLISHING:
                 if self.random.random() < 0.3:
                     machine.write()
                 machine.engine.arrivals = []
                 machine.engine.transactions.move((NAMESPACE, name), machine.now)
-                machine.note_ids()
-                record, _ = machine.engine.transactions.look((NAMESPACE, name))
+                machine.record_ids()
+                record, _ = machine.engine.transactions.describe((NAMESPACE, name))
                 self._stepped(txn, record.state)
                 if not to_the_end and self.random.random() < 0.2:
                     return  # the rest another time
 
-    def _stepped(self, txn: Txn, state: Stage) -> None:
+    def _stepped(self, txn: Txn, state: TransactionState) -> None:
         machine = self.machine
         machine.staging.arrived(machine.model, txn, machine.engine.arrivals, machine.now)
         machine.engine.arrivals = []
-        if state is Stage.PUBLISHED:
+        if state is TransactionState.PUBLISHED:
             machine.staging.finish(txn, machine.now)
 
     def _choose(self, txn: Txn, parts: dict[str, str] | None) -> set[str] | None:
@@ -155,9 +159,9 @@ class Producers(Movers):
         if parts is None:
             names = [part for part, _ in txn.chunks]
             return set(txn.staged) if len(names) == len(set(names)) else None
-        if any(lot not in txn.chunks for lot in parts.items()):
+        if any(staged_part not in txn.chunks for staged_part in parts.items()):
             return None
-        return {tag for tag, (lot, _) in txn.staged.items() if lot in parts.items()}
+        return {tag for tag, (staged_part, _) in txn.staged.items() if staged_part in parts.items()}
 
     def _too_many(self, txn: Txn, parts: dict[str, str] | None) -> bool:
         counts: dict[str, int] = {}
@@ -174,8 +178,8 @@ class Producers(Movers):
         try:
             gone = machine.engine.transactions.abort((NAMESPACE, name))
         except TransactionPublished:
-            must(txn is not None and txn.state is not Stage.OPEN, f"{name}: refused to abort {txn}")
+            must(txn is not None and txn.state is not TransactionState.OPEN, f"{name}: refused to abort {txn}")
             return
         must(gone == (txn is not None), f"{name}: aborted {gone}, it was {txn}")
-        must(txn is None or txn.state is Stage.OPEN, f"{name}: aborted {txn}")
+        must(txn is None or txn.state is TransactionState.OPEN, f"{name}: aborted {txn}")
         staging.remove(name)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from holdfast.core.commands import CursorRange, Standing
+from holdfast.core.commands import CursorRange, DeliveryStatus
 from holdfast.engine import admin
 from holdfast.errors import CursorOutOfRange
 from tests.simulation.machine import NAMESPACE, Machine
 from tests.simulation.mail import Group, Is, Mail, Queue, must
-from tests.simulation.passing import move_on
+from tests.simulation.passing import advance_cursor
 
 LIMITS = (1, 1, 2, 3, 10, 50)
 
@@ -105,12 +105,12 @@ class Readers:
             return
         must(seq <= high, f"{queue.name}/{group.name}: committed {seq} of {high}")
         if seq > group.committed[partition]:
-            move_on(machine.model, queue, group, partition, seq, "acked")
+            advance_cursor(machine.model, queue, group, partition, seq, "acked")
             group.lost[partition] = []
 
     # --- looking ----------------------------------------------------------------------------------------------------
 
-    def look(self, queue: Queue) -> None:
+    def browse_queue(self, queue: Queue) -> None:
         machine = self.machine
         seen: list[int] = []
         cursor = ""
@@ -118,10 +118,10 @@ class Readers:
             page = admin.browse(
                 machine.engine, (NAMESPACE, queue.name), self.random.choice((1, 3, 50)), cursor, "", "", machine.now
             )
-            for partition, message, standings in page.messages:
+            for partition, message, delivery_statuses in page.messages:
                 mail = queue.mails[message.id]
                 must((partition, message.seq) == (mail.partition, mail.seq), f"{queue.name}: {message.id} misplaced")
-                self._check_standings(mail, standings)
+                self._check_statuses(mail, delivery_statuses)
                 seen.append(message.id)
             cursor = page.cursor
             if not cursor:
@@ -130,17 +130,25 @@ class Readers:
         must(sorted(seen) == listed, f"{queue.name}: browsed {sorted(seen)}, there are {listed}")
         one = self.some_mail(queue)
         if one is not None and one.listed:
-            partition, message, standings = admin.find(machine.engine, (NAMESPACE, queue.name), one.id, machine.now)
+            partition, message, delivery_statuses = admin.find(
+                machine.engine, (NAMESPACE, queue.name), one.id, machine.now
+            )
             must((partition, message.id) == (one.partition, one.id), f"{queue.name}: found {message.id}")
-            self._check_standings(one, standings)
+            self._check_statuses(one, delivery_statuses)
 
-    def _check_standings(self, mail: Mail, standings: list[Standing]) -> None:
-        must({s.group for s in standings} == set(mail.lives), f"{mail.queue}: {mail.id} stands in {standings}")
-        for standing in standings:
-            life = mail.lives[standing.group]
-            leased = standing.state == "leased"
-            must(leased == (life.state is Is.LEASED), f"{mail.queue}: {mail.id} is {standing}, not {life}")
-            must((standing.state == "settled") == life.over, f"{mail.queue}: {mail.id} is {standing}, not {life}")
+    def _check_statuses(self, mail: Mail, delivery_statuses: list[DeliveryStatus]) -> None:
+        must(
+            {s.group for s in delivery_statuses} == set(mail.lives),
+            f"{mail.queue}: {mail.id} stands in {delivery_statuses}",
+        )
+        for delivery_status in delivery_statuses:
+            life = mail.lives[delivery_status.group]
+            leased = delivery_status.state == "leased"
+            must(leased == (life.state is Is.LEASED), f"{mail.queue}: {mail.id} is {delivery_status}, not {life}")
+            must(
+                (delivery_status.state == "settled") == life.over,
+                f"{mail.queue}: {mail.id} is {delivery_status}, not {life}",
+            )
 
 
 def _seq(mail: Mail) -> int:

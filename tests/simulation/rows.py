@@ -5,14 +5,14 @@ from __future__ import annotations
 from holdfast.core.effects import Op
 from holdfast.core.journal import Row, gone, read_block, rows
 from holdfast.core.records import Message, Table, message_key, read_message, seq_of
-from holdfast.core.states import ENDED, TRANSITIONS, Journalled, State
+from holdfast.core.states import ENDED, TRANSITIONS, DeliveryState, JournalEvent
 from holdfast.engine.engine import Engine
 from holdfast.store.contract import Store
 from tests.simulation.mail import must
 from tests.simulation.model import Model
 from tests.simulation.picture import EVERYTHING
 
-_WAITING = frozenset({State.READY, State.SCHEDULED})
+_WAITING = frozenset({DeliveryState.READY, DeliveryState.SCHEDULED})
 _ENDS = {state.value for state in ENDED}
 
 
@@ -63,20 +63,20 @@ class _Replay:
 
     def __init__(self) -> None:
         self.enqueued: set[int] = set()
-        self.states: dict[tuple[int, str], frozenset[State]] = {}
+        self.states: dict[tuple[int, str], frozenset[DeliveryState]] = {}
         self.ends: dict[tuple[int, str], str] = {}
         self.attempts: dict[tuple[int, str], int] = {}
 
     def take(self, row: Row) -> None:
         message_id, what = row.message_id, f"lsn {row.lsn}: {row.queue}: {row.event} of {row.message_id}"
-        if row.event is Journalled.ENQUEUED:
+        if row.event is JournalEvent.ENQUEUED:
             must(message_id not in self.enqueued, f"{what}: enqueued twice")
             self.enqueued.add(message_id)
             return
-        if row.event is Journalled.DUPLICATE:
+        if row.event is JournalEvent.DUPLICATE:
             return  # of a message that may have been enqueued while the journal was off
         must(message_id in self.enqueued, f"{what}: never enqueued")
-        if row.event is Journalled.EDITED:
+        if row.event is JournalEvent.EDITED:
             return  # that it waits is checked when it happens; the group that has it out here may be gone
         key = (message_id, row.group or "")
         must(key not in self.ends, f"{what} in {row.group}: ended before, {self.ends.get(key)}")
@@ -86,9 +86,9 @@ class _Replay:
         if after & _WAITING:
             after |= _WAITING
         self.states[key] = frozenset(after)
-        if row.event is Journalled.LEASED:
+        if row.event is JournalEvent.LEASED:
             must(row.attempt == self.attempts.get(key, 0) + 1, f"{what}: attempt {row.attempt} in {row.group}")
-        elif row.event is Journalled.FAILED:
+        elif row.event is JournalEvent.FAILED:
             must(row.attempt == self.attempts.get(key, 0) + 1, f"{what}: attempt {row.attempt} in {row.group}")
             self.attempts[key] = row.attempt or 0
         if row.event.value in _ENDS:
@@ -110,14 +110,14 @@ def check_journal(journal: Journal, model: Model) -> None:
         must(not lost, f"{name}: {lost} are not in the journal")
         must(len(extra) <= facts.unseen.get(name, 0), f"{name}: {extra} are in the journal only")
         doubtful = facts.doubtful | extra
-        told: dict[tuple[int, str], str] = {}
+        reported: dict[tuple[int, str], str] = {}
         for (where, message_id, number), kind in facts.ends.items():
             group = model.names.get((where, number), "")
             if where == name and not (number < 0 and kind == "?"):
-                told[message_id, group] = kind
-        for key, kind in told.items():
+                reported[message_id, group] = kind
+        for key, kind in reported.items():
             found = replay.ends.get(key)
             must(kind == found or (kind == "?" and found is not None), f"{name}: {key} ended {kind}, journal: {found}")
         for key, kind in replay.ends.items():
-            known = key in told or (name, key[0], -1) in facts.ends or key[0] in doubtful
+            known = key in reported or (name, key[0], -1) in facts.ends or key[0] in doubtful
             must(known, f"{name}: {key} ended {kind} in the journal only")

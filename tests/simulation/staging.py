@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 
 from holdfast.core.commands import Draft, Enqueued
 from holdfast.core.records import Table
-from holdfast.core.transactions import Stage, read_block, read_lot, read_transaction
+from holdfast.core.transactions import TransactionState, read_block, read_staged_part, read_transaction
 from holdfast.store.contract import Store
 from tests.simulation.mail import must
 from tests.simulation.model import Model
 
 EVERYTHING = b"\xff" * 64
-AGE = {Stage.OPEN: 0, Stage.PUBLISHING: 1, Stage.PUBLISHED: 2}
+AGE = {TransactionState.OPEN: 0, TransactionState.PUBLISHING: 1, TransactionState.PUBLISHED: 2}
 
 Tag = str
-LotName = tuple[str, str]
+PartAttempt = tuple[str, str]
 
 
 def tag_of(draft: Draft) -> Tag:
@@ -29,11 +29,11 @@ class Txn:
     """A transaction: the messages of its lots by tag, and what has become of those that count."""
 
     id: str
-    state: Stage = Stage.OPEN
+    state: TransactionState = TransactionState.OPEN
     ends_at: int = 0
     number: int = 0
-    chunks: dict[LotName, int] = field(default_factory=dict)
-    staged: dict[Tag, tuple[LotName, str]] = field(default_factory=dict)  # lot and queue
+    chunks: dict[PartAttempt, int] = field(default_factory=dict)
+    staged: dict[Tag, tuple[PartAttempt, str]] = field(default_factory=dict)  # lot and queue
     chosen: set[Tag] = field(default_factory=set)
     moved: dict[Tag, int] = field(default_factory=dict)  # to which message; 0: it was there already
 
@@ -57,7 +57,7 @@ class Staging:
         self.timeout = limits_timeout
         self.remember = remember
         self.max_remembered = max_remembered
-        self._safe: dict[str, tuple[Stage, set[Tag]]] = {}
+        self._safe: dict[str, tuple[TransactionState, set[Tag]]] = {}
         self._gone: set[str] = set()  # removed, and not confirmed
 
     def get(self, name: str) -> Txn | None:
@@ -70,12 +70,12 @@ class Staging:
 
     def finish(self, txn: Txn, now: int) -> None:
         must(set(txn.moved) == txn.chosen, f"{txn.id}: published without {txn.chosen - set(txn.moved)}")
-        txn.state, txn.ends_at = Stage.PUBLISHED, now + self.remember
+        txn.state, txn.ends_at = TransactionState.PUBLISHED, now + self.remember
         self.done[txn.id] = self.live.pop(txn.id)
 
     def tick(self, now: int) -> None:
         for txn in list(self.live.values()):
-            if txn.state is Stage.OPEN and txn.ends_at <= now:
+            if txn.state is TransactionState.OPEN and txn.ends_at <= now:
                 self.remove(txn.id)
         for txn in sorted(self.done.values(), key=lambda txn: (txn.ends_at, txn.number)):
             if txn.ends_at <= now or len(self.done) > self.max_remembered:
@@ -118,7 +118,10 @@ class Staging:
         for name, txn in found.items():
             known = self.get(name)
             assert known is not None
-            same = (txn.state, txn.chunks) == (known.state, known.chunks if known.state is not Stage.PUBLISHED else {})
+            same = (txn.state, txn.chunks) == (
+                known.state,
+                known.chunks if known.state is not TransactionState.PUBLISHED else {},
+            )
             must(same, f"{name} is {txn}, not {known}")
             left = {tag: where for tag, where in known.staged.items() if _left(known, tag)}
             must(txn.staged == left, f"{name}: staged {set(txn.staged)}, not {set(left)}")
@@ -132,7 +135,7 @@ class Staging:
                 must(doubt or name in self._gone, f"transaction {name} is lost")
                 continue
             must(doubt or name in self._gone or AGE[after.state] >= AGE[state], f"{name} was {state}: {after}")
-            if after.state is Stage.OPEN:
+            if after.state is TransactionState.OPEN:
                 must(doubt or name in self._gone or tags <= set(after.staged), f"{name} has lost {tags}: {after}")
         for name, after in found.items():
             known = self.get(name)
@@ -141,13 +144,13 @@ class Staging:
                 after.chosen = {tag for tag in after.staged if after.counts(tag)}
                 continue
             self._take_over(after, known, stored, doubt)
-        self.live = {name: txn for name, txn in found.items() if txn.state is not Stage.PUBLISHED}
-        self.done = {name: txn for name, txn in found.items() if txn.state is Stage.PUBLISHED}
+        self.live = {name: txn for name, txn in found.items() if txn.state is not TransactionState.PUBLISHED}
+        self.done = {name: txn for name, txn in found.items() if txn.state is TransactionState.PUBLISHED}
         self.confirm()
 
     def _take_over(self, after: FoundTxn, known: Txn, stored: Callable[[str, int], bool], doubt: bool) -> None:
         """Each message that counts is staged still, or has come to its queue: not both, and not neither."""
-        if after.state is Stage.OPEN:
+        if after.state is TransactionState.OPEN:
             return
         after.chosen = known.chosen or {tag for tag in after.staged if after.counts(tag)}
         for tag in after.chosen:
@@ -165,15 +168,15 @@ class Staging:
 class FoundTxn(Txn):
     """A transaction as it is stored."""
 
-    lots_chosen: set[LotName] = field(default_factory=set)
+    parts_chosen: set[PartAttempt] = field(default_factory=set)
 
     def counts(self, tag: Tag) -> bool:
-        return self.staged[tag][0] in self.lots_chosen
+        return self.staged[tag][0] in self.parts_chosen
 
 
 def _left(txn: Txn, tag: Tag) -> bool:
     """Whether a message is still to be found among what is staged."""
-    if txn.state is Stage.PUBLISHED:
+    if txn.state is TransactionState.PUBLISHED:
         return False
     return tag not in txn.moved
 
@@ -183,7 +186,7 @@ def read_all(store: Store) -> dict[str, FoundTxn]:
     found: dict[str, FoundTxn] = {}
     by_number: dict[int, FoundTxn] = {}
     chosen: dict[int, list[int]] = {}
-    names: dict[tuple[int, int], LotName] = {}
+    names: dict[tuple[int, int], PartAttempt] = {}
     ends = {value: key for key, value in store.scan(Table.ENDS, b"", EVERYTHING, 1 << 30)}
     for key, value in store.scan(Table.TRANSACTIONS, b"", EVERYTHING, 1 << 30):
         record = read_transaction(value)
@@ -192,20 +195,23 @@ def read_all(store: Store) -> dict[str, FoundTxn]:
         found[record.id] = by_number[record.number] = txn
         chosen[record.number] = record.chosen
         is_done = key[:1] == b"\1"
-        must(is_done == (record.state is Stage.PUBLISHED) == (key in ends), f"{record.id} is {record.state}: {key!r}")
+        must(
+            is_done == (record.state is TransactionState.PUBLISHED) == (key in ends),
+            f"{record.id} is {record.state}: {key!r}",
+        )
         ends.pop(key, None)
     must(not ends, f"ends of no transaction: {ends}")
-    for key, value in store.scan(Table.LOTS, b"", EVERYTHING, 1 << 30):
-        lot, number = read_lot(value), int.from_bytes(key[:8], "big")
-        must(number in by_number, f"a lot of no transaction: {lot}")
-        by_number[number].chunks[lot.part, lot.attempt] = lot.chunks
-        names[number, lot.number] = (lot.part, lot.attempt)
-        if lot.number in chosen[number]:
-            by_number[number].lots_chosen.add((lot.part, lot.attempt))
+    for key, value in store.scan(Table.STAGED_PARTS, b"", EVERYTHING, 1 << 30):
+        staged_part, number = read_staged_part(value), int.from_bytes(key[:8], "big")
+        must(number in by_number, f"a lot of no transaction: {staged_part}")
+        by_number[number].chunks[staged_part.part, staged_part.attempt] = staged_part.chunks
+        names[number, staged_part.number] = (staged_part.part, staged_part.attempt)
+        if staged_part.number in chosen[number]:
+            by_number[number].parts_chosen.add((staged_part.part, staged_part.attempt))
     for key, value in store.scan(Table.STAGED, b"", EVERYTHING, 1 << 30):
-        number, lot_number = int.from_bytes(key[:8], "big"), int.from_bytes(key[12:16], "big")
+        number, staged_part_number = int.from_bytes(key[:8], "big"), int.from_bytes(key[12:16], "big")
         must(number in by_number, f"staged for no transaction: {key!r}")
         for draft in read_block(value).drafts():
             queue = dict(draft.extra.properties)["queue"]
-            by_number[number].staged[tag_of(draft)] = (names[number, lot_number], queue)
+            by_number[number].staged[tag_of(draft)] = (names[number, staged_part_number], queue)
     return found

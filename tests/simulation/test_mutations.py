@@ -10,17 +10,17 @@ import pytest
 from holdfast.core import admin, committing, enqueue, leasing, publishing
 from holdfast.core import shard as shard_module
 from holdfast.core.commands import Draft, RemoveGroup, Verb, Withdraw
-from holdfast.core.effects import Effects, Op, Until, deletions
+from holdfast.core.effects import DeleteUntil, Effects, Op, deletions
 from holdfast.core.groups import NEVER, LeaseGroup
-from holdfast.core.ids import Snowflakes
+from holdfast.core.ids import IdGenerator
 from holdfast.core.records import Delivery, GroupHead, Listed, Place, Table, read_dedup
 from holdfast.core.shard import Shard
 from holdfast.core.states import Reason
-from holdfast.core.transactions import Stage, Transaction
+from holdfast.core.transactions import Transaction, TransactionState
 from holdfast.engine import engine as engine_module
 from holdfast.engine import redrive
 from holdfast.engine import transactions as transactions_module
-from holdfast.engine.transactions import Open, Transactions
+from holdfast.engine.transactions import OpenTransaction, Transactions
 from tests.simulation.mail import Violation
 from tests.simulation.run import run
 
@@ -37,19 +37,19 @@ def frontiers_are_not_stored(patch: pytest.MonkeyPatch) -> None:
 
 
 def an_acked_message_stays(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(leasing, "_ack_plainly", lambda *_: False)
-    patch.setattr(Shard, "done_with", lambda *_: None)
+    patch.setattr(leasing, "_ack_fast_path", lambda *_: False)
+    patch.setattr(Shard, "mark_settled", lambda *_: None)
 
 
 def one_retry_too_many(patch: pytest.MonkeyPatch) -> None:
-    right = leasing.verdict
+    right = leasing.dead_reason
 
     def wrong(shard: Shard, delivery: Delivery, verb: Verb, now: int) -> str:
         found = right(shard, delivery, verb, now)
         spent = delivery.failures > shard.config.retry.max_retries
         return "" if found == Reason.MAX_RETRIES and not spent else found
 
-    patch.setattr(leasing, "verdict", wrong)
+    patch.setattr(leasing, "dead_reason", wrong)
 
 
 def sources_are_forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -66,28 +66,28 @@ def failures_are_not_journalled(patch: pytest.MonkeyPatch) -> None:
 
 
 def ids_are_not_reserved(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(engine_module, "Snowflakes", lambda node, after=0: Snowflakes(node))
+    patch.setattr(engine_module, "IdGenerator", lambda node, after=0: IdGenerator(node))
 
 
 def high_values_go_first(patch: pytest.MonkeyPatch) -> None:
     def fresh(self: LeaseGroup, priorities: dict[int, int]) -> Iterator[Place]:
         for priority in sorted(priorities, reverse=True):
-            yield from self.lane(priority).loaded
+            yield from self.window(priority).loaded
 
     patch.setattr(LeaseGroup, "fresh", fresh)
 
 
 def a_key_holds_up_nobody(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(LeaseGroup, "may_go", lambda *_: True)
+    patch.setattr(LeaseGroup, "is_deliverable", lambda *_: True)
 
 
 def the_last_of_a_key_is_next(patch: pytest.MonkeyPatch) -> None:
-    right = leasing._first_passed
+    right = leasing._first_skipped
 
     def wrong(shard: Shard, group: LeaseGroup, entries: list[tuple[int, int, int, int]], ending: set[int]) -> object:
         return right(shard, group, entries[::-1], ending)
 
-    patch.setattr(leasing, "_first_passed", wrong)
+    patch.setattr(leasing, "_first_skipped", wrong)
 
 
 def a_release_spends_an_attempt(patch: pytest.MonkeyPatch) -> None:
@@ -140,15 +140,15 @@ def a_move_is_two_batches(patch: pytest.MonkeyPatch) -> None:
 def a_decision_is_not_stored(patch: pytest.MonkeyPatch) -> None:
     right = Transactions._save
 
-    def wrong(self: Transactions, found: Open) -> None:
-        if found.record.state is Stage.OPEN:
+    def wrong(self: Transactions, found: OpenTransaction) -> None:
+        if found.record.state is TransactionState.OPEN:
             right(self, found)
 
     patch.setattr(Transactions, "_save", wrong)
 
 
 def every_attempt_counts(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(transactions_module, "choose", lambda name, lots, parts: list(lots))
+    patch.setattr(transactions_module, "choose", lambda name, staged_parts, parts: list(staged_parts))
 
 
 def a_lease_that_is_over_comes_back(patch: pytest.MonkeyPatch) -> None:
@@ -175,8 +175,12 @@ def a_range_takes_one_more(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(leasing, "deletions", wrong)
 
 
-def a_letter_forgets_the_state(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(engine_module.Engine, "_with_states", lambda self, queue, shard, group, doomed: doomed)
+def a_dead_letter_forgets_the_state(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        engine_module.Engine,
+        "_with_states",
+        lambda self, queue, shard, group, dead_letter_candidates: dead_letter_candidates,
+    )
 
 
 def a_redriven_message_is_for_everybody(patch: pytest.MonkeyPatch) -> None:
@@ -189,7 +193,7 @@ def a_group_comes_upon_what_is_for_another(patch: pytest.MonkeyPatch) -> None:
 
 def a_commit_takes_what_lies_beyond(patch: pytest.MonkeyPatch) -> None:
     """Of the order of delivery, all that comes after what the cursor has passed."""
-    patch.setattr(committing, "Until", lambda end: Until(end[:-8] + b"\xff" * 8))
+    patch.setattr(committing, "DeleteUntil", lambda end: DeleteUntil(end[:-8] + b"\xff" * 8))
 
 
 def keys_outlive_a_commit(patch: pytest.MonkeyPatch) -> None:
@@ -216,7 +220,7 @@ BREAKS: dict[Break, int] = {
     what_was_packed_is_in_no_window: 26,
     a_redriven_message_is_for_everybody: 9,
     a_group_comes_upon_what_is_for_another: 13,
-    a_letter_forgets_the_state: 9,
+    a_dead_letter_forgets_the_state: 9,
     a_move_is_two_batches: 12,
     a_decision_is_not_stored: 5,
     every_attempt_counts: 25,

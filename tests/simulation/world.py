@@ -18,17 +18,17 @@ from holdfast.core import (
     effects,
     enqueue,
     groups,
-    lanes,
     leasing,
     publishing,
     reading,
     shard,
     sweeps,
     transactions,
+    windows,
 )
 from holdfast.core.ids import EPOCH_MS
 from holdfast.core.queue import DeadLetterPolicy, JournalMode, Ordering, QueueConfig, RetryPolicy
-from holdfast.core.shard import PASS_BY_MAX
+from holdfast.core.shard import SKIP_BLOCKED_MAX
 from holdfast.engine.transactions import TransactionLimits
 from holdfast.store import rocks_runs
 
@@ -44,7 +44,7 @@ _MODULES = (
     effects,
     enqueue,
     groups,
-    lanes,
+    windows,
     leasing,
     publishing,
     reading,
@@ -81,7 +81,7 @@ class World:
     @property
     def short_leases(self) -> bool:
         """Whether a lease may give less than there is, because it has passed by enough for one turn."""
-        return self.constants.get("PASS_BY_MAX", PASS_BY_MAX) < PASS_BY_MAX
+        return self.constants.get("PASS_BY_MAX", SKIP_BLOCKED_MAX) < SKIP_BLOCKED_MAX
 
     @property
     def bounded_retries(self) -> bool:

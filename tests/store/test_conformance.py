@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.effects import Op, Until
+from holdfast.core.effects import DeleteUntil, Op
 from holdfast.core.records import Table
-from holdfast.core.runs import Run
+from holdfast.core.runs import RecordRun
 from holdfast.errors import CopyUnsupported, Fenced, StoreError
 from holdfast.store import Store, open_store
 
@@ -78,21 +78,21 @@ def test_the_operations_of_a_write_apply_in_order(store: Store) -> None:
     epoch = store.acquire()
     store.write(epoch, [(Table.READY, b"a", b"1"), (Table.READY, b"a", None), (Table.READY, b"b", b"1")])
     assert rows(store) == [(b"b", b"1")]
-    store.write(epoch, [(Table.READY, b"c", b"2"), (Table.READY, b"a", Until(b"z")), (Table.READY, b"b", b"3")])
+    store.write(epoch, [(Table.READY, b"c", b"2"), (Table.READY, b"a", DeleteUntil(b"z")), (Table.READY, b"b", b"3")])
     assert rows(store) == [(b"b", b"3")]
 
 
 def test_a_range_delete_includes_its_start_and_not_its_end(store: Store) -> None:
     epoch = store.acquire()
     store.write(epoch, [(Table.JOURNAL, bytes([n]), b"v") for n in range(10)])
-    store.write(epoch, [(Table.JOURNAL, b"\x03", Until(b"\x07"))])
+    store.write(epoch, [(Table.JOURNAL, b"\x03", DeleteUntil(b"\x07"))])
     assert [key[0] for key, _ in rows(store, Table.JOURNAL)] == [0, 1, 2, 7, 8, 9]
 
 
 def test_a_range_delete_stays_in_its_table(store: Store) -> None:
     epoch = store.acquire()
     store.write(epoch, [(table, b"k", b"v") for table in Table])
-    store.write(epoch, [(Table.READY, b"", Until(END))])
+    store.write(epoch, [(Table.READY, b"", DeleteUntil(END))])
     assert [table for table in Table if store.get(table, b"k") is None] == [Table.READY]
 
 
@@ -100,7 +100,7 @@ def test_a_range_delete_stays_in_its_table(store: Store) -> None:
 def test_a_range_whose_end_is_not_after_its_start_deletes_nothing(store: Store, end: bytes) -> None:
     epoch = store.acquire()
     store.write(epoch, [(Table.READY, b"m", b"v"), (Table.READY, b"a", b"v")])
-    store.write(epoch, [(Table.READY, b"m", Until(end))])
+    store.write(epoch, [(Table.READY, b"m", DeleteUntil(end))])
     assert len(rows(store)) == 2
 
 
@@ -300,7 +300,7 @@ def test_reclaim_changes_no_record(store: Store) -> None:
     epoch = store.acquire()
     store.write(epoch, [(Table.READY, n.to_bytes(2, "big"), b"v") for n in range(5000)])
     store.write(epoch, [(Table.READY, n.to_bytes(2, "big"), None) for n in range(4000)])
-    store.write(epoch, [(Table.READY, (4500).to_bytes(2, "big"), Until(END))])
+    store.write(epoch, [(Table.READY, (4500).to_bytes(2, "big"), DeleteUntil(END))])
     store.reclaim(wait=True)
     store.reclaim(wait=True)
     assert [int.from_bytes(key, "big") for key, _ in rows(store)] == list(range(4000, 4500))
@@ -322,7 +322,7 @@ tables = st.sampled_from([Table.META, Table.MESSAGES, Table.READY, Table.KEYED, 
 ops = st.one_of(
     st.tuples(tables, keys, values),
     st.tuples(tables, keys, st.none()),
-    st.tuples(tables, keys, keys.map(Until)),
+    st.tuples(tables, keys, keys.map(DeleteUntil)),
 )
 steps = st.one_of(
     st.tuples(st.just("write"), st.lists(ops, max_size=8)),
@@ -337,10 +337,10 @@ def apply_to_model(model: Model, batch: list[Op]) -> None:
     for table, key, value in batch:
         if value is None:
             model.pop((table, key), None)
-        elif isinstance(value, Until):
+        elif isinstance(value, DeleteUntil):
             for place in [place for place in model if place[0] == table and key <= place[1] < value.end]:
                 del model[place]
-        elif isinstance(value, Run):
+        elif isinstance(value, RecordRun):
             model.update(((table, one), content) for one, content in value.rows(key))
         else:
             model[table, key] = value
@@ -360,7 +360,7 @@ def test_a_store_behaves_like_a_dict(opener: Opener, script: list[tuple[str, obj
     store = opener()
     try:
         epoch = store.acquire()
-        store.write(epoch, [(table, b"", Until(END)) for table in Table])
+        store.write(epoch, [(table, b"", DeleteUntil(END)) for table in Table])
         model: Model = {}
         for name, argument in script:
             if name == "close":

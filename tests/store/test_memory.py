@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.effects import Op, Until
+from holdfast.core.effects import DeleteUntil, Op
 from holdfast.core.records import Table
 from holdfast.errors import Fenced
 from holdfast.store import MemoryDisk, MemoryStore
@@ -25,7 +25,7 @@ def test_a_crash_loses_what_was_not_synced() -> None:
     store.write(epoch, [(Table.READY, b"a", b"1"), (Table.READY, b"b", b"1")])
     store.sync()
     store.write(epoch, [(Table.READY, b"a", b"2"), (Table.READY, b"b", None), (Table.READY, b"c", b"2")])
-    store.write(epoch, [(Table.READY, b"", Until(END))])
+    store.write(epoch, [(Table.READY, b"", DeleteUntil(END))])
     store.crash()
     assert content(store) == {b"a": b"1", b"b": b"1"}
 
@@ -87,7 +87,7 @@ def test_a_disk_that_cannot_crash_remembers_no_writes() -> None:
 
 ops = st.one_of(
     st.tuples(st.just(Table.READY), st.binary(max_size=2), st.one_of(st.none(), st.binary(max_size=2))),
-    st.tuples(st.just(Table.READY), st.binary(max_size=2), st.binary(max_size=2).map(Until)),
+    st.tuples(st.just(Table.READY), st.binary(max_size=2), st.binary(max_size=2).map(DeleteUntil)),
 )
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.effects import Until
+from holdfast.core.effects import DeleteUntil
 from holdfast.core.records import Table
 from holdfast.errors import (
     DiskFull,
@@ -254,7 +254,7 @@ def test_an_error_in_the_background_stops_writes_too(tmp_path: Path) -> None:
     store = RocksStore(tmp_path)
     epoch = store.acquire()
     store.write(epoch, [(Table.MESSAGES, key(number), os.urandom(500)) for number in range(1000)])
-    store.write(epoch, [(Table.MESSAGES, key(0), Until(key(500)))])
+    store.write(epoch, [(Table.MESSAGES, key(0), DeleteUntil(key(500)))])
     store.sync()
     with files_no_larger_than(10_000):
         store.reclaim(wait=True)
@@ -482,7 +482,7 @@ def test_after_a_backlog_is_drained_its_space_comes_back_and_its_front_is_quick_
         if first < count // 2:
             store.write(epoch, [(Table.MESSAGES, key(each), None) for each in range(first, first + 1000)])
         else:
-            store.write(epoch, [(Table.MESSAGES, key(first), Until(key(first + 1000)))])
+            store.write(epoch, [(Table.MESSAGES, key(first), DeleteUntil(key(first + 1000)))])
     store.reclaim(wait=True)
     assert store.disk_bytes() < full / 50
     for table in (Table.READY, Table.MESSAGES):
@@ -518,7 +518,7 @@ def test_large_values_give_their_space_back(tmp_path: Path) -> None:
     epoch = store.acquire()
     for number in range(200):
         store.write(epoch, [(Table.MESSAGES, key(number), os.urandom(100_000))])
-    store.write(epoch, [(Table.MESSAGES, key(0), Until(key(190)))])
+    store.write(epoch, [(Table.MESSAGES, key(0), DeleteUntil(key(190)))])
     full = store.disk_bytes()
     store.reclaim(wait=True)
     assert full > 19_000_000
@@ -532,7 +532,7 @@ def test_closing_ends_a_sweep_that_is_under_way(tmp_path: Path) -> None:
     epoch = store.acquire()
     for first in range(0, 20_000, 1000):
         store.write(epoch, [(Table.MESSAGES, key(each), os.urandom(500)) for each in range(first, first + 1000)])
-    store.write(epoch, [(Table.MESSAGES, key(0), Until(key(10_000)))])
+    store.write(epoch, [(Table.MESSAGES, key(0), DeleteUntil(key(10_000)))])
     store.reclaim()
     store.close()
     store = RocksStore(tmp_path)

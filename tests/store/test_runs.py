@@ -12,9 +12,9 @@ from random import Random
 
 import pytest
 
-from holdfast.core.effects import Op, Until
+from holdfast.core.effects import DeleteUntil, Op
 from holdfast.core.records import LAST, Table, message_key, ready_key
-from holdfast.core.runs import Column, Run, Series, key_after
+from holdfast.core.runs import BytesColumn, HomogeneousRun, RecordRun, key_after
 from holdfast.errors import StoreCorrupt
 from holdfast.store import rocks_runs
 from holdfast.store.contract import Store
@@ -64,8 +64,8 @@ class Writer:
                     self.next[table, shard] = first + count
                     size = random.choice((1, 1, 1, 600))
                     values = [random.randbytes(random.choice((size, size, 0))) for _ in range(count)]
-                    alike = Series(b"<", random.getrandbits(60), b"-", Column.of(values))
-                    yield table, key(table, shard, first), random.choice((Run.of(values), alike))
+                    homogeneous = HomogeneousRun(b"<", random.getrandbits(60), b"-", BytesColumn.of(values))
+                    yield table, key(table, shard, first), random.choice((RecordRun.of(values), homogeneous))
                 case "put":
                     self.next[table, shard] = max(end, number + 1)
                     yield table, key(table, shard, number), random.randbytes(3)
@@ -75,10 +75,14 @@ class Writer:
                 case "delete":
                     yield table, key(table, shard, number), None
                 case "range":
-                    yield table, key(table, shard, number), Until(key(table, shard, number + random.randint(0, 50)))
+                    yield (
+                        table,
+                        key(table, shard, number),
+                        DeleteUntil(key(table, shard, number + random.randint(0, 50))),
+                    )
                 case "all":
                     if random.random() < 0.1:
-                        yield table, key(table, shard, 0)[:4], Until(key(table, shard + 1, 0)[:4])
+                        yield table, key(table, shard, 0)[:4], DeleteUntil(key(table, shard + 1, 0)[:4])
 
 
 def check(store: Store, model: Model, random: Random) -> None:
@@ -94,7 +98,7 @@ def check(store: Store, model: Model, random: Random) -> None:
             assert store.scan(table, start, end, limit, reverse) == scan_model(model, table, start, end, limit, reverse)
         for _ in range(2):
             first, count = random.choice(known).ljust(8, b"\0"), random.choice((0, 1, 3, 50, 500))
-            found = store.together(table, first, count)
+            found = store.scan_runs(table, first, count)
             rows = scan_model(model, table, first, key_after(first, count), count, False)
             assert [value for run in found for value in run[:]] == [value for _, value in rows]
         asked = [random.choice(known), key(table, 1, random.randint(0, 400)), b"", random.choice(known) + b"\0"]
@@ -115,7 +119,7 @@ def test_runs_are_records_like_others(opener: Opener, seed: int, small: bool, mo
     store = opener()
     try:
         epoch = store.acquire()
-        store.write(epoch, [(table, b"", Until(b"\xff" * 20)) for table in Table])
+        store.write(epoch, [(table, b"", DeleteUntil(b"\xff" * 20)) for table in Table])
         for _ in range(40):
             put(model, store, epoch, list(islice(ops, random.randint(1, 12))))
             if random.random() < 0.2:
@@ -134,10 +138,10 @@ def test_runs_are_records_like_others(opener: Opener, seed: int, small: bool, mo
 def test_a_run_whose_write_failed_half_way_leaves_nothing(opener: Opener) -> None:
     store = opener()
     epoch = store.acquire()
-    store.write(epoch, [(Table.READY, key(Table.READY, 1, 1), Run.of([b"a"] * 20))])
+    store.write(epoch, [(Table.READY, key(Table.READY, 1, 1), RecordRun.of([b"a"] * 20))])
     bad: list[Op] = [
         (Table.READY, key(Table.READY, 1, 3), None),
-        (Table.READY, key(Table.READY, 1, 100), Run.of([b"b"] * 20)),
+        (Table.READY, key(Table.READY, 1, 100), RecordRun.of([b"b"] * 20)),
         (Table.READY, key(Table.READY, 1, 4), 7),  # type: ignore[list-item]
     ]
     with pytest.raises(Exception, match=r".*"):
@@ -155,7 +159,7 @@ def test_what_stays_behind_keeps_little_else(tmp_path: Path) -> None:
     random = Random(1)
     for batch in range(100):
         values = [random.randbytes(250) for _ in range(256)]
-        store.write(epoch, [(Table.MESSAGES, message_key(1, 1 + batch * 256), Run.of(values))])
+        store.write(epoch, [(Table.MESSAGES, message_key(1, 1 + batch * 256), RecordRun.of(values))])
     full = len(whole(store, Table.MESSAGE_RUNS))
     assert full == 100
     kept = range(50, 25_600, 100)
@@ -170,7 +174,7 @@ def test_what_stays_behind_keeps_little_else(tmp_path: Path) -> None:
 def test_a_run_that_has_lost_its_values_is_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = RocksStore(tmp_path / "data")
     epoch = store.acquire()
-    store.write(epoch, [(Table.READY, key(Table.READY, 1, 1), Run.of([b"a"] * 20))])
+    store.write(epoch, [(Table.READY, key(Table.READY, 1, 1), RecordRun.of([b"a"] * 20))])
     store.write(epoch, [(Table.READY_RUNS, key(Table.READY, 1, 20), None)])
     monkeypatch.setattr(rocks_runs, "RESOLVED_AT", 1)
     with pytest.raises(StoreCorrupt, match="are missing"):
@@ -181,14 +185,16 @@ def test_a_run_that_has_lost_its_values_is_damage(tmp_path: Path, monkeypatch: p
 def test_what_lies_together_is_read_as_it_lies(opener: Opener) -> None:
     store = opener()
     epoch = store.acquire()
-    alike = Series(b"<", 7, b">", Column.of([b"%d" % number for number in range(300)]))
-    store.write(epoch, [(Table.MESSAGES, message_key(1, 10), alike), (Table.MESSAGES, message_key(1, 5), b"five")])
+    homogeneous = HomogeneousRun(b"<", 7, b">", BytesColumn.of([b"%d" % number for number in range(300)]))
+    store.write(
+        epoch, [(Table.MESSAGES, message_key(1, 10), homogeneous), (Table.MESSAGES, message_key(1, 5), b"five")]
+    )
     store.write(epoch, [(Table.MESSAGES, message_key(1, 310), b"last"), (Table.MESSAGES, message_key(2, 1), b"other")])
-    found = store.together(Table.MESSAGES, message_key(1, 0), 400)
-    assert [value for run in found for value in run[:]] == [b"five", *alike[:], b"last"]
+    found = store.scan_runs(Table.MESSAGES, message_key(1, 0), 400)
+    assert [value for run in found for value in run[:]] == [b"five", *homogeneous[:], b"last"]
     if store.name == "rocks":
-        assert [type(run) for run in found] == [Run, Series, Series, Run]
+        assert [type(run) for run in found] == [RecordRun, HomogeneousRun, HomogeneousRun, RecordRun]
     store.write(epoch, [(Table.MESSAGES, message_key(1, 20), None)])
-    found = store.together(Table.MESSAGES, message_key(1, 15), 10)
-    assert [value for run in found for value in run[:]] == [*alike[5:10], *alike[11:15]]
+    found = store.scan_runs(Table.MESSAGES, message_key(1, 15), 10)
+    assert [value for run in found for value in run[:]] == [*homogeneous[5:10], *homogeneous[11:15]]
     store.close()

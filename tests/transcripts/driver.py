@@ -19,8 +19,9 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from holdfast.core.admin import AT_ONCE
+from holdfast.core.admin import IMMEDIATELY
 from holdfast.core.commands import (
+    DeliveryStatus,
     Draft,
     GetStates,
     Leased,
@@ -28,20 +29,28 @@ from holdfast.core.commands import (
     Purged,
     PutState,
     Settlement,
-    Standing,
     Verb,
 )
 from holdfast.core.effects import Op
 from holdfast.core.groups import NEVER
 from holdfast.core.journal import Row, gone, read_block, rows
 from holdfast.core.queue import GROUP_DEFAULT, PRIORITY_DEFAULT, GroupKind
-from holdfast.core.records import NO_EXTRA, Extra, Message, Origin, Table, journal_key, message_key, read_message
-from holdfast.core.records import State as Workflow
-from holdfast.core.states import Event, State
-from holdfast.core.transactions import Stage, Transaction
+from holdfast.core.records import (
+    NO_EXTRA,
+    Extra,
+    Message,
+    Origin,
+    Table,
+    WorkflowState,
+    journal_key,
+    message_key,
+    read_message,
+)
+from holdfast.core.states import DeliveryState, Event
+from holdfast.core.transactions import Transaction, TransactionState
 from holdfast.engine import admin
-from holdfast.engine.catalog import Holders, Queue
-from holdfast.engine.dead_letters import Letters
+from holdfast.engine.catalog import DeliveryLocator, Queue
+from holdfast.engine.dead_letters import DeadLetterFilter
 from holdfast.engine.engine import Engine, Limits
 from holdfast.engine.redrive import Destination, redrive
 from holdfast.errors import HoldfastError
@@ -77,7 +86,7 @@ def parse(text: str) -> list[Block]:
     return blocks
 
 
-def replay(path: Path) -> tuple[str, str, set[tuple[State, Event]]]:
+def replay(path: Path) -> tuple[str, str, set[tuple[DeliveryState, Event]]]:
     """The transcript as it stands, as it would be written now, and the transitions it shows."""
     stands = path.read_text()
     blocks = parse(stands)
@@ -126,13 +135,13 @@ class Scene:
         options = dict(word.split("=", 1) for word in words if _is_option(word))
         command: Callable[[list[str], Options], Iterator[str]] = getattr(self, "do_" + name.replace("-", "_"))
         trace: list[str] = []
-        doomed = self._doomed()
+        dead_letter_candidates = self._dead_letter_candidates()
         try:
             trace += command(arguments, options)
         except HoldfastError as error:
             trace.append(self._error(error))
         self._commit()
-        trace += self._new_rows(doomed)
+        trace += self._new_rows(dead_letter_candidates)
         for alert in self.engine.alerts:
             trace.append(f"alert {alert.url}: {self.name(alert.message_id)} of {alert.queue} {alert.reason}")
         self.engine.alerts.clear()
@@ -163,7 +172,7 @@ class Scene:
         return self.tokens.setdefault(token, f"t{len(self.tokens) + 1}")
 
     def at(self, instant: int) -> str:
-        if instant <= AT_ONCE:
+        if instant <= IMMEDIATELY:
             return "once"
         since = instant - START
         return f"{'+' if since >= 0 else '-'}{format_duration(abs(since))}"
@@ -190,14 +199,14 @@ class Scene:
         blocks = self.engine.store.scan(Table.JOURNAL, journal_key(block), journal_key(1 << 60), 1 << 20)
         return [row for _, value in blocks for row in rows(read_block(value), 1, self._fetch)]
 
-    def _new_rows(self, doomed: set[tuple[int, str]]) -> list[str]:
+    def _new_rows(self, dead_letter_candidates: set[tuple[int, str]]) -> list[str]:
         fresh = self._rows_from(self._next_block)
         self._next_block = self.engine.record.next_block
         for row in fresh:
-            self.lives.observe(row, doomed)
+            self.lives.observe(row, dead_letter_candidates)
         return ["| " + self._row(row) for row in fresh]
 
-    def _doomed(self) -> set[tuple[int, str]]:
+    def _dead_letter_candidates(self) -> set[tuple[int, str]]:
         """Deliveries that wait for a dead queue: the journal does not know that they are no longer leased."""
         return {
             (delivery.id, group.name)
@@ -227,10 +236,10 @@ class Scene:
             "source_queue": row.source_queue,
             "correlation_id": row.correlation_id,
             "properties": row.properties,
-            "payload": _shown(row.payload) if row.payload is not None else None,
+            "payload": _display(row.payload) if row.payload is not None else None,
         }
-        told = [f"{name}={value}" for name, value in columns.items() if value is not None]
-        return " ".join([f"{row.lsn}{at}", str(row.event), name, f"{row.queue}#{row.partition}", *told])
+        details = [f"{name}={value}" for name, value in columns.items() if value is not None]
+        return " ".join([f"{row.lsn}{at}", str(row.event), name, f"{row.queue}#{row.partition}", *details])
 
     def check_journal(self) -> None:
         """At the end, every row that the node has counted is in the store."""
@@ -334,7 +343,7 @@ class Scene:
     def _enqueue(self, queue: str, drafts: list[Draft]) -> Iterator[str]:
         reply = self.engine.enqueue(("default", queue), drafts, "test", self.now)
         for index, message_id in enumerate(reply.ids):
-            payload = _shown(drafts[index].payload)
+            payload = _display(drafts[index].payload)
             if index in reply.errors:
                 yield f"{payload}: {self._error(reply.errors[index])}"
             elif index in reply.duplicates:
@@ -358,14 +367,14 @@ class Scene:
             message = leased.message
             self.leases[message.id, group] = leased
             origin = message.extra.origin
-            told = [
+            details = [
                 self.name(message.id),
-                _shown(message.payload),
+                _display(message.payload),
                 self.token(leased.token),
                 f"attempt={leased.attempt}",
                 f"until={self.at(leased.deadline)}",
             ]
-            yield " ".join(told)
+            yield " ".join(details)
             if origin is not None:
                 yield "  " + self._origin(origin)
         if not found:
@@ -386,9 +395,9 @@ class Scene:
         messages = [word for word in words if not _is_option(word)]
         group = options.get("group", GROUP_DEFAULT)
         settlements = [self._settlement(VERBS[verb], self.ids[name], group, options) for name in messages]
-        yield from self._told(self.homes[self.ids[messages[0]]], group, settlements)
+        yield from self._settle_trace(self.homes[self.ids[messages[0]]], group, settlements)
 
-    def _told(self, queue: str, group: str, settlements: list[Settlement]) -> Iterator[str]:
+    def _settle_trace(self, queue: str, group: str, settlements: list[Settlement]) -> Iterator[str]:
         results = self.engine.settle(("default", queue), group, settlements, self.now)
         for settlement, result in zip(settlements, results, strict=True):
             name = self.name(settlement.id)
@@ -440,7 +449,7 @@ class Scene:
         for argument in arguments:
             verb, name = argument.split()
             settlements.append(self._settlement(VERBS[verb], self.ids[name], group, {}))
-        yield from self._told(self.homes[settlements[0].id], group, settlements)
+        yield from self._settle_trace(self.homes[settlements[0].id], group, settlements)
 
     def do_edit(self, arguments: list[str], options: Options) -> Iterator[str]:
         message_id = self.ids[arguments[0]]
@@ -459,7 +468,7 @@ class Scene:
     def do_redrive(self, arguments: list[str], options: Options) -> Iterator[str]:
         """`redrive dlq/tasks reason=rejected target=other`, or letters by name: `redrive dlq/tasks m3`."""
         queue, *names = arguments
-        which = Letters(
+        which = DeadLetterFilter(
             ids=frozenset(self.ids[name] for name in names),
             reasons=frozenset(options["reason"].split(",")) if "reason" in options else frozenset(),
             error=options.get("error", ""),
@@ -480,10 +489,10 @@ class Scene:
         ):
             self._commit()
             yield f"looked at {done.looked}, {done.leased} leased"
-            for letter, message in done.moved:
-                yield f"{self.name(letter)} -> {self.name(message) if message else 'nowhere'}"
-            for letter, error in done.refused.items():
-                yield f"{self.name(letter)}: {self._error(error)}"
+            for dead_letter, message in done.moved:
+                yield f"{self.name(dead_letter)} -> {self.name(message) if message else 'nowhere'}"
+            for dead_letter, error in done.refused.items():
+                yield f"{self.name(dead_letter)}: {self._error(error)}"
 
     # --- workflow state ---------------------------------------------------------------------------------------------
 
@@ -493,10 +502,10 @@ class Scene:
         queue = self._queue(self.homes[message_id])
         token = self._settlement(Verb.EXTEND, message_id, group, options).token
         if_match = int(options["match"]) if "match" in options else None
-        partition = max(Holders(queue, group).find(message_id), 0)
+        partition = max(DeliveryLocator(queue, group).find(message_id), 0)
         command = PutState(group, message_id, token, arguments[1].encode(), if_match)
         state = self.engine.step(queue, queue.shards[partition], command, self.now)
-        assert isinstance(state, Workflow)
+        assert isinstance(state, WorkflowState)
         yield f"etag {state.etag}"
 
     def do_state(self, arguments: list[str], options: Options) -> Iterator[str]:
@@ -545,12 +554,12 @@ class Scene:
 
     def do_move(self, arguments: list[str], options: Options) -> Iterator[str]:
         """Go on with what is decided, as a node does when it starts."""
-        for name in self.engine.transactions.unmoved():
-            record, _ = self.engine.transactions.look(name)
+        for name in self.engine.transactions.unfinished_moves():
+            record, _ = self.engine.transactions.describe(name)
             yield from self._move(name, record, int(options.get("steps", "1000")))
 
     def _move(self, name: tuple[str, str], record: Transaction, steps: int) -> Iterator[str]:
-        while record.state is Stage.PUBLISHING and steps > 0:
+        while record.state is TransactionState.PUBLISHING and steps > 0:
             self._commit()
             self.engine.transactions.move(name, self.now)
             yield from self._published(record, "")
@@ -565,10 +574,11 @@ class Scene:
         yield "removed" if gone else "there is none"
 
     def do_transaction(self, arguments: list[str], options: Options) -> Iterator[str]:
-        record, lots = self.engine.transactions.look(("default", arguments[0]))
+        record, staged_parts = self.engine.transactions.describe(("default", arguments[0]))
         yield f"{record.state} {record.messages} messages, ends {self.at(record.ends_at)}"
-        for lot in lots:
-            yield f"part {lot.part!r} attempt {lot.attempt!r}: {lot.chunks} chunks, {lot.messages} messages"
+        for staged_part in staged_parts:
+            name = f"part {staged_part.part!r} attempt {staged_part.attempt!r}"
+            yield f"{name}: {staged_part.chunks} chunks, {staged_part.messages} messages"
 
     # --- looking ----------------------------------------------------------------------------------------------------
 
@@ -579,8 +589,8 @@ class Scene:
             page = admin.browse(
                 self.engine, ("default", arguments[0]), int(options.get("limit", "100")), cursor, "", "", self.now
             )
-            for partition, message, standings in page.messages:
-                yield self._message(partition, message, standings)
+            for partition, message, delivery_statuses in page.messages:
+                yield self._message(partition, message, delivery_statuses)
                 empty = False
             cursor = page.cursor
             if not cursor:
@@ -588,25 +598,27 @@ class Scene:
         if empty:
             yield "empty"
 
-    def _message(self, partition: int, message: Message, standings: list[Standing]) -> str:
-        told = [self.name(message.id), f"#{partition}.{message.seq}", _shown(message.payload)]
+    def _message(self, partition: int, message: Message, delivery_statuses: list[DeliveryStatus]) -> str:
+        details = [self.name(message.id), f"#{partition}.{message.seq}", _display(message.payload)]
         if message.priority != PRIORITY_DEFAULT:
-            told.append(f"priority={message.priority}")
+            details.append(f"priority={message.priority}")
         if message.extra.key is not None:
-            told.append(f"key={message.extra.key}")
-        return " ".join(told) + "".join(" · " + self._standing(standing) for standing in standings)
+            details.append(f"key={message.extra.key}")
+        return " ".join(details) + "".join(
+            " · " + self._status_text(delivery_status) for delivery_status in delivery_statuses
+        )
 
-    def _standing(self, standing: Standing) -> str:
-        told = [standing.group, standing.state]
-        if standing.attempt > 1:
-            told.append(f"attempt={standing.attempt}")
-        if standing.state == State.LEASED:
-            told.append(f"until={self.at(standing.deadline)}")
-        elif standing.ready_at:
-            told.append(f"from={self.at(standing.ready_at)}")
-        if standing.error:
-            told.append(f"error={standing.error!r}")
-        return " ".join(told)
+    def _status_text(self, delivery_status: DeliveryStatus) -> str:
+        details = [delivery_status.group, delivery_status.state]
+        if delivery_status.attempt > 1:
+            details.append(f"attempt={delivery_status.attempt}")
+        if delivery_status.state == DeliveryState.LEASED:
+            details.append(f"until={self.at(delivery_status.deadline)}")
+        elif delivery_status.ready_at:
+            details.append(f"from={self.at(delivery_status.ready_at)}")
+        if delivery_status.error:
+            details.append(f"error={delivery_status.error!r}")
+        return " ".join(details)
 
     def do_find(self, arguments: list[str], options: Options) -> Iterator[str]:
         message_id = self.ids.get(arguments[0]) or int(arguments[0])
@@ -621,18 +633,18 @@ class Scene:
         yield f"{queue.depth}: ready={ready} scheduled={scheduled} bytes={size}"
         for record in queue.record.groups:
             if record.kind is GroupKind.CURSOR:
-                told = [f"committed={shard.cursors[record.name].head.committed}" for shard in queue.shards]
+                details = [f"committed={shard.cursors[record.name].head.committed}" for shard in queue.shards]
             else:
                 groups = [shard.groups[record.name] for shard in queue.shards]
                 again = sum(len(group.ready) for group in groups)
                 leased = sum(group.leased for group in groups)
-                told = [
+                details = [
                     f"untouched={sum(group.head.fresh for group in groups)}",
                     f"again={again}",
                     f"leased={leased}",
                     f"waiting={sum(group.retrying for group in groups) - again}",
                 ]
-            yield f"{record.name}: {' '.join(told)}"
+            yield f"{record.name}: {' '.join(details)}"
 
     def do_counters(self, arguments: list[str], options: Options) -> Iterator[str]:
         for shard in self._queue(arguments[0]).shards:
@@ -641,8 +653,8 @@ class Scene:
             counters = {name: group.head.counters for name, group in shard.groups.items()}
             counters |= {name: cursor.head.counters for name, cursor in shard.cursors.items()}
             for group, counts in counters.items():
-                told = [f"{name}={value}" for name, value in sorted(counts.items()) if value]
-                yield f"#{shard.partition} {group}: {' '.join(told)}"
+                details = [f"{name}={value}" for name, value in sorted(counts.items()) if value]
+                yield f"#{shard.partition} {group}: {' '.join(details)}"
 
     def do_records(self, arguments: list[str], options: Options) -> Iterator[str]:
         """How many records of messages there are, by table: nothing may be left behind."""
@@ -671,7 +683,7 @@ class Scene:
         if found.lost_from:
             yield f"lost {found.lost_from}..{found.lost_to}"
         for message in found.messages:
-            yield f"{message.seq} {self.name(message.id)} {_shown(message.payload)}"
+            yield f"{message.seq} {self.name(message.id)} {_display(message.payload)}"
         yield f"next={found.next_seq} committed={found.committed} end={found.high}"
 
     def do_ends(self, arguments: list[str], options: Options) -> Iterator[str]:
@@ -765,6 +777,6 @@ def _nth(options: Options, index: int) -> Options:
     return own
 
 
-def _shown(payload: bytes) -> str:
+def _display(payload: bytes) -> str:
     text = payload.decode()
     return text if len(text) <= 20 else f"{text[:8]}...({len(text)} bytes)"

@@ -24,7 +24,7 @@ import msgspec
 import structlog
 
 from holdfast.auth.principal import Principal
-from holdfast.auth.syncing import Syncer
+from holdfast.auth.syncing import FileSyncer
 from holdfast.config import Config
 from holdfast.config.secret import HIDDEN, is_secret_name
 from holdfast.errors import HoldfastError
@@ -39,7 +39,7 @@ LINE_BYTES_MAX: Final = 16_384
 """What callers give is cut to this, so that nobody can fill the log with one act."""
 
 
-class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
+class AuditEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """One line."""
 
     at: str
@@ -62,7 +62,7 @@ class AuditLog:
         self._path = config.node.data_dir / config.audit.file
         self._clock = clock
         self._descriptor: int | None = None
-        self._syncer = Syncer(self._path)
+        self._syncer = FileSyncer(self._path)
         self._torn = False
         self._minute = 0
         self._refusals = 0
@@ -102,7 +102,7 @@ class AuditLog:
             return
         if self._unwritten:
             details["refusals_not_written"], self._unwritten = self._unwritten, 0
-        entry = Entry(
+        entry = AuditEntry(
             at=format_instant(now),
             who=_cut(principal.name) if principal else "",
             namespace=principal.namespace if principal else "",
@@ -112,7 +112,7 @@ class AuditLog:
             resource=_cut(resource),
             result=result,
             peer=_cut(peer),
-            details={name: _shown(name, value) for name, value in details.items()},
+            details={name: _redacted(name, value) for name, value in details.items()},
         )
         line = msgspec.json.encode(entry) + b"\n"
         if len(line) > LINE_BYTES_MAX:
@@ -202,7 +202,7 @@ def _cut(text: str) -> str:
     return text if len(text) <= TEXT_MAX else text[:TEXT_MAX] + "…"
 
 
-def _shown(name: str, value: object) -> object:
+def _redacted(name: str, value: object) -> object:
     if is_secret_name(name):
         return HIDDEN
     return value if isinstance(value, bool | int | float) or value is None else _cut(str(value))

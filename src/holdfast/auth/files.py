@@ -29,16 +29,16 @@ def replace(path: Path, content: bytes, mode: int = PRIVATE) -> None:
     A link is followed, so that what it points to is replaced and not the link.
     """
     target = path.resolve()
-    descriptor, aside = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    descriptor, tmp_path = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
         with os.fdopen(descriptor, "wb") as file:
             os.fchmod(file.fileno(), mode)
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        Path(aside).replace(target)
+        Path(tmp_path).replace(target)
     except BaseException:
-        Path(aside).unlink(missing_ok=True)
+        Path(tmp_path).unlink(missing_ok=True)
         raise
     directory = os.open(target.parent, os.O_RDONLY)
     try:

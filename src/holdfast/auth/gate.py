@@ -28,7 +28,7 @@ from holdfast.auth.audit import AuditLog
 from holdfast.auth.keys import Keyring
 from holdfast.auth.passwords import Passwords
 from holdfast.auth.principal import Principal
-from holdfast.auth.rates import Rates
+from holdfast.auth.rates import RateLimiter
 from holdfast.auth.revoked import Revocation
 from holdfast.auth.throttle import Throttle
 from holdfast.auth.users import User, Users
@@ -66,7 +66,7 @@ class Gate:
         self._settings = config.auth
         self._clock = clock
         self._namespace = config.node.namespace
-        self._rates = Rates(config.rates)
+        self._rates = RateLimiter(config.rates)
         self._throttle = Throttle(config.auth)
         self._passwords = Passwords(config.auth)
         self._anonymous = Principal(name="anonymous", namespace=self._namespace, method="anonymous", unlimited=True)
@@ -115,8 +115,8 @@ class Gate:
                 settings.reload_interval,
                 now,
             )
-        self._take_keys()
-        self._take_users()
+        self._load_keys()
+        self._load_users()
 
     # --- who it is --------------------------------------------------------------------------------------------------
 
@@ -142,7 +142,7 @@ class Gate:
         try:
             checked = tokens.check_signature(text, self._keyring, self._settings.token_bytes_max)
             principal = tokens.principal(checked, self._settings, self._namespace, now)
-            if self._taken_back(principal):
+            if self._is_revoked(principal):
                 raise Unauthenticated(problem="the token was taken back (auth.revoked_file)")
         except Unauthenticated as error:
             self.counts.tokens_refused += 1
@@ -240,9 +240,9 @@ class Gate:
         self._refresh(now)
         if not self.required:
             return True
-        return principal.credential in self._live and not self._taken_back(principal)
+        return principal.credential in self._live and not self._is_revoked(principal)
 
-    def _taken_back(self, principal: Principal) -> bool:
+    def _is_revoked(self, principal: Principal) -> bool:
         return self._revoked is not None and bool(principal.token_id) and principal.token_id in self._revoked.value
 
     def check_browser(self, principal: Principal | None, host: str | None, origin: str | None) -> None:
@@ -279,23 +279,23 @@ class Gate:
     def _refresh(self, now: int) -> None:
         if self._keys is not None and self._keys.refresh(now):
             before = {key.thumbprint for key in self._keyring.keys}
-            self._take_keys()
+            self._load_keys()
             after = {key.thumbprint for key in self._keyring.keys}
-            self._tell("keys.reload", "auth.key_file", added=len(after - before), removed=len(before - after))
+            self._record_reload("keys.reload", "auth.key_file", added=len(after - before), removed=len(before - after))
         if self._revoked is not None:
             before_revoked = self._revoked.value.keys()
             if self._revoked.refresh(now):
                 self._tokens.clear()
                 new = self._revoked.value.keys()
                 added, removed = len(new - before_revoked), len(before_revoked - new)
-                self._tell("tokens.revoke", "auth.revoked_file", added=added, removed=removed)
+                self._record_reload("tokens.revoke", "auth.revoked_file", added=added, removed=removed)
         if self._users is not None:
             before_users = self._users.value
             if self._users.refresh(now):
-                self._take_users()
-                self._tell("users.reload", "auth.users_file", *_difference(before_users, self._users.value))
+                self._load_users()
+                self._record_reload("users.reload", "auth.users_file", *_difference(before_users, self._users.value))
 
-    def _take_keys(self) -> None:
+    def _load_keys(self) -> None:
         """The keys in force from now on. Tokens are judged anew, since the key of any of them may be gone."""
         keyring = self._keys.value if self._keys else Keyring()
         if keyring.skipped:
@@ -307,19 +307,19 @@ class Gate:
                 raise InvalidConfig(field="auth.token_secret", value=HIDDEN, problem=f"it {error}") from None
         self._keyring = keyring
         self._tokens.clear()
-        self._find_live()
+        self._refresh_credentials()
 
-    def _take_users(self) -> None:
+    def _load_users(self) -> None:
         self._logins.clear()
         self._certificates.clear()
-        self._find_live()
+        self._refresh_credentials()
 
-    def _find_live(self) -> None:
+    def _refresh_credentials(self) -> None:
         self._live = {f"key:{key.thumbprint}" for key in self._keyring.keys}
         if self._users is not None:
             self._live |= self._users.value.credentials
 
-    def _tell(self, act: str, setting: str, added: object, removed: object, changed: object = "") -> None:
+    def _record_reload(self, act: str, setting: str, added: object, removed: object, changed: object = "") -> None:
         log.info("credentials changed", setting=setting, added=added, removed=removed, changed=changed)
         self.audit.record(None, act, setting, "ok", front="node", added=added, removed=removed, changed=changed)
 

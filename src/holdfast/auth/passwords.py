@@ -38,7 +38,7 @@ class Passwords:
         self._hasher = hasher(settings)
         self._decoys: dict[str, str] = {}
         self._waiting = 0
-        self._turn = asyncio.Semaphore(settings.login_concurrency)
+        self._semaphore = asyncio.Semaphore(settings.login_concurrency)
         self._threads = ThreadPoolExecutor(settings.login_concurrency, thread_name_prefix="holdfast-login")
 
     async def __aenter__(self) -> Passwords:
@@ -47,13 +47,13 @@ class Passwords:
             raise LoginThrottled(problem="Too many logins wait to be checked", retry_after_ms=_BUSY_RETRY_MS)
         self._waiting += 1
         try:
-            await self._turn.acquire()
+            await self._semaphore.acquire()
         finally:
             self._waiting -= 1
         return self
 
     async def __aexit__(self, *exception: object) -> None:
-        self._turn.release()
+        self._semaphore.release()
 
     async def check(self, expected: str | None, password: bytes, like: str | None) -> bool:
         """Whether it is the password. None stands for a user that does not exist, and takes as long as checking `like`,

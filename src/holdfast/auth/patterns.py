@@ -64,10 +64,12 @@ def covers(patterns: Iterable[Pattern], topic_filter: str) -> bool:
     if topic_filter.startswith(SHARE_PREFIX):
         topic_filter = topic_filter.split("/", 2)[-1]
     longest = max(map(len, known))
-    return all(any(matches(pattern, name) for pattern in known) for name in _typical(topic_filter.split("/"), longest))
+    return all(
+        any(matches(pattern, name) for pattern in known) for name in _representatives(topic_filter.split("/"), longest)
+    )
 
 
-def _typical(levels: list[str], longest: int) -> Iterator[list[str]]:
+def _representatives(levels: list[str], longest: int) -> Iterator[list[str]]:
     """Names that speak for all which the filter matches."""
     stem = [_FRESH if level == "+" else level for level in levels]
     if stem[-1] != "#":

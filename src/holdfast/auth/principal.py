@@ -106,32 +106,32 @@ class Principal(msgspec.Struct, frozen=True, dict=True, kw_only=True):
         administer the node."""
         return self.unlimited or patterns.covers(self._patterns[action], topic_filter)
 
-    def sees(self, name: str) -> bool:
+    def can_see(self, name: str) -> bool:
         """Whether it may do anything at all with that name: what it does not see is left out of lists."""
         return any(self.may(action, name) for action in Action)
 
-    def demand(self, action: Action, name: str) -> None:
+    def require(self, action: Action, name: str) -> None:
         """Raises Forbidden unless `may`."""
         if not self.may(action, name):
             raise Forbidden(action=str(action), resource=name)
 
-    def demand_filter(self, action: Action, topic_filter: str) -> None:
+    def require_filter(self, action: Action, topic_filter: str) -> None:
         """Raises Forbidden unless `may_filter`."""
         if not self.may_filter(action, topic_filter):
             raise Forbidden(action=str(action), resource=topic_filter)
 
-    def demand_config(self, fields: Mapping[str, object]) -> None:
+    def require_config(self, fields: Mapping[str, object]) -> None:
         """Raises Forbidden if a queue so configured would reach beyond what this principal may touch: `topics` bring it
         what others publish there, `dlq.queue` is another queue that it fills. What is no configuration at all is not
         for this to say."""
         topics = fields.get("topics")
         for topic in topics if isinstance(topics, list | tuple) else ():
             if isinstance(topic, str) and not self.may_filter(Action.ADMIN, topic):
-                self.demand_filter(Action.CONSUME, topic)
+                self.require_filter(Action.CONSUME, topic)
         nested = fields.get("dlq")
         for queue in (fields.get("dlq.queue"), nested.get("queue") if isinstance(nested, Mapping) else None):
             if isinstance(queue, str) and queue and not self.may(Action.ADMIN, queue):
-                self.demand(Action.PRODUCE, queue)
+                self.require(Action.PRODUCE, queue)
 
     @cached_property
     def _patterns(self) -> dict[Action, tuple[Pattern, ...]]:

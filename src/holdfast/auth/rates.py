@@ -34,7 +34,7 @@ class Bucket:
         self.level -= amount * SECOND
 
 
-class Rates:
+class RateLimiter:
     """The buckets of all namespaces."""
 
     def __init__(self, settings: RateSettings) -> None:

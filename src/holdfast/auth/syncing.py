@@ -16,7 +16,7 @@ from holdfast import threads
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
-class Syncer:
+class FileSyncer:
     """For one file that is appended to, and numbered when it is full. It has descriptors of its own, so that the writer
     may close its one at any time."""
 
@@ -58,7 +58,7 @@ class Syncer:
     async def _run(self) -> None:
         while self._synced < self._written:
             target, (dirty, self._dirty) = self._written, (self._dirty, {})
-            await threads.aside("holdfast-audit", self._sync, list(dirty.values()))
+            await threads.run_in_thread("holdfast-audit", self._sync, list(dirty.values()))
             self._synced = target
 
     def _sync(self, descriptors: list[int]) -> None:

@@ -53,14 +53,14 @@ class _Renewal:
     def __init__(self, settings: TlsSettings, context: ssl.SSLContext) -> None:
         self._settings = settings
         self._context = context
-        self._stamps = self._look()
-        self._looked = time.monotonic()
+        self._stamps = self._read_stamps()
+        self._checked_at = time.monotonic()
 
     def __call__(self, _connection: object, _name: str | None, _context: ssl.SSLContext) -> None:
-        if time.monotonic() - self._looked < LOOK_SECONDS:
+        if time.monotonic() - self._checked_at < LOOK_SECONDS:
             return
-        self._looked = time.monotonic()
-        stamps = self._look()
+        self._checked_at = time.monotonic()
+        stamps = self._read_stamps()
         if stamps == self._stamps:
             return
         self._stamps = stamps
@@ -72,7 +72,7 @@ class _Renewal:
         _load_certificate(self._context, self._settings)
         log.info("certificate read again", path=str(self._settings.certificate_file))
 
-    def _look(self) -> list[tuple[int, int] | None]:
+    def _read_stamps(self) -> list[tuple[int, int] | None]:
         paths = [path for path in (self._settings.certificate_file, self._settings.key_file) if path is not None]
         return [_stamp(path) for path in paths]
 

@@ -43,15 +43,15 @@ class Watched(Generic[T]):
         self._path = path
         self._read = read
         self._interval = interval
-        self._looked = now
+        self._checked_at = now
         self._failed: Stamp | None = None
         self.value, self._stamp = self._load()
 
     def refresh(self, now: int) -> bool:
         """Whether there is something new. Looks no more often than the interval says, or when the clock went back."""
-        if 0 <= now - self._looked < self._interval:
+        if 0 <= now - self._checked_at < self._interval:
             return False
-        self._looked = now
+        self._checked_at = now
         try:
             stamp = _stamp(self._path.stat())
         except OSError:

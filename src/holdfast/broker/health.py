@@ -18,7 +18,7 @@ PROBE_EVERY_SECONDS = 1.0  # asking more often syncs no more often: anybody may 
 LAG_EVERY_SECONDS = 0.5
 
 
-class Part(msgspec.Struct, frozen=True):
+class ComponentHealth(msgspec.Struct, frozen=True):
     """One part. `facts` are for people. `ready`: the node can do its work in spite of the problem."""
 
     name: str
@@ -39,9 +39,9 @@ class LoopLag:
     def start(self) -> None:
         loop = asyncio.get_running_loop()
         self._due = loop.time() + LAG_EVERY_SECONDS
-        self._timer = loop.call_at(self._due, self._ring)
+        self._timer = loop.call_at(self._due, self._fire)
 
-    def _ring(self) -> None:
+    def _fire(self) -> None:
         self.seconds = max(asyncio.get_running_loop().time() - self._due, 0.0)
         self.worst_seconds = max(self.worst_seconds, self.seconds)
         self.start()
@@ -61,14 +61,14 @@ class Health:
         self._probe: asyncio.Task[str] | None = None
         self._probe_result = ""
 
-    async def parts(self) -> list[Part]:
+    async def parts(self) -> list[ComponentHealth]:
         """All parts, the store tried out."""
         return [await self._store(), self._disk(), self._loop(), self._journal(), self._webhooks()]
 
-    async def _store(self) -> Part:
+    async def _store(self) -> ComponentHealth:
         loop = asyncio.get_running_loop()
         if self._probe is None and loop.time() - self._probed_at >= PROBE_EVERY_SECONDS:
-            self._probe = loop.create_task(self._try())
+            self._probe = loop.create_task(self._probe_store())
         if self._probe is not None:
             await asyncio.shield(self._probe)
         commit = self._node.commit
@@ -80,9 +80,9 @@ class Health:
         }
         refusal = self._node.refusal
         problem = str(refusal) if refusal is not None else self._probe_result
-        return Part("store", problem, facts, not problem)
+        return ComponentHealth("store", problem, facts, not problem)
 
-    async def _try(self) -> str:
+    async def _probe_store(self) -> str:
         """Have everything synced. What is wrong, or nothing."""
         try:
             async with asyncio.timeout(PROBE_SECONDS):
@@ -97,34 +97,36 @@ class Health:
             self._probe = None
         return self._probe_result
 
-    def _disk(self) -> Part:
+    def _disk(self) -> ComponentHealth:
         settings = self._node.config.store
         try:
             room = self._node.store.room()
         except HoldfastError as error:
-            return Part("disk", str(error), ready=False)
+            return ComponentHealth("disk", str(error), ready=False)
         facts: dict[str, object] = {"free_bytes": room, "min_free_bytes": settings.min_free_bytes}
         if room is not None and room < settings.min_free_bytes:
-            return Part("disk", f"{room} bytes are left, less than store.min_free_bytes", facts, False)
-        return Part("disk", facts=facts)
+            return ComponentHealth("disk", f"{room} bytes are left, less than store.min_free_bytes", facts, False)
+        return ComponentHealth("disk", facts=facts)
 
-    def _loop(self) -> Part:
+    def _loop(self) -> ComponentHealth:
         limit = self._node.config.node.max_loop_lag / SECOND
         lag = self.lag.seconds
         facts: dict[str, object] = {"lag_seconds": round(lag, 4), "worst_lag_seconds": round(self.lag.worst_seconds, 4)}
         late = lag > limit
-        return Part("loop", f"it is {lag:.1f} s late, more than node.max_loop_lag" if late else "", facts, not late)
+        return ComponentHealth(
+            "loop", f"it is {lag:.1f} s late, more than node.max_loop_lag" if late else "", facts, not late
+        )
 
-    def _journal(self) -> Part:
+    def _journal(self) -> ComponentHealth:
         node = self._node
         limit = node.config.journal.max_behind
-        behind = node.keeper.behind
+        behind = node.export_scheduler.behind
         facts: dict[str, object] = {"rows_behind": behind, "enabled": node.config.journal.enabled}
-        problem = node.keeper.failed
+        problem = node.export_scheduler.failed
         if behind > limit:
             problem = f"{behind} rows are not exported yet, more than journal.max_behind. {problem}".rstrip()
-        return Part("journal", problem, facts, behind <= limit)
+        return ComponentHealth("journal", problem, facts, behind <= limit)
 
-    def _webhooks(self) -> Part:
+    def _webhooks(self) -> ComponentHealth:
         counters = self._node.webhooks.counters
-        return Part("webhooks", facts={"waiting": counters.waiting, "dropped": counters.dropped})
+        return ComponentHealth("webhooks", facts={"waiting": counters.waiting, "dropped": counters.dropped})

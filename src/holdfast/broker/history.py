@@ -13,10 +13,10 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.ids import born_at
-from holdfast.core.journal import Block, Decoded, Entry, decoded
+from holdfast.core.ids import time_of_id
+from holdfast.core.journal import Block, Decoded, EntryKind, decoded
 from holdfast.core.records import Table, message_key, read_message
-from holdfast.core.states import Journalled
+from holdfast.core.states import JournalEvent
 from holdfast.engine.catalog import QueueName
 from holdfast.journal.manifest import segment_files
 from holdfast.journal.reader import BlockReader
@@ -27,7 +27,7 @@ BIRTH_SLACK = 5_000_000  # a message's id says when it was enqueued, to within t
 COLUMNS = ["lsn", "at", "group", "event", "attempt", "reason", "error", "consumer", "protocol"]
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
+class HistoryEvent(msgspec.Struct, frozen=True, kw_only=True):
     """One step of a message's life."""
 
     lsn: int
@@ -44,7 +44,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 class History(msgspec.Struct, frozen=True):
     """Steps in the order in which they happened. Not `complete`: there were more segments than are looked at."""
 
-    steps: list[Step]
+    steps: list[HistoryEvent]
     complete: bool = True
 
 
@@ -60,14 +60,14 @@ def read_history(store: Store, journal: Path, after_block: int, name: QueueName,
 # --- the lake -------------------------------------------------------------------------------------------------------
 
 
-def _in_lake(journal: Path, name: QueueName, message_id: int) -> tuple[list[Step], bool]:
+def _in_lake(journal: Path, name: QueueName, message_id: int) -> tuple[list[HistoryEvent], bool]:
     import pyarrow.parquet as pq  # noqa: PLC0415 - half a second that only those pay who ask
 
-    born = datetime.fromtimestamp((born_at(message_id) - BIRTH_SLACK) / 1_000_000, UTC)
+    born = datetime.fromtimestamp((time_of_id(message_id) - BIRTH_SLACK) / 1_000_000, UTC)
     first = f"date={born:%Y-%m-%d}"
     files = [path for _, path in segment_files(journal) if path.parent.name >= first] if journal.exists() else []
     wanted = [("message_id", "=", message_id), ("queue", "=", name[1]), ("namespace", "=", name[0])]
-    steps: list[Step] = []
+    steps: list[HistoryEvent] = []
     for path in files[:FILES_MAX]:
         try:
             rows = pq.read_table(path, columns=COLUMNS, filters=wanted).to_pylist()
@@ -77,23 +77,23 @@ def _in_lake(journal: Path, name: QueueName, message_id: int) -> tuple[list[Step
     return steps, len(files) <= FILES_MAX
 
 
-def _step(row: dict[str, Any]) -> Step:
+def _step(row: dict[str, Any]) -> HistoryEvent:
     at = row.pop("at")
     known = {field: value for field, value in row.items() if value is not None}
-    return Step(at=int(at.timestamp() * 1_000_000), **known)
+    return HistoryEvent(at=int(at.timestamp() * 1_000_000), **known)
 
 
 # --- the store ------------------------------------------------------------------------------------------------------
 
 
-def _in_store(store: Store, after_block: int, name: QueueName, message_id: int) -> Iterator[Step]:
+def _in_store(store: Store, after_block: int, name: QueueName, message_id: int) -> Iterator[HistoryEvent]:
     for _, block, _ in BlockReader(store).blocks(after_block + 1):
         ours = {shard for shard, of in block.names.items() if (of.namespace, of.queue) == name}
         if not ours:
             continue
         lsn = block.first_lsn
         for entry in decoded(block):
-            if entry[0] == Entry.GONE:
+            if entry[0] == EntryKind.GONE:
                 continue
             count = _rows(entry)
             if entry[1] in ours:
@@ -103,27 +103,27 @@ def _in_store(store: Store, after_block: int, name: QueueName, message_id: int) 
 
 def _rows(entry: Decoded) -> int:
     match entry[0]:
-        case Entry.ENQUEUED:
+        case EntryKind.ENQUEUED:
             return int(entry[3])
-        case Entry.ONE:
+        case EntryKind.ONE:
             return 1
         case _:
             return len(entry[5])
 
 
-def _match(store: Store, block: Block, entry: Decoded, lsn: int, message_id: int) -> Iterator[Step]:
+def _match(store: Store, block: Block, entry: Decoded, lsn: int, message_id: int) -> Iterator[HistoryEvent]:
     """What an entry says of the message. `lsn` is that of its first row."""
     match entry[0]:
-        case Entry.ENQUEUED:
+        case EntryKind.ENQUEUED:
             at = _enqueued_at(store, block, entry, message_id)
             if at >= 0:
-                yield Step(lsn=lsn + at, at=block.at, event=Journalled.ENQUEUED, protocol=entry[4])
-        case Entry.LEASED | Entry.ACKED:
+                yield HistoryEvent(lsn=lsn + at, at=block.at, event=JournalEvent.ENQUEUED, protocol=entry[4])
+        case EntryKind.LEASED | EntryKind.ACKED:
             _, _, group, consumer, protocol, ids, attempts = entry
-            event = Journalled.LEASED if entry[0] == Entry.LEASED else Journalled.ACKED
+            event = JournalEvent.LEASED if entry[0] == EntryKind.LEASED else JournalEvent.ACKED
             if message_id in ids:
                 at = ids.index(message_id)
-                yield Step(
+                yield HistoryEvent(
                     lsn=lsn + at,
                     at=block.at,
                     event=event,
@@ -132,10 +132,10 @@ def _match(store: Store, block: Block, entry: Decoded, lsn: int, message_id: int
                     consumer=consumer,
                     protocol=protocol,
                 )
-        case Entry.ONE:
+        case EntryKind.ONE:
             _, _, group, event, known, attempt, reason, error, consumer, protocol, _ = entry
             if known == message_id:
-                yield Step(
+                yield HistoryEvent(
                     lsn=lsn,
                     at=block.at,
                     event=event,
@@ -146,16 +146,16 @@ def _match(store: Store, block: Block, entry: Decoded, lsn: int, message_id: int
                     consumer=consumer,
                     protocol=protocol,
                 )
-        case Entry.MANY:
+        case EntryKind.MANY:
             _, _, group, event, reason, ids = entry
             if message_id in ids:
                 at = ids.index(message_id)
-                yield Step(lsn=lsn + at, at=block.at, event=event, group=group, reason=reason)
+                yield HistoryEvent(lsn=lsn + at, at=block.at, event=event, group=group, reason=reason)
 
 
 def _enqueued_at(store: Store, block: Block, entry: Decoded, message_id: int) -> int:
     """Which of the messages that an entry names it is, -1 if none. Their records are there as long as the block is."""
-    if abs(block.at - born_at(message_id)) > BIRTH_SLACK:
+    if abs(block.at - time_of_id(message_id)) > BIRTH_SLACK:
         return -1
     _, shard, first, count, _, _ = entry
     rows = store.scan(Table.MESSAGES, message_key(shard, first), message_key(shard, first + count), count)

@@ -37,7 +37,7 @@ class LakeReads:
         if not self._free.acquire(blocking=False):
             raise self._refusal(f"{self._settings.max_reads} reads are under way, the limit (journal.max_reads)")
         try:
-            reading = threads.begin("holdfast-lake", function, *args, **keywords)
+            reading = threads.start_thread("holdfast-lake", function, *args, **keywords)
         except BaseException:
             self._free.release()
             raise

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Literal, NamedTuple
 
 
-class Series(NamedTuple):
+class MetricSpec(NamedTuple):
     """A metric: its name without the prefix, and what it says."""
 
     name: str
@@ -16,11 +16,11 @@ class Series(NamedTuple):
     """The label that tells its parts from each other, besides queue and group."""
 
 
-class Reading(NamedTuple):
+class MetricSample(NamedTuple):
     """A metric as it stands: by the value of its label, or one under an empty text."""
 
-    series: Series
+    series: MetricSpec
     values: dict[str, float]
 
 
-Meter = Callable[[], Iterable[Reading]]
+MetricSource = Callable[[], Iterable[MetricSample]]

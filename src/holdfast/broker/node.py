@@ -18,18 +18,18 @@ from typing import Protocol
 import msgspec
 import structlog
 
-from holdfast.broker.commit.group_commit import GroupCommit, Hear
+from holdfast.broker.commit.group_commit import DoneCallback, GroupCommit
 from holdfast.broker.commit.guard import Guard
 from holdfast.broker.dispatch.dispatcher import Dispatcher, Waiter, releases
 from holdfast.broker.dispatch.members import GroupName
 from holdfast.broker.dispatch.replies import Replies
-from holdfast.broker.export.scheduler import Keeper
+from holdfast.broker.export.scheduler import ExportScheduler
 from holdfast.broker.health import Health
 from holdfast.broker.lake_reader import LakeReads
-from holdfast.broker.meters import Meter
+from holdfast.broker.meters import MetricSource
 from holdfast.broker.parts.cursors import LogCalls
 from holdfast.broker.parts.dead_letters import DeadLetterCalls
-from holdfast.broker.parts.inspection import LookCalls
+from holdfast.broker.parts.inspection import ReadCalls
 from holdfast.broker.parts.queues import AdminCalls
 from holdfast.broker.parts.transactions import TransactionCalls
 from holdfast.broker.parts.workflow_state import StateCalls
@@ -44,7 +44,7 @@ from holdfast.core.queue import Durability
 from holdfast.engine.audits import AuditLimits
 from holdfast.engine.catalog import QueueName
 from holdfast.engine.engine import Engine, Limits
-from holdfast.engine.stats import Rates
+from holdfast.engine.stats import RateWindow
 from holdfast.engine.transactions import TransactionLimits
 from holdfast.errors import (
     DiskFull,
@@ -76,10 +76,10 @@ def wall_clock() -> int:
     return time.time_ns() // 1000
 
 
-class Companion(Protocol):
+class CommitParticipant(Protocol):
     """A front that has records of its own (sessions, say). They share the node's batches and syncs."""
 
-    def gather(self, now: int) -> list[Op]:
+    def collect_ops(self, now: int) -> list[Op]:
         """First thing in a turn: do what was put off until now, and give the records to write."""
 
     def written(self) -> None:
@@ -92,7 +92,7 @@ class Companion(Protocol):
         """The store works again."""
 
 
-class Receipt(msgspec.Struct, frozen=True):
+class EnqueueResult(msgspec.Struct, frozen=True):
     """What became of an enqueue: ids in order (0 where refused), what was unusual by index, and how safe it is."""
 
     ids: list[int]
@@ -102,7 +102,7 @@ class Receipt(msgspec.Struct, frozen=True):
     size_bytes: int = 0  # of what was asked for
 
 
-class Node(AdminCalls, DeadLetterCalls, LogCalls, LookCalls, StateCalls, TransactionCalls):
+class Node(AdminCalls, DeadLetterCalls, LogCalls, ReadCalls, StateCalls, TransactionCalls):
     """See the module."""
 
     def __init__(
@@ -119,8 +119,8 @@ class Node(AdminCalls, DeadLetterCalls, LogCalls, LookCalls, StateCalls, Transac
         self.dispatcher = Dispatcher(config.limits.lease_bytes)
         self.webhooks = webhooks or Webhooks(config.webhooks)
         self.broken: asyncio.Future[HoldfastError] | None = None
-        self.companions: list[Companion] = []
-        self.meters: list[Meter] = []
+        self.participants: list[CommitParticipant] = []
+        self.meters: list[MetricSource] = []
         self.redrives = Redrives(self)
         self.replies = Replies(self)
         self.health = Health(self)
@@ -128,19 +128,21 @@ class Node(AdminCalls, DeadLetterCalls, LogCalls, LookCalls, StateCalls, Transac
         self.started_at = 0
         self._commit: GroupCommit | None = None
         self._lake_reads = LakeReads(config)
-        self._rates: dict[QueueName, Rates] = {}
+        self._rates: dict[QueueName, RateWindow] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = NEVER
         self._lazy_sync: asyncio.TimerHandle | None = None
         self._refusal: HoldfastError | None = ShuttingDown()
-        self._guarding = Guard(self)
+        self._shared_guard = Guard(self)
         self._inbox_messages = 0
         self._inbox_bytes = 0
-        self._unsynced = 0  # messages and settlements of `enqueue_now` and `settle_now` whose sync is still to come
+        self._unsynced = (
+            0  # messages and settlements of `enqueue_in_commit` and `settle_in_commit` whose sync is still to come
+        )
         self._unsynced_bytes = 0
         self._room: int | None = None
         self._room_checked = 0
-        self._keeper: Keeper | None = None
+        self._export_scheduler: ExportScheduler | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._watchers: dict[QueueName, set[asyncio.Event]] = {}
 
@@ -161,12 +163,12 @@ class Node(AdminCalls, DeadLetterCalls, LogCalls, LookCalls, StateCalls, Transac
             self.config.store.sync_in_place_max / SECOND,
         )
         await self.webhooks.start()
-        self._keeper = Keeper(self.config, self.store, self._open, self._durable)
+        self._export_scheduler = ExportScheduler(self.config, self.store, self._open, self._durable)
         self._open_engine()
-        await self.keeper.recover()
-        self._spawn(self.keeper.run())
+        await self.export_scheduler.recover()
+        self._spawn(self.export_scheduler.run())
         self._resume()
-        self.redrives.take_up()
+        self.redrives.resume()
 
     def _open_engine(self) -> None:
         config = self.config
@@ -183,10 +185,10 @@ class Node(AdminCalls, DeadLetterCalls, LogCalls, LookCalls, StateCalls, Transac
         engine = Engine(self.store, config.node.node_id, limits)
         started = time.perf_counter()
         engine.open(self.clock())
-        engine.stirred.update(engine.queues)
+        engine.dirty_queues.update(engine.queues)
         self.commit.engine = engine
         self._refusal = None
-        self.commit.soon()
+        self.commit.schedule()
         log.info(
             "store opened",
             queues=len(engine.queues),
@@ -213,14 +215,14 @@ class Node(AdminCalls, DeadLetterCalls, LogCalls, LookCalls, StateCalls, Transac
         if self._tasks:
             await asyncio.wait(self._tasks)
         if engine is not None:
-            for member in self.dispatcher.members.everyone():
+            for member in self.dispatcher.members.all_members():
                 self.remove_member(member, Verb.RELEASE)
             await self.commit.until_durable()
         for timer in (self._timer, self._lazy_sync):
             if timer is not None:
                 timer.cancel()
         self._timer, self._timer_at, self._lazy_sync = None, NEVER, None
-        await self.keeper.close()
+        await self.export_scheduler.close()
         await self.commit.close()
         await self.webhooks.stop()
 
@@ -230,9 +232,9 @@ class Node(AdminCalls, DeadLetterCalls, LogCalls, LookCalls, StateCalls, Transac
         return self._commit
 
     @property
-    def keeper(self) -> Keeper:
-        assert self._keeper is not None, "the node has not been started"
-        return self._keeper
+    def export_scheduler(self) -> ExportScheduler:
+        assert self._export_scheduler is not None, "the node has not been started"
+        return self._export_scheduler
 
     def _open(self) -> Engine | None:
         return self._commit.engine if self._commit is not None else None
@@ -263,19 +265,19 @@ class Node(AdminCalls, DeadLetterCalls, LogCalls, LookCalls, StateCalls, Transac
         engine = self.commit.engine
         if engine is not None:
             now = self.clock()
-            for companion in self.companions:
-                engine.add(companion.gather(now))
-            for name in engine.stirred:
+            for participant in self.participants:
+                engine.add(participant.collect_ops(now))
+            for name in engine.dirty_queues:
                 for event in self._watchers.get(name, ()):
                     event.set()
                 queue = engine.queues.get(name)
                 if queue is not None:
-                    self._rates.setdefault(name, Rates()).sample(queue, now)
+                    self._rates.setdefault(name, RateWindow()).sample(queue, now)
             engine.unfinished.clear()
             self.dispatcher.lease(engine, now)
             if engine.unfinished:  # somebody waits behind a hot key: look on after others have had their turn
-                engine.stirred |= engine.unfinished
-                self.commit.soon()
+                engine.dirty_queues |= engine.unfinished
+                self.commit.schedule()
 
     @contextmanager
     def watch(self, name: QueueName) -> Iterator[asyncio.Event]:
@@ -291,23 +293,23 @@ class Node(AdminCalls, DeadLetterCalls, LogCalls, LookCalls, StateCalls, Transac
                 del self._watchers[name]
 
     def _after_write(self, must_sync: bool) -> None:
-        if must_sync or self.dispatcher.holds:
-            self.dispatcher.hold()
-            self.commit.when_synced(lambda: self._hand_over(self.dispatcher.hand_over_held()))
+        if must_sync or self.dispatcher.has_held:
+            self.dispatcher.hold_until_synced()
+            self.commit.when_synced(lambda: self._finish_delivery(self.dispatcher.deliver_held()))
         else:
-            self._hand_over(self.dispatcher.hand_over())
-        for companion in self.companions:
-            companion.written()
+            self._finish_delivery(self.dispatcher.deliver_granted())
+        for participant in self.participants:
+            participant.written()
         self._arm_timer()
-        self.keeper.look()
+        self.export_scheduler.check_due()
 
-    def _hand_over(self, unclaimed: list[tuple[GroupName, list[Settlement]]]) -> None:
+    def _finish_delivery(self, unclaimed: list[tuple[GroupName, list[Settlement]]]) -> None:
         """What was leased went out; nobody was there to take the rest."""
         engine = self.commit.engine
         if engine is None:
             return
         for (name, group), settlements in unclaimed:
-            self._settle_quietly(name, group, settlements)
+            self._settle_ignoring_missing(name, group, settlements)
         for alert in engine.alerts:
             self.webhooks.offer(alert)
         engine.alerts.clear()
@@ -321,7 +323,7 @@ class Node(AdminCalls, DeadLetterCalls, LogCalls, LookCalls, StateCalls, Transac
             )
         engine.dropped.clear()
 
-    def _settle_quietly(self, name: QueueName, group: str, settlements: list[Settlement]) -> None:
+    def _settle_ignoring_missing(self, name: QueueName, group: str, settlements: list[Settlement]) -> None:
         """Settle for somebody who is no longer there to hear of it."""
         engine = self.commit.engine
         if engine is None:
@@ -331,7 +333,7 @@ class Node(AdminCalls, DeadLetterCalls, LogCalls, LookCalls, StateCalls, Transac
         except (QueueNotFound, GroupNotFound):
             return  # deleted meanwhile, and all its leases with it
         self.dispatcher.members.settled((name, group), settlements, results)
-        self.commit.soon()
+        self.commit.schedule()
 
     def _arm_timer(self) -> None:
         engine = self.commit.engine
@@ -349,7 +351,7 @@ class Node(AdminCalls, DeadLetterCalls, LogCalls, LookCalls, StateCalls, Transac
             delay = max(at - self.clock(), 0) / SECOND + 0.001
             self._timer = asyncio.get_running_loop().call_later(delay, self._due)
 
-    def look_at_clock(self) -> None:
+    def run_due(self) -> None:
         """Act on what is due now. The node's timer does it in time; whoever sets the clock forward calls it."""
         if self._timer is not None:
             self._timer.cancel()
@@ -368,10 +370,10 @@ class Node(AdminCalls, DeadLetterCalls, LogCalls, LookCalls, StateCalls, Transac
                 engine.tick(now)
         except HoldfastError:
             return  # the guard has seen to it
-        for member in self.dispatcher.members.silent(now):
+        for member in self.dispatcher.members.timed_out(now):
             log.warning("member removed: no heartbeat", member=member.name, queue=member.group[0][1])
-            self.remove_member(member, Verb.VANISH)
-        self.commit.soon()
+            self.remove_member(member, Verb.DISCONNECT)
+        self.commit.schedule()
 
     async def _durable(self, durability: Durability = Durability.FSYNC) -> None:
         """Wait until what was just done is as safe as it must be."""
@@ -379,9 +381,9 @@ class Node(AdminCalls, DeadLetterCalls, LogCalls, LookCalls, StateCalls, Transac
             await self.commit.until_durable()
         else:
             await self.commit.until_written()
-            self._see_to_sync()
+            self._ensure_sync()
 
-    def _see_to_sync(self) -> None:
+    def _ensure_sync(self) -> None:
         """Something is answered before its sync: that is to come, if late."""
         if self._lazy_sync is None:
             self._lazy_sync = asyncio.get_running_loop().call_later(LAZY_SYNC_SECONDS, self._sync_lazily)
@@ -410,8 +412,8 @@ class Node(AdminCalls, DeadLetterCalls, LogCalls, LookCalls, StateCalls, Transac
         self._refusal = error if isinstance(error, StoreError) else StoreUnavailable(problem=str(error))
         self.dispatcher.fail(self._refusal)
         self._unsynced = self._unsynced_bytes = 0
-        for companion in self.companions:
-            companion.failed(self._refusal)
+        for participant in self.participants:
+            participant.failed(self._refusal)
         if isinstance(error, (Fenced, StoreCorrupt)) or not isinstance(error, StoreError):
             if self.broken is not None and not self.broken.done():
                 self.broken.set_result(error)
@@ -428,8 +430,8 @@ class Node(AdminCalls, DeadLetterCalls, LogCalls, LookCalls, StateCalls, Transac
                 self.store.reopen()
                 self._open_engine()
                 self._resume()
-                for companion in self.companions:
-                    companion.opened()
+                for participant in self.participants:
+                    participant.opened()
             except StoreUnavailable as error:
                 log.warning("the store still fails", code=error.code, error=str(error))
                 continue
@@ -448,7 +450,7 @@ class Node(AdminCalls, DeadLetterCalls, LogCalls, LookCalls, StateCalls, Transac
             raise Overloaded(waiting=waiting)
 
     @contextmanager
-    def _taking(self, messages: int, size_bytes: int) -> Iterator[None]:
+    def _admission(self, messages: int, size_bytes: int) -> Iterator[None]:
         """Refuse if too much is waiting; while it lasts, this waits too."""
         self._admit(messages, size_bytes)
         self._inbox_messages += messages
@@ -459,8 +461,8 @@ class Node(AdminCalls, DeadLetterCalls, LogCalls, LookCalls, StateCalls, Transac
             self._inbox_messages -= messages
             self._inbox_bytes -= size_bytes
 
-    def _noted(self, size_bytes: int) -> None:
-        self.keeper.noted(size_bytes)
+    def _count_journal_bytes(self, size_bytes: int) -> None:
+        self.export_scheduler.add_payload_bytes(size_bytes)
 
     def _check_room(self, now: int) -> None:
         """Stop taking messages before the disk is full: settling must still be possible then."""
@@ -474,91 +476,97 @@ class Node(AdminCalls, DeadLetterCalls, LogCalls, LookCalls, StateCalls, Transac
 
     async def enqueue(
         self, name: QueueName, drafts: Sequence[Draft], protocol: str = "", *, atomic: bool = False
-    ) -> Receipt:
+    ) -> EnqueueResult:
         """Store messages. Answered when they are as durable as the queue says. `atomic`: all, or none if one errs."""
-        receipt = self.enqueue_soon(name, drafts, protocol, atomic=atomic)
+        result = self.enqueue_nowait(name, drafts, protocol, atomic=atomic)
         if drafts:
-            await self.safe(receipt.durability, len(drafts), receipt.size_bytes)
-        return receipt
+            await self.wait_durable(result.durability, len(drafts), result.size_bytes)
+        return result
 
-    def enqueue_soon(
+    def enqueue_nowait(
         self, name: QueueName, drafts: Sequence[Draft], protocol: str = "", *, atomic: bool = False
-    ) -> Receipt:
-        """As `enqueue`, for one who waits in his own way: nothing is stored before `safe` or `when_safe` says so."""
+    ) -> EnqueueResult:
+        """As `enqueue`, for one who waits in his own way: nothing is stored before `wait_durable` or
+        `call_when_durable` says so."""
         engine = self.engine
         if len(drafts) > self.config.limits.enqueue_max:
             raise LimitExceeded(
                 what="One enqueue", limit=f"{self.config.limits.enqueue_max} messages", advice="Send several"
             )
         if not drafts:
-            return Receipt([], {}, {}, Durability.FSYNC)
+            return EnqueueResult([], {}, {}, Durability.FSYNC)
         size_bytes = payload_bytes(drafts)
         now = self.clock()
         self._admit(len(drafts), size_bytes)
         self._check_room(now)
-        self.keeper.noted(size_bytes)
-        with self._guarding:
+        self.export_scheduler.add_payload_bytes(size_bytes)
+        with self._shared_guard:
             reply = engine.enqueue(name, drafts, protocol, now, atomic)
         if reply.errors:  # perhaps nobody waits, and yet the queue may be new
-            self.commit.soon()
-        return Receipt(reply.ids, reply.duplicates, reply.errors, engine.queues[name].config.durability, size_bytes)
+            self.commit.schedule()
+        return EnqueueResult(
+            reply.ids, reply.duplicates, reply.errors, engine.queues[name].config.durability, size_bytes
+        )
 
-    async def safe(
+    async def wait_durable(
         self,
         durability: Durability,
         messages: int,
         size_bytes: int = 0,
-        meanwhile: Callable[[], None] | None = None,
+        while_syncing: Callable[[], None] | None = None,
     ) -> None:
         """Wait until what was just done is as safe as it must be. So many messages and bytes wait meanwhile. What is to
         be done then anyway is called while the disk works."""
         self._inbox_messages += messages
         self._inbox_bytes += size_bytes
         try:
-            if meanwhile is not None:
+            if while_syncing is not None:
                 durable = self.commit.until_durable() if durability is Durability.FSYNC else None
                 await self.commit.until_written()
-                meanwhile()
+                while_syncing()
                 if durable is not None:
                     await durable
                     return
             await self._durable(durability)
         finally:
-            self.heard(messages, size_bytes)
+            self.release_inbox(messages, size_bytes)
 
-    def when_safe(self, durability: Durability | None, hear: Hear, messages: int, size_bytes: int = 0) -> None:
-        """As `safe`, with a callback, which calls `heard`. Without durability: when it is in the store, as a lease."""
+    def call_when_durable(
+        self, durability: Durability | None, callback: DoneCallback, messages: int, size_bytes: int = 0
+    ) -> None:
+        """As `wait_durable`, with a callback, which calls `release_inbox`. Without durability: when it is in the
+        store, as a lease."""
         self._inbox_messages += messages
         self._inbox_bytes += size_bytes
         if durability is Durability.FSYNC:
-            self.commit.hear_durable(hear)
+            self.commit.on_durable(callback)
         else:
-            self.commit.hear_written(hear)
+            self.commit.on_written(callback)
             if durability is not None:
-                self._see_to_sync()
+                self._ensure_sync()
 
-    def heard(self, messages: int, size_bytes: int) -> None:
+    def release_inbox(self, messages: int, size_bytes: int) -> None:
         """So much waits no more."""
         self._inbox_messages -= messages
         self._inbox_bytes -= size_bytes
 
-    def enqueue_now(self, name: QueueName, drafts: Sequence[Draft], protocol: str = "") -> Enqueued:
-        """As `enqueue`, for a companion inside its `gather`: nothing may be answered before the turn is synced."""
+    def enqueue_in_commit(self, name: QueueName, drafts: Sequence[Draft], protocol: str = "") -> Enqueued:
+        """As `enqueue`, for a companion inside its `collect_ops`: nothing may be answered before the turn is synced."""
         engine = self.engine
         size_bytes = payload_bytes(drafts)
         now = self.clock()
         self._admit(len(drafts), size_bytes)
         self._check_room(now)
-        self.keeper.noted(size_bytes)
+        self.export_scheduler.add_payload_bytes(size_bytes)
         with self._guard():
             reply = engine.enqueue(name, drafts, protocol, now)
         self._count_unsynced(len(drafts), size_bytes)
         return reply
 
-    def settle_now(
+    def settle_in_commit(
         self, name: QueueName, group: str, settlements: list[Settlement]
     ) -> list[int | HoldfastError | None]:
-        """As `settle`, for a companion inside its `gather`: nothing may be answered before the turn is synced."""
+        """As `settle`, for a companion inside its `collect_ops`: nothing may be answered before the turn is synced."""
         results = self._settle(name, group, settlements)
         self._count_unsynced(len(settlements), 0)
         return results
@@ -574,7 +582,7 @@ class Node(AdminCalls, DeadLetterCalls, LogCalls, LookCalls, StateCalls, Transac
         self.commit.when_synced(synced)
 
     def _guard(self) -> Guard:
-        return self._guarding
+        return self._shared_guard
 
     async def lease(
         self,
@@ -595,7 +603,7 @@ class Node(AdminCalls, DeadLetterCalls, LogCalls, LookCalls, StateCalls, Transac
         max_bytes = min(max_bytes or limits.lease_bytes, limits.lease_bytes)
         target = (name, group)
         found: list[Leased] = []
-        if not (wait and self.dispatcher.has_line(target)):
+        if not (wait and self.dispatcher.has_waiters(target)):
             with self._guard():
                 found = engine.lease(name, group, limit, timeout, consumer, protocol, self.clock(), None, max_bytes)
             while not found and name in engine.unfinished:
@@ -610,7 +618,7 @@ class Node(AdminCalls, DeadLetterCalls, LogCalls, LookCalls, StateCalls, Transac
             raise Overloaded(waiting=self.dispatcher.waiting)
         return await self._wait(Waiter(target, limit, timeout, max_bytes, consumer, protocol, _future()), wait)
 
-    def lease_soon(
+    def lease_nowait(
         self,
         name: QueueName,
         group: str,
@@ -627,15 +635,15 @@ class Node(AdminCalls, DeadLetterCalls, LogCalls, LookCalls, StateCalls, Transac
         limits = self.config.limits
         self._check_lease(limit, timeout, wait)
         max_bytes = min(max_bytes or limits.lease_bytes, limits.lease_bytes)
-        if wait and self.dispatcher.has_line((name, group)):
+        if wait and self.dispatcher.has_waiters((name, group)):
             return None
-        with self._guarding:
+        with self._shared_guard:
             found = engine.lease(name, group, limit, timeout, consumer, protocol, self.clock(), None, max_bytes)
         return found if found or not (wait or name in engine.unfinished) else None
 
-    def release_soon(self, name: QueueName, group: str, found: list[Leased]) -> None:
+    def release_nowait(self, name: QueueName, group: str, found: list[Leased]) -> None:
         """Give back what was leased for somebody who has gone."""
-        self._settle_quietly(name, group, releases(found))
+        self._settle_ignoring_missing(name, group, releases(found))
 
     def _check_lease(self, limit: int, timeout: int, wait: int) -> None:
         limits = self.config.limits
@@ -662,7 +670,7 @@ class Node(AdminCalls, DeadLetterCalls, LogCalls, LookCalls, StateCalls, Transac
                     self.check_lease_timeout(settlement.timeout)
                 except InvalidArgument as error:
                     refused[index] = error
-        with self._guarding:
+        with self._shared_guard:
             if not refused:
                 results = engine.settle(name, group, settlements, self.clock())
             else:
@@ -676,19 +684,19 @@ class Node(AdminCalls, DeadLetterCalls, LogCalls, LookCalls, StateCalls, Transac
         try:
             await self.commit.until_written()
         except asyncio.CancelledError:
-            self._settle_quietly(*group, releases(found))
+            self._settle_ignoring_missing(*group, releases(found))
             raise
 
     async def _wait(self, waiter: Waiter, wait: int) -> list[Leased]:
         self.dispatcher.add(waiter)
         if self.commit.engine is not None and self.commit.engine.pending:
-            self.commit.soon()  # the group may have appeared with this call
-        timer = asyncio.get_running_loop().call_later(wait / SECOND, _give_up, waiter.future)
+            self.commit.schedule()  # the group may have appeared with this call
+        timer = asyncio.get_running_loop().call_later(wait / SECOND, _end_poll, waiter.future)
         try:
             return await waiter.future
         except asyncio.CancelledError:
             if waiter.future.done() and not waiter.future.cancelled() and waiter.future.exception() is None:
-                self._settle_quietly(*waiter.group, releases(waiter.future.result()))
+                self._settle_ignoring_missing(*waiter.group, releases(waiter.future.result()))
             raise
         finally:
             timer.cancel()
@@ -698,12 +706,12 @@ class Node(AdminCalls, DeadLetterCalls, LogCalls, LookCalls, StateCalls, Transac
         self, name: QueueName, group: str, settlements: list[Settlement]
     ) -> list[int | HoldfastError | None]:
         """Settle deliveries. For each None, the new deadline of an extended lease, or the error that refused it."""
-        results, durability = self.settle_soon(name, group, settlements)
+        results, durability = self.settle_nowait(name, group, settlements)
         if settlements:
-            await self.safe(durability, len(settlements))
+            await self.wait_durable(durability, len(settlements))
         return results
 
-    def settle_soon(
+    def settle_nowait(
         self, name: QueueName, group: str, settlements: list[Settlement]
     ) -> tuple[list[int | HoldfastError | None], Durability]:
         """As `settle`, for one who waits in his own way: until it is as durable as is said beside the results."""
@@ -712,20 +720,20 @@ class Node(AdminCalls, DeadLetterCalls, LogCalls, LookCalls, StateCalls, Transac
             return [], Durability.FSYNC
         self._check_settle(len(settlements))
         results = self._settle(name, group, settlements)
-        self.commit.soon()
+        self.commit.schedule()
         return results, engine.queues[name].config.durability
 
-    def ack_soon(
+    def ack_nowait(
         self, name: QueueName, group: str, ids: list[int], tokens: list[int], partition: int = -1
     ) -> tuple[list[int | HoldfastError | None], Durability]:
-        """As `settle_soon`, for at least one, where all are acked by their tokens. `partition`: that of all, if it is
+        """As `settle_nowait`, for at least one, where all are acked by their tokens. `partition`: that of all, if it is
         known."""
         engine = self.engine
         self._check_settle(len(ids))
-        with self._guarding:
+        with self._shared_guard:
             results = engine.ack(name, group, ids, tokens, self.clock(), partition)
         self.dispatcher.members.acked((name, group), ids, results)
-        self.commit.soon()
+        self.commit.schedule()
         return results, engine.queues[name].config.durability
 
     def _check_settle(self, count: int) -> None:
@@ -737,13 +745,13 @@ class Node(AdminCalls, DeadLetterCalls, LogCalls, LookCalls, StateCalls, Transac
 
     async def export(self) -> None:
         """Export the journal now, without waiting for a segment to fill or to grow old."""
-        await self.keeper.export()
+        await self.export_scheduler.export()
 
 
 def _future() -> asyncio.Future[list[Leased]]:
     return asyncio.get_running_loop().create_future()
 
 
-def _give_up(future: asyncio.Future[list[Leased]]) -> None:
+def _end_poll(future: asyncio.Future[list[Leased]]) -> None:
     if not future.done():
         future.set_result([])

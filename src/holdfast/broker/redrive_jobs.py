@@ -22,8 +22,8 @@ from msgspec.structs import replace
 from holdfast.core.effects import Op
 from holdfast.core.records import Table
 from holdfast.engine.catalog import QueueName
-from holdfast.engine.dead_letters import Letters
-from holdfast.engine.redrive import HOME, Destination, Redriven
+from holdfast.engine.dead_letters import DeadLetterFilter
+from holdfast.engine.redrive import TO_SOURCE, Destination, Redriven
 from holdfast.errors import HoldfastError, LimitExceeded, QueueNotFound, RedriveNotFound
 
 if TYPE_CHECKING:
@@ -33,16 +33,16 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 KEPT = 100  # finished jobs that can still be asked for
 PAUSE_SECONDS = 1.0  # before a destination that is full is tried again
-WISHES, PROGRESS = b"redrive\0", b"redrive-progress\0"  # beginnings of keys in META; a job's id follows
+REQUESTS, PROGRESS = b"redrive\0", b"redrive-progress\0"  # beginnings of keys in META; a job's id follows
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True):
+class RedriveRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What a job is to do."""
 
     queue: str  # whose dead letters, for the record
     dead_queue: QueueName
-    letters: Letters = Letters()
-    to: Destination = HOME
+    letters: DeadLetterFilter = DeadLetterFilter()
+    to: Destination = TO_SOURCE
     rate: float = 0.0
     limit: int = 0
     dry_run: bool = False
@@ -56,7 +56,7 @@ class JobState(StrEnum):
     FAILED = "failed"
 
 
-class Progress(msgspec.Struct, frozen=True, kw_only=True):
+class JobProgress(msgspec.Struct, frozen=True, kw_only=True):
     """How far a job has come, or how it ended."""
 
     state: JobState = JobState.RUNNING
@@ -66,7 +66,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     problem: str = ""
     ended_at: int = 0
 
-    def after(self, step: Redriven) -> Progress:
+    def after(self, step: Redriven) -> JobProgress:
         """With what a step did."""
         problem = self.problem
         for error in step.refused.values():
@@ -81,8 +81,8 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_wish = msgspec.msgpack.Decoder(Wish).decode
-_progress = msgspec.msgpack.Decoder(Progress).decode
+_decode_request = msgspec.msgpack.Decoder(RedriveRequest).decode
+_decode_progress = msgspec.msgpack.Decoder(JobProgress).decode
 
 
 class _Stopped(Exception):
@@ -92,10 +92,10 @@ class _Stopped(Exception):
 class Job:
     """A redrive under way, or how it ended."""
 
-    def __init__(self, job_id: str, wish: Wish, progress: Progress | None = None) -> None:
+    def __init__(self, job_id: str, request: RedriveRequest, progress: JobProgress | None = None) -> None:
         self.id = job_id
-        self.wish = wish
-        self.progress = progress or Progress()
+        self.request = request
+        self.progress = progress or JobProgress()
         self.cancelled = False
         self.ended = asyncio.Event()
         self._stop = asyncio.Event()
@@ -117,14 +117,14 @@ class Job:
 
     def records(self) -> list[Op]:
         """What is kept of it; nothing of a dry run, which changes nothing and is waited for."""
-        if self.wish.dry_run:
+        if self.request.dry_run:
             return []
-        return [(Table.META, WISHES + self.key, _encode(self.wish)), *self.note(self.progress)]
+        return [(Table.META, REQUESTS + self.key, _encode(self.request)), *self.note(self.progress)]
 
-    def note(self, progress: Progress) -> list[Op]:
-        return [] if self.wish.dry_run else [(Table.META, PROGRESS + self.key, _encode(progress))]
+    def note(self, progress: JobProgress) -> list[Op]:
+        return [] if self.request.dry_run else [(Table.META, PROGRESS + self.key, _encode(progress))]
 
-    async def rest(self, seconds: float) -> None:
+    async def sleep(self, seconds: float) -> None:
         """Sleep. Ends at once, with an error, when the job is to stop."""
         try:
             async with asyncio.timeout(seconds):
@@ -143,34 +143,36 @@ class Redrives:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._made = 0
 
-    def take_up(self) -> None:
+    def resume(self) -> None:
         """Go on with the jobs that the last stop or crash interrupted, and remember those that ended."""
         store = self._node.engine.store
-        for key, value in store.scan(Table.META, WISHES, WISHES[:-1] + b"\1", 1 << 30):
-            job_id = key[len(WISHES) :]
+        for key, value in store.scan(Table.META, REQUESTS, REQUESTS[:-1] + b"\1", 1 << 30):
+            job_id = key[len(REQUESTS) :]
             progress = store.get(Table.META, PROGRESS + job_id)
-            job = Job(job_id.decode(), _wish(value), None if progress is None else _progress(progress))
+            job = Job(job_id.decode(), _decode_request(value), None if progress is None else _decode_progress(progress))
             self._jobs[job.id] = job
             if not job.ended.is_set():
-                log.info("a redrive goes on", redrive=job.id, queue=job.wish.queue, moved=job.progress.moved)
+                log.info("a redrive goes on", redrive=job.id, queue=job.request.queue, moved=job.progress.moved)
                 self._begin(job)
 
-    async def start(self, wish: Wish) -> Job:
+    async def start(self, request: RedriveRequest) -> Job:
         """Begin a job. It is kept, so that a restart takes it up, before this returns."""
         limit = self._node.config.limits.max_redrives
         if sum(1 for job in self._jobs.values() if not job.ended.is_set()) >= limit:
             raise LimitExceeded(
                 what="The number of redrives at a time", limit=limit, advice="Wait for one, or cancel it"
             )
-        if wish.to.queue:
-            self._node.queue((wish.dead_queue[0], wish.to.queue))  # a name that is misspelt must not become a queue
+        if request.to.queue:
+            self._node.queue(
+                (request.dead_queue[0], request.to.queue)
+            )  # a name that is misspelt must not become a queue
         now = self._node.clock()
         self._made += 1
-        job = Job(f"{now // 1000}-{self._made}", replace(wish, started_at=now))
+        job = Job(f"{now // 1000}-{self._made}", replace(request, started_at=now))
         self._jobs[job.id] = job
         try:
-            if not wish.dry_run:
-                await self._node.keep(job.records() + self._forget())
+            if not request.dry_run:
+                await self._node.write_ops(job.records() + self._forget())
         except HoldfastError:
             del self._jobs[job.id]
             job.ended.set()
@@ -188,15 +190,15 @@ class Redrives:
         old = [known for known in self._jobs.values() if known.ended.is_set()][:-KEPT]
         for job in old:
             del self._jobs[job.id]
-        return [(Table.META, kind + job.key, None) for job in old for kind in (WISHES, PROGRESS)]
+        return [(Table.META, kind + job.key, None) for job in old for kind in (REQUESTS, PROGRESS)]
 
     def of(self, dead_queue: QueueName) -> list[Job]:
         """Jobs on a dead queue, newest first."""
-        return [job for job in reversed(self._jobs.values()) if job.wish.dead_queue == dead_queue]
+        return [job for job in reversed(self._jobs.values()) if job.request.dead_queue == dead_queue]
 
     def get(self, dead_queue: QueueName, job_id: str) -> Job:
         job = self._jobs.get(job_id)
-        if job is None or job.wish.dead_queue != dead_queue:
+        if job is None or job.request.dead_queue != dead_queue:
             raise RedriveNotFound(redrive=job_id)
         return job
 
@@ -209,8 +211,8 @@ class Redrives:
 
     async def _run(self, job: Job) -> None:
         try:
-            while not await self._pass(job):
-                await job.rest(PAUSE_SECONDS)
+            while not await self._run_pass(job):
+                await job.sleep(PAUSE_SECONDS)
             await self._end(job, JobState.DONE, job.progress.problem)
         except _Stopped:
             if job.cancelled:
@@ -226,36 +228,36 @@ class Redrives:
     async def _end(self, job: Job, state: JobState, problem: str) -> None:
         job.progress = replace(job.progress, state=state, problem=problem, ended_at=self._node.clock())
         try:
-            if not job.wish.dry_run:
-                await self._node.keep(job.note(job.progress))
+            if not job.request.dry_run:
+                await self._node.write_ops(job.note(job.progress))
         except HoldfastError as error:
             # The next start takes it up, and finds nothing more to do, or what is left.
             log.warning("the end of a redrive could not be written", redrive=job.id, error=str(error))
 
-    def _stored(self, job: Job) -> Progress:
+    def _stored(self, job: Job) -> JobProgress:
         """How far it has come by what is stored: a step whose commit failed may have gone through or not."""
-        if job.wish.dry_run:
-            return Progress()
+        if job.request.dry_run:
+            return JobProgress()
         value = self._node.engine.store.get(Table.META, PROGRESS + job.key)
-        return replace(job.progress if value is None else _progress(value), looked_at=0, skipped=0)
+        return replace(job.progress if value is None else _decode_progress(value), looked_at=0, skipped=0)
 
-    async def _pass(self, job: Job) -> bool:
+    async def _run_pass(self, job: Job) -> bool:
         """Go through the letters. False: something must be waited for, and then gone through again."""
-        wish = job.wish
+        request = job.request
         try:
             job.progress = self._stored(job)
-            if 0 < wish.limit <= job.progress.moved:
+            if 0 < request.limit <= job.progress.moved:
                 return True
-            before = min(wish.letters.before or wish.started_at + 1, wish.started_at + 1)
+            before = min(request.letters.before or request.started_at + 1, request.started_at + 1)
             work = self._node.redrive(
-                wish.dead_queue,
-                replace(wish.letters, before=before),
-                to=wish.to,
-                limit=wish.limit - job.progress.moved if wish.limit else 0,
-                rate=wish.rate,
-                dry_run=wish.dry_run,
+                request.dead_queue,
+                replace(request.letters, before=before),
+                to=request.to,
+                limit=request.limit - job.progress.moved if request.limit else 0,
+                rate=request.rate,
+                dry_run=request.dry_run,
                 note=lambda step: job.note(job.progress.after(step)),
-                pause=job.rest,
+                pause=job.sleep,
             )
             async with aclosing(work) as steps:
                 async for step in steps:
@@ -263,7 +265,7 @@ class Redrives:
                     if any(error.retryable for error in step.refused.values()):
                         return False
         except QueueNotFound as error:
-            if error.details.get("queue") != wish.dead_queue[1]:
+            if error.details.get("queue") != request.dead_queue[1]:
                 raise
             return True  # it appears with the first dead letter
         except HoldfastError as error:

@@ -105,17 +105,17 @@ def _waiting(engine: Engine, queue: Queue, shard: Shard, now: int) -> Iterator[l
     place = (queue.record.namespace, queue.record.name, shard.partition)
     first = 1
     while first:
-        page = engine.step(queue, shard, Browse(first, PAGE_MESSAGES, PAGE_BYTES, look=PAGE_MESSAGES), now)
+        page = engine.step(queue, shard, Browse(first, PAGE_MESSAGES, PAGE_BYTES, scan_limit=PAGE_MESSAGES), now)
         assert isinstance(page, Browsed)
         first = page.next_seq
         rows: list[Live] = []
-        for message, standings in page.messages:
+        for message, delivery_statuses in page.messages:
             rows += [
-                (*place, standing.group, message.id, standing.state, standing.attempt)
-                for standing in standings
-                if standing.state != "settled"
+                (*place, delivery_status.group, message.id, delivery_status.state, delivery_status.attempt)
+                for delivery_status in delivery_statuses
+                if delivery_status.state != "settled"
             ]
-            if not standings and not shard.kept_by_cursor(message.seq):
+            if not delivery_statuses and not shard.kept_by_cursor(message.seq):
                 rows.append((*place, None, message.id, "ready", 0))
         yield rows
 

@@ -37,23 +37,23 @@ class Snapshots:
         self._directory = directory
         self._node = node
         self._clock = clock
-        self._taking = 0
+        self._active = 0
 
     def clear(self) -> None:
         """Remove what a crash left. A store in memory has no copies: what lies there is another node's."""
         if self._store.name != "memory":
             shutil.rmtree(self._directory, ignore_errors=True)
 
-    async def take(self) -> Taking:
+    async def take(self) -> SnapshotStream:
         """Copy the store and begin to read the copy. Whoever takes it must close it."""
-        if self._taking >= SNAPSHOTS_MAX:
+        if self._active >= SNAPSHOTS_MAX:
             raise LimitExceeded(
                 what="The number of snapshots under way", limit=SNAPSHOTS_MAX, advice="Wait for the other to end"
             )
-        self._taking += 1
+        self._active += 1
         copy = self._directory / uuid4().hex
         try:
-            await threads.aside("holdfast-copy", self._store.copy_to, copy)
+            await threads.run_in_thread("holdfast-copy", self._store.copy_to, copy)
             process = await asyncio.create_subprocess_exec(
                 *(
                     sys.executable,
@@ -70,20 +70,20 @@ class Snapshots:
         except BaseException:
             self._over(copy)
             raise
-        taking = Taking(process, lambda: self._over(copy))
+        stream = SnapshotStream(process, lambda: self._over(copy))
         try:
-            await taking.begin()
+            await stream.begin()
         except BaseException:
-            taking.close()
+            stream.close()
             raise
-        return taking
+        return stream
 
     def _over(self, copy: Path) -> None:
-        self._taking -= 1
+        self._active -= 1
         shutil.rmtree(copy, ignore_errors=True)
 
 
-class Taking:
+class SnapshotStream:
     """A snapshot under way."""
 
     def __init__(self, process: asyncio.subprocess.Process, over: Callable[[], None]) -> None:

@@ -87,7 +87,7 @@ class Webhooks:
         self._client: httpx.AsyncClient | None = None
         self._calls = asyncio.Semaphore(settings.concurrency)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._resting: set[asyncio.Task[None]] = set()  # those that wait to try again
+        self._backing_off: set[asyncio.Task[None]] = set()  # those that wait to try again
         self._stopping = False
         self._warned_at: float | None = None
         self._unreported = 0
@@ -110,7 +110,7 @@ class Webhooks:
     async def stop(self, grace_seconds: float = STOP_SECONDS) -> None:
         """Let calls under way end, for a moment. What waits to try again is given up at once."""
         self._stopping = True
-        for task in list(self._resting):
+        for task in list(self._backing_off):
             task.cancel()
         tasks = list(self._tasks)
         if tasks:
@@ -143,7 +143,7 @@ class Webhooks:
                 self._give_up(alert, outcome.problem, attempt)
                 return
             wait = min(max(pause / SECOND, outcome.retry_after), settings.max_backoff / SECOND)
-            await self._rest(wait)
+            await self._back_off(wait)
             pause = min(pause * 2, settings.max_backoff)
             attempt += 1
             self.counters.retried += 1
@@ -172,14 +172,14 @@ class Webhooks:
         final = status < HTTPStatus.INTERNAL_SERVER_ERROR and status not in _TEMPORARY
         return _Outcome(f"answered {status}", final, _retry_after(response.headers.get("Retry-After", "")))
 
-    async def _rest(self, seconds: float) -> None:
+    async def _back_off(self, seconds: float) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._resting.add(task)
+        self._backing_off.add(task)
         try:
             await self._sleep(seconds)
         finally:
-            self._resting.discard(task)
+            self._backing_off.discard(task)
 
     # --- what did not work ------------------------------------------------------------------------------------------
 

@@ -41,7 +41,7 @@ from holdfast.cli.commands.user import user
 from holdfast.cli.commands.worker import worker
 from holdfast.cli.support.connection import Connection, connection_options
 from holdfast.cli.support.extras import explain
-from holdfast.cli.support.options import give_twins
+from holdfast.cli.support.options import add_env_vars
 from holdfast.cli.support.output import show_error
 from holdfast.errors import ConfigUnreadable, HoldfastError, InvalidConfig, InvalidName, OutputUnwritable
 
@@ -139,4 +139,4 @@ COMMANDS: tuple[click.Command, ...] = (
 
 for command in COMMANDS:
     main.add_command(command)
-    give_twins(command, f"HOLDFAST_{command.name}")
+    add_env_vars(command, f"HOLDFAST_{command.name}")

@@ -9,13 +9,13 @@ import msgspec
 from holdfast import wire
 from holdfast.errors import AnswerUnreadable, HoldfastError, all_errors
 
-SHOWN_OF_A_STRANGE_ANSWER = 200  # characters: enough to recognise a proxy's error page
+EXCERPT_CHARS = 200  # characters: enough to recognise a proxy's error page
 
 _problem = msgspec.json.Decoder(wire.Problem).decode
 _KINDS = {kind.code: kind for kind in all_errors()}
 
 
-class _Stated(Protocol):
+class _ErrorFields(Protocol):
     """What a problem and an item's error have in common."""
 
     @property
@@ -26,7 +26,7 @@ class _Stated(Protocol):
     def details(self) -> dict[str, object]: ...
 
 
-def error_of(stated: _Stated) -> HoldfastError:
+def error_of(stated: _ErrorFields) -> HoldfastError:
     """The error that the server raised, in the server's own words.
 
     A newer server may have codes that this client does not know: they become the root of the tree, and `details` has
@@ -46,5 +46,5 @@ def problem_of(status: int, body: bytes, url: str) -> wire.Problem | AnswerUnrea
     try:
         return _problem(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        shown = body[:SHOWN_OF_A_STRANGE_ANSWER].decode(errors="replace").strip()
-        return AnswerUnreadable(url=url, status=status, problem=repr(shown))
+        excerpt = body[:EXCERPT_CHARS].decode(errors="replace").strip()
+        return AnswerUnreadable(url=url, status=status, problem=repr(excerpt))

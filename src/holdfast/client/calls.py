@@ -92,22 +92,22 @@ def enqueue(queue: str, drafts: Sequence[wire.Draft], *, atomic: bool = False) -
     )
 
 
-def request(queue: str, wish: wire.Request, wait_seconds: float) -> Call[wire.Reply]:
+def request(queue: str, request: wire.Request, wait_seconds: float) -> Call[wire.Reply]:
     return Call(
         method="POST",
         path=_path("request", segment(queue)),
         read=_reader(wire.Reply),
-        body=_encode(wish),
+        body=_encode(request),
         wait_seconds=wait_seconds,
     )
 
 
-def lease(queue: str, wish: wire.Lease, wait_seconds: float) -> Call[wire.Leased]:
+def lease(queue: str, request: wire.Lease, wait_seconds: float) -> Call[wire.Leased]:
     return Call(
         method="POST",
         path=_queue(queue, "leases"),
         read=_leased,
-        body=_encode(wish),
+        body=_encode(request),
         repeatable=True,
         wait_seconds=wait_seconds,
     )
@@ -197,9 +197,9 @@ def drop_state(queue: str, message_id: str, group: str, lease_token: str, etag: 
 _transaction = _reader(wire.Transaction)
 
 
-def stage(transaction_id: str, wish: wire.Stage) -> Call[wire.Staged]:
+def stage(transaction_id: str, request: wire.Stage) -> Call[wire.Staged]:
     path = _path("transactions", segment(transaction_id), "stage")
-    return Call(method="POST", path=path, read=_reader(wire.Staged), body=_encode(wish), repeatable=True)
+    return Call(method="POST", path=path, read=_reader(wire.Staged), body=_encode(request), repeatable=True)
 
 
 def publish(transaction_id: str) -> Call[wire.Transaction]:
@@ -315,9 +315,9 @@ def groups(queue: str) -> Call[wire.GroupList]:
     return Call(method="GET", path=_queue(queue, "groups"), read=_reader(wire.GroupList), repeatable=True)
 
 
-def create_group(queue: str, group: str, wish: wire.GroupCreate) -> Call[wire.Group]:
+def create_group(queue: str, group: str, request: wire.GroupCreate) -> Call[wire.Group]:
     path = _queue(queue, "groups", segment(group))
-    return Call(method="PUT", path=path, read=_reader(wire.Group), body=_encode(wish))
+    return Call(method="PUT", path=path, read=_reader(wire.Group), body=_encode(request))
 
 
 def delete_group(queue: str, group: str) -> Call[None]:
@@ -325,9 +325,9 @@ def delete_group(queue: str, group: str) -> Call[None]:
     return Call(method="DELETE", path=path, read=_nothing, wait_seconds=LONG_WORK_SECONDS)
 
 
-def cursor_read(queue: str, group: str, wish: wire.CursorRead) -> Call[wire.CursorRange]:
+def cursor_read(queue: str, group: str, request: wire.CursorRead) -> Call[wire.CursorRange]:
     path = _queue(queue, "groups", segment(group), "read")
-    return Call(method="POST", path=path, read=_cursor_range, body=_encode(wish), repeatable=True)
+    return Call(method="POST", path=path, read=_cursor_range, body=_encode(request), repeatable=True)
 
 
 def cursor_commit(queue: str, group: str, positions: Sequence[wire.Position]) -> Call[wire.CursorCommitted]:
@@ -354,9 +354,9 @@ def retry_dead(queue: str, letter: str, to: str = "", group: str = "", all_group
     return Call(method="POST", path=path, read=_reader(wire.Retried))
 
 
-def redrive(queue: str, wish: wire.Redrive) -> Call[wire.RedriveJob]:
+def redrive(queue: str, request: wire.Redrive) -> Call[wire.RedriveJob]:
     path = _queue(queue, "dlq", "redrive")
-    return Call(method="POST", path=path, read=_job, body=_encode(wish), wait_seconds=LONG_WORK_SECONDS)
+    return Call(method="POST", path=path, read=_job, body=_encode(request), wait_seconds=LONG_WORK_SECONDS)
 
 
 def redrives(queue: str) -> Call[wire.RedriveList]:
@@ -371,13 +371,13 @@ def cancel_redrive(queue: str, job: str) -> Call[wire.RedriveJob]:
     return Call(method="DELETE", path=_queue(queue, "dlq", "redrive", segment(job)), read=_job, repeatable=True)
 
 
-def audited_redrive(queue: str, audit: str, wish: wire.AuditedMove) -> Call[wire.LetterFates]:
+def audited_redrive(queue: str, audit: str, request: wire.AuditedMove) -> Call[wire.LetterFates]:
     path = _queue(queue, "dlq", "audits", segment(audit))
     return Call(
         method="POST",
         path=path,
         read=_fates,
-        body=_encode(wish),
+        body=_encode(request),
         repeatable=True,
         wait_seconds=LONG_WORK_SECONDS,
     )

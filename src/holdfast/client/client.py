@@ -29,11 +29,11 @@ import httpx
 from holdfast import __version__, wire
 from holdfast.client import calls
 from holdfast.client.answers import error_of
+from holdfast.client.batchers import CallBatcher
 from holdfast.client.batches import Sent, SentMany
-from holdfast.client.consuming import Consumer, give_back
+from holdfast.client.consuming import Consumer, release_all
 from holdfast.client.drafts import Properties, chunks, draft, each, grouped, size_of
-from holdfast.client.keeping import Keeper
-from holdfast.client.lanes import Lane
+from holdfast.client.lease_extender import LeaseExtender
 from holdfast.client.messages import Message, Reply
 from holdfast.client.retries import Retries
 from holdfast.client.states import State, as_bytes
@@ -59,7 +59,7 @@ HELD_MAX = 10_000
 """Unsettled messages that the client remembers, to give them back when it closes. Past it the oldest are forgotten:
 their leases then end by themselves."""
 FATES_PAGE = 1_000  # letters of a redrive that are asked for at a time
-LANES_MAX = 1_000  # queues, and groups of queues, whose calls travel together
+BATCHERS_MAX = 1_000  # queues, and groups of queues, whose calls travel together
 HOLD = "12h"
 """How long a message's lease is extended at most: as long as the server allows one lease to be."""
 LAST_RETRIES = Retries(attempts=2, budget_seconds=2.0)
@@ -110,9 +110,9 @@ class Client:
         )
         self._transport = Transport(http, retries, timeout_seconds, connections, token)
         self._retries = retries
-        self._settling: dict[tuple[str, str], Lane[wire.Settlement, str | None]] = {}
-        self._sending: dict[str, Lane[wire.Draft, Sent]] = {}
-        self._keeper = Keeper()
+        self._settling: dict[tuple[str, str], CallBatcher[wire.Settlement, str | None]] = {}
+        self._sending: dict[str, CallBatcher[wire.Draft, Sent]] = {}
+        self._extender = LeaseExtender()
         self._consumers: set[Consumer] = set()
         self._owners: dict[Message, Consumer | None] = {}
         self._lease_lengths: dict[str, tuple[float, float]] = {}
@@ -138,13 +138,13 @@ class Client:
         try:
             for consumer in list(self._consumers):
                 await consumer.close()
-            await give_back(list(self._owners))
+            await release_all(list(self._owners))
             for settling in self._settling.values():
                 await settling.close()
             for sending in self._sending.values():
                 await sending.close()
         finally:
-            await self._keeper.close()
+            await self._extender.close()
             await self._transport.close()
 
     async def call(self, call: calls.Call[Answer]) -> Answer:
@@ -187,11 +187,11 @@ class Client:
             correlation_id=correlation_id,
             reply_to=reply_to,
         )
-        lane = self._sending.get(queue)
-        if lane is None:
-            lane = Lane(functools.partial(self._send_batch, queue), size_of, CHUNK_BYTES)
-            _bounded(self._sending, queue, lane)
-        return await lane.put(message)
+        batcher = self._sending.get(queue)
+        if batcher is None:
+            batcher = CallBatcher(functools.partial(self._send_batch, queue), size_of, CHUNK_BYTES)
+            _add_bounded(self._sending, queue, batcher)
+        return await batcher.put(message)
 
     async def _send_batch(self, queue: str, batch: list[wire.Draft]) -> list[Sent | Exception]:
         result = SentMany(ids=[None] * len(batch), duplicates=[], errors={})
@@ -304,8 +304,8 @@ class Client:
             correlation_id=correlation_id,
         )
         fields = {name: getattr(message, name) for name in message.__struct_fields__}
-        wish = wire.Request(timeout=duration(timeout), encoding="base64", **fields)
-        return Reply(await self.call(calls.request(queue, wish, seconds(timeout, "timeout"))))
+        request = wire.Request(timeout=duration(timeout), encoding="base64", **fields)
+        return Reply(await self.call(calls.request(queue, request, seconds(timeout, "timeout"))))
 
     # --- receiving --------------------------------------------------------------------------------------------------
 
@@ -362,7 +362,7 @@ class Client:
         consumer: str | None = None,
     ) -> list[wire.Delivery]:
         """Lease deliveries without looking after them: nothing extends them or gives them back. See `receive`."""
-        wish = wire.Lease(
+        request = wire.Lease(
             group=group,
             limit=limit,
             wait=duration(wait),
@@ -371,7 +371,7 @@ class Client:
             max_bytes=max_bytes,
             encoding="base64",
         )
-        return (await self.call(calls.lease(queue, wish, seconds(wait, "wait")))).deliveries
+        return (await self.call(calls.lease(queue, request, seconds(wait, "wait")))).deliveries
 
     async def settle(
         self, queue: str, settlements: Iterable[wire.Settlement], *, group: str = "default"
@@ -417,7 +417,7 @@ class Client:
         return message
 
     def abandon(self, message: Message) -> None:
-        self._keeper.drop(message)
+        self._extender.drop(message)
         owner = self._owners.pop(message, None)
         if owner is not None:
             owner.done(message)
@@ -425,12 +425,12 @@ class Client:
     async def settle_one(self, message: Message, settlement: wire.Settlement) -> str | None:
         """Settle a message; used by the message itself."""
         to = (message.queue, message.group)
-        lane = self._settling.get(to)
-        if lane is None:
-            lane = Lane(functools.partial(self._settle_batch, *to))
-            _bounded(self._settling, to, lane)
+        batcher = self._settling.get(to)
+        if batcher is None:
+            batcher = CallBatcher(functools.partial(self._settle_batch, *to))
+            _add_bounded(self._settling, to, batcher)
         try:
-            deadline = await lane.put(settlement)
+            deadline = await batcher.put(settlement)
         except LeaseLost:
             self.abandon(message)
             raise
@@ -448,15 +448,15 @@ class Client:
 
     async def hold(self, message: Message) -> None:
         """Extend a message's lease until it is settled; used by `async with message`."""
-        if self._keeper.keeps(message):
+        if self._extender.is_extending(message):
             return
         length = message.lease_seconds
         if length is None:
             length = await self.lease_seconds(message.queue)
-        self._keeper.keep(message, length, seconds(HOLD, "hold"))
+        self._extender.keep(message, length, seconds(HOLD, "hold"))
 
     def keep(self, message: Message, lease_seconds: float, longest_seconds: float) -> None:
-        self._keeper.keep(message, lease_seconds, longest_seconds)
+        self._extender.keep(message, lease_seconds, longest_seconds)
 
     async def lease_messages(
         self, consumer: Consumer, limit: int, wait_seconds: float, lease_seconds: float
@@ -624,10 +624,10 @@ class Client:
     ) -> wire.Group:
         """Create a group before it is used. Without `start` the first group of a queue has all that is stored, a later
         one only what comes after it."""
-        wish = wire.GroupCreate(
+        request = wire.GroupCreate(
             kind=kind, start=start, max_lag_messages=max_lag_messages, max_lag_age=duration(max_lag_age)
         )
-        return await self.call(calls.create_group(queue, group, wish))
+        return await self.call(calls.create_group(queue, group, request))
 
     async def delete_group(self, queue: str, group: str) -> None:
         """Delete a group; messages that only it had still to settle go with it."""
@@ -637,13 +637,13 @@ class Client:
         self, queue: str, group: str, partition: int = 0, *, first: int = 0, limit: int = 1_000
     ) -> wire.CursorRange:
         """Read a partition as a log, as a cursor group: from sequence `first`, or from after what is committed."""
-        wish = wire.CursorRead(partition=partition, first=first, limit=limit, encoding="base64")
-        return await self.call(calls.cursor_read(queue, group, wish))
+        request = wire.CursorRead(partition=partition, first=first, limit=limit, encoding="base64")
+        return await self.call(calls.cursor_read(queue, group, request))
 
     async def commit(self, queue: str, group: str, positions: Mapping[int, int]) -> int:
         """A cursor group is done with everything up to these sequences, by partition; how many messages that were."""
-        wish = [wire.Position(partition, sequence) for partition, sequence in positions.items()]
-        return (await self.call(calls.cursor_commit(queue, group, wish))).messages
+        request = [wire.Position(partition, sequence) for partition, sequence in positions.items()]
+        return (await self.call(calls.cursor_commit(queue, group, request))).messages
 
     # --- dead letters -----------------------------------------------------------------------------------------------
 
@@ -679,10 +679,10 @@ class Client:
     ) -> wire.RedriveJob:
         """Start to bring dead letters back, in the order they died, at `rate` a second at most. In its own queue each
         goes to the group in which it died, or to `group`, or to all. `dry_run` only counts them."""
-        wish = wire.Redrive(
+        request = wire.Redrive(
             filter=which, to=to, group=group, all_groups=all_groups, rate=rate, limit=limit, dry_run=dry_run
         )
-        return await self.call(calls.redrive(queue, wish))
+        return await self.call(calls.redrive(queue, request))
 
     async def redrives(self, queue: str) -> list[wire.RedriveJob]:
         """Redrives of a queue, newest first."""
@@ -708,8 +708,8 @@ class Client:
         """Bring dead letters back under an id, each once however often it is asked for; up to 1,000 at a time. A
         payload that is not None replaces the letter's own."""
         chosen = [wire.AuditedLetter(id=letter, base64=payload) for letter, payload in letters.items()]
-        wish = wire.AuditedMove(letters=chosen, to=to, note=note)
-        return (await self.call(calls.audited_redrive(queue, audit, wish))).letters
+        request = wire.AuditedMove(letters=chosen, to=to, note=note)
+        return (await self.call(calls.audited_redrive(queue, audit, request))).letters
 
     async def redrive_audits(self, queue: str) -> list[wire.RedriveAudit]:
         """Redrives under an id of a queue's dead letters, newest first."""
@@ -749,12 +749,12 @@ class Client:
 Key = TypeVar("Key")
 
 
-def _bounded(lanes: dict[Key, Lane[Any, Any]], key: Key, lane: Lane[Any, Any]) -> None:
+def _add_bounded(batchers: dict[Key, CallBatcher[Any, Any]], key: Key, batcher: CallBatcher[Any, Any]) -> None:
     """Keep a lane for the next call. Of names without end the oldest are forgotten: what is in a lane still gets
     there."""
-    lanes[key] = lane
-    while len(lanes) > LANES_MAX:
-        lanes.pop(next(iter(lanes)))
+    batchers[key] = batcher
+    while len(batchers) > BATCHERS_MAX:
+        batchers.pop(next(iter(batchers)))
 
 
 def _context(tls: Tls | ssl.SSLContext) -> ssl.SSLContext:

@@ -15,7 +15,7 @@ from contextlib import aclosing
 from types import TracebackType
 from typing import Protocol, Self
 
-from holdfast.client.messages import Message, let_go
+from holdfast.client.messages import Message, release_unsettled
 from holdfast.errors import HoldfastError, InvalidArgument, QueueNotFound
 
 log = logging.getLogger("holdfast.client")
@@ -123,14 +123,14 @@ class Consumer:
             await asyncio.wait((self._task,), timeout=max(grace, 0.0))
             self._task.cancel()
             await asyncio.wait((self._task,))
-        unbegun = list(self._ready)
+        unstarted = list(self._ready)
         self._ready.clear()
-        await give_back(unbegun)
+        await release_all(unstarted)
 
     async def close(self) -> None:
         """Stop, and give back everything that is not settled."""
         await self.stop()
-        await give_back(list(self._open))
+        await release_all(list(self._open))
         self._open.clear()
         self._source.forget(self)
 
@@ -214,10 +214,10 @@ class Consumer:
                 await self._wait_out(error)
 
 
-async def give_back(messages: list[Message]) -> None:
+async def release_all(messages: list[Message]) -> None:
     """Give back; if that fails, the leases end by themselves."""
     unsettled = [message for message in messages if message.settled is None and not message.lost]
-    results = await asyncio.gather(*(let_go(message) for message in unsettled), return_exceptions=True)
+    results = await asyncio.gather(*(release_unsettled(message) for message in unsettled), return_exceptions=True)
     for message, result in zip(unsettled, results, strict=True):
         if isinstance(result, HoldfastError):
             log.warning("%r could not be given back: %s", message, result)

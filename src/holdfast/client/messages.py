@@ -123,7 +123,7 @@ class Received(Content):
         return f"<{type(self).__name__} {self.id} of {self.queue!r} for {self.group!r}, attempt {self.attempt}>"
 
 
-class Holder(Protocol):
+class LeaseHolder(Protocol):
     """What a message needs of the client that leased it."""
 
     async def settle_one(self, message: Message, settlement: wire.Settlement) -> str | None:
@@ -153,7 +153,7 @@ class Message(Received):
     `async with message:` extends its lease while the block runs, and releases it if the block leaves it unsettled.
     """
 
-    def __init__(self, delivery: wire.Delivery, holder: Holder, lease_seconds: float | None = None) -> None:
+    def __init__(self, delivery: wire.Delivery, holder: LeaseHolder, lease_seconds: float | None = None) -> None:
         super().__init__(delivery)
         self._holder = holder
         self.lease_seconds = lease_seconds
@@ -250,10 +250,10 @@ class Message(Received):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self.settled is None and not self.lost:
-            await let_go(self)
+            await release_unsettled(self)
 
 
-async def let_go(message: Message) -> None:
+async def release_unsettled(message: Message) -> None:
     """Release what nobody settled. That somebody else has it by now is as good."""
     try:
         await message.release()

@@ -41,7 +41,7 @@ class Transaction:
     def __init__(self, client: Client, transaction_id: str = "") -> None:
         self.id = transaction_id or secrets.token_hex(16)
         self._client = client
-        self._gathered: dict[str, list[wire.Draft]] = {}
+        self._pending: dict[str, list[wire.Draft]] = {}
         self._messages = 0
         self._bytes = 0
         self._chunk = 0
@@ -102,13 +102,13 @@ class Transaction:
     async def abort(self) -> bool:
         """Remove what was staged. False: there was nothing."""
         self._over = True
-        self._gathered.clear()
+        self._pending.clear()
         return (await self._client.call(calls.abort(self.id))).aborted
 
     async def _add(self, queue: str, messages: list[wire.Draft]) -> None:
         if self._over:
             raise InvalidArgument(field="transaction", problem=f"{self.id} is over; begin another")
-        self._gathered.setdefault(queue, []).extend(messages)
+        self._pending.setdefault(queue, []).extend(messages)
         self._messages += len(messages)
         self._bytes += sum(map(size_of, messages))
         if self._messages >= CHUNK_MESSAGES or self._bytes >= CHUNK_BYTES:
@@ -117,10 +117,10 @@ class Transaction:
     async def _flush(self) -> None:
         if not self._messages:
             return
-        batches = [wire.StageBatch(queue, _staged(messages)) for queue, messages in self._gathered.items()]
+        batches = [wire.StageBatch(queue, _staged(messages)) for queue, messages in self._pending.items()]
         await self._client.call(calls.stage(self.id, wire.Stage(batches=batches, chunk=self._chunk)))
         # Only now: what could not be staged is not to be missing from what is published.
-        self._gathered, self._messages, self._bytes = {}, 0, 0
+        self._pending, self._messages, self._bytes = {}, 0, 0
         self._chunk += 1
 
     async def __aenter__(self) -> Self:

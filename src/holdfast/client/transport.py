@@ -96,8 +96,8 @@ class Transport:
                     problem = problem_of(response.status_code, await response.aread(), self.url)
                     raise problem if isinstance(problem, AnswerUnreadable) else error_of(problem)
                 rest = b""
-                async for piece in response.aiter_bytes():
-                    *lines, rest = (rest + piece).split(b"\n")
+                async for chunk in response.aiter_bytes():
+                    *lines, rest = (rest + chunk).split(b"\n")
                     for line in lines:
                         yield self._line(call, line, response)
         except httpx.TransportError as error:

@@ -82,9 +82,9 @@ def _read(field: Field, given: _Given) -> object:
     try:
         return field.kind.read(given.raw)
     except ValueError as error:
-        shown = HIDDEN if isinstance(field.kind, Secret) else given.raw
+        displayed = HIDDEN if isinstance(field.kind, Secret) else given.raw
         raise InvalidConfig(
-            field=field.dotted, value=shown, problem=f"it {error} ({given.origin})", allowed=field.kind.allowed()
+            field=field.dotted, value=displayed, problem=f"it {error} ({given.origin})", allowed=field.kind.allowed()
         ) from None
 
 

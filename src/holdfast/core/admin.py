@@ -5,11 +5,11 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from holdfast.core.commands import AddGroup, Delete, Edit, Purge, Purged, RemoveGroup, Withdraw
-from holdfast.core.effects import Effects, Until
-from holdfast.core.enqueue import appear, place_of
+from holdfast.core.effects import DeleteUntil, Effects
+from holdfast.core.enqueue import make_ready, place_of
 from holdfast.core.groups import LeaseGroup
-from holdfast.core.journal import Entry
-from holdfast.core.leasing import free_key, leave_lane, next_of_keys
+from holdfast.core.journal import EntryKind
+from holdfast.core.leasing import free_key, next_of_keys, remove_from_window
 from holdfast.core.queue import PRIORITY_MAX, JournalMode
 from holdfast.core.reading import CHUNK, Live, liveness, locate, unschedule
 from holdfast.core.records import (
@@ -34,12 +34,12 @@ from holdfast.core.records import (
     write_message,
 )
 from holdfast.core.shard import Shard, handles, new_cursor_head, new_group_head
-from holdfast.core.states import Event, State, journal_names
+from holdfast.core.states import DeliveryState, Event, journal_names
 from holdfast.errors import InvalidArgument, MessageNotWaiting
 
 _EDITED = journal_names(Event.EDIT)
 _PURGED = journal_names(Event.REMOVE)
-AT_ONCE = 1  # an instant that has passed, whatever the clock does
+IMMEDIATELY = 1  # an instant that has passed, whatever the clock does
 
 
 # --- groups ---------------------------------------------------------------------------------------------------------
@@ -59,7 +59,7 @@ def add_group(shard: Shard, command: AddGroup, _now: int, _effects: Effects) -> 
         group.dirty = True
         shard.groups[command.name] = group
         if command.earliest:
-            _look_again_for_expired(shard)
+            _rewind_expiry(shard)
 
 
 @handles(RemoveGroup)
@@ -74,22 +74,22 @@ def remove_group(shard: Shard, command: RemoveGroup, _now: int, effects: Effects
         shard.cursors.pop(command.name, None)
         effects.ops.append((Table.GROUPS, group_key(number, leaving.number), None))
         low, high = delivery_key(number, leaving.number, 0), delivery_key(number, leaving.number + 1, 0)
-        effects.ops += [(Table.DELIVERIES, low, Until(high)), (Table.STATES, low, Until(high))]
+        effects.ops += [(Table.DELIVERIES, low, DeleteUntil(high)), (Table.STATES, low, DeleteUntil(high))]
         low, high = leases_key(number, leaving.number, 0, 0), leases_key(number, leaving.number + 1, 0, 0)
-        effects.ops.append((Table.LEASES, low, Until(high)))
+        effects.ops.append((Table.LEASES, low, DeleteUntil(high)))
         shard.head.unneeded_seq = 1
-        shard.cool()
-        _look_again_for_expired(shard)
+        shard.evict_bodies()
+        _rewind_expiry(shard)
 
 
-def _look_again_for_expired(shard: Shard) -> None:
+def _rewind_expiry(shard: Shard) -> None:
     """The sweep has passed by what was leased or kept by a cursor group when it expired. That was good as long as the
     groups were the same: it must not reach a new one, and the one that had it may be gone."""
     head = shard.head
     if head.expiry_high:
-        head.expiry_seq, head.next_expiry = 1, AT_ONCE
+        head.expiry_seq, head.next_expiry = 1, IMMEDIATELY
     if head.early_at or head.next_early:
-        head.early_at, head.next_early = b"", AT_ONCE
+        head.early_at, head.next_early = b"", IMMEDIATELY
 
 
 # --- removing messages ----------------------------------------------------------------------------------------------
@@ -118,14 +118,14 @@ def purge(shard: Shard, command: Purge, now: int, effects: Effects) -> None:
 
 def _purge_delayed(shard: Shard, entries: list[tuple[int, int, Place]], effects: Effects, reason: str = "") -> None:
     """Remove messages that are delayed: due time, id, place."""
-    shard.want_to_remove(place for _, _, place in entries)
+    shard.require_for_removal(place for _, _, place in entries)
     purged: dict[str, list[int]] = {}
     for due_at, message_id, place in entries:
         effects.ops.append((Table.SCHEDULED, scheduled_key(shard.number, due_at, place.seq), None))
         shard.head.scheduled -= 1
         shard.head.size_bytes -= place.size_bytes
         shard.remove_extras(place, effects)
-        _gone(shard, place.seq, effects)
+        _mark_removed(shard, place.seq, effects)
         names = [group.name for group in shard.groups.values() if group.head.start <= place.seq]
         names += [cursor.name for cursor in shard.cursors.values() if cursor.needs(place.seq)]
         for name in names or [""]:
@@ -137,8 +137,8 @@ def _purge_delayed(shard: Shard, entries: list[tuple[int, int, Place]], effects:
 def _purge_places(
     shard: Shard, places: list[Place], everything: bool, now: int, effects: Effects, reason: str = ""
 ) -> int:
-    shard.want_to_remove(places)
-    shard.want_bodies(place.seq for place in places)  # for their ids
+    shard.require_for_removal(places)
+    shard.require_bodies(place.seq for place in places)  # for their ids
     messages = [(place, shard.message(place.seq)) for place in places]
     if not everything:
         messages = [(p, m) for p, m in messages if not _leased_in(shard, m.id)]
@@ -177,17 +177,17 @@ def _remove_everywhere(shard: Shard, place: Place, message: Message, effects: Ef
         names.append(group.name)
         delivery = group.deliveries.get(message.id)
         if delivery is None:
-            leave_lane(group, place)
+            remove_from_window(group, place)
         else:
-            group.take_out(delivery)
+            group.remove_waiting(delivery)
             shard.forget_delivery(group, message.id, effects)
     names += [cursor.name for cursor in shard.cursors.values() if cursor.needs(place.seq)]
     shard.unlist(place, effects)
-    _gone(shard, place.seq, effects)
+    _mark_removed(shard, place.seq, effects)
     return names or [""]
 
 
-def _gone(shard: Shard, seq: int, effects: Effects) -> None:
+def _mark_removed(shard: Shard, seq: int, effects: Effects) -> None:
     """The record may go with the journal; cursor groups that have not come to it must not see it."""
     shard.gone.append(seq)
     if shard.shared():
@@ -203,17 +203,17 @@ def journal_purged(shard: Shard, group: str, ids: list[int], effects: Effects, r
         who = shard.groups.get(group) or shard.cursors[group]
         who.count("purged", len(ids))
     if ids and shard.config.journal is not JournalMode.OFF:
-        effects.entries.append((Entry.MANY, shard.number, group, _PURGED, reason, ids))
+        effects.entries.append((EntryKind.MANY, shard.number, group, _PURGED, reason, ids))
         effects.rows += len(ids)
 
 
 @handles(Delete)
 def delete(shard: Shard, command: Delete, now: int, effects: Effects) -> None:
     """Remove one waiting message, for all groups."""
-    message, spot = locate(shard, command.id)
-    place = place_of(shard, message, spot.stamp)
+    message, live_state = locate(shard, command.id)
+    place = place_of(shard, message, live_state.stamp)
     _check_waiting(shard, message.id)
-    if spot.live is Live.SCHEDULED:
+    if live_state.live is Live.SCHEDULED:
         _purge_delayed(shard, [(message.deliver_at, message.id, place)], effects)
     else:
         _purge_places(shard, [place], False, now, effects)
@@ -222,20 +222,20 @@ def delete(shard: Shard, command: Delete, now: int, effects: Effects) -> None:
 @handles(Withdraw)
 def withdraw(shard: Shard, command: Withdraw, now: int, effects: Effects) -> None:
     """Remove many waiting messages at once. What is leased or gone stays as it is; the reply is how many went."""
-    shard.want_bodies(command.seqs)
+    shard.require_bodies(command.seqs)
     bodies = [(seq, shard.body(seq)) for seq in command.seqs]
     messages = [read_message(seq, value) for seq, value in bodies if value is not None]
-    spots = liveness(shard, messages)
+    live_states = liveness(shard, messages)
     delayed: list[tuple[int, int, Place]] = []
     places: list[Place] = []
     for message in messages:
-        spot = spots[message.seq]
-        place = place_of(shard, message, spot.stamp)
-        if spot.live is Live.SCHEDULED:
+        live_state = live_states[message.seq]
+        place = place_of(shard, message, live_state.stamp)
+        if live_state.live is Live.SCHEDULED:
             delayed.append((message.deliver_at, message.id, place))
-        elif spot.live is Live.READY:
+        elif live_state.live is Live.READY:
             places.append(place)
-    shard.want_to_remove(place for _, _, place in delayed)  # before the first change
+    shard.require_for_removal(place for _, _, place in delayed)  # before the first change
     count = _purge_places(shard, places, False, now, effects, command.reason)
     _purge_delayed(shard, delayed, effects, command.reason)
     effects.reply = count + len(delayed)
@@ -244,7 +244,7 @@ def withdraw(shard: Shard, command: Withdraw, now: int, effects: Effects) -> Non
 def _check_waiting(shard: Shard, message_id: int) -> None:
     holder = _leased_in(shard, message_id)
     if holder:
-        raise MessageNotWaiting(message_id=message_id, state=State.LEASED, group=holder)
+        raise MessageNotWaiting(message_id=message_id, state=DeliveryState.LEASED, group=holder)
 
 
 # --- editing --------------------------------------------------------------------------------------------------------
@@ -253,36 +253,36 @@ def _check_waiting(shard: Shard, message_id: int) -> None:
 @handles(Edit)
 def edit(shard: Shard, command: Edit, now: int, effects: Effects) -> None:
     """Change priority or delivery time of a message that no group has begun with."""
-    message, spot = locate(shard, command.id)
+    message, live_state = locate(shard, command.id)
     _check_editable(shard, command, message)
-    old = place_of(shard, message, spot.stamp)
+    old = place_of(shard, message, live_state.stamp)
     priority = message.priority if command.priority is None or shard.config.strict else command.priority
-    delayed = spot.live is Live.SCHEDULED
+    delayed = live_state.live is Live.SCHEDULED
     deliver_at = message.deliver_at if command.deliver_at is None else command.deliver_at
     later = deliver_at > now and (delayed or command.deliver_at is not None)
     if not later:  # it is available at once: with the place it has, or with one of now
         deliver_at = now if delayed else message.deliver_at
     edited = replace(message, priority=priority, deliver_at=deliver_at)
-    shard.want_to_remove([old])
-    shard.want_bodies([message.seq])
+    shard.require_for_removal([old])
+    shard.require_bodies([message.seq])
     keys = [old.key] if old.key else []
     nexts = {name: next_of_keys(shard, group, keys, (message.id,)) for name, group in shard.groups.items()}
     if delayed:
         unschedule(shard, message, effects)
     else:
-        _take_from_order(shard, old, message.id, effects)
-    stamp = 0 if later else spot.stamp or shard.ids.take(now)[0]
+        _remove_from_ready(shard, old, message.id, effects)
+    stamp = 0 if later else live_state.stamp or shard.ids.take(now)[0]
     place = place_of(shard, edited, stamp)
     value = write_message(
         message.id, message.enqueued_at, deliver_at, message.expires_at, priority, message.extra, message.payload
     )
     effects.ops.append((Table.MESSAGES, message_key(shard.number, message.seq), value))
-    shard.supply_body(message.seq, value)
+    shard.replace_body(message.seq, value)
     shard.head.size_bytes += place.size_bytes
     if later:
         _schedule(shard, edited, place, effects)
     else:
-        appear(shard, message.id, place, now, effects)
+        make_ready(shard, message.id, place, now, effects)
     if place.flags:
         shard.restore_extras(edited, place, effects)
     for name, group in shard.groups.items():
@@ -296,7 +296,7 @@ def edit(shard: Shard, command: Edit, now: int, effects: Effects) -> None:
 def _check_editable(shard: Shard, command: Edit, message: Message) -> None:
     if command.priority is not None and not 0 <= command.priority <= PRIORITY_MAX:
         raise InvalidArgument(field="priority", problem=f"is 0 to {PRIORITY_MAX}, not {command.priority}")
-    shard.want_masks([message.seq])
+    shard.require_masks([message.seq])
     mask = shard.mask(message.seq) if shard.shared() else 0
     for group in shard.groups.values():
         if mask & group.bit:
@@ -309,20 +309,20 @@ def _check_editable(shard: Shard, command: Edit, message: Message) -> None:
             or delivery.doom
             or delivery.flags & FLAG_STATE
         ):
-            state = State.LEASED if delivery.token else "dying" if delivery.doom else "being retried"
+            state = DeliveryState.LEASED if delivery.token else "dying" if delivery.doom else "being retried"
             raise MessageNotWaiting(message_id=message.id, state=state, group=group.name)
 
 
-def _take_from_order(shard: Shard, place: Place, message_id: int, effects: Effects) -> None:
+def _remove_from_ready(shard: Shard, place: Place, message_id: int, effects: Effects) -> None:
     """Out of the order of delivery in every group, to be put in again elsewhere."""
     for group in shard.groups.values():
         if group.head.start > place.seq:
             continue
         delivery = group.deliveries.get(message_id)
         if delivery is None:
-            leave_lane(group, place)
+            remove_from_window(group, place)
         else:
-            group.take_out(delivery)
+            group.remove_waiting(delivery)
             shard.forget_delivery(group, message_id, effects)
     shard.unlist(place, effects)
 
@@ -344,5 +344,5 @@ def _journal_edit(shard: Shard, message: Message, effects: Effects) -> None:
     if shard.config.journal is JournalMode.OFF:
         return
     details: dict[str, object] = {"priority": message.priority, "deliver_at": message.deliver_at or None}
-    effects.entries.append((Entry.ONE, shard.number, "", _EDITED, message.id, 0, "", "", "", "", details))
+    effects.entries.append((EntryKind.ONE, shard.number, "", _EDITED, message.id, 0, "", "", "", "", details))
     effects.rows += 1

@@ -99,7 +99,7 @@ def redriven(dead_queue: str, letter: Message, audit: str = "", payload: bytes |
     return Draft(payload, letter.priority, 0, -1, extra)
 
 
-def letter_again(message: Message, was: Audited) -> Draft:
+def restore_dead_letter(message: Message, was: Audited) -> Draft:
     """The dead letter that a message becomes again: as it was, and with the id it had."""
     extra: Extra = message.extra
     own = was.properties if was.properties is not None else extra.properties

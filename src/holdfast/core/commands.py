@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast.core.queue import PRIORITY_DEFAULT
 from holdfast.core.records import NO_EXTRA, Extra, Message, Table, read_extra
-from holdfast.core.runs import Column
+from holdfast.core.runs import BytesColumn
 from holdfast.errors import HoldfastError
 
 NO_ID = "is empty, and would make every message that has it a duplicate; leave it out, or give each its own"
@@ -30,13 +30,13 @@ class Draft(msgspec.Struct, gc=False):
     extra: Extra = NO_EXTRA
 
 
-class Bulk(Sequence[Draft]):
+class HomogeneousDrafts(Sequence[Draft]):
     """Drafts that differ in nothing but payloads, which lie together: many of them cost as little as one. Whoever wants
     drafts gets them, one by one."""
 
     __slots__ = ("extra", "payloads")
 
-    def __init__(self, payloads: Column, extra: Extra = NO_EXTRA) -> None:
+    def __init__(self, payloads: BytesColumn, extra: Extra = NO_EXTRA) -> None:
         self.payloads = payloads
         self.extra = extra
 
@@ -61,7 +61,7 @@ class Bulk(Sequence[Draft]):
 
 def payload_bytes(drafts: Sequence[Draft]) -> int:
     """How large their payloads are."""
-    if isinstance(drafts, Bulk):
+    if isinstance(drafts, HomogeneousDrafts):
         return drafts.payloads.size_bytes
     return sum([len(draft.payload) for draft in drafts])
 
@@ -98,8 +98,8 @@ class Enqueue(msgspec.Struct, frozen=True):
     protocol: str = ""
     ids: list[int] = []
     group: str = ""  # a leasing group: these are for it alone, and are not delayed; empty: for all groups
-    promised: bool = False  # these were checked when they were staged: they are refused for nothing any more
-    trial: bool = False  # change nothing, only tell what would be refused; the ids in the reply mean nothing
+    validated: bool = False  # these were checked when they were staged: they are refused for nothing any more
+    dry_run: bool = False  # change nothing, only tell what would be refused; the ids in the reply mean nothing
 
 
 class Publish(msgspec.Struct, frozen=True):
@@ -149,7 +149,7 @@ class Verb(StrEnum):
     REJECT = "reject"
     RELEASE = "release"
     EXTEND = "extend"
-    VANISH = "vanish"  # the consumer is gone: a failure, journalled as such
+    DISCONNECT = "vanish"  # the consumer is gone: a failure, journalled as such
 
 
 class Settlement(msgspec.Struct, frozen=True, gc=False):
@@ -206,7 +206,7 @@ class Tick(msgspec.Struct, frozen=True):
     """Act on what is due by now: leases past their deadline, backoffs and delays that ended, expiry, forgetting."""
 
 
-class Buried(msgspec.Struct, frozen=True):
+class DeadLettered(msgspec.Struct, frozen=True):
     """What became of deliveries that a step declared doomed: by id, the dead letter's id, 0 if there is no dead queue,
     or -1 if the dead queue could not take it now."""
 
@@ -306,17 +306,18 @@ class Withdraw(msgspec.Struct, frozen=True):
 class Browse(msgspec.Struct, frozen=True):
     """Look at live messages in the order of their sequence, from `first`; nothing is leased.
 
-    `until`: the sequence to stop before, 0: the end. `look`: how many records to look at, live or not; 0: any number.
+    `until`: the sequence to stop before, 0: the end. `scan_limit`: how many records to look at, live or not; 0: any
+    number.
     """
 
     first: int
     limit: int
     max_bytes: int
     until: int = 0
-    look: int = 0
+    scan_limit: int = 0
 
 
-class Standing(msgspec.Struct, frozen=True, gc=False):
+class DeliveryStatus(msgspec.Struct, frozen=True, gc=False):
     """How a message stands in one group."""
 
     group: str
@@ -328,7 +329,7 @@ class Standing(msgspec.Struct, frozen=True, gc=False):
     error: str = ""
 
 
-class Look(msgspec.Struct, frozen=True):
+class Peek(msgspec.Struct, frozen=True):
     """Look at the messages with these sequences, those that are live, in this order; nothing is leased."""
 
     seqs: list[int]
@@ -337,7 +338,7 @@ class Look(msgspec.Struct, frozen=True):
 class Browsed(msgspec.Struct, frozen=True):
     """Live messages with how they stand. Go on at `next_seq`; 0: there are no more."""
 
-    messages: list[tuple[Message, list[Standing]]]
+    messages: list[tuple[Message, list[DeliveryStatus]]]
     next_seq: int
 
 
@@ -369,7 +370,7 @@ Command = (
     | PutState
     | GetStates
     | Tick
-    | Buried
+    | DeadLettered
     | CursorRead
     | CursorCommit
     | AddGroup
@@ -379,7 +380,7 @@ Command = (
     | Delete
     | Withdraw
     | Browse
-    | Look
+    | Peek
     | Bounds
     | Find
 )

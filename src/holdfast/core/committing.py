@@ -13,11 +13,11 @@ from typing import Final, NamedTuple
 
 from holdfast.core.commands import CursorCommit, Progress
 from holdfast.core.cursors import CursorGroup
-from holdfast.core.effects import RANGE_MIN, Effects, Op, Read, Until, deletions
+from holdfast.core.effects import RANGE_MIN, DeleteUntil, Effects, Op, Read, deletions
 from holdfast.core.enqueue import place_of
-from holdfast.core.journal import Entry
+from holdfast.core.journal import EntryKind
 from holdfast.core.queue import JournalMode
-from holdfast.core.reading import CHUNK, GONE_SPOT, Live, chunk_for, liveness, log, unschedule, visible
+from holdfast.core.reading import CHUNK, GONE_STATE, Live, chunk_for, liveness, log, unschedule, visible
 from holdfast.core.records import (
     FLAG_DUE,
     FLAG_EARLY,
@@ -41,7 +41,7 @@ from holdfast.core.records import (
     shard_key,
 )
 from holdfast.core.shard import Shard, handles
-from holdfast.core.states import Event, Journalled, journal_names
+from holdfast.core.states import Event, JournalEvent, journal_names
 from holdfast.errors import CursorOutOfRange
 
 SPAN = 4_000  # sequences a cursor moves past in one step: about 15 ms
@@ -56,7 +56,7 @@ FLAGS: Final = 5
 SIZE: Final = 6
 
 
-class Ahead(NamedTuple):
+class ReadAhead(NamedTuple):
     """What a cursor comes to up to and including `last`."""
 
     last: int
@@ -81,16 +81,16 @@ def cursor_commit(shard: Shard, command: CursorCommit, _now: int, effects: Effec
         )
     count = 0
     if command.seq > head.committed:
-        count = move_on(shard, cursor, command.seq, journal_names(Event.COMMIT), "", effects)
+        count = advance_cursor(shard, cursor, command.seq, journal_names(Event.COMMIT), "", effects)
         head.lost_from = head.lost_to = 0
     effects.reply = Progress(count, done=head.committed >= command.seq, at=head.committed)
 
 
-def move_on(
-    shard: Shard, cursor: CursorGroup, target: int, event: Journalled | None, reason: str, effects: Effects
+def advance_cursor(
+    shard: Shard, cursor: CursorGroup, target: int, event: JournalEvent | None, reason: str, effects: Effects
 ) -> int:
     """Move a cursor towards `target`, by at most SPAN sequences; what nobody needs any more goes."""
-    last, settled, listed, alone, others = _look_ahead(shard, cursor.head.committed + 1, target)
+    last, settled, listed, alone, others = _read_ahead(shard, cursor.head.committed + 1, target)
     passed = visible(shard, cursor, others, settled)
     free = min([other.head.committed for other in shard.cursors.values() if other is not cursor], default=last)
 
@@ -104,19 +104,19 @@ def move_on(
     cursor.dirty = True
     _unlist(shard, leaving, alone and not shard.groups, effects)
     for message in ending:
-        spot = live.get(message.seq, GONE_SPOT)
-        if spot.live is Live.SCHEDULED:
+        live_state = live.get(message.seq, GONE_STATE)
+        if live_state.live is Live.SCHEDULED:
             unschedule(shard, message, effects)
             shard.remove_extras(place_of(shard, message, 0), effects)
-        elif spot.live is Live.READY:
-            shard.unlist(place_of(shard, message, spot.stamp), effects)
+        elif live_state.live is Live.READY:
+            shard.unlist(place_of(shard, message, live_state.stamp), effects)
     shard.gone += sorted([row[SEQ] for row in leaving] + [message.seq for message in ending])
     _forget_settled(shard, settled, effects)
     ids = sorted([row[STAMP] for row in listed] + [message.id for message in passed])  # which is by sequence
     if ids:
         cursor.count(str(event), len(ids))
         if shard.config.journal is not JournalMode.OFF:
-            effects.entries.append((Entry.MANY, shard.number, cursor.name, event, reason, ids))
+            effects.entries.append((EntryKind.MANY, shard.number, cursor.name, event, reason, ids))
             effects.rows += len(ids)
     return len(ids)
 
@@ -135,19 +135,19 @@ def _settled_by_all(shard: Shard, seq: int, mask: int) -> bool:
 # --- what lies ahead --------------------------------------------------------------------------------------------------
 
 
-def _look_ahead(shard: Shard, first: int, target: int) -> Ahead:
+def _read_ahead(shard: Shard, first: int, target: int) -> ReadAhead:
     """What there is from `first` on, up to where no more than a chunk of message records must be read for it."""
     number, last = shard.number, min(target, first - 1 + SPAN)
     front, behind = settled_key(number, first), settled_key(number, last + 1)
     marks = Read(Table.SETTLED, front, behind, CHUNK)
-    shard.want([marks, Read(Table.MESSAGES, front, behind, 1)])
+    shard.require([marks, Read(Table.MESSAGES, front, behind, 1)])
     there = log(shard, first, last, 1)
     rows = shard.scan(*marks)  # type: ignore[arg-type]
     settled = {seq_of(key): read_mask(value) for key, value in rows}
     if len(rows) == CHUNK:
         last = seq_of(rows[-1][0])
     if not there or there[0].seq > last:
-        return Ahead(last, settled, [], alone=True, others=[])
+        return ReadAhead(last, settled, [], alone=True, others=[])
     listed, alone = _listed(shard, there[0].id, last, 2 * SPAN)
     rest: list[int] = []
     if len(listed) <= last - there[0].seq:
@@ -160,10 +160,10 @@ def _look_ahead(shard: Shard, first: int, target: int) -> Ahead:
         settled = {seq: mask for seq, mask in settled.items() if seq <= last}
         listed = [row for row in listed if row[SEQ] <= last]
         rest = [seq for seq in rest if seq <= last]
-    shard.want_bodies(lookups[:limit])
+    shard.require_bodies(lookups[:limit])
     bodies = [(seq, shard.body(seq)) for seq in rest]
     others = [read_message(seq, value) for seq, value in bodies if value is not None]
-    return Ahead(last, settled, listed, alone, others)
+    return ReadAhead(last, settled, listed, alone, others)
 
 
 def _listed(shard: Shard, first_id: int, last: int, limit: int) -> tuple[list[Listed], bool]:
@@ -176,7 +176,7 @@ def _listed(shard: Shard, first_id: int, last: int, limit: int) -> tuple[list[Li
         Read(Table.READY, ready_key(number, priority, first_id), ready_key(number, priority, end), limit)
         for priority in head.priorities
     ]
-    shard.want(reads)
+    shard.require(reads)
     found = [shard.scan(*read) for read in reads]  # type: ignore[arg-type]
     if any(len(rows) == limit for rows in found):
         return [], False
@@ -221,12 +221,12 @@ def _deletions(number: int, priority: int, rows: list[Listed], ranges: bool) -> 
     keys = {key for key, _ in keyed} if ranges else set()
     ops: list[Op]
     if ranges and len(rows) >= RANGE_MIN:
-        ops = [(Table.READY, ready_key(number, priority, first), Until(ready_key(number, priority, end)))]
+        ops = [(Table.READY, ready_key(number, priority, first), DeleteUntil(ready_key(number, priority, end)))]
     else:
         ops = deletions(Table.READY, ready_prefix(number, priority), [row[STAMP] for row in rows])
     if ranges and len(keyed) >= RANGE_MIN * len(keys):
         ops += [
-            (Table.KEYED, keyed_key(number, key, priority, first), Until(keyed_key(number, key, priority, end)))
+            (Table.KEYED, keyed_key(number, key, priority, first), DeleteUntil(keyed_key(number, key, priority, end)))
             for key in sorted(keys)
         ]
     else:

@@ -9,7 +9,7 @@ from holdfast.core.records import CursorHead
 class CursorGroup:
     """The state of one cursor group in one shard. Its messages stay until it has committed past them."""
 
-    __slots__ = ("dirty", "head", "look_at", "max_lag_age", "max_lag_messages", "name", "number")
+    __slots__ = ("age_check_at", "dirty", "head", "max_lag_age", "max_lag_messages", "name", "number")
 
     def __init__(self, number: int, name: str, head: CursorHead, max_lag_messages: int, max_lag_age: int) -> None:
         self.number = number
@@ -17,13 +17,13 @@ class CursorGroup:
         self.head = head
         self.max_lag_messages = max_lag_messages
         self.max_lag_age = max_lag_age
-        self.look_at = 0 if max_lag_age else NEVER  # when the age of its oldest message is to be looked at
+        self.age_check_at = 0 if max_lag_age else NEVER  # when the age of its oldest message is to be looked at
         self.dirty = False
 
     def arrive(self, now: int) -> None:
         """Messages were enqueued: their age is to be looked at in time."""
         if self.max_lag_age:
-            self.look_at = min(self.look_at, now + self.max_lag_age)
+            self.age_check_at = min(self.age_check_at, now + self.max_lag_age)
 
     def needs(self, seq: int) -> bool:
         return seq > self.head.committed

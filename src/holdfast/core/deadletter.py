@@ -7,28 +7,28 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from holdfast.core.commands import Draft
-from holdfast.core.effects import Doomed
+from holdfast.core.effects import DeadLetterCandidate
 from holdfast.core.queue import DEAD_PREFIX, QueueConfig, QueueRecord, dead_queue_of
 from holdfast.core.records import Origin
-from holdfast.core.workflow import inherited, shown
+from holdfast.core.workflow import inherited, visible_state
 from holdfast.errors import DeadQueueInvalid, QueueInUse
 
 
-def dead_letter(source_queue: str, doomed: Doomed) -> Draft:
+def make_dead_letter(source_queue: str, candidate: DeadLetterCandidate) -> Draft:
     """A new message that carries where it comes from and why it died, and the workflow state of the delivery. Its
     producer's id stays with the source."""
-    delivery, message = doomed.delivery, doomed.message
+    delivery, message = candidate.delivery, candidate.message
     origin = Origin(
         message.id,
         source_queue,
-        doomed.group,
-        str(doomed.reason),
+        candidate.group,
+        str(candidate.reason),
         delivery.error,
         delivery.failures + (1 if delivery.token else 0),
         delivery.first_at,
         delivery.leased_at,
     )
-    state = shown(doomed.state or inherited(source_queue, doomed.group, message))
+    state = visible_state(candidate.state or inherited(source_queue, candidate.group, message))
     extra = replace(message.extra, message_id=None, origin=origin, flags=0, state=state)
     return Draft(message.payload, message.priority, 0, -1, extra)
 

@@ -1,12 +1,13 @@
 """What a group has touched and not settled, by message id.
 
-A delivery that was just leased is part of its batch and has no object of its own (see `Batch`); who asks for it with
+A delivery that was just leased is part of its batch and has no object of its own (see `LeaseBatch`); who asks for it
+with
 `get` has one made. Most leases are acked before anybody does: that takes a quarter of what it would cost otherwise.
 """
 
 from __future__ import annotations
 
-from holdfast.core.records import Batch, Delivery
+from holdfast.core.records import Delivery, LeaseBatch
 
 
 class Deliveries:
@@ -15,7 +16,7 @@ class Deliveries:
     __slots__ = ("_known",)
 
     def __init__(self) -> None:
-        self._known: dict[int, Delivery | Batch] = {}
+        self._known: dict[int, Delivery | LeaseBatch] = {}
 
     def __len__(self) -> int:
         return len(self._known)
@@ -28,7 +29,7 @@ class Deliveries:
 
     def __getitem__(self, message_id: int) -> Delivery:
         found = self._known[message_id]
-        if isinstance(found, Batch):
+        if isinstance(found, LeaseBatch):
             found = self._known[message_id] = found.make(found.index_of(message_id))
         return found
 
@@ -42,14 +43,14 @@ class Deliveries:
 
     # --- by the batch -----------------------------------------------------------------------------------------------
 
-    def lease(self, batch: Batch) -> None:
+    def lease(self, batch: LeaseBatch) -> None:
         """Take in the first leases of one call."""
         self._known.update(dict.fromkeys(batch.leases.ids, batch))
 
-    def part_of(self, message_id: int) -> Batch | None:
+    def part_of(self, message_id: int) -> LeaseBatch | None:
         """The batch that a delivery is part of, if nobody has asked for it since it was leased."""
         found = self._known.get(message_id)
-        return found if isinstance(found, Batch) else None
+        return found if isinstance(found, LeaseBatch) else None
 
     def remove(self, ids: list[int]) -> None:
         known = self._known
@@ -67,15 +68,15 @@ class Deliveries:
     def is_leased(self, message_id: int, token: int, deadline: int) -> bool:
         """Whether a delivery is leased under this token until then."""
         found = self._known.get(message_id)
-        if isinstance(found, Batch):
+        if isinstance(found, LeaseBatch):
             return found.leases.deadline == deadline and found.leases.tokens[found.index_of(message_id)] == token
         return found is not None and (found.token, found.deadline) == (token, deadline)
 
     def of_token(self, token: int) -> int | None:
         """The id of the message that is leased under this token."""
-        last: Batch | None = None
+        last: LeaseBatch | None = None
         for message_id, found in self._known.items():
-            if not isinstance(found, Batch):
+            if not isinstance(found, LeaseBatch):
                 if found.token == token:
                     return message_id
             elif found is not last:  # neighbours mostly are of one batch
@@ -89,24 +90,24 @@ class Deliveries:
     def enqueued_at(self) -> list[int]:
         """When the messages were enqueued."""
         return [
-            found.leases.enqueued_at[found.index_of(message_id)] if isinstance(found, Batch) else found.enqueued_at
+            found.leases.enqueued_at[found.index_of(message_id)] if isinstance(found, LeaseBatch) else found.enqueued_at
             for message_id, found in self._known.items()
         ]
 
     def leased_to(self, consumer: str, protocol: str) -> list[Delivery]:
         """What a consumer has under lease, to be looked at."""
-        shown: list[Delivery] = []
+        found_leases: list[Delivery] = []
         for message_id, found in self._known.items():
-            if isinstance(found, Batch):
+            if isinstance(found, LeaseBatch):
                 if (found.leases.consumer, found.leases.protocol) == (consumer, protocol):
-                    shown.append(found.show(found.index_of(message_id)))
+                    found_leases.append(found.view(found.index_of(message_id)))
             elif found.token and (found.consumer, found.protocol) == (consumer, protocol):
-                shown.append(found)
-        return shown
+                found_leases.append(found)
+        return found_leases
 
     def values(self) -> list[Delivery]:
         """All of them, to be looked at."""
         return [
-            found.show(found.index_of(message_id)) if isinstance(found, Batch) else found
+            found.view(found.index_of(message_id)) if isinstance(found, LeaseBatch) else found
             for message_id, found in self._known.items()
         ]

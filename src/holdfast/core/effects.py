@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 from typing import NamedTuple
 
-from holdfast.core.records import Delivery, Message, State, Table
-from holdfast.core.runs import Run
+from holdfast.core.records import Delivery, Message, Table, WorkflowState
+from holdfast.core.runs import RecordRun
 
 _U64 = Layout(">Q")
 
 
-class Until:
+class DeleteUntil:
     """The value of an operation that deletes the range from its key up to, not including, `end`."""
 
     __slots__ = ("end",)
@@ -25,18 +25,19 @@ class Until:
         self.end = end
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Until) and other.end == self.end
+        return isinstance(other, DeleteUntil) and other.end == self.end
 
     def __hash__(self) -> int:
         return hash(self.end)
 
     def __repr__(self) -> str:
-        return f"Until({self.end.hex()})"
+        return f"DeleteUntil({self.end.hex()})"
 
 
-# (table, key, value): bytes are put, None deletes the key, Until deletes a range, Run puts many. Plain tuples: one is
+# (table, key, value): bytes are put, None deletes the key, DeleteUntil deletes a range, RecordRun puts many. Plain
+# tuples: one is
 # made for most records of every message, and a class here costs more than the RocksDB call it stands for.
-Op = tuple[Table, bytes, "bytes | Until | Run | None"]
+Op = tuple[Table, bytes, "bytes | DeleteUntil | RecordRun | None"]
 
 
 # Records in a row that are rather deleted by a range than one by one. In RocksDB a range costs as much as 5 deletions,
@@ -60,7 +61,7 @@ def deletions(table: Table, prefix: bytes, numbers: list[int]) -> list[Op]:
     while start < len(numbers):
         end = run_end(numbers, start)
         if end - start >= RANGE_MIN:
-            ops.append((table, prefix + pack(numbers[start]), Until(prefix + pack(numbers[end - 1] + 1))))
+            ops.append((table, prefix + pack(numbers[start]), DeleteUntil(prefix + pack(numbers[end - 1] + 1))))
         else:
             ops += [(table, prefix + pack(number), None) for number in numbers[start:end]]
         start = end
@@ -75,13 +76,13 @@ def puts(
     start = 0
     while start < len(numbers):
         end = run_end(numbers, start)
-        run = Run.of(values[start:end], tails and tails[start:end])
+        run = RecordRun.of(values[start:end], tails and tails[start:end])
         ops += put_run(table, prefix + _U64.pack(numbers[start]), run)
         start = end
     return ops
 
 
-def put_run(table: Table, key: bytes, run: Run) -> list[Op]:
+def put_run(table: Table, key: bytes, run: RecordRun) -> list[Op]:
     """Put new records under consecutive keys; a few by themselves."""
     if len(run) >= RUN_MIN:
         return [(table, key, run)]
@@ -108,14 +109,15 @@ class Read(NamedTuple):
     limit: int = 1
 
 
-class Doomed(NamedTuple):
-    """A delivery that must go to the dead queue, or be dropped if there is none. The broker answers with `Buried`."""
+class DeadLetterCandidate(NamedTuple):
+    """A delivery that must go to the dead queue, or be dropped if there is none. The broker answers with
+    `DeadLettered`."""
 
     group: str
     delivery: Delivery
     message: Message
     reason: str
-    state: State | None = None
+    state: WorkflowState | None = None
 
 
 class Missing(Exception):
@@ -129,7 +131,7 @@ class Missing(Exception):
 class Effects:
     """What one step wants done, in order."""
 
-    __slots__ = ("doomed", "entries", "ops", "reads", "reply", "rows")
+    __slots__ = ("dead_letter_candidates", "entries", "ops", "reads", "reply", "rows")
 
     def __init__(self) -> None:
         self.ops: list[Op] = []
@@ -137,4 +139,4 @@ class Effects:
         self.rows = 0  # journal rows in `entries`: one entry may stand for many
         self.reply: object = None
         self.reads: list[Read] = []
-        self.doomed: list[Doomed] = []
+        self.dead_letter_candidates: list[DeadLetterCandidate] = []

@@ -7,12 +7,11 @@ from itertools import chain
 
 from msgspec.structs import replace
 
-from holdfast.core.commands import Bulk, Draft, Enqueue, Enqueued
+from holdfast.core.commands import Draft, Enqueue, Enqueued, HomogeneousDrafts
 from holdfast.core.effects import RUN_MIN, Effects, Op, Read, put_run, puts
 from holdfast.core.groups import LeaseGroup
 from holdfast.core.ids import UNKEYED, key_hash
-from holdfast.core.journal import Entry
-from holdfast.core.lanes import WINDOW, WINDOW_MAX
+from holdfast.core.journal import EntryKind
 from holdfast.core.queue import PRIORITY_DEFAULT, PRIORITY_MAX, JournalMode
 from holdfast.core.records import (
     FLAG_CHOSEN,
@@ -31,13 +30,13 @@ from holdfast.core.records import (
     due_key,
     due_value,
     expiry_key,
+    homogeneous_messages,
+    homogeneous_ready_values,
     keyed_key,
     keyed_value,
     message_key,
-    message_series,
     read_dedup,
     ready_key,
-    ready_series,
     ready_value,
     scheduled_key,
     scheduled_value,
@@ -47,12 +46,13 @@ from holdfast.core.records import (
     write_message,
 )
 from holdfast.core.records import Delivery as DeliveryRecord
-from holdfast.core.runs import Column, Run
+from holdfast.core.runs import BytesColumn, RecordRun
 from holdfast.core.shard import Shard, handles
-from holdfast.core.states import Event, Journalled, Reason, journal_names
+from holdfast.core.states import Event, JournalEvent, Reason, journal_names
+from holdfast.core.windows import WINDOW, WINDOW_MAX
 from holdfast.errors import HoldfastError, InvalidArgument, MessageTooLarge, QueueFull
 
-FAR = 253_402_300_800_000_000  # the year 9999, in epoch microseconds
+FAR_FUTURE = 253_402_300_800_000_000  # the year 9999, in epoch microseconds
 KEY_BYTES_MAX = 1_024
 MESSAGE_ID_BYTES_MAX = 1_024  # it is part of a key in the store
 PROPERTIES_MAX = 256
@@ -64,18 +64,18 @@ DUPLICATE = "duplicate"
 
 @handles(Enqueue)
 def enqueue(shard: Shard, command: Enqueue, now: int, effects: Effects) -> None:
-    if _enqueue_plainly(shard, command, now, effects):
+    if _enqueue_fast_path(shard, command, now, effects):
         return
     drafts = command.drafts
-    if isinstance(drafts, Bulk):
+    if isinstance(drafts, HomogeneousDrafts):
         drafts = list(drafts)
         command = replace(command, drafts=drafts)
     ids_given = [draft for draft in drafts if draft.extra is not NO_EXTRA]
     if ids_given:
-        _want_known(shard, ids_given)
+        _require_known(shard, ids_given)
     reply = Enqueued([], {}, {}, shard.head.next_seq)
-    accepted = _accept(shard, command, now, reply) if ids_given else _accept_plain(shard, command, reply)
-    if command.trial:
+    accepted = _accept(shard, command, now, reply) if ids_given else _accept_without_ids(shard, command, reply)
+    if command.dry_run:
         reply.ids = [0] * len(drafts)
         effects.reply = reply
         return
@@ -103,7 +103,7 @@ def enqueue(shard: Shard, command: Enqueue, now: int, effects: Effects) -> None:
     effects.reply = reply
 
 
-def _enqueue_plainly(shard: Shard, command: Enqueue, now: int, effects: Effects) -> bool:
+def _enqueue_fast_path(shard: Shard, command: Enqueue, now: int, effects: Effects) -> bool:
     """`enqueue` for the common case: messages of one priority that bring nothing but a payload, or one and the same
     extra which only travels with them (a content type), and room for all. They are not looked at one by one. A few are:
     that is sooner done than to find out what they have in common.
@@ -112,12 +112,14 @@ def _enqueue_plainly(shard: Shard, command: Enqueue, now: int, effects: Effects)
     """
     drafts, head, config, number = command.drafts, shard.head, shard.config, shard.number
     count = len(drafts)
-    if count < RUN_MIN or command.trial or command.group or command.ids or 0 <= command.room < count:
+    if count < RUN_MIN or command.dry_run or command.group or command.ids or 0 <= command.room < count:
         return False
     priority, extra = drafts[0].priority, drafts[0].extra
-    if extra is not NO_EXTRA and (not extra.light or oversized(extra)):
+    if extra is not NO_EXTRA and (not extra.metadata_only or oversized(extra)):
         return False
-    payloads = drafts.payloads if isinstance(drafts, Bulk) else _alike(drafts, priority, extra)
+    payloads = (
+        drafts.payloads if isinstance(drafts, HomogeneousDrafts) else _homogeneous_payloads(drafts, priority, extra)
+    )
     if payloads is None or not _fit(payloads, config.max_message_size):
         return False
     if not 0 <= priority <= PRIORITY_MAX or (config.strict and priority != PRIORITY_DEFAULT):
@@ -129,13 +131,15 @@ def _enqueue_plainly(shard: Shard, command: Enqueue, now: int, effects: Effects)
         head.expiry_high = expires_at
         head.next_expiry = head.next_expiry or expires_at
     first, ops, ids = head.next_seq, effects.ops, shard.ids.ranges(now, count)
-    sizes, wanted = payloads.packed_sizes(), awaited(shard, priority)
+    sizes, wanted = payloads.packed_sizes(), window_room(shard, priority)
     start, places = 0, []
     for row in ids:
         end, seq = start + len(row), first + start
-        messages = message_series(row[0], now, expires_at, priority, extra, payloads.part(start, end))
+        messages = homogeneous_messages(row[0], now, expires_at, priority, extra, payloads.part(start, end))
         ops += put_run(Table.MESSAGES, message_key(number, seq), messages)
-        ops += put_run(Table.READY, ready_key(number, priority, row[0]), ready_series(seq, sizes[4 * start : 4 * end]))
+        ops += put_run(
+            Table.READY, ready_key(number, priority, row[0]), homogeneous_ready_values(seq, sizes[4 * start : 4 * end])
+        )
         if start <= wanted:
             few = messages.column.part(0, min(wanted + 1 - start, len(row))).sizes()
             places += [
@@ -151,26 +155,26 @@ def _enqueue_plainly(shard: Shard, command: Enqueue, now: int, effects: Effects)
     return True
 
 
-def _alike(drafts: Sequence[Draft], priority: int, extra: Extra) -> Column | None:
+def _homogeneous_payloads(drafts: Sequence[Draft], priority: int, extra: Extra) -> BytesColumn | None:
     """The payloads of drafts that differ in nothing else and ask for nothing special; None: some do."""
     for draft in drafts:
         if draft.extra is not extra or draft.deliver_at or draft.ttl != -1 or draft.priority != priority:
             return None
-    return Column.of([draft.payload for draft in drafts])
+    return BytesColumn.of([draft.payload for draft in drafts])
 
 
-def _fit(payloads: Column, limit: int) -> bool:
+def _fit(payloads: BytesColumn, limit: int) -> bool:
     """Whether none is larger than this."""
     return payloads.size_bytes <= limit or max(payloads.sizes()) <= limit
 
 
-def awaited(shard: Shard, priority: int) -> int:
+def window_room(shard: Shard, priority: int) -> int:
     """How many of the messages that arrive now some group takes into memory. One more tells it that there are more."""
     empty = priority not in shard.head.priorities
-    return max([group.lane(priority, empty).room for group in shard.groups.values()], default=0)
+    return max([group.window(priority, empty).room for group in shard.groups.values()], default=0)
 
 
-def keep_hot(shard: Shard, first_seq: int, records: Run) -> None:
+def keep_hot(shard: Shard, first_seq: int, records: RecordRun) -> None:
     """Keep records of messages in memory until they are leased, if there is room for all of them."""
     hot, size_bytes = shard.hot, records.size_bytes
     if hot.used_bytes + size_bytes <= hot.limit_bytes:
@@ -182,7 +186,7 @@ def _journal_enqueued(shard: Shard, command: Enqueue, count: int, size_bytes: in
     """The last `count` messages of the shard were enqueued just now."""
     if shard.config.journal is not JournalMode.OFF:
         first = shard.head.next_seq - count
-        effects.entries.append((Entry.ENQUEUED, shard.number, first, count, command.protocol, size_bytes))
+        effects.entries.append((EntryKind.ENQUEUED, shard.number, first, count, command.protocol, size_bytes))
         effects.rows += count
 
 
@@ -207,7 +211,7 @@ def _journal_unneeded(shard: Shard, only: LeaseGroup, ids: list[int], effects: E
     if shard.config.journal is not JournalMode.OFF:
         for group in shard.groups.values():
             if group is not only:
-                entry = (Entry.MANY, shard.number, group.name, Journalled.PURGED, Reason.OTHER_GROUP, ids)
+                entry = (EntryKind.MANY, shard.number, group.name, JournalEvent.PURGED, Reason.OTHER_GROUP, ids)
                 effects.entries.append(entry)
                 effects.rows += len(ids)
 
@@ -221,12 +225,12 @@ def _journal_duplicates(shard: Shard, command: Enqueue, reply: Enqueued, effects
         extra = command.drafts[index].extra
         details = {"client_message_id": extra.message_id}
         effects.entries.append(
-            (Entry.ONE, shard.number, "", DUPLICATE, original, 0, "", "", "", command.protocol, details)
+            (EntryKind.ONE, shard.number, "", DUPLICATE, original, 0, "", "", "", command.protocol, details)
         )
         effects.rows += 1
 
 
-def _want_known(shard: Shard, drafts: list[Draft]) -> None:
+def _require_known(shard: Shard, drafts: list[Draft]) -> None:
     """Ask who has been here before: producers' ids and the sources of dead letters."""
     reads: list[Read] = []
     for draft in drafts:
@@ -237,16 +241,16 @@ def _want_known(shard: Shard, drafts: list[Draft]) -> None:
             origin = extra.origin
             reads.append(Read(Table.SOURCES, source_key(shard.number, origin.source_id, origin.source_group)))
     if reads:
-        shard.want(reads)
+        shard.require(reads)
 
 
-def _accept_plain(shard: Shard, command: Enqueue, reply: Enqueued) -> list[int]:
+def _accept_without_ids(shard: Shard, command: Enqueue, reply: Enqueued) -> list[int]:
     """The common case: no message brings an id of its own."""
-    limit = FAR if command.promised else shard.config.max_message_size
+    limit = FAR_FUTURE if command.validated else shard.config.max_message_size
     room = command.room if command.room >= 0 else len(command.drafts)
     accepted: list[int] = []
     for index, draft in enumerate(command.drafts):
-        if len(draft.payload) > limit or odd(draft) or len(accepted) >= room:
+        if len(draft.payload) > limit or out_of_range(draft) or len(accepted) >= room:
             reply.errors[index] = refusal(shard, draft)
         else:
             accepted.append(index)
@@ -255,12 +259,12 @@ def _accept_plain(shard: Shard, command: Enqueue, reply: Enqueued) -> list[int]:
 
 def _accept(shard: Shard, command: Enqueue, now: int, reply: Enqueued) -> list[int]:
     """Indexes of the drafts to store; the others are in `reply` as duplicates or errors."""
-    limit = FAR if command.promised else shard.config.max_message_size
+    limit = FAR_FUTURE if command.validated else shard.config.max_message_size
     room = command.room if command.room >= 0 else len(command.drafts)
     accepted: list[int] = []
     seen: dict[bytes, int] = {}
     for index, draft in enumerate(command.drafts):
-        if len(draft.payload) > limit or odd(draft) or oversized(draft.extra):
+        if len(draft.payload) > limit or out_of_range(draft) or oversized(draft.extra):
             reply.errors[index] = refusal(shard, draft)
             continue
         known = _known(shard, draft, now, seen, index)
@@ -276,9 +280,11 @@ def _accept(shard: Shard, command: Enqueue, now: int, reply: Enqueued) -> list[i
     return accepted
 
 
-def odd(draft: Draft) -> bool:
+def out_of_range(draft: Draft) -> bool:
     """Whether a number of a draft is out of its range."""
-    return not (0 <= draft.priority <= PRIORITY_MAX and 0 <= draft.deliver_at < FAR and -1 <= draft.ttl < FAR)
+    return not (
+        0 <= draft.priority <= PRIORITY_MAX and 0 <= draft.deliver_at < FAR_FUTURE and -1 <= draft.ttl < FAR_FUTURE
+    )
 
 
 def oversized(extra: Extra) -> str:
@@ -303,9 +309,9 @@ def oversized(extra: Extra) -> str:
     return ""
 
 
-def flaw(shard: Shard, draft: Draft) -> HoldfastError | None:
+def draft_error(shard: Shard, draft: Draft) -> HoldfastError | None:
     """Why a draft could not be stored here, whatever room there is; None if it could."""
-    if len(draft.payload) > shard.config.max_message_size or odd(draft) or oversized(draft.extra):
+    if len(draft.payload) > shard.config.max_message_size or out_of_range(draft) or oversized(draft.extra):
         return refusal(shard, draft)
     return None
 
@@ -317,7 +323,7 @@ def refusal(shard: Shard, draft: Draft) -> HoldfastError:
         )
     if not 0 <= draft.priority <= PRIORITY_MAX:
         return InvalidArgument(field="priority", problem=f"is 0 to {PRIORITY_MAX}, not {draft.priority}")
-    if odd(draft):
+    if out_of_range(draft):
         return InvalidArgument(
             field="deliver_at and ttl", problem="are microseconds of an instant before the year 9999"
         )
@@ -471,13 +477,13 @@ def arrive(shard: Shard, arrivals: Arrivals, only: LeaseGroup | None = None) -> 
         group.head.fresh += count
         group.dirty = True
         for priority, (_, places) in arrivals.items():
-            group.lane(priority, empty=priority not in priorities).arrive(places)
+            group.window(priority, empty=priority not in priorities).arrive(places)
     for priority, (arrived, _) in arrivals.items():
         priorities[priority] = priorities.get(priority, 0) + arrived
     head.ready += count
 
 
-def appear(shard: Shard, message_id: int, place: Place, now: int, effects: Effects) -> None:
+def make_ready(shard: Shard, message_id: int, place: Place, now: int, effects: Effects) -> None:
     """A message takes its place among the ready ones later than it was enqueued: it fell due, or was edited.
 
     Where a group has come further than that place already (only an edit can do that), the message is made a delivery
@@ -508,10 +514,10 @@ def appear(shard: Shard, message_id: int, place: Place, now: int, effects: Effec
         if place.seq < group.head.start:
             continue
         group.dirty = True
-        lane = group.lane(place.priority, empty=empty)
-        if place.stamp > lane.frontier:
+        window = group.window(place.priority, empty=empty)
+        if place.stamp > window.frontier:
             group.head.fresh += 1
-            lane.insert(place)
+            window.insert(place)
         else:
             promote(shard, group, shard.message(place.seq), place, now, effects)
 
@@ -532,7 +538,7 @@ def promote(shard: Shard, group: LeaseGroup, message: Message, place: Place, now
         size_bytes=place.size_bytes,
     )
     group.deliveries[message.id] = delivery
-    group.put_back(delivery, now)
+    group.requeue(delivery, now)
     effects.ops.append(
         (Table.DELIVERIES, delivery_key(shard.number, group.number, message.id), write_delivery(delivery))
     )

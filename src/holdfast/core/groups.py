@@ -1,6 +1,6 @@
 """A leasing group in one shard: which message goes out next, and what keeps it from going.
 
-Two sources feed a group, both in the order (priority, stamp): messages it has not touched (`lanes`), and deliveries
+Two sources feed a group, both in the order (priority, stamp): messages it has not touched (`windows`), and deliveries
 that are ready again after a failure, a release or a wait behind their key (`ready`). Deliveries it has touched and not
 settled are all in memory (`deliveries`), bounded by MAX_LEASED and MAX_RETRYING.
 
@@ -21,8 +21,8 @@ from operator import attrgetter, is_
 from holdfast.core.commands import Verb
 from holdfast.core.deadlines import Deadlines
 from holdfast.core.deliveries import Deliveries
-from holdfast.core.lanes import WINDOW, WINDOW_MAX, Lane
-from holdfast.core.records import Batch, Delivery, GroupHead, Place, read_ready, ready_key_hash
+from holdfast.core.records import Delivery, GroupHead, LeaseBatch, Place, read_ready, ready_key_hash
+from holdfast.core.windows import WINDOW, WINDOW_MAX, PriorityWindow
 
 # Leased deliveries of a group in one shard: each is ~0.5 KiB in memory and a record to read on opening.
 MAX_LEASED = 20_000
@@ -34,7 +34,7 @@ MAX_REMEMBERED = 4_096
 HISTOGRAM_BUCKETS = 32
 
 NEVER = (1 << 63) - 1
-NOWHERE = (256, 0)  # a place after all others
+PLACE_MAX = (256, 0)  # a place after all others
 
 
 class KeyState:
@@ -46,10 +46,10 @@ class KeyState:
         self.held: list[int] = []  # ids of deliveries that are leased or backing off
         self.waiting: list[int] = []  # ids of deliveries that are ready again
         self.deferred = False  # messages behind the frontier may be waiting for this key
-        self.first = NOWHERE  # no place before this is of one: where to look, so as not to wade through what is gone
+        self.first = PLACE_MAX  # no place before this is of one: where to look, so as not to wade through what is gone
 
 
-def tally(histogram: list[int], now: int, times: list[int]) -> None:
+def observe_ages(histogram: list[int], now: int, times: list[int]) -> None:
     """Count how long ago `times` are, in powers of two of a millisecond."""
     first = times[0]
     same = times.count(first)  # mostly all: what came together goes together
@@ -64,25 +64,25 @@ class LeaseGroup:
 
     __slots__ = (
         "acked",
+        "backoff_ended",
         "backoffs",
         "bit",
         "changed",
         "deadlines",
         "deliveries",
         "dirty",
-        "dying",
         "ended",
         "expiring",
-        "fallen",
         "head",
         "keys",
-        "lanes",
         "leased",
         "name",
         "number",
+        "pending_dead_letters",
         "ready",
         "skips",
         "strict",
+        "windows",
     )
 
     def __init__(self, number: int, name: str, head: GroupHead, strict: bool) -> None:
@@ -91,10 +91,12 @@ class LeaseGroup:
         self.name = name
         self.head = head
         self.strict = strict
-        self.lanes: dict[int, Lane] = {}
+        self.windows: dict[int, PriorityWindow] = {}
         self.deliveries = Deliveries()
         self.leased = 0
-        self.changed: dict[int, Batch] = {}  # batches of leases, by token, of which some were over since the last flush
+        self.changed: dict[
+            int, LeaseBatch
+        ] = {}  # batches of leases, by token, of which some were over since the last flush
         self.ready: list[tuple[int, int, int]] = []  # (priority, stamp, id), sorted
         self.backoffs: list[tuple[int, int]] = []  # heap of (ready_at, id)
         self.deadlines = Deadlines(self.deliveries)
@@ -103,8 +105,8 @@ class LeaseGroup:
         self.ended: dict[int, tuple[str, int]] = {}  # others the verb too
         self.skips: set[int] = set(head.skips)  # sequences beyond the lanes that it has settled without a lease
         self.expiring: list[Delivery] = []
-        self.fallen: list[Delivery] = []
-        self.dying: dict[int, tuple[Delivery, str]] = {}  # doomed, waiting to hear of the dead queue
+        self.backoff_ended: list[Delivery] = []
+        self.pending_dead_letters: dict[int, tuple[Delivery, str]] = {}  # doomed, waiting to hear of the dead queue
         self.dirty = False
         head.delivery_ms = head.delivery_ms or [0] * HISTOGRAM_BUCKETS
         head.processing_ms = head.processing_ms or [0] * HISTOGRAM_BUCKETS
@@ -112,15 +114,15 @@ class LeaseGroup:
     # --- where it stands --------------------------------------------------------------------------------------------
 
     def frontier(self, priority: int) -> int:
-        lane = self.lanes.get(priority)
-        return lane.frontier if lane is not None else self.head.frontiers.get(priority, self.head.base)
+        window = self.windows.get(priority)
+        return window.frontier if window is not None else self.head.frontiers.get(priority, self.head.base)
 
-    def lane(self, priority: int, empty: bool = False) -> Lane:
+    def window(self, priority: int, empty: bool = False) -> PriorityWindow:
         """The lane of a priority, made when first needed. `empty`: the shard holds no message of it."""
-        lane = self.lanes.get(priority)
-        if lane is None:
-            lane = self.lanes[priority] = Lane(self.head.frontiers.get(priority, self.head.base), empty)
-        return lane
+        window = self.windows.get(priority)
+        if window is None:
+            window = self.windows[priority] = PriorityWindow(self.head.frontiers.get(priority, self.head.base), empty)
+        return window
 
     @property
     def retrying(self) -> int:
@@ -133,9 +135,9 @@ class LeaseGroup:
 
     def snapshot(self) -> GroupHead:
         """The head to store, with the frontiers as they are now."""
-        for priority, lane in self.lanes.items():
-            if lane.frontier != self.head.base:
-                self.head.frontiers[priority] = lane.frontier
+        for priority, window in self.windows.items():
+            if window.frontier != self.head.base:
+                self.head.frontiers[priority] = window.frontier
         self.head.skips = sorted(self.skips)
         return self.head
 
@@ -155,16 +157,16 @@ class LeaseGroup:
             heappush(self.backoffs, (delivery.ready_at, delivery.id))
             self.hold(delivery)
         else:
-            self.put_back(delivery, now)
+            self.requeue(delivery, now)
         if delivery.key:
             state = self.keys[delivery.key]
             state.deferred = True
             state.first = (0, 0)
 
-    def leave_batches(self, deliveries: list[Delivery]) -> list[int]:
+    def detach_from_batches(self, deliveries: list[Delivery]) -> list[int]:
         """These are over or get records of their own. Returns the ids of those that have one already."""
         own: list[int] = []
-        ended: dict[Batch, list[int]] = {}
+        ended: dict[LeaseBatch, list[int]] = {}
         for delivery in deliveries:
             batch = delivery.batch
             if batch is None:
@@ -180,8 +182,8 @@ class LeaseGroup:
             self.dirty = True
         return own
 
-    def leave_batch(self, batch: Batch, first: int, count: int) -> None:
-        """`leave_batches` for some in a row of which no delivery was made."""
+    def detach_from_batch(self, batch: LeaseBatch, first: int, count: int) -> None:
+        """`detach_from_batches` for some in a row of which no delivery was made."""
         batch.left -= count
         batch.gone |= (1 << count) - 1 << first
         self.changed[batch.token] = batch
@@ -196,7 +198,7 @@ class LeaseGroup:
             if delivery.id not in state.held:
                 state.held.append(delivery.id)
 
-    def put_back(self, delivery: Delivery, now: int) -> None:
+    def requeue(self, delivery: Delivery, now: int) -> None:
         """A delivery waits for another attempt: until `ready_at`, or for the next consumer."""
         if delivery.ready_at > now:
             heappush(self.backoffs, (delivery.ready_at, delivery.id))
@@ -212,15 +214,15 @@ class LeaseGroup:
             state.waiting.append(delivery.id)
         insort(self.ready, (delivery.priority, delivery.stamp, delivery.id))
 
-    def take_out(self, delivery: Delivery) -> None:
+    def remove_waiting(self, delivery: Delivery) -> None:
         """Remove a delivery that waits from whatever it waits in."""
         entry = (delivery.priority, delivery.stamp, delivery.id)
         index = bisect_left(self.ready, entry)
         if index < len(self.ready) and self.ready[index] == entry:
             del self.ready[index]
-        self.let_go(delivery)
+        self.release_key(delivery)
 
-    def let_go(self, delivery: Delivery) -> None:
+    def release_key(self, delivery: Delivery) -> None:
         """Its key is no longer kept by it. The key's state stays until `forget_key`."""
         if delivery.key:
             state = self.keys[delivery.key]
@@ -234,18 +236,18 @@ class LeaseGroup:
         if not state.held and not state.waiting and not state.deferred:
             del self.keys[key]
 
-    def fall_due(self, now: int, limit: int) -> list[Delivery]:
-        """Deliveries whose backoff ended, at most `limit`: those to act on, kept in `fallen` until they are."""
+    def collect_due(self, now: int, limit: int) -> list[Delivery]:
+        """Deliveries whose backoff ended, at most `limit`: those to act on, kept in `backoff_ended` until they are."""
         heap = self.backoffs
-        while heap and heap[0][0] <= now and len(self.fallen) < limit:
+        while heap and heap[0][0] <= now and len(self.backoff_ended) < limit:
             ready_at, message_id = heappop(heap)
             delivery = self.deliveries.get(message_id)
             if delivery is None or delivery.token or delivery.ready_at != ready_at:
                 continue
             # With no time it was restored as ready; an edit may have made it anew since, ready and not held.
             if ready_at or message_id in self.keys[delivery.key].held:
-                self.fallen.append(delivery)
-        return self.fallen
+                self.backoff_ended.append(delivery)
+        return self.backoff_ended
 
     def overdue(self, now: int, limit: int) -> list[Delivery]:
         """Leases past their deadline, at most `limit`: those to act on, kept in `expiring` until they are."""
@@ -289,7 +291,7 @@ class LeaseGroup:
 
     # --- who is next ------------------------------------------------------------------------------------------------
 
-    def may_go(self, place: Place) -> bool:
+    def is_deliverable(self, place: Place) -> bool:
         """Whether a message may go out, as far as its key is concerned: nothing is out, nothing before it waits."""
         state = self.keys.get(place.key)
         if state is None:
@@ -302,81 +304,81 @@ class LeaseGroup:
                 return False
         return True
 
-    def pass_by(self, place: Place) -> None:
+    def skip_blocked(self, place: Place) -> None:
         """The group goes on beyond a message that must wait for its key."""
         state = self.keys[place.key]
         state.deferred = True
         state.first = min(state.first, (place.priority, place.stamp))
 
-    def prune(self, lane: Lane) -> None:
+    def prune(self, window: PriorityWindow) -> None:
         """Pass by what stands at the front of a lane and may not go."""
-        loaded = lane.loaded
+        loaded = window.loaded
         start = self.head.start
         while loaded:
             place = loaded[0]
             if place.seq >= start:
-                if not place.key or self.may_go(place):
+                if not place.key or self.is_deliverable(place):
                     return
-                self.pass_by(place)
-            lane.frontier = place.stamp
+                self.skip_blocked(place)
+            window.frontier = place.stamp
             loaded.popleft()
 
-    def pass_by_rows(self, lane: Lane, priority: int, rows: list[tuple[bytes, bytes]]) -> int:
+    def skip_blocked_rows(self, window: PriorityWindow, priority: int, rows: list[tuple[bytes, bytes]]) -> int:
         """Pass by the READY rows at the front of a lane whose keys have something out. Returns how many.
 
         `prune` on places does the same in three times the time; with a hot key these may be a million.
         """
-        passed = 0
+        skipped = 0
         for _, value in rows:
             state = self.keys.get(ready_key_hash(value))
             if state is None or not state.held:
                 break
             if not state.deferred or state.first[0] > priority:  # else it is known of one before these
                 state.deferred = True
-                state.first = min(state.first, (priority, read_ready(*rows[passed]).stamp))
-            passed += 1
-        if passed:
-            lane.frontier = read_ready(*rows[passed - 1]).stamp
-        return passed
+                state.first = min(state.first, (priority, read_ready(*rows[skipped]).stamp))
+            skipped += 1
+        if skipped:
+            window.frontier = read_ready(*rows[skipped - 1]).stamp
+        return skipped
 
-    def unfilled(self, priorities: dict[int, int], limit: int) -> tuple[int, Lane] | None:
+    def unfilled(self, priorities: dict[int, int], limit: int) -> tuple[int, PriorityWindow] | None:
         """The first lane that must be read before the next `limit` messages are known, if any."""
         if self.strict and (self.deliveries or self.leased):
             return None
         known = 0
         for priority in sorted(priorities):
-            lane = self.lane(priority)
-            self.prune(lane)
-            if not lane.loaded and not lane.complete:
-                return priority, lane
-            known += len(lane.loaded)
+            window = self.window(priority)
+            self.prune(window)
+            if not window.loaded and not window.complete:
+                return priority, window
+            known += len(window.loaded)
             if known >= limit:
                 return None
-            if not lane.complete:
-                return (priority, lane) if len(lane.loaded) <= WINDOW_MAX - WINDOW else None
+            if not window.complete:
+                return (priority, window) if len(window.loaded) <= WINDOW_MAX - WINDOW else None
         return None
 
     def fresh(self, priorities: dict[int, int]) -> Iterator[Place]:
         """Untouched messages in the order they go out, as far as they are loaded, keys not considered."""
-        lanes: list[deque[Place]] = []
+        windows: list[deque[Place]] = []
         for priority in sorted(priorities) if self.retrying < MAX_RETRYING else ():
-            lane = self.lane(priority)
-            lanes.append(lane.loaded)
-            if not lane.complete:
+            window = self.window(priority)
+            windows.append(window.loaded)
+            if not window.complete:
                 break
         start = self.head.start
         if start == 1:
-            return chain.from_iterable(lanes)
-        return (place for loaded in lanes for place in loaded if place.seq >= start)
+            return chain.from_iterable(windows)
+        return (place for loaded in windows for place in loaded if place.seq >= start)
 
     def horizon(self, priorities: dict[int, int]) -> tuple[int, int] | None:
         """The place beyond which it is not known what stands next, None if everything is known."""
         if self.strict or self.retrying >= MAX_RETRYING:
             return None
         for priority in sorted(priorities):
-            lane = self.lane(priority)
-            if not lane.complete:
-                return priority, lane.reached
+            window = self.window(priority)
+            if not window.complete:
+                return priority, window.reached
         return None
 
     def backoffs_held(self) -> bool:
@@ -387,10 +389,10 @@ class LeaseGroup:
         """The message that goes out next, where that takes no more than a look; None: it does, or there is none."""
         if self.ready or self.keys or self.strict or len(priorities) != 1:
             return None
-        lane = self.lanes.get(next(iter(priorities)))
-        if lane is None or not lane.loaded or lane.loaded[0].seq < self.head.start:
+        window = self.windows.get(next(iter(priorities)))
+        if window is None or not window.loaded or window.loaded[0].seq < self.head.start:
             return None
-        return lane.loaded[0] if self.leased < MAX_LEASED and self.retrying < MAX_RETRYING else None
+        return window.loaded[0] if self.leased < MAX_LEASED and self.retrying < MAX_RETRYING else None
 
     def choose(self, priorities: dict[int, int], limit: int) -> list[Place | Delivery]:
         """The next deliveries to go out, in order, without taking them."""
@@ -442,14 +444,14 @@ class LeaseGroup:
                 delivery = self.deliveries[self.ready[index][2]]
                 index += 1
                 if delivery.key:
-                    if delivery.key in keys or not self.may_go(delivery.place):
+                    if delivery.key in keys or not self.is_deliverable(delivery.place):
                         continue
                     keys.add(delivery.key)
                 chosen.append(delivery)
                 continue
             assert place is not None
             if place.key:
-                if place.key not in keys and self.may_go(place):
+                if place.key not in keys and self.is_deliverable(place):
                     keys.add(place.key)
                     chosen.append(place)
             else:
@@ -459,12 +461,12 @@ class LeaseGroup:
 
     def advance(self, chosen: list[Place | Delivery]) -> None:
         """Take what was chosen out of the lanes, passing by what stood before it and must wait."""
-        lane = self.lanes.get(chosen[0].priority)
-        if lane is not None and len(lane.loaded) >= len(chosen) and all(map(is_, lane.loaded, chosen)):
+        window = self.windows.get(chosen[0].priority)
+        if window is not None and len(window.loaded) >= len(chosen) and all(map(is_, window.loaded, chosen)):
             # The front of one lane, as it stood: 0.1 instead of 0.9 us each.
             for _ in chosen:
-                lane.loaded.popleft()
-            lane.frontier = chosen[-1].stamp
+                window.loaded.popleft()
+            window.frontier = chosen[-1].stamp
             return
         last: dict[int, int] = {}
         taken: set[int] = set()
@@ -473,10 +475,10 @@ class LeaseGroup:
                 last[item.priority] = item.stamp
                 taken.add(item.seq)
         for priority, stamp in last.items():
-            lane = self.lanes[priority]
-            loaded = lane.loaded
+            window = self.windows[priority]
+            loaded = window.loaded
             while loaded and loaded[0].stamp <= stamp:
                 place = loaded.popleft()
                 if place.seq not in taken and place.seq >= self.head.start:
-                    self.pass_by(place)
-            lane.frontier = stamp
+                    self.skip_blocked(place)
+            window.frontier = stamp

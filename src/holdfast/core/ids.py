@@ -24,7 +24,7 @@ IDS_A_MS = 1 << SEQUENCE_BITS
 UNKEYED = b""
 
 
-class Snowflakes:
+class IdGenerator:
     """Ids of one node, each larger than the one before."""
 
     __slots__ = ("_ms", "_node", "_sequence")
@@ -68,7 +68,7 @@ class Snowflakes:
         return (self._ms << TIME_SHIFT) | self._node | self._sequence
 
 
-def born_at(message_id: int) -> int:
+def time_of_id(message_id: int) -> int:
     """When an id was made, epoch microseconds, to the millisecond."""
     return ((message_id >> TIME_SHIFT) + EPOCH_MS) * 1000
 

@@ -20,13 +20,13 @@ import msgspec
 
 from holdfast.core.queue import JournalMode
 from holdfast.core.records import Message
-from holdfast.core.states import Journalled
+from holdfast.core.states import JournalEvent
 from holdfast.errors import FormatUnknown
 
 BLOCK_VERSION = 1
 
 
-class Entry(IntEnum):
+class EntryKind(IntEnum):
     ENQUEUED = 1  # shard, first seq, count, protocol, bytes of payload
     LEASED = 2  # shard, group, consumer, protocol, ids, attempts
     ACKED = 3  # shard, group, consumer, protocol, ids, attempts
@@ -66,7 +66,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     group: str | None = None
     message_id: int
     client_message_id: str | None = None
-    event: Journalled
+    event: JournalEvent
     attempt: int | None = None
     reason: str | None = None
     error: str | None = None
@@ -91,7 +91,7 @@ Fetch = Callable[[int, int, int], list[Message]]
 """(shard, first seq, count) -> the messages, in order. They are there: their deletion waits for this very export."""
 
 Decoded = list[Any]
-"""An entry as it was read; what stands at which place is said at `Entry`."""
+"""An entry as it was read; what stands at which place is said at `EntryKind`."""
 
 
 def write_block(
@@ -99,7 +99,7 @@ def write_block(
 ) -> bytes:
     size_bytes = 0
     for entry in entries:
-        if entry[0] == Entry.ENQUEUED:
+        if entry[0] == EntryKind.ENQUEUED:
             size_bytes += entry[5]  # type: ignore[operator]
     return _encode((BLOCK_VERSION, first_lsn, rows, at, names, entries, size_bytes))
 
@@ -114,7 +114,7 @@ def read_block(value: bytes) -> Block:
 def gone(block: Block) -> Iterator[tuple[int, list[int]]]:
     """The message records that may be removed once the block is exported: shard, sequences."""
     for entry in decoded(block):
-        if entry[0] == Entry.GONE:
+        if entry[0] == EntryKind.GONE:
             yield entry[1], entry[2]
 
 
@@ -128,7 +128,7 @@ def rows(block: Block, node: int, fetch: Fetch) -> Iterator[Row]:
     lsn = block.first_lsn
     for entry in decoded(block):
         kind = entry[0]
-        if kind == Entry.GONE:
+        if kind == EntryKind.GONE:
             continue
         name = block.names[entry[1]]
         for fields in _EXPAND[kind](entry, name, fetch):
@@ -147,7 +147,7 @@ def rows(block: Block, node: int, fetch: Fetch) -> Iterator[Row]:
 def _enqueued(entry: Decoded, name: ShardName, fetch: Fetch) -> Iterator[dict[str, Any]]:
     _, shard, first, count, protocol, _ = entry
     for message in fetch(shard, first, count):
-        yield {"event": Journalled.ENQUEUED, "protocol": protocol or None, **describe(message, name.mode)}
+        yield {"event": JournalEvent.ENQUEUED, "protocol": protocol or None, **describe(message, name.mode)}
 
 
 def describe(message: Message, mode: JournalMode) -> dict[str, Any]:
@@ -169,7 +169,7 @@ def describe(message: Message, mode: JournalMode) -> dict[str, Any]:
     }
 
 
-def _batch(event: Journalled) -> Callable[[Decoded, ShardName, Fetch], Iterator[dict[str, Any]]]:
+def _batch(event: JournalEvent) -> Callable[[Decoded, ShardName, Fetch], Iterator[dict[str, Any]]]:
     def expand(entry: Decoded, _name: ShardName, _fetch: Fetch) -> Iterator[dict[str, Any]]:
         _, _, group, consumer, protocol, ids, attempts = entry
         for message_id, attempt in zip(ids, attempts, strict=True):
@@ -188,7 +188,7 @@ def _batch(event: Journalled) -> Callable[[Decoded, ShardName, Fetch], Iterator[
 def _one(entry: Decoded, _name: ShardName, _fetch: Fetch) -> Iterator[dict[str, Any]]:
     _, _, group, event, message_id, attempt, reason, error, consumer, protocol, details = entry
     yield {
-        "event": Journalled(event),
+        "event": JournalEvent(event),
         "group": group or None,
         "message_id": message_id,
         "attempt": attempt or None,
@@ -204,7 +204,7 @@ def _many(entry: Decoded, _name: ShardName, _fetch: Fetch) -> Iterator[dict[str,
     _, _, group, event, reason, ids = entry
     for message_id in ids:
         yield {
-            "event": Journalled(event),
+            "event": JournalEvent(event),
             "group": group or None,
             "message_id": message_id,
             "reason": reason or None,
@@ -212,9 +212,9 @@ def _many(entry: Decoded, _name: ShardName, _fetch: Fetch) -> Iterator[dict[str,
 
 
 _EXPAND: dict[int, Callable[[Decoded, ShardName, Fetch], Iterator[dict[str, Any]]]] = {
-    Entry.ENQUEUED: _enqueued,
-    Entry.LEASED: _batch(Journalled.LEASED),
-    Entry.ACKED: _batch(Journalled.ACKED),
-    Entry.ONE: _one,
-    Entry.MANY: _many,
+    EntryKind.ENQUEUED: _enqueued,
+    EntryKind.LEASED: _batch(JournalEvent.LEASED),
+    EntryKind.ACKED: _batch(JournalEvent.ACKED),
+    EntryKind.ONE: _one,
+    EntryKind.MANY: _many,
 }

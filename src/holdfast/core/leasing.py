@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from holdfast.core.commands import Ack, Buried, Lease, Leased, Settle, Settled, Settlement, Verb
-from holdfast.core.effects import Doomed, Effects, Read, deletions
+from holdfast.core.commands import Ack, DeadLettered, Lease, Leased, Settle, Settled, Settlement, Verb
+from holdfast.core.effects import DeadLetterCandidate, Effects, Read, deletions
 from holdfast.core.enqueue import place_of, promote
-from holdfast.core.groups import NOWHERE, LeaseGroup, tally
+from holdfast.core.groups import PLACE_MAX, LeaseGroup, observe_ages
 from holdfast.core.ids import due_stamp
-from holdfast.core.journal import Entry
+from holdfast.core.journal import EntryKind
 from holdfast.core.queue import JournalMode
 from holdfast.core.records import (
     FLAG_EARLY,
     LAST,
     LEASES_PART,
-    Batch,
     Delivery,
+    LeaseBatch,
     Message,
     Place,
     ShardHead,
@@ -34,14 +34,14 @@ from holdfast.core.records import (
 )
 from holdfast.core.retry import backoff
 from holdfast.core.shard import Shard, handles
-from holdfast.core.states import Event, Journalled, Reason, journal_names
+from holdfast.core.states import Event, JournalEvent, Reason, journal_names
 from holdfast.errors import HoldfastError, LeaseLost
 
 Acked = dict[tuple[str, str], tuple[list[int], list[int]]]
 """(consumer, protocol) -> ids and attempts of what was acked"""
 
-KEYED_LOOK = 4  # messages of a key looked at to find the next one
-BURIAL_BACKOFF = 5_000_000  # before a dead queue that could not take a letter is asked again
+KEYED_READ_MAX = 4  # messages of a key looked at to find the next one
+DEAD_LETTER_BACKOFF = 5_000_000  # before a dead queue that could not take a letter is asked again
 
 _EXTENDED = journal_names(Event.EXTEND)
 _FAILED = journal_names(Event.NACK)
@@ -57,31 +57,31 @@ def lease(shard: Shard, command: Lease, now: int, effects: Effects) -> None:
     effects.reply = []
     if shard.config.paused:
         return
-    shard.fill_lanes(group, command.limit)
+    shard.fill_windows(group, command.limit)
     chosen = group.choose(shard.head.priorities, command.limit)
     if not chosen:
         return
     seqs = [item.seq for item in chosen]
-    shard.want_bodies(seqs)
+    shard.require_bodies(seqs)
     chosen = _unexpired(shard, chosen, now)
     if command.max_bytes:
         chosen = _within(chosen, command.max_bytes, command.one_at_least)
     if not chosen:
         return
-    messages = shard.take_bodies(seqs[: len(chosen)])
+    messages = shard.pop_bodies(seqs[: len(chosen)])
     tokens = shard.ids.take(now, len(chosen))
     fresh = [item for item in chosen if isinstance(item, Place)]
     if len(fresh) == len(chosen):
-        _begin(shard, group, command, fresh, messages, tokens, now, effects)
+        _lease_first(shard, group, command, fresh, messages, tokens, now, effects)
         attempts = [1] * len(chosen)
     else:
         attempts = []
         for item, message, token in zip(chosen, messages, tokens, strict=True):
             if isinstance(item, Place):
-                _begin(shard, group, command, [item], [message], [token], now, effects)
+                _lease_first(shard, group, command, [item], [message], [token], now, effects)
                 attempts.append(1)
             else:
-                _begin_again(shard, group, command, item, token, now, effects)
+                _lease_again(shard, group, command, item, token, now, effects)
                 attempts.append(item.failures + 1)
         group.count("redelivered", sum([attempt > 1 for attempt in attempts]))
     ids = [message.id for message in messages]
@@ -92,7 +92,7 @@ def lease(shard: Shard, command: Lease, now: int, effects: Effects) -> None:
     group.head.fresh -= len(fresh)
     group.count("leased", len(chosen))
     if shard.config.journal is not JournalMode.OFF:
-        entry = (Entry.LEASED, shard.number, group.name, command.consumer, command.protocol, ids, attempts)
+        entry = (EntryKind.LEASED, shard.number, group.name, command.consumer, command.protocol, ids, attempts)
         effects.entries.append(entry)
         effects.rows += len(ids)
     partition, name = shard.partition, group.name
@@ -102,7 +102,7 @@ def lease(shard: Shard, command: Lease, now: int, effects: Effects) -> None:
     ]
 
 
-def _begin(
+def _lease_first(
     shard: Shard,
     group: LeaseGroup,
     command: Lease,
@@ -114,24 +114,24 @@ def _begin(
 ) -> None:
     """Lease messages that the group has not touched before."""
     leases = first_leases(places, messages, tokens, now, now + command.timeout, command.consumer, command.protocol)
-    batch = Batch(tokens[0], leases)
+    batch = LeaseBatch(tokens[0], leases)
     group.deliveries.lease(batch)
     key = leases_key(shard.number, group.number, batch.token, LEASES_PART)
     effects.ops.append((Table.LEASES, key, write_leases(leases)))
     if any(leases.keys):
         for message_id in leases.ids:
             group.hold(group.deliveries[message_id])
-    tally(group.head.delivery_ms, now, leases.enqueued_at)
+    observe_ages(group.head.delivery_ms, now, leases.enqueued_at)
 
 
-def _begin_again(
+def _lease_again(
     shard: Shard, group: LeaseGroup, command: Lease, delivery: Delivery, token: int, now: int, effects: Effects
 ) -> None:
     """Lease a delivery that was ready again."""
-    group.take_out(delivery)
+    group.remove_waiting(delivery)
     if not delivery.first_at:  # it was passed by for its key before
         delivery.first_at = now
-        tally(group.head.delivery_ms, now, [delivery.enqueued_at])
+        observe_ages(group.head.delivery_ms, now, [delivery.enqueued_at])
     delivery.leased_at = now
     delivery.deadline = now + command.timeout
     delivery.token = token
@@ -139,7 +139,7 @@ def _begin_again(
     delivery.consumer = command.consumer
     delivery.protocol = command.protocol
     group.hold(delivery)
-    write_own(shard, group, delivery, effects)
+    write_own_record(shard, group, delivery, effects)
 
 
 def _unexpired(shard: Shard, chosen: list[Place | Delivery], now: int) -> list[Place | Delivery]:
@@ -175,7 +175,7 @@ def _within(chosen: list[Place | Delivery], max_bytes: int, one_at_least: bool) 
 @handles(Ack)
 def ack(shard: Shard, command: Ack, now: int, effects: Effects) -> None:
     group = shard.lease_group(command.group, "settle")
-    if shard.shared() or not _ack_plainly(shard, group, command.ids, command.tokens, now, effects):
+    if shard.shared() or not _ack_fast_path(shard, group, command.ids, command.tokens, now, effects):
         pairs = zip(command.ids, command.tokens, strict=True)
         _settle(shard, group, [Settlement(message_id, token) for message_id, token in pairs], now, effects)
 
@@ -187,7 +187,7 @@ def settle(shard: Shard, command: Settle, now: int, effects: Effects) -> None:
     ids = [settlement.id for settlement in settlements if settlement.verb is Verb.ACK and settlement.token]
     if len(ids) == len(settlements) and not shard.shared():
         tokens = [settlement.token for settlement in settlements]
-        if _ack_plainly(shard, group, ids, tokens, now, effects):
+        if _ack_fast_path(shard, group, ids, tokens, now, effects):
             return
     _settle(shard, group, settlements, now, effects)
 
@@ -204,8 +204,8 @@ def _settle(shard: Shard, group: LeaseGroup, settlements: list[Settlement], now:
                 seen.add(settlement.id)
             results.append(None)
         else:
-            results.append(_again(group, settlement, work))
-    nexts = _want_to_settle(shard, group, work, now)
+            results.append(_repeated_settlement(group, settlement, work))
+    nexts = _require_for_settle(shard, group, work, now)
     acked: Acked = {}
     deadlines: dict[int, int] = {}
     for settlement, delivery in work:
@@ -217,7 +217,7 @@ def _settle(shard: Shard, group: LeaseGroup, settlements: list[Settlement], now:
             _ack(shard, group, delivery, now, acked, effects)
         else:
             group.remember(delivery.token, settlement.verb, delivery.id)
-            _give_back(shard, group, delivery, settlement, now, effects)
+            _return_lease(shard, group, delivery, settlement, now, effects)
         if delivery.key:
             free_key(shard, group, delivery.key, nexts, now, effects)
     for index, settlement in enumerate(settlements):
@@ -227,7 +227,7 @@ def _settle(shard: Shard, group: LeaseGroup, settlements: list[Settlement], now:
     effects.reply = Settled(results)
 
 
-def _give_back(
+def _return_lease(
     shard: Shard, group: LeaseGroup, delivery: Delivery, settlement: Settlement, now: int, effects: Effects
 ) -> None:
     """A lease that its holder ends without an ack."""
@@ -250,7 +250,9 @@ def _holds(settlement: Settlement, delivery: Delivery) -> bool:
     return bool(settlement.consumer) and settlement.consumer == delivery.consumer
 
 
-def _again(group: LeaseGroup, settlement: Settlement, work: list[tuple[Settlement, Delivery]]) -> HoldfastError | None:
+def _repeated_settlement(
+    group: LeaseGroup, settlement: Settlement, work: list[tuple[Settlement, Delivery]]
+) -> HoldfastError | None:
     """Settling twice with the same token is answered as the first time."""
     if settlement.token:
         if group.remembered(settlement.token) == (settlement.verb, settlement.id):
@@ -263,7 +265,7 @@ def _again(group: LeaseGroup, settlement: Settlement, work: list[tuple[Settlemen
     return LeaseLost(message_id=settlement.id)
 
 
-def _want_to_settle(shard: Shard, group: LeaseGroup, work: list[tuple[Settlement, Delivery]], now: int) -> Nexts:
+def _require_for_settle(shard: Shard, group: LeaseGroup, work: list[tuple[Settlement, Delivery]], now: int) -> Nexts:
     """Ask for all that settling these will need; returns the next message of each key that becomes free."""
     ending: list[Delivery] = []
     bodies: list[int] = []
@@ -275,16 +277,16 @@ def _want_to_settle(shard: Shard, group: LeaseGroup, work: list[tuple[Settlement
             keys.append(delivery.key)
         if settlement.verb is Verb.ACK:
             ending.append(delivery)
-        elif verdict(shard, delivery, settlement.verb, now):
+        elif dead_reason(shard, delivery, settlement.verb, now):
             bodies.append(delivery.seq)
     if bodies:
-        shard.want_bodies(bodies)
+        shard.require_bodies(bodies)
     if shard.shared() or any(delivery.flags for delivery in ending):
-        shard.want_to_remove(delivery.place for delivery in ending)
+        shard.require_for_removal(delivery.place for delivery in ending)
     return next_of_keys(shard, group, keys)
 
 
-def verdict(shard: Shard, delivery: Delivery, verb: Verb, now: int) -> str:
+def dead_reason(shard: Shard, delivery: Delivery, verb: Verb, now: int) -> str:
     """Why a delivery dies if it is settled this way now; empty if it lives on."""
     if verb is Verb.REJECT:
         return Reason.REJECTED
@@ -307,7 +309,7 @@ def _ack(
     acked: Acked,
     effects: Effects,
 ) -> None:
-    tally(group.head.processing_ms, now, [delivery.leased_at])
+    observe_ages(group.head.processing_ms, now, [delivery.leased_at])
     who = (delivery.consumer, delivery.protocol)
     lists = acked.get(who)
     if lists is None:
@@ -315,12 +317,12 @@ def _ack(
     lists[0].append(delivery.id)
     lists[1].append(delivery.failures + 1)
     if delivery.key:
-        group.let_go(delivery)
+        group.release_key(delivery)
     shard.forget_delivery(group, delivery.id, effects)
-    shard.done_with(group, delivery.place, effects)
+    shard.mark_settled(group, delivery.place, effects)
 
 
-def _ack_plainly(
+def _ack_fast_path(
     shard: Shard, group: LeaseGroup, ids: list[int], tokens: list[int], now: int, effects: Effects
 ) -> bool:
     """`settle` for the common case: acks by token, one group, no keys or flags. What was leased together and is acked
@@ -328,7 +330,7 @@ def _ack_plainly(
 
     False: this is not that case, and nothing was done.
     """
-    parts = _plain(group, ids, tokens)
+    parts = _unchanged_leases(group, ids, tokens)
     if parts is None or len(set(ids)) != len(ids):
         return False
     seqs: list[int] = []
@@ -344,9 +346,9 @@ def _ack_plainly(
             leased_at.append(whole.leased_at)
             size_bytes += whole.size_bytes
             places.setdefault(whole.priority, []).append(whole.order)
-            by_him = acked.setdefault((whole.consumer, whole.protocol), ([], []))
-            by_him[0].append(whole.id)
-            by_him[1].append(whole.failures + 1)
+            by_consumer = acked.setdefault((whole.consumer, whole.protocol), ([], []))
+            by_consumer[0].append(whole.id)
+            by_consumer[1].append(whole.failures + 1)
             continue
         leases, part = whole.leases, slice(first, first + count)
         seqs += leases.seqs[part]
@@ -358,34 +360,36 @@ def _ack_plainly(
         else:
             for priority, stamp in zip(priorities, leases.stamps[part], strict=True):
                 places.setdefault(priority, []).append(stamp)
-        by_him = acked.setdefault((leases.consumer, leases.protocol), ([], []))
-        by_him[0].extend(leases.ids[part])
-        by_him[1].extend([1] * count)
-        group.leave_batch(whole, first, count)
+        by_consumer = acked.setdefault((leases.consumer, leases.protocol), ([], []))
+        by_consumer[0].extend(leases.ids[part])
+        by_consumer[1].extend([1] * count)
+        group.detach_from_batch(whole, first, count)
     group.deliveries.remove(ids)
     group.leased -= len(ids)
-    own = group.leave_batches(singles)
+    own = group.detach_from_batches(singles)
     effects.ops += deletions(Table.DELIVERIES, group_key(shard.number, group.number), own)
-    _unlist_plainly(shard, places, size_bytes, effects)
+    _unlist_fast_path(shard, places, size_bytes, effects)
     shard.gone += seqs
-    tally(group.head.processing_ms, now, leased_at)
+    observe_ages(group.head.processing_ms, now, leased_at)
     group.remember_acked(tokens, ids)
     _journal_acked(shard, group, acked, effects)
     effects.reply = Settled([None] * len(ids))
     return True
 
 
-def _plain(group: LeaseGroup, ids: list[int], tokens: list[int]) -> list[tuple[Batch | Delivery, int, int]] | None:
+def _unchanged_leases(
+    group: LeaseGroup, ids: list[int], tokens: list[int]
+) -> list[tuple[LeaseBatch | Delivery, int, int]] | None:
     """What is held under these tokens, in their order: parts of batches of which no delivery was made, by first index
     and length, and deliveries by themselves. None: one is not held so, or has a key or flags."""
     deliveries = group.deliveries
-    parts: list[tuple[Batch | Delivery, int, int]] = []
+    parts: list[tuple[LeaseBatch | Delivery, int, int]] = []
     at = 0
     while at < len(ids):
         batch = deliveries.part_of(ids[at])
         if batch is not None:
             first = batch.index_of(ids[at])
-            count = batch.plain_from(first, ids, tokens, at)
+            count = batch.count_unchanged(first, ids, tokens, at)
             if not count:
                 return None
             parts.append((batch, first, count))
@@ -399,7 +403,7 @@ def _plain(group: LeaseGroup, ids: list[int], tokens: list[int]) -> list[tuple[B
     return parts
 
 
-def _unlist_plainly(shard: Shard, places: dict[int, list[int]], size_bytes: int, effects: Effects) -> None:
+def _unlist_fast_path(shard: Shard, places: dict[int, list[int]], size_bytes: int, effects: Effects) -> None:
     """`Shard.unlist` for messages without keys or flags that no group skips: their stamps by priority."""
     head = shard.head
     for priority, stamps in places.items():
@@ -420,7 +424,7 @@ def _journal_acked(
     for (consumer, protocol), (ids, attempts) in acked.items():
         group.count("acked", len(ids))
         if shard.config.journal is not JournalMode.OFF:
-            effects.entries.append((Entry.ACKED, shard.number, group.name, consumer, protocol, ids, attempts))
+            effects.entries.append((EntryKind.ACKED, shard.number, group.name, consumer, protocol, ids, attempts))
             effects.rows += len(ids)
 
 
@@ -428,7 +432,7 @@ def extend(shard: Shard, group: LeaseGroup, delivery: Delivery, timeout: int, no
     """Move the deadline; returns the new one."""
     delivery.deadline = now + (timeout if timeout >= 0 else shard.config.delivery_timeout)
     group.deadlines.add(delivery.deadline, [delivery.id], [delivery.token])
-    write_own(shard, group, delivery, effects)
+    write_own_record(shard, group, delivery, effects)
     group.count("extended")
     journal_one(shard, group, delivery, _EXTENDED, "", "", {"deliver_at": delivery.deadline}, effects)
     return delivery.deadline
@@ -436,7 +440,7 @@ def extend(shard: Shard, group: LeaseGroup, delivery: Delivery, timeout: int, no
 
 def release(shard: Shard, group: LeaseGroup, delivery: Delivery, delay: int, now: int, effects: Effects) -> None:
     """Back with no attempt spent: to its old place, or after a delay to the one it then has, as after a failure."""
-    if verdict(shard, delivery, Verb.RELEASE, now):
+    if dead_reason(shard, delivery, Verb.RELEASE, now):
         doom(shard, group, delivery, Reason.EXPIRED, "", effects)
         return
     later: dict[str, object] | None = {"deliver_at": now + delay} if delay > 0 else None
@@ -449,9 +453,9 @@ def release(shard: Shard, group: LeaseGroup, delivery: Delivery, delay: int, now
     else:
         delivery.ready_at = now + delay
         delivery.stamp = _stamp_behind(shard, delivery)
-    group.put_back(delivery, now)
+    group.requeue(delivery, now)
     _watch_expiry(shard, delivery)
-    write_own(shard, group, delivery, effects)
+    write_own_record(shard, group, delivery, effects)
 
 
 def _watch_expiry(shard: Shard, delivery: Delivery) -> None:
@@ -477,7 +481,7 @@ def fail(
     effects: Effects,
 ) -> None:
     """A lease ended badly: the attempt is spent, and the delivery backs off or dies."""
-    end = verdict(shard, delivery, Verb.NACK, now)
+    end = dead_reason(shard, delivery, Verb.NACK, now)
     delivery.error = error or ("" if reason is Reason.NACK else str(reason))
     group.count(f"failed:{reason}")
     if end:
@@ -490,8 +494,8 @@ def fail(
     delivery.ready_at = now + wait
     delivery.stamp = _stamp_behind(shard, delivery)
     _watch_expiry(shard, delivery)
-    group.put_back(delivery, now)
-    write_own(shard, group, delivery, effects)
+    group.requeue(delivery, now)
+    write_own_record(shard, group, delivery, effects)
 
 
 def _stamp_behind(shard: Shard, delivery: Delivery) -> int:
@@ -508,9 +512,9 @@ def _end_lease(group: LeaseGroup, delivery: Delivery) -> None:
     group.dirty = True
 
 
-def write_own(shard: Shard, group: LeaseGroup, delivery: Delivery, effects: Effects) -> None:
+def write_own_record(shard: Shard, group: LeaseGroup, delivery: Delivery, effects: Effects) -> None:
     """A delivery is no longer as its lease's batch has it, if it was: it has a record of its own."""
-    group.leave_batches([delivery])
+    group.detach_from_batches([delivery])
     effects.ops.append(
         (Table.DELIVERIES, delivery_key(shard.number, group.number, delivery.id), write_delivery(delivery))
     )
@@ -525,7 +529,7 @@ def journal_one(
     shard: Shard,
     group: LeaseGroup,
     delivery: Delivery,
-    event: Journalled | None,
+    event: JournalEvent | None,
     reason: str,
     error: str,
     details: dict[str, object] | None,
@@ -535,7 +539,7 @@ def journal_one(
         return
     effects.entries.append(
         (
-            Entry.ONE,
+            EntryKind.ONE,
             shard.number,
             group.name,
             event,
@@ -566,23 +570,23 @@ def next_of_keys(shard: Shard, group: LeaseGroup, keys: list[bytes], ending: Con
     found: Nexts = {}
     starts = {key: keyed_key(shard.number, key, *group.keys[key].first) for key in waiting}
     while waiting:
-        shard.want(_look(shard, key, starts[key]) for key in waiting)
-        rows = {key: shard.scan(*_look(shard, key, starts[key])) for key in waiting}  # type: ignore[arg-type]
+        shard.require(_keyed_read(shard, key, starts[key]) for key in waiting)
+        rows = {key: shard.scan(*_keyed_read(shard, key, starts[key])) for key in waiting}  # type: ignore[arg-type]
         entries = {key: [read_keyed(*row) for row in rows[key]] for key in waiting}
-        shard.want_masks(seq for key in waiting for _, _, seq, _ in entries[key])
+        shard.require_masks(seq for key in waiting for _, _, seq, _ in entries[key])
         again: list[bytes] = []
         picked: dict[bytes, tuple[int, int]] = {}
         for key in waiting:
-            first = _first_passed(shard, group, entries[key], ending)
+            first = _first_skipped(shard, group, entries[key], ending)
             if first is not None:
                 group.keys[key].first = first[:2]
                 picked[key] = first[2:]
-            elif len(rows[key]) == KEYED_LOOK:
+            elif len(rows[key]) == KEYED_READ_MAX:
                 starts[key] = rows[key][-1][0] + b"\0"
                 again.append(key)
             else:
                 found[key] = None
-        shard.want_bodies(seq for seq, _ in picked.values())
+        shard.require_bodies(seq for seq, _ in picked.values())
         for key, (seq, stamp) in picked.items():
             message = shard.message(seq)
             found[key] = (message, place_of(shard, message, stamp))
@@ -590,11 +594,11 @@ def next_of_keys(shard: Shard, group: LeaseGroup, keys: list[bytes], ending: Con
     return found
 
 
-def _look(shard: Shard, key: bytes, start: bytes) -> Read:
-    return Read(Table.KEYED, start, keyed_key(shard.number, key, 255, LAST), KEYED_LOOK)
+def _keyed_read(shard: Shard, key: bytes, start: bytes) -> Read:
+    return Read(Table.KEYED, start, keyed_key(shard.number, key, 255, LAST), KEYED_READ_MAX)
 
 
-def _first_passed(
+def _first_skipped(
     shard: Shard, group: LeaseGroup, entries: list[tuple[int, int, int, int]], ending: Container[int]
 ) -> tuple[int, int, int, int] | None:
     """The first message of a key that the group has passed by and not settled, if any: its place, sequence, stamp."""
@@ -617,8 +621,8 @@ def free_key(shard: Shard, group: LeaseGroup, key: bytes, nexts: Nexts, now: int
         first = nexts[key]
         if first is None:
             state.deferred = False
-            state.first = NOWHERE
-        elif first[0].id not in group.deliveries and group.may_go(first[1]):
+            state.first = PLACE_MAX
+        elif first[0].id not in group.deliveries and group.is_deliverable(first[1]):
             group.head.fresh -= 1
             promote(shard, group, *first, now, effects)
     group.forget_key(key)
@@ -628,58 +632,61 @@ def free_key(shard: Shard, group: LeaseGroup, key: bytes, nexts: Nexts, now: int
 
 
 def doom(shard: Shard, group: LeaseGroup, delivery: Delivery, reason: str, error: str, effects: Effects) -> None:
-    """A delivery must go to the dead queue. It stays as it is until the broker says what became of it (`Buried`)."""
+    """A delivery must go to the dead queue. It stays as it is until the broker says what became of it
+    (`DeadLettered`)."""
     if error:
         delivery.error = error
-    group.dying[delivery.id] = (delivery, reason)
-    effects.doomed.append(Doomed(group.name, delivery, shard.message(delivery.seq), reason))
+    group.pending_dead_letters[delivery.id] = (delivery, reason)
+    effects.dead_letter_candidates.append(
+        DeadLetterCandidate(group.name, delivery, shard.message(delivery.seq), reason)
+    )
 
 
-@handles(Buried)
-def buried(shard: Shard, command: Buried, now: int, effects: Effects) -> None:
+@handles(DeadLettered)
+def dead_lettered(shard: Shard, command: DeadLettered, now: int, effects: Effects) -> None:
     if not command.group:
-        _orphans_buried(shard, command, now, effects)
+        _orphans_dead_lettered(shard, command, now, effects)
         return
     group = shard.lease_group(command.group, "bury")
-    doomed = [group.dying[message_id] for message_id in command.outcomes]
-    shard.want_to_remove(delivery.place for delivery, _ in doomed)
-    keys = [delivery.key for delivery, _ in doomed if delivery.key]
+    dead_letter_candidates = [group.pending_dead_letters[message_id] for message_id in command.outcomes]
+    shard.require_for_removal(delivery.place for delivery, _ in dead_letter_candidates)
+    keys = [delivery.key for delivery, _ in dead_letter_candidates if delivery.key]
     nexts = next_of_keys(shard, group, keys, ending=command.outcomes)
-    for delivery, reason in doomed:
-        del group.dying[delivery.id]
-        letter = command.outcomes[delivery.id]
-        if letter < 0:
+    for delivery, reason in dead_letter_candidates:
+        del group.pending_dead_letters[delivery.id]
+        dead_letter = command.outcomes[delivery.id]
+        if dead_letter < 0:
             _wait_for_dead_queue(shard, group, delivery, reason, now, effects)
             continue
-        event = _end_of(reason, letter)
+        event = _end_of(reason, dead_letter)
         journal_one(shard, group, delivery, event, reason, delivery.error, None, effects)
         group.count(f"{event}:{reason}")
         if delivery.id in group.deliveries:
             if not delivery.token:
-                group.take_out(delivery)
-            group.let_go(delivery)
+                group.remove_waiting(delivery)
+            group.release_key(delivery)
             shard.forget_delivery(group, delivery.id, effects)
         else:
-            leave_lane(group, delivery.place)
-        shard.done_with(group, delivery.place, effects)
+            remove_from_window(group, delivery.place)
+        shard.mark_settled(group, delivery.place, effects)
         if delivery.key and delivery.key in group.keys:
             free_key(shard, group, delivery.key, nexts, now, effects)
 
 
-def _orphans_buried(shard: Shard, command: Buried, now: int, effects: Effects) -> None:
+def _orphans_dead_lettered(shard: Shard, command: DeadLettered, now: int, effects: Effects) -> None:
     """Messages that expired before any group was there to need them."""
     orphans = {message_id: shard.orphans[message_id] for message_id in command.outcomes}
-    shard.want_to_remove(delivery.place for delivery in orphans.values())
+    shard.require_for_removal(delivery.place for delivery in orphans.values())
     for message_id, delivery in orphans.items():
         del shard.orphans[message_id]
-        letter = command.outcomes[message_id]
-        if letter < 0:
+        dead_letter = command.outcomes[message_id]
+        if dead_letter < 0:
             _postpone_expiry(shard.head, now)
             continue
-        event = _end_of(Reason.EXPIRED, letter)
+        event = _end_of(Reason.EXPIRED, dead_letter)
         if shard.config.journal is not JournalMode.OFF:
             effects.entries.append(
-                (Entry.ONE, shard.number, "", event, message_id, 0, Reason.EXPIRED, "", "", "", None)
+                (EntryKind.ONE, shard.number, "", event, message_id, 0, Reason.EXPIRED, "", "", "", None)
             )
             effects.rows += 1
         shard.remove(delivery.place, effects)
@@ -688,25 +695,25 @@ def _orphans_buried(shard: Shard, command: Buried, now: int, effects: Effects) -
 def _postpone_expiry(head: ShardHead, now: int) -> None:
     """The sweeps that are at it have not moved on: they come upon the same messages again."""
     if 0 < head.next_expiry <= now:
-        head.next_expiry = now + BURIAL_BACKOFF
+        head.next_expiry = now + DEAD_LETTER_BACKOFF
     if 0 < head.next_early <= now:
-        head.next_early = now + BURIAL_BACKOFF
+        head.next_early = now + DEAD_LETTER_BACKOFF
 
 
-def _end_of(reason: str, letter: int) -> Journalled:
+def _end_of(reason: str, dead_letter: int) -> JournalEvent:
     """How the journal names the end of a delivery. The letter's own row says where it comes from."""
-    if letter:
-        return Journalled.DEAD
-    return Journalled.EXPIRED if reason == Reason.EXPIRED else Journalled.DROPPED
+    if dead_letter:
+        return JournalEvent.DEAD
+    return JournalEvent.EXPIRED if reason == Reason.EXPIRED else JournalEvent.DROPPED
 
 
-def leave_lane(group: LeaseGroup, place: Place) -> None:
+def remove_from_window(group: LeaseGroup, place: Place) -> None:
     """A message that the group had not touched goes. While others need it, the group must not come upon it."""
     group.head.fresh -= 1
     group.dirty = True
-    lane = group.lane(place.priority)
-    if place.stamp > lane.frontier:
-        lane.drop(place.stamp)
+    window = group.window(place.priority)
+    if place.stamp > window.frontier:
+        window.drop(place.stamp)
         group.skips.add(place.seq)
 
 
@@ -715,14 +722,14 @@ def _wait_for_dead_queue(
 ) -> None:
     """The dead queue could not take it: it stays here, out of consumers' sight, and is tried again."""
     if delivery.id not in group.deliveries:
-        leave_lane(group, delivery.place)
+        remove_from_window(group, delivery.place)
         group.deliveries[delivery.id] = delivery
     elif not delivery.token:
-        group.take_out(delivery)
+        group.remove_waiting(delivery)
     delivery.failures = attempts_of(delivery)
     _end_lease(group, delivery)
     delivery.doom = reason
-    delivery.ready_at = now + BURIAL_BACKOFF
-    group.put_back(delivery, now)
-    write_own(shard, group, delivery, effects)
+    delivery.ready_at = now + DEAD_LETTER_BACKOFF
+    group.requeue(delivery, now)
+    write_own_record(shard, group, delivery, effects)
     group.count("burial_refused")

@@ -10,10 +10,9 @@ from itertools import islice
 
 from holdfast.core.commands import Enqueue, Enqueued, Publish
 from holdfast.core.effects import Effects, puts
-from holdfast.core.enqueue import awaited, count_in, enqueue, keep_hot
+from holdfast.core.enqueue import count_in, enqueue, keep_hot, window_room
 from holdfast.core.ids import UNKEYED
-from holdfast.core.journal import Entry
-from holdfast.core.lanes import WINDOW_MAX
+from holdfast.core.journal import EntryKind
 from holdfast.core.queue import PRIORITY_DEFAULT, JournalMode
 from holdfast.core.records import (
     NO_KEY_HASH,
@@ -26,8 +25,9 @@ from holdfast.core.records import (
     shard_key,
     write_message_heads,
 )
-from holdfast.core.runs import Run
+from holdfast.core.runs import RecordRun
 from holdfast.core.shard import Shard, handles
+from holdfast.core.windows import WINDOW_MAX
 
 
 @handles(Publish)
@@ -36,7 +36,7 @@ def publish(shard: Shard, command: Publish, now: int, effects: Effects) -> None:
     expires_at = now + config.message_ttl if config.message_ttl else 0
     if expires_at:
         if expires_at < head.expiry_high:  # before an older one: each needs a record of when
-            enqueue(shard, Enqueue(packed.drafts(), -1, command.protocol, ids, promised=True), now, effects)
+            enqueue(shard, Enqueue(packed.drafts(), -1, command.protocol, ids, validated=True), now, effects)
             return
         head.expiry_high = expires_at
         head.next_expiry = head.next_expiry or expires_at
@@ -53,15 +53,15 @@ def publish(shard: Shard, command: Publish, now: int, effects: Effects) -> None:
         for seq, key, stamp in zip(seqs, keys, ids, strict=True)
         if key != NO_KEY_HASH
     ]
-    wanted = awaited(shard, priority)
+    wanted = window_room(shard, priority)
     if shard.groups:
-        keep_hot(shard, first, Run.of(heads[:WINDOW_MAX], packed.tails[:WINDOW_MAX]))
+        keep_hot(shard, first, RecordRun.of(heads[:WINDOW_MAX], packed.tails[:WINDOW_MAX]))
     places = [
         Place(stamp, seq, UNKEYED if key == NO_KEY_HASH else key, 0, priority, size)
         for stamp, seq, key, size in islice(zip(ids, seqs, keys, packed.sizes, strict=True), wanted + 1)
     ]
     count_in(shard, count, size_bytes, {priority: (count, places)}, now)
     if config.journal is not JournalMode.OFF:
-        effects.entries.append((Entry.ENQUEUED, number, first, count, command.protocol, size_bytes))
+        effects.entries.append((EntryKind.ENQUEUED, number, first, count, command.protocol, size_bytes))
         effects.rows += count
     effects.reply = Enqueued(ids, {}, {}, first)

@@ -12,9 +12,9 @@ from holdfast.core.commands import (
     Browsed,
     CursorRange,
     CursorRead,
+    DeliveryStatus,
     Find,
-    Look,
-    Standing,
+    Peek,
 )
 from holdfast.core.cursors import CursorGroup
 from holdfast.core.effects import Effects, Read
@@ -33,8 +33,8 @@ from holdfast.core.records import (
     seq_of,
     settled_key,
 )
-from holdfast.core.shard import TOGETHER, Shard, handles
-from holdfast.core.states import State
+from holdfast.core.shard import RANGE_READ_MIN, Shard, handles
+from holdfast.core.states import DeliveryState
 from holdfast.errors import CursorOutOfRange, MessageNotFound
 
 CHUNK = 256  # messages a step of a long command handles
@@ -48,17 +48,17 @@ class Live(Enum):
     GONE = auto()
 
 
-class Spot(NamedTuple):
+class LiveState(NamedTuple):
     """Whether a message is live, and its stamp if it is ready."""
 
     live: Live
     stamp: int = 0
 
 
-GONE_SPOT = Spot(Live.GONE)
+GONE_STATE = LiveState(Live.GONE)
 
 
-def liveness(shard: Shard, messages: list[Message]) -> dict[int, Spot]:
+def liveness(shard: Shard, messages: list[Message]) -> dict[int, LiveState]:
     """By sequence, whether messages are live."""
     number = shard.number
     ready = {
@@ -68,18 +68,18 @@ def liveness(shard: Shard, messages: list[Message]) -> dict[int, Spot]:
     delayed = [message for message in messages if message.deliver_at]
     due = [(Table.DUE, due_key(number, message.seq)) for message in delayed]
     scheduled = [(Table.SCHEDULED, scheduled_key(number, message.deliver_at, message.seq)) for message in delayed]
-    shard.want([Read(*place) for place in (*due, *scheduled)])
+    shard.require([Read(*place) for place in (*due, *scheduled)])
     found = {
-        message.seq: Spot(Live.READY, message.id) if ready[message.seq] in there else GONE_SPOT
+        message.seq: LiveState(Live.READY, message.id) if ready[message.seq] in there else GONE_STATE
         for message in messages
         if not message.deliver_at
     }
     for message, place, before in zip(delayed, due, scheduled, strict=True):
         value = shard.get(*place)
         if value is not None:
-            found[message.seq] = Spot(Live.READY, int.from_bytes(value, "big"))
+            found[message.seq] = LiveState(Live.READY, int.from_bytes(value, "big"))
         else:
-            found[message.seq] = Spot(Live.SCHEDULED) if shard.get(*before) is not None else GONE_SPOT
+            found[message.seq] = LiveState(Live.SCHEDULED) if shard.get(*before) is not None else GONE_STATE
     return found
 
 
@@ -94,16 +94,16 @@ def _ready(shard: Shard, keys: list[bytes]) -> set[bytes]:
     by_priority: dict[bytes, list[bytes]] = {}
     for key in keys:
         by_priority.setdefault(key[:PRIORITY_END], []).append(key)
-    runs = [sorted(own) for own in by_priority.values() if len(own) >= TOGETHER]
+    runs = [sorted(own) for own in by_priority.values() if len(own) >= RANGE_READ_MIN]
     reads = [Read(Table.READY, own[0], _after(own[-1]), 2 * len(own)) for own in runs]
-    shard.want(reads)
+    shard.require(reads)
     for own, read in zip(runs, reads, strict=True):
         rows = shard.scan(*read)  # type: ignore[arg-type]
         there.update([key for key, _ in rows])
         if len(rows) == read.limit:
             alone += [key for key in own if key > rows[-1][0]]
-    alone += [key for own in by_priority.values() if len(own) < TOGETHER for key in own]
-    shard.want([Read(Table.READY, key) for key in alone])
+    alone += [key for own in by_priority.values() if len(own) < RANGE_READ_MIN for key in own]
+    shard.require([Read(Table.READY, key) for key in alone])
     there.update([key for key in alone if shard.get(Table.READY, key) is not None])
     return there
 
@@ -134,11 +134,11 @@ def _masks_read(shard: Shard, first: int, last: int) -> Read:
     return Read(Table.SETTLED, settled_key(number, first), settled_key(number, last + 1), last - first + 1)
 
 
-def want_log(shard: Shard, first: int, last: int, limit: int) -> None:
+def require_log(shard: Shard, first: int, last: int, limit: int) -> None:
     """Ask for message records and for who has settled them at once: whoever lacks one of the two begins anew."""
     number = shard.number
     messages = Read(Table.MESSAGES, message_key(number, first), message_key(number, last + 1), limit)
-    shard.want([messages, _masks_read(shard, first, min(last, first + limit - 1))])
+    shard.require([messages, _masks_read(shard, first, min(last, first + limit - 1))])
 
 
 def chunk_for(shard: Shard, limit: int, max_bytes: int) -> int:
@@ -170,7 +170,7 @@ def cursor_read(shard: Shard, command: CursorRead, _now: int, effects: Effects) 
     end = min(high, command.until) if command.until else high
     while at < end and len(found) < command.limit and size < command.max_bytes:
         chunk = chunk_for(shard, command.limit - len(found), command.max_bytes - size)
-        want_log(shard, at, end - 1, chunk)
+        require_log(shard, at, end - 1, chunk)
         messages = log(shard, at, end - 1, chunk)
         if not messages:
             at = end
@@ -226,55 +226,65 @@ def unschedule(shard: Shard, message: Message, effects: Effects) -> None:
 def browse(shard: Shard, command: Browse, _now: int, effects: Effects) -> None:
     end = shard.head.next_seq
     last = (min(end, command.until) if command.until else end) - 1
-    found: list[tuple[Message, list[Standing]]] = []
+    found: list[tuple[Message, list[DeliveryStatus]]] = []
     size = 0
     at = max(command.first, 1)
-    left = command.look or last
+    left = command.scan_limit or last
     while at <= last and len(found) < command.limit and size < command.max_bytes and left > 0:
         chunk = chunk_for(shard, left, command.max_bytes - size)  # not by what is still to be found: many may be gone
         messages = log(shard, at, last, chunk)
         left -= chunk
-        spots = liveness(shard, messages)
-        shard.want_masks(message.seq for message in messages)
+        live_states = liveness(shard, messages)
+        shard.require_masks(message.seq for message in messages)
         at = messages[-1].seq + 1 if len(messages) == chunk else last + 1
-        shown = [message for message in messages if spots[message.seq].live is not Live.GONE]
+        live_messages = [message for message in messages if live_states[message.seq].live is not Live.GONE]
         room = command.limit - len(found)
-        if len(shown) > room:
-            at = shown[room].seq
-        for message in shown[:room]:
-            found.append((message, standings(shard, message, spots[message.seq].live)))
+        if len(live_messages) > room:
+            at = live_messages[room].seq
+        for message in live_messages[:room]:
+            found.append((message, delivery_statuses(shard, message, live_states[message.seq].live)))
             size += len(message.payload)
     effects.reply = Browsed(found, at if at <= last else 0)
 
 
-@handles(Look)
-def look(shard: Shard, command: Look, _now: int, effects: Effects) -> None:
-    shard.want_bodies(command.seqs)
+@handles(Peek)
+def peek(shard: Shard, command: Peek, _now: int, effects: Effects) -> None:
+    shard.require_bodies(command.seqs)
     bodies = [(seq, shard.body(seq)) for seq in command.seqs]
     messages = [read_message(seq, value) for seq, value in bodies if value is not None]
-    spots = liveness(shard, messages)
-    shard.want_masks(message.seq for message in messages)
-    live = [(message, spots[message.seq].live) for message in messages if spots[message.seq].live is not Live.GONE]
-    effects.reply = Browsed([(message, standings(shard, message, where)) for message, where in live], 0)
+    live_states = liveness(shard, messages)
+    shard.require_masks(message.seq for message in messages)
+    live = [
+        (message, live_states[message.seq].live)
+        for message in messages
+        if live_states[message.seq].live is not Live.GONE
+    ]
+    effects.reply = Browsed([(message, delivery_statuses(shard, message, where)) for message, where in live], 0)
 
 
-def standings(shard: Shard, message: Message, live: Live) -> list[Standing]:
+def delivery_statuses(shard: Shard, message: Message, live: Live) -> list[DeliveryStatus]:
     """How a live message stands in each leasing group it is for."""
-    waits = State.SCHEDULED if live is Live.SCHEDULED else State.READY
+    waits = DeliveryState.SCHEDULED if live is Live.SCHEDULED else DeliveryState.READY
     mask = shard.mask(message.seq) if shard.shared() else 0
-    found: list[Standing] = []
+    found: list[DeliveryStatus] = []
     for group in shard.groups.values():
         if group.head.start > message.seq:
             continue
         delivery = group.deliveries.get(message.id)
         if mask & group.bit:
-            found.append(Standing(group.name, "settled", 0))
+            found.append(DeliveryStatus(group.name, "settled", 0))
         elif delivery is None:
-            found.append(Standing(group.name, waits, 1, ready_at=message.deliver_at))
+            found.append(DeliveryStatus(group.name, waits, 1, ready_at=message.deliver_at))
         else:
-            state = State.LEASED if delivery.token else State.SCHEDULED if delivery.ready_at else State.READY
+            state = (
+                DeliveryState.LEASED
+                if delivery.token
+                else DeliveryState.SCHEDULED
+                if delivery.ready_at
+                else DeliveryState.READY
+            )
             found.append(
-                Standing(
+                DeliveryStatus(
                     group.name,
                     state,
                     delivery.failures + 1,
@@ -305,12 +315,12 @@ def bounds(shard: Shard, command: Bounds, _now: int, effects: Effects) -> None:
 
 @handles(Find)
 def find(shard: Shard, command: Find, _now: int, effects: Effects) -> None:
-    message, spot = locate(shard, command.id)
-    shard.want_masks([message.seq])
-    effects.reply = (message, standings(shard, message, spot.live))
+    message, live_state = locate(shard, command.id)
+    shard.require_masks([message.seq])
+    effects.reply = (message, delivery_statuses(shard, message, live_state.live))
 
 
-def locate(shard: Shard, message_id: int) -> tuple[Message, Spot]:
+def locate(shard: Shard, message_id: int) -> tuple[Message, LiveState]:
     """A live message by its id. Ids grow with sequences, so a binary search over the records finds it."""
     low, high = 1, shard.head.next_seq
     while low < high:
@@ -321,8 +331,8 @@ def locate(shard: Shard, message_id: int) -> tuple[Message, Spot]:
         elif messages[0].id < message_id:
             low = messages[0].seq + 1
         else:
-            spot = liveness(shard, messages)[messages[0].seq]
-            if spot.live is Live.GONE:
+            live_state = liveness(shard, messages)[messages[0].seq]
+            if live_state.live is Live.GONE:
                 break
-            return messages[0], spot
+            return messages[0], live_state
     raise MessageNotFound(message_id=message_id, queue=shard.queue)

@@ -63,7 +63,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.ids import UNKEYED
-from holdfast.core.runs import Column, Run, Series
+from holdfast.core.runs import BytesColumn, HomogeneousRun, RecordRun
 from holdfast.errors import FormatUnknown
 
 
@@ -94,7 +94,7 @@ class Table(IntEnum):
     MQTT_INCOMING = 21
     MQTT_MESSAGES = 22
     MQTT_RETAINED = 23
-    LOTS = 24
+    STAGED_PARTS = 24
     ENDS = 25
     STATES = 26
     LEASES = 27
@@ -179,11 +179,11 @@ def ready_value(seq: int, key: bytes, flags: int, size_bytes: int) -> bytes:
     return _READY_VALUE.pack(seq, key or _NO_KEY, flags, size_bytes)
 
 
-def ready_series(first_seq: int, sizes_bytes: bytes) -> Series:
+def homogeneous_ready_values(first_seq: int, sizes_bytes: bytes) -> HomogeneousRun:
     """`ready_value` for messages in sequence that have neither keys nor flags. Their sizes are four bytes each."""
     count = len(sizes_bytes) // _SIZE.size
-    tails = Column(sizes_bytes, range(0, len(sizes_bytes) + 1, _SIZE.size), _SIZE.pack(_SIZE.size) * count)
-    return Series(b"", first_seq, _NO_KEY + b"\0", tails)
+    tails = BytesColumn(sizes_bytes, range(0, len(sizes_bytes) + 1, _SIZE.size), _SIZE.pack(_SIZE.size) * count)
+    return HomogeneousRun(b"", first_seq, _NO_KEY + b"\0", tails)
 
 
 def ready_key_hash(value: bytes) -> bytes:
@@ -295,7 +295,7 @@ class Origin(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return self.reason != REPLAYED
 
 
-class State(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class WorkflowState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Workflow state of a delivery (core/workflow.py). `etag` is 1 for the first and grows with every change.
 
     No `data`: it was dropped. What remains is where the etags go on. Only STATES has such ones."""
@@ -317,10 +317,10 @@ class Extra(msgspec.Struct, frozen=True, array_like=True, gc=False):
     origin: Origin | None = None
     flags: int = 0
     utf8: bool = False  # the producer says that the payload is text
-    state: State | None = None  # of a dead letter or a redriven message: what its deliveries begin with
+    state: WorkflowState | None = None  # of a dead letter or a redriven message: what its deliveries begin with
 
     @property
-    def light(self) -> bool:
+    def metadata_only(self) -> bool:
         """Whether it only travels with the message: nothing of it decides anything, or has to be remembered."""
         return (
             self.key is None
@@ -362,13 +362,13 @@ def write_message(
     return head + packed + payload if packed else head + payload
 
 
-def message_series(
-    first_id: int, enqueued_at: int, expires_at: int, priority: int, extra: Extra, payloads: Column
-) -> Series:
+def homogeneous_messages(
+    first_id: int, enqueued_at: int, expires_at: int, priority: int, extra: Extra, payloads: BytesColumn
+) -> HomogeneousRun:
     """`write_message` for messages with consecutive ids that differ in nothing else but their payloads."""
     packed = b"" if extra is NO_EXTRA else _encode(extra)
     head = _MESSAGE.pack(MESSAGE_VERSION, 0, enqueued_at, 0, expires_at, priority, len(packed))
-    return Series(head[:_ID_AT], first_id, head[_ID_END:] + packed, payloads)
+    return HomogeneousRun(head[:_ID_AT], first_id, head[_ID_END:] + packed, payloads)
 
 
 def write_extras(extras: list[Extra]) -> list[bytes]:
@@ -412,24 +412,24 @@ def read_message(seq: int, value: bytes) -> Message:
     return Message(message_id, seq, priority, enqueued_at, deliver_at, expires_at, extra, value[payload_at:])
 
 
-class Alike(NamedTuple):
+class HomogeneousBatch(NamedTuple):
     """Messages with consecutive ids that differ in nothing else but their payloads."""
 
     first: Message  # without its payload
-    payloads: Column
+    payloads: BytesColumn
 
-    def part(self, start: int, end: int) -> Alike:
+    def part(self, start: int, end: int) -> HomogeneousBatch:
         """Those from one index up to, not including, another."""
         first = replace(self.first, id=self.first.id + start, seq=self.first.seq + start)
-        return Alike(first, self.payloads.part(start, end))
+        return HomogeneousBatch(first, self.payloads.part(start, end))
 
 
-def read_run(first_seq: int, run: Run) -> list[Message] | Alike:
+def read_run(first_seq: int, run: RecordRun) -> list[Message] | HomogeneousBatch:
     """Message records in sequence; a series is not taken apart."""
-    if not isinstance(run, Series):
+    if not isinstance(run, HomogeneousRun):
         return read_messages(list(range(first_seq, first_seq + len(run))), run[:])
     head = run.begin + _U64.pack(run.number) + run.middle
-    return Alike(read_message(first_seq, head), run.column)
+    return HomogeneousBatch(read_message(first_seq, head), run.column)
 
 
 def read_messages(seqs: list[int], values: list[bytes]) -> list[Message]:
@@ -461,14 +461,14 @@ def read_messages(seqs: list[int], values: list[bytes]) -> list[Message]:
 # --- deliveries -----------------------------------------------------------------------------------------------------
 
 
-class Batch:
+class LeaseBatch:
     """First leases that one call gave, in memory. Their record goes when none is left in it.
 
     Most of them are settled as they were given. So there is a `Delivery` only for those of which somebody has asked for
     one (core/deliveries.py); of the others the columns of the record are all there is.
     """
 
-    __slots__ = ("_indexes", "gone", "leases", "left", "made", "noted", "token")
+    __slots__ = ("_indexes", "gone", "gone_stored", "leases", "left", "made", "token")
 
     def __init__(self, token: int, leases: Leases, gone: int = 0) -> None:
         self.token = token  # of its first lease
@@ -476,7 +476,7 @@ class Batch:
         self.left = len(leases.ids) - gone.bit_count()
         self.gone = gone  # bits of the leases that are over, or whose delivery has a record of its own
         self.made = 0  # bits of those for which there is, or was, a Delivery
-        self.noted = gone > 0  # the bits in `gone` have a record
+        self.gone_stored = gone > 0  # the bits in `gone` have a record
         self._indexes: dict[int, int] = {}
 
     def index_of(self, message_id: int) -> int:
@@ -488,7 +488,7 @@ class Batch:
             self._indexes = dict(zip(ids, range(len(ids)), strict=True))
         return self._indexes[message_id]
 
-    def plain_from(self, first: int, ids: list[int], tokens: list[int], at: int) -> int:
+    def count_unchanged(self, first: int, ids: list[int], tokens: list[int], at: int) -> int:
         """How many of `ids` and `tokens` from index `at` on are the leases from index `first` on, in this order, as far
         as no delivery was made of them and they have neither keys nor flags."""
         leases = self.leases
@@ -497,18 +497,18 @@ class Batch:
         if leases.ids[part] != ids[asked] or leases.tokens[part] != tokens[asked]:
             mine, theirs = zip(leases.ids[part], leases.tokens[part]), zip(ids[asked], tokens[asked])  # noqa: B905
             count = list(map(eq, mine, theirs)).index(False)
-        odd = (self.gone | self.made) >> first & (1 << count) - 1
-        if odd:
-            count = (odd & -odd).bit_length() - 1
+        changed = (self.gone | self.made) >> first & (1 << count) - 1
+        if changed:
+            count = (changed & -changed).bit_length() - 1
         part = slice(first, first + count)
         return 0 if any(leases.flags[part]) or any(leases.keys[part]) else count
 
     def make(self, index: int) -> Delivery:
         """A delivery, which may change from now on."""
         self.made |= 1 << index
-        return self.show(index)
+        return self.view(index)
 
-    def show(self, index: int) -> Delivery:
+    def view(self, index: int) -> Delivery:
         """A delivery, to be looked at."""
         leases = self.leases
         return Delivery(
@@ -561,7 +561,7 @@ class Delivery(msgspec.Struct, gc=False):
     protocol: str = ""
     error: str = ""
     doom: str = ""  # why it must go to the dead queue, while that queue cannot take it
-    batch: Batch | None = None  # that its lease is part of; None: it has a record of its own
+    batch: LeaseBatch | None = None  # that its lease is part of; None: it has a record of its own
     index: int = 0  # in the batch
 
     @property
@@ -718,7 +718,7 @@ def read_leases(rows: list[tuple[bytes, bytes]]) -> Iterator[tuple[int, Delivery
             leases = _decode_leases(value)
             if leases.version != LEASES_VERSION:
                 raise FormatUnknown(path="a record of leases", found=leases.version, known=LEASES_VERSION)
-            batch = Batch(token, leases, gone.get(key[:-1], 0))
+            batch = LeaseBatch(token, leases, gone.get(key[:-1], 0))
             for index in range(len(leases.ids)):
                 if not batch.gone >> index & 1:
                     yield group, batch.make(index)
@@ -731,19 +731,19 @@ DROPPED_VERSION = 2  # has no data
 _STATE = Layout(">BQ")
 
 
-def write_state(state: State) -> bytes:
+def write_state(state: WorkflowState) -> bytes:
     if state.data is None:
         return _STATE.pack(DROPPED_VERSION, state.etag)
     return _STATE.pack(STATE_VERSION, state.etag) + state.data
 
 
-def read_state(value: bytes) -> State:
+def read_state(value: bytes) -> WorkflowState:
     version, etag = _STATE.unpack_from(value)
     if version == DROPPED_VERSION:
-        return State(etag, None)
+        return WorkflowState(etag, None)
     if version != STATE_VERSION:
         raise FormatUnknown(path="a workflow state", found=version, known=STATE_VERSION)
-    return State(etag, value[_STATE.size :])
+    return WorkflowState(etag, value[_STATE.size :])
 
 
 # --- heads: written once a commit for every shard and group it touched ------------------------------------------------

@@ -1,7 +1,8 @@
 """Records under consecutive keys that are put together, and byte strings that lie together.
 
 A batch makes thousands of records that a store may keep together too, and most of them are alike: the same head but for
-a number that counts up, and a payload. What is done for each of them is then as little as possible: a `Series` says in
+a number that counts up, and a payload. What is done for each of them is then as little as possible: a
+`HomogeneousRun` says in
 a few words what they are, and their payloads stay where they came from.
 """
 
@@ -21,7 +22,7 @@ def key_after(key: bytes, count: int) -> bytes:
     return key[:-8] + _U64.pack(int.from_bytes(key[-8:], "big") + count)
 
 
-class Column:
+class BytesColumn:
     """Byte strings that lie one after the other: `data`, where each begins, and behind the last where that one ends."""
 
     __slots__ = ("_packed_sizes", "_sizes", "bounds", "data")
@@ -33,7 +34,7 @@ class Column:
         self._packed_sizes = packed_sizes
 
     @classmethod
-    def of(cls, values: list[bytes]) -> Column:
+    def of(cls, values: list[bytes]) -> BytesColumn:
         """These, one after the other."""
         return cls(b"".join(values), list(accumulate(map(len, values), initial=0)))
 
@@ -46,9 +47,9 @@ class Column:
         content, low = self.content(start, end), self.bounds[start]
         return [content[here - low : there - low] for here, there in pairwise(self.bounds[start : end + 1])]
 
-    def part(self, start: int, end: int) -> Column:
+    def part(self, start: int, end: int) -> BytesColumn:
         """Those from one index up to, not including, another, where they are."""
-        return Column(self.data, self.bounds[start : end + 1], self._packed_sizes[4 * start : 4 * end])
+        return BytesColumn(self.data, self.bounds[start : end + 1], self._packed_sizes[4 * start : 4 * end])
 
     def content(self, start: int, end: int) -> bytes:
         """The bytes of some of them."""
@@ -72,7 +73,7 @@ class Column:
         return self._packed_sizes
 
 
-class Run:
+class RecordRun:
     """The value of an operation that puts records under consecutive keys: the last eight bytes of its key count up by
     one. The keys are new: nothing was ever stored under any of them. Of MESSAGES and READY only.
 
@@ -81,23 +82,23 @@ class Run:
 
     __slots__ = ("column",)
 
-    def __init__(self, column: Column) -> None:
+    def __init__(self, column: BytesColumn) -> None:
         self.column = column
 
     @classmethod
-    def of(cls, values: list[bytes], tails: list[bytes] | None = None) -> Run:
+    def of(cls, values: list[bytes], tails: list[bytes] | None = None) -> RecordRun:
         """These values, which may be in two parts each."""
         if tails is None:
-            return Run(Column.of(values))
+            return RecordRun(BytesColumn.of(values))
         sizes = map(add, map(len, values), map(len, tails))
         joined = b"".join(chain.from_iterable(zip(values, tails, strict=True)))
-        return Run(Column(joined, list(accumulate(sizes, initial=0))))
+        return RecordRun(BytesColumn(joined, list(accumulate(sizes, initial=0))))
 
     def __len__(self) -> int:
         return len(self.column)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Run) and other[:] == self[:]
+        return isinstance(other, RecordRun) and other[:] == self[:]
 
     def __hash__(self) -> int:
         return hash(tuple(self[:]))
@@ -114,9 +115,9 @@ class Run:
         """Of all values."""
         return self.column.size_bytes
 
-    def part(self, start: int, end: int) -> Run:
+    def part(self, start: int, end: int) -> RecordRun:
         """Those from one index up to, not including, another."""
-        return Run(self.column.part(start, end))
+        return RecordRun(self.column.part(start, end))
 
     def rows(self, key: bytes) -> list[tuple[bytes, bytes]]:
         """The records, by themselves."""
@@ -124,13 +125,13 @@ class Run:
         return [(head + last(number), value) for number, value in enumerate(self[:], first)]
 
 
-class Series(Run):
+class HomogeneousRun(RecordRun):
     """A run of values that are alike: each is `begin`, a number of eight bytes that counts up by one, `middle`, and its
     own bytes of the column."""
 
     __slots__ = ("begin", "middle", "number")
 
-    def __init__(self, begin: bytes, number: int, middle: bytes, column: Column) -> None:
+    def __init__(self, begin: bytes, number: int, middle: bytes, column: BytesColumn) -> None:
         super().__init__(column)
         self.begin = begin
         self.number = number
@@ -145,5 +146,5 @@ class Series(Run):
     def size_bytes(self) -> int:
         return self.column.size_bytes + len(self) * (len(self.begin) + _U64.size + len(self.middle))
 
-    def part(self, start: int, end: int) -> Series:
-        return Series(self.begin, self.number + start, self.middle, self.column.part(start, end))
+    def part(self, start: int, end: int) -> HomogeneousRun:
+        return HomogeneousRun(self.begin, self.number + start, self.middle, self.column.part(start, end))

@@ -16,9 +16,8 @@ from holdfast.core.commands import AddGroup, Command
 from holdfast.core.cursors import CursorGroup
 from holdfast.core.effects import Effects, Missing, Read
 from holdfast.core.groups import NEVER, LeaseGroup
-from holdfast.core.ids import Snowflakes
-from holdfast.core.journal import Entry
-from holdfast.core.lanes import WINDOW, Lane
+from holdfast.core.ids import IdGenerator
+from holdfast.core.journal import EntryKind
 from holdfast.core.queue import GroupKind, GroupRecord, QueueConfig
 from holdfast.core.records import (
     FLAG_CHOSEN,
@@ -65,14 +64,15 @@ from holdfast.core.records import (
     write_head,
     write_mask,
 )
+from holdfast.core.windows import WINDOW, PriorityWindow
 from holdfast.errors import GroupNotFound, HoldfastError, WrongGroupKind
 
 Rows = list[tuple[bytes, bytes]]
 
-TOGETHER = 4  # message records that are rather read in a range than one by one
+RANGE_READ_MIN = 4  # message records that are rather read in a range than one by one
 # Messages behind their key that are passed by in one go, before others have their turn: about 25 ms.
-PASS_BY_MAX = 20_000
-PASS_BY_WINDOW = 4_000  # read at a time meanwhile
+SKIP_BLOCKED_MAX = 20_000
+SKIP_BLOCKED_WINDOW = 4_000  # read at a time meanwhile
 # Who has settled what is remembered for this many messages, where several groups share a queue.
 MASKS_MAX = 20_000
 # Producers' ids past their window are removed together, at most this late; they no longer count anyway.
@@ -98,7 +98,7 @@ class Shard:
         partition: int,
         queue: str,
         config: QueueConfig,
-        ids: Snowflakes,
+        ids: IdGenerator,
         hot: HotBodies,
     ) -> None:
         self.number = number
@@ -115,7 +115,7 @@ class Shard:
         self.gone: list[int] = []
         self.orphans: dict[int, Delivery] = {}  # expired with no group to need them, waiting to hear of the dead queue
         self.dirty = False
-        self.passed_by = 0  # since the engine last asked for the heads of a group
+        self.skipped_blocked = 0  # since the engine last asked for the heads of a group
         self._have: dict[Read, bytes | Rows | None] = {}
         self._scanned: list[Rows] = []  # of messages; each by itself is in `_have` once somebody asks for one
         self._run: tuple[int, Rows] = (0, [])  # the last such rows whose sequences have no gap, and the first of these
@@ -174,7 +174,7 @@ class Shard:
             self._forget()  # what was read for a command that is refused is old by the next one
             raise
         if self.gone:
-            effects.entries.append((Entry.GONE, self.number, self.gone))
+            effects.entries.append((EntryKind.GONE, self.number, self.gone))
             self.gone = []
         if self._have:
             self._forget()
@@ -210,7 +210,7 @@ class Shard:
         if lease_group is None or self.config.paused:
             return [], []
         try:
-            self.fill_lanes(lease_group, limit)
+            self.fill_windows(lease_group, limit)
         except Missing as missing:
             return [], missing.reads
         self._forget()
@@ -250,10 +250,10 @@ class Shard:
             gone = leases_key(number, group.number, batch.token, GONE_PART)
             if batch.left:
                 ops.append((Table.LEASES, gone, write_gone(batch.gone)))
-                batch.noted = True
+                batch.gone_stored = True
                 continue
             ops.append((Table.LEASES, leases_key(number, group.number, batch.token, LEASES_PART), None))
-            if batch.noted:
+            if batch.gone_stored:
                 ops.append((Table.LEASES, gone, None))
         group.changed = {}
 
@@ -266,7 +266,7 @@ class Shard:
         for group in self.groups.values():
             wake = min(wake, group.wake_at())
         for cursor in self.cursors.values():
-            wake = 0 if cursor.lags(head.next_seq) else min(wake, cursor.look_at)
+            wake = 0 if cursor.lags(head.next_seq) else min(wake, cursor.age_check_at)
         for at in (head.next_due, head.next_expiry, head.next_early):
             if at and at < wake:
                 wake = at
@@ -301,13 +301,13 @@ class Shard:
         assert isinstance(rows, list)
         return rows
 
-    def want(self, reads: Iterable[Read]) -> None:
+    def require(self, reads: Iterable[Read]) -> None:
         """Make sure that all of these are at hand, asking for all that are not at once."""
         lacking = [read for read in dict.fromkeys(reads) if read not in self._have]
         if lacking:
             raise Missing(lacking)
 
-    def want_bodies(self, seqs: Iterable[int]) -> None:
+    def require_bodies(self, seqs: Iterable[int]) -> None:
         """Make sure that the message records of these sequences are at hand."""
         shard, bodies, have = self.number, self.bodies, self._have
         lacking = [seq for seq in seqs if seq not in bodies]
@@ -322,11 +322,11 @@ class Shard:
             return
         first, last = min(lacking), max(lacking)
         span = last - first + 1
-        if len(lacking) >= TOGETHER and span <= 2 * len(lacking):
+        if len(lacking) >= RANGE_READ_MIN and span <= 2 * len(lacking):
             # Neighbours, as a backlog is leased: reading on costs a third of looking each one up.
-            together = Read(Table.MESSAGES, message_key(shard, first), message_key(shard, last + 1), span)
-            if together not in have:
-                raise Missing([together])
+            range_read = Read(Table.MESSAGES, message_key(shard, first), message_key(shard, last + 1), span)
+            if range_read not in have:
+                raise Missing([range_read])
             have.update((Read(Table.MESSAGES, message_key(shard, seq)), None) for seq in lacking)  # they are not there
             return
         raise Missing([Read(Table.MESSAGES, message_key(shard, seq)) for seq in lacking])
@@ -348,7 +348,7 @@ class Shard:
         """A live message."""
         return read_message(seq, self.record(seq))
 
-    def take_bodies(self, seqs: list[int]) -> list[Message]:
+    def pop_bodies(self, seqs: list[int]) -> list[Message]:
         """Messages that go out. With one group nobody comes for them again soon, and memory need not hold them."""
         bodies = self.bodies
         hot = [seq for seq in seqs if seq in bodies]
@@ -381,45 +381,45 @@ class Shard:
             raise GroupNotFound(group=name, queue=self.queue)
         return group
 
-    def fill_lanes(self, group: LeaseGroup, limit: int) -> None:
+    def fill_windows(self, group: LeaseGroup, limit: int) -> None:
         """Read on where a lane has run out, until the next `limit` messages are known."""
         while True:
             empty = group.unfilled(self.head.priorities, limit)
-            if empty is None or self.passed_by >= PASS_BY_MAX:
+            if empty is None or self.skipped_blocked >= SKIP_BLOCKED_MAX:
                 return
-            priority, lane = empty
-            self._fill(group, priority, lane)
+            priority, window = empty
+            self._fill(group, priority, window)
 
-    def _fill(self, group: LeaseGroup, priority: int, lane: Lane) -> None:
+    def _fill(self, group: LeaseGroup, priority: int, window: PriorityWindow) -> None:
         number = self.number
-        limit = WINDOW if not self.passed_by else PASS_BY_WINDOW
-        start = ready_key(number, priority, lane.reached + 1)
+        limit = WINDOW if not self.skipped_blocked else SKIP_BLOCKED_WINDOW
+        start = ready_key(number, priority, window.reached + 1)
         rows = self.scan(Table.READY, start, ready_key(number, priority, LAST), limit)
         unneeded = self._not_for(group, rows)
         del self._have[Read(Table.READY, start, ready_key(number, priority, LAST), limit)]
         more = len(rows) == limit
-        reached = read_ready(*rows[-1]).stamp if rows else lane.reached
-        if group.keys and not lane.loaded:
-            passed = group.pass_by_rows(lane, priority, rows)
-            self.passed_by += passed
-            rows = rows[passed:]
+        reached = read_ready(*rows[-1]).stamp if rows else window.reached
+        if group.keys and not window.loaded:
+            skipped = group.skip_blocked_rows(window, priority, rows)
+            self.skipped_blocked += skipped
+            rows = rows[skipped:]
         places = read_places(rows)
         if group.skips:
             places = [place for place in places if place.seq not in group.skips]
         if unneeded:
             places = [place for place in places if place.seq not in unneeded]
-            self.passed_by += len(unneeded)
-            if not places and not lane.loaded:  # nothing up to here is for this group: it need not be read again
-                lane.frontier = reached
+            self.skipped_blocked += len(unneeded)
+            if not places and not window.loaded:  # nothing up to here is for this group: it need not be read again
+                window.frontier = reached
                 group.dirty = True
-        lane.fill(places, reached, more)
+        window.fill(places, reached, more)
 
     def _not_for(self, group: LeaseGroup, rows: Rows) -> set[int]:
         """Sequences among READY rows of messages that are for other groups only."""
         if not self.shared():
             return set()
         chosen = [read_ready(*row).seq for row in rows if ready_flags(row[1]) & FLAG_CHOSEN]
-        self.want_masks(chosen)
+        self.require_masks(chosen)
         return {seq for seq in chosen if self.mask(seq) & group.bit}
 
     # --- who still needs a message ----------------------------------------------------------------------------------
@@ -439,11 +439,11 @@ class Shard:
     def kept_by_cursor(self, seq: int) -> bool:
         return any(cursor.needs(seq) for cursor in self.cursors.values())
 
-    def want_masks(self, seqs: Iterable[int]) -> None:
+    def require_masks(self, seqs: Iterable[int]) -> None:
         """Make sure that who has settled these messages is known. Nothing to ask where there is one group."""
         if self.shared():
             number, masks = self.number, self.masks
-            self.want(Read(Table.SETTLED, settled_key(number, seq)) for seq in seqs if seq not in masks)
+            self.require(Read(Table.SETTLED, settled_key(number, seq)) for seq in seqs if seq not in masks)
 
     def mask(self, seq: int) -> int:
         """Bits of the groups that have settled a message."""
@@ -453,7 +453,7 @@ class Shard:
         value = self.get(Table.SETTLED, settled_key(self.number, seq))
         return 0 if value is None else read_mask(value)
 
-    def done_with(self, group: LeaseGroup, place: Place, effects: Effects) -> None:
+    def mark_settled(self, group: LeaseGroup, place: Place, effects: Effects) -> None:
         """`group` has settled a message: it goes, unless another group needs it still."""
         if not self.shared():
             self.remove(place, effects)
@@ -475,11 +475,11 @@ class Shard:
 
     # --- removing ---------------------------------------------------------------------------------------------------
 
-    def want_to_remove(self, places: Iterable[Place]) -> None:
-        """What `done_with` and `remove` will need to know of these."""
+    def require_for_removal(self, places: Iterable[Place]) -> None:
+        """What `mark_settled` and `remove` will need to know of these."""
         places = list(places)
-        self.want_masks(place.seq for place in places)
-        self.want_bodies(place.seq for place in places if place.flags & (FLAG_SOURCED | FLAG_EARLY))
+        self.require_masks(place.seq for place in places)
+        self.require_bodies(place.seq for place in places if place.flags & (FLAG_SOURCED | FLAG_EARLY))
 
     def unlist(self, place: Place, effects: Effects) -> None:
         """No leasing group needs a message any more: it leaves the order of delivery."""
@@ -535,11 +535,11 @@ class Shard:
         if place.flags & FLAG_EARLY:
             effects.ops.append((Table.EXPIRIES, expiry_key(self.number, message.expires_at, message.seq), b""))
 
-    def supply_body(self, seq: int, value: bytes) -> None:
+    def replace_body(self, seq: int, value: bytes) -> None:
         """A message record was rewritten in this step: what is read from now on in it is the new one."""
         self._have[Read(Table.MESSAGES, message_key(self.number, seq))] = value
 
-    def cool(self) -> None:
+    def evict_bodies(self) -> None:
         """Keep no message records in memory. With one group less, nobody may come to take them out."""
         self.hot.used_bytes -= sum(map(len, self.bodies.values()))
         self.bodies.clear()
@@ -550,7 +550,7 @@ class Shard:
         if delivery.token:
             group.leased -= 1
         key = delivery_key(self.number, group.number, message_id)
-        if group.leave_batches([delivery]):
+        if group.detach_from_batches([delivery]):
             effects.ops.append((Table.DELIVERIES, key, None))
         if delivery.flags & FLAG_STATE:
             effects.ops.append((Table.STATES, key, None))

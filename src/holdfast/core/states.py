@@ -23,7 +23,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 
-class State(StrEnum):
+class DeliveryState(StrEnum):
     NEW = "new"
     SCHEDULED = "scheduled"
     READY = "ready"
@@ -44,13 +44,13 @@ class Event(StrEnum):
     ACK = "ack"
     NACK = "nack"
     TIME_OUT = "deadline passed"
-    VANISH = "consumer vanished"
+    DISCONNECT = "consumer vanished"
     RELEASE = "release"
     REJECT = "reject"
     EXHAUST = "retries or total time spent"
     EXPIRE = "time to live passed"
-    FIND_NO_DEAD_QUEUE = "dead, but no dead queue"
-    EXPIRE_UNHEARD = "time to live passed, no dead queue"
+    DROP_WITHOUT_DEAD_QUEUE = "dead, but no dead queue"
+    EXPIRE_WITHOUT_DEAD_QUEUE = "time to live passed, no dead queue"
     EDIT = "edit"
     EDIT_DELAY = "edit to a later time"
     REMOVE = "purge or delete"
@@ -58,7 +58,7 @@ class Event(StrEnum):
     FALL_BEHIND = "cursor moved on by max_lag"
 
 
-class Journalled(StrEnum):
+class JournalEvent(StrEnum):
     """The names of events in the journal (and in the lake): part of the public contract."""
 
     ENQUEUED = "enqueued"
@@ -76,51 +76,53 @@ class Journalled(StrEnum):
 
 
 class Transition(NamedTuple):
-    state: State
+    state: DeliveryState
     event: Event
-    to: State
-    journal: Journalled | None
+    to: DeliveryState
+    journal: JournalEvent | None
 
 
 TRANSITIONS = (
-    Transition(State.NEW, Event.ENQUEUE, State.READY, Journalled.ENQUEUED),
-    Transition(State.NEW, Event.ENQUEUE_DELAYED, State.SCHEDULED, Journalled.ENQUEUED),
-    Transition(State.SCHEDULED, Event.FALL_DUE, State.READY, None),
-    Transition(State.SCHEDULED, Event.EDIT, State.READY, Journalled.EDITED),
-    Transition(State.SCHEDULED, Event.EDIT_DELAY, State.SCHEDULED, Journalled.EDITED),
-    Transition(State.SCHEDULED, Event.EXPIRE, State.DEAD, Journalled.DEAD),
-    Transition(State.SCHEDULED, Event.EXPIRE_UNHEARD, State.EXPIRED, Journalled.EXPIRED),
-    Transition(State.SCHEDULED, Event.EXHAUST, State.DEAD, Journalled.DEAD),
-    Transition(State.SCHEDULED, Event.REJECT, State.DEAD, Journalled.DEAD),
-    Transition(State.SCHEDULED, Event.FIND_NO_DEAD_QUEUE, State.DROPPED, Journalled.DROPPED),
-    Transition(State.SCHEDULED, Event.REMOVE, State.PURGED, Journalled.PURGED),
-    Transition(State.SCHEDULED, Event.COMMIT, State.ACKED, Journalled.ACKED),
-    Transition(State.SCHEDULED, Event.FALL_BEHIND, State.DROPPED, Journalled.DROPPED),
-    Transition(State.READY, Event.LEASE, State.LEASED, Journalled.LEASED),
-    Transition(State.READY, Event.EDIT, State.READY, Journalled.EDITED),
-    Transition(State.READY, Event.EDIT_DELAY, State.SCHEDULED, Journalled.EDITED),
-    Transition(State.READY, Event.EXPIRE, State.DEAD, Journalled.DEAD),
-    Transition(State.READY, Event.EXPIRE_UNHEARD, State.EXPIRED, Journalled.EXPIRED),
-    Transition(State.READY, Event.REMOVE, State.PURGED, Journalled.PURGED),
-    Transition(State.READY, Event.COMMIT, State.ACKED, Journalled.ACKED),
-    Transition(State.READY, Event.FALL_BEHIND, State.DROPPED, Journalled.DROPPED),
-    Transition(State.LEASED, Event.EXTEND, State.LEASED, Journalled.EXTENDED),
-    Transition(State.LEASED, Event.ACK, State.ACKED, Journalled.ACKED),
-    Transition(State.LEASED, Event.NACK, State.SCHEDULED, Journalled.FAILED),
-    Transition(State.LEASED, Event.TIME_OUT, State.SCHEDULED, Journalled.FAILED),
-    Transition(State.LEASED, Event.VANISH, State.SCHEDULED, Journalled.FAILED),
-    Transition(State.LEASED, Event.RELEASE, State.READY, Journalled.RELEASED),
-    Transition(State.LEASED, Event.REJECT, State.DEAD, Journalled.DEAD),
-    Transition(State.LEASED, Event.EXHAUST, State.DEAD, Journalled.DEAD),
-    Transition(State.LEASED, Event.EXPIRE, State.DEAD, Journalled.DEAD),
-    Transition(State.LEASED, Event.EXPIRE_UNHEARD, State.EXPIRED, Journalled.EXPIRED),
-    Transition(State.LEASED, Event.FIND_NO_DEAD_QUEUE, State.DROPPED, Journalled.DROPPED),
-    Transition(State.LEASED, Event.REMOVE, State.PURGED, Journalled.PURGED),
+    Transition(DeliveryState.NEW, Event.ENQUEUE, DeliveryState.READY, JournalEvent.ENQUEUED),
+    Transition(DeliveryState.NEW, Event.ENQUEUE_DELAYED, DeliveryState.SCHEDULED, JournalEvent.ENQUEUED),
+    Transition(DeliveryState.SCHEDULED, Event.FALL_DUE, DeliveryState.READY, None),
+    Transition(DeliveryState.SCHEDULED, Event.EDIT, DeliveryState.READY, JournalEvent.EDITED),
+    Transition(DeliveryState.SCHEDULED, Event.EDIT_DELAY, DeliveryState.SCHEDULED, JournalEvent.EDITED),
+    Transition(DeliveryState.SCHEDULED, Event.EXPIRE, DeliveryState.DEAD, JournalEvent.DEAD),
+    Transition(DeliveryState.SCHEDULED, Event.EXPIRE_WITHOUT_DEAD_QUEUE, DeliveryState.EXPIRED, JournalEvent.EXPIRED),
+    Transition(DeliveryState.SCHEDULED, Event.EXHAUST, DeliveryState.DEAD, JournalEvent.DEAD),
+    Transition(DeliveryState.SCHEDULED, Event.REJECT, DeliveryState.DEAD, JournalEvent.DEAD),
+    Transition(DeliveryState.SCHEDULED, Event.DROP_WITHOUT_DEAD_QUEUE, DeliveryState.DROPPED, JournalEvent.DROPPED),
+    Transition(DeliveryState.SCHEDULED, Event.REMOVE, DeliveryState.PURGED, JournalEvent.PURGED),
+    Transition(DeliveryState.SCHEDULED, Event.COMMIT, DeliveryState.ACKED, JournalEvent.ACKED),
+    Transition(DeliveryState.SCHEDULED, Event.FALL_BEHIND, DeliveryState.DROPPED, JournalEvent.DROPPED),
+    Transition(DeliveryState.READY, Event.LEASE, DeliveryState.LEASED, JournalEvent.LEASED),
+    Transition(DeliveryState.READY, Event.EDIT, DeliveryState.READY, JournalEvent.EDITED),
+    Transition(DeliveryState.READY, Event.EDIT_DELAY, DeliveryState.SCHEDULED, JournalEvent.EDITED),
+    Transition(DeliveryState.READY, Event.EXPIRE, DeliveryState.DEAD, JournalEvent.DEAD),
+    Transition(DeliveryState.READY, Event.EXPIRE_WITHOUT_DEAD_QUEUE, DeliveryState.EXPIRED, JournalEvent.EXPIRED),
+    Transition(DeliveryState.READY, Event.REMOVE, DeliveryState.PURGED, JournalEvent.PURGED),
+    Transition(DeliveryState.READY, Event.COMMIT, DeliveryState.ACKED, JournalEvent.ACKED),
+    Transition(DeliveryState.READY, Event.FALL_BEHIND, DeliveryState.DROPPED, JournalEvent.DROPPED),
+    Transition(DeliveryState.LEASED, Event.EXTEND, DeliveryState.LEASED, JournalEvent.EXTENDED),
+    Transition(DeliveryState.LEASED, Event.ACK, DeliveryState.ACKED, JournalEvent.ACKED),
+    Transition(DeliveryState.LEASED, Event.NACK, DeliveryState.SCHEDULED, JournalEvent.FAILED),
+    Transition(DeliveryState.LEASED, Event.TIME_OUT, DeliveryState.SCHEDULED, JournalEvent.FAILED),
+    Transition(DeliveryState.LEASED, Event.DISCONNECT, DeliveryState.SCHEDULED, JournalEvent.FAILED),
+    Transition(DeliveryState.LEASED, Event.RELEASE, DeliveryState.READY, JournalEvent.RELEASED),
+    Transition(DeliveryState.LEASED, Event.REJECT, DeliveryState.DEAD, JournalEvent.DEAD),
+    Transition(DeliveryState.LEASED, Event.EXHAUST, DeliveryState.DEAD, JournalEvent.DEAD),
+    Transition(DeliveryState.LEASED, Event.EXPIRE, DeliveryState.DEAD, JournalEvent.DEAD),
+    Transition(DeliveryState.LEASED, Event.EXPIRE_WITHOUT_DEAD_QUEUE, DeliveryState.EXPIRED, JournalEvent.EXPIRED),
+    Transition(DeliveryState.LEASED, Event.DROP_WITHOUT_DEAD_QUEUE, DeliveryState.DROPPED, JournalEvent.DROPPED),
+    Transition(DeliveryState.LEASED, Event.REMOVE, DeliveryState.PURGED, JournalEvent.PURGED),
 )
 
-ENDED = frozenset({State.ACKED, State.DEAD, State.DROPPED, State.EXPIRED, State.PURGED})
+ENDED = frozenset(
+    {DeliveryState.ACKED, DeliveryState.DEAD, DeliveryState.DROPPED, DeliveryState.EXPIRED, DeliveryState.PURGED}
+)
 
-NEXT: dict[tuple[State, Event], Transition] = {(row.state, row.event): row for row in TRANSITIONS}
+NEXT: dict[tuple[DeliveryState, Event], Transition] = {(row.state, row.event): row for row in TRANSITIONS}
 
 
 class Reason(StrEnum):
@@ -139,6 +141,6 @@ class Reason(StrEnum):
     UNDONE = "undone"  # a redriven message that is a dead letter again; `purged` from the queue it was brought to
 
 
-def journal_names(event: Event) -> Journalled | None:
+def journal_names(event: Event) -> JournalEvent | None:
     """What the journal calls `event`; it is the same in whatever state it happens."""
     return next(row.journal for row in TRANSITIONS if row.event is event)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from holdfast.core.commands import Tick, Verb
-from holdfast.core.committing import MOVE_BYTES, move_on, unneeded
-from holdfast.core.effects import Doomed, Effects, Read
-from holdfast.core.enqueue import appear, place_of
+from holdfast.core.committing import MOVE_BYTES, advance_cursor, unneeded
+from holdfast.core.effects import DeadLetterCandidate, Effects, Read
+from holdfast.core.enqueue import make_ready, place_of
 from holdfast.core.groups import NEVER, LeaseGroup
-from holdfast.core.leasing import doom, fail, free_key, next_of_keys, verdict
+from holdfast.core.leasing import dead_reason, doom, fail, free_key, next_of_keys
 from holdfast.core.reading import CHUNK, Live, chunk_for, liveness, log, unschedule
 from holdfast.core.records import (
     FLAG_DUE,
@@ -36,7 +36,7 @@ from holdfast.core.records import (
     settled_key,
 )
 from holdfast.core.shard import DEDUP_PAUSE, Shard, handles
-from holdfast.core.states import Journalled, Reason
+from holdfast.core.states import JournalEvent, Reason
 
 DUE_CHUNK = 256
 EXPIRY_CHUNK = 16  # message records with their payloads are read: 16 of 1 MiB at the most
@@ -57,7 +57,7 @@ def end_leases(shard: Shard, now: int, effects: Effects) -> bool:
     for group in shard.groups.values():
         overdue = group.overdue(now, DUE_CHUNK)
         if overdue:
-            shard.want_bodies(d.seq for d in overdue if verdict(shard, d, Verb.NACK, now))
+            shard.require_bodies(d.seq for d in overdue if dead_reason(shard, d, Verb.NACK, now))
             keys = [delivery.key for delivery in overdue if delivery.key]
             nexts = next_of_keys(shard, group, keys)
             group.expiring = []
@@ -72,19 +72,19 @@ def end_leases(shard: Shard, now: int, effects: Effects) -> bool:
 def end_backoffs(shard: Shard, now: int, effects: Effects) -> bool:
     """Backoffs that ended make deliveries ready; those a dead queue refused are offered to it again."""
     for group in shard.groups.values():
-        fallen = group.fall_due(now, DUE_CHUNK)
-        if fallen:
-            condemned = [delivery for delivery in fallen if delivery.doom]
-            shard.want_bodies(delivery.seq for delivery in condemned)
-            keys = [delivery.key for delivery in fallen if delivery.key and not delivery.doom]
+        backoff_ended = group.collect_due(now, DUE_CHUNK)
+        if backoff_ended:
+            rejected_by_dead_queue = [delivery for delivery in backoff_ended if delivery.doom]
+            shard.require_bodies(delivery.seq for delivery in rejected_by_dead_queue)
+            keys = [delivery.key for delivery in backoff_ended if delivery.key and not delivery.doom]
             nexts = next_of_keys(shard, group, keys)
-            group.fallen = []
-            for delivery in fallen:
+            group.backoff_ended = []
+            for delivery in backoff_ended:
                 if not delivery.doom:
-                    group.put_back(delivery, now)
+                    group.requeue(delivery, now)
             for key in keys:
                 free_key(shard, group, key, nexts, now, effects)
-            for delivery in condemned:
+            for delivery in rejected_by_dead_queue:
                 doom(shard, group, delivery, delivery.doom, "", effects)
             return True
     return False
@@ -104,7 +104,7 @@ def end_delays(shard: Shard, now: int, effects: Effects) -> bool:
     for (due_at, message_id, place), stamp in zip(due, stamps, strict=True):
         effects.ops.append((Table.SCHEDULED, scheduled_key(shard.number, due_at, place.seq), None))
         head.scheduled -= 1
-        appear(shard, message_id, replace(place, stamp=stamp, flags=place.flags | FLAG_DUE), now, effects)
+        make_ready(shard, message_id, replace(place, stamp=stamp, flags=place.flags | FLAG_DUE), now, effects)
     head.next_due = entries[len(due)][0] if len(entries) > len(due) else 0
     return True
 
@@ -141,7 +141,7 @@ def expire_early(shard: Shard, now: int, effects: Effects) -> bool:
     rows = shard.scan(Table.EXPIRIES, start, expiry_key(number, NEVER, 0), EXPIRY_CHUNK + 1)
     entries = [(int.from_bytes(key[4:12], "big"), int.from_bytes(key[12:20], "big")) for key, _ in rows]
     due = [entry for entry in entries[:EXPIRY_CHUNK] if entry[0] <= now]
-    shard.want_bodies(seq for _, seq in due)
+    shard.require_bodies(seq for _, seq in due)
     messages = [shard.message(seq) for _, seq in due]
     if expire(shard, messages, now, effects):
         return True  # as in `expire_in_order`
@@ -155,42 +155,42 @@ def expire(shard: Shard, messages: list[Message], now: int, effects: Effects) ->
     """The time to live of these has passed: wherever they are not leased, they die. False: none was left to die."""
     if not messages:
         return False
-    spots = liveness(shard, messages)
-    messages = [message for message in messages if spots[message.seq].live is not Live.GONE]
-    shard.want_masks(message.seq for message in messages)
-    shard.want_bodies(message.seq for message in messages)
+    live_states = liveness(shard, messages)
+    messages = [message for message in messages if live_states[message.seq].live is not Live.GONE]
+    shard.require_masks(message.seq for message in messages)
+    shard.require_bodies(message.seq for message in messages)
     for message in messages:
         seq = message.seq
         if not shard.needed(seq) and shard.kept_by_cursor(seq):
             continue  # cursor groups read what is there, however old; max_lag bounds it
-        stamp = spots[seq].stamp
-        if spots[seq].live is Live.SCHEDULED:
+        stamp = live_states[seq].stamp
+        if live_states[seq].live is Live.SCHEDULED:
             # It takes a place like any other first, so that there is but one way to die.
             (stamp,) = shard.ids.take(now)
             unschedule(shard, message, effects)
             shard.head.size_bytes += len(message.payload)
-            appear(shard, message.id, place_of(shard, message, stamp), now, effects)
+            make_ready(shard, message.id, place_of(shard, message, stamp), now, effects)
         place = place_of(shard, message, stamp)
         mask = shard.mask(seq) if shard.shared() else 0
         needing = [g for g in shard.groups.values() if g.head.start <= seq and not mask & g.bit]
         for group in needing:
             _expire_in(shard, group, message, place, effects)
         if not shard.needed(seq):
-            orphan = _untouched(message, place)
+            orphan = _unleased_delivery(message, place)
             shard.orphans[message.id] = orphan
-            effects.doomed.append(Doomed("", orphan, message, Reason.EXPIRED))
-    return bool(effects.doomed)
+            effects.dead_letter_candidates.append(DeadLetterCandidate("", orphan, message, Reason.EXPIRED))
+    return bool(effects.dead_letter_candidates)
 
 
 def _expire_in(shard: Shard, group: LeaseGroup, message: Message, place: Place, effects: Effects) -> None:
     delivery = group.deliveries.get(message.id)
     if delivery is None:
-        doom(shard, group, _untouched(message, place), Reason.EXPIRED, "", effects)
+        doom(shard, group, _unleased_delivery(message, place), Reason.EXPIRED, "", effects)
     elif not delivery.token and not delivery.doom:
         doom(shard, group, delivery, Reason.EXPIRED, "", effects)
 
 
-def _untouched(message: Message, place: Place) -> Delivery:
+def _unleased_delivery(message: Message, place: Place) -> Delivery:
     """A delivery for a message that its group has never leased."""
     return Delivery(
         message.id,
@@ -216,7 +216,7 @@ def forget_ids(shard: Shard, now: int, effects: Effects) -> bool:
     rows = shard.scan(Table.DEDUP_ENDS, low, dedup_end_key(number, NEVER, ""), DEDUP_CHUNK + 1)
     ended = [key for key, _ in rows[:DEDUP_CHUNK] if int.from_bytes(key[4:12], "big") <= now]
     names = {key: dedup_key(number, key[12:].decode()) for key in ended}
-    shard.want(Read(Table.DEDUP, name) for name in names.values())
+    shard.require(Read(Table.DEDUP, name) for name in names.values())
     for key, name in names.items():
         value = shard.get(Table.DEDUP, name)
         # The id may have been used again since, after its window: then it ends later and has another end record.
@@ -227,11 +227,11 @@ def forget_ids(shard: Shard, now: int, effects: Effects) -> bool:
     return True
 
 
-def hurry_cursors(shard: Shard, now: int, effects: Effects) -> bool:
+def enforce_max_lag(shard: Shard, now: int, effects: Effects) -> bool:
     """Cursor groups that hold back more than they may are moved on, and will be told what they lost."""
     for cursor in shard.cursors.values():
         target = cursor.lags(shard.head.next_seq)
-        if not target and cursor.max_lag_age and cursor.look_at <= now:
+        if not target and cursor.max_lag_age and cursor.age_check_at <= now:
             first, span = cursor.head.committed + 1, chunk_for(shard, CHUNK, MOVE_BYTES)
             oldest = log(shard, first, shard.head.next_seq - 1, span)
             for message in oldest:
@@ -239,12 +239,12 @@ def hurry_cursors(shard: Shard, now: int, effects: Effects) -> bool:
                     break
                 target = message.seq
             if not target:
-                cursor.look_at = oldest[0].enqueued_at + cursor.max_lag_age if oldest else NEVER
+                cursor.age_check_at = oldest[0].enqueued_at + cursor.max_lag_age if oldest else NEVER
         if target:
             head = cursor.head
             first = head.committed + 1
             near = min(target, head.committed + CHUNK)  # by small steps: many of them may be one turn
-            if move_on(shard, cursor, near, Journalled.DROPPED, Reason.MAX_LAG, effects):
+            if advance_cursor(shard, cursor, near, JournalEvent.DROPPED, Reason.MAX_LAG, effects):
                 head.lost_from = head.lost_from or first
                 head.lost_to = head.committed
             return True
@@ -259,15 +259,15 @@ def drop_unneeded(shard: Shard, _now: int, effects: Effects) -> bool:
     rows = shard.scan(Table.SETTLED, settled_key(number, head.unneeded_seq), settled_key(number, LAST), CHUNK)
     masks = {seq_of(key): read_mask(value) for key, value in rows}
     free = [seq for seq, mask in masks.items() if unneeded(shard, seq, mask)]
-    shard.want_bodies(free)
+    shard.require_bodies(free)
     bodies = {seq: shard.body(seq) for seq in free}
     messages = {seq: read_message(seq, value) for seq, value in bodies.items() if value is not None}
-    spots = liveness(shard, list(messages.values()))
+    live_states = liveness(shard, list(messages.values()))
     bits = sum(group.bit for group in shard.groups.values())
     for seq, mask in masks.items():
         if seq in messages:
-            if spots[seq].live is Live.READY:
-                shard.unlist(place_of(shard, messages[seq], spots[seq].stamp), effects)
+            if live_states[seq].live is Live.READY:
+                shard.unlist(place_of(shard, messages[seq], live_states[seq].stamp), effects)
             if mask != GONE:
                 shard.gone.append(seq)
         # What only groups had settled that are no more says nothing now.
@@ -284,7 +284,7 @@ SWEEPS = (
     end_delays,
     expire_in_order,
     expire_early,
-    hurry_cursors,
+    enforce_max_lag,
     drop_unneeded,
     forget_ids,
 )

@@ -41,17 +41,17 @@ DRAFTS_VERSION = 1  # of a block: any messages
 PACKED_VERSION = 2  # messages that differ in key and payload only, as far as anything is decided by it
 
 _U64 = Layout(">Q")
-_LOT = Layout(">QI")
+_STAGED_PART = Layout(">QI")
 _STAGED = Layout(">QIII")
 _END = Layout(">QQ")
 
-lot_key = _LOT.pack
+staged_part_key = _STAGED_PART.pack
 staged_key = _STAGED.pack
 end_key = _END.pack
 number_key = _U64.pack
 
 
-class Stage(StrEnum):
+class TransactionState(StrEnum):
     OPEN = "open"
     PUBLISHING = "publishing"
     PUBLISHED = "published"
@@ -73,8 +73,8 @@ class Transaction(msgspec.Struct, array_like=True):
     id: str
     created_at: int
     ends_at: int  # when it expires, or is forgotten
-    state: Stage = Stage.OPEN
-    lots_made: int = 0
+    state: TransactionState = TransactionState.OPEN
+    staged_parts_made: int = 0
     messages: int = 0  # staged, whatever is to come of them
     size_bytes: int = 0
     published_at: int = 0
@@ -86,7 +86,7 @@ class Transaction(msgspec.Struct, array_like=True):
     at: tuple[int, int, int] = (0, 0, 0)
 
 
-class Share(msgspec.Struct, array_like=True):
+class ShardPart(msgspec.Struct, array_like=True):
     """What a lot has for one shard."""
 
     queue: str
@@ -95,7 +95,7 @@ class Share(msgspec.Struct, array_like=True):
     largest: int = 0
 
 
-class Lot(msgspec.Struct, array_like=True):
+class StagedPart(msgspec.Struct, array_like=True):
     """What one attempt of a part has staged."""
 
     number: int
@@ -104,13 +104,13 @@ class Lot(msgspec.Struct, array_like=True):
     chunks: int = 0
     messages: int = 0
     size_bytes: int = 0
-    shares: dict[int, Share] = {}
+    shard_parts: dict[int, ShardPart] = {}
 
 
 _encode = msgspec.msgpack.Encoder().encode
 write_record = _encode
 read_transaction = msgspec.msgpack.Decoder(Transaction).decode
-read_lot = msgspec.msgpack.Decoder(Lot).decode
+read_staged_part = msgspec.msgpack.Decoder(StagedPart).decode
 
 Staged = tuple[int, Draft]
 """A staged message with its place within its lot."""
@@ -119,7 +119,7 @@ _Row = tuple[int, bytes, int, int, int, Extra | None]
 _decode_rows = msgspec.msgpack.Decoder(list[_Row]).decode
 
 
-class Block(msgspec.Struct, frozen=True):
+class StagedBlock(msgspec.Struct, frozen=True):
     """Staged messages with their places in their lot."""
 
     orders: list[int]
@@ -194,7 +194,7 @@ def _write_packed(rows: list[Staged]) -> bytes:
     return b"".join([bytes([PACKED_VERSION]), _U32.pack(len(head)), head, *hashes, *tails])
 
 
-def read_block(value: bytes) -> Block:
+def read_block(value: bytes) -> StagedBlock:
     if value[0] == PACKED_VERSION:
         return _read_packed(value)
     if value[0] != DRAFTS_VERSION:
@@ -204,10 +204,10 @@ def read_block(value: bytes) -> Block:
         Draft(payload, priority, deliver_at, ttl, NO_EXTRA if extra is None else extra)
         for _, payload, priority, deliver_at, ttl, extra in rows
     ]
-    return Block([row[0] for row in rows], drafts)
+    return StagedBlock([row[0] for row in rows], drafts)
 
 
-def _read_packed(value: bytes) -> Block:
+def _read_packed(value: bytes) -> StagedBlock:
     at = 5 + _U32.unpack_from(value, 1)[0]
     priority, orders, extra_sizes, sizes = _decode_packed_head(value[5:at])
     size = len(NO_KEY_HASH)
@@ -215,22 +215,22 @@ def _read_packed(value: bytes) -> Block:
     keys = [value[start : start + size] for start in range(at, tails_at, size)]
     ends = accumulate(map(add, extra_sizes, sizes), initial=tails_at)
     tails = [value[start:end] for start, end in pairwise(ends)]
-    return Block(orders, Packed(priority, keys, extra_sizes, sizes, tails))
+    return StagedBlock(orders, Packed(priority, keys, extra_sizes, sizes, tails))
 
 
-def choose(name: str, lots: Iterable[Lot], parts: Mapping[str, str] | None) -> list[Lot]:
+def choose(name: str, staged_parts: Iterable[StagedPart], parts: Mapping[str, str] | None) -> list[StagedPart]:
     """The lots that count: of every part the attempt that is named, or the only one there is."""
-    by_part: dict[str, dict[str, Lot]] = {}
-    for lot in lots:
-        by_part.setdefault(lot.part, {})[lot.attempt] = lot
+    by_part: dict[str, dict[str, StagedPart]] = {}
+    for staged_part in staged_parts:
+        by_part.setdefault(staged_part.part, {})[staged_part.attempt] = staged_part
     if parts is None:
         for part, attempts in by_part.items():
             if len(attempts) > 1:
                 raise TransactionIncomplete(
                     transaction=name, problem=f"part {part!r} was staged by attempts {sorted(attempts)}"
                 )
-        return [lot for attempts in by_part.values() for lot in attempts.values()]
-    chosen: list[Lot] = []
+        return [staged_part for attempts in by_part.values() for staged_part in attempts.values()]
+    chosen: list[StagedPart] = []
     for part, attempt in parts.items():
         found = by_part.get(part, {}).get(attempt)
         if found is None:
@@ -238,9 +238,13 @@ def choose(name: str, lots: Iterable[Lot], parts: Mapping[str, str] | None) -> l
                 transaction=name, problem=f"attempt {attempt!r} of part {part!r} has staged nothing"
             )
         chosen.append(found)
-    return sorted(chosen, key=lambda lot: lot.number)
+    return sorted(chosen, key=lambda staged_part: staged_part.number)
 
 
-def route(lots: Iterable[Lot]) -> list[tuple[int, int, int]]:
+def route(staged_parts: Iterable[StagedPart]) -> list[tuple[int, int, int]]:
     """The way of a move: shard, lot and how many blocks, in the order of their keys."""
-    return sorted((shard, lot.number, share.blocks) for lot in lots for shard, share in lot.shares.items())
+    return sorted(
+        (shard, staged_part.number, shard_part.blocks)
+        for staged_part in staged_parts
+        for shard, shard_part in staged_part.shard_parts.items()
+    )

@@ -14,15 +14,15 @@ from __future__ import annotations
 from holdfast.core.commands import GetStates, PutState
 from holdfast.core.effects import Effects, Read
 from holdfast.core.groups import LeaseGroup
-from holdfast.core.leasing import write_own
+from holdfast.core.leasing import write_own_record
 from holdfast.core.reading import locate
 from holdfast.core.records import (
     FLAG_SOURCED,
     FLAG_STATE,
     Delivery,
     Message,
-    State,
     Table,
+    WorkflowState,
     delivery_key,
     read_state,
     write_state,
@@ -30,15 +30,15 @@ from holdfast.core.records import (
 from holdfast.core.shard import Shard, handles
 from holdfast.errors import LeaseLost, StateChanged
 
-NO_STATE = State(0, None)
+NO_STATE = WorkflowState(0, None)
 
 
-def shown(state: State | None) -> State | None:
+def visible_state(state: WorkflowState | None) -> WorkflowState | None:
     """A state as others see it: one that was dropped is none."""
     return state if state is not None and state.data is not None else None
 
 
-def inherited(queue: str, group: str, message: Message) -> State | None:
+def inherited(queue: str, group: str, message: Message) -> WorkflowState | None:
     """The state with which a delivery of a dead letter or a redriven message begins."""
     state, origin = message.extra.state, message.extra.origin
     if group and origin is not None and origin.source_queue == queue and origin.source_group != group:
@@ -53,18 +53,18 @@ def put_state(shard: Shard, command: PutState, _now: int, effects: Effects) -> N
     if delivery is None or not delivery.token or delivery.token != command.token:
         raise LeaseLost(message_id=command.id)
     before = _states(shard, group, [delivery])[0] or NO_STATE
-    seen = (shown(before) or NO_STATE).etag
+    seen = (visible_state(before) or NO_STATE).etag
     if command.if_match is not None and command.if_match != seen:
         raise StateChanged(message_id=command.id, etag=seen, given=command.if_match)
     if command.data is None and not seen:
         effects.reply = before
         return
-    after = State(before.etag + 1, command.data)
+    after = WorkflowState(before.etag + 1, command.data)
     key = delivery_key(shard.number, group.number, delivery.id)
     effects.ops.append((Table.STATES, key, write_state(after)))
     if not delivery.flags & FLAG_STATE:
         delivery.flags |= FLAG_STATE
-        write_own(shard, group, delivery, effects)
+        write_own_record(shard, group, delivery, effects)
         group.dirty = True
     effects.reply = after
 
@@ -88,21 +88,21 @@ def get_states(shard: Shard, command: GetStates, _now: int, effects: Effects) ->
     effects.reply = [found[message_id] for message_id, _ in command.deliveries]
 
 
-def _states(shard: Shard, group: LeaseGroup, deliveries: list[Delivery]) -> list[State | None]:
+def _states(shard: Shard, group: LeaseGroup, deliveries: list[Delivery]) -> list[WorkflowState | None]:
     """The states of deliveries that the group has touched."""
     reads = {
         delivery.id: Read(Table.STATES, delivery_key(shard.number, group.number, delivery.id))
         for delivery in deliveries
         if delivery.flags & FLAG_STATE
     }
-    shard.want(reads.values())
-    heirs = [d for d in deliveries if d.flags & FLAG_SOURCED and d.id not in reads]
-    shard.want_bodies(delivery.seq for delivery in heirs)
-    found: dict[int, State | None] = {}
+    shard.require(reads.values())
+    inheriting = [d for d in deliveries if d.flags & FLAG_SOURCED and d.id not in reads]
+    shard.require_bodies(delivery.seq for delivery in inheriting)
+    found: dict[int, WorkflowState | None] = {}
     for message_id, read in reads.items():
         value = shard.get(read.table, read.key)
         assert value is not None, f"the state of message {message_id} in group {group.name!r} is missing"
         found[message_id] = read_state(value)
-    for delivery in heirs:
+    for delivery in inheriting:
         found[delivery.id] = inherited(shard.queue, group.name, shard.message(delivery.seq))
     return [found.get(delivery.id) for delivery in deliveries]

@@ -21,6 +21,7 @@ from holdfast.core.commands import (
     CursorRange,
     CursorRead,
     Delete,
+    DeliveryStatus,
     Edit,
     Find,
     Leased,
@@ -28,7 +29,6 @@ from holdfast.core.commands import (
     Purge,
     Purged,
     RemoveGroup,
-    Standing,
     Tick,
 )
 from holdfast.core.deadletter import check_dead_queue, check_unused
@@ -61,9 +61,11 @@ Clock = Callable[[], int]
 # --- queues ---------------------------------------------------------------------------------------------------------
 
 
-def namesakes(engine: Engine, namespace: str) -> dict[str, QueueRecord]:
+def queues_in(engine: Engine, namespace: str) -> dict[str, QueueRecord]:
     """The queues of a namespace by name."""
-    return {name: queue.record for (space, name), queue in engine.queues.items() if space == namespace}
+    return {
+        name: queue.record for (queue_namespace, name), queue in engine.queues.items() if queue_namespace == namespace
+    }
 
 
 def create_queue(engine: Engine, name: QueueName, fields: Mapping[str, object], now: int) -> QueueRecord:
@@ -72,7 +74,7 @@ def create_queue(engine: Engine, name: QueueName, fields: Mapping[str, object], 
     if name in engine.queues:
         raise QueueExists(queue=name[1])
     config = from_fields(fields)
-    check_dead_queue(name[1], config, namesakes(engine, name[0]))
+    check_dead_queue(name[1], config, queues_in(engine, name[0]))
     return engine.add_queue(*name, config, now).record
 
 
@@ -80,7 +82,7 @@ def update_queue(engine: Engine, name: QueueName, fields: Mapping[str, object], 
     """Change the configuration. More partitions start empty, with every group from their beginning."""
     queue = engine.queue(name, now)
     config = from_fields(fields, queue.config)
-    check_dead_queue(name[1], config, namesakes(engine, name[0]))
+    check_dead_queue(name[1], config, queues_in(engine, name[0]))
     engine.reconfigure(queue, config, now)
     return queue.record
 
@@ -88,7 +90,7 @@ def update_queue(engine: Engine, name: QueueName, fields: Mapping[str, object], 
 def delete_queue(engine: Engine, name: QueueName, clock: Clock) -> Iterator[int]:
     """Purge everything, leased or not, and forget the queue. Taken up again after a crash: it is marked first."""
     queue = engine.queue(name, clock())
-    check_unused(name[1], namesakes(engine, name[0]))
+    check_unused(name[1], queues_in(engine, name[0]))
     queue.change(replace(queue.record, closing=True))
     engine.save_queue(queue)
     yield 0
@@ -166,7 +168,7 @@ def delete_group(engine: Engine, name: QueueName, group: str, clock: Clock) -> I
 class Page(msgspec.Struct, frozen=True):
     """Messages with how they stand in each group; `cursor` goes on where this page ends, empty at the end."""
 
-    messages: list[tuple[int, Message, list[Standing]]]
+    messages: list[tuple[int, Message, list[DeliveryStatus]]]
     cursor: str
 
 
@@ -186,7 +188,7 @@ def head(engine: Engine, name: QueueName, group: str, now: int) -> Message | Non
                 best = (order, shard, place.seq)
     if best is None:
         return None
-    found = _look(engine, queue, best[1], best[2], 1, now).messages
+    found = _browse_shard(engine, queue, best[1], best[2], 1, now).messages
     return found[0][0] if found else None
 
 
@@ -196,14 +198,14 @@ def browse(engine: Engine, name: QueueName, limit: int, cursor: str, state: str,
     if group:
         engine.group(queue, group)
     starts = _read_cursor(cursor, len(queue.shards))
-    found: list[tuple[int, Message, list[Standing]]] = []
+    found: list[tuple[int, Message, list[DeliveryStatus]]] = []
     nexts = list(starts)
     for shard in queue.shards:
         if not starts[shard.partition]:
             continue
-        reply = _look(engine, queue, shard, starts[shard.partition], limit, now)
+        reply = _browse_shard(engine, queue, shard, starts[shard.partition], limit, now)
         nexts[shard.partition] = reply.next_seq
-        found += [(shard.partition, message, standings) for message, standings in reply.messages]
+        found += [(shard.partition, message, delivery_statuses) for message, delivery_statuses in reply.messages]
     found.sort(key=lambda item: item[1].id)
     for partition, message, _ in reversed(found[limit:]):
         nexts[partition] = message.seq
@@ -211,13 +213,13 @@ def browse(engine: Engine, name: QueueName, limit: int, cursor: str, state: str,
     return Page(page, ",".join(map(str, nexts)) if any(nexts) else "")
 
 
-def _look(engine: Engine, queue: Queue, shard: Shard, first: int, limit: int, now: int) -> Browsed:
+def _browse_shard(engine: Engine, queue: Queue, shard: Shard, first: int, limit: int, now: int) -> Browsed:
     """Live messages of a shard. In pieces, because a step begins anew for every record it lacks, and only so many
     records: those that lie about until the journal is exported may be many more than are live."""
-    found: list[tuple[Message, list[Standing]]] = []
+    found: list[tuple[Message, list[DeliveryStatus]]] = []
     at, left, left_bytes = first, BROWSE_RECORDS, BROWSE_BYTES
     while at and left > 0 and left_bytes > 0 and len(found) < limit:
-        reply = engine.step(queue, shard, Browse(at, limit - len(found), left_bytes, look=reading.CHUNK), now)
+        reply = engine.step(queue, shard, Browse(at, limit - len(found), left_bytes, scan_limit=reading.CHUNK), now)
         assert isinstance(reply, Browsed)
         found += reply.messages
         left -= reading.CHUNK
@@ -238,22 +240,22 @@ def _read_cursor(cursor: str, partitions: int) -> list[int]:
     return starts + [1] * (partitions - len(starts))
 
 
-def _matches(standings: list[Standing], state: str, group: str) -> bool:
+def _matches(delivery_statuses: list[DeliveryStatus], state: str, group: str) -> bool:
     if not state and not group:
         return True
-    return any((not group or s.group == group) and (not state or s.state == state) for s in standings)
+    return any((not group or s.group == group) and (not state or s.state == state) for s in delivery_statuses)
 
 
-class Span(msgspec.Struct, frozen=True):
+class SequenceRange(msgspec.Struct, frozen=True):
     """A range of one partition, in the order of sequences. Go on at `next_seq`; 0: there are no more."""
 
-    messages: list[tuple[Message, list[Standing]]]
+    messages: list[tuple[Message, list[DeliveryStatus]]]
     next_seq: int
 
 
 def browse_range(
     engine: Engine, name: QueueName, partition: int, first: int, until: int, limit: int, max_bytes: int, now: int
-) -> Span:
+) -> SequenceRange:
     """Live messages of one partition, sequences `first` up to and without `until` (0: the end).
 
     Looks at no more than `limit` records, whether they are live or not, and in pieces: a step begins anew for every
@@ -261,17 +263,17 @@ def browse_range(
     """
     queue = engine.queue(name, now)
     shard = _shard_of(queue, partition)
-    found: list[tuple[Message, list[Standing]]] = []
+    found: list[tuple[Message, list[DeliveryStatus]]] = []
     at, left, left_bytes = max(first, 1), limit, max_bytes
     while at and left > 0 and left_bytes > 0:
-        piece = min(left, reading.CHUNK)
-        reply = engine.step(queue, shard, Browse(at, piece, left_bytes, until, piece), now)
+        chunk = min(left, reading.CHUNK)
+        reply = engine.step(queue, shard, Browse(at, chunk, left_bytes, until, chunk), now)
         assert isinstance(reply, Browsed)
         found += reply.messages
-        left -= piece
+        left -= chunk
         left_bytes -= sum([len(message.payload) for message, _ in reply.messages])
         at = reply.next_seq
-    return Span(found, at)
+    return SequenceRange(found, at)
 
 
 class PartitionBounds(msgspec.Struct, frozen=True):
@@ -293,16 +295,18 @@ def bounds(engine: Engine, name: QueueName, since: int, now: int) -> list[Partit
     return found
 
 
-def find(engine: Engine, name: QueueName, message_id: int, now: int) -> tuple[int, Message, list[Standing]]:
+def find(engine: Engine, name: QueueName, message_id: int, now: int) -> tuple[int, Message, list[DeliveryStatus]]:
     """A live message by its id: partition, message, how it stands."""
-    found = look_for(engine, engine.queue(name, now), message_id, now)
+    found = find_live(engine, engine.queue(name, now), message_id, now)
     if found is None:
         raise MessageNotFound(message_id=message_id, queue=name[1])
-    shard, message, standings = found
-    return shard.partition, message, standings
+    shard, message, delivery_statuses = found
+    return shard.partition, message, delivery_statuses
 
 
-def look_for(engine: Engine, queue: Queue, message_id: int, now: int) -> tuple[Shard, Message, list[Standing]] | None:
+def find_live(
+    engine: Engine, queue: Queue, message_id: int, now: int
+) -> tuple[Shard, Message, list[DeliveryStatus]] | None:
     """A live message by its id, wherever it is in a queue; None if it is not."""
     for shard in queue.shards:
         try:
@@ -362,7 +366,7 @@ def edit(
     queue = engine.queue(name, now)
     reply = engine.step(queue, queue.shards[partition], Edit(message_id, priority, deliver_at), now)
     assert isinstance(reply, Message)
-    engine.stirred.add(name)
+    engine.dirty_queues.add(name)
     return reply
 
 
@@ -370,7 +374,7 @@ def delete(engine: Engine, name: QueueName, message_id: int, now: int) -> None:
     partition, _, _ = find(engine, name, message_id, now)
     queue = engine.queue(name, now)
     engine.step(queue, queue.shards[partition], Delete(message_id), now)
-    engine.stirred.add(name)
+    engine.dirty_queues.add(name)
 
 
 # --- cursor groups --------------------------------------------------------------------------------------------------
@@ -428,8 +432,8 @@ def cursor_read(
     found: list[Message] = []
     left = max_bytes
     while True:
-        piece = min(limit - len(found), reading.CHUNK)
-        command = CursorRead(group, at, piece, left, until, one_at_least and not found)
+        chunk = min(limit - len(found), reading.CHUNK)
+        command = CursorRead(group, at, chunk, left, until, one_at_least and not found)
         reply = engine.step(queue, shard, command, now)
         assert isinstance(reply, CursorRange)
         found += reply.messages

@@ -13,13 +13,13 @@ from enum import StrEnum
 
 import msgspec
 
-from holdfast.core.audits import OWN_PROPERTIES, Audit, Audited, letter_again, redriven
+from holdfast.core.audits import OWN_PROPERTIES, Audit, Audited, redriven, restore_dead_letter
 from holdfast.core.commands import Withdraw
 from holdfast.core.queue import dead_queue_of
 from holdfast.core.records import FLAG_CHOSEN, Message, Table, source_key
 from holdfast.core.shard import Shard
-from holdfast.core.states import Reason, State
-from holdfast.engine.admin import look_for
+from holdfast.core.states import DeliveryState, Reason
+from holdfast.engine.admin import find_live
 from holdfast.engine.catalog import Queue, QueueName
 from holdfast.engine.engine import Engine
 from holdfast.engine.redrive import STEP, Destination, destination, enqueue_for, newest, with_states, withdraw
@@ -30,11 +30,11 @@ PROTOCOL_UNDO = "undo"
 Payloads = Mapping[int, bytes | None]
 """Letters, each with the payload that it is to have; None: its own."""
 
-Demand = Callable[[str], object]
+Require = Callable[[str], object]
 """Raises an error if messages of the caller's own making may not be sent to a queue."""
 
 
-class Fate(StrEnum):
+class RedriveStatus(StrEnum):
     """What became of a letter, or how the message stands that was made of it."""
 
     MOVED = "moved"
@@ -48,11 +48,11 @@ class Fate(StrEnum):
     DEAD = "dead"  # a dead letter of it waits
 
 
-class LetterFate(msgspec.Struct, frozen=True):
+class RedriveResult(msgspec.Struct, frozen=True):
     """One letter. `again` is the dead letter that it is once more."""
 
     letter: int
-    fate: Fate
+    fate: RedriveStatus
     queue: str = ""
     message: int = 0
     again: int = 0
@@ -62,33 +62,45 @@ class LetterFate(msgspec.Struct, frozen=True):
 # --- looking --------------------------------------------------------------------------------------------------------
 
 
-def fates(engine: Engine, dead: QueueName, name: str, after: int, limit: int, now: int) -> list[LetterFate]:
+def redrive_results(
+    engine: Engine, dead: QueueName, name: str, after: int, limit: int, now: int
+) -> list[RedriveResult]:
     """The letters that were brought back, by their ids, from after one on, and how their messages stand now."""
     audit = engine.audits.get(dead, name)
-    return [_standing(engine, audit, was, now)[0] for was in engine.audits.page(audit, after, limit)]
+    return [_current_status(engine, audit, was, now)[0] for was in engine.audits.page(audit, after, limit)]
 
 
-def _standing(
+def _current_status(
     engine: Engine, audit: Audit, was: Audited, now: int
-) -> tuple[LetterFate, tuple[Queue, Shard, Message] | None]:
+) -> tuple[RedriveResult, tuple[Queue, Shard, Message] | None]:
     """How a message stands; with its place if it waits in every group."""
     if was.undone:
-        return LetterFate(was.letter, Fate.UNDONE, was.queue, was.message, was.undone), None
+        return RedriveResult(was.letter, RedriveStatus.UNDONE, was.queue, was.message, was.undone), None
     queue = engine.queues.get((audit.namespace, was.queue))
-    found = look_for(engine, queue, was.message, now) if queue is not None else None
+    found = find_live(engine, queue, was.message, now) if queue is not None else None
     if queue is None or found is None:
-        fate = Fate.DEAD if queue is not None and _has_letter(engine, queue, was.message) else Fate.GONE
-        return LetterFate(was.letter, fate, was.queue, was.message), None
-    shard, message, standings = found
-    states = {standing.state for standing in standings}
+        fate = (
+            RedriveStatus.DEAD
+            if queue is not None and _has_dead_letter(engine, queue, was.message)
+            else RedriveStatus.GONE
+        )
+        return RedriveResult(was.letter, fate, was.queue, was.message), None
+    shard, message, delivery_statuses = found
+    states = {delivery_status.state for delivery_status in delivery_statuses}
     if message.extra.flags & FLAG_CHOSEN:
         states.discard("settled")  # for the other groups it never was
-    fate = Fate.LEASED if State.LEASED in states else Fate.PARTLY if "settled" in states else Fate.WAITING
-    told = LetterFate(was.letter, fate, was.queue, was.message)
-    return told, (queue, shard, message) if fate is Fate.WAITING else None
+    fate = (
+        RedriveStatus.LEASED
+        if DeliveryState.LEASED in states
+        else RedriveStatus.PARTLY
+        if "settled" in states
+        else RedriveStatus.WAITING
+    )
+    results = RedriveResult(was.letter, fate, was.queue, was.message)
+    return results, (queue, shard, message) if fate is RedriveStatus.WAITING else None
 
 
-def _has_letter(engine: Engine, queue: Queue, message_id: int) -> bool:
+def _has_dead_letter(engine: Engine, queue: Queue, message_id: int) -> bool:
     """Whether a dead letter of a message waits in its queue's dead queue."""
     name = dead_queue_of(queue.record.name, queue.config)
     dead = engine.queues.get((queue.record.namespace, name)) if name is not None else None
@@ -109,76 +121,78 @@ def move(
     engine: Engine,
     dead: QueueName,
     name: str,
-    letters: Payloads,
+    dead_letters: Payloads,
     *,
     to: str,
     by: str,
     note: str,
-    demand: Demand,
+    require: Require,
     now: int,
-) -> Iterator[list[LetterFate]]:
+) -> Iterator[list[RedriveResult]]:
     """Bring letters back, each once under this id."""
     queue = engine.queue(dead, now)
     audit = engine.audits.begin(dead, name, to, by, note, now)
-    ids = list(letters)
+    ids = list(dead_letters)
     for first in range(0, len(ids), STEP):
-        yield _move(engine, audit, queue, {one: letters[one] for one in ids[first : first + STEP]}, demand, now)
+        yield _move(engine, audit, queue, {one: dead_letters[one] for one in ids[first : first + STEP]}, require, now)
 
 
-def _move(engine: Engine, audit: Audit, queue: Queue, letters: Payloads, demand: Demand, now: int) -> list[LetterFate]:
-    told: dict[int, LetterFate] = {}
-    going: list[tuple[Shard, Message]] = []
-    for letter, was in zip(letters, engine.audits.known(audit, letters), strict=True):
+def _move(
+    engine: Engine, audit: Audit, queue: Queue, dead_letters: Payloads, require: Require, now: int
+) -> list[RedriveResult]:
+    results: dict[int, RedriveResult] = {}
+    movable: list[tuple[Shard, Message]] = []
+    for letter, was in zip(dead_letters, engine.audits.known(audit, dead_letters), strict=True):
         if was is not None:
-            fate = Fate.UNDONE if was.undone else Fate.REPEATED
-            told[letter] = LetterFate(letter, fate, was.queue, was.message, was.undone)
+            fate = RedriveStatus.UNDONE if was.undone else RedriveStatus.REPEATED
+            results[letter] = RedriveResult(letter, fate, was.queue, was.message, was.undone)
             continue
-        found = look_for(engine, queue, letter, now)
+        found = find_live(engine, queue, letter, now)
         if found is None:
-            told[letter] = LetterFate(letter, Fate.GONE)
-        elif any(standing.state == State.LEASED for standing in found[2]):
-            told[letter] = LetterFate(letter, Fate.LEASED)
+            results[letter] = RedriveResult(letter, RedriveStatus.GONE)
+        elif any(delivery_status.state == DeliveryState.LEASED for delivery_status in found[2]):
+            results[letter] = RedriveResult(letter, RedriveStatus.LEASED)
         else:
-            going.append(found[:2])
-    told |= _bring(engine, audit, queue, going, letters, demand, now)
-    return [told[letter] for letter in letters]
+            movable.append(found[:2])
+    results |= _redrive(engine, audit, queue, movable, dead_letters, require, now)
+    return [results[letter] for letter in dead_letters]
 
 
-def _bring(
+def _redrive(
     engine: Engine,
     audit: Audit,
     queue: Queue,
-    letters: list[tuple[Shard, Message]],
+    dead_letters: list[tuple[Shard, Message]],
     payloads: Payloads,
-    demand: Demand,
+    require: Require,
     now: int,
-) -> dict[int, LetterFate]:
+) -> dict[int, RedriveResult]:
     """For each destination: the new messages, the end of the letters and the records of it in one batch."""
     refused: dict[int, HoldfastError] = {}
     to = Destination(queue=audit.to)
     by_target: dict[tuple[str, str], list[tuple[Shard, Message]]] = {}
-    for shard, letter in newest(engine, queue, letters, now):
+    for shard, letter in newest(engine, queue, dead_letters, now):
         name, group = to.of(letter)
         try:
             if payloads[letter.id] is not None:
-                demand(name)
+                require(name)
             by_target.setdefault((name, group), []).append((shard, letter))
         except HoldfastError as error:
             refused[letter.id] = error
-    told: dict[int, LetterFate] = {}
-    for (name, group), going in by_target.items():
-        here = [letter for _, letter in going]
+    results: dict[int, RedriveResult] = {}
+    for (name, group), movable in by_target.items():
+        here = [letter for _, letter in movable]
         target = destination(engine, queue, name, group, here, refused, now)
         if target is None:
             continue
         engine.write_early()  # nothing may have to be written before all of it is gathered
         moved = _deliver(engine, audit, queue, target, group, here, payloads, refused, now)
         if moved:
-            withdraw(engine, queue, [item for item in going if item[1].id in moved], Reason.REDRIVEN, now)
+            withdraw(engine, queue, [item for item in movable if item[1].id in moved], Reason.REDRIVEN, now)
             audit.moved += len(moved)
             engine.audits.record(audit, moved.values(), now)
-        told |= {one: LetterFate(one, Fate.MOVED, was.queue, was.message) for one, was in moved.items()}
-    return told | {one: LetterFate(one, Fate.REFUSED, error=error) for one, error in refused.items()}
+        results |= {one: RedriveResult(one, RedriveStatus.MOVED, was.queue, was.message) for one, was in moved.items()}
+    return results | {one: RedriveResult(one, RedriveStatus.REFUSED, error=error) for one, error in refused.items()}
 
 
 def _deliver(
@@ -187,15 +201,15 @@ def _deliver(
     dead: Queue,
     target: Queue,
     group: str,
-    letters: list[Message],
+    dead_letters: list[Message],
     payloads: Payloads,
     refused: dict[int, HoldfastError],
     now: int,
 ) -> dict[int, Audited]:
-    drafts = [redriven(dead.record.name, letter, audit.id, payloads[letter.id]) for letter in letters]
+    drafts = [redriven(dead.record.name, letter, audit.id, payloads[letter.id]) for letter in dead_letters]
     reply = enqueue_for(engine, target, group, drafts, now)
     moved: dict[int, Audited] = {}
-    for index, (letter, draft) in enumerate(zip(letters, drafts, strict=True)):
+    for index, (letter, draft) in enumerate(zip(dead_letters, drafts, strict=True)):
         if index in reply.errors:
             refused[letter.id] = reply.errors[index]
             continue
@@ -213,7 +227,7 @@ def _deliver(
 # --- and taking them back -------------------------------------------------------------------------------------------
 
 
-def undo(engine: Engine, dead: QueueName, name: str, after: int, limit: int, now: int) -> Iterator[list[LetterFate]]:
+def undo(engine: Engine, dead: QueueName, name: str, after: int, limit: int, now: int) -> Iterator[list[RedriveResult]]:
     """Make dead letters again of messages that wait in every group, from after a letter on. The others are told."""
     audit = engine.audits.get(dead, name)
     queue = engine.queue(dead, now)
@@ -223,17 +237,17 @@ def undo(engine: Engine, dead: QueueName, name: str, after: int, limit: int, now
         limit -= len(page)
 
 
-def _undo(engine: Engine, audit: Audit, dead: Queue, page: list[Audited], now: int) -> list[LetterFate]:
-    told: dict[int, LetterFate] = {}
+def _undo(engine: Engine, audit: Audit, dead: Queue, page: list[Audited], now: int) -> list[RedriveResult]:
+    results: dict[int, RedriveResult] = {}
     by_shard: dict[int, tuple[Queue, Shard, list[tuple[Audited, Message]]]] = {}
     for was in page:
-        told[was.letter], place = _standing(engine, audit, was, now)
+        results[was.letter], place = _current_status(engine, audit, was, now)
         if place is not None:
             queue, shard, message = place
             by_shard.setdefault(shard.number, (queue, shard, []))[2].append((was, message))
     for queue, shard, waiting in by_shard.values():
-        told |= _undo_in(engine, audit, dead, queue, shard, waiting, now)
-    return [told[was.letter] for was in page]
+        results |= _undo_in(engine, audit, dead, queue, shard, waiting, now)
+    return [results[was.letter] for was in page]
 
 
 def _undo_in(
@@ -244,24 +258,26 @@ def _undo_in(
     shard: Shard,
     waiting: list[tuple[Audited, Message]],
     now: int,
-) -> dict[int, LetterFate]:
+) -> dict[int, RedriveResult]:
     """Messages of one shard: the letters, the end of the messages and the records of it in one batch."""
     messages = with_states(engine, queue, shard, [message for _, message in waiting], now)
-    drafts = [letter_again(message, was) for (was, _), message in zip(waiting, messages, strict=True)]
+    drafts = [restore_dead_letter(message, was) for (was, _), message in zip(waiting, messages, strict=True)]
     engine.write_early()
-    reply = engine.enqueue_letters(dead, drafts, PROTOCOL_UNDO, now)
-    told: dict[int, LetterFate] = {}
+    reply = engine.enqueue_dead_letters(dead, drafts, PROTOCOL_UNDO, now)
+    results: dict[int, RedriveResult] = {}
     undone: list[Audited] = []
     gone: list[int] = []
     for index, (was, message) in enumerate(waiting):
         if index in reply.errors:
-            told[was.letter] = LetterFate(was.letter, Fate.REFUSED, was.queue, was.message, error=reply.errors[index])
+            results[was.letter] = RedriveResult(
+                was.letter, RedriveStatus.REFUSED, was.queue, was.message, error=reply.errors[index]
+            )
             continue
         gone.append(message.seq)
         undone.append(Audited(was.letter, was.message, was.queue, reply.ids[index]))
-        told[was.letter] = LetterFate(was.letter, Fate.UNDONE, was.queue, was.message, reply.ids[index])
+        results[was.letter] = RedriveResult(was.letter, RedriveStatus.UNDONE, was.queue, was.message, reply.ids[index])
     count = engine.step(queue, shard, Withdraw(gone, Reason.UNDONE), now)
     assert count == len(gone), "a message whose redrive was undone was not there any more"
     audit.undone += len(gone)
     engine.audits.record(audit, undone, now)
-    return told
+    return results

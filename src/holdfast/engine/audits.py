@@ -23,7 +23,7 @@ from holdfast.core.audits import (
     write_audit,
     write_audited,
 )
-from holdfast.core.effects import Op, Until
+from holdfast.core.effects import DeleteUntil, Op
 from holdfast.core.groups import NEVER
 from holdfast.core.records import LAST, Table
 from holdfast.engine.catalog import QueueName
@@ -72,10 +72,10 @@ class Audits:
         low, high = audited_key(audit.number, after + 1), audited_key(audit.number, LAST)
         return [read_audited(value) for _, value in self._engine.store.scan(Table.AUDITED, low, high, limit)]
 
-    def known(self, audit: Audit, letters: Iterable[int]) -> list[Audited | None]:
+    def known(self, audit: Audit, dead_letters: Iterable[int]) -> list[Audited | None]:
         """What is known of these letters."""
         self._engine.write_early()
-        keys = [audited_key(audit.number, letter) for letter in letters]
+        keys = [audited_key(audit.number, letter) for letter in dead_letters]
         values = self._engine.store.get_many(Table.AUDITED, keys)
         return [read_audited(value) if value is not None else None for value in values]
 
@@ -104,12 +104,12 @@ class Audits:
         self.record(audit, [], now)
         return audit
 
-    def record(self, audit: Audit, letters: Iterable[Audited], now: int) -> None:
+    def record(self, audit: Audit, dead_letters: Iterable[Audited], now: int) -> None:
         """Take the redrive and what became of these letters into the batch."""
         audit.changed_at = max(now, audit.changed_at)
         key = audit_key(audit.namespace, audit.dead_queue, audit.id)
         ops: list[Op] = [(Table.AUDITS, key, write_audit(audit))]
-        ops += [(Table.AUDITED, audited_key(audit.number, was.letter), write_audited(was)) for was in letters]
+        ops += [(Table.AUDITED, audited_key(audit.number, was.letter), write_audited(was)) for was in dead_letters]
         self._engine.add(ops)
 
     # --- forgetting -------------------------------------------------------------------------------------------------
@@ -125,8 +125,8 @@ class Audits:
 
     def _forget(self, key: bytes) -> None:
         number = self._audits.pop(key).number
-        letters = (Table.AUDITED, audited_key(number, 0), Until(audited_key(number + 1, 0)))
-        self._engine.add([(Table.AUDITS, key, None), letters])
+        dead_letters = (Table.AUDITED, audited_key(number, 0), DeleteUntil(audited_key(number + 1, 0)))
+        self._engine.add([(Table.AUDITS, key, None), dead_letters])
 
 
 def _check_texts(name: str, note: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from holdfast.core.commands import Bulk, Draft
+from holdfast.core.commands import Draft, HomogeneousDrafts
 from holdfast.core.ids import fnv1a32, route_of
 from holdfast.core.journal import ShardName
 from holdfast.core.queue import QueueConfig, QueueRecord
@@ -70,7 +70,7 @@ class Queue:
             parts.setdefault(self._partition(draft), []).append(index)
         return [(shards[partition], indexes) for partition, indexes in parts.items()]
 
-    def route_letters(self, drafts: list[Draft]) -> Routes:
+    def route_dead_letters(self, drafts: list[Draft]) -> Routes:
         """Which shard takes which dead letters: their source decides, whatever their key."""
         parts: dict[int, list[int]] = {}
         for index, draft in enumerate(drafts):
@@ -98,13 +98,13 @@ class Queue:
 
 def _keyless(drafts: Sequence[Draft]) -> bool:
     """Whether it is quickly said that none has what decides on a partition."""
-    if isinstance(drafts, Bulk):
-        return drafts.extra.light
+    if isinstance(drafts, HomogeneousDrafts):
+        return drafts.extra.metadata_only
     shared = drafts[0].extra if drafts else NO_EXTRA
-    return shared.light and all([draft.extra is shared for draft in drafts])  # noqa: C419 - a list is faster
+    return shared.metadata_only and all([draft.extra is shared for draft in drafts])  # noqa: C419 - a list is faster
 
 
-class Holders:
+class DeliveryLocator:
     """Which partitions of a queue have deliveries of a group, or remember how they ended. To be asked at once."""
 
     def __init__(self, queue: Queue, group: str) -> None:

@@ -1,6 +1,7 @@
 """Which dead letters are meant, and the order in which they died.
 
-The letters of a dead queue lie in its partitions. `in_order` merges these by the time of death, and letters that died
+The letters of a dead queue lie in its partitions. `by_death_time` merges these by the time of death, and letters that
+died
 together (in one batch that was rejected, in one sweep of what expired) by the order in which their messages were
 enqueued. Only references are held, so that memory does not grow with the number or the size of the letters.
 """
@@ -21,14 +22,14 @@ from holdfast.engine.catalog import Queue
 from holdfast.engine.engine import Engine
 from holdfast.errors import MessageNotFound
 
-LOOK = 256  # letters read at a time, over all partitions
-LOOK_BYTES = 8 << 20  # and about how many bytes of payload
-TOGETHER_MAX = 4_096  # letters of one partition that died together and are sorted; of more, the next so many
+PAGE_MESSAGES = 256  # letters read at a time, over all partitions
+PAGE_BYTES = 8 << 20  # and about how many bytes of payload
+SORT_MAX = 4_096  # letters of one partition that died together and are sorted; of more, the next so many
 
 Clock = Callable[[], int]
 
 
-class Letters(msgspec.Struct, frozen=True, kw_only=True):
+class DeadLetterFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Which letters: all that meet every condition that is set."""
 
     ids: frozenset[int] = frozenset()
@@ -40,8 +41,8 @@ class Letters(msgspec.Struct, frozen=True, kw_only=True):
     before: int = 0  # died before this instant
     properties: tuple[tuple[str, str], ...] = ()
 
-    def match(self, letter: Message) -> bool:
-        origin = letter.extra.origin
+    def match(self, dead_letter: Message) -> bool:
+        origin = dead_letter.extra.origin
         if origin is None:
             if self.reasons or self.error or self.source_queue or self.source_group:
                 return False
@@ -53,13 +54,13 @@ class Letters(msgspec.Struct, frozen=True, kw_only=True):
         ):
             return False
         return (
-            letter.enqueued_at >= self.after
-            and not (self.before and letter.enqueued_at >= self.before)
-            and set(self.properties) <= set(letter.extra.properties)
+            dead_letter.enqueued_at >= self.after
+            and not (self.before and dead_letter.enqueued_at >= self.before)
+            and set(self.properties) <= set(dead_letter.extra.properties)
         )
 
 
-class Ref(msgspec.Struct, frozen=True, gc=False):
+class DeadLetterRef(msgspec.Struct, frozen=True, gc=False):
     """A letter by its place. They compare as the letters died."""
 
     died_at: int
@@ -70,59 +71,59 @@ class Ref(msgspec.Struct, frozen=True, gc=False):
     size_bytes: int
     matches: bool
 
-    def __lt__(self, other: Ref) -> bool:
+    def __lt__(self, other: DeadLetterRef) -> bool:
         return (self.died_at, self.source_id, self.id) < (other.died_at, other.source_id, other.id)
 
 
-def in_order(engine: Engine, queue: Queue, which: Letters, clock: Clock) -> Iterator[Ref]:
+def by_death_time(engine: Engine, queue: Queue, which: DeadLetterFilter, clock: Clock) -> Iterator[DeadLetterRef]:
     """The letters there are now, those that died first first. Steps the engine as it goes on."""
     if which.ids:
-        return _named(engine, queue, which, clock)
+        return _by_ids(engine, queue, which, clock)
     ends = [(shard, shard.head.next_seq) for shard in queue.shards if shard.live]
-    chunk = max(LOOK // max(len(ends), 1), 8)
+    chunk = max(PAGE_MESSAGES // max(len(ends), 1), 8)
     return merge(*[_sorted(_of_shard(engine, queue, shard, end, which, chunk, clock)) for shard, end in ends])
 
 
-def _named(engine: Engine, queue: Queue, which: Letters, clock: Clock) -> Iterator[Ref]:
+def _by_ids(engine: Engine, queue: Queue, which: DeadLetterFilter, clock: Clock) -> Iterator[DeadLetterRef]:
     """Letters by their ids, those that are there."""
     for message_id in sorted(which.ids):
         try:
-            partition, letter, _ = find(engine, queue.name, message_id, clock())
+            partition, dead_letter, _ = find(engine, queue.name, message_id, clock())
         except MessageNotFound:
             continue
-        yield _ref(letter, letter.enqueued_at, partition, which)
+        yield _ref(dead_letter, dead_letter.enqueued_at, partition, which)
 
 
 def _of_shard(
-    engine: Engine, queue: Queue, shard: Shard, end: int, which: Letters, chunk: int, clock: Clock
-) -> Iterator[Ref]:
+    engine: Engine, queue: Queue, shard: Shard, end: int, which: DeadLetterFilter, chunk: int, clock: Clock
+) -> Iterator[DeadLetterRef]:
     """The letters of one partition below sequence `end`, a few at a time. None died before those before it, whatever
     the clock says: it may have gone back."""
     at = 1
     died_at = 0
     while 0 < at < end:
-        reply = engine.step(queue, shard, Browse(at, chunk, LOOK_BYTES), clock())
+        reply = engine.step(queue, shard, Browse(at, chunk, PAGE_BYTES), clock())
         assert isinstance(reply, Browsed)
         at = reply.next_seq
-        for letter, _ in reply.messages:
-            if letter.seq < end:
-                died_at = max(died_at, letter.enqueued_at)
-                yield _ref(letter, died_at, shard.partition, which)
+        for dead_letter, _ in reply.messages:
+            if dead_letter.seq < end:
+                died_at = max(died_at, dead_letter.enqueued_at)
+                yield _ref(dead_letter, died_at, shard.partition, which)
 
 
-def _sorted(refs: Iterator[Ref]) -> Iterator[Ref]:
+def _sorted(refs: Iterator[DeadLetterRef]) -> Iterator[DeadLetterRef]:
     """Letters that come by their ids, those that died together sorted."""
-    together: list[Ref] = []
+    same_time: list[DeadLetterRef] = []
     for ref in chain(refs, [None]):
-        if together and (ref is None or ref.died_at != together[0].died_at or len(together) == TOGETHER_MAX):
-            yield from sorted(together)
-            together = []
+        if same_time and (ref is None or ref.died_at != same_time[0].died_at or len(same_time) == SORT_MAX):
+            yield from sorted(same_time)
+            same_time = []
         if ref is not None:
-            together.append(ref)
+            same_time.append(ref)
 
 
-def _ref(letter: Message, died_at: int, partition: int, which: Letters) -> Ref:
-    origin = letter.extra.origin
-    source_id = origin.source_id if origin is not None else letter.id
-    size_bytes, matches = len(letter.payload), which.match(letter)
-    return Ref(died_at, source_id, letter.id, partition, letter.seq, size_bytes, matches)
+def _ref(dead_letter: Message, died_at: int, partition: int, which: DeadLetterFilter) -> DeadLetterRef:
+    origin = dead_letter.extra.origin
+    source_id = origin.source_id if origin is not None else dead_letter.id
+    size_bytes, matches = len(dead_letter.payload), which.match(dead_letter)
+    return DeadLetterRef(died_at, source_id, dead_letter.id, partition, dead_letter.seq, size_bytes, matches)

@@ -17,8 +17,8 @@ from msgspec.structs import replace
 from holdfast.core.commands import (
     Ack,
     AddGroup,
-    Buried,
     Command,
+    DeadLettered,
     Draft,
     Enqueue,
     Enqueued,
@@ -29,10 +29,10 @@ from holdfast.core.commands import (
     Settlement,
     Tick,
 )
-from holdfast.core.deadletter import dead_letter
-from holdfast.core.effects import Doomed, Effects, Op, Read, Until
+from holdfast.core.deadletter import make_dead_letter
+from holdfast.core.effects import DeadLetterCandidate, DeleteUntil, Effects, Op, Read
 from holdfast.core.groups import NEVER
-from holdfast.core.ids import Snowflakes
+from holdfast.core.ids import IdGenerator
 from holdfast.core.journal import ShardName, write_block
 from holdfast.core.queue import (
     DEAD_QUEUE_CONFIG,
@@ -58,11 +58,11 @@ from holdfast.core.records import (
     ready_key,
     shard_key,
 )
-from holdfast.core.shard import PASS_BY_MAX, HotBodies, Rows, Shard
+from holdfast.core.shard import SKIP_BLOCKED_MAX, HotBodies, Rows, Shard
 from holdfast.engine.audits import AuditLimits, Audits
-from holdfast.engine.catalog import Holders, Queue, QueueName, Routes
+from holdfast.engine.catalog import DeliveryLocator, Queue, QueueName, Routes
+from holdfast.engine.merge import order_key
 from holdfast.engine.merge import shares as shares_of
-from holdfast.engine.merge import spot
 from holdfast.engine.transactions import TransactionLimits, Transactions
 from holdfast.errors import (
     GroupNotFound,
@@ -78,7 +78,7 @@ NODE_KEY = b"node"
 # Ids are reserved this far ahead, so that after a crash none is given twice. Renewed when half of it is used: a
 # restart within a second makes ids run up to a second ahead of the clock, which harms nothing.
 RESERVE_MS = 1_000
-BURIAL_ROUNDS = 1_000  # chunks of one Tick loop; more waits for the next turn
+TICK_ROUNDS_MAX = 1_000  # chunks of one Tick loop; more waits for the next turn
 
 
 # What a shard leaves behind when its queue is deleted. MESSAGES are not among it: the journal refers to them.
@@ -152,21 +152,21 @@ class Engine:
         self.record = NodeRecord(node)
         self.epoch = 0
         self.queues: dict[QueueName, Queue] = {}
-        self.ids = Snowflakes(node)
+        self.ids = IdGenerator(node)
         self.hot = HotBodies(self.limits.hot_bytes)
         self.by_shard: dict[int, Queue] = {}
         self.alerts: list[Alert] = []
-        self.dropped: list[Doomed] = []
+        self.dropped: list[DeadLetterCandidate] = []
         self.unfinished: set[QueueName] = set()  # queues in which the last lease stopped looking: ask again
         self.writes = 0  # batches that are in the store
-        self._spent: list[Op] = []  # the last of them
-        self.stirred: set[QueueName] = set()  # queues in which something may have become ready
+        self._written_ops: list[Op] = []  # the last of them
+        self.dirty_queues: set[QueueName] = set()  # queues in which something may have become ready
         self.captures: dict[QueueName, tuple[str, ...]] = {}  # queues that also take messages of ordinary topics
         self.captures_changed = 1  # grows with every change of them
         self._ops: list[Op] = []
         self._entries: list[tuple[object, ...]] = []
         self._rows = 0
-        self._touched: dict[int, Shard] = {}
+        self._dirty_shards: dict[int, Shard] = {}
         self._wakes: list[tuple[int, int]] = []
         self._wake_of: dict[int, int] = {}
         self._must_sync = False
@@ -185,24 +185,24 @@ class Engine:
             stored = msgspec.msgpack.decode(value, type=NodeRecord)
             stored.node = self.record.node
             self.record = stored
-        self.ids = Snowflakes(self.record.node, after=self.record.ids_reserved)
+        self.ids = IdGenerator(self.record.node, after=self.record.ids_reserved)
         for _, raw in self.store.scan(Table.QUEUES, b"", b"\xff" * 8, 1 << 30):
             record = msgspec.msgpack.decode(raw, type=QueueRecord)
-            self._adopt(record, now)
+            self._register_queue(record, now)
         self.transactions.open()
         self.audits.open()
 
-    def _adopt(self, record: QueueRecord, now: int) -> Queue:
+    def _register_queue(self, record: QueueRecord, now: int) -> Queue:
         shards = [self._open_shard(record, partition, number, now) for partition, number in enumerate(record.shards)]
         queue = Queue(record, shards)
         self.queues[queue.name] = queue
-        self._note_captures(queue.name, record.config.topics)
+        self._update_captures(queue.name, record.config.topics)
         for shard in shards:
             self.by_shard[shard.number] = queue
-            self._note_wake(shard)
+            self._schedule_wake(shard)
         return queue
 
-    def _note_captures(self, name: QueueName, topics: tuple[str, ...]) -> None:
+    def _update_captures(self, name: QueueName, topics: tuple[str, ...]) -> None:
         if self.captures.get(name, ()) != topics:
             self.captures_changed += 1
             if topics:
@@ -220,7 +220,7 @@ class Engine:
 
     @property
     def pending(self) -> bool:
-        return bool(self._ops or self._entries or self._touched)
+        return bool(self._ops or self._entries or self._dirty_shards)
 
     def write(self) -> bool:
         """Write what has been gathered as one atomic batch. True: it must be synced before anything is answered."""
@@ -229,7 +229,7 @@ class Engine:
             return must_sync
         effects = Effects()
         effects.ops = self._ops
-        for shard in self._touched.values():
+        for shard in self._dirty_shards.values():
             shard.flush(effects)
         record = self.record
         must_sync = self._must_sync
@@ -247,21 +247,21 @@ class Engine:
             record.ids_reserved = self.ids.ahead(RESERVE_MS)
             must_sync = True
         effects.ops.append((Table.META, NODE_KEY, _encode(record)))
-        touched = self._touched
-        self._ops, self._entries, self._rows, self._touched, self._must_sync = [], [], 0, {}, False
+        dirty_shards = self._dirty_shards
+        self._ops, self._entries, self._rows, self._dirty_shards, self._must_sync = [], [], 0, {}, False
         self.store.write(self.epoch, effects.ops)
-        self._spent = effects.ops
+        self._written_ops = effects.ops
         self.writes += 1
-        for shard in touched.values():
-            self._note_wake(shard)
+        for shard in dirty_shards.values():
+            self._schedule_wake(shard)
         for number in self._forgotten:
             del self.by_shard[number]
         self._forgotten = []
         return must_sync
 
-    def let_go(self) -> None:
+    def drop_written_batch(self) -> None:
         """Of what was written last. Of thousands that takes time, so it is for when the disk works and nobody waits."""
-        self._spent = []
+        self._written_ops = []
 
     def add(self, ops: list[Op]) -> None:
         """Take records of somebody else's into the batch: a front's own, to be as durable as the messages beside it."""
@@ -276,7 +276,7 @@ class Engine:
         """Step a shard until it has all it needs, and take its effects into the batch."""
         effects = shard.step(command, now)
         while effects.reads:
-            if shard.number in self._touched:
+            if shard.number in self._dirty_shards:
                 self.write_early()
             shard.supply(effects.reads, self._fetch(effects.reads))
             effects = shard.step(command, now)
@@ -285,9 +285,9 @@ class Engine:
             self._ops += effects.ops
             self._entries += effects.entries
             self._rows += effects.rows
-            self._touched[shard.number] = shard
-        if effects.doomed:
-            self._bury(queue, shard, effects.doomed, now)
+            self._dirty_shards[shard.number] = shard
+        if effects.dead_letter_candidates:
+            self._dead_letter(queue, shard, effects.dead_letter_candidates, now)
         return effects.reply
 
     def _fetch(self, reads: list[Read]) -> list[bytes | Rows | None]:
@@ -323,10 +323,10 @@ class Engine:
         room = queue.room()
         routes = queue.route(drafts)
         if atomic:
-            tried = self._spread(queue, routes, drafts, room, protocol, now, trial=True)
+            tried = self._spread(queue, routes, drafts, room, protocol, now, dry_run=True)
             if tried.errors:
                 return Enqueued([0] * len(drafts), {}, tried.errors)
-        self.stirred.add(queue.name)
+        self.dirty_queues.add(queue.name)
         if len(routes) == 1:
             shard, _ = routes[0]
             reply = self.step(queue, shard, Enqueue(drafts, room, protocol, group=group), now)
@@ -342,16 +342,16 @@ class Engine:
         room: int,
         protocol: str,
         now: int,
-        trial: bool = False,
+        dry_run: bool = False,
         group: str = "",
     ) -> Enqueued:
-        """Enqueue a batch that goes to several partitions. `trial`: only find out what would be refused."""
+        """Enqueue a batch that goes to several partitions. `dry_run`: only find out what would be refused."""
         total = Enqueued([0] * len(drafts))
-        ids = [] if trial else self.ids.take(now, len(drafts))
+        ids = [] if dry_run else self.ids.take(now, len(drafts))
         for shard, indexes in routes:
-            taken = [] if trial else [ids[i] for i in indexes]
+            taken = [] if dry_run else [ids[i] for i in indexes]
             some = drafts if len(routes) == 1 else [drafts[i] for i in indexes]
-            part = Enqueue(some, room, protocol, taken, group, trial=trial)
+            part = Enqueue(some, room, protocol, taken, group, dry_run=dry_run)
             reply = self.step(queue, shard, part, now)
             assert isinstance(reply, Enqueued)
             stored = 0
@@ -427,7 +427,7 @@ class Engine:
         for index in filled:
             front = shards[index].front(group)
             firsts.append((index, self.heads(shards[index], group) if front is None else [front]))
-        fronts = sorted((spot(first[0]), index) for index, first in firsts if first)
+        fronts = sorted((order_key(first[0]), index) for index, first in firsts if first)
         if not fronts:
             return []
         # What arrived together lies together, so the first shard often has all of it: look there before merging.
@@ -435,7 +435,7 @@ class Engine:
         nexts = self.heads(best, group, limit)
         if len(fronts) == 1:
             return [(best, len(nexts))]
-        if len(nexts) == limit and spot(nexts[-1]) < fronts[1][0]:
+        if len(nexts) == limit and order_key(nexts[-1]) < fronts[1][0]:
             return [(best, limit)]
         found = {index: self.heads(shards[index], group, limit) for _, index in fronts[1:]}
         found[fronts[0][1]] = nexts
@@ -447,14 +447,14 @@ class Engine:
 
     def heads(self, shard: Shard, group: str, limit: int = 1) -> list[Place | Delivery]:
         """The next deliveries of a group in one shard."""
-        shard.passed_by = 0
+        shard.skipped_blocked = 0
         found, reads = shard.heads(group, limit)
         while reads:
-            if shard.number in self._touched:
+            if shard.number in self._dirty_shards:
                 self.write_early()
             shard.supply(reads, self._fetch(reads))
             found, reads = shard.heads(group, limit)
-        if shard.passed_by >= PASS_BY_MAX:
+        if shard.skipped_blocked >= SKIP_BLOCKED_MAX:
             self.unfinished.add(self.by_shard[shard.number].name)
         return found
 
@@ -464,7 +464,7 @@ class Engine:
 
     def fronts(self, shard: Shard) -> list[Place]:
         """For each priority the oldest message that is not delayed, whatever became of it in any group."""
-        if shard.number in self._touched:
+        if shard.number in self._dirty_shards:
             self.write_early()
         number = shard.number
         fronts = [
@@ -478,17 +478,17 @@ class Engine:
     ) -> list[int | HoldfastError | None]:
         """Settle deliveries; a result for each, in order."""
         queue = self.queue(name, now)
-        self.stirred.add(name)
+        self.dirty_queues.add(name)
         together = {settlement.partition for settlement in settlements}
         if len(together) == 1 and 0 <= (partition := together.pop()) < len(queue.shards):
             return self._settle_in(queue, queue.shards[partition], Settle(group, settlements), now)
         results: list[int | HoldfastError | None] = [None] * len(settlements)
         parts: dict[int, list[int]] = {}
-        holders = Holders(queue, group)
+        locator = DeliveryLocator(queue, group)
         for index, settlement in enumerate(settlements):
             partition = settlement.partition
             if not 0 <= partition < len(queue.shards):
-                partition = holders.find(settlement.id)
+                partition = locator.find(settlement.id)
             if partition < 0:
                 results[index] = LeaseLost(message_id=settlement.id)
             else:
@@ -505,11 +505,11 @@ class Engine:
     ) -> list[int | HoldfastError | None]:
         """`settle` where all are acked by their tokens, by columns. `partition`: that of all; -1: not known."""
         queue = self.queue(name, now)
-        self.stirred.add(name)
+        self.dirty_queues.add(name)
         if 0 <= partition < len(queue.shards):
             return self._settle_in(queue, queue.shards[partition], Ack(group, ids, tokens), now)
         results: list[int | HoldfastError | None] = [None] * len(ids)
-        for holder, indexes in Holders(queue, group).split(ids).items():
+        for holder, indexes in DeliveryLocator(queue, group).split(ids).items():
             if len(indexes) == len(ids) and holder >= 0:
                 return self._settle_in(queue, queue.shards[holder], Ack(group, ids, tokens), now)
             settled: list[int | HoldfastError | None]
@@ -548,11 +548,11 @@ class Engine:
     def _tick_shard(self, queue: Queue, shard: Shard, now: int) -> None:
         rounds = 0
         while self.step(queue, shard, Tick(), now):
-            self.stirred.add(queue.name)
+            self.dirty_queues.add(queue.name)
             rounds += 1
-            if rounds == BURIAL_ROUNDS:
+            if rounds == TICK_ROUNDS_MAX:
                 break
-        self._note_wake(shard)
+        self._schedule_wake(shard)
 
     def wake_at(self) -> int:
         """When the next thing is due; NEVER if nothing is."""
@@ -561,7 +561,7 @@ class Engine:
         first = self._wakes[0][0] if self._wakes else NEVER
         return min(first, self.transactions.wake_at(), self.audits.wake_at())
 
-    def _note_wake(self, shard: Shard) -> None:
+    def _schedule_wake(self, shard: Shard) -> None:
         at = shard.wake_at()
         known = self._wake_of.get(shard.number, NEVER)
         if at != known:
@@ -573,56 +573,64 @@ class Engine:
 
     # --- dead letters -----------------------------------------------------------------------------------------------
 
-    def _bury(self, queue: Queue, shard: Shard, doomed: list[Doomed], now: int) -> None:
+    def _dead_letter(
+        self, queue: Queue, shard: Shard, dead_letter_candidates: list[DeadLetterCandidate], now: int
+    ) -> None:
         """Move doomed deliveries to the dead queue, the letter and the end of its source in one batch.
 
         If a crash could come between the two, a rejected message would be dead and delivered again: its consumer is not
         asked twice. So nothing may be read that is not written yet: the batch begins here, and anew for each group.
         """
         target_name = dead_queue_of(queue.record.name, queue.config)
-        by_group: dict[str, list[Doomed]] = {}
-        for item in doomed:
+        by_group: dict[str, list[DeadLetterCandidate]] = {}
+        for item in dead_letter_candidates:
             by_group.setdefault(item.group, []).append(item)
         for group, items in by_group.items():
             self.write_early()
             if target_name is None:
                 self.dropped += items
-                letters = [0] * len(items)
+                dead_letter_ids = [0] * len(items)
             else:
                 carried = self._with_states(queue, shard, group, items)
-                letters = self._deliver_letters(queue, target_name, carried, now)
-            outcomes = {item.delivery.id: letter for item, letter in zip(items, letters, strict=True)}
-            self.step(queue, shard, Buried(group, outcomes), now)
+                dead_letter_ids = self._deliver_dead_letters(queue, target_name, carried, now)
+            outcomes = {
+                item.delivery.id: dead_letter_id for item, dead_letter_id in zip(items, dead_letter_ids, strict=True)
+            }
+            self.step(queue, shard, DeadLettered(group, outcomes), now)
 
-    def _with_states(self, queue: Queue, shard: Shard, group: str, doomed: list[Doomed]) -> list[Doomed]:
+    def _with_states(
+        self, queue: Queue, shard: Shard, group: str, dead_letter_candidates: list[DeadLetterCandidate]
+    ) -> list[DeadLetterCandidate]:
         """Doomed deliveries with their workflow states, which the letters carry on. All of it is written."""
         found = queue.record.group(group)
-        if found is None or not any(item.delivery.flags & FLAG_STATE for item in doomed):
-            return doomed
-        keys = [delivery_key(shard.number, found.number, item.delivery.id) for item in doomed]
+        if found is None or not any(item.delivery.flags & FLAG_STATE for item in dead_letter_candidates):
+            return dead_letter_candidates
+        keys = [delivery_key(shard.number, found.number, item.delivery.id) for item in dead_letter_candidates]
         values = self.store.get_many(Table.STATES, keys)
         return [
             item._replace(state=read_state(value) if value is not None else None)
-            for item, value in zip(doomed, values, strict=True)
+            for item, value in zip(dead_letter_candidates, values, strict=True)
         ]
 
-    def _deliver_letters(self, queue: Queue, target_name: str, doomed: list[Doomed], now: int) -> list[int]:
+    def _deliver_dead_letters(
+        self, queue: Queue, target_name: str, dead_letter_candidates: list[DeadLetterCandidate], now: int
+    ) -> list[int]:
         """Ids of the dead letters, -1 where the dead queue could not take one."""
         target = self._dead_queue(queue, target_name, now)
         if target is None:
-            return [-1] * len(doomed)
-        drafts = [dead_letter(queue.record.name, item) for item in doomed]
-        reply = self.enqueue_letters(target, drafts, "broker", now)
+            return [-1] * len(dead_letter_candidates)
+        drafts = [make_dead_letter(queue.record.name, item) for item in dead_letter_candidates]
+        reply = self.enqueue_dead_letters(target, drafts, "broker", now)
         if queue.config.dlq.alert_webhook:
-            for item, letter in zip(doomed, reply.ids, strict=True):
-                if letter:
-                    self._alert(queue, target_name, item, letter, now)
-        return [letter or -1 for letter in reply.ids]
+            for item, dead_letter_id in zip(dead_letter_candidates, reply.ids, strict=True):
+                if dead_letter_id:
+                    self._alert(queue, target_name, item, dead_letter_id, now)
+        return [dead_letter_id or -1 for dead_letter_id in reply.ids]
 
-    def enqueue_letters(self, target: Queue, drafts: list[Draft], protocol: str, now: int) -> Enqueued:
+    def enqueue_dead_letters(self, target: Queue, drafts: list[Draft], protocol: str, now: int) -> Enqueued:
         """Store dead letters, however many are there already."""
-        self.stirred.add(target.name)
-        return self._spread(target, target.route_letters(drafts), drafts, -1, protocol, now)
+        self.dirty_queues.add(target.name)
+        return self._spread(target, target.route_dead_letters(drafts), drafts, -1, protocol, now)
 
     def _dead_queue(self, queue: Queue, name: str, now: int) -> Queue | None:
         """The dead queue of a queue. An automatic one appears; one named by hand that is gone takes nothing, nor does
@@ -635,7 +643,7 @@ class Engine:
             return None
         return target
 
-    def _alert(self, queue: Queue, target: str, item: Doomed, letter: int, now: int) -> None:
+    def _alert(self, queue: Queue, target: str, item: DeadLetterCandidate, dead_letter_id: int, now: int) -> None:
         self.alerts.append(
             Alert(
                 queue.config.dlq.alert_webhook,
@@ -644,7 +652,7 @@ class Engine:
                 item.group,
                 item.delivery.id,
                 target,
-                letter,
+                dead_letter_id,
                 item.reason,
                 item.delivery.error,
                 item.delivery.failures + (1 if item.delivery.token else 0),
@@ -681,7 +689,7 @@ class Engine:
             )
         numbers = self._new_shards(config.partitions)
         record = QueueRecord(namespace, name, config, numbers, now, automatic=automatic)
-        queue = self._adopt(record, now)
+        queue = self._register_queue(record, now)
         self.save_queue(queue)
         return queue
 
@@ -695,25 +703,25 @@ class Engine:
             queue.shards.append(shard)
             self.by_shard[number] = queue
         queue.change(record)
-        self._note_captures(queue.name, config.topics)
+        self._update_captures(queue.name, config.topics)
         self.save_queue(queue)
         for shard in queue.shards[len(record.shards) - len(added) :]:
             for group in record.groups:
                 self._start_group(queue, shard, group, True, now)
-        self.stirred.add(queue.name)
+        self.dirty_queues.add(queue.name)
 
     def forget_queue(self, queue: Queue) -> None:
         """Remove a queue whose messages have all been purged. Message records go with the journal's export."""
         record = queue.record
         for shard in queue.shards:
             low, high = shard_key(shard.number), shard_key(shard.number + 1)
-            self._ops += [(table, low, Until(high)) for table in _OF_SHARDS]
-            self._touched.pop(shard.number, None)
+            self._ops += [(table, low, DeleteUntil(high)) for table in _OF_SHARDS]
+            self._dirty_shards.pop(shard.number, None)
             self._wake_of.pop(shard.number, None)
         self._ops.append((Table.QUEUES, queue_key(record.namespace, record.name), None))
         self._forgotten += [shard.number for shard in queue.shards]
         del self.queues[queue.name]
-        self._note_captures(queue.name, ())
+        self._update_captures(queue.name, ())
         self._must_sync = True
 
     def _new_shards(self, count: int) -> tuple[int, ...]:
@@ -760,8 +768,8 @@ class Engine:
         self.save_queue(queue)
         for shard in queue.shards:
             self._start_group(queue, shard, group, earliest, now)
-            self._note_wake(shard)
-        self.stirred.add(queue.name)
+            self._schedule_wake(shard)
+        self.dirty_queues.add(queue.name)
         return group
 
     def _start_group(self, queue: Queue, shard: Shard, group: GroupRecord, earliest: bool, now: int) -> None:

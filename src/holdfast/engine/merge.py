@@ -12,22 +12,22 @@ from operator import attrgetter
 
 from holdfast.core.records import Delivery, Place
 
-Spot = tuple[int, int]
+OrderKey = tuple[int, int]
 """Priority and stamp: the order of delivery over all partitions."""
 
 Items = list[Place | Delivery]
 
-spot = attrgetter("priority", "stamp")
+order_key = attrgetter("priority", "stamp")
 
 
-def shares(lists: dict[int, Items], limit: int, known: Spot, max_bytes: int, one_at_least: bool) -> dict[int, int]:
+def shares(lists: dict[int, Items], limit: int, known: OrderKey, max_bytes: int, one_at_least: bool) -> dict[int, int]:
     """Of lists that are in order, how many of the first `limit` of all together each has.
 
     No more than fit into `max_bytes`, 0 for no bound; a first one may be larger if there must be `one_at_least`. None
     beyond `known`, behind which some list may have better ones that are not in it.
     """
     counts: dict[int, int] = {}
-    heap: list[tuple[Spot, int]] = [(spot(items[0]), name) for name, items in lists.items() if items]
+    heap: list[tuple[OrderKey, int]] = [(order_key(items[0]), name) for name, items in lists.items() if items]
     heapify(heap)
     left, left_bytes = limit, max_bytes
     while heap and left:
@@ -36,7 +36,7 @@ def shares(lists: dict[int, Items], limit: int, known: Spot, max_bytes: int, one
             break
         items, start = lists[name], counts.get(name, 0)
         bound = min(heap[0][0], known) if heap else known
-        end = min(bisect_right(items, bound, start, key=spot), start + left)
+        end = min(bisect_right(items, bound, start, key=order_key), start + left)
         if max_bytes:
             fitting = _fitting(items[start:end], left_bytes, one_at_least and not counts)
             left_bytes -= sum([item.size_bytes for item in items[start : start + fitting]])
@@ -47,7 +47,7 @@ def shares(lists: dict[int, Items], limit: int, known: Spot, max_bytes: int, one
         counts[name] = end
         left -= end - start
         if end < len(items):
-            heappush(heap, (spot(items[end]), name))
+            heappush(heap, (order_key(items[end]), name))
     return counts
 
 

@@ -16,14 +16,14 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.audits import redriven
-from holdfast.core.commands import Browsed, Draft, Enqueued, GetStates, Look, Withdraw
+from holdfast.core.commands import Browsed, Draft, Enqueued, GetStates, Peek, Withdraw
 from holdfast.core.queue import GroupKind
 from holdfast.core.records import Message
 from holdfast.core.shard import Shard
-from holdfast.core.states import Reason, State
-from holdfast.core.workflow import shown
+from holdfast.core.states import DeliveryState, Reason
+from holdfast.core.workflow import visible_state
 from holdfast.engine.catalog import Queue, QueueName
-from holdfast.engine.dead_letters import Clock, Letters, Ref, in_order
+from holdfast.engine.dead_letters import Clock, DeadLetterFilter, DeadLetterRef, by_death_time
 from holdfast.engine.engine import Engine
 from holdfast.errors import GroupNotFound, HoldfastError, InvalidArgument, WrongGroupKind
 
@@ -51,25 +51,25 @@ class Destination(msgspec.Struct, frozen=True, kw_only=True):
     group: str = ""  # for this group of the queue alone
     all_groups: bool = False  # for all groups, also in the queue they came from
 
-    def of(self, letter: Message) -> tuple[str, str]:
+    def of(self, dead_letter: Message) -> tuple[str, str]:
         """The queue and the group for a letter; no group: all of them."""
-        origin = letter.extra.origin
+        origin = dead_letter.extra.origin
         queue = self.queue or (origin.source_queue if origin else "")
         if self.group or self.all_groups or self.queue or origin is None:
             return queue, self.group
         return queue, origin.source_group
 
 
-HOME = Destination()
+TO_SOURCE = Destination()
 
 
 def redrive(
     engine: Engine,
     name: QueueName,
-    which: Letters,
+    which: DeadLetterFilter,
     clock: Clock,
     *,
-    to: Destination = HOME,
+    to: Destination = TO_SOURCE,
     step: int = STEP,
     limit: int = 0,
     dry_run: bool = False,
@@ -88,28 +88,28 @@ def redrive(
     if to.queue:
         engine.queue((name[0], to.queue), clock(), create=True)
     left = limit or 1 << 62
-    refs = in_order(engine, queue, which, clock)
+    refs = by_death_time(engine, queue, which, clock)
     step = min(step, STEP_NAMED if which.ids else STEP)
     while left > 0:
         seen, chosen, over = _take(refs, min(step, left))
         if not seen or name not in engine.queues or queue.record.closing:
             return
         done = Redriven(looked=len(seen))
-        letters = _look(engine, queue, chosen, done, clock())
+        dead_letters = _load_dead_letters(engine, queue, chosen, done, clock())
         if dry_run:
-            done.moved = [(letter.id, 0) for _, letter in letters]
-        elif letters:
-            _move(engine, queue, letters, to, discard, done, clock())
+            done.moved = [(dead_letter.id, 0) for _, dead_letter in dead_letters]
+        elif dead_letters:
+            _move(engine, queue, dead_letters, to, discard, done, clock())
         left -= len(done.moved)
         yield done
         if over:
             return
 
 
-def _take(refs: Iterator[Ref], limit: int) -> tuple[list[Ref], list[Ref], bool]:
+def _take(refs: Iterator[DeadLetterRef], limit: int) -> tuple[list[DeadLetterRef], list[DeadLetterRef], bool]:
     """The next letters: those seen, those among them to be moved, and whether there are no more."""
-    seen: list[Ref] = []
-    chosen: list[Ref] = []
+    seen: list[DeadLetterRef] = []
+    chosen: list[DeadLetterRef] = []
     size_bytes = 0
     for ref in refs:
         seen.append(ref)
@@ -121,7 +121,9 @@ def _take(refs: Iterator[Ref], limit: int) -> tuple[list[Ref], list[Ref], bool]:
     return seen, chosen, True
 
 
-def _look(engine: Engine, queue: Queue, refs: list[Ref], done: Redriven, now: int) -> list[tuple[Shard, Message]]:
+def _load_dead_letters(
+    engine: Engine, queue: Queue, refs: list[DeadLetterRef], done: Redriven, now: int
+) -> list[tuple[Shard, Message]]:
     """The letters that can go now, in the order of `refs`: since they were put in order, one may be gone or leased."""
     found: dict[int, tuple[Shard, Message]] = {}
     by_partition: dict[int, list[int]] = {}
@@ -129,20 +131,20 @@ def _look(engine: Engine, queue: Queue, refs: list[Ref], done: Redriven, now: in
         by_partition.setdefault(ref.partition, []).append(ref.seq)
     for partition, seqs in by_partition.items():
         shard = queue.shards[partition]
-        reply = engine.step(queue, shard, Look(seqs), now)
+        reply = engine.step(queue, shard, Peek(seqs), now)
         assert isinstance(reply, Browsed)
-        for letter, standings in reply.messages:
-            if any(standing.state == State.LEASED for standing in standings):
+        for dead_letter, delivery_statuses in reply.messages:
+            if any(delivery_status.state == DeliveryState.LEASED for delivery_status in delivery_statuses):
                 done.leased += 1
             else:
-                found[letter.id] = (shard, letter)
+                found[dead_letter.id] = (shard, dead_letter)
     return [found[ref.id] for ref in refs if ref.id in found]
 
 
 def _move(
     engine: Engine,
     queue: Queue,
-    letters: list[tuple[Shard, Message]],
+    dead_letters: list[tuple[Shard, Message]],
     to: Destination,
     discard: bool,
     done: Redriven,
@@ -150,56 +152,61 @@ def _move(
 ) -> None:
     """Move letters: for each destination, the new messages and the end of their letters in one batch."""
     if discard:
-        withdraw(engine, queue, letters, "", now)
-        done.moved = [(letter.id, 0) for _, letter in letters]
+        withdraw(engine, queue, dead_letters, "", now)
+        done.moved = [(dead_letter.id, 0) for _, dead_letter in dead_letters]
         return
     by_target: dict[tuple[str, str], list[tuple[Shard, Message]]] = {}
-    for shard, letter in newest(engine, queue, letters, now):
-        by_target.setdefault(to.of(letter), []).append((shard, letter))
-    for (name, group), going in by_target.items():
-        target = destination(engine, queue, name, group, [letter for _, letter in going], done.refused, now)
+    for shard, dead_letter in newest(engine, queue, dead_letters, now):
+        by_target.setdefault(to.of(dead_letter), []).append((shard, dead_letter))
+    for (name, group), movable in by_target.items():
+        target = destination(engine, queue, name, group, [dead_letter for _, dead_letter in movable], done.refused, now)
         if target is None:
             continue
         # Nothing may have to be written early from here on: that would tear the batch in two.
         engine.write_early()
-        moved = _deliver(engine, queue, target, group, [letter for _, letter in going], done, now)
-        withdraw(engine, queue, [item for item in going if item[1].id in moved], Reason.REDRIVEN, now)
+        moved = _deliver(engine, queue, target, group, [dead_letter for _, dead_letter in movable], done, now)
+        withdraw(engine, queue, [item for item in movable if item[1].id in moved], Reason.REDRIVEN, now)
         done.moved += moved.items()
 
 
-def withdraw(engine: Engine, queue: Queue, letters: list[tuple[Shard, Message]], reason: str, now: int) -> None:
+def withdraw(engine: Engine, queue: Queue, dead_letters: list[tuple[Shard, Message]], reason: str, now: int) -> None:
     """Letters leave the dead queue."""
     by_shard: dict[int, list[int]] = {}
-    for shard, letter in letters:
-        by_shard.setdefault(shard.partition, []).append(letter.seq)
+    for shard, dead_letter in dead_letters:
+        by_shard.setdefault(shard.partition, []).append(dead_letter.seq)
     for partition, seqs in by_shard.items():
         count = engine.step(queue, queue.shards[partition], Withdraw(seqs, reason), now)
         assert count == len(seqs), "a letter that was redriven was not there any more"
 
 
-def newest(engine: Engine, queue: Queue, letters: list[tuple[Shard, Message]], now: int) -> list[tuple[Shard, Message]]:
+def newest(
+    engine: Engine, queue: Queue, dead_letters: list[tuple[Shard, Message]], now: int
+) -> list[tuple[Shard, Message]]:
     """Letters of several shards with their newest workflow states, in the same order."""
     found: dict[int, Message] = {}
-    for shard in {shard.number: shard for shard, _ in letters}.values():
-        here = [letter for of, letter in letters if of is shard]
-        found |= {letter.id: letter for letter in with_states(engine, queue, shard, here, now)}
-    return [(shard, found[letter.id]) for shard, letter in letters]
+    for shard in {shard.number: shard for shard, _ in dead_letters}.values():
+        here = [dead_letter for of, dead_letter in dead_letters if of is shard]
+        found |= {dead_letter.id: dead_letter for dead_letter in with_states(engine, queue, shard, here, now)}
+    return [(shard, found[dead_letter.id]) for shard, dead_letter in dead_letters]
 
 
-def with_states(engine: Engine, queue: Queue, shard: Shard, letters: list[Message], now: int) -> list[Message]:
+def with_states(engine: Engine, queue: Queue, shard: Shard, dead_letters: list[Message], now: int) -> list[Message]:
     """Letters with their newest workflow states: consumers of the dead queue may have changed them."""
-    newest = {letter.id: letter.extra.state for letter in letters}
+    newest = {dead_letter.id: dead_letter.extra.state for dead_letter in dead_letters}
     for name, group in shard.groups.items():
-        touched = [letter.id for letter in letters if letter.id in group.deliveries]
-        if not touched:
+        delivered_ids = [dead_letter.id for dead_letter in dead_letters if dead_letter.id in group.deliveries]
+        if not delivered_ids:
             continue
-        states = engine.step(queue, shard, GetStates(name, [(message_id, 0) for message_id in touched]), now)
+        states = engine.step(queue, shard, GetStates(name, [(message_id, 0) for message_id in delivered_ids]), now)
         assert isinstance(states, list)
-        for message_id, state in zip(touched, states, strict=True):
+        for message_id, state in zip(delivered_ids, states, strict=True):
             before = newest[message_id]
             if state is not None and (before is None or state.etag > before.etag):
                 newest[message_id] = state
-    return [replace(letter, extra=replace(letter.extra, state=shown(newest[letter.id]))) for letter in letters]
+    return [
+        replace(dead_letter, extra=replace(dead_letter.extra, state=visible_state(newest[dead_letter.id])))
+        for dead_letter in dead_letters
+    ]
 
 
 def destination(
@@ -207,7 +214,7 @@ def destination(
     queue: Queue,
     to: str,
     group: str,
-    letters: list[Message],
+    dead_letters: list[Message],
     refused: dict[int, HoldfastError],
     now: int,
 ) -> Queue | None:
@@ -219,7 +226,7 @@ def destination(
         if group:
             _check_group(target, group)
     except HoldfastError as error:
-        refused |= {letter.id: error for letter in letters}
+        refused |= {dead_letter.id: error for dead_letter in dead_letters}
         return None
     return target
 
@@ -241,15 +248,15 @@ def enqueue_for(engine: Engine, target: Queue, group: str, drafts: list[Draft], 
 
 
 def _deliver(
-    engine: Engine, dead: Queue, target: Queue, group: str, letters: list[Message], done: Redriven, now: int
+    engine: Engine, dead: Queue, target: Queue, group: str, dead_letters: list[Message], done: Redriven, now: int
 ) -> dict[int, int]:
     """Enqueue what letters stand for. Returns the new ids by letter; one that is there already counts as moved."""
-    drafts = [redriven(dead.record.name, letter) for letter in letters]
+    drafts = [redriven(dead.record.name, dead_letter) for dead_letter in dead_letters]
     reply = enqueue_for(engine, target, group, drafts, now)
     moved: dict[int, int] = {}
-    for index, letter in enumerate(letters):
+    for index, dead_letter in enumerate(dead_letters):
         if index in reply.errors:
-            done.refused[letter.id] = reply.errors[index]
+            done.refused[dead_letter.id] = reply.errors[index]
         else:
-            moved[letter.id] = reply.ids[index]
+            moved[dead_letter.id] = reply.ids[index]
     return moved

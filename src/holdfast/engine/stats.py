@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast.core.cursors import CursorGroup
 from holdfast.core.groups import LeaseGroup
-from holdfast.core.ids import born_at
+from holdfast.core.ids import time_of_id
 from holdfast.core.queue import GroupKind
 from holdfast.core.shard import Shard
 from holdfast.engine.catalog import Queue
@@ -132,11 +132,11 @@ def _labelled(counters: dict[str, int], prefix: str) -> dict[str, int]:
 def _oldest(group: LeaseGroup) -> int | None:
     """When the oldest message was enqueued that the group has not settled, as far as its window shows."""
     times = group.deliveries.enqueued_at()
-    times += [born_at(lane.loaded[0].stamp) for lane in group.lanes.values() if lane.loaded]
+    times += [time_of_id(window.loaded[0].stamp) for window in group.windows.values() if window.loaded]
     return min(times, default=None)
 
 
-class Rates:
+class RateWindow:
     """Rates of a queue over the last minute, from samples that are taken when something happens."""
 
     def __init__(self) -> None:

@@ -17,30 +17,30 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.core.commands import Command, Draft, Enqueue, Enqueued, Packed, Publish
-from holdfast.core.effects import Op, Until
-from holdfast.core.enqueue import flaw, odd, oversized
+from holdfast.core.effects import DeleteUntil, Op
+from holdfast.core.enqueue import draft_error, out_of_range, oversized
 from holdfast.core.groups import NEVER
 from holdfast.core.records import Table
 from holdfast.core.transactions import (
     NAME_BYTES_MAX,
-    Block,
-    Lot,
-    Share,
-    Stage,
+    ShardPart,
     Staged,
+    StagedBlock,
+    StagedPart,
     Transaction,
+    TransactionState,
     blocks,
     choose,
     done_key,
     end_key,
     live_key,
-    lot_key,
     number_key,
     read_block,
-    read_lot,
+    read_staged_part,
     read_transaction,
     route,
     staged_key,
+    staged_part_key,
     write_record,
 )
 from holdfast.engine.catalog import Queue
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 TransactionName = tuple[str, str]
 """(namespace, id)"""
 
-Taken = tuple[int, int, Block]
+MovedBlock = tuple[int, int, StagedBlock]
 """What a step moves: shard, lot, messages."""
 
 FORGET_CHUNK = 1_000
@@ -83,7 +83,7 @@ class TransactionLimits(msgspec.Struct, frozen=True, kw_only=True):
     step_bytes: int = 8 * MIB
 
 
-class Receipt(msgspec.Struct, frozen=True):
+class StageResult(msgspec.Struct, frozen=True):
     """What became of a stage: what the transaction holds now. With `errors` (by batch and index) nothing was stored;
     `repeated`: this chunk had been staged before, and nothing was stored again."""
 
@@ -94,21 +94,21 @@ class Receipt(msgspec.Struct, frozen=True):
     errors: dict[tuple[int, int], HoldfastError] = {}
 
 
-class Open:
+class OpenTransaction:
     """A transaction that is not finished, with its lots."""
 
-    __slots__ = ("_way", "lots", "record")
+    __slots__ = ("_way", "record", "staged_parts")
 
     def __init__(self, record: Transaction) -> None:
         self.record = record
-        self.lots: dict[tuple[str, str], Lot] = {}
+        self.staged_parts: dict[tuple[str, str], StagedPart] = {}
         self._way: list[tuple[int, int, int]] = []
 
     def ahead(self) -> list[tuple[int, int, int]]:
         """The rest of the move: shard, lot and how many blocks it has there."""
         if not self._way:
             chosen = set(self.record.chosen)
-            self._way = route(lot for lot in self.lots.values() if lot.number in chosen)
+            self._way = route(staged_part for staged_part in self.staged_parts.values() if staged_part.number in chosen)
         del self._way[: bisect_left(self._way, self.record.at)]
         return self._way
 
@@ -123,7 +123,7 @@ class Transactions:
     def __init__(self, engine: Engine, limits: TransactionLimits) -> None:
         self._engine = engine
         self.limits = limits
-        self.live: dict[TransactionName, Open] = {}
+        self.live: dict[TransactionName, OpenTransaction] = {}
         self._parts = 0
         self._expiries: list[tuple[int, TransactionName]] = []  # heap; an entry counts if the record says the same
         self._forget_at = NEVER
@@ -131,16 +131,16 @@ class Transactions:
     def open(self) -> None:
         """Read what is open: heads and tallies, not messages."""
         store = self._engine.store
-        by_number: dict[int, Open] = {}
+        by_number: dict[int, OpenTransaction] = {}
         for _, value in store.scan(Table.TRANSACTIONS, *EVERY_LIVE, 1 << 30):
-            found = Open(read_transaction(value))
+            found = OpenTransaction(read_transaction(value))
             self.live[found.name] = by_number[found.record.number] = found
             heappush(self._expiries, (found.record.ends_at, found.name))
-        for key, value in store.scan(Table.LOTS, b"", b"\xff" * 16, 1 << 30):
-            lot = read_lot(value)
-            by_number[int.from_bytes(key[:8], "big")].lots[lot.part, lot.attempt] = lot
+        for key, value in store.scan(Table.STAGED_PARTS, b"", b"\xff" * 16, 1 << 30):
+            staged_part = read_staged_part(value)
+            by_number[int.from_bytes(key[:8], "big")].staged_parts[staged_part.part, staged_part.attempt] = staged_part
             self._parts += 1
-        self._look_for_ends()
+        self._find_next_expiry()
 
     # --- staging ----------------------------------------------------------------------------------------------------
 
@@ -152,47 +152,55 @@ class Transactions:
         attempt: str,
         chunk: int,
         now: int,
-    ) -> Receipt:
+    ) -> StageResult:
         """Store messages for queues of the transaction's namespace: all of them or none."""
         _check_names(name, part, attempt)
         found = self.live.get(name)
-        if (found is None and self._done(name) is not None) or (found and found.record.state is not Stage.OPEN):
+        if (found is None and self._done(name) is not None) or (
+            found and found.record.state is not TransactionState.OPEN
+        ):
             raise TransactionPublished(transaction=name[1])
-        lot = found.lots.get((part, attempt)) if found is not None else None
-        expected = lot.chunks if lot is not None else 0
+        staged_part = found.staged_parts.get((part, attempt)) if found is not None else None
+        expected = staged_part.chunks if staged_part is not None else 0
         if found is not None and 0 <= chunk < expected:
-            return _receipt(found.record, repeated=True)
+            return _stage_result(found.record, repeated=True)
         if chunk != expected:
             raise InvalidArgument(
                 field="chunk", problem=f"is the next of its part and attempt, {expected}, not {chunk}"
             )
-        self._check_room(name, found, lot, batches)
+        self._check_room(name, found, staged_part, batches)
         routed = [(self._engine.queue((name[0], queue), now, create=True), drafts) for queue, drafts in batches]
         errors = _flaws(routed)
         if errors:
             record = found.record if found is not None else Transaction(0, *name, now, now)
-            return msgspec.structs.replace(_receipt(record), errors=errors)
+            return msgspec.structs.replace(_stage_result(record), errors=errors)
         if found is None:
             found = self._begin(name, now)
-        if lot is None:
-            lot = found.lots[part, attempt] = Lot(found.record.lots_made, part, attempt, shares={})
-            found.record.lots_made += 1
+        if staged_part is None:
+            staged_part = found.staged_parts[part, attempt] = StagedPart(
+                found.record.staged_parts_made, part, attempt, shard_parts={}
+            )
+            found.record.staged_parts_made += 1
             self._parts += 1
-        self._store(found, lot, routed)
+        self._store(found, staged_part, routed)
         self._expire_at(found, now + self.limits.timeout)
-        return _receipt(found.record)
+        return _stage_result(found.record)
 
     def _check_room(
-        self, name: TransactionName, found: Open | None, lot: Lot | None, batches: Sequence[tuple[str, list[Draft]]]
+        self,
+        name: TransactionName,
+        found: OpenTransaction | None,
+        staged_part: StagedPart | None,
+        batches: Sequence[tuple[str, list[Draft]]],
     ) -> None:
         limits = self.limits
-        if found is None and sum(1 for space, _ in self.live if space == name[0]) >= limits.max_open:
+        if found is None and sum(1 for namespace, _ in self.live if namespace == name[0]) >= limits.max_open:
             raise LimitExceeded(
                 what="The number of open transactions of a namespace",
                 limit=limits.max_open,
                 advice="Publish or abort some, or raise transactions.max_open",
             )
-        if lot is None and self._parts >= limits.max_parts:
+        if staged_part is None and self._parts >= limits.max_parts:
             raise LimitExceeded(
                 what="The number of parts of all open transactions",
                 limit=limits.max_parts,
@@ -216,34 +224,34 @@ class Transactions:
                 advice="Publish several, or raise transactions.max_bytes",
             )
 
-    def _begin(self, name: TransactionName, now: int) -> Open:
+    def _begin(self, name: TransactionName, now: int) -> OpenTransaction:
         (number,) = self._engine.ids.take(now)
-        found = Open(Transaction(number, *name, now, now))
+        found = OpenTransaction(Transaction(number, *name, now, now))
         self.live[name] = found
         return found
 
-    def _store(self, found: Open, lot: Lot, routed: list[tuple[Queue, list[Draft]]]) -> None:
+    def _store(self, found: OpenTransaction, staged_part: StagedPart, routed: list[tuple[Queue, list[Draft]]]) -> None:
         record = found.record
         ops: list[Op] = []
         for queue, drafts in routed:
             if not drafts:
                 continue
             for shard, indexes in queue.route(drafts):
-                share = lot.shares.setdefault(shard.number, Share(queue.record.name))
-                staged: Iterator[Staged] = ((lot.messages + index, drafts[index]) for index in indexes)
+                shard_part = staged_part.shard_parts.setdefault(shard.number, ShardPart(queue.record.name))
+                staged: Iterator[Staged] = ((staged_part.messages + index, drafts[index]) for index in indexes)
                 for value, count in blocks(staged):
-                    key = staged_key(record.number, shard.number, lot.number, share.blocks)
+                    key = staged_key(record.number, shard.number, staged_part.number, shard_part.blocks)
                     ops.append((Table.STAGED, key, value))
-                    share.blocks += 1
-                    share.messages += count
-                share.largest = max(share.largest, *(len(drafts[index].payload) for index in indexes))
+                    shard_part.blocks += 1
+                    shard_part.messages += count
+                shard_part.largest = max(shard_part.largest, *(len(drafts[index].payload) for index in indexes))
             size_bytes = sum(len(draft.payload) for draft in drafts)
-            lot.messages += len(drafts)
-            lot.size_bytes += size_bytes
+            staged_part.messages += len(drafts)
+            staged_part.size_bytes += size_bytes
             record.messages += len(drafts)
             record.size_bytes += size_bytes
-        lot.chunks += 1
-        ops.append((Table.LOTS, lot_key(record.number, lot.number), write_record(lot)))
+        staged_part.chunks += 1
+        ops.append((Table.STAGED_PARTS, staged_part_key(record.number, staged_part.number), write_record(staged_part)))
         self._engine.add(ops)
 
     # --- publishing -------------------------------------------------------------------------------------------------
@@ -266,38 +274,38 @@ class Transactions:
             _check_names(name, "", "")
             found = self._begin(name, now)
         record = found.record
-        if record.state is not Stage.OPEN:
+        if record.state is not TransactionState.OPEN:
             return record, False
-        chosen = choose(name[1], found.lots.values(), parts)
+        chosen = choose(name[1], found.staged_parts.values(), parts)
         self._check_queues(name, chosen)
-        record.state = Stage.PUBLISHING
+        record.state = TransactionState.PUBLISHING
         record.published_at = now
         record.protocol = protocol
-        record.chosen = [lot.number for lot in chosen]
+        record.chosen = [staged_part.number for staged_part in chosen]
         self._step(found, now)
         return record, True
 
     def move(self, name: TransactionName, now: int) -> bool:
         """One step on for a transaction that is decided. False: there is no more to do."""
         found = self.live.get(name)
-        if found is None or found.record.state is not Stage.PUBLISHING:
+        if found is None or found.record.state is not TransactionState.PUBLISHING:
             return False
         self._step(found, now)
         return name in self.live
 
-    def _check_queues(self, name: TransactionName, chosen: list[Lot]) -> None:
+    def _check_queues(self, name: TransactionName, chosen: list[StagedPart]) -> None:
         """The last word on what queues can take: from here on nothing is refused."""
         counts: dict[str, int] = {}
-        for lot in chosen:
-            for number, share in lot.shares.items():
+        for staged_part in chosen:
+            for number, shard_part in staged_part.shard_parts.items():
                 queue = self._engine.by_shard.get(number)
                 if queue is None or queue.record.closing:
-                    raise QueueNotFound(queue=share.queue, namespace=name[0])
-                if share.largest > queue.config.max_message_size:
+                    raise QueueNotFound(queue=shard_part.queue, namespace=name[0])
+                if shard_part.largest > queue.config.max_message_size:
                     raise MessageTooLarge(
-                        size_bytes=share.largest, limit_bytes=queue.config.max_message_size, queue=share.queue
+                        size_bytes=shard_part.largest, limit_bytes=queue.config.max_message_size, queue=shard_part.queue
                     )
-                counts[share.queue] = counts.get(share.queue, 0) + share.messages
+                counts[shard_part.queue] = counts.get(shard_part.queue, 0) + shard_part.messages
         for queue_name, count in counts.items():
             queue = self._engine.queues[name[0], queue_name]
             if 0 < queue.config.max_depth < count:
@@ -309,12 +317,12 @@ class Transactions:
             if 0 <= queue.room() < count:
                 raise QueueFull(queue=queue_name, depth=queue.depth)
 
-    def _step(self, found: Open, now: int) -> None:
+    def _step(self, found: OpenTransaction, now: int) -> None:
         """Move the next messages, in one batch with the record of how far the move has come."""
         engine, record = self._engine, found.record
         engine.write_early()  # from here on nothing may have to be written before all of it is gathered
         taken = self._next_blocks(found)
-        by_shard: dict[int, list[tuple[Block, list[int]]]] = {}
+        by_shard: dict[int, list[tuple[StagedBlock, list[int]]]] = {}
         for (shard, _, block), ids in zip(taken, self._ids(taken, now), strict=True):
             by_shard.setdefault(shard, []).append((block, ids))
         for shard, moved in by_shard.items():
@@ -325,7 +333,7 @@ class Transactions:
         else:
             self._save(found)
 
-    def _ids(self, taken: list[Taken], now: int) -> list[list[int]]:
+    def _ids(self, taken: list[MovedBlock], now: int) -> list[list[int]]:
         """Ids for the messages of each block. Those are given in the order of staging, so that what fits one step is
         first in, first out over all partitions."""
         counts = [len(block.orders) for _, _, block in taken]
@@ -335,36 +343,40 @@ class Transactions:
             return [fresh[start:end] for start, end in pairwise(ends)]
         # One number says lot, place in it and block: they are sorted in half the time of tuples.
         order = sorted(
-            [lot << 96 | place << 32 | index for index, (_, lot, block) in enumerate(taken) for place in block.orders]
+            [
+                staged_part << 96 | place << 32 | index
+                for index, (_, staged_part, block) in enumerate(taken)
+                for place in block.orders
+            ]
         )
         ids: list[list[int]] = [[] for _ in taken]
         for message_id, key in zip(fresh, order, strict=True):
             ids[key & 0xFFFF_FFFF].append(message_id)
         return ids
 
-    def _next_blocks(self, found: Open) -> list[Taken]:
+    def _next_blocks(self, found: OpenTransaction) -> list[MovedBlock]:
         """The next blocks on the way, up to what a step may take. Moves the record on."""
         limits, record = self.limits, found.record
-        taken: list[Taken] = []
+        taken: list[MovedBlock] = []
         count = size = 0
-        for shard, lot, length in found.ahead():
-            first = record.at[2] if (shard, lot) == record.at[:2] else 0
+        for shard, staged_part, length in found.ahead():
+            first = record.at[2] if (shard, staged_part) == record.at[:2] else 0
             for at in range(first, length):
                 if count >= limits.step_messages or size >= limits.step_bytes:
-                    record.at = (shard, lot, at)
+                    record.at = (shard, staged_part, at)
                     return taken
-                key = staged_key(record.number, shard, lot, at)
+                key = staged_key(record.number, shard, staged_part, at)
                 value = self._engine.store.get(Table.STAGED, key)
                 assert value is not None, f"block {at} of transaction {record.id!r} is missing"
                 block = read_block(value)
-                taken.append((shard, lot, block))
+                taken.append((shard, staged_part, block))
                 self._engine.add([(Table.STAGED, key, None)])
                 count += len(block.orders)
                 size += len(value)
         record.at = (NEVER, 0, 0)
         return taken
 
-    def _enqueue(self, record: Transaction, number: int, moved: list[tuple[Block, list[int]]], now: int) -> int:
+    def _enqueue(self, record: Transaction, number: int, moved: list[tuple[StagedBlock, list[int]]], now: int) -> int:
         """Messages, with their ids, take their places in a shard. Returns how many of them were there already."""
         queue = self._engine.by_shard.get(number)
         if queue is None or queue.record.closing:
@@ -378,21 +390,21 @@ class Transactions:
             # All in one: a shard that has changes in the batch and then reads would have it written before its end.
             drafts = [draft for block, _ in moved for draft in block.drafts()]
             given = [message_id for _, ids in moved for message_id in ids]
-            commands = [Enqueue(drafts, -1, record.protocol, given, promised=True)]
+            commands = [Enqueue(drafts, -1, record.protocol, given, validated=True)]
         duplicates = 0
         for command in commands:
             reply = self._engine.step(queue, shard, command, now)
             assert isinstance(reply, Enqueued)
             assert not reply.errors, "a published message was refused"
             duplicates += len(reply.duplicates)
-        self._engine.stirred.add(queue.name)
+        self._engine.dirty_queues.add(queue.name)
         return duplicates
 
-    def _finish(self, found: Open, now: int) -> None:
+    def _finish(self, found: OpenTransaction, now: int) -> None:
         """All is moved: what is left of it goes, and its end is remembered for a time."""
         record = found.record
         self._remove(found)
-        record.state = Stage.PUBLISHED
+        record.state = TransactionState.PUBLISHED
         record.ends_at = now + self.limits.remember
         record.chosen = []
         key = done_key(*found.name)
@@ -403,7 +415,7 @@ class Transactions:
         self._engine.add(ops)
         self._engine.record.transactions_remembered += 1
         self._forget_at = min(self._forget_at, record.ends_at)
-        self._hurry()
+        self._forget_excess()
 
     def _done(self, name: TransactionName) -> Transaction | None:
         """A transaction that was published, as far as it is remembered."""
@@ -422,38 +434,38 @@ class Transactions:
             if self._done(name) is not None:
                 raise TransactionPublished(transaction=name[1])
             return False
-        if found.record.state is not Stage.OPEN:
+        if found.record.state is not TransactionState.OPEN:
             raise TransactionPublished(transaction=name[1])
         self._remove(found)
         return True
 
-    def look(self, name: TransactionName) -> tuple[Transaction, list[Lot]]:
+    def describe(self, name: TransactionName) -> tuple[Transaction, list[StagedPart]]:
         """A transaction as it stands, with its lots while it is open."""
         found = self.live.get(name)
         if found is not None:
-            return found.record, sorted(found.lots.values(), key=lambda lot: lot.number)
+            return found.record, sorted(found.staged_parts.values(), key=lambda staged_part: staged_part.number)
         done = self._done(name)
         if done is None:
             raise TransactionNotFound(transaction=name[1])
         return done, []
 
-    def unmoved(self) -> list[TransactionName]:
+    def unfinished_moves(self) -> list[TransactionName]:
         """Transactions that are decided and not moved to the end: a crash came between."""
-        return [name for name, found in self.live.items() if found.record.state is Stage.PUBLISHING]
+        return [name for name, found in self.live.items() if found.record.state is TransactionState.PUBLISHING]
 
-    def _remove(self, found: Open) -> None:
+    def _remove(self, found: OpenTransaction) -> None:
         number = found.record.number
         low, high = number_key(number), number_key(number + 1)
         ops: list[Op] = [
-            (Table.STAGED, low, Until(high)),
-            (Table.LOTS, low, Until(high)),
+            (Table.STAGED, low, DeleteUntil(high)),
+            (Table.STAGED_PARTS, low, DeleteUntil(high)),
             (Table.TRANSACTIONS, live_key(*found.name), None),
         ]
         self._engine.add(ops)
-        self._parts -= len(found.lots)
+        self._parts -= len(found.staged_parts)
         del self.live[found.name]
 
-    def _save(self, found: Open) -> None:
+    def _save(self, found: OpenTransaction) -> None:
         record = found.record
         self._engine.add([(Table.TRANSACTIONS, live_key(*found.name), write_record(record))])
 
@@ -475,14 +487,14 @@ class Transactions:
         if self._forget_at <= now:
             self._forget(now)
 
-    def _expire_at(self, found: Open, at: int) -> None:
+    def _expire_at(self, found: OpenTransaction, at: int) -> None:
         found.record.ends_at = at
         heappush(self._expiries, (at, found.name))
         self._save(found)
 
     def _expires(self, at: int, name: TransactionName) -> bool:
         found = self.live.get(name)
-        return found is not None and found.record.ends_at == at and found.record.state is Stage.OPEN
+        return found is not None and found.record.ends_at == at and found.record.state is TransactionState.OPEN
 
     def _forget(self, now: int) -> None:
         engine = self._engine
@@ -498,14 +510,14 @@ class Transactions:
             over -= 1
         engine.add(ops)
         engine.write_early()
-        self._look_for_ends()
+        self._find_next_expiry()
 
-    def _look_for_ends(self) -> None:
+    def _find_next_expiry(self) -> None:
         first = self._engine.store.scan(Table.ENDS, b"", b"\xff" * 16, 1)
         self._forget_at = int.from_bytes(first[0][0][:8], "big") if first else NEVER
-        self._hurry()
+        self._forget_excess()
 
-    def _hurry(self) -> None:
+    def _forget_excess(self) -> None:
         if self._engine.record.transactions_remembered > self.limits.max_remembered:
             self._forget_at = 0
 
@@ -528,13 +540,13 @@ def _flaws(routed: list[tuple[Queue, list[Draft]]]) -> dict[tuple[int, int], Hol
         extras = {id(draft.extra): draft.extra for draft in drafts}
         if (
             max([len(draft.payload) for draft in drafts], default=0) > queue.config.max_message_size
-            or any(map(odd, numbers.values()))
+            or any(map(out_of_range, numbers.values()))
             or any(map(oversized, extras.values()))
         ):
-            flaws = [(index, flaw(shard, draft)) for index, draft in enumerate(drafts)]
+            flaws = [(index, draft_error(shard, draft)) for index, draft in enumerate(drafts)]
             errors |= {(batch, index): error for index, error in flaws if error is not None}
     return errors
 
 
-def _receipt(record: Transaction, repeated: bool = False) -> Receipt:
-    return Receipt(record.messages, record.size_bytes, record.ends_at, repeated)
+def _stage_result(record: Transaction, repeated: bool = False) -> StageResult:
+    return StageResult(record.messages, record.size_bytes, record.ends_at, repeated)

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from holdfast.core.journal import Block, Decoded, Entry, ShardName
+from holdfast.core.journal import Block, Decoded, EntryKind, ShardName
 from holdfast.core.queue import JournalMode
-from holdfast.core.records import NO_EXTRA, Alike, Message
-from holdfast.core.states import Journalled
+from holdfast.core.records import NO_EXTRA, HomogeneousBatch, Message
+from holdfast.core.states import JournalEvent
 
 RUNS = ("at", "namespace", "queue", "partition", "group", "event", "reason", "error", "consumer", "protocol")
 CELLS = (
@@ -31,10 +31,10 @@ CELLS = (
 )
 
 
-Fetch = Callable[[int, int, int], list[list[Message] | Alike]]
+Fetch = Callable[[int, int, int], list[list[Message] | HomogeneousBatch]]
 """(shard, first seq, count) -> the messages, in order. They are there: their deletion waits for this very export."""
 
-Run = tuple[int, int, str, str, int, str | None, str, str | None, str | None, str | None, str | None]
+RunLength = tuple[int, int, str, str, int, str | None, str, str | None, str | None, str | None, str | None]
 """The number of rows up to and including it, and what they have in common, in the order of RUNS."""
 
 
@@ -46,7 +46,7 @@ class Columns:
     def __init__(self) -> None:
         self.first_lsn = 0
         self.rows = 0
-        self.runs: list[Run] = []
+        self.runs: list[RunLength] = []
         self.message_ids: list[int] = []  # a cell that every row has
         self.gone: dict[int, list[int]] = {}  # message records that the blocks give up, by shard
         self._cells: dict[str, list[Any]] = {name: [] for name in CELLS}
@@ -58,7 +58,7 @@ class Columns:
         before = self.rows
         for entry in entries:
             kind = entry[0]
-            if kind == Entry.GONE:
+            if kind == EntryKind.GONE:
                 self.gone.setdefault(entry[1], []).extend(entry[2])
             else:
                 _ADD[kind](self, entry, block.at, block.names[entry[1]], fetch)
@@ -118,13 +118,17 @@ def _enqueued(columns: Columns, entry: Decoded, at: int, name: ShardName, fetch:
     _, shard, first, count, protocol, _ = entry
     end = columns.rows + count
     for messages in fetch(shard, first, count):
-        ids = _alike(columns, messages, name) if isinstance(messages, Alike) else _each(columns, messages, name)
-        columns.append(ids, at, name, "", Journalled.ENQUEUED, "", "", "", protocol)
+        ids = (
+            _append_homogeneous(columns, messages, name)
+            if isinstance(messages, HomogeneousBatch)
+            else _each(columns, messages, name)
+        )
+        columns.append(ids, at, name, "", JournalEvent.ENQUEUED, "", "", "", protocol)
     if columns.rows != end:
         raise ValueError(f"shard {shard} lacks messages of the sequences {first} to {first + count - 1}")
 
 
-def _alike(columns: Columns, messages: Alike, name: ShardName) -> Sequence[int]:
+def _append_homogeneous(columns: Columns, messages: HomogeneousBatch, name: ShardName) -> Sequence[int]:
     """As `_each`, of which nothing is done for each of them but to cut out its payload."""
     first, payloads = messages
     count, cell = len(payloads), columns.cell
@@ -166,14 +170,14 @@ def _extras(columns: Columns, messages: list[Message]) -> None:
 
 
 def _leased(columns: Columns, entry: Decoded, at: int, name: ShardName, _: Fetch) -> None:
-    _batch(columns, entry, at, name, Journalled.LEASED)
+    _batch(columns, entry, at, name, JournalEvent.LEASED)
 
 
 def _acked(columns: Columns, entry: Decoded, at: int, name: ShardName, _: Fetch) -> None:
-    _batch(columns, entry, at, name, Journalled.ACKED)
+    _batch(columns, entry, at, name, JournalEvent.ACKED)
 
 
-def _batch(columns: Columns, entry: Decoded, at: int, name: ShardName, event: Journalled) -> None:
+def _batch(columns: Columns, entry: Decoded, at: int, name: ShardName, event: JournalEvent) -> None:
     _, _, group, consumer, protocol, ids, attempts = entry
     if len(ids) != len(attempts):
         raise ValueError(f"a journal entry has {len(ids)} ids and {len(attempts)} attempts")
@@ -195,9 +199,9 @@ def _many(columns: Columns, entry: Decoded, at: int, name: ShardName, _: Fetch) 
 
 
 _ADD: dict[int, Callable[[Columns, Decoded, int, ShardName, Fetch], None]] = {
-    Entry.ENQUEUED: _enqueued,
-    Entry.LEASED: _leased,
-    Entry.ACKED: _acked,
-    Entry.ONE: _one,
-    Entry.MANY: _many,
+    EntryKind.ENQUEUED: _enqueued,
+    EntryKind.LEASED: _leased,
+    EntryKind.ACKED: _acked,
+    EntryKind.ONE: _one,
+    EntryKind.MANY: _many,
 }

@@ -15,9 +15,9 @@ from struct import unpack
 
 import msgspec
 
-from holdfast.core.journal import Block, Decoded, Entry, decoded, read_block
-from holdfast.core.records import LAST, Alike, Message, Table, journal_key, message_key, read_run
-from holdfast.core.runs import Column, Run, Series
+from holdfast.core.journal import Block, Decoded, EntryKind, decoded, read_block
+from holdfast.core.records import LAST, HomogeneousBatch, Message, Table, journal_key, message_key, read_run
+from holdfast.core.runs import BytesColumn, HomogeneousRun, RecordRun
 from holdfast.journal.columns import Fetch
 from holdfast.store.contract import Store
 
@@ -56,7 +56,7 @@ class Window:
         """Collect the message records that the blocks give up."""
         for entries in self.entries:
             for entry in entries:
-                if entry[0] == Entry.GONE:
+                if entry[0] == EntryKind.GONE:
                     into.setdefault(entry[1], []).extend(entry[2])
 
     def ranges(self) -> dict[int, list[tuple[int, int]]]:
@@ -64,7 +64,7 @@ class Window:
         found: dict[int, list[tuple[int, int]]] = {}
         for entries in self.entries:
             for entry in entries:
-                if entry[0] != Entry.ENQUEUED:
+                if entry[0] != EntryKind.ENQUEUED:
                     continue
                 _, shard, first, count, _, _ = entry
                 ranges = found.setdefault(shard, [])
@@ -75,49 +75,49 @@ class Window:
         return found
 
 
-class Stretch(msgspec.Struct, frozen=True, array_like=True):
+class RecordRange(msgspec.Struct, frozen=True, array_like=True):
     """Message records of consecutive sequences, as they lie together."""
 
     shard: int
     first_seq: int
-    alike: tuple[bytes, int, bytes] | None  # of a series: what is the same in all of them, and the first's number
+    template: tuple[bytes, int, bytes] | None  # of a series: what is the same in all of them, and the first's number
     sizes: bytes
     data: bytes
 
-    def run(self) -> Run:
+    def run(self) -> RecordRun:
         sizes = unpack(f">{len(self.sizes) // 4}I", self.sizes)
-        column = Column(self.data, list(accumulate(sizes, initial=0)), self.sizes)
-        return Run(column) if self.alike is None else Series(*self.alike, column)
+        column = BytesColumn(self.data, list(accumulate(sizes, initial=0)), self.sizes)
+        return RecordRun(column) if self.template is None else HomogeneousRun(*self.template, column)
 
 
-def stretch(shard: int, first_seq: int, run: Run) -> Stretch:
-    alike = (run.begin, run.number, run.middle) if isinstance(run, Series) else None
-    return Stretch(shard, first_seq, alike, run.column.packed_sizes(), run.column.content(0, len(run)))
+def record_range(shard: int, first_seq: int, run: RecordRun) -> RecordRange:
+    template = (run.begin, run.number, run.middle) if isinstance(run, HomogeneousRun) else None
+    return RecordRange(shard, first_seq, template, run.column.packed_sizes(), run.column.content(0, len(run)))
 
 
-class Raw(msgspec.Struct, frozen=True, array_like=True):
+class RawWindow(msgspec.Struct, frozen=True, array_like=True):
     """A window of the journal as it lies in the store: blocks, and the messages they refer to."""
 
     blocks: list[bytes]
-    messages: list[Stretch]
+    messages: list[RecordRange]
 
     def fetcher(self) -> Fetch:
         """The messages, read now."""
-        known: dict[int, list[tuple[int, int, list[Message] | Alike]]] = {}
+        known: dict[int, list[tuple[int, int, list[Message] | HomogeneousBatch]]] = {}
         for one in self.messages:
             run = one.run()
-            stretches = known.setdefault(one.shard, [])
-            stretches.append((one.first_seq + len(run), one.first_seq, read_run(one.first_seq, run)))
+            record_ranges = known.setdefault(one.shard, [])
+            record_ranges.append((one.first_seq + len(run), one.first_seq, read_run(one.first_seq, run)))
 
-        def fetch(shard: int, first: int, count: int) -> list[list[Message] | Alike]:
-            found: list[list[Message] | Alike] = []
-            stretches, last = known.get(shard, []), first + count
-            for at in range(bisect_right(stretches, first, key=itemgetter(0)), len(stretches)):
-                end, low, messages = stretches[at]
+        def fetch(shard: int, first: int, count: int) -> list[list[Message] | HomogeneousBatch]:
+            found: list[list[Message] | HomogeneousBatch] = []
+            record_ranges, last = known.get(shard, []), first + count
+            for at in range(bisect_right(record_ranges, first, key=itemgetter(0)), len(record_ranges)):
+                end, low, messages = record_ranges[at]
                 if low >= last:
                     break
                 part = max(first, low) - low, min(last, end) - low
-                found.append(messages.part(*part) if isinstance(messages, Alike) else messages[slice(*part)])
+                found.append(messages.part(*part) if isinstance(messages, HomogeneousBatch) else messages[slice(*part)])
             return found  # what is missing is not there: whoever asked for it is told so
 
         return fetch
@@ -155,13 +155,13 @@ class BlockReader:
         if window.blocks:
             yield window
 
-    def raw(self, window: Window) -> Raw:
+    def raw(self, window: Window) -> RawWindow:
         """A window as it lies in the store."""
-        messages: list[Stretch] = []
+        messages: list[RecordRange] = []
         for shard, ranges in window.ranges().items():
             for first, end in ranges:
-                runs = self._store.together(Table.MESSAGES, message_key(shard, first), end - first)
+                runs = self._store.scan_runs(Table.MESSAGES, message_key(shard, first), end - first)
                 if sum(map(len, runs)) == end - first:  # else some are missing, and who converts it will say so
                     starts = accumulate(map(len, runs), initial=first)
-                    messages += [stretch(shard, start, run) for start, run in zip(starts, runs, strict=False)]
-        return Raw(window.values, messages)
+                    messages += [record_range(shard, start, run) for start, run in zip(starts, runs, strict=False)]
+        return RawWindow(window.values, messages)

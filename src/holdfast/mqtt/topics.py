@@ -139,7 +139,7 @@ class SubscriptionTrie(Generic[K, V]):
 
     def add(self, topic_filter: str, subscriber: K, value: V) -> V | None:
         """Subscribe, or replace the subscription to the same filter. Returns the value that was replaced."""
-        self._forget(topic_filter)
+        self._invalidate(topic_filter)
         if has_wildcard(topic_filter):
             node = self._root
             for level in _trie_levels(topic_filter):
@@ -162,7 +162,7 @@ class SubscriptionTrie(Generic[K, V]):
         subscribers = self._exact.get(topic_filter)
         if subscribers is None or subscriber not in subscribers:
             return None
-        self._forget(topic_filter)
+        self._invalidate(topic_filter)
         self._count -= 1
         value = subscribers.pop(subscriber)
         if not subscribers:
@@ -181,7 +181,7 @@ class SubscriptionTrie(Generic[K, V]):
         subscribers = node.rest if topic_filter.endswith("#") else node.ends
         if subscriber not in subscribers:
             return None
-        self._forget(topic_filter)
+        self._invalidate(topic_filter)
         self._count -= 1
         value = subscribers.pop(subscriber)
         for parent, level in reversed(path):
@@ -196,17 +196,17 @@ class SubscriptionTrie(Generic[K, V]):
         if found is None:
             found = tuple(self._walk(topic))
             if len(topic) <= NAME_CACHED_MAX:
-                self._remember(topic, found)
+                self._cache(topic, found)
         return found
 
-    def _remember(self, topic: str, found: tuple[V, ...]) -> None:
+    def _cache(self, topic: str, found: tuple[V, ...]) -> None:
         if len(self._matches) >= MATCHES_CACHED_MAX or self._remembered + len(found) > SUBSCRIBERS_CACHED_MAX:
             self._matches.clear()
             self._remembered = 0
         self._matches[topic] = found
         self._remembered += len(found)
 
-    def _forget(self, topic_filter: str) -> None:
+    def _invalidate(self, topic_filter: str) -> None:
         """A subscription to the filter changes."""
         if has_wildcard(topic_filter):
             self._matches.clear()

@@ -29,7 +29,7 @@ from typing import Protocol
 
 from holdfast.core.effects import Op
 from holdfast.core.records import Table
-from holdfast.core.runs import Run
+from holdfast.core.runs import RecordRun
 
 
 class Store(Protocol):
@@ -60,7 +60,7 @@ class Store(Protocol):
     ) -> list[tuple[bytes, bytes]]:
         """At most `limit` records with start <= key < end, ascending, or descending when `reverse`."""
 
-    def together(self, table: Table, key: bytes, count: int) -> list[Run]:
+    def scan_runs(self, table: Table, key: bytes, count: int) -> list[RecordRun]:
         """The records of `count` consecutive keys from `key` on, in order, those that are there: as `scan` finds them,
         but what the store keeps together is not taken apart. Of tables that have runs."""
 

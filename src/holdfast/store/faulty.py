@@ -13,7 +13,7 @@ from random import Random
 
 from holdfast.core.effects import Op
 from holdfast.core.records import Table
-from holdfast.core.runs import Run
+from holdfast.core.runs import RecordRun
 from holdfast.errors import DiskFull, StoreUnavailable
 from holdfast.store.contract import Store
 
@@ -115,9 +115,9 @@ class FaultyStore:
         """As the store inside."""
         return self.inner.scan(table, start, end, limit, reverse)
 
-    def together(self, table: Table, key: bytes, count: int) -> list[Run]:
+    def scan_runs(self, table: Table, key: bytes, count: int) -> list[RecordRun]:
         """Reads do not fail."""
-        return self.inner.together(table, key, count)
+        return self.inner.scan_runs(table, key, count)
 
     def reclaim(self, wait: bool = False) -> None:
         """As the store inside."""

@@ -22,11 +22,11 @@ def write(directory: Directory) -> None:
 
 def check(directory: Directory) -> None:
     """Compare with the note, if there is one, and drop it: from now on the files change."""
-    noted = directory.read(_NAME)
-    if noted is None:
+    recorded = directory.read(_NAME)
+    if recorded is None:
         return
     found = _sizes(directory.data)
-    for line in noted.splitlines():
+    for line in recorded.splitlines():
         size, _, name = line.partition(" ")
         if name not in found:
             raise StoreCorrupt(path=directory.data / name, problem="it is missing")

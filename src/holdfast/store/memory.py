@@ -14,7 +14,7 @@ from pathlib import Path
 
 from holdfast.core.effects import Op
 from holdfast.core.records import Table
-from holdfast.core.runs import Run, key_after
+from holdfast.core.runs import RecordRun, key_after
 from holdfast.errors import CopyUnsupported, Fenced, StoreError
 from holdfast.store.sorted_keys import SortedKeys
 
@@ -85,7 +85,7 @@ class MemoryDisk:
             elif isinstance(value, bytes):
                 undo.append((table, key, records.values.get(key)))
                 records.put(key, value)
-            elif isinstance(value, Run):
+            elif isinstance(value, RecordRun):
                 for one, content in value.rows(key):
                     assert one not in records.values, "the keys of a run are new"
                     undo.append((table, one, None))
@@ -167,10 +167,10 @@ class MemoryStore:
             keys = records.keys.descending(start, end) if reverse else records.keys.ascending(start, end)
             return [(key, records.values[key]) for key in islice(keys, max(limit, 0))]
 
-    def together(self, table: Table, key: bytes, count: int) -> list[Run]:
+    def scan_runs(self, table: Table, key: bytes, count: int) -> list[RecordRun]:
         """Records of consecutive keys; they all lie by themselves."""
         rows = self.scan(table, key, key_after(key, count), count)
-        return [Run.of([value for _, value in rows])] if rows else []
+        return [RecordRun.of([value for _, value in rows])] if rows else []
 
     def reclaim(self, wait: bool = False) -> None:  # noqa: ARG002 - memory is free at once
         """Nothing to do: a deleted record takes no space."""

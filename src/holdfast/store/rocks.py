@@ -21,16 +21,16 @@ from pathlib import Path
 
 from rocksdict import Checkpoint, Rdict, WriteBatch
 
-from holdfast.core.effects import Op, Until
+from holdfast.core.effects import DeleteUntil, Op
 from holdfast.core.records import Table
-from holdfast.core.runs import Run, key_after
+from holdfast.core.runs import RecordRun, key_after
 from holdfast.errors import DiskFull, Fenced, StoreCorrupt, StoreError
 from holdfast.store import formats, inventory
 from holdfast.store.directory import Directory
 from holdfast.store.formats import FORMAT, MIGRATIONS, Migration
 from holdfast.store.rocks_errors import too_many_skipped, translate
 from holdfast.store.rocks_handles import Handles
-from holdfast.store.rocks_runs import Runs, merged
+from holdfast.store.rocks_runs import PackIndex, merged
 from holdfast.store.rocks_sweep import Span
 from holdfast.store.rocks_tuning import (
     CACHE_BYTES,
@@ -103,7 +103,7 @@ class RocksStore:
                 self._directory.data, self._cache_bytes, self._write_buffer_bytes, create=create, failed=self._fail
             )
             self._epoch = self._handles.stored_epoch()
-            self._runs = Runs(self._scan, self._get)
+            self._runs = PackIndex(self._scan, self._get)
         except Exception as error:  # noqa: BLE001 - the binding raises nothing more specific
             failure = translate(error, self._directory.path, opening=True)
         else:
@@ -212,7 +212,7 @@ class RocksStore:
             if table is not last:  # operations of one table mostly follow each other
                 last = table
                 prefix, home = homes[table]
-                in_runs = runs.watches(table)
+                in_runs = runs.may_be_packed(table)
             if isinstance(value, bytes):
                 if in_runs:
                     runs.leave(table, key)
@@ -220,17 +220,17 @@ class RocksStore:
             elif value is None:
                 if not in_runs or not runs.leave(table, key):
                     delete(prefix + key, home)
-            elif isinstance(value, Run):
-                self._put_plainly(batch, runs.join(table, key, value))
+            elif isinstance(value, RecordRun):
+                self._put_direct(batch, runs.join(table, key, value))
                 in_runs = True
             elif key < value.end:
-                self._put_plainly(batch, [(table, key, value)])
+                self._put_direct(batch, [(table, key, value)])
                 if in_runs:
-                    self._put_plainly(batch, runs.leave_range(table, key, value.end))
-        self._put_plainly(batch, runs.settle())
+                    self._put_direct(batch, runs.leave_range(table, key, value.end))
+        self._put_direct(batch, runs.settle())
         return batch
 
-    def _put_plainly(self, batch: WriteBatch, ops: Iterable[Op]) -> None:
+    def _put_direct(self, batch: WriteBatch, ops: Iterable[Op]) -> None:
         """Operations that no run has to hear of."""
         handles = self._opened()
         for table, key, value in ops:
@@ -239,7 +239,7 @@ class RocksStore:
                 batch.put(prefix + key, value, home)
             elif value is None:
                 batch.delete(prefix + key, home)
-            elif isinstance(value, Until) and key < value.end:
+            elif isinstance(value, DeleteUntil) and key < value.end:
                 batch.delete_range(prefix + key, prefix + value.end, home)
                 handles.sweeper.emptied(Span(FAMILY_OF[table], prefix + key, prefix + value.end))
 
@@ -269,7 +269,7 @@ class RocksStore:
 
     def get(self, table: Table, key: bytes) -> bytes | None:
         """The record under `key`, or None."""
-        if not self._runs.watches(table):
+        if not self._runs.may_be_packed(table):
             return self._get(table, key)
         found = self._runs.get(table, key)
         return self._get(table, key) if found is None else found
@@ -292,7 +292,7 @@ class RocksStore:
         except Exception as error:  # noqa: BLE001 - the binding raises nothing more specific
             failure = translate(error, self._directory.path)
         else:
-            if self._runs.watches(table):
+            if self._runs.may_be_packed(table):
                 get = self._runs.get  # after the single ones: only the writer asks for many, so that none can move
                 return [get(table, key) if value is None else value for key, value in zip(keys, values, strict=True)]
             return values
@@ -305,25 +305,25 @@ class RocksStore:
         self._opened()
         if limit <= 0 or start >= end:
             return []
-        if not self._runs.watches(table):
+        if not self._runs.may_be_packed(table):
             return self._scan(table, start, end, limit, reverse)
         packed = self._runs.rows(table, start, end, limit, reverse)
         return merged(packed, self._scan(table, start, end, limit, reverse), limit, reverse)
 
-    def together(self, table: Table, key: bytes, count: int) -> list[Run]:
+    def scan_runs(self, table: Table, key: bytes, count: int) -> list[RecordRun]:
         """Records of consecutive keys; packs are not taken apart."""
         self._opened()
-        runs: list[Run] = []
+        runs: list[RecordRun] = []
         start, end = key, key_after(key, count)
-        for first, last, run in self._runs.whole(table, key, end) if self._runs.watches(table) else ():
+        for first, last, run in self._runs.whole(table, key, end) if self._runs.may_be_packed(table) else ():
             runs += self._single(table, start, first)
             runs.append(run)
             start = key_after(last, 1)
         return runs + self._single(table, start, end)
 
-    def _single(self, table: Table, start: bytes, end: bytes) -> list[Run]:
+    def _single(self, table: Table, start: bytes, end: bytes) -> list[RecordRun]:
         rows = self.scan(table, start, end, int.from_bytes(end[-8:], "big") - int.from_bytes(start[-8:], "big"))
-        return [Run.of([value for _, value in rows])] if rows else []
+        return [RecordRun.of([value for _, value in rows])] if rows else []
 
     def _scan(
         self, table: Table, start: bytes, end: bytes, limit: int, reverse: bool = False

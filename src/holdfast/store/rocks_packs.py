@@ -16,39 +16,41 @@ from itertools import accumulate
 from struct import Struct as Layout
 from struct import unpack_from
 
-from holdfast.core.runs import Column, Run, Series
+from holdfast.core.runs import BytesColumn, HomogeneousRun, RecordRun
 
 MARK = 0xFFFF_FFFF
 _MARK = Layout(">I")
 _SERIES = Layout(">IQII")
 
 
-def write_packs(run: Run, most: int, most_bytes: int) -> Iterator[tuple[int, int, bytes]]:
+def write_packs(run: RecordRun, most: int, most_bytes: int) -> Iterator[tuple[int, int, bytes]]:
     """A run in packs that are no larger than this, unless a value is: where each begins and ends, and its content."""
     column, sizes = run.column, run.column.packed_sizes()
     head = fixed = b""
     for start, end in _cut(column.bounds, most, most_bytes):
-        if isinstance(run, Series):
+        if isinstance(run, HomogeneousRun):
             head = _SERIES.pack(MARK, run.number + start, len(run.begin), len(run.middle))
             fixed = run.begin + run.middle
         content = column.data[column.bounds[start] : column.bounds[end]]
         yield start, end, b"".join((head, sizes[4 * start : 4 * end], fixed, content))
 
 
-def read_pack(data: bytes, count: int) -> Run:
+def read_pack(data: bytes, count: int) -> RecordRun:
     """The values of a pack that holds so many."""
     if _MARK.unpack_from(data)[0] != MARK:
-        return Run(_column(data, 0, count, 4 * count))
+        return RecordRun(_column(data, 0, count, 4 * count))
     _, number, begin_size, middle_size = _SERIES.unpack_from(data)
     begin_at = _SERIES.size + 4 * count
     middle_at = begin_at + begin_size
     end = middle_at + middle_size
-    return Series(data[begin_at:middle_at], number, data[middle_at:end], _column(data, _SERIES.size, count, end))
+    return HomogeneousRun(
+        data[begin_at:middle_at], number, data[middle_at:end], _column(data, _SERIES.size, count, end)
+    )
 
 
-def _column(data: bytes, sizes_at: int, count: int, start: int) -> Column:
+def _column(data: bytes, sizes_at: int, count: int, start: int) -> BytesColumn:
     sizes = unpack_from(f">{count}I", data, sizes_at)
-    return Column(data, list(accumulate(sizes, initial=start)), data[sizes_at : sizes_at + 4 * count])
+    return BytesColumn(data, list(accumulate(sizes, initial=start)), data[sizes_at : sizes_at + 4 * count])
 
 
 def _cut(bounds: Sequence[int], most: int, most_bytes: int) -> Iterator[tuple[int, int]]:

@@ -1,7 +1,7 @@
 """Records that came together lie together: a run of consecutive keys is a few records of RocksDB, not hundreds.
 
 A batch of messages makes two records each, under keys that count up by one. RocksDB takes a microsecond for each of
-them, and so does the rest of their way through Python. As `Run`s they are cut into *packs* of up to 256:
+them, and so does the rest of their way through Python. As `RecordRun`s they are cut into *packs* of up to 256:
 
     RUNS                       table, key of its last      how many a pack holds, and bits of those that have left it
     MESSAGE_RUNS, READY_RUNS   key of its last             their values (store/rocks_packs.py)
@@ -21,9 +21,9 @@ from collections.abc import Callable, Iterator
 from struct import Struct as Layout
 from typing import Final
 
-from holdfast.core.effects import Op, Until
+from holdfast.core.effects import DeleteUntil, Op
 from holdfast.core.records import Table
-from holdfast.core.runs import Run, key_after
+from holdfast.core.runs import RecordRun, key_after
 from holdfast.errors import StoreCorrupt
 from holdfast.store.rocks_packs import read_pack, write_packs
 
@@ -86,7 +86,7 @@ def read_entry(last_key: bytes, record: bytes) -> Pack:
     return Pack(last_key, _COUNT.unpack_from(record)[0], int.from_bytes(record[2:], "little"))
 
 
-class _Known:
+class _PackCache:
     """What the writer remembers of one table's packs."""
 
     __slots__ = ("any", "free_from", "free_to", "last_keys", "packs")
@@ -110,16 +110,18 @@ class _Known:
         del self.last_keys[bisect_left(self.last_keys, one.last_key)]
 
 
-class Runs:
+class PackIndex:
     """See the module. `scan` and `get` are the store's, for tables without runs."""
 
     def __init__(self, scan: Scan, get: Get) -> None:
         self._scan = scan
         self._get = get
-        self._known = {table: _Known(bool(scan(Table.RUNS, bytes([table]), bytes([table + 1]), 1))) for table in VALUES}
+        self._known = {
+            table: _PackCache(bool(scan(Table.RUNS, bytes([table]), bytes([table + 1]), 1))) for table in VALUES
+        }
         self._changed: dict[tuple[Table, bytes], Pack] = {}  # in the batch that is being made
         self._ended: list[tuple[bytes, bytes]] = []  # ranges of RUNS that this batch has deleted
-        self._decoded: dict[tuple[Table, bytes], Run] = {}
+        self._decoded: dict[tuple[Table, bytes], RecordRun] = {}
 
     # --- writing: all of it for one batch, in order -----------------------------------------------------------------
 
@@ -140,12 +142,12 @@ class Runs:
         self._ended.clear()
         self._decoded.clear()
 
-    def watches(self, table: Table) -> bool:
+    def may_be_packed(self, table: Table) -> bool:
         """Whether records of a table may be in packs, so that whoever changes one must say so here."""
         known = self._known.get(table)
         return known is not None and known.any
 
-    def join(self, table: Table, first_key: bytes, run: Run) -> Iterator[Op]:
+    def join(self, table: Table, first_key: bytes, run: RecordRun) -> Iterator[Op]:
         """New records under consecutive keys: what to put for them."""
         known = self._known[table]
         known.any = True
@@ -204,8 +206,8 @@ class Runs:
             self._changed[table, across.last_key] = across
         number = bytes([table])
         self._ended.append((number + start, number + end))
-        yield Table.RUNS, number + start, Until(number + end)
-        yield VALUES[table], start, Until(end)
+        yield Table.RUNS, number + start, DeleteUntil(number + end)
+        yield VALUES[table], start, DeleteUntil(end)
 
     def settle(self) -> Iterator[Op]:
         """The batch is complete: what to write for the packs it has changed."""
@@ -229,7 +231,7 @@ class Runs:
             del self._changed[table, last_key]
             self._decoded.pop((table, last_key), None)
 
-    def _first(self, table: Table, known: _Known, key: bytes) -> Pack | None:
+    def _first(self, table: Table, known: _PackCache, key: bytes) -> Pack | None:
         """The first pack whose last key is not before `key`."""
         if known.free_from <= key < known.free_to:
             if known.free_to == _END:
@@ -279,7 +281,7 @@ class Runs:
                 rows += _members(one, values, low, high)
         return rows[:limit]
 
-    def whole(self, table: Table, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes, Run]]:
+    def whole(self, table: Table, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes, RecordRun]]:
         """Packs that nobody has left, and of which some lie in a range: their first and last key in it, and those."""
         for one in self._stored(table, start):
             if one.first_key >= end:
@@ -301,7 +303,7 @@ class Runs:
                 return
             start = found[-1][0] + b"\0"
 
-    def _values(self, table: Table, one: Pack) -> Run | None:
+    def _values(self, table: Table, one: Pack) -> RecordRun | None:
         known = self._decoded.get((table, one.last_key))
         if known is not None:
             return known
@@ -315,7 +317,7 @@ class Runs:
         return values
 
 
-def _members(one: Pack, values: Run, low: int, high: int) -> Rows:
+def _members(one: Pack, values: RecordRun, low: int, high: int) -> Rows:
     """Members from an index up to, not including, another that have not left."""
     head, first, gone, key = one.last_key[:-8], one.first, one.gone, _U64.pack
     found = enumerate(values[low:high], first + low)
@@ -330,6 +332,6 @@ def merged(packed: Rows, single: Rows, limit: int, reverse: bool) -> Rows:
         return single
     if not single:
         return packed
-    together = dict(packed)
-    together.update(single)
-    return sorted(together.items(), reverse=reverse)[:limit]
+    combined = dict(packed)
+    combined.update(single)
+    return sorted(combined.items(), reverse=reverse)[:limit]

@@ -136,9 +136,9 @@ class Broker:
         """Let time pass at once: delays and backoffs end, leases run out, messages expire."""
         self._skipped += int(seconds(by, "by") * 1_000_000)
         if self._portal is not None:
-            self._portal.call(self.node.look_at_clock)
+            self._portal.call(self.node.run_due)
         else:
-            self.node.look_at_clock()
+            self.node.run_due()
 
     def _clock(self) -> int:
         return time.time_ns() // 1000 + self._skipped

@@ -31,13 +31,6 @@ from holdfast.wire.deliveries import Leased as Leased
 from holdfast.wire.deliveries import Settle as Settle
 from holdfast.wire.deliveries import Settled as Settled
 from holdfast.wire.deliveries import Settlement as Settlement
-from holdfast.wire.figures import GroupStats as GroupStats
-from holdfast.wire.figures import Health as Health
-from holdfast.wire.figures import Latency as Latency
-from holdfast.wire.figures import Overview as Overview
-from holdfast.wire.figures import PartHealth as PartHealth
-from holdfast.wire.figures import QueueStats as QueueStats
-from holdfast.wire.figures import Status as Status
 from holdfast.wire.messages import Draft as Draft
 from holdfast.wire.messages import Enqueue as Enqueue
 from holdfast.wire.messages import History as History
@@ -74,6 +67,13 @@ from holdfast.wire.queues import QueueList as QueueList
 from holdfast.wire.queues import RetryConfig as RetryConfig
 from holdfast.wire.requests import Reply as Reply
 from holdfast.wire.requests import Request as Request
+from holdfast.wire.stats import GroupStats as GroupStats
+from holdfast.wire.stats import Health as Health
+from holdfast.wire.stats import Latency as Latency
+from holdfast.wire.stats import Overview as Overview
+from holdfast.wire.stats import PartHealth as PartHealth
+from holdfast.wire.stats import QueueStats as QueueStats
+from holdfast.wire.stats import Status as Status
 from holdfast.wire.streams import StreamLine as StreamLine
 from holdfast.wire.times import Duration as Duration
 from holdfast.wire.times import Instant as Instant

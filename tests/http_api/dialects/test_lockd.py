@@ -183,7 +183,7 @@ async def test_a_subscriber_is_sent_what_comes_and_gives_back_what_it_leaves(
         await enqueue(http, b"two")
         await _until_payload(chunks, b"two")
         assert (await node.stats(NAME)).groups[0].leased == 2
-    await until(lambda: node.figures(NAME).groups[0].leased == 0)
+    await until(lambda: node.current_stats(NAME).groups[0].leased == 0)
     assert [payload for _, payload in await dequeue(http, page_size=5)] == [b"one", b"two"]
 
 

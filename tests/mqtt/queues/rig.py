@@ -114,10 +114,10 @@ class Server:
         await self.node.create_queue((SPACE, queue), {name.replace("__", "."): one for name, one in fields.items()})
 
     def group(self, queue: str, group: str) -> GroupStats:
-        return next(one for one in self.node.figures((SPACE, queue)).groups if one.name == group)
+        return next(one for one in self.node.current_stats((SPACE, queue)).groups if one.name == group)
 
     def depth(self, queue: str) -> int:
-        return self.node.figures((SPACE, queue)).depth
+        return self.node.current_stats((SPACE, queue)).depth
 
     async def payloads(self, queue: str) -> list[bytes]:
         """What a queue holds, oldest first."""
@@ -224,7 +224,7 @@ class Raw:
 
     async def settle(self, delivery: Publish, verb: str = "ack", **user: str) -> PubAck:
         """By its message-id and lease-token."""
-        told = told_of(delivery)
+        told = user_properties_of(delivery)
         pairs = {"message-id": told["message-id"], "lease-token": told["lease-token"], **user}
         answer = await self.publish(f"$queue/{told['queue']}/${verb}", user=pairs)
         assert isinstance(answer, PubAck)
@@ -300,9 +300,9 @@ class Raw:
         assert not [packet for packet in self.seen if isinstance(packet, Publish)]
 
 
-def told_of(delivery: Publish) -> dict[str, str]:
+def user_properties_of(delivery: Publish) -> dict[str, str]:
     """User properties of a delivery."""
     return dict(delivery.properties.user_properties)
 
 
-__all__ = ["SPACE", "V5", "V311", "Raw", "Server", "config_for", "open_store", "told_of", "until"]
+__all__ = ["SPACE", "V5", "V311", "Raw", "Server", "config_for", "open_store", "until", "user_properties_of"]

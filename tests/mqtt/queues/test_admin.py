@@ -56,7 +56,7 @@ async def test_what_cannot_be_is_refused(quick: Server, topic: str, payload: byt
 
 
 @pytest.mark.parametrize("version", [V5, V311])
-async def test_figures_of_a_queue_come_as_a_stream(server: Server, version: int) -> None:
+async def test_stats_of_a_queue_come_as_a_stream(server: Server, version: int) -> None:
     await server.create("jobs")
     admin = await server.client("ops", version)
     identifier = {"subscription_id": "7"} if version == V5 else {}
@@ -72,7 +72,7 @@ async def test_figures_of_a_queue_come_as_a_stream(server: Server, version: int)
     await admin.nothing_more()
 
 
-async def test_figures_too_large_for_a_client_or_of_a_queue_that_is_gone_are_left_out(quick: Server) -> None:
+async def test_stats_too_large_for_a_client_or_of_a_queue_that_is_gone_are_left_out(quick: Server) -> None:
     await quick.create("jobs")
     small = await quick.client("small", packet_bytes_max=100)
     await small.subscribe("$admin/queue/jobs/stats")
@@ -204,8 +204,8 @@ async def test_with_queues_switched_off_it_is_an_ordinary_broker(tmp_path: Path)
     client = await server.client("c")
     assert (await client.subscribe("$queue/+/x", 2)).reason_codes == (2,)
     assert (await client.publish("$queue/a/x", b"plain", 1)).reason_code == 0
-    heard = await client.delivery()
-    assert (heard.payload, heard.properties) == (b"plain", Properties())
+    received = await client.delivery()
+    assert (received.payload, received.properties) == (b"plain", Properties())
     assert server.node.queues(SPACE) == []
     await server.stop()
     store.close()

@@ -10,7 +10,7 @@ from holdfast.config.settings import MemberSettings
 from holdfast.mqtt.codec import V5, V311, Publish
 from holdfast.store import open_store
 from holdfast.units import MILLISECOND
-from tests.mqtt.queues.rig import Raw, Server, config_for, told_of, until
+from tests.mqtt.queues.rig import Raw, Server, config_for, until, user_properties_of
 
 
 async def enqueue(server: Server, queue: str, *payloads: bytes, **user: str) -> None:
@@ -48,16 +48,16 @@ async def test_a_delivery_says_all_there_is_to_say(server: Server) -> None:
     consumer = await server.client("w")
     await consumer.subscribe("$queue/tasks/image", consumer_group="g", subscription_id="77")
     delivery = await consumer.delivery()
-    told = told_of(delivery)
+    user_properties = user_properties_of(delivery)
     after = server._clock() // MILLISECOND
     assert (delivery.topic, delivery.payload, delivery.qos) == ("$queue/tasks/image", b"x", 1)
     assert not delivery.dup
     assert not delivery.retain
-    assert before <= int(told.pop("enqueued-at")) <= after
-    assert before + 30_000 <= int(told.pop("lease-deadline")) <= after + 30_000
-    assert told.pop("lease-token").isdigit()
-    assert told.pop("id").isdigit()
-    assert told == {
+    assert before <= int(user_properties.pop("enqueued-at")) <= after
+    assert before + 30_000 <= int(user_properties.pop("lease-deadline")) <= after + 30_000
+    assert user_properties.pop("lease-token").isdigit()
+    assert user_properties.pop("id").isdigit()
+    assert user_properties == {
         "message-id": "m",
         "queue": "tasks/image",
         "consumer-group": "g",
@@ -82,13 +82,13 @@ async def test_a_delivery_passed_on_with_all_its_properties_has_a_token_of_its_o
     await worker.subscribe("$queue/first")
     await worker.subscribe("$queue/second")
     received = await worker.take()
-    await worker.publish("$queue/second", received.payload, user=told_of(received))
+    await worker.publish("$queue/second", received.payload, user=user_properties_of(received))
     passed = await worker.delivery()
-    told = told_of(passed)
-    assert told["colour"] == "red"
-    assert told["queue"] == "second"
-    assert len(passed.properties.user_properties) == len(told)  # none of them twice
-    assert told["lease-token"] != told_of(received)["lease-token"]
+    user_properties = user_properties_of(passed)
+    assert user_properties["colour"] == "red"
+    assert user_properties["queue"] == "second"
+    assert len(passed.properties.user_properties) == len(user_properties)  # none of them twice
+    assert user_properties["lease-token"] != user_properties_of(received)["lease-token"]
     assert (await worker.settle(passed)).reason_code == 0
 
 
@@ -111,9 +111,9 @@ async def test_the_group_comes_from_a_property_a_share_or_the_client_identifier(
     await unnamed.subscribe("$queue/jobs")
     dash = await server.client("-x")
     await dash.subscribe("$queue/other")
-    groups = {group.name for group in server.node.figures(("default", "jobs")).groups}
+    groups = {group.name for group in server.node.current_stats(("default", "jobs")).groups}
     assert groups == {"one", "two", "three", "four", "five", "default"}
-    assert {group.name for group in server.node.figures(("default", "other")).groups} == {"default"}
+    assert {group.name for group in server.node.current_stats(("default", "other")).groups} == {"default"}
 
 
 @pytest.mark.parametrize("version", [V5, V311])
@@ -202,7 +202,7 @@ async def test_two_filters_of_one_client_must_not_be_the_same_group_of_a_queue(q
     assert "use one of them" in str(refused.properties.reason_string)
     assert (await client.subscribe("$share/other/$queue/jobs")).reason_codes == (1,)
     await enqueue(quick, "jobs", b"x")
-    groups = sorted([told_of(await client.take())["consumer-group"] for _ in range(2)])
+    groups = sorted([user_properties_of(await client.take())["consumer-group"] for _ in range(2)])
     assert groups == ["g", "other"]
 
 
@@ -307,7 +307,7 @@ async def test_a_delivery_too_large_for_the_client_fails_and_another_may_take_it
     await large.subscribe("$queue/jobs")
     server.pass_time(11)
     delivery = await large.delivery()
-    assert (len(delivery.payload), told_of(delivery)["attempt"]) == (500, "2")
+    assert (len(delivery.payload), user_properties_of(delivery)["attempt"]) == (500, "2")
 
 
 async def test_a_delivery_of_qos_0_too_large_for_the_client_fails_too(quick: Server) -> None:

@@ -20,7 +20,7 @@ import pytest
 from holdfast.mqtt.codec import PubAck, Publish
 from tests.crash.facts import Facts, check_lake, drain
 from tests.crash.farm import MQTT_ADDRESS, kill_after, servers
-from tests.mqtt.queues.rig import Raw, told_of
+from tests.mqtt.queues.rig import Raw, user_properties_of
 
 KILLS = 21
 WINDOW = 40
@@ -83,7 +83,7 @@ async def consume_explicitly(port: int, queue: str, facts: Facts, dice: random.R
             name = packet.payload.decode()
             facts.delivered("explicit", name)
             client.accept(packet)
-            told = {"message-id": name, "lease-token": told_of(packet)["lease-token"]}
+            told = {"message-id": name, "lease-token": user_properties_of(packet)["lease-token"]}
             if dice.random() < 0.05:
                 client.send(client.packet(f"$queue/{queue}/$nack", user={**told, "delay": "0s"}))
             else:

@@ -16,7 +16,7 @@ from holdfast.mqtt.queues import bridge
 from holdfast.store import open_store
 from holdfast.store.memory import MemoryDisk, MemoryStore
 from holdfast.units import MINUTE, SECOND
-from tests.mqtt.queues.rig import SPACE, Server, config_for, told_of, until
+from tests.mqtt.queues.rig import SPACE, Server, config_for, until, user_properties_of
 
 
 async def stored(server: Server, queue: str) -> list[Message]:
@@ -324,15 +324,23 @@ async def test_a_queue_takes_ordinary_messages_and_their_subscribers_get_them_to
     producer = await server.client("p")
     answer = await producer.publish("sensors/1/temperature", b"21", qos, user={"unit": "C", "priority": "7"})
     assert answer.reason_code == 0
-    heard = await listener.delivery()
-    assert (heard.payload, heard.qos, told_of(heard)) == (b"21", qos, {"unit": "C", "priority": "7"})
+    received = await listener.delivery()
+    assert (received.payload, received.qos, user_properties_of(received)) == (
+        b"21",
+        qos,
+        {"unit": "C", "priority": "7"},
+    )
     await until(lambda: server.depth("meter") == 1)
     consumer = await server.client("w")
     await consumer.subscribe("$queue/meter")
     delivery = await consumer.delivery()
     assert delivery.payload == b"21"
-    told = told_of(delivery)
-    assert (told["mqtt-topic"], told["unit"], told["priority"]) == ("sensors/1/temperature", "C", "7")
+    user_properties = user_properties_of(delivery)
+    assert (user_properties["mqtt-topic"], user_properties["unit"], user_properties["priority"]) == (
+        "sensors/1/temperature",
+        "C",
+        "7",
+    )
 
 
 async def test_a_captured_message_keeps_properties_that_make_no_sense_to_a_queue(quick: Server) -> None:

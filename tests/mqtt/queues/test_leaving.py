@@ -12,7 +12,7 @@ from holdfast.errors import StoreUnavailable
 from holdfast.mqtt.codec import V5, V311
 from holdfast.store import open_store
 from holdfast.store.memory import MemoryDisk, MemoryStore
-from tests.mqtt.queues.rig import SPACE, Raw, Server, config_for, told_of, until
+from tests.mqtt.queues.rig import SPACE, Raw, Server, config_for, until, user_properties_of
 
 JOBS = (SPACE, "jobs")
 
@@ -35,7 +35,7 @@ async def consumer(server: Server, client_id: str = "g-1", **options: object) ->
 
 @pytest.mark.parametrize("version", [V5, V311])
 @pytest.mark.parametrize("clean", [True, False])
-async def test_who_says_goodbye_releases_at_once_and_spends_no_attempt(
+async def test_who_says_goodbye_releases_immediately_and_spends_no_attempt(
     server: Server, version: int, clean: bool
 ) -> None:
     client = await consumer(server, version=version, clean=clean, expiry_s=None if clean else 600)
@@ -44,7 +44,7 @@ async def test_who_says_goodbye_releases_at_once_and_spends_no_attempt(
     await client.disconnect()
     other = await consumer(server, "g-2")
     again = await other.delivery()
-    assert (again.payload, told_of(again)["attempt"]) == (b"one", "1")
+    assert (again.payload, user_properties_of(again)["attempt"]) == (b"one", "1")
 
 
 async def test_who_vanishes_with_its_session_has_failed(server: Server) -> None:
@@ -57,7 +57,7 @@ async def test_who_vanishes_with_its_session_has_failed(server: Server) -> None:
     other = await consumer(server, "g-2")
     await other.nothing_more()
     server.pass_time(11)
-    assert told_of(await other.delivery())["attempt"] == "2"
+    assert user_properties_of(await other.delivery())["attempt"] == "2"
     assert server.group("jobs", "g").failures == {"disconnect": 1}
 
 
@@ -86,7 +86,7 @@ async def test_who_vanishes_with_a_session_that_lives_on_keeps_its_leases_until_
     other = await consumer(server, "g-2")
     await other.nothing_more()
     server.pass_time(31)
-    assert told_of(await other.delivery())["attempt"] == "2"
+    assert user_properties_of(await other.delivery())["attempt"] == "2"
 
 
 @pytest.mark.parametrize("native", [True, False])
@@ -104,7 +104,7 @@ async def test_who_comes_back_before_the_deadline_is_sent_it_again(server: Serve
         assert after.dup
         assert after.packet_id == before.packet_id
         assert after.payload == before.payload
-        assert told_of(after) == told_of(before)
+        assert user_properties_of(after) == user_properties_of(before)
     for delivery in again:
         back.accept(delivery)
         if not native:
@@ -124,7 +124,7 @@ async def test_what_was_received_but_not_settled_is_sent_again_too(server: Serve
     await until(lambda: not server.mqtt._links)
     back = await server.client("g-1", clean=False, expiry_s=600)
     again = await back.delivery()
-    assert told_of(again) == told_of(delivery)
+    assert user_properties_of(again) == user_properties_of(delivery)
     assert (await back.settle(delivery)).reason_code == 0
     assert server.depth("jobs") == 0
 
@@ -180,7 +180,7 @@ async def test_a_clean_start_ends_the_session_and_its_leases(server: Server) -> 
     client.vanish()
     await until(lambda: not server.mqtt._links)
     fresh = await consumer(server)
-    assert told_of(await fresh.delivery())["attempt"] == "2"
+    assert user_properties_of(await fresh.delivery())["attempt"] == "2"
 
 
 async def test_a_takeover_hands_the_deliveries_over(server: Server) -> None:
@@ -189,7 +189,7 @@ async def test_a_takeover_hands_the_deliveries_over(server: Server) -> None:
     first = await client.delivery()
     new = await server.client("g-1", clean=False, expiry_s=600)
     again = await new.delivery()
-    assert (again.dup, told_of(again)) == (True, told_of(first))
+    assert (again.dup, user_properties_of(again)) == (True, user_properties_of(first))
     goodbye = await client.closed()
     assert goodbye is not None
     assert goodbye.reason_code == 0x8E
@@ -205,7 +205,7 @@ async def test_a_consumer_of_qos_0_is_sent_again_what_it_has_not_settled(server:
     await until(lambda: not server.mqtt._links)
     back = await server.client("g-1", clean=False, expiry_s=600)
     again = await back.delivery()
-    assert (again.dup, again.qos, told_of(again)) == (False, 0, told_of(first))
+    assert (again.dup, again.qos, user_properties_of(again)) == (False, 0, user_properties_of(first))
     assert (await back.settle(again)).reason_code == 0
 
 
@@ -253,7 +253,7 @@ async def test_unsubscribe_releases_and_ends_deliveries(server: Server) -> None:
     client.accept(delivery)  # its identifier is free again after this
     await client.nothing_more()
     other = await consumer(server, "g-2")
-    assert told_of(await other.delivery())["attempt"] == "1"
+    assert user_properties_of(await other.delivery())["attempt"] == "1"
 
 
 async def test_subscribing_again_keeps_what_is_held(server: Server) -> None:
@@ -382,7 +382,7 @@ async def test_subscriptions_of_sessions_go_on_after_a_restart(tmp_path: Path, g
     assert back.connack.session_present
     again = await back.expect(type(first), lambda one: one.topic == "$queue/jobs")
     assert again.payload == b"one"
-    assert told_of(again)["attempt"] == "1"
+    assert user_properties_of(again)["attempt"] == "1"
     assert (await back.settle(again)).reason_code == 0
     stats = await back.expect(type(first), lambda one: one.topic == "$admin/queue/jobs/stats")
     assert stats.payload.startswith(b"{")
@@ -397,7 +397,7 @@ async def test_a_store_that_fails_cuts_consumers_off_and_leaves_none_behind(tmp_
     await server.client("idle")
     server.node.commit.fail(StoreUnavailable(problem="a test"))
     await client.closed()
-    assert server.node.dispatcher.members.everyone() == []
+    assert server.node.dispatcher.members.all_members() == []
     await until(lambda: server.node._refusal is None)
     other = await consumer(server, "g-2")
     await enqueue(server, b"one")

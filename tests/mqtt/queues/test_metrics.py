@@ -42,9 +42,9 @@ async def test_connections_sessions_packets_and_what_is_kept_are_counted(
     found = await scrape(http)
     assert (found["connections"], found["sessions"], found["subscriptions"]) == ({"": 2}, {"": 2}, {"": 2})
     assert (found["retained"], found["retained_bytes"], found["inflight"]) == ({"": 1}, {"": 17}, {"": 2})
-    came, went = found["packets_received_total"], found["packets_sent_total"]
-    assert came == {"CONNECT": 2, "SUBSCRIBE": 2, "PUBLISH": 2, "PINGREQ": 1}
-    assert went == {"CONNACK": 2, "SUBACK": 2, "PUBLISH": 2, "PUBACK": 2, "PINGRESP": 1}
+    count_received, count_sent = found["packets_received_total"], found["packets_sent_total"]
+    assert count_received == {"CONNECT": 2, "SUBSCRIBE": 2, "PUBLISH": 2, "PINGREQ": 1}
+    assert count_sent == {"CONNACK": 2, "SUBACK": 2, "PUBLISH": 2, "PUBACK": 2, "PINGRESP": 1}
     client.accept(news)
     client.accept(job)
     await client.settle(job)
@@ -80,7 +80,7 @@ async def test_every_series_is_there_under_its_documented_name(server: Server, h
 def test_packets_are_counted_from_the_bytes_that_go_out(data: st.DataObject, version: int) -> None:
     packets: list[Packet] = data.draw(st.lists(from_server(version), max_size=8))
     traffic = Traffic()
-    traffic.went(b"".join(encode(packet, version) for packet in packets))
+    traffic.count_sent(b"".join(encode(packet, version) for packet in packets))
     sent = {KINDS[kind]: count for kind, count in enumerate(traffic.sent) if count}
     kinds = [type(packet).__name__.upper() for packet in packets]
     assert sent == {kind: kinds.count(kind) for kind in kinds}
@@ -91,7 +91,7 @@ def test_large_packets_and_runs_of_answers_are_counted(version: int) -> None:
     traffic = Traffic()
     large = encode(Publish("t", b"\x40\x02" * 200_000), version)
     run = b"".join(encode(PubAck(number), version) for number in range(1, 101))
-    traffic.went(large + large)
-    traffic.went(run)
-    traffic.went(run[:4] + large)
+    traffic.count_sent(large + large)
+    traffic.count_sent(run)
+    traffic.count_sent(run[:4] + large)
     assert (traffic.sent[3], traffic.sent[4]) == (3, 101)

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from holdfast.mqtt.codec import V5, V311, PubAck, Unsubscribe
-from tests.mqtt.queues.rig import SPACE, Raw, Server, told_of, until
+from tests.mqtt.queues.rig import SPACE, Raw, Server, until, user_properties_of
 
 LOST = 0x83
 
@@ -52,12 +52,12 @@ async def test_a_nack_with_delay_and_error_comes_again_after_the_delay(server: S
     await enqueue(server, "jobs", b"one")
     first = await client.take("nack", delay="1h", error="no stock")
     await client.nothing_more()
-    [(_, _, [standing])] = (await server.node.browse((SPACE, "jobs"))).messages
-    assert (standing.state, standing.error) == ("scheduled", "no stock")
+    [(_, _, [status])] = (await server.node.browse((SPACE, "jobs"))).messages
+    assert (status.state, status.error) == ("scheduled", "no stock")
     server.pass_time(3601)
     again = await client.delivery()
-    assert (told_of(first)["attempt"], told_of(again)["attempt"]) == ("1", "2")
-    assert told_of(first)["lease-token"] != told_of(again)["lease-token"]
+    assert (user_properties_of(first)["attempt"], user_properties_of(again)["attempt"]) == ("1", "2")
+    assert user_properties_of(first)["lease-token"] != user_properties_of(again)["lease-token"]
 
 
 async def test_a_nack_without_delay_backs_off_as_the_queue_says(server: Server) -> None:
@@ -68,27 +68,27 @@ async def test_a_nack_without_delay_backs_off_as_the_queue_says(server: Server) 
     server.pass_time(19)
     await client.nothing_more()
     server.pass_time(1.1)
-    assert told_of(await client.delivery())["attempt"] == "2"
+    assert user_properties_of(await client.delivery())["attempt"] == "2"
 
 
 async def test_a_reject_goes_to_the_dead_queue_with_its_story(server: Server) -> None:
     client = await consumer(server)
     await enqueue(server, "jobs", b"one", message_id="order-7", colour="red", partition_key="k")
-    rejected = told_of(await client.take("reject", error="cannot parse"))
-    undertaker = await server.client("ops-1")
-    await undertaker.subscribe("$queue/dlq/jobs")
-    letter = await undertaker.delivery()
-    told = told_of(letter)
-    assert letter.payload == b"one"
-    assert letter.topic == "$queue/dlq/jobs"
-    assert told["source-queue"] == "jobs"
-    assert told["source-group"] == "g"
-    assert told["dead-reason"] == "rejected"
-    assert told["dead-error"] == "cannot parse"
-    assert told["dead-attempts"] == "1"
-    assert told["colour"] == "red"
-    assert int(told["first-attempt-at"]) <= int(told["last-attempt-at"])
-    assert told["source-id"].isdigit()
+    rejected = user_properties_of(await client.take("reject", error="cannot parse"))
+    dlq_consumer = await server.client("ops-1")
+    await dlq_consumer.subscribe("$queue/dlq/jobs")
+    dead_letter = await dlq_consumer.delivery()
+    user_properties = user_properties_of(dead_letter)
+    assert dead_letter.payload == b"one"
+    assert dead_letter.topic == "$queue/dlq/jobs"
+    assert user_properties["source-queue"] == "jobs"
+    assert user_properties["source-group"] == "g"
+    assert user_properties["dead-reason"] == "rejected"
+    assert user_properties["dead-error"] == "cannot parse"
+    assert user_properties["dead-attempts"] == "1"
+    assert user_properties["colour"] == "red"
+    assert int(user_properties["first-attempt-at"]) <= int(user_properties["last-attempt-at"])
+    assert user_properties["source-id"].isdigit()
     assert rejected["message-id"] == "order-7"
     assert server.depth("jobs") == 0
 
@@ -97,7 +97,7 @@ async def test_a_release_costs_no_attempt(server: Server) -> None:
     client = await consumer(server)
     await enqueue(server, "jobs", b"one")
     await client.take("release")
-    assert told_of(await client.delivery())["attempt"] == "1"
+    assert user_properties_of(await client.delivery())["attempt"] == "1"
 
 
 async def test_an_extended_lease_outlives_its_first_deadline(server: Server) -> None:
@@ -135,7 +135,7 @@ async def test_settled_twice_is_answered_as_the_first_time(server: Server, messa
     await enqueue(server, "jobs", b"one", **({"message_id": message_id} if message_id else {}))
     delivery = await client.take("ack")
     assert (await client.settle(delivery, "ack")).reason_code == 0
-    name = told_of(delivery)["message-id"]
+    name = user_properties_of(delivery)["message-id"]
     assert (await client.publish("$queue/jobs/$ack", user={"message-id": name})).reason_code == 0
     assert (await client.settle(delivery, "nack")).reason_code == LOST
 
@@ -144,7 +144,7 @@ async def test_the_producers_or_the_brokers_identifier_settles(server: Server) -
     client = await consumer(server, prefetch="1")
     await enqueue(server, "jobs", b"one", b"two", message_id="x")  # the second is a duplicate
     await enqueue(server, "jobs", b"three", message_id="y")
-    assert told_of(await client.take("release"))["message-id"] == "x"
+    assert user_properties_of(await client.take("release"))["message-id"] == "x"
     delivery = await client.delivery()
     client.accept(delivery)
     assert (await client.publish("$queue/jobs/$ack", user={"message-id": "x"})).reason_code == 0
@@ -163,7 +163,7 @@ async def test_a_json_payload_settles_and_so_does_a_list(server: Server) -> None
     for _ in range(4):
         delivery = await client.delivery()
         client.accept(delivery)
-        ids.append(told_of(delivery)["message-id"])
+        ids.append(user_properties_of(delivery)["message-id"])
     one = json.dumps({"message-id": ids[0], "delay": "1h", "error": "later"}).encode()
     assert (await client.publish("$queue/jobs/$nack", one)).reason_code == 0
     rest = json.dumps([{"message-id": int(ids[1])}, {"message-id": ids[2]}]).encode()
@@ -209,11 +209,11 @@ async def test_a_settlement_that_makes_no_sense_is_refused(quick: Server, payloa
 async def test_who_does_not_hold_a_delivery_cannot_settle_it_without_its_token(server: Server) -> None:
     client = await consumer(server)
     await enqueue(server, "jobs", b"one")
-    told = told_of(await client.delivery())
+    user_properties = user_properties_of(await client.delivery())
     thief = await server.client("thief")
-    named = {"message-id": told["message-id"], "consumer-group": "g"}
+    named = {"message-id": user_properties["message-id"], "consumer-group": "g"}
     assert (await thief.publish("$queue/jobs/$ack", user=named)).reason_code == LOST
-    helper = {**named, "lease-token": told["lease-token"]}
+    helper = {**named, "lease-token": user_properties["lease-token"]}
     assert (await thief.publish("$queue/jobs/$ack", user=helper)).reason_code == 0
     nobody = {"message-id": "5", "consumer-group": "unknown"}
     assert (await thief.publish("$queue/jobs/$ack", user=nobody)).reason_code == LOST
@@ -230,8 +230,8 @@ async def test_an_ack_and_goodbye_in_one_write_is_an_ack(server: Server) -> None
     client = await consumer(server)
     await enqueue(server, "jobs", b"one")
     delivery = await client.delivery()
-    told = told_of(delivery)
-    ack = client.packet("$queue/jobs/$ack", user={"message-id": told["message-id"]})
+    user_properties = user_properties_of(delivery)
+    ack = client.packet("$queue/jobs/$ack", user={"message-id": user_properties["message-id"]})
     await client.disconnect(PubAck(delivery.packet_id), ack)
     await until(lambda: server.depth("jobs") == 0)
 
@@ -239,8 +239,8 @@ async def test_an_ack_and_goodbye_in_one_write_is_an_ack(server: Server) -> None
 async def test_an_ack_and_unsubscribe_in_one_write_is_an_ack(server: Server) -> None:
     client = await consumer(server)
     await enqueue(server, "jobs", b"one")
-    told = told_of(await client.delivery())
-    ack = client.packet("$queue/jobs/$ack", user={"message-id": told["message-id"]})
+    user_properties = user_properties_of(await client.delivery())
+    ack = client.packet("$queue/jobs/$ack", user={"message-id": user_properties["message-id"]})
     client.send(ack, Unsubscribe(client.next_id(), ("$queue/jobs",)))
     assert (await client.expect(PubAck)).reason_code == 0
     assert server.depth("jobs") == 0
@@ -249,8 +249,8 @@ async def test_an_ack_and_unsubscribe_in_one_write_is_an_ack(server: Server) -> 
 async def test_an_ack_before_the_connection_breaks_is_an_ack(server: Server) -> None:
     client = await consumer(server)
     await enqueue(server, "jobs", b"one")
-    told = told_of(await client.delivery())
-    client.send(client.packet("$queue/jobs/$ack", qos=0, user={"message-id": told["message-id"]}))
+    user_properties = user_properties_of(await client.delivery())
+    client.send(client.packet("$queue/jobs/$ack", qos=0, user={"message-id": user_properties["message-id"]}))
     await client.end()
     await until(lambda: server.depth("jobs") == 0)
 
@@ -265,10 +265,14 @@ async def test_what_a_client_holds_and_has_settled_is_remembered_for_a_while_onl
     for number in range(1, 45):
         delivery = await client.delivery()
         client.accept(delivery)
-        told = told_of(delivery)
-        assert told["message-id"] == names[number]
+        user_properties = user_properties_of(delivery)
+        assert user_properties["message-id"] == names[number]
         # Half of them are settled by somebody else, so that this client does not know.
-        named = {"message-id": told["id"], "lease-token": told["lease-token"], "consumer-group": "g"}
+        named = {
+            "message-id": user_properties["id"],
+            "lease-token": user_properties["lease-token"],
+            "consumer-group": "g",
+        }
         await (client if number % 2 else other).publish("$queue/jobs/$ack", user=named)
     assert (await client.publish("$queue/jobs/$ack", user={"message-id": names[0]})).reason_code == LOST
     assert (await client.settle(first)).reason_code == 0  # by its token the node remembers it longer
@@ -306,7 +310,7 @@ async def test_a_puback_with_an_error_is_a_nack_and_its_reason_the_error(server:
     client.accept(await client.delivery(), 0x80, "out of stock")
     client.accept(await client.delivery(), 0x97)
     await until(lambda: server.group("jobs", "g").leased == 0)
-    errors = [standing.error for _, _, [standing] in (await server.node.browse((SPACE, "jobs"))).messages]
+    errors = [status.error for _, _, [status] in (await server.node.browse((SPACE, "jobs"))).messages]
     assert errors == ["out of stock", "PUBACK with reason code 0x97"]
 
 
@@ -382,10 +386,12 @@ async def test_a_consumer_of_qos_0_in_5_settles_by_topic(server: Server) -> None
 async def test_received_over_mqtt_and_settled_over_http(server: Server, http: httpx.AsyncClient) -> None:
     client = await consumer(server)
     await enqueue(server, "jobs", b"one")
-    told = told_of(await client.delivery())
+    user_properties = user_properties_of(await client.delivery())
     body = {
         "group": "g",
-        "settlements": [{"id": told["message-id"], "lease_token": told["lease-token"], "action": "ack"}],
+        "settlements": [
+            {"id": user_properties["message-id"], "lease_token": user_properties["lease-token"], "action": "ack"}
+        ],
     }
     answer = await http.post("/api/v1/queues/jobs/settle", json=body)
     assert answer.status_code == 200, answer.text
@@ -411,7 +417,7 @@ async def test_a_message_with_an_identifier_of_its_own_is_settled_from_afar(
     client = await consumer(server)
     await enqueue(server, "jobs", b"one", message_id="order-1")
     await enqueue(server, "jobs", b"two", message_id="order-2")
-    first, second = [told_of(await client.delivery()) for _ in range(2)]
+    first, second = [user_properties_of(await client.delivery()) for _ in range(2)]
     other = await server.client("other")
     named = {"message-id": "order-1", "lease-token": first["lease-token"], "consumer-group": "g"}
     assert (await other.publish("$queue/jobs/$ack", user=named)).reason_code == 0

@@ -15,12 +15,12 @@ from holdfast.core.records import NO_EXTRA, Extra, Message, Origin
 from holdfast.errors import HoldfastError, InvalidArgument, InvalidName
 from holdfast.mqtt.codec import NO_PROPERTIES, V5, V311, Decoder, Properties, Publish
 from holdfast.mqtt.queues import names
-from holdfast.mqtt.queues.deliveries import RESERVED, Form
+from holdfast.mqtt.queues.deliveries import RESERVED, DeliveryEncoder
 from holdfast.mqtt.queues.drafts import CAPTURED_TOPIC, to_draft
-from holdfast.mqtt.queues.names import Deed
-from holdfast.mqtt.queues.settling import Wish, wishes
+from holdfast.mqtt.queues.names import Operation
+from holdfast.mqtt.queues.settling import SettleRequest, read_settle_requests
 from holdfast.units import MILLISECOND, SECOND, format_duration
-from tests.mqtt.queues.rig import told_of
+from tests.mqtt.queues.rig import user_properties_of
 
 NOW = 1_800_000_000 * SECOND
 texts = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20)
@@ -166,13 +166,13 @@ leases = st.builds(Leased, messages, ids, st.integers(1, 99), instants, st.integ
 @settings(max_examples=50)
 @given(st.lists(leases, min_size=1, max_size=4), st.sampled_from([0, 1]), st.sampled_from([(), (7,)]), st.booleans())
 def test_a_delivery_read_back_says_what_it_was_made_of(
-    run: list[Leased], qos: int, subscription_ids: tuple[int, ...], dup: bool
+    batch: list[Leased], qos: int, subscription_ids: tuple[int, ...], dup: bool
 ) -> None:
-    form = Form("jobs/a", "g", qos, V5, subscription_ids)
-    numbers = [n + 1 if qos else 0 for n in range(len(run))]
-    packets = Decoder(V5, from_client=False).feed(b"".join(form.encode(run, numbers, NOW, dup=dup)))
-    assert len(packets) == len(run)
-    for packet, number, leased in zip(packets, numbers, run, strict=True):
+    form = DeliveryEncoder("jobs/a", "g", qos, V5, subscription_ids)
+    numbers = [n + 1 if qos else 0 for n in range(len(batch))]
+    packets = Decoder(V5, from_client=False).feed(b"".join(form.encode(batch, numbers, NOW, dup=dup)))
+    assert len(packets) == len(batch)
+    for packet, number, leased in zip(packets, numbers, batch, strict=True):
         assert isinstance(packet, Publish)
         message, extra, properties = leased.message, leased.message.extra, packet.properties
         assert (packet.topic, packet.payload, packet.qos) == ("$queue/jobs/a", message.payload, qos)
@@ -193,7 +193,7 @@ def test_a_delivery_read_back_says_what_it_was_made_of(
             **dict(extra.properties),
             **({} if extra.origin is None else _story(extra.origin)),
         }
-        assert told_of(packet) == expected
+        assert user_properties_of(packet) == expected
         assert properties.content_type == extra.content_type
         assert properties.response_topic == (None if extra.reply_to in ("a/+", "") else extra.reply_to)
         assert properties.correlation_data == extra.correlation_data
@@ -217,9 +217,11 @@ def _story(origin: Origin) -> dict[str, str]:
 
 
 def test_deliveries_of_one_moment_say_the_same_of_it() -> None:
-    run = [Leased(Message(n, n, 128, NOW, 0, 0, NO_EXTRA, b"x"), 5 + n, 1, NOW + SECOND, 0, "g") for n in (1, 2)]
-    packets = Decoder(V5, from_client=False).feed(b"".join(Form("q", "g", 0, V5, ()).encode(run, [0, 0], NOW)))
-    told = [told_of(packet) for packet in packets if isinstance(packet, Publish)]
+    batch = [Leased(Message(n, n, 128, NOW, 0, 0, NO_EXTRA, b"x"), 5 + n, 1, NOW + SECOND, 0, "g") for n in (1, 2)]
+    packets = Decoder(V5, from_client=False).feed(
+        b"".join(DeliveryEncoder("q", "g", 0, V5, ()).encode(batch, [0, 0], NOW))
+    )
+    told = [user_properties_of(packet) for packet in packets if isinstance(packet, Publish)]
     assert [(one["message-id"], one["lease-token"]) for one in told] == [("1", "6"), ("2", "7")]
     assert {one["lease-deadline"] for one in told} == {str((NOW + SECOND) // MILLISECOND)}
 
@@ -227,7 +229,7 @@ def test_deliveries_of_one_moment_say_the_same_of_it() -> None:
 @settings(max_examples=50)
 @given(leases, st.sampled_from([0, 1]))
 def test_a_delivery_to_a_3_1_1_client_is_its_payload(leased: Leased, qos: int) -> None:
-    [raw] = Form("jobs", "g", qos, V311, ()).encode([leased], [9 if qos else 0], NOW)
+    [raw] = DeliveryEncoder("jobs", "g", qos, V311, ()).encode([leased], [9 if qos else 0], NOW)
     assert Decoder(V311, from_client=False).feed(raw) == [
         Publish("$queue/jobs", leased.message.payload, qos, 9 if qos else 0)
     ]
@@ -236,9 +238,11 @@ def test_a_delivery_to_a_3_1_1_client_is_its_payload(leased: Leased, qos: int) -
 def test_what_came_over_http_and_mqtt_cannot_carry_is_carried_all_the_same() -> None:
     extra = Extra("k\0", "m\0", (("a\0", "b\0"), ("lease-token", "1")), "c\0", "text\0", "r\0")
     leased = Leased(Message(1, 1, 128, NOW, 0, 0, extra, b""), 5, 1, NOW, 0, "g")
-    [packet] = Decoder(V5, from_client=False).feed(b"".join(Form("q", "g", 0, V5, ()).encode([leased], [0], NOW)))
+    [packet] = Decoder(V5, from_client=False).feed(
+        b"".join(DeliveryEncoder("q", "g", 0, V5, ()).encode([leased], [0], NOW))
+    )
     assert isinstance(packet, Publish)
-    told = told_of(packet)
+    told = user_properties_of(packet)
     assert (told["partition-key"], told["message-id"], told["a?"], told["correlation-id"]) == ("k?", "m?", "b?", "c?")
     assert (told["lease-token"], told["reply-to"]) == ("5", "r?")
     assert packet.properties.content_type == "text?"
@@ -246,7 +250,7 @@ def test_what_came_over_http_and_mqtt_cannot_carry_is_carried_all_the_same() -> 
 
 # --- settling -------------------------------------------------------------------------------------------------------
 
-wish_fields = st.fixed_dictionaries(
+settle_fields = st.fixed_dictionaries(
     {},
     optional={
         "message-id": texts.filter(bool),
@@ -260,15 +264,17 @@ wish_fields = st.fixed_dictionaries(
 
 
 @settings(max_examples=50)
-@given(st.lists(wish_fields.filter(bool), min_size=1, max_size=3))
-def test_a_wish_is_the_same_by_properties_and_by_json(told: list[dict[str, str]]) -> None:
+@given(st.lists(settle_fields.filter(bool), min_size=1, max_size=3))
+def test_a_settle_request_is_the_same_by_properties_and_by_json(told: list[dict[str, str]]) -> None:
     by_properties = [
-        wish
+        request
         for one in told
-        for wish in wishes(Publish("t", b"ignored", properties=Properties(user_properties=(*one.items(), ("x", "y")))))
+        for request in read_settle_requests(
+            Publish("t", b"ignored", properties=Properties(user_properties=(*one.items(), ("x", "y"))))
+        )
     ]
-    assert wishes(Publish("t", json.dumps(told).encode())) == by_properties
-    assert wishes(Publish("t", json.dumps(told[0]).encode())) == by_properties[:1]
+    assert read_settle_requests(Publish("t", json.dumps(told).encode())) == by_properties
+    assert read_settle_requests(Publish("t", json.dumps(told[0]).encode())) == by_properties[:1]
 
 
 @settings(max_examples=50)
@@ -284,14 +290,14 @@ def test_a_wish_is_the_same_by_properties_and_by_json(told: list[dict[str, str]]
 )
 def test_whatever_is_published_on_a_settle_topic_is_understood_or_refused(payload: bytes) -> None:
     try:
-        found = wishes(Publish("t", payload))
+        found = read_settle_requests(Publish("t", payload))
     except InvalidArgument:
         return
     assert 1 <= len(found) <= 1000
 
 
-def test_nothing_said_is_a_wish_for_the_oldest() -> None:
-    assert wishes(Publish("t", b"")) == [Wish()]
+def test_nothing_said_is_a_settle_request_for_the_oldest() -> None:
+    assert read_settle_requests(Publish("t", b"")) == [SettleRequest()]
 
 
 # --- names ----------------------------------------------------------------------------------------------------------
@@ -306,13 +312,13 @@ def test_a_name_is_found_again_in_every_topic_of_its_queue(name: str) -> None:
         with pytest.raises(HoldfastError):
             names.of_publish(f"$queue/{name}/$ack")
         return
-    assert names.of_publish(f"$queue/{name}")[:2] == (Deed.ENQUEUE, name)
+    assert names.of_publish(f"$queue/{name}")[:2] == (Operation.ENQUEUE, name)
     for verb in (Verb.ACK, Verb.NACK, Verb.REJECT, Verb.RELEASE, Verb.EXTEND):
-        assert names.of_publish(f"$queue/{name}/${verb}")[:3] == (Deed.SETTLE, name, verb)
-    assert names.of_publish(f"$admin/queue/{name}/config")[:2] == (Deed.CONFIGURE, name)
-    assert names.of_subscribe(f"$queue/{name}")[:2] == (Deed.CONSUME, name)
-    assert names.of_subscribe(f"$share/g/$queue/{name}") == (Deed.CONSUME, name, Verb.ACK, "g")
-    assert names.of_subscribe(f"$admin/queue/{name}/stats")[:2] == (Deed.WATCH, name)
+        assert names.of_publish(f"$queue/{name}/${verb}")[:3] == (Operation.SETTLE, name, verb)
+    assert names.of_publish(f"$admin/queue/{name}/config")[:2] == (Operation.CONFIGURE, name)
+    assert names.of_subscribe(f"$queue/{name}")[:2] == (Operation.CONSUME, name)
+    assert names.of_subscribe(f"$share/g/$queue/{name}") == (Operation.CONSUME, name, Verb.ACK, "g")
+    assert names.of_subscribe(f"$admin/queue/{name}/stats")[:2] == (Operation.WATCH, name)
 
 
 @settings(max_examples=50)
@@ -323,7 +329,7 @@ def test_any_topic_means_something_or_is_refused(prefix: str, rest: str) -> None
             route = read(prefix + rest)
         except HoldfastError:
             continue
-        assert isinstance(route.deed, Deed)
+        assert isinstance(route.operation, Operation)
 
 
 @pytest.mark.parametrize("text", ["", "-1", "1.0", "²", "1" * 20, " 1"])

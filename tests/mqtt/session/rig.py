@@ -26,7 +26,7 @@ from holdfast.mqtt.codec import (
 )
 from holdfast.mqtt.sessions.connection import Connection
 from holdfast.mqtt.sessions.hub import Hub
-from holdfast.mqtt.sessions.outbox import Output, Turn
+from holdfast.mqtt.sessions.outbox import OutboxBatch, Output
 from holdfast.mqtt.sessions.ports import Access, AllowAll, Bridge
 from holdfast.mqtt.sessions.settings import SECOND_US, MqttSettings
 from holdfast.store.memory import MemoryDisk, MemoryStore
@@ -133,7 +133,7 @@ class Rig:
         self.store = MemoryStore(self.disk)
         self.epoch = self.store.acquire()
         self.hub = Hub(*self.parts)
-        self.unsynced: list[Turn] = []
+        self.unsynced: list[OutboxBatch] = []
 
     def client(self, version: int = V5) -> Client:
         return Client(self, version)
@@ -157,7 +157,7 @@ class Rig:
         client.connack = connack
         return client
 
-    def turn(self) -> Turn:
+    def turn(self) -> OutboxBatch:
         """End a turn: write and send what need not wait."""
         turn = self.hub.take()
         self.store.write(self.epoch, turn.ops)
@@ -168,12 +168,12 @@ class Rig:
     def sync(self, most: int = 1_000_000) -> None:
         """Sync and send what waited; `most`: how many turns are reported, the oldest first."""
         self.store.sync()
-        turns, self.unsynced = self.unsynced[:most], self.unsynced[most:]
-        for turn in turns:
+        outbox, self.unsynced = self.unsynced[:most], self.unsynced[most:]
+        for turn in outbox:
             self._send(turn.held)
             self._send(self.hub.synced(turn.number))
 
-    def settle(self) -> Turn:
+    def settle(self) -> OutboxBatch:
         turn = self.turn()
         self.sync()
         return turn

@@ -25,7 +25,7 @@ from holdfast.mqtt.codec import (
 from holdfast.mqtt.sessions.connection import Connection
 from holdfast.mqtt.sessions.hub import Hub
 from holdfast.mqtt.sessions.messages import Message
-from holdfast.mqtt.sessions.ports import Granted, Refusal, Run
+from holdfast.mqtt.sessions.ports import Granted, PublishBatch, Refusal
 from holdfast.mqtt.sessions.session import Session, Subscriber, Terms
 from holdfast.mqtt.sessions.settings import MqttSettings
 from tests.mqtt.session.rig import Rig, code_of, payloads
@@ -43,25 +43,25 @@ class Queues:
         self.refused: set[int] = set()
         self.lengths: list[int] = []
 
-    def publish(self, connection: Connection, runs: Sequence[Run], now: int) -> None:
-        self.asked.append([(one.topic, one.qos) for run in runs for one in run.packets])
-        self.lengths += [len(run.packets) for run in runs]
+    def publish(self, connection: Connection, batches: Sequence[PublishBatch], now: int) -> None:
+        self.asked.append([(one.topic, one.qos) for run in batches for one in run.packets])
+        self.lengths += [len(run.packets) for run in batches]
         assert self.hub is not None
-        for run in runs:
+        for run in batches:
             for index, packet in enumerate(run.packets):
                 if packet.packet_id in self.refused:
                     run.refusals[index] = Refusal(0x97, "full")
-            self.hub.turn_down(connection, run, now)
+            self.hub.reject_publishes(connection, run, now)
 
     def captures(self, namespace: str, topic: str) -> bool:
         return topic.startswith("captured")
 
-    def capture(self, connection: Connection | None, namespace: str, run: Run, now: int) -> None:
+    def capture(self, connection: Connection | None, namespace: str, run: PublishBatch, now: int) -> None:
         self.asked.append((connection is not None, run.packets[0].topic))
 
     def acknowledged(self, connection: Connection, session: Session, acks: Sequence[PubAck], now: int) -> None:
         assert self.hub is not None
-        self.asked.append(self.hub.returned(connection, session, acks))
+        self.asked.append(self.hub.release_packet_ids(connection, session, acks))
 
     def will(self, namespace: str, client_id: str, will: Will, now: int) -> None:
         self.asked.append((namespace, client_id, will.payload))
@@ -132,7 +132,7 @@ def test_claimed_topics_go_to_the_bridge_and_are_answered_in_their_place() -> No
     assert bridge.asked[-3:] == [True, "ended", True]
 
 
-def test_what_the_bridge_turns_down_is_refused_in_its_place() -> None:
+def test_what_the_bridge_rejects_is_refused_in_its_place() -> None:
     bridge, rig = bridged()
     bridge.refused = {1, 2}
     client = rig.connect("c", expiry=10)
@@ -179,7 +179,7 @@ def test_an_ack_of_a_bridges_message_ends_a_run() -> None:
     client = rig.connect("c")
     session = client.connection.session
     assert session is not None
-    assert rig.hub.lend(client.connection, session, ["lease"]) == [1]
+    assert rig.hub.allocate_packet_ids(client.connection, session, ["lease"]) == [1]
     client.send(Publish("$queue/a", b"", 1, 1))
     client.send(Publish("$queue/a", b"", 1, 2), PubAck(1), Publish("$queue/a", b"", 1, 3))
     assert bridge.lengths == [1, 1, 1]
@@ -189,21 +189,21 @@ def test_a_subscription_that_is_withdrawn_ends_the_connection_once() -> None:
     _, rig = bridged()
     client = rig.connect("c", expiry=100)
     client.subscribe("$queue/a")
-    rig.hub.withdraw(client.connection, "$queue/a", "the group was deleted", rig.now)
-    rig.hub.withdraw(client.connection, "$queue/a", "the group was deleted", rig.now)
+    rig.hub.revoke_subscription(client.connection, "$queue/a", "the group was deleted", rig.now)
+    rig.hub.revoke_subscription(client.connection, "$queue/a", "the group was deleted", rig.now)
     rig.settle()
     assert [type(packet) for packet in client.take()] == [Disconnect]
-    assert rig.hub.spaces["ns"].sessions["c"].subscriptions == {}
+    assert rig.hub.namespaces["ns"].sessions["c"].subscriptions == {}
 
 
 def test_a_refusal_of_a_message_that_was_released_meanwhile_forgets_nothing() -> None:
     bridge, rig = bridged()
     client = rig.connect("c")
     bridge.refused = {1}
-    run = Run([Publish("$queue/a", b"", 2, 7)], 0)
+    run = PublishBatch([Publish("$queue/a", b"", 2, 7)], 0)
     run.refusals[0] = Refusal(0x97, "full")
     client.connection.held = [b""]
-    rig.hub.turn_down(client.connection, run, rig.now)
+    rig.hub.reject_publishes(client.connection, run, rig.now)
     session = client.connection.session
     assert session is not None
     assert session.incoming == set()
@@ -251,9 +251,9 @@ def test_what_a_bridge_sends_shares_the_window_and_the_identifiers() -> None:
     client.subscribe("t")
     feed = client.connection.feed = Pumped()
     assert rig.hub.room(client.connection) == 2
-    assert rig.hub.lend(client.connection, session, ["lease"]) == [1]
+    assert rig.hub.allocate_packet_ids(client.connection, session, ["lease"]) == [1]
     session._packet_id = 0
-    assert rig.hub.lend(client.connection, session, ["other"]) == [2]
+    assert rig.hub.allocate_packet_ids(client.connection, session, ["other"]) == [2]
     assert rig.hub.room(client.connection) == 0
     rig.hub.send(client.connection, encode(Publish("$queue/a", b"x", 1, 1), V5))
     rig.settle()
@@ -283,7 +283,7 @@ def test_many_topics_fill_the_plans_only_so_far(monkeypatch: pytest.MonkeyPatch)
     for number in range(5):
         publisher.publish(f"t/{number}")
     assert len(client.publishes()) == 5
-    assert len(rig.hub.spaces["ns"]._plans) <= 2
+    assert len(rig.hub.namespaces["ns"]._plans) <= 2
 
 
 def test_many_receivers_get_the_same_bytes() -> None:

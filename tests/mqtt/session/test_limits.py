@@ -128,12 +128,12 @@ def test_no_more_bytes_are_in_flight_than_may_be_queued(qos: int) -> None:
     publisher = rig.connect("p")
     for number in range(8):
         publisher.publish("t", b"%d" % number + b"x" * 29, qos, 10 + number)
-    session = rig.hub.spaces["ns"].sessions["c"]
+    session = rig.hub.namespaces["ns"].sessions["c"]
     seen = client.publishes()
     assert [one.payload[:1] for one in seen] == [b"0", b"1", b"2", b"3"]
     assert (session.inflight_bytes, len(session.queue), rig.hub.dropped["full"]) == (124, 3, 1)
     rig.restart()
-    session = rig.hub.spaces["ns"].sessions["c"]
+    session = rig.hub.namespaces["ns"].sessions["c"]
     assert session.inflight_bytes == 124
     client = rig.connect("c", clean=False, expiry=10)
     got = client.publishes()
@@ -147,7 +147,7 @@ def test_no_more_bytes_are_in_flight_than_may_be_queued(qos: int) -> None:
         got = [one for one in came if isinstance(one, Publish)]
         seen += got
     assert [one.payload[:1] for one in seen] == [b"4", b"5", b"6"]
-    session = rig.hub.spaces["ns"].sessions["c"]
+    session = rig.hub.namespaces["ns"].sessions["c"]
     assert (session.inflight_bytes, session.queued_bytes, rig.hub.dropped["full"]) == (0, 0, 0)
 
 
@@ -250,7 +250,7 @@ def test_expired_messages_are_not_shown_and_size_is_limited() -> None:
     publisher.publish("a", b"", 1, retain=True)
     assert publisher.publish("b", b"x" * 9, 1, retain=True) == [PubAck(7, 0x10)]
     rig.restart()
-    assert rig.hub.spaces["ns"].retained_bytes == 10
+    assert rig.hub.namespaces["ns"].retained_bytes == 10
 
 
 def test_what_is_remembered_of_topics_is_bounded_by_subscribers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,9 +262,9 @@ def test_what_is_remembered_of_topics_is_bounded_by_subscribers(monkeypatch: pyt
     publisher = rig.connect("p")
     for topic in ("a", "b", "c", "d", "x" * 300):
         publisher.publish(topic)
-    space = rig.hub.spaces["ns"]
-    assert sum(len(plan.matched) for plan in space._plans.values()) <= 10
-    assert "x" * 300 not in space._plans
+    ns = rig.hub.namespaces["ns"]
+    assert sum(len(plan.matched) for plan in ns._plans.values()) <= 10
+    assert "x" * 300 not in ns._plans
     assert [len(client.publishes()) for client in clients] == [5, 5, 5, 5]
 
 
@@ -272,7 +272,7 @@ def test_a_session_that_is_over_holds_no_messages() -> None:
     rig = Rig()
     client = rig.connect("c", expiry=10)
     client.subscribe("t", qos=1)
-    session = rig.hub.spaces["ns"].sessions["c"]
+    session = rig.hub.namespaces["ns"].sessions["c"]
     publisher = rig.connect("p")
     publisher.publish("t", b"in flight", 1)
     client.drop()
@@ -287,15 +287,15 @@ def test_what_is_not_there_need_not_be_removed() -> None:
     rig = Rig()
     client = rig.connect("c", expiry=10)
     assert client.publish("never retained", b"", 1, retain=True) == [PubAck(7, 0x10)]
-    session = rig.hub.spaces["ns"].sessions["c"]
-    assert not rig.hub.spaces["ns"].unsubscribe(session, "never subscribed")
+    session = rig.hub.namespaces["ns"].sessions["c"]
+    assert not rig.hub.namespaces["ns"].unsubscribe(session, "never subscribed")
 
 
 def test_qos_0_is_not_kept_for_who_is_away_beside_others_who_are_there() -> None:
     rig = Rig()
     for name in ("a", "b", "c"):
         rig.connect(name, expiry=10).subscribe("t", qos=1)
-    away = rig.hub.spaces["ns"].sessions["a"]
+    away = rig.hub.namespaces["ns"].sessions["a"]
     assert away.connection is not None
     rig.hub.lost(away.connection, rig.now)
     rig.settle()

@@ -236,7 +236,7 @@ def test_many_records_are_read_back_page_by_page() -> None:
     publisher = rig.connect("p")
     publisher.send(*(Publish(f"t/{number}", b"x", retain=True) for number in range(1500)))
     rig.restart()
-    assert len(rig.hub.spaces["ns"].retained) == 1500
+    assert len(rig.hub.namespaces["ns"].retained) == 1500
 
 
 # --- expiry ----------------------------------------------------------------------------------------------------------

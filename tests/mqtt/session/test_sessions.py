@@ -18,7 +18,7 @@ from holdfast.mqtt.codec import (
     Publish,
     Will,
 )
-from holdfast.mqtt.sessions.ports import AllowAll, Run
+from holdfast.mqtt.sessions.ports import AllowAll, PublishBatch
 from holdfast.mqtt.sessions.settings import NEVER, MqttSettings
 from tests.mqtt.session.rig import Rig
 
@@ -211,9 +211,9 @@ def test_a_session_expires_when_its_time_is_over() -> None:
     rig = Rig()
     rig.connect("c", expiry=100).drop()
     rig.pass_time(99)
-    assert set(rig.hub.spaces["ns"].sessions) == {"c"}  # [MQTT-3.1.2-23]
+    assert set(rig.hub.namespaces["ns"].sessions) == {"c"}  # [MQTT-3.1.2-23]
     rig.pass_time(2)
-    assert rig.hub.spaces["ns"].sessions == {}
+    assert rig.hub.namespaces["ns"].sessions == {}
     assert rig.records() == {}
 
 
@@ -248,7 +248,7 @@ def test_disconnect_changes_the_expiry() -> None:
     client.publish("t", b"x", 2)
     client.send(Disconnect(0, Properties(session_expiry_s=0)))
     assert rig.records() == {}
-    assert rig.hub.spaces["ns"].sessions == {}
+    assert rig.hub.namespaces["ns"].sessions == {}
 
 
 def test_a_session_that_ends_cannot_be_prolonged_by_disconnect() -> None:
@@ -267,7 +267,7 @@ def test_a_session_taken_up_without_expiry_is_stored_no_more() -> None:
     assert rig.connect("p").publish("t", b"x", 1) == [PubAck(7)]
     assert [packet.payload for packet in client.publishes()] == [b"x"]
     client.drop()
-    assert set(rig.hub.spaces["ns"].sessions) == {"p"}
+    assert set(rig.hub.namespaces["ns"].sessions) == {"p"}
 
 
 # --- wills ----------------------------------------------------------------------------------------------------------
@@ -361,7 +361,7 @@ def test_what_the_shell_says_late_changes_nothing() -> None:
     rig.hub.lost(client.connection, rig.now)
     rig.hub.receive(client.connection, [PingReq()], rig.now)
     rig.hub.resume(client.connection, rig.now)
-    rig.hub.turn_down(client.connection, Run([Publish("t", b"", 1, 1)], 0), rig.now)
+    rig.hub.reject_publishes(client.connection, PublishBatch([Publish("t", b"", 1, 1)], 0), rig.now)
     assert rig.settle().now == []
     stranger = rig.client()
     stranger.drop()

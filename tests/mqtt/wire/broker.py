@@ -92,8 +92,8 @@ class Broker:
         return self.front._hub
 
     def sessions(self) -> dict[str, Session]:
-        space = self.hub.spaces.get("default")
-        return {} if space is None else space.sessions
+        ns = self.hub.namespaces.get("default")
+        return {} if ns is None else ns.sessions
 
     def session(self, client_id: str) -> Session:
         return self.sessions()[client_id]

@@ -261,10 +261,10 @@ async def test_without_credentials_whatever_is_given_lets_in(run: Run, tmp_path:
 
 
 async def test_connections_that_end_while_a_password_is_checked_leave_nothing(broker: Broker) -> None:
-    chores = len(broker.front._chores)
+    chores = len(broker.front._tasks)
     for number in range(20):
         client = await broker.open()
         await client.send(Connect("c", username="shop", password=b"%d" % (number % 3)))
         client.cut()
-    await broker.until(lambda: not broker.front._links and len(broker.front._chores) == chores)
+    await broker.until(lambda: not broker.front._links and len(broker.front._tasks) == chores)
     assert (broker.sessions(), broker.hub.connections) == ({}, set())

@@ -32,7 +32,7 @@ from holdfast.mqtt.codec import (
 )
 from holdfast.mqtt.net import link
 from holdfast.mqtt.net.link import Link
-from holdfast.mqtt.net.trickle import Trickle
+from holdfast.mqtt.net.rate_limited_log import RateLimitedLog
 from holdfast.units import SECOND
 from tests.mqtt.wire.broker import Broker
 from tests.mqtt.wire.client import Client
@@ -49,7 +49,7 @@ def link_of(broker: Broker, client_id: str) -> Link:
 
 
 def buffered(broker: Broker, client_id: str) -> int:
-    return int(link_of(broker, client_id)._wire.get_write_buffer_size())  # type: ignore[union-attr]
+    return int(link_of(broker, client_id)._transport.get_write_buffer_size())  # type: ignore[union-attr]
 
 
 async def deaf(broker: Broker, version: int = V5) -> Client:
@@ -66,15 +66,15 @@ async def deaf(broker: Broker, version: int = V5) -> Client:
 
 def narrow(broker: Broker, client_id: str) -> None:
     """Let the system buffer little on the way to it."""
-    raw = link_of(broker, client_id)._wire.get_extra_info("socket")  # type: ignore[union-attr]
+    raw = link_of(broker, client_id)._transport.get_extra_info("socket")  # type: ignore[union-attr]
     raw.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
 
 
 def state(broker: Broker) -> object:
     """All there is of others than `c`."""
-    space = broker.hub.spaces["default"]
-    sessions = {name: sorted(session.subscriptions) for name, session in space.sessions.items() if name != "c"}
-    return sessions, [(topic, space.retained.get(topic)) for topic in space.retained]
+    ns = broker.hub.namespaces["default"]
+    sessions = {name: sorted(session.subscriptions) for name, session in ns.sessions.items() if name != "c"}
+    return sessions, [(topic, ns.retained.get(topic)) for topic in ns.retained]
 
 
 async def only_left(broker: Broker, *client_ids: str) -> None:
@@ -304,7 +304,7 @@ async def test_retained_messages_are_limited_in_number_and_size(start: Start) ->
     assert codes == [0x10, 0x10, 0x97]
     assert await client.publish("a", b"", 1, retain=True) == 0x10
     assert await client.publish("d", b"x", 1, retain=True) == 0x10
-    assert broker.hub.spaces["default"].retained_bytes == 6
+    assert broker.hub.namespaces["default"].retained_bytes == 6
 
 
 # --- crowds ---------------------------------------------------------------------------------------------------------
@@ -442,11 +442,11 @@ async def test_a_stop_does_not_wait_for_clients_that_do_not_close(
 
 
 def test_nobody_fills_the_log() -> None:
-    trickle = Trickle("MQTT protocol error")
+    rate_limited_log = RateLimitedLog("MQTT protocol error")
     with structlog.testing.capture_logs() as lines:
         for number in range(50):
-            trickle.say(number, peer="somewhere")
-        trickle.say(SECOND)
+            rate_limited_log.emit(number, peer="somewhere")
+        rate_limited_log.emit(SECOND)
     assert len(lines) == 11
     assert lines[-1]["others_not_shown"] == 40
     assert all("others_not_shown" not in line for line in lines[:-1])

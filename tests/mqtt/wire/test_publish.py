@@ -368,7 +368,7 @@ async def test_who_sends_more_than_we_take_is_told_and_closed(start: Start) -> N
     assert disconnect.reason_code == 0x93
 
 
-async def test_a_client_that_went_too_far_still_hears_why(start: Start) -> None:
+async def test_a_client_that_went_too_far_still_learns_why(start: Start) -> None:
     """It goes on sending while the server has long closed: that must not cost it the reason."""
     broker = await start(receive_maximum=10)
     client = await broker.connect()

@@ -206,7 +206,7 @@ async def test_a_retained_message_expires(broker: Broker) -> None:
     broker.pass_time(7)
     await client.subscribe("t")
     await client.silent()
-    assert len(broker.hub.spaces["default"].retained) == 0
+    assert len(broker.hub.namespaces["default"].retained) == 0
 
 
 async def test_many_retained_messages_are_all_shown_even_if_their_client_reads_slowly(start: Start) -> None:

@@ -3,7 +3,7 @@
 Operations change the engine at once and then wait for one of two things: `written` (the batch that holds them is in
 the store) or `durable` (and synced). While a sync runs on its thread (syncer.py), further batches are written;
 they share the next sync. Nobody waits for a future of his own: there is one for each batch and one for each sync. Who
-needs no future hears of it by a callback (`hear_written`, `hear_durable`), in the same pass of the loop.
+needs no future hears of it by a callback (`on_written`, `on_durable`), in the same pass of the loop.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from holdfast.store.contract import Store
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
-Hear = Callable[[HoldfastError | None], None]
+DoneCallback = Callable[[HoldfastError | None], None]
 """Hears that what was gathered before is safe, or what went wrong instead."""
 
 
@@ -70,29 +70,29 @@ class GroupCommit:
         self._loop = asyncio.get_running_loop()
         self._syncer = Syncer(store, self._synced, sync_in_place_max_seconds)
         self._scheduled = False
-        self._in_turn = False
-        self._safe: tuple[Engine | None, int] = (None, 0)  # the last write of an engine that is synced
-        self._soon_safe: tuple[Engine | None, int] = (None, 0)  # when the sync that runs is over
+        self._in_write = False
+        self._synced_upto: tuple[Engine | None, int] = (None, 0)  # the last write of an engine that is synced
+        self._syncing_upto: tuple[Engine | None, int] = (None, 0)  # when the sync that runs is over
         self._written: asyncio.Future[None] | None = None
         self._durable: asyncio.Future[None] | None = None
         self._syncing: asyncio.Future[None] | None = None
         self._on_synced: list[Callable[[], None]] = []  # with the next sync
         self._on_syncing: list[Callable[[], None]] = []  # with the one that runs
-        self._hear_written: list[Hear] = []
-        self._hear_durable: list[Hear] = []  # with the next sync
-        self._hear_syncing: list[Hear] = []  # with the one that runs
+        self._on_written: list[DoneCallback] = []
+        self._on_durable: list[DoneCallback] = []  # with the next sync
+        self._on_durable_running: list[DoneCallback] = []  # with the one that runs
 
-    def soon(self) -> None:
+    def schedule(self) -> None:
         """Have a turn at the end of this pass of the loop."""
         if not self._scheduled:
             self._scheduled = True
-            self._loop.call_soon(self.turn)
+            self._loop.call_soon(self.write_batch)
 
-    def later(self) -> None:
+    def schedule_after_sync(self) -> None:
         """Have a turn when the sync that runs is over; soon, if none does. For what is little, and waits for the next
         sync in any case: a turn of its own would cost more than it does."""
         if self._syncing is None:
-            self.soon()
+            self.schedule()
         elif self._durable is None:
             self._durable = self._loop.create_future()
 
@@ -100,15 +100,15 @@ class GroupCommit:
         """Done when everything gathered so far is in the store."""
         if self._written is None:
             self._written = self._loop.create_future()
-            self.soon()
+            self.schedule()
         return self._written
 
     def durable(self) -> asyncio.Future[None]:
         """Done when everything gathered so far is synced."""
         if self._durable is None:
             self._durable = self._loop.create_future()
-            if not self._in_turn:  # else this very turn starts the sync at its end
-                self.soon()
+            if not self._in_write:  # else this very turn starts the sync at its end
+                self.schedule()
         return self._durable
 
     def until_durable(self) -> asyncio.Future[None]:
@@ -128,36 +128,36 @@ class GroupCommit:
     def clean(self) -> bool:
         """Whether everything that was gathered is synced: what is in memory now will survive a crash."""
         engine = self.engine
-        return engine is None or (not engine.pending and self._safe == (engine, engine.writes))
+        return engine is None or (not engine.pending and self._synced_upto == (engine, engine.writes))
 
     def when_synced(self, callback: Callable[[], None]) -> None:
         """Call back when everything gathered so far is synced: for bookkeeping, not for answers."""
         self.durable()
         self._on_synced.append(callback)
 
-    def hear_durable(self, hear: Hear) -> None:
+    def on_durable(self, callback: DoneCallback) -> None:
         """Call back when everything gathered so far is synced, or will not be."""
         self.durable()
-        self._hear_durable.append(hear)
+        self._on_durable.append(callback)
 
-    def hear_written(self, hear: Hear) -> None:
+    def on_written(self, callback: DoneCallback) -> None:
         """Call back when everything gathered so far is in the store, or will not be."""
-        self.soon()
-        self._hear_written.append(hear)
+        self.schedule()
+        self._on_written.append(callback)
 
-    def turn(self) -> None:
+    def write_batch(self) -> None:
         """Hand out what is ready, write the batch, and see that it is synced if somebody waits for that."""
         self._scheduled = False
         engine = self.engine
         if engine is None:
             return
-        self._in_turn = True
+        self._in_write = True
         try:
-            self._turn(engine)
+            self._write_batch(engine)
         finally:
-            self._in_turn = False
+            self._in_write = False
 
-    def _turn(self, engine: Engine) -> None:
+    def _write_batch(self, engine: Engine) -> None:
         try:
             self._before()
             if self.engine is not engine:  # the store failed meanwhile, and everybody was told
@@ -178,55 +178,55 @@ class GroupCommit:
                 self.batch_rows.add(lsn - self._lsn)
             self._lsn = lsn
         written, self._written = self._written, None
-        hear_written, self._hear_written = self._hear_written, []
+        on_written, self._on_written = self._on_written, []
         if must_sync:
             durable = self.durable()
-            self._hear_durable += hear_written
-            hear_written = []
+            self._on_durable += on_written
+            on_written = []
             if written is not None:
                 durable.add_done_callback(lambda done: _copy(done, written))
         elif written is not None and not written.done():
             written.set_result(None)
-        tell(hear_written, None)
+        notify(on_written, None)
         try:
             self._after(must_sync)
         finally:
             self._start_sync()
-            engine.let_go()
+            engine.drop_written_batch()
 
     def _start_sync(self) -> None:
         if self._durable is None or self._syncing is not None:
             return
         self._syncing, self._durable = self._durable, None
-        self._soon_safe = (self.engine, self.engine.writes if self.engine is not None else 0)
+        self._syncing_upto = (self.engine, self.engine.writes if self.engine is not None else 0)
         self._on_syncing, self._on_synced = self._on_synced, []
-        self._hear_syncing, self._hear_durable = self._hear_durable, []
+        self._on_durable_running, self._on_durable = self._on_durable, []
         self._syncer.start()
 
     def _synced(self, error: Exception | None, seconds: float) -> None:
         waiting, self._syncing = self._syncing, None
         callbacks, self._on_syncing = self._on_syncing, []
-        hearing, self._hear_syncing = self._hear_syncing, []
+        pending_callbacks, self._on_durable_running = self._on_durable_running, []
         self.syncs += 1
         self.sync_seconds += seconds
         self.sync_times.add(seconds)
-        self._syncer.met(seconds, company=self._durable is not None or self._scheduled)
+        self._syncer.record_sync(seconds, contended=self._durable is not None or self._scheduled)
         if error is not None:
             if waiting is not None and not waiting.done():
                 waiting.set_exception(error)
                 waiting.exception()
             failure = error if isinstance(error, HoldfastError) else StoreUnavailable(problem=str(error))
-            tell(hearing, failure)
+            notify(pending_callbacks, failure)
             self.fail(failure)
             return
-        self._safe = self._soon_safe
+        self._synced_upto = self._syncing_upto
         for callback in callbacks:
-            tell([lambda _: callback()], None)  # noqa: B023 - called at once
-        tell(hearing, None)
+            notify([lambda _: callback()], None)  # noqa: B023 - called at once
+        notify(pending_callbacks, None)
         if waiting is not None and not waiting.done():
             waiting.set_result(None)
         if self._durable is not None:
-            self.soon()
+            self.schedule()
 
     def fail(self, error: HoldfastError) -> None:
         """The store failed: whoever waits is told, and the node must open again."""
@@ -238,9 +238,9 @@ class GroupCommit:
                 future.exception()  # somebody may have stopped waiting; that is no error of the loop's
         self._written = self._durable = None
         self._on_synced = []
-        hearing = self._hear_written + self._hear_durable
-        self._hear_written, self._hear_durable = [], []
-        tell(hearing, error)
+        pending_callbacks = self._on_written + self._on_durable
+        self._on_written, self._on_durable = [], []
+        notify(pending_callbacks, error)
         self._on_failure(error)
 
     async def close(self) -> None:
@@ -250,11 +250,11 @@ class GroupCommit:
         self._syncer.close()
 
 
-def tell(hearing: list[Hear], error: HoldfastError | None) -> None:
+def notify(pending_callbacks: list[DoneCallback], error: HoldfastError | None) -> None:
     """One who fails to hear it is not to keep it from the others."""
-    for hear in hearing:
+    for callback in pending_callbacks:
         try:
-            hear(error)
+            callback(error)
         except Exception:
             log.exception("an answer failed")
 

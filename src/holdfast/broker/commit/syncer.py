@@ -17,7 +17,7 @@ from threading import Thread
 from holdfast.store.contract import Store
 
 # Syncs in a row that must be fast and alone before some are done in place; from then on every so many go to the thread.
-CALM = 16
+QUIET_SYNCS = 16
 
 Done = Callable[[Exception | None, float], None]
 """Hears on the loop's thread what went wrong, if something did, and how many seconds it took."""
@@ -45,15 +45,15 @@ class Syncer:
 
     def start(self) -> None:
         """Sync everything that is written."""
-        if self._calm >= CALM and self._calm % CALM:
+        if self._calm >= QUIET_SYNCS and self._calm % QUIET_SYNCS:
             self._done(*self._sync())
         else:
             self._orders.put(True)
             time.sleep(0)  # lets the thread begin: else it waits for the GIL until the loop has nothing to do
 
-    def met(self, seconds: float, company: bool) -> None:
-        """A sync took so long; `company`: somebody wanted another one meanwhile."""
-        self._calm = 0 if company or seconds > self._in_place_max else self._calm + 1
+    def record_sync(self, seconds: float, contended: bool) -> None:
+        """A sync took so long; `contended`: somebody wanted another one meanwhile."""
+        self._calm = 0 if contended or seconds > self._in_place_max else self._calm + 1
 
     def close(self) -> None:
         """End the thread. No sync is under way any more."""

@@ -1,7 +1,7 @@
 """Who gets what becomes ready: long polls that wait, and members that are pushed to. Nothing here polls.
 
 A turn asks the dispatcher to lease for those who wait on queues in which something stirred; when the batch that holds
-those leases is written, `hand_over` gives them out. A waiter that went away in between has its leases released.
+those leases is written, `deliver_granted` gives them out. A waiter that went away in between has its leases released.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Dispatcher:
         self.waiting = 0
         self._waiters: dict[QueueName, dict[GroupName, deque[Waiter]]] = {}
         self._granted: list[Grant] = []  # in this turn
-        self._held: deque[list[Grant]] = deque()  # in turns that must be synced before anything goes out
+        self._held_grants: deque[list[Grant]] = deque()  # in turns that must be synced before anything goes out
 
     def add(self, waiter: Waiter) -> None:
         lines = self._waiters.setdefault(waiter.group[0], {})
@@ -69,12 +69,12 @@ class Dispatcher:
         if line is not None and waiter in line:
             line.remove(waiter)
             self.waiting -= 1
-            self._tidy(waiter.group)
+            self._prune(waiter.group)
 
     def _line(self, group: GroupName) -> deque[Waiter] | None:
         return self._waiters.get(group[0], {}).get(group)
 
-    def _tidy(self, group: GroupName) -> None:
+    def _prune(self, group: GroupName) -> None:
         """Forget a line in which nobody stands."""
         lines = self._waiters.get(group[0])
         if lines is not None and not lines.get(group):
@@ -82,7 +82,7 @@ class Dispatcher:
             if not lines:
                 del self._waiters[group[0]]
 
-    def has_line(self, group: GroupName) -> bool:
+    def has_waiters(self, group: GroupName) -> bool:
         """Whether somebody waits already: who comes later goes behind."""
         return self._line(group) is not None
 
@@ -97,7 +97,7 @@ class Dispatcher:
         """Groups of a queue in which somebody wants something."""
         return list({**dict.fromkeys(self._waiters.get(queue, ())), **dict.fromkeys(self.members.groups_of(queue))})
 
-    def turn_away(self, queue: QueueName, group: str | None, error: HoldfastError) -> None:
+    def reject_waiters(self, queue: QueueName, group: str | None, error: HoldfastError) -> None:
         """End the long polls of a queue, or of one of its groups, that is no more."""
         for name in [name for name in self._waiters.get(queue, {}) if group is None or name[1] == group]:
             for waiter in list(self._waiters[queue][name]):
@@ -105,12 +105,12 @@ class Dispatcher:
                 if not waiter.future.done():
                     waiter.future.set_exception(error)
             self._waiters[queue][name].clear()
-            self._tidy(name)
+            self._prune(name)
 
     def lease(self, engine: Engine, now: int) -> None:
         """Lease for those who wait, in every queue in which something stirred."""
-        stirred, engine.stirred = engine.stirred, set()
-        for name in stirred:
+        dirty_queues, engine.dirty_queues = engine.dirty_queues, set()
+        for name in dirty_queues:
             queue = engine.queues.get(name)
             if queue is None or queue.record.closing or queue.config.paused:
                 continue
@@ -137,28 +137,28 @@ class Dispatcher:
             line.popleft()
             self.waiting -= 1
             self._granted.append((waiter, found))
-        self._tidy(group)
+        self._prune(group)
 
     @property
-    def holds(self) -> bool:
+    def has_held(self) -> bool:
         """Whether something is held: what is granted later goes out later."""
-        return bool(self._held)
+        return bool(self._held_grants)
 
-    def hold(self) -> None:
-        """What was granted in this turn goes out when it is synced, by `hand_over_held`."""
-        self._held.append(self._granted)
+    def hold_until_synced(self) -> None:
+        """What was granted in this turn goes out when it is synced, by `deliver_held`."""
+        self._held_grants.append(self._granted)
         self._granted = []
 
-    def hand_over_held(self) -> list[tuple[GroupName, list[Settlement]]]:
-        """Give out what was leased in the first turn that is held, if any is. Returns as `hand_over`."""
-        return self._give(self._held.popleft()) if self._held else []
+    def deliver_held(self) -> list[tuple[GroupName, list[Settlement]]]:
+        """Give out what was leased in the first turn that is held, if any is. Returns as `deliver_granted`."""
+        return self._deliver(self._held_grants.popleft()) if self._held_grants else []
 
-    def hand_over(self) -> list[tuple[GroupName, list[Settlement]]]:
+    def deliver_granted(self) -> list[tuple[GroupName, list[Settlement]]]:
         """Give out what was leased. Returns what must be released because nobody was there to take it."""
         granted, self._granted = self._granted, []
-        return self._give(granted)
+        return self._deliver(granted)
 
-    def _give(self, granted: list[Grant]) -> list[tuple[GroupName, list[Settlement]]]:
+    def _deliver(self, granted: list[Grant]) -> list[tuple[GroupName, list[Settlement]]]:
         unclaimed: list[tuple[GroupName, list[Settlement]]] = []
         for taker, leased in granted:
             if isinstance(taker, Member):
@@ -172,16 +172,16 @@ class Dispatcher:
 
     def fail(self, error: HoldfastError) -> None:
         """The store failed or the node stops: long polls end, and what was leased and not handed over is forgotten."""
-        for taker, leased in chain(*self._held, self._granted):
+        for taker, leased in chain(*self._held_grants, self._granted):
             if isinstance(taker, Member):
                 for item in leased:
                     taker.forget(item.message.id)
             elif not taker.future.done():
                 taker.future.set_exception(error)
         self._granted = []
-        self._held.clear()
+        self._held_grants.clear()
         for queue in list(self._waiters):
-            self.turn_away(queue, None, error)
+            self.reject_waiters(queue, None, error)
 
 
 def _delivered(member: Member, leased: list[Leased]) -> bool:

@@ -25,7 +25,7 @@ Deliver = Callable[[list[Leased]], None]
 Removed = Callable[[], None]
 
 
-def _nobody_to_tell() -> None:
+def _ignore_removal() -> None:
     """For a member that need not hear of it."""
 
 
@@ -60,7 +60,7 @@ class Member:
         heartbeat_timeout: int,
         deliver: Deliver,
         now: int,
-        removed: Removed = _nobody_to_tell,
+        removed: Removed = _ignore_removal,
     ) -> None:
         self.group = group
         self.name = name
@@ -78,7 +78,7 @@ class Member:
         self.in_flight: dict[int, tuple[int, int, int]] = {}  # id -> (token, partition, payload bytes)
         self.deadlines: list[tuple[int, int, int]] = []  # heap of (deadline, id, token)
 
-    def took(self, deliveries: list[Leased]) -> None:
+    def add_in_flight(self, deliveries: list[Leased]) -> None:
         for leased in deliveries:
             message = leased.message
             size_bytes = len(message.payload)
@@ -122,8 +122,8 @@ class Members:
         self._of_queue: dict[QueueName, dict[GroupName, None]] = {}
         self._holders: dict[GroupName, dict[int, Member]] = {}  # who was sent what
         self._watched: dict[Member, None] = {}  # those that must show that they are alive
-        self._turns: dict[GroupName, int] = {}
-        self._tidy_at: dict[GroupName, int] = {}
+        self._rotations: dict[GroupName, int] = {}
+        self._prune_at: dict[GroupName, int] = {}
 
     def of(self, group: GroupName) -> list[Member]:
         return list(self._groups.get(group, {}).values())
@@ -134,7 +134,7 @@ class Members:
     def groups_of(self, queue: QueueName) -> Iterable[GroupName]:
         return self._of_queue.get(queue, ())
 
-    def everyone(self) -> list[Member]:
+    def all_members(self) -> list[Member]:
         return [member for members in self._groups.values() for member in members.values()]
 
     def join(self, member: Member, queue: Queue) -> None:
@@ -173,8 +173,8 @@ class Members:
             return True
         del self._groups[group], self._holders[group]
         self._sizes.pop(group, None)
-        self._turns.pop(group, None)
-        self._tidy_at.pop(group, None)
+        self._rotations.pop(group, None)
+        self._prune_at.pop(group, None)
         del self._of_queue[group[0]][group]
         if not self._of_queue[group[0]]:
             del self._of_queue[group[0]]
@@ -196,7 +196,7 @@ class Members:
 
     def adopt(self, member: Member, leased: Leased) -> None:
         """A member is back and has this delivery still."""
-        member.took([leased])
+        member.add_in_flight([leased])
         self._holders[member.group][leased.message.id] = member
 
     def settled(self, group: GroupName, settlements: list[Settlement], results: Sequence[object]) -> None:
@@ -225,10 +225,10 @@ class Members:
             return []
         if self._sizes.get(group) != len(queue.shards):  # the queue was deleted and made anew
             self.rebalance(group, queue)
-        turn = self._turns[group] = self._turns.get(group, 0) + 1
-        first = turn % len(members)
+        rotation = self._rotations[group] = self._rotations.get(group, 0) + 1
+        first = rotation % len(members)
         anywhere = queue.config.ordering is Ordering.NONE
-        self._tidy(group)
+        self._prune(group)
         sent: list[tuple[Member, list[Leased]]] = []
         for member in members[first:] + members[:first]:
             room = member.free(queue, now)
@@ -242,13 +242,13 @@ class Members:
                 sent.append((member, leased))
         return sent
 
-    def _tidy(self, group: GroupName) -> None:
+    def _prune(self, group: GroupName) -> None:
         """Forget who was sent what died or was taken away by its deadline: nobody settles that."""
         holders = self._holders[group]
-        if len(holders) > self._tidy_at.get(group, TIDY_MIN):
+        if len(holders) > self._prune_at.get(group, TIDY_MIN):
             members = self._groups[group].values()
             holders = self._holders[group] = {one: member for member in members for one in member.in_flight}
-            self._tidy_at[group] = 2 * len(holders) + TIDY_MIN
+            self._prune_at[group] = 2 * len(holders) + TIDY_MIN
 
     def _lease(
         self, engine: Engine, queue: Queue, member: Member, room: int, now: int, partitions: list[int] | None
@@ -270,10 +270,10 @@ class Members:
             partitions,
             0 if fits else left,
         )
-        member.took(leased)
+        member.add_in_flight(leased)
         return leased
 
-    def silent(self, now: int) -> list[Member]:
+    def timed_out(self, now: int) -> list[Member]:
         """Members that have not shown that they are alive."""
         return [member for member in self._watched if member.last_seen + member.heartbeat_timeout <= now]
 

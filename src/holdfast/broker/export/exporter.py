@@ -22,12 +22,12 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from holdfast.broker.export.worker import Converted, Converter, InThread, neighbours
-from holdfast.core.effects import Op, Until
+from holdfast.broker.export.worker import Converted, Converter, InThread, consecutive_ranges
+from holdfast.core.effects import DeleteUntil, Op
 from holdfast.core.records import Table, journal_key, message_key
 from holdfast.errors import LakeDamaged, LakeUnavailable, StoreCorrupt
 from holdfast.journal.manifest import Manifest, SegmentEntry, manifest_path, segment_files, segment_name
-from holdfast.journal.reader import BlockReader, Raw
+from holdfast.journal.reader import BlockReader, RawWindow
 from holdfast.journal.segment import SCHEMA, sync
 from holdfast.store.contract import Store
 from holdfast.units import DAY, format_instant
@@ -96,18 +96,20 @@ def removal_ops(exported: Exported) -> list[Op]:
 
 def removal_of(first_block: int, last_block: int, gone: Gone) -> list[Op]:
     """Deletes blocks, and before them the messages they give up, neighbours as one range."""
-    stretches = [(shard, *one) for shard, found in sorted(gone.items()) for one in neighbours(sorted(found))]
-    return _removal(first_block, last_block, stretches)
+    record_ranges = [
+        (shard, *one) for shard, found in sorted(gone.items()) for one in consecutive_ranges(sorted(found))
+    ]
+    return _removal(first_block, last_block, record_ranges)
 
 
 def _removal(first_block: int, last_block: int, gone: list[tuple[int, int, int]]) -> list[Op]:
     ops: list[Op] = []
     for shard, first, last in gone:
         if last - first + 1 >= RANGE_MIN:
-            ops.append((Table.MESSAGES, message_key(shard, first), Until(message_key(shard, last + 1))))
+            ops.append((Table.MESSAGES, message_key(shard, first), DeleteUntil(message_key(shard, last + 1))))
         else:
             ops += [(Table.MESSAGES, message_key(shard, seq), None) for seq in range(first, last + 1)]
-    ops.append((Table.JOURNAL, journal_key(first_block), Until(journal_key(last_block + 1))))
+    ops.append((Table.JOURNAL, journal_key(first_block), DeleteUntil(journal_key(last_block + 1))))
     return ops
 
 
@@ -115,36 +117,37 @@ def _wall_clock() -> int:
     return time.time_ns() // 1000
 
 
-def _pass(_step: str) -> None:
+def _ignore_step(_step: str) -> None:
     """Tests die here."""
 
 
-def _never(_seconds: float) -> None:
+def _no_throttle(_seconds: float) -> None:
     """Nobody is in the way."""
 
 
-class _Windows:
-    """The windows of some blocks, read anew each time they are gone through. `go_on` raises if nobody wants them;
-    `rest` is told between two of them how many seconds the last one took."""
+class _BlockWindows:
+    """The windows of some blocks, read anew each time they are gone through. `check_abandoned` raises if nobody wants
+    them;
+    `throttle` is told between two of them how many seconds the last one took."""
 
     def __init__(
         self,
         reader: BlockReader,
         first_block: int,
         last_block: int,
-        go_on: Callable[[], None],
-        rest: Callable[[float], None],
+        check_abandoned: Callable[[], None],
+        throttle: Callable[[float], None],
     ) -> None:
         self._reader, self._first_block, self._last_block = reader, first_block, last_block
-        self._go_on = go_on
-        self._rest = rest
+        self._check_abandoned = check_abandoned
+        self._throttle = throttle
 
-    def __iter__(self) -> Iterator[Raw]:
+    def __iter__(self) -> Iterator[RawWindow]:
         started = 0.0
         for window in self._reader.windows(self._first_block, self._last_block):
             if started:
-                self._rest(time.monotonic() - started)
-            self._go_on()
+                self._throttle(time.monotonic() - started)
+            self._check_abandoned()
             started = time.monotonic()
             yield self._reader.raw(window)
 
@@ -162,9 +165,9 @@ class Exporter:
         segment_bytes: int,
         *,
         converter: Converter | None = None,
-        rest: Callable[[float], None] = _never,
+        throttle: Callable[[float], None] = _no_throttle,
         clock: Callable[[], int] = _wall_clock,
-        reached: Callable[[str], None] = _pass,
+        reached: Callable[[str], None] = _ignore_step,
     ) -> None:
         self.journal = directory / "journal"
         self._store = store
@@ -174,13 +177,13 @@ class Exporter:
         self._node = node
         self._segment_rows = segment_rows
         self._segment_bytes = segment_bytes
-        self._rest = rest
+        self._throttle = throttle
         self._clock = clock
         self._step_reached = reached
-        self._given_up = False
+        self._abandoned = False
         self._manifest = Manifest(manifest_path(self.journal, node))
         self._exported_lsn = 0  # what the store says has left it
-        self._unsettled = True  # the lake must be looked at before it is written
+        self._needs_recovery = True  # the lake must be looked at before it is written
         self._plan = _Plan(0, 0)
 
     # --- where the lake stands --------------------------------------------------------------------------------------
@@ -202,7 +205,7 @@ class Exporter:
         is torn: then it is damaged, since a crash can't have torn an entry that the store knew of.
         """
         self._exported_lsn = exported_lsn
-        self._unsettled = True
+        self._needs_recovery = True
         with self._lake_errors():
             self._prepare()
             self._manifest.read()
@@ -219,23 +222,23 @@ class Exporter:
             self._remove_leftovers()
             self._check_last()
             sync(self.journal)
-        self._unsettled = False
+        self._needs_recovery = False
         self._plan = _Plan(0, 0)
         return self.position
 
     def _prepare(self) -> None:
         # Only the server's user may look inside, unless somebody has made the directory before and says otherwise.
         self.journal.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._aside.mkdir(parents=True, exist_ok=True)
+        self._tmp_dir.mkdir(parents=True, exist_ok=True)
         sync(self.journal.parent)
 
     @property
-    def _aside(self) -> Path:
+    def _tmp_dir(self) -> Path:
         return self.journal / "_tmp"
 
     def _remove_leftovers(self) -> None:
         """Only what the store can give again: other files that no entry names are for `verify` to report."""
-        for path in self._aside.glob(f"{self._node:04d}-*"):
+        for path in self._tmp_dir.glob(f"{self._node:04d}-*"):
             path.unlink()
         for first_lsn, path in segment_files(self.journal, self._node):
             if first_lsn > self._last_lsn:
@@ -253,19 +256,19 @@ class Exporter:
         if size_bytes != last.size_bytes:
             log.warning("the lake's last segment is not as it was written", segment=last.segment, size_bytes=size_bytes)
 
-    def give_up(self) -> None:
+    def abandon(self) -> None:
         """From another thread: write no more of the segment under way. What hangs in the system is not ended by this,
         but goes no further: the lake may be somebody else's by then."""
-        self._given_up = True
-        self._converter.give_up()
+        self._abandoned = True
+        self._converter.abandon()
 
-    def _go_on(self) -> None:
-        if self._given_up:
+    def _check_abandoned(self) -> None:
+        if self._abandoned:
             raise LakeUnavailable(path=self.journal, problem="the node stops before the segment is written")
 
     def _reached(self, step: str) -> None:
         self._step_reached(step)
-        self._go_on()
+        self._check_abandoned()
 
     def close(self) -> None:
         """End the process that converts, if there is one."""
@@ -278,16 +281,16 @@ class Exporter:
 
         One call makes at most one segment; call again until it returns None. When it fails nothing is lost: call again.
         """
-        if self._unsettled:
+        if self._needs_recovery:
             self.recover(self._exported_lsn)
         if after_block < self.position.last_block:
             in_lake = self._in_lake(after_block)
             if in_lake is not None:
                 return in_lake
             after_block = self.position.last_block
-        if not force and not self._look_ahead(after_block).full:
+        if not force and not self._extend_plan(after_block).full:
             return None
-        plan = self._look_again(after_block)
+        plan = self._replan(after_block)
         if plan.last_block == after_block:
             return None
         self._reached("planned")
@@ -299,7 +302,7 @@ class Exporter:
 
     def drop(self, after_block: int) -> Exported | None:
         """The blocks after `after_block`, up to a segment's worth, as if exported: for a node that keeps no journal."""
-        plan = self._look_again(after_block)
+        plan = self._replan(after_block)
         if plan.last_block == after_block:
             return None
         last_lsn, gone = self._read_gone(after_block + 1, plan.last_block)
@@ -347,13 +350,13 @@ class Exporter:
             removal=removal_of(after_block + 1, position.last_block, gone),
         )
 
-    def _look_again(self, after_block: int) -> _Plan:
+    def _replan(self, after_block: int) -> _Plan:
         """What the next segment takes, from the store as it is now."""
         self._plan = _Plan(0, 0)
-        plan, self._plan = self._look_ahead(after_block), _Plan(0, 0)
+        plan, self._plan = self._extend_plan(after_block), _Plan(0, 0)
         return plan
 
-    def _look_ahead(self, after_block: int) -> _Plan:
+    def _extend_plan(self, after_block: int) -> _Plan:
         """How much there is to export. What was seen by the last call is not read again: a guess, but a cheap one."""
         if self._plan.after_block != after_block:
             self._plan = _Plan(after_block, after_block)
@@ -376,12 +379,12 @@ class Exporter:
     def _export(self, after_block: int, plan: _Plan) -> Exported:
         first_block, last_block = after_block + 1, plan.last_block
         converter = self._converter if plan.rows >= FEW_ROWS else self._here
-        aside = self._aside / f"{self._node:04d}-{first_block:019d}-{last_block:019d}.parquet"
-        windows = _Windows(self._reader, first_block, last_block, self._go_on, self._rest)
+        tmp_path = self._tmp_dir / f"{self._node:04d}-{first_block:019d}-{last_block:019d}.parquet"
+        windows = _BlockWindows(self._reader, first_block, last_block, self._check_abandoned, self._throttle)
         with self._lake_errors():
-            self._aside.mkdir(exist_ok=True)
+            self._tmp_dir.mkdir(exist_ok=True)
             try:
-                made = converter.convert(aside, self._node, windows)
+                made = converter.convert(tmp_path, self._node, windows)
             except (ValueError, OverflowError) as error:
                 raise StoreCorrupt(path=f"the journal in the {self._store.name} store", problem=str(error)) from error
         for wanted, found in made.holes:
@@ -391,7 +394,7 @@ class Exporter:
         if made.rows:
             self._check_lsn(made.first_lsn, None)
             last_lsn = made.last_lsn
-            entry = self._place(aside, made, (first_block, last_block))
+            entry = self._place(tmp_path, made, (first_block, last_block))
             segment, size_bytes = entry.segment, entry.size_bytes
         return Exported(
             first_block=first_block,
@@ -413,7 +416,7 @@ class Exporter:
 
     # --- writing the lake -------------------------------------------------------------------------------------------
 
-    def _place(self, aside: Path, made: Converted, blocks: tuple[int, int]) -> SegmentEntry:
+    def _place(self, tmp_path: Path, made: Converted, blocks: tuple[int, int]) -> SegmentEntry:
         """Bring the segment to its place and write its entry. If that fails half-way, the next export looks at the lake
         first."""
         place = (
@@ -422,13 +425,13 @@ class Exporter:
             / segment_name(self._node, made.first_lsn, made.last_lsn)
         )
         position = self.position
-        self._unsettled = True
+        self._needs_recovery = True
         with self._lake_errors():
             self._reached("segment written")
             if not place.parent.exists():
                 place.parent.mkdir()
                 sync(self.journal)
-            aside.replace(place)
+            tmp_path.replace(place)
             self._reached("segment placed")
             sync(place.parent)
             self._reached("place synced")
@@ -452,7 +455,7 @@ class Exporter:
             if not position.last_lsn:
                 sync(self.journal)  # the manifest itself is new
             self._reached("entry synced")
-        self._unsettled = False
+        self._needs_recovery = False
         return entry
 
     @contextmanager

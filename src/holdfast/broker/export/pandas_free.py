@@ -15,7 +15,7 @@ from types import ModuleType
 import pyarrow as pa
 
 
-class _Without:
+class _PandasBlocker:
     """Finds no pandas."""
 
     @staticmethod
@@ -27,10 +27,10 @@ class _Without:
         return None
 
 
-def leave_pandas_out() -> None:
+def block_pandas_import() -> None:
     """Have pyarrow look for pandas now, and find none: it looks once. Others may import it as they like."""
-    sys.meta_path.insert(0, _Without)
+    sys.meta_path.insert(0, _PandasBlocker)
     try:
         pa.array([])
     finally:
-        sys.meta_path.remove(_Without)
+        sys.meta_path.remove(_PandasBlocker)

@@ -30,12 +30,12 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 _Result = TypeVar("_Result")
 
 RETRY_SECONDS = 5.0  # after an export that failed: a full disk or a lake that is away
-REST = 3.0  # of an exporter beside writers: so many times as long as it worked
-REST_MAX_SECONDS = 0.1
+THROTTLE_FACTOR = 3.0  # of an exporter beside writers: so many times as long as it worked
+THROTTLE_MAX_SECONDS = 0.1
 LEAVE_SECONDS = 2.0  # for the thread to see that the export was given up, before it is taken for stuck in the system
 
 
-class Keeper:
+class ExportScheduler:
     """Sees to the export of a node's journal. `engine` gives the open engine or None, `durable` waits for a commit."""
 
     def __init__(
@@ -56,7 +56,7 @@ class Keeper:
             self._settings.segment_rows,
             self._settings.segment_bytes,
             converter=self._converter(),
-            rest=self._rest,
+            throttle=self._throttle,
         )
         self._seen_writes = 0
         self._thread = _Thread()
@@ -71,7 +71,7 @@ class Keeper:
         settings = self._settings
         return InProcess(settings.conversion_timeout / SECOND) if settings.conversion == "process" else InThread()
 
-    def _rest(self, seconds: float) -> None:
+    def _throttle(self, seconds: float) -> None:
         """Between two windows of the journal, on the exporter's thread: while others write, leave them the processors
         and the GIL for most of the time. What is behind meanwhile waits in the store, as long as it is not much."""
         engine = self._engine()
@@ -79,7 +79,7 @@ class Keeper:
             return
         busy, self._seen_writes = engine.writes != self._seen_writes, engine.writes
         if busy and self.behind < self._settings.max_behind // 4:
-            time.sleep(min(REST * seconds, REST_MAX_SECONDS))
+            time.sleep(min(THROTTLE_FACTOR * seconds, THROTTLE_MAX_SECONDS))
 
     @property
     def behind(self) -> int:
@@ -87,11 +87,11 @@ class Keeper:
         engine = self._engine()
         return engine.record.next_lsn - 1 - engine.record.exported_lsn if engine is not None else 0
 
-    def noted(self, payload_bytes: int) -> None:
+    def add_payload_bytes(self, payload_bytes: int) -> None:
         """Payloads that will be part of the next segment."""
         self._bytes += payload_bytes
 
-    def look(self) -> None:
+    def check_due(self) -> None:
         """After a commit: is a segment full, or must its age be watched?"""
         engine = self._engine()
         if engine is None or engine.record.next_block - 1 <= engine.record.exported_block:
@@ -122,14 +122,14 @@ class Keeper:
             last_block = min(position.last_block, record.next_block - 1)
             removal = await self._run(self._exporter.gone_of, record.exported_block + 1, last_block)
         except (LakeUnavailable, LakeDamaged) as error:
-            self._note_failure(error)
+            self._record_failure(error)
             return
         record.next_block = max(record.next_block, position.last_block + 1)
         record.next_lsn = max(record.next_lsn, position.last_lsn + 1)
         engine.exported(position.last_block, position.last_lsn, removal)
         await self._durable()
 
-    def _note_failure(self, error: Exception) -> None:
+    def _record_failure(self, error: Exception) -> None:
         expected = isinstance(error, HoldfastError)
         self.failed = str(error) if expected else f"internal error: {error!r}"
         log.error(
@@ -151,10 +151,10 @@ class Keeper:
             try:
                 await self.export()
             except Exception as error:  # noqa: BLE001 - whatever it is (no memory, say), the journal must go on later
-                self._note_failure(error)
+                self._record_failure(error)
             else:
                 self.failed = ""
-                self.look()
+                self.check_due()
 
     async def export(self) -> None:
         """Export everything that is in the journal now."""
@@ -188,11 +188,11 @@ class Keeper:
         if self._timer is not None:
             self._timer.cancel()
         if self._under_way is not None and not self._under_way.cancel():
-            await threads.aside("holdfast-stop", wait, [self._under_way], self._settings.stop_timeout / SECOND)
+            await threads.run_in_thread("holdfast-stop", wait, [self._under_way], self._settings.stop_timeout / SECOND)
             if not self._under_way.done():
                 log.warning("a segment of the journal is left for the next start", rows_behind=self.behind)
-                self._exporter.give_up()
-        await threads.aside("holdfast-stop", self._end)
+                self._exporter.abandon()
+        await threads.run_in_thread("holdfast-stop", self._end)
 
     def _end(self) -> None:
         if self._thread.end(LEAVE_SECONDS):

@@ -26,11 +26,11 @@ import msgspec
 import pyarrow as pa
 import structlog
 
-from holdfast.broker.export.pandas_free import leave_pandas_out
+from holdfast.broker.export.pandas_free import block_pandas_import
 from holdfast.core.journal import decoded, read_block
 from holdfast.errors import LakeUnavailable
 from holdfast.journal.columns import Columns
-from holdfast.journal.reader import Raw
+from holdfast.journal.reader import RawWindow
 from holdfast.journal.segment import digest, record_batch, sync, write_segment
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
@@ -75,9 +75,9 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 class Converter(Protocol):
     """Writes the rows of windows to the file `path`, synced."""
 
-    def convert(self, path: Path, node: int, windows: Iterable[Raw]) -> Converted: ...
+    def convert(self, path: Path, node: int, windows: Iterable[RawWindow]) -> Converted: ...
 
-    def give_up(self) -> None:
+    def abandon(self) -> None:
         """From another thread: do not finish what is under way, if it can be helped."""
 
     def close(self) -> None: ...
@@ -89,7 +89,7 @@ class Converter(Protocol):
 class InThread:
     """Here and now."""
 
-    def convert(self, path: Path, node: int, windows: Iterable[Raw]) -> Converted:
+    def convert(self, path: Path, node: int, windows: Iterable[RawWindow]) -> Converted:
         batches: list[pa.RecordBatch] = []
         gone: dict[int, list[int]] = {}
         holes: list[tuple[int, int]] = []
@@ -122,21 +122,21 @@ class InThread:
             rows=rows,
             sha256=sha256,
             gone=[
-                (shard, *stretch)
+                (shard, *record_range)
                 for shard, sequences in sorted(gone.items())
-                for stretch in neighbours(sorted(sequences))
+                for record_range in consecutive_ranges(sorted(sequences))
             ],
             holes=holes,
         )
 
-    def give_up(self) -> None:
+    def abandon(self) -> None:
         """It is in nobody's hands but its own: the windows it is given end it."""
 
     def close(self) -> None:
         """Nothing is open."""
 
 
-def neighbours(sequences: list[int]) -> Iterator[tuple[int, int]]:
+def consecutive_ranges(sequences: list[int]) -> Iterator[tuple[int, int]]:
     """Unbroken stretches of sorted numbers, first and last."""
     first = last = sequences[0]
     for seq in sequences:
@@ -157,13 +157,13 @@ class InProcess:
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._process: subprocess.Popen[bytes] | None = None
-        self._given_up = False
+        self._abandoned = False
 
     @property
     def pid(self) -> int | None:
         return self._process.pid if self._process is not None else None
 
-    def convert(self, path: Path, node: int, windows: Iterable[Raw]) -> Converted:
+    def convert(self, path: Path, node: int, windows: Iterable[RawWindow]) -> Converted:
         """May be given `windows` that can be gone through again, and goes through them again if the process dies."""
         for attempt in range(1, TRIES + 1):
             process = self._started()
@@ -174,7 +174,7 @@ class InProcess:
             except (BrokenPipeError, EOFError) as error:
                 late = hung.finished.is_set()
                 self._end()
-                if self._given_up:
+                if self._abandoned:
                     raise LakeUnavailable(path=path, problem="the node stops before the segment is written") from error
                 log.warning("the process that converts the journal died", attempt=attempt, hung=late)
                 if attempt == TRIES:
@@ -184,7 +184,9 @@ class InProcess:
                 hung.cancel()
         raise AssertionError
 
-    def _converted(self, process: subprocess.Popen[bytes], path: Path, node: int, windows: Iterable[Raw]) -> Converted:
+    def _converted(
+        self, process: subprocess.Popen[bytes], path: Path, node: int, windows: Iterable[RawWindow]
+    ) -> Converted:
         assert process.stdin is not None
         assert process.stdout is not None
         _send(process.stdin, (str(path), node))
@@ -210,7 +212,7 @@ class InProcess:
             )
             assert self._process.stdin is not None
             _widen(self._process.stdin.fileno())
-            if self._given_up:
+            if self._abandoned:
                 self._process.kill()
         return self._process
 
@@ -229,9 +231,9 @@ class InProcess:
             process.wait()
         process.stdout.close()
 
-    def give_up(self) -> None:
+    def abandon(self) -> None:
         """Kill the process: what it was given is still in the store."""
-        self._given_up = True
+        self._abandoned = True
         process = self._process
         if process is not None:
             process.kill()
@@ -241,7 +243,7 @@ class InProcess:
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_window = msgspec.msgpack.Decoder(Raw | None).decode
+_window = msgspec.msgpack.Decoder(RawWindow | None).decode
 _HEAD_BYTES = 8
 
 
@@ -274,7 +276,7 @@ def main() -> None:
     """`python -m holdfast.broker.export.worker`: segments, one after another, from standard input."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a service manager sends it to all: the node says when it is over
     os.nice(NICE)
-    leave_pandas_out()
+    block_pandas_import()
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     here = InThread()
     while True:
@@ -282,7 +284,7 @@ def main() -> None:
             path, node = msgspec.msgpack.decode(_receive(source), type=tuple[str, int])
         except EOFError:
             return
-        windows = _Windows(source)
+        windows = _PipeWindows(source)
         try:
             answer = Answer(converted=here.convert(Path(path), node, windows))
         except OSError as error:
@@ -293,14 +295,14 @@ def main() -> None:
         _send(sink, answer)
 
 
-class _Windows:
+class _PipeWindows:
     """What is left of a segment on the pipe."""
 
     def __init__(self, source: IO[bytes]) -> None:
         self._source = source
         self._over = False
 
-    def __iter__(self) -> Iterator[Raw]:
+    def __iter__(self) -> Iterator[RawWindow]:
         while not self._over:
             window = _window(_receive(self._source))
             if window is None:

@@ -31,7 +31,7 @@ PIECE = 1_024
 """Messages that are read in one go: some 5 ms, in which nobody else is served."""
 
 
-class _Wish(NamedTuple):
+class _ReadRequest(NamedTuple):
     """A range of one partition that somebody wants to read."""
 
     name: QueueName
@@ -51,7 +51,7 @@ class LogCalls(Calls):
         """By partition, what the cursor group can read now. The group appears if it is new. Cheap at any depth."""
         with self._guard() as engine:
             ends = admin.cursor_ends(engine, name, group, self.clock())
-        await self._shown()
+        await self._await_clean()
         return ends
 
     async def cursor_read(
@@ -91,39 +91,39 @@ class LogCalls(Calls):
         for partition, (first, until) in ranges.items():
             if found:
                 await asyncio.sleep(0)
-            wish = _Wish(name, group, partition, until, left, left_bytes, one_at_least, create=not found)
-            got = await self._cursor_read(engine, wish, first)
+            request = _ReadRequest(name, group, partition, until, left, left_bytes, one_at_least, create=not found)
+            got = await self._cursor_read(engine, request, first)
             found[partition] = got
             left -= len(got.messages)
             left_bytes = max(left_bytes - sum([len(message.payload) for message in got.messages]), 0)
             one_at_least = one_at_least and not got.messages
-        await self._shown()
+        await self._await_clean()
         return found
 
-    async def _cursor_read(self, engine: Engine, wish: _Wish, first: int) -> CursorRange:
+    async def _cursor_read(self, engine: Engine, request: _ReadRequest, first: int) -> CursorRange:
         """One range, in pieces, with others in between. If the group has gone or gone on meanwhile, what was read until
         then is the answer, and the next read says why there is no more."""
         found: list[Message] = []
         whole: CursorRange | None = None
-        at, left_bytes = first, wish.max_bytes
+        at, left_bytes = first, request.max_bytes
         while True:
-            piece = min(wish.limit - len(found), PIECE)
+            chunk = min(request.limit - len(found), PIECE)
             try:
                 with self._guard() as open_now:
                     if open_now is not engine:
                         raise StoreUnavailable(problem="it was opened anew before this was done")
                     got = admin.cursor_read(
                         engine,
-                        wish.name,
-                        wish.group,
-                        wish.partition,
+                        request.name,
+                        request.group,
+                        request.partition,
                         at,
-                        piece,
+                        chunk,
                         left_bytes,
                         self.clock(),
-                        wish.until,
-                        wish.one_at_least and not found,
-                        create=wish.create and whole is None,
+                        request.until,
+                        request.one_at_least and not found,
+                        create=request.create and whole is None,
                     )
             except (CursorOutOfRange, GroupNotFound, QueueNotFound, WrongGroupKind):
                 if whole is None:
@@ -132,7 +132,7 @@ class LogCalls(Calls):
             found += got.messages
             whole = replace(got, messages=found)
             left_bytes -= sum([len(message.payload) for message in got.messages])
-            if len(got.messages) < piece or len(found) >= wish.limit or left_bytes <= 0:
+            if len(got.messages) < chunk or len(found) >= request.limit or left_bytes <= 0:
                 return whole
             at = got.next_seq
             await asyncio.sleep(0)
@@ -162,4 +162,4 @@ class LogCalls(Calls):
             for partition, seq in seqs.items():
                 yield from admin.cursor_commit(engine, name, group, partition, seq, self.clock)
 
-        return await self._in_pieces(work())
+        return await self._in_steps(work())

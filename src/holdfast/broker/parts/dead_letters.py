@@ -11,13 +11,13 @@ from holdfast.core.audits import Audit
 from holdfast.core.effects import Op
 from holdfast.core.queue import dead_queue_of
 from holdfast.engine import audited_redrive
-from holdfast.engine.audited_redrive import Demand, LetterFate, Payloads
+from holdfast.engine.audited_redrive import Payloads, RedriveResult, Require
 from holdfast.engine.catalog import QueueName
-from holdfast.engine.dead_letters import Letters
-from holdfast.engine.redrive import HOME, STEP, Destination, Redriven, redrive
+from holdfast.engine.dead_letters import DeadLetterFilter
+from holdfast.engine.redrive import STEP, TO_SOURCE, Destination, Redriven, redrive
 from holdfast.errors import InvalidArgument, StoreUnavailable
 
-ALL_LETTERS = Letters()
+ALL_DEAD_LETTERS = DeadLetterFilter()
 STEPS_A_SECOND = 10  # of a redrive with a rate: it goes evenly, not in bursts
 
 
@@ -31,9 +31,9 @@ class DeadLetterCalls(Calls):
     async def redrive(
         self,
         name: QueueName,
-        which: Letters = ALL_LETTERS,
+        which: DeadLetterFilter = ALL_DEAD_LETTERS,
         *,
-        to: Destination = HOME,
+        to: Destination = TO_SOURCE,
         limit: int = 0,
         rate: float = 0.0,
         dry_run: bool = False,
@@ -74,45 +74,45 @@ class DeadLetterCalls(Calls):
         self,
         name: QueueName,
         audit: str,
-        letters: Payloads,
+        dead_letters: Payloads,
         *,
         to: str = "",
         by: str = "",
         note: str = "",
-        demand: Demand = lambda _queue: None,
-    ) -> list[LetterFate]:
+        require: Require = lambda _queue: None,
+    ) -> list[RedriveResult]:
         """Bring letters of the dead queue `name` back under an id, each once however often it is asked for.
 
-        A payload that is not None replaces the letter's own; `demand` is asked whether the caller may send such to a
+        A payload that is not None replaces the letter's own; `require` is asked whether the caller may send such to a
         queue. What became of each letter is answered when it is durable.
         """
         self._check_room(self.clock())
         work = audited_redrive.move(
-            self.engine, name, audit, letters, to=to, by=by, note=note, demand=demand, now=self.clock()
+            self.engine, name, audit, dead_letters, to=to, by=by, note=note, require=require, now=self.clock()
         )
-        return await self._fates(work)
+        return await self._collect_results(work)
 
-    async def undo_redrive(self, name: QueueName, audit: str, after: int, limit: int) -> list[LetterFate]:
+    async def undo_redrive(self, name: QueueName, audit: str, after: int, limit: int) -> list[RedriveResult]:
         """Make dead letters again of messages that were brought back and that nobody has begun with or settled."""
         self._check_room(self.clock())
-        return await self._fates(audited_redrive.undo(self.engine, name, audit, after, limit, self.clock()))
+        return await self._collect_results(audited_redrive.undo(self.engine, name, audit, after, limit, self.clock()))
 
-    async def _fates(self, work: Iterator[list[LetterFate]]) -> list[LetterFate]:
-        found: list[LetterFate] = []
+    async def _collect_results(self, work: Iterator[list[RedriveResult]]) -> list[RedriveResult]:
+        found: list[RedriveResult] = []
 
         def steps() -> Iterator[int]:
-            for fates in work:
-                found.extend(fates)
-                yield len(fates)
+            for redrive_results in work:
+                found.extend(redrive_results)
+                yield len(redrive_results)
 
-        await self._in_pieces(steps())
+        await self._in_steps(steps())
         return found
 
-    async def redriven(self, name: QueueName, audit: str, after: int, limit: int) -> list[LetterFate]:
+    async def redriven(self, name: QueueName, audit: str, after: int, limit: int) -> list[RedriveResult]:
         """The letters that were brought back under an id, and how their messages stand now."""
         with self._guard() as engine:
-            found = audited_redrive.fates(engine, name, audit, after, limit, self.clock())
-        await self._shown()
+            found = audited_redrive.redrive_results(engine, name, audit, after, limit, self.clock())
+        await self._await_clean()
         return found
 
     def audits(self, name: QueueName) -> list[Audit]:
@@ -122,7 +122,7 @@ class DeadLetterCalls(Calls):
     def audit(self, name: QueueName, audit: str) -> Audit:
         return self.engine.audits.get(name, audit)
 
-    async def keep(self, ops: list[Op]) -> None:
+    async def write_ops(self, ops: list[Op]) -> None:
         """Make records durable that a part of the broker has beside the queues'."""
         with self._guard() as engine:
             engine.add(ops)

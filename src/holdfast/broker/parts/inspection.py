@@ -9,24 +9,24 @@ from holdfast.broker.dispatch.members import Member
 from holdfast.broker.history import History, read_history
 from holdfast.broker.lake_reader import LakeReads
 from holdfast.broker.parts.part import Calls
-from holdfast.core.commands import Standing
-from holdfast.core.ids import born_at
+from holdfast.core.commands import DeliveryStatus
+from holdfast.core.ids import time_of_id
 from holdfast.core.queue import GroupKind, GroupRecord, QueueRecord
 from holdfast.core.records import Message
 from holdfast.engine import admin
 from holdfast.engine.catalog import Queue, QueueName
-from holdfast.engine.stats import GroupStats, QueueStats, Rates, cursor_stats, group_stats
+from holdfast.engine.stats import GroupStats, QueueStats, RateWindow, cursor_stats, group_stats
 from holdfast.errors import InvalidArgument
 from holdfast.store.contract import Store
 
 
-class LookCalls(Calls):
+class ReadCalls(Calls):
     """See the module."""
 
     store: Store
     dispatcher: Dispatcher
     _lake_reads: LakeReads
-    _rates: dict[QueueName, Rates]
+    _rates: dict[QueueName, RateWindow]
 
     def queue(self, name: QueueName) -> QueueRecord:
         return self.engine.queue(name, self.clock()).record
@@ -35,8 +35,8 @@ class LookCalls(Calls):
         """Queues of a namespace by name."""
         found = [
             queue.record
-            for (space, name), queue in self.engine.queues.items()
-            if space == namespace and name.startswith(prefix) and name > after and not queue.record.closing
+            for (queue_namespace, name), queue in self.engine.queues.items()
+            if queue_namespace == namespace and name.startswith(prefix) and name > after and not queue.record.closing
         ]
         return sorted(found, key=lambda record: record.name)
 
@@ -62,7 +62,7 @@ class LookCalls(Calls):
         until: int = 0,
         limit: int = 1000,
         max_bytes: int = 8 << 20,
-    ) -> admin.Span:
+    ) -> admin.SequenceRange:
         """Live messages of one partition by sequence, from `first` up to and without `until`; nothing is leased.
 
         Looks at `limit` records at most, live or not, so a range may hold fewer messages, even none, and go on.
@@ -79,7 +79,7 @@ class LookCalls(Calls):
         with self._guard() as engine:
             return admin.bounds(engine, name, since, self.clock())
 
-    async def find(self, name: QueueName, message_id: int) -> tuple[int, Message, list[Standing]]:
+    async def find(self, name: QueueName, message_id: int) -> tuple[int, Message, list[DeliveryStatus]]:
         """A live message by its id: its partition, the message, how it stands in each group."""
         with self._guard() as engine:
             return admin.find(engine, name, message_id, self.clock())
@@ -92,16 +92,16 @@ class LookCalls(Calls):
 
     async def stats(self, name: QueueName) -> QueueStats:
         """Figures of a queue. They cost the same at any depth."""
-        return self.figures(name)
+        return self.current_stats(name)
 
-    def figures(self, name: QueueName) -> QueueStats:
+    def current_stats(self, name: QueueName) -> QueueStats:
         """As `stats`, at once."""
         now = self.clock()
         with self._guard() as engine:
             queue = engine.queue(name, now)
             groups = [self._group_stats(queue, record, now) for record in queue.record.groups]
         heads = [shard.head for shard in queue.shards]
-        rates = self._rates.setdefault(name, Rates())
+        rates = self._rates.setdefault(name, RateWindow())
         return QueueStats(
             namespace=name[0],
             name=name[1],
@@ -121,7 +121,7 @@ class LookCalls(Calls):
     def _oldest_age(self, queue: Queue, now: int) -> int:
         """The age of the oldest message of a queue that has no group yet."""
         stamps = [stamp for shard in queue.shards if (stamp := self.engine.oldest(shard))]
-        return now - born_at(min(stamps)) if stamps else 0
+        return now - time_of_id(min(stamps)) if stamps else 0
 
     def _group_stats(self, queue: Queue, record: GroupRecord, now: int) -> GroupStats:
         name = record.name

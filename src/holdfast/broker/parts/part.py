@@ -37,7 +37,7 @@ class Calls(ABC):
     async def _durable(self, durability: Durability = Durability.FSYNC) -> None:
         """Wait until what was just done is as safe as it must be."""
 
-    async def _in_pieces(self, work: Iterator[int]) -> int:
+    async def _in_steps(self, work: Iterator[int]) -> int:
         """Do a long piece of work bit by bit, each bit durable before the next, with others in between."""
         total = 0
         first = self.engine
@@ -52,7 +52,7 @@ class Calls(ABC):
                 return total
             total += count
 
-    async def _shown(self) -> None:
+    async def _await_clean(self) -> None:
         """Wait until everything that a reader could have seen by now is durable.
 
         Sequences are a promise: what was read under one may not be another message after a crash.

@@ -9,31 +9,31 @@ from holdfast.core.queue import GroupKind, GroupRecord, QueueRecord
 from holdfast.core.records import Message
 from holdfast.engine import admin
 from holdfast.engine.catalog import Queue, QueueName
-from holdfast.engine.stats import Rates
+from holdfast.engine.stats import RateWindow
 from holdfast.errors import GroupNotFound, QueueNotFound
 
 
 class AdminCalls(PushCalls):
     """See the module. What is removed may have push consumers, who are told."""
 
-    _rates: dict[QueueName, Rates]
+    _rates: dict[QueueName, RateWindow]
 
     async def create_queue(self, name: QueueName, fields: Mapping[str, object] | None = None) -> QueueRecord:
-        record = self.create_queue_now(name, fields or {})
+        record = self.create_queue_nowait(name, fields or {})
         await self._durable()
         return record
 
-    def create_queue_now(self, name: QueueName, fields: Mapping[str, object]) -> QueueRecord:
+    def create_queue_nowait(self, name: QueueName, fields: Mapping[str, object]) -> QueueRecord:
         """As `create_queue`, but it does not wait: it is durable with the next sync."""
         with self._guard() as engine:
             return admin.create_queue(engine, name, fields, self.clock())
 
     async def update_queue(self, name: QueueName, fields: Mapping[str, object]) -> QueueRecord:
-        record = self.update_queue_now(name, fields)
+        record = self.update_queue_nowait(name, fields)
         await self._durable()
         return record
 
-    def update_queue_now(self, name: QueueName, fields: Mapping[str, object]) -> QueueRecord:
+    def update_queue_nowait(self, name: QueueName, fields: Mapping[str, object]) -> QueueRecord:
         """As `update_queue`, but it does not wait: it is durable with the next sync."""
         with self._guard() as engine:
             record = admin.update_queue(engine, name, fields, self.clock())
@@ -44,22 +44,22 @@ class AdminCalls(PushCalls):
 
     async def delete_queue(self, name: QueueName) -> int:
         """Delete a queue with all it holds. Returns how many messages went with it."""
-        count = await self._in_pieces(admin.delete_queue(self.engine, name, self.clock))
+        count = await self._in_steps(admin.delete_queue(self.engine, name, self.clock))
         self._rates.pop(name, None)
         self.dispatcher.members.queue_deleted(name)
-        for member in self.dispatcher.members.everyone():
+        for member in self.dispatcher.members.all_members():
             if member.with_queue and member.group[0] == name:
                 self.remove_member(member, None)
                 member.removed()
-        self.dispatcher.turn_away(name, None, QueueNotFound(queue=name[1], namespace=name[0]))
+        self.dispatcher.reject_waiters(name, None, QueueNotFound(queue=name[1], namespace=name[0]))
         return count
 
     async def _finish_deletion(self, queue: Queue) -> None:
-        await self._in_pieces(admin.finish_deletion(self.engine, queue, self.clock))
+        await self._in_steps(admin.finish_deletion(self.engine, queue, self.clock))
 
     async def purge(self, name: QueueName) -> int:
         """Remove the messages that wait now. Returns how many."""
-        return await self._in_pieces(admin.purge_queue(self.engine, name, self.clock))
+        return await self._in_steps(admin.purge_queue(self.engine, name, self.clock))
 
     async def create_group(
         self,
@@ -83,8 +83,8 @@ class AdminCalls(PushCalls):
         for member in self.dispatcher.members.of((name, group)):
             self.remove_member(member, None)
             member.removed()
-        self.dispatcher.turn_away(name, group, GroupNotFound(group=group, queue=name[1]))
-        await self._in_pieces(admin.delete_group(self.engine, name, group, self.clock))
+        self.dispatcher.reject_waiters(name, group, GroupNotFound(group=group, queue=name[1]))
+        await self._in_steps(admin.delete_group(self.engine, name, group, self.clock))
 
     async def edit(
         self, name: QueueName, message_id: int, *, priority: int | None = None, deliver_at: int | None = None

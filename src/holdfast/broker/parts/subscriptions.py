@@ -20,7 +20,7 @@ class PushCalls(Calls):
     dispatcher: Dispatcher
 
     @abstractmethod
-    def _settle_quietly(self, name: QueueName, group: str, settlements: list[Settlement]) -> None:
+    def _settle_ignoring_missing(self, name: QueueName, group: str, settlements: list[Settlement]) -> None:
         """Settle for somebody who is no longer there to hear of it."""
 
     async def subscribe(
@@ -101,10 +101,10 @@ class PushCalls(Calls):
         if removed is not None:
             joined.removed = removed
         self.dispatcher.members.join(joined, queue)
-        self.stir(name)
+        self.mark_dirty(name)
         return Subscription(self, joined)
 
-    def _give_back(self, member: Member, verb: Verb) -> None:
+    def _release_in_flight(self, member: Member, verb: Verb) -> None:
         """End the leases of a member that is going: released, or failed if it vanished."""
         settlements = [
             Settlement(message_id, token, verb, partition=partition)
@@ -112,12 +112,12 @@ class PushCalls(Calls):
         ]
         member.forget_all()
         if settlements:
-            self._settle_quietly(*member.group, settlements)
+            self._settle_ignoring_missing(*member.group, settlements)
 
-    def give_back(self, member: Member, deliveries: list[Leased]) -> None:
+    def release_deliveries(self, member: Member, deliveries: list[Leased]) -> None:
         """Release some of what a member holds."""
         if deliveries:
-            self._settle_quietly(*member.group, releases(deliveries))
+            self._settle_ignoring_missing(*member.group, releases(deliveries))
 
     def remove_member(self, member: Member, verb: Verb | None) -> None:
         engine = self.commit.engine
@@ -125,10 +125,10 @@ class PushCalls(Calls):
         if not self.dispatcher.members.leave(member, queue):
             return
         if verb is not None:
-            self._give_back(member, verb)
+            self._release_in_flight(member, verb)
         if engine is not None:
-            engine.stirred.add(member.group[0])
-            self.commit.soon()
+            engine.dirty_queues.add(member.group[0])
+            self.commit.schedule()
 
     def leases_of(self, name: QueueName, group: str, consumer: str, protocol: str) -> list[Leased]:
         """What a consumer has under lease, in the order it was leased: for one that must be sent it again."""
@@ -141,12 +141,12 @@ class PushCalls(Calls):
         with self._guard() as engine:
             return admin.of_token(engine, name, group, token)
 
-    def stir(self, name: QueueName) -> None:
+    def mark_dirty(self, name: QueueName) -> None:
         """Look again whether somebody can be served in a queue."""
         engine = self.commit.engine
         if engine is not None:
-            engine.stirred.add(name)
-            self.commit.soon()
+            engine.dirty_queues.add(name)
+            self.commit.schedule()
 
 
 class Subscription:
@@ -176,16 +176,16 @@ class Subscription:
     def set_credit(self, credit: int) -> None:
         """How many deliveries it may have unsettled from now on; 0 pauses it."""
         self._member.credit = credit
-        self._node.stir(self._member.group[0])
+        self._node.mark_dirty(self._member.group[0])
 
     def adopt(self, leased: Leased) -> None:
         """The member holds this delivery since before it joined: it counts against its credit."""
         self._node.dispatcher.members.adopt(self._member, leased)
 
-    def give_back(self, deliveries: list[Leased]) -> None:
+    def release_deliveries(self, deliveries: list[Leased]) -> None:
         """Release deliveries that the member will not work on after all."""
-        self._node.give_back(self._member, deliveries)
+        self._node.release_deliveries(self._member, deliveries)
 
     def leave(self, verb: Verb | None = Verb.RELEASE) -> None:
-        """Leave the group. Its leases are released, failed (`VANISH`), or kept until their deadline (None)."""
+        """Leave the group. Its leases are released, failed (`DISCONNECT`), or kept until their deadline (None)."""
         self._node.remove_member(self._member, verb)

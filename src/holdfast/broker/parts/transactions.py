@@ -11,12 +11,12 @@ import msgspec
 
 from holdfast.broker.parts.part import Calls
 from holdfast.core.commands import Draft
-from holdfast.core.transactions import Lot, Stage, Transaction
-from holdfast.engine.transactions import Receipt, TransactionName
+from holdfast.core.transactions import StagedPart, Transaction, TransactionState
+from holdfast.engine.transactions import StageResult, TransactionName
 from holdfast.errors import LimitExceeded
 
 
-class Part(msgspec.Struct, frozen=True):
+class PartSummary(msgspec.Struct, frozen=True):
     """What one attempt of a part has staged."""
 
     part: str
@@ -31,12 +31,12 @@ class TransactionView(msgspec.Struct, frozen=True, kw_only=True):
     already (by their `message_id`, or their source), and how many went with a queue that was deleted meanwhile."""
 
     id: str
-    state: Stage
+    state: TransactionState
     created_at: int
     ends_at: int  # when it expires, or is forgotten once it is published
     messages: int
     size_bytes: int
-    parts: list[Part] = []
+    parts: list[PartSummary] = []
     queues: list[str] = []  # while it is open: for which it has messages
     published_at: int = 0
     published: int = 0
@@ -45,7 +45,7 @@ class TransactionView(msgspec.Struct, frozen=True, kw_only=True):
     repeated: bool = False  # this call published nothing: it had been done before
 
 
-class Staged(msgspec.Struct, frozen=True):
+class StagedTotals(msgspec.Struct, frozen=True):
     """How much waits to be published."""
 
     transactions: int = 0
@@ -60,7 +60,7 @@ class TransactionCalls(Calls):
         self._moves: dict[TransactionName, asyncio.Task[None]] = {}
 
     @abstractmethod
-    def _taking(self, messages: int, size_bytes: int) -> AbstractContextManager[None]:
+    def _admission(self, messages: int, size_bytes: int) -> AbstractContextManager[None]:
         """Refuse if too much is waiting; while it lasts, this waits too."""
 
     @abstractmethod
@@ -68,19 +68,21 @@ class TransactionCalls(Calls):
         """Refuse if the disk is nearly full."""
 
     @abstractmethod
-    def _noted(self, size_bytes: int) -> None:
+    def _count_journal_bytes(self, size_bytes: int) -> None:
         """Payloads that will be part of the journal's next segment."""
 
     @abstractmethod
     def _spawn(self, coroutine: Coroutine[object, object, None]) -> asyncio.Task[None]:
         """Run something until it is done or the node stops."""
 
-    def staged(self, namespace: str | None = None) -> Staged:
+    def staged(self, namespace: str | None = None) -> StagedTotals:
         """What transactions that are not finished hold, in one namespace or in all; nothing while the store is away."""
         engine = self.commit.engine
         found = [] if engine is None else [one.record for one in engine.transactions.live.values()]
         here = [record for record in found if namespace in (None, record.namespace)]
-        return Staged(len(here), sum(record.messages for record in here), sum(record.size_bytes for record in here))
+        return StagedTotals(
+            len(here), sum(record.messages for record in here), sum(record.size_bytes for record in here)
+        )
 
     async def stage(
         self,
@@ -90,7 +92,7 @@ class TransactionCalls(Calls):
         part: str = "",
         attempt: str = "",
         chunk: int = 0,
-    ) -> Receipt:
+    ) -> StageResult:
         """Store messages that nobody sees until the transaction `name` (namespace, id) is published.
 
         `batches` are (queue, drafts) within the namespace. A chunk of a part and attempt that was staged before is not
@@ -102,11 +104,11 @@ class TransactionCalls(Calls):
             raise LimitExceeded(what="One stage", limit=f"{limit} messages", advice="Stage several chunks")
         now = self.clock()
         self._check_room(now)
-        with self._taking(count, sum(len(draft.payload) for _, drafts in batches for draft in drafts)):
+        with self._admission(count, sum(len(draft.payload) for _, drafts in batches for draft in drafts)):
             with self._guard() as engine:
-                receipt = engine.transactions.stage(name, batches, part, attempt, chunk, now)
+                result = engine.transactions.stage(name, batches, part, attempt, chunk, now)
             await self._durable()
-        return receipt
+        return result
 
     async def publish(
         self, name: TransactionName, parts: Mapping[str, str] | None = None, *, protocol: str = ""
@@ -122,9 +124,9 @@ class TransactionCalls(Calls):
         with self._guard() as engine:
             record, decided = engine.transactions.publish(name, parts, protocol, now)
         if decided:
-            self._noted(record.size_bytes)
+            self._count_journal_bytes(record.size_bytes)
         await self._durable()
-        if record.state is Stage.PUBLISHING:
+        if record.state is TransactionState.PUBLISHING:
             await asyncio.shield(self._move(name))
         return _view(record, [], repeated=not decided)
 
@@ -143,11 +145,11 @@ class TransactionCalls(Calls):
             while engine.transactions.move(name, self.clock()):
                 yield 0
 
-        await self._in_pieces(work())
+        await self._in_steps(work())
 
     def _resume_moves(self) -> None:
         """Go on with what a crash or a failure of the store interrupted."""
-        for name in self.engine.transactions.unmoved():
+        for name in self.engine.transactions.unfinished_moves():
             self._move(name)
 
     async def abort(self, name: TransactionName) -> bool:
@@ -160,10 +162,10 @@ class TransactionCalls(Calls):
     async def transaction(self, name: TransactionName) -> TransactionView:
         """A transaction that is open, or was published and is remembered."""
         with self._guard() as engine:
-            return _view(*engine.transactions.look(name))
+            return _view(*engine.transactions.describe(name))
 
 
-def _view(record: Transaction, lots: list[Lot], repeated: bool = False) -> TransactionView:
+def _view(record: Transaction, staged_parts: list[StagedPart], repeated: bool = False) -> TransactionView:
     return TransactionView(
         id=record.id,
         state=record.state,
@@ -171,8 +173,15 @@ def _view(record: Transaction, lots: list[Lot], repeated: bool = False) -> Trans
         ends_at=record.ends_at,
         messages=record.messages,
         size_bytes=record.size_bytes,
-        queues=sorted({share.queue for lot in lots for share in lot.shares.values()}),
-        parts=[Part(lot.part, lot.attempt, lot.chunks, lot.messages, lot.size_bytes) for lot in lots],
+        queues=sorted(
+            {shard_part.queue for staged_part in staged_parts for shard_part in staged_part.shard_parts.values()}
+        ),
+        parts=[
+            PartSummary(
+                staged_part.part, staged_part.attempt, staged_part.chunks, staged_part.messages, staged_part.size_bytes
+            )
+            for staged_part in staged_parts
+        ],
         published_at=record.published_at,
         published=record.published,
         duplicates=record.duplicates,

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from holdfast.broker.parts.part import Calls
 from holdfast.core.commands import GetStates, Leased, PutState
-from holdfast.core.records import State
-from holdfast.core.workflow import shown
+from holdfast.core.records import WorkflowState
+from holdfast.core.workflow import visible_state
 from holdfast.engine.admin import find
-from holdfast.engine.catalog import Holders, QueueName
+from holdfast.engine.catalog import DeliveryLocator, QueueName
 from holdfast.engine.engine import Engine
 from holdfast.errors import LeaseLost, LimitExceeded
 
@@ -17,19 +17,19 @@ from holdfast.errors import LeaseLost, LimitExceeded
 class StateCalls(Calls):
     """See the module."""
 
-    async def get_state(self, name: QueueName, group: str, message_id: int, token: int = 0) -> State | None:
+    async def get_state(self, name: QueueName, group: str, message_id: int, token: int = 0) -> WorkflowState | None:
         """The state of a message in a group, None if none was put yet. With a token it must be the current lease's."""
         now = self.clock()
         with self._guard() as engine:
             queue = engine.queue(name, now)
-            partition = Holders(queue, group).find(message_id)
+            partition = DeliveryLocator(queue, group).find(message_id)
             if partition < 0:
                 partition, _, _ = find(engine, name, message_id, now)
             return _get(engine, name, group, partition, [(message_id, token)], now)[0]
 
     async def put_state(
         self, name: QueueName, group: str, message_id: int, token: int, data: bytes, if_match: int | None = None
-    ) -> State:
+    ) -> WorkflowState:
         """Keep `data` beside a delivery, under its lease; returns the state with its new etag, when it is durable.
 
         With `if_match` only over the state that has this etag, 0 for none yet; else `StateChanged`.
@@ -48,29 +48,29 @@ class StateCalls(Calls):
         as above."""
         await self._change(name, PutState(group, message_id, token, None, if_match))
 
-    async def _change(self, name: QueueName, command: PutState) -> State:
+    async def _change(self, name: QueueName, command: PutState) -> WorkflowState:
         now = self.clock()
         group, message_id = command.group, command.id
         with self._guard() as engine:
             queue = engine.queue(name, now)
             engine.group(queue, group)
-            partition = Holders(queue, group).find(message_id)
+            partition = DeliveryLocator(queue, group).find(message_id)
             if partition < 0:
                 raise LeaseLost(message_id=message_id)
             reply = engine.step(queue, queue.shards[partition], command, now)
-            assert isinstance(reply, State)
+            assert isinstance(reply, WorkflowState)
         await self._durable()
         return reply
 
-    async def states(self, name: QueueName, group: str, leased: Sequence[Leased]) -> list[State | None]:
+    async def states(self, name: QueueName, group: str, leased: Sequence[Leased]) -> list[WorkflowState | None]:
         """The states of what was just leased, in order; None where there is none, or the lease has ended since."""
         now = self.clock()
         with self._guard() as engine:
             by_partition: dict[int, list[int]] = {}
             for index, item in enumerate(leased):
-                if _held(engine, name, group, item):
+                if _is_leased(engine, name, group, item):
                     by_partition.setdefault(item.partition, []).append(index)
-            found: list[State | None] = [None] * len(leased)
+            found: list[WorkflowState | None] = [None] * len(leased)
             for partition, indexes in by_partition.items():
                 pairs = [(leased[index].message.id, leased[index].token) for index in indexes]
                 for index, state in zip(indexes, _get(engine, name, group, partition, pairs, now), strict=True):
@@ -78,7 +78,7 @@ class StateCalls(Calls):
         return found
 
 
-def _held(engine: Engine, name: QueueName, group: str, item: Leased) -> bool:
+def _is_leased(engine: Engine, name: QueueName, group: str, item: Leased) -> bool:
     queue = engine.queues.get(name)
     here = queue.shards[item.partition].groups.get(group) if queue is not None else None
     delivery = here.deliveries.get(item.message.id) if here is not None else None
@@ -87,8 +87,8 @@ def _held(engine: Engine, name: QueueName, group: str, item: Leased) -> bool:
 
 def _get(
     engine: Engine, name: QueueName, group: str, partition: int, deliveries: list[tuple[int, int]], now: int
-) -> list[State | None]:
+) -> list[WorkflowState | None]:
     queue = engine.queue(name, now)
     reply = engine.step(queue, queue.shards[partition], GetStates(group, deliveries), now)
     assert isinstance(reply, list)
-    return [shown(state) for state in reply]
+    return [visible_state(state) for state in reply]

@@ -59,14 +59,14 @@ def bench(
     The figures are what one client process sees, itself included: a Python client is often slower than the server.
     """
     config = {"partitions": partitions, "durability": durability, "max_depth": 0}
-    figures = asyncio.run(_bench(messages, size, batch, connections, queue, config))
+    stats = asyncio.run(_bench(messages, size, batch, connections, queue, config))
     if output == "table":
-        show_rows(output, list(_SHOWN), [_for_people(each) for each in figures])
+        show_rows(output, list(_COLUMNS), [_row(each) for each in stats])
     else:
-        show_rows(output, [], [msgspec.to_builtins(each) for each in figures])
+        show_rows(output, [], [msgspec.to_builtins(each) for each in stats])
 
 
-class Figures(msgspec.Struct, frozen=True):
+class StepStats(msgspec.Struct, frozen=True):
     """What a step came to."""
 
     step: str
@@ -79,7 +79,7 @@ class Figures(msgspec.Struct, frozen=True):
     seconds: float
 
 
-_SHOWN = {
+_COLUMNS = {
     "step": "{0.step}",
     "messages/s": "{0.messages_per_second:,.0f}",
     "MiB/s": "{0.mib_per_second:,.1f}",
@@ -92,20 +92,20 @@ _SHOWN = {
 """The columns of the table."""
 
 
-def _for_people(figures: Figures) -> dict[str, object]:
-    return {column: form.format(figures) for column, form in _SHOWN.items()}
+def _row(stats: StepStats) -> dict[str, object]:
+    return {column: form.format(stats) for column, form in _COLUMNS.items()}
 
 
 async def _bench(
     messages: int, size: int, batch: int, connections: int, queue: str | None, config: dict[str, object]
-) -> list[Figures]:
+) -> list[StepStats]:
     name = queue or f"bench/{secrets.token_hex(4)}"
     async with settings().open_async() as client:
         if queue is None:
             await client.create_queue(name, config)
         try:
             show_note(f"{messages:,} messages of {size:,} bytes in batches of {batch}, {connections} at a time.")
-            run = _Run(client, name, messages, batch, connections)
+            run = _Benchmark(client, name, messages, batch, connections)
             payload = os.urandom(size)
             return [
                 await run.measure("enqueue", run.enqueue(payload), size),
@@ -116,7 +116,7 @@ async def _bench(
                 await client.delete_queue(name, missing_ok=True)
 
 
-class _Run:
+class _Benchmark:
     """Steps of a benchmark, each by `connections` loops that share what is left to do."""
 
     def __init__(self, client: Client, queue: str, messages: int, batch: int, connections: int) -> None:
@@ -153,7 +153,7 @@ class _Run:
             await self._client.settle(self._queue, settlements)
         return len(found)
 
-    async def measure(self, what: str, step: Callable[[int], Awaitable[int]], size: int) -> Figures:
+    async def measure(self, what: str, step: Callable[[int], Awaitable[int]], size: int) -> StepStats:
         self._left = self._messages
         times: list[float] = []
         with progress_bar(what.capitalize(), self._messages, hidden=False) as advance:
@@ -163,7 +163,7 @@ class _Run:
         done = self._messages - max(self._left, 0)
         times.sort()
         p50, p95, p99 = (round(_quantile(times, share) * 1000, 3) for share in (50, 95, 99))
-        return Figures(
+        return StepStats(
             step=what,
             messages_per_second=round(done / elapsed, 1),
             mib_per_second=round(done * size / elapsed / (1 << 20), 6),

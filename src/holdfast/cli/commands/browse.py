@@ -27,8 +27,8 @@ def browse(
     """Look at the live messages of QUEUE, oldest first, or at the one with ID. Nothing is leased or changed."""
     with connected() as client:
         if message_id is not None:
-            shown = document(client.message(queue, message_id))
-            show_one(output, shown)
+            fields = document(client.message(queue, message_id))
+            show_one(output, fields)
             return
         found = client.browse(queue, state=state or "", group=group, limit=None if everything else limit)
         if output == "jsonl":  # as they come: there may be millions

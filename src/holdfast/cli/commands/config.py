@@ -33,9 +33,9 @@ def show(origin: bool, output: str, config_path: Path | None, **flags: object) -
     if output == "jsonl":
         document = _as_json(loaded, origin=True)
         for field in all_fields():
-            told = document[field.section][field.name]
-            assert isinstance(told, dict)
-            show_rows(output, [], [{"setting": field.dotted, **told}])
+            described = document[field.section][field.name]
+            assert isinstance(described, dict)
+            show_rows(output, [], [{"setting": field.dotted, **described}])
         return
     rows = [
         [field.dotted, field.kind.show(_value(loaded, field)), loaded.origins[field.dotted]] for field in all_fields()
@@ -83,6 +83,6 @@ def _as_json(loaded: Config, origin: bool) -> dict[str, dict[str, object]]:
     for field in all_fields():
         value = _value(loaded, field)
         plain = field.kind.show(value) if isinstance(field.kind, Duration | Size | Secret | Rates) else value
-        shown = {"value": plain, "origin": loaded.origins[field.dotted]} if origin else plain
-        document.setdefault(field.section, {})[field.name] = shown
+        entry = {"value": plain, "origin": loaded.origins[field.dotted]} if origin else plain
+        document.setdefault(field.section, {})[field.name] = entry
     return document

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., object])
 
-LOOK_EVERY_SECONDS = 0.2  # at a redrive under way
+POLL_INTERVAL_SECONDS = 0.2  # at a redrive under way
 
 _FILTERS = (
     click.option("--id", "ids", multiple=True, help="This letter. May be given several times."),
@@ -56,17 +56,17 @@ def _group_options(command: Command) -> Command:
     )
 
 
-def _filter(said: dict[str, Any]) -> wire.DeadFilter:
-    pairs = [pair.partition("=") for pair in said["properties"]]
+def _filter(filters: dict[str, Any]) -> wire.DeadFilter:
+    pairs = [pair.partition("=") for pair in filters["properties"]]
     if any(not equals for _, equals, _ in pairs):
         raise click.UsageError("A property is NAME=VALUE.")
     return wire.DeadFilter(
-        ids=list(said["ids"]),
-        reason=said["reason"] or "",
-        error=said["error"],
-        group=said["group"],
-        older_than=said["older_than"],
-        newer_than=said["newer_than"],
+        ids=list(filters["ids"]),
+        reason=filters["reason"] or "",
+        error=filters["error"],
+        group=filters["group"],
+        older_than=filters["older_than"],
+        newer_than=filters["newer_than"],
         properties={name: value for name, _, value in pairs},
     )
 
@@ -123,18 +123,18 @@ def list_all(queue: str, reason: str | None, error: str, group: str, limit: int,
 def show(queue: str, letter: str, output: str) -> None:
     """Show one dead letter of QUEUE in full."""
     with connected() as client:
-        found = _letter(client, queue, letter)
-    shown = document(found)
+        found = _dead_letter(client, queue, letter)
+    fields = document(found)
     if output == "table":
-        shown |= {f"origin.{name}": value for name, value in shown.pop("origin", {}).items()}
-        shown.pop("standings", None)
-        body = shown.get("payload", shown.get("text"))
+        fields |= {f"origin.{name}": value for name, value in fields.pop("origin", {}).items()}
+        fields.pop("standings", None)
+        body = fields.get("payload", fields.get("text"))
         if not isinstance(body, str | None):
-            shown["payload"] = msgspec.json.encode(body).decode()
-    show_one(output, shown)
+            fields["payload"] = msgspec.json.encode(body).decode()
+    show_one(output, fields)
 
 
-def _letter(client: SyncClient, queue: str, letter: str) -> wire.MessageView:
+def _dead_letter(client: SyncClient, queue: str, letter: str) -> wire.MessageView:
     """The dead queue is known by its letters; a queue's configuration names it too."""
     if queue.startswith("dlq/"):
         return client.message(queue, letter)
@@ -155,7 +155,7 @@ def retry(
     with connected() as client:
         if dry_run:
             for letter in letters:
-                origin = _letter(client, queue, letter).origin
+                origin = _dead_letter(client, queue, letter).origin
                 show_note(f"Would bring {letter} to {to or (origin.source_queue if origin else '?')}.")
             return
         for letter in letters:
@@ -189,13 +189,13 @@ def redrive(
     yes: bool,
     dry_run: bool,
     output: str,
-    **said: Any,
+    **filters: Any,
 ) -> None:
     """Bring dead letters of QUEUE back: all, or those that match, in the order they died.
 
     Ctrl-C while it waits cancels the rest; what was brought back stays so.
     """
-    which = _filter(said)
+    which = _filter(filters)
     with connected() as client:
         matched = client.redrive(queue, which, to=to, limit=limit, dry_run=True).matched
         where = (to or "where they came from") + (f", group {to_group}" if to_group else "")
@@ -224,7 +224,7 @@ def _wait(client: SyncClient, queue: str, job: wire.RedriveJob, matched: int) ->
     with progress_bar("Redriving", matched, hidden=False) as advance:
         try:
             while job.state == "running":
-                time.sleep(LOOK_EVERY_SECONDS)
+                time.sleep(POLL_INTERVAL_SECONDS)
                 job = client.redrive_progress(queue, job.id)
                 advance(job.moved + job.skipped)
         except KeyboardInterrupt:
@@ -239,9 +239,9 @@ def _wait(client: SyncClient, queue: str, job: wire.RedriveJob, matched: int) ->
 @yes_option
 @dry_run_option
 @output_format
-def purge(queue: str, yes: bool, dry_run: bool, output: str, **said: Any) -> None:
+def purge(queue: str, yes: bool, dry_run: bool, output: str, **filters: Any) -> None:
     """Throw dead letters of QUEUE away: all, or those that match."""
-    which = _filter(said)
+    which = _filter(filters)
     with connected() as client:
         matched = client.redrive(queue, which, dry_run=True).matched
         if dry_run:

@@ -28,7 +28,7 @@ from holdfast.cli.support.pipeline_job import EXIT_BROKEN, parsed, running, spar
 from holdfast.units import SECOND, parse_duration
 
 if TYPE_CHECKING:
-    from holdfast.pipeline.build.follow import Look
+    from holdfast.pipeline.build.follow import RefreshResult
     from holdfast.pipeline.jobs.reconcile import Proof
 
 FOLLOW_SECONDS = 10.0  # between looks at the manifests: a sixth of the time a segment takes to close
@@ -67,7 +67,7 @@ def build(
     compact: bool,
     rebuild: bool,
     output: str,
-    **said: Any,
+    **job_options: Any,
 ) -> None:
     """Build the tables from the journal's segments: events, messages, queue_minutes, dead_letters.
 
@@ -76,7 +76,7 @@ def build(
     pause = parsed("--interval", parse_duration, interval) / SECOND
     age = parsed("--keep", parse_duration, keep) / SECOND if keep else 0.0
     stop = threading.Event()
-    with running("build", said) as job:
+    with running("build", job_options) as job:
         from holdfast.pipeline.build.follow import Builder, Upkeep  # noqa: PLC0415 - Spark
 
         wanted = Upkeep(batch_rows=batch_rows, compact=compact, keep_seconds=age)
@@ -88,9 +88,9 @@ def build(
                 for number in (signal.SIGINT, signal.SIGTERM):
                     signal.signal(number, lambda *_: stop.set())
                 show_note(f"following {job.lake.path}")
-                done = builder.follow(stop, pause, lambda look: _tell(look, output))
+                done = builder.follow(stop, pause, lambda refresh: _show_refresh(refresh, output))
             else:
-                done = builder.look()
+                done = builder.refresh()
     if follow:
         show_note("stopped; the next build goes on from here")
     elif output == "table":
@@ -99,13 +99,13 @@ def build(
         show_json({**_fields(done), **job.stages.summary()})
 
 
-def _fields(done: Look) -> dict[str, object]:
+def _fields(done: RefreshResult) -> dict[str, object]:
     """What a look did, in one level."""
     fields: dict[str, object] = msgspec.to_builtins(done.built, str_keys=True)
     return {**fields, "compacted": done.compacted, "let_go": done.let_go, "swept": done.swept}
 
 
-def _tell(done: Look, output: str) -> None:
+def _show_refresh(done: RefreshResult, output: str) -> None:
     """While following: a line for each look that found something."""
     if not (done.built.segments or done.compacted or done.let_go):
         return
@@ -118,7 +118,7 @@ def _tell(done: Look, output: str) -> None:
     show_note(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {', '.join(parts)}")
 
 
-def _show_built(done: Look) -> None:
+def _show_built(done: RefreshResult) -> None:
     rewritten = done.built.rewritten
     rows = [[name, count(number), count(rewritten.get(name, 0))] for name, number in done.built.rows.items()]
     show_table(["table", "rows written", "files rewritten"], rows)
@@ -188,7 +188,7 @@ def reconcile(
     live: bool,
     node_id: int,
     output: str,
-    **said: Any,
+    **job_options: Any,
 ) -> None:
     """Prove from the journal that no message was lost, and name every one that breaks the proof.
 
@@ -200,7 +200,7 @@ def reconcile(
     live = live or context.find_root().get_parameter_source("url") is ParameterSource.COMMANDLINE
     if sum((snapshot_dir is not None, data_dir is not None, live)) > 1:
         raise click.UsageError("Choose one of --live (or --url), --data-dir and --snapshot.")
-    with tempfile.TemporaryDirectory(prefix="holdfast-") as temporary, running("reconcile", said) as job:
+    with tempfile.TemporaryDirectory(prefix="holdfast-") as temporary, running("reconcile", job_options) as job:
         from holdfast.pipeline.jobs.reconcile import reconcile as prove  # noqa: PLC0415
 
         if data_dir is not None:

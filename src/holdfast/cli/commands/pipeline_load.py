@@ -44,7 +44,7 @@ def load(
     yes: bool,
     dry_run: bool,
     output: str,
-    **said: Any,
+    **job_options: Any,
 ) -> None:
     """Load rows from PATH, or any source that Spark reads, into a queue, all at once.
 
@@ -56,7 +56,7 @@ def load(
     if len(pairs) != len(options):
         raise click.UsageError("An option of the format is NAME=VALUE.")
     stored = False
-    with running("load", said) as job:
+    with running("load", job_options) as job:
         from holdfast.pipeline.jobs.load import fill, read_source, rows_to_load, sample  # noqa: PLC0415 - Spark
 
         with job.stages.stage("look at the source"):
@@ -64,7 +64,7 @@ def load(
             job.stages.explain("messages", rows)
             total = rows.count()
             some = sample(rows) if total else []
-        job.stages.note_read("rows", total)
+        job.stages.count_read("rows", total)
         with job.paused():
             if output == "table" and some:
                 show_rows(output, list(some[0]), some)
@@ -75,7 +75,7 @@ def load(
             where = {"url": connection.url, "token": connection.secret() or ""}
             with job.stages.stage("write"):
                 fill(rows, {**where, "queue": queue, "transactionId": transaction})
-            job.stages.note_wrote("messages", total)
+            job.stages.count_written("messages", total)
             stored = True
     show_note(f"{'Stored' if stored else 'Would store'} {plural(total, 'message')} in {queue}.")
     if output != "table":

@@ -12,7 +12,7 @@ import msgspec
 from holdfast.cli.support.numbers import count, plural, shortened
 from holdfast.cli.support.options import output_format
 from holdfast.cli.support.output import show_json, show_note, show_rows, show_table
-from holdfast.cli.support.pipeline_job import instant, running, same_place, show_time, spark_options
+from holdfast.cli.support.pipeline_job import instant, location_options, running, show_time, spark_options
 
 if TYPE_CHECKING:
     from holdfast.pipeline.jobs.report import Report
@@ -26,18 +26,18 @@ _MADE = {"broker": "the dead letter", "redrive": "redriven", "undo": "a dead let
 @click.argument("message", type=click.IntRange(1))
 @spark_options
 @output_format
-def history(message: int, output: str, **said: Any) -> None:
+def history(message: int, output: str, **job_options: Any) -> None:
     """Show the whole life of MESSAGE (its id), across dead letters, redrives and replays."""
-    with running("history", said) as job:
+    with running("history", job_options) as job:
         from holdfast.pipeline.jobs.history import history as ask  # noqa: PLC0415
 
-        life = ask(job.lake, job.spark, job.stages, message)
+        message_history = ask(job.lake, job.spark, job.stages, message)
     if output != "table":
-        fields: dict[str, object] = msgspec.to_builtins(life, builtin_types=(datetime, bytes))
+        fields: dict[str, object] = msgspec.to_builtins(message_history, builtin_types=(datetime, bytes))
         show_json({**fields, **job.stages.summary()})
         return
     rows = []
-    for one in life.timeline:
+    for one in message_history.timeline:
         detail = ": ".join(part for part in (one.reason, one.error) if part)
         attempt = str(one.attempt) if one.attempt else "-"
         rows.append(
@@ -53,7 +53,7 @@ def history(message: int, output: str, **said: Any) -> None:
             ]
         )
     show_table(["at", "message", "queue", "group", "event", "attempt", "consumer", "detail"], rows)
-    for row in life.chain:
+    for row in message_history.chain:
         outcome = row["outcome"] or f"still {row['state']}"
         attempts = plural(row["attempts"], "attempt")
         made = f", {_MADE.get(row['protocol'], 'made')} from {row['source_id']}" if row["source_id"] else ""
@@ -67,10 +67,12 @@ def history(message: int, output: str, **said: Any) -> None:
 @click.option("--html", type=click.Path(path_type=Path, dir_okay=False), help="Also write one HTML page, with plots.")
 @spark_options
 @output_format
-def report(since: str | None, until: str | None, queue: str, html: Path | None, output: str, **said: Any) -> None:
+def report(
+    since: str | None, until: str | None, queue: str, html: Path | None, output: str, **job_options: Any
+) -> None:
     """Throughput, depth, waits, retries, dead letters and slow consumers, for a stretch of time."""
     first, last = instant("--since", since), instant("--until", until)
-    with running("report", said) as job:
+    with running("report", job_options) as job:
         from holdfast.pipeline.jobs.report import report as ask  # noqa: PLC0415
         from holdfast.pipeline.jobs.report_page import page  # noqa: PLC0415
 
@@ -86,7 +88,7 @@ def report(since: str | None, until: str | None, queue: str, html: Path | None, 
             queue=queue,
         )
         for table in (lake.queue_minutes, lake.messages, lake.dead_letters):
-            job.stages.note_read(table.spec.name, sum(file.rows for file in table.files()))
+            job.stages.count_read(table.spec.name, sum(file.rows for file in table.files()))
         if html is not None:
             html.write_text(page(found, datetime.now(UTC)))
     if html is not None:
@@ -141,22 +143,22 @@ def _show_report(found: Report) -> None:
 @click.option("--waiting", is_flag=True, help="Only letters that are still in their dead queue.")
 @spark_options
 @output_format
-def triage(since: str | None, queue: str, waiting: bool, output: str, **said: Any) -> None:
+def triage(since: str | None, queue: str, waiting: bool, output: str, **job_options: Any) -> None:
     """Group dead letters that died of the same thing, with examples and a command that brings each group back."""
     first = instant("--since", since)
-    with running("triage", said) as job:
+    with running("triage", job_options) as job:
         from holdfast.pipeline.jobs.triage import clusters  # noqa: PLC0415
         from holdfast.pipeline.jobs.triage import triage as ask  # noqa: PLC0415
 
         job.lake.require()
         with job.stages.stage("group deaths"):
-            letters = job.lake.dead_letters.read(job.spark)
-            found = ask(letters, first, queue, waiting)
-            job.stages.explain("dead_letters", clusters(letters))
-        job.stages.note_read("dead_letters", sum(file.rows for file in job.lake.dead_letters.files()))
+            dead_letters = job.lake.dead_letters.read(job.spark)
+            found = ask(dead_letters, first, queue, waiting)
+            job.stages.explain("dead_letters", clusters(dead_letters))
+        job.stages.count_read("dead_letters", sum(file.rows for file in job.lake.dead_letters.files()))
     for cluster in found:
         if cluster.redrive:
-            cluster.redrive += same_place(said["lake_dir"])
+            cluster.redrive += location_options(job_options["lake_dir"])
     rows: list[dict[str, object]] = [msgspec.to_builtins(cluster, builtin_types=(datetime,)) for cluster in found]
     if output != "table":
         show_rows(output, [], rows)

@@ -20,11 +20,11 @@ from holdfast.cli.support.pipeline_job import (
     EXIT_BROKEN,
     Job,
     lake_option,
+    location_options,
     namespace_of_server,
     parsed,
     require_spark,
     running,
-    same_place,
     show_time,
     spark_options,
 )
@@ -34,7 +34,7 @@ from holdfast.units import SECOND, parse_duration
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from holdfast.pipeline.lake.job_runs import Run, Unmoved
+    from holdfast.pipeline.lake.job_runs import JobRun, Unmoved
 
 NAMED = 20  # of what was not moved, on a terminal; JSON has more
 
@@ -75,7 +75,7 @@ def redrive(
     yes: bool,
     dry_run: bool,
     output: str,
-    **said: Any,
+    **job_options: Any,
 ) -> None:
     """Bring dead letters back that match a condition, as of the last build.
 
@@ -84,14 +84,14 @@ def redrive(
     not moved, or not taken back.
     """
     if undo:
-        _undo(context, said["lake_dir"], undo, queue, yes, dry_run, output, quiet=said["quiet"])
+        _undo(context, job_options["lake_dir"], undo, queue, yes, dry_run, output, quiet=job_options["quiet"])
         return
     wait_seconds = parsed("--canary-wait", parse_duration, canary_wait) / SECOND
     require_spark()
-    from holdfast.pipeline.lake.job_runs import Run, Runs  # noqa: PLC0415 - not without the extra
+    from holdfast.pipeline.lake.job_runs import JobRun, RunStore  # noqa: PLC0415 - not without the extra
 
-    kept = Runs(said["lake_dir"])
-    wanted = Run(
+    kept = RunStore(job_options["lake_dir"])
+    wanted = JobRun(
         id=audit or kept.new_id("redrive"),
         job="redrive",
         began_at=datetime.now(UTC),
@@ -108,9 +108,11 @@ def redrive(
         raise click.UsageError("Say which dead queue: --queue dlq/NAME.")
     if transform:
         sys.path.insert(0, "")  # functions of the directory that the command is run in
-    with running("redrive", said) as job:
+    with running("redrive", job_options) as job:
         job.lake.require()
-        run, letters, sample = _chosen(job, wanted, before, limit, said_again=bool(queue or where or sets or transform))
+        run, dead_letters, sample = _chosen(
+            job, wanted, before, limit, has_selection=bool(queue or where or sets or transform)
+        )
         with job.paused():
             if output == "table" and sample:
                 after = ["after"] if sets or transform else []
@@ -118,11 +120,11 @@ def redrive(
             if not dry_run and run.chosen:
                 where_to = run.to or "where they came from"
                 confirm(f"Bring back {plural(run.chosen, 'dead letter')} of {run.queue} to {where_to}?", yes)
-                go_on = f"holdfast pipeline redrive --audit {run.id}{same_place(said['lake_dir'])}"
+                go_on = f"holdfast pipeline redrive --audit {run.id}{location_options(job_options['lake_dir'])}"
                 show_note(f"Audit id {run.id}. If this is interrupted, go on with: {go_on}")
         if not dry_run and run.chosen:
-            if letters is not None:
-                kept.begin(run, letters)
+            if dead_letters is not None:
+                kept.begin(run, dead_letters)
             _move(job, run, rate, wait_seconds)
     result: dict[str, object] = {**msgspec.to_builtins(run, builtin_types=(datetime,)), **job.stages.summary()}
     if dry_run or not run.chosen:
@@ -138,14 +140,14 @@ def redrive(
 
 
 def _chosen(
-    job: Job, wanted: Run, before: Run | None, limit: int, *, said_again: bool
-) -> tuple[Run, pa.Table | None, list[dict[str, object]]]:
+    job: Job, wanted: JobRun, before: JobRun | None, limit: int, *, has_selection: bool
+) -> tuple[JobRun, pa.Table | None, list[dict[str, object]]]:
     """The run with its letters and a sample of them, or one to go on with as it was begun."""
     from holdfast.pipeline.jobs import redrive as moving  # noqa: PLC0415 - Spark
     from holdfast.pipeline.jobs.payload_changes import changes  # noqa: PLC0415
 
     if before is not None:
-        if said_again:
+        if has_selection:
             moving.check_same(before, wanted)
         if before.state == "undone":
             raise click.UsageError(f"Redrive {before.id} was undone. Leave --audit out to redrive anew.")
@@ -156,14 +158,14 @@ def _chosen(
         chosen = moving.choose(table.read(job.spark), wanted.queue, wanted.where, wanted.namespace)
         chosen = chosen.limit(limit) if limit else chosen
         job.stages.explain("dead_letters", chosen)
-        letters = chosen.select("letter_id").toArrow()
-        job.stages.note_read("dead_letters", sum(file.rows for file in table.files()))
-        wanted.chosen = letters.num_rows
+        dead_letters = chosen.select("letter_id").toArrow()
+        job.stages.count_read("dead_letters", sum(file.rows for file in table.files()))
+        wanted.chosen = dead_letters.num_rows
         sample = moving.sample(chosen, change) if wanted.chosen else []
-    return wanted, letters, sample
+    return wanted, dead_letters, sample
 
 
-def _move(job: Job, run: Run, rate: float, wait_seconds: float) -> None:
+def _move(job: Job, run: JobRun, rate: float, wait_seconds: float) -> None:
     from holdfast.pipeline.jobs import redrive as moving  # noqa: PLC0415 - Spark
 
     with connected() as client:
@@ -192,9 +194,9 @@ def _undo(
 ) -> None:
     require_spark()
     from holdfast.pipeline.jobs.redrive import undo  # noqa: PLC0415 - not without the extra
-    from holdfast.pipeline.lake.job_runs import Run, Runs  # noqa: PLC0415
+    from holdfast.pipeline.lake.job_runs import JobRun, RunStore  # noqa: PLC0415
 
-    kept = Runs(lake_dir)
+    kept = RunStore(lake_dir)
     with connected() as client:
         run = kept.find(name)
         if run is None:
@@ -202,12 +204,14 @@ def _undo(
                 run = kept.get(name)  # which says that it is not known
                 return
             known = client.redrive_audit(queue, name)
-            run = Run(id=name, job="redrive", began_at=datetime.now(UTC), queue=queue, to=known.to, moved=known.moved)
+            run = JobRun(
+                id=name, job="redrive", began_at=datetime.now(UTC), queue=queue, to=known.to, moved=known.moved
+            )
         if dry_run:
-            told = Counter[str](fate.fate for fate in client.redriven(run.queue, run.id))
-            show_note(f"Would take back {plural(told['waiting'], 'message')}.")
+            summary = Counter[str](fate.fate for fate in client.redriven(run.queue, run.id))
+            show_note(f"Would take back {plural(summary['waiting'], 'message')}.")
             if output != "table":
-                show_json({"audit": run.id, "standing": dict(told)})
+                show_json({"audit": run.id, "standing": dict(summary)})
             return
         confirm(f"Make dead letters again of what redrive {run.id} brought back and nobody has consumed?", yes)
         with progress_bar("Taking back", run.moved, hidden=quiet) as advance:
@@ -255,20 +259,20 @@ def runs(run: str, lake_dir: Path, output: str) -> None:
     With the id of a redrive, also how its messages stand now, if the server still knows.
     """
     require_spark()
-    from holdfast.pipeline.lake.job_runs import Runs  # noqa: PLC0415 - not without the extra
+    from holdfast.pipeline.lake.job_runs import RunStore  # noqa: PLC0415 - not without the extra
 
-    kept = Runs(lake_dir)
+    kept = RunStore(lake_dir)
     if run:
         found = kept.get(run)
         fields: dict[str, object] = msgspec.to_builtins(found, builtin_types=(datetime,))
         fields["unmoved"] = [f"{one.id}: {one.problem or _WHY.get(one.why, one.why)}" for one in found.unmoved]
-        standing = _standing(found)
+        states = _message_states(found)
         if output == "table":
-            told = {name: value for name, value in fields.items() if value not in (None, "", 0, False, [], {})}
-            fields = told | {name: _counts(fields[name]) for name in ("not_moved", "not_undone") if name in told}
-            show_one(output, {**fields, "standing": _counts(standing)})
+            summary = {name: value for name, value in fields.items() if value not in (None, "", 0, False, [], {})}
+            fields = summary | {name: _counts(fields[name]) for name in ("not_moved", "not_undone") if name in summary}
+            show_one(output, {**fields, "standing": _counts(states)})
         else:
-            show_one(output, {**fields, "standing": standing})
+            show_one(output, {**fields, "standing": states})
         return
     found_all = kept.all()
     if output != "table":
@@ -300,7 +304,7 @@ def _counts(counted: object) -> str:
     return ", ".join(f"{number:,} {name}" for name, number in counted.items())
 
 
-def _standing(run: Run) -> dict[str, int]:
+def _message_states(run: JobRun) -> dict[str, int]:
     """How the messages of a redrive stand now. Nothing, if no server is there to say."""
     if run.job != "redrive":
         return {}

@@ -18,17 +18,17 @@ from holdfast.cli.support.pipeline_job import (
     EXIT_BROKEN,
     Job,
     instant,
+    location_options,
     namespace_of_server,
     require_spark,
     running,
-    same_place,
     spark_options,
 )
 from holdfast.units import SECOND, format_duration
 
 if TYPE_CHECKING:
     from holdfast.pipeline.jobs.replay import Chosen
-    from holdfast.pipeline.lake.job_runs import Run
+    from holdfast.pipeline.lake.job_runs import JobRun
 
 
 @click.command()
@@ -61,7 +61,7 @@ def replay(
     yes: bool,
     dry_run: bool,
     output: str,
-    **said: Any,
+    **job_options: Any,
 ) -> None:
     """Store messages of the past again, from the lake, with new ids; each names the one it repeats.
 
@@ -70,16 +70,16 @@ def replay(
     if some were not stored.
     """
     require_spark()
-    from holdfast.pipeline.lake.job_runs import Run, Runs  # noqa: PLC0415 - not without the extra
+    from holdfast.pipeline.lake.job_runs import JobRun, RunStore  # noqa: PLC0415 - not without the extra
 
-    kept = Runs(said["lake_dir"])
+    kept = RunStore(job_options["lake_dir"])
     speed_, rate_ = _pace(pace, speed, rate)
     before = kept.find(audit) if audit else None
     if before is None and not queue:
         raise click.UsageError("Say whose messages: --queue NAME.")
     if before is not None and (queue or where or since or until or pace or rate):
         raise click.UsageError(f"Replay {audit} goes on as it was begun. Give --audit alone, or another id.")
-    run = before or Run(
+    run = before or JobRun(
         id=audit or kept.new_id("replay"),
         job="replay",
         began_at=datetime.now(UTC),
@@ -94,7 +94,7 @@ def replay(
     )
     chosen: Any = None
     seen: Chosen | None = None
-    with running("replay", said) as job:
+    with running("replay", job_options) as job:
         job.lake.require()
         if before is None:
             chosen, seen = _choose(job, run)
@@ -104,7 +104,7 @@ def replay(
                 show_rows(output, ["at", "message_id", "key", "text"], seen.sample)
             if todo:
                 confirm(f"Store {plural(run.chosen, 'message')} of {run.queue} in {run.to}{_lasting(run, seen)}?", yes)
-                go_on = f"holdfast pipeline replay --audit {run.id}{same_place(said['lake_dir'])}"
+                go_on = f"holdfast pipeline replay --audit {run.id}{location_options(job_options['lake_dir'])}"
                 show_note(f"Audit id {run.id}. If this is interrupted, go on with: {go_on}")
         if todo:
             _replay(context, job, run, chosen)
@@ -136,7 +136,7 @@ def _number(option: str, text: str, unit: str) -> float:
     return float(match[1])
 
 
-def _choose(job: Job, run: Run) -> tuple[Any, Chosen]:
+def _choose(job: Job, run: JobRun) -> tuple[Any, Chosen]:
     from holdfast.pipeline.jobs import replay as replaying  # noqa: PLC0415 - Spark
 
     events = job.lake.events
@@ -146,12 +146,12 @@ def _choose(job: Job, run: Run) -> tuple[Any, Chosen]:
         chosen = replaying.choose(frame, run.queue, run.since, run.until, run.where, run.namespace)
         job.stages.explain("events", chosen)
         seen = replaying.look(chosen)
-    job.stages.note_read("events", sum(file.rows for file in files))
+    job.stages.count_read("events", sum(file.rows for file in files))
     run.chosen = seen.messages
     return chosen, seen
 
 
-def _lasting(run: Run, seen: Chosen | None) -> str:
+def _lasting(run: JobRun, seen: Chosen | None) -> str:
     """How long it will take, where that is known."""
     if run.rate:
         seconds = run.chosen / run.rate
@@ -162,14 +162,14 @@ def _lasting(run: Run, seen: Chosen | None) -> str:
     return f" in {format_duration(round(seconds) * SECOND)}"
 
 
-def _replay(context: click.Context, job: Job, run: Run, chosen: Any) -> None:
+def _replay(context: click.Context, job: Job, run: JobRun, chosen: Any) -> None:
     """Keep what was chosen, unless that was done before, and store it."""
     from holdfast.pipeline.jobs import replay as replaying  # noqa: PLC0415 - Spark
-    from holdfast.pipeline.lake.job_runs import Runs  # noqa: PLC0415
+    from holdfast.pipeline.lake.job_runs import RunStore  # noqa: PLC0415
 
     if chosen is not None:
         with job.stages.stage("keep what was chosen"):
-            replaying.begin(Runs(job.lake.path), run, chosen)
+            replaying.begin(RunStore(job.lake.path), run, chosen)
     connection: Connection = context.find_root().obj
     with connected() as client:
         if run.speed or run.rate:
@@ -183,4 +183,4 @@ def _replay(context: click.Context, job: Job, run: Run, chosen: Any) -> None:
             )
         else:
             options = {"url": connection.url, "token": connection.secret() or ""}
-            replaying.replay_at_once(client, job.lake, job.spark, job.stages, run, options)
+            replaying.replay_in_transaction(client, job.lake, job.spark, job.stages, run, options)

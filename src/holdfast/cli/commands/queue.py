@@ -201,9 +201,9 @@ def resume(names: tuple[str, ...], dry_run: bool, output: str) -> None:
             _done(output, f"Resumed {name}; {plural(held, 'message')} in it.", name, held)
 
 
-def _done(output: str, said: str, name: str, messages: int) -> None:
+def _done(output: str, text: str, name: str, messages: int) -> None:
     """Tell of an act: to a person, and to a program as one object for each queue."""
-    show_note(said)
+    show_note(text)
     if output != "table":
         show_one(output, {"queue": name, "messages": messages})
 
@@ -219,7 +219,7 @@ def stats(names: tuple[str, ...], output: str) -> None:
         show_rows(output, [], [_plain(each) for each in found])
         return
     for each in found:
-        show_one("table", _queue_figures(each))
+        show_one("table", _queue_stats(each))
         if each.groups:
             click.echo()
             columns = [
@@ -235,12 +235,12 @@ def stats(names: tuple[str, ...], output: str) -> None:
                 "wait p95",
                 "work p95",
             ]
-            show_rows("table", columns, [_group_figures(group) for group in each.groups])
+            show_rows("table", columns, [_group_stats(group) for group in each.groups])
         if each is not found[-1]:
             click.echo()
 
 
-def _queue_figures(stats: wire.QueueStats) -> dict[str, object]:
+def _queue_stats(stats: wire.QueueStats) -> dict[str, object]:
     return {
         "queue": stats.name,
         "depth": count(stats.depth),
@@ -253,7 +253,7 @@ def _queue_figures(stats: wire.QueueStats) -> dict[str, object]:
     }
 
 
-def _group_figures(group: wire.GroupStats) -> dict[str, object]:
+def _group_stats(group: wire.GroupStats) -> dict[str, object]:
     return {
         "group": group.name,
         "kind": group.kind,

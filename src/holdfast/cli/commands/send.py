@@ -77,7 +77,7 @@ def send(
     chunk: int,
     dry_run: bool,
     output: str,
-    **said: Any,
+    **options: Any,
 ) -> None:
     """Store messages in QUEUE: PAYLOAD, a file, or each line of standard input, which PAYLOAD - means too.
 
@@ -96,8 +96,8 @@ def send(
         if sys.stdin.isatty():
             raise click.UsageError("Nothing to send: give PAYLOAD, --file or --lines, or pipe lines in.")
         lines = Path("-")
-    make = _maker(shape, said)
-    if lines is not None and said["message_id"] is not None:
+    make = _maker(shape, options)
+    if lines is not None and options["message_id"] is not None:
         raise click.UsageError("--message-id is for one message: with it all lines but the first would be duplicates.")
     with _source(payload, path, lines) as (bodies, total):
         drafts = (make(body) for body in bodies)
@@ -163,26 +163,26 @@ def _lines(stream: BinaryIO) -> Iterator[bytes]:
         yield line.rstrip(b"\r\n")
 
 
-def _maker(shape: str, said: dict[str, Any]) -> Draft:
+def _maker(shape: str, options: dict[str, Any]) -> Draft:
     from holdfast.client import draft  # noqa: PLC0415
 
-    properties = _properties(said.pop("properties"))
+    properties = _properties(options.pop("properties"))
 
     def make(body: bytes) -> wire.Draft:
         match shape:
             case "message":
-                return _message(body, {name: value for name, value in said.items() if name != "priority"})
+                return _message(body, {name: value for name, value in options.items() if name != "priority"})
             case "json":
-                return draft(_json(body), properties=properties, **said)
+                return draft(_json(body), properties=properties, **options)
             case "bytes":
-                return draft(body, properties=properties, **said)
+                return draft(body, properties=properties, **options)
             case "text":
-                return draft(_text(body), properties=properties, **said)
+                return draft(_text(body), properties=properties, **options)
             case _:
                 try:
-                    return draft(body.decode(), properties=properties, **said)
+                    return draft(body.decode(), properties=properties, **options)
                 except UnicodeDecodeError:
-                    return draft(body, properties=properties, **said)
+                    return draft(body, properties=properties, **options)
 
     return make
 
@@ -211,8 +211,8 @@ def _text(body: bytes) -> str:
         raise InvalidArgument(field="The payload", problem=f"is not UTF-8: {error}; send it --as bytes") from None
 
 
-def _message(body: bytes, said: dict[str, Any]) -> wire.Draft:
-    if any(value is not None for value in said.values()):
+def _message(body: bytes, options: dict[str, Any]) -> wire.Draft:
+    if any(value is not None for value in options.values()):
         raise click.UsageError("With --as message each line says everything about its message: give no other option.")
     try:
         return msgspec.json.decode(body, type=wire.Draft)

@@ -80,8 +80,8 @@ def key(file: Path, algorithm: str, public: Path | None, append: bool) -> None:
     try:
         files.replace(file, keys.as_document(key.private() for key in made))
         if public is not None:
-            shown = [key.public() for key in made if key.algorithm != "HS256"]
-            files.replace(public, keys.as_document(shown), files.PUBLIC)
+            printed = [key.public() for key in made if key.algorithm != "HS256"]
+            files.replace(public, keys.as_document(printed), files.PUBLIC)
     except OSError as error:
         raise InvalidArgument(
             field=f"Key file {error.filename or file}", problem=f"cannot be written: {error}"
@@ -142,7 +142,7 @@ def create(
     if output == "table":
         click.echo(text)
     else:
-        shown: dict[str, object] = {
+        printed: dict[str, object] = {
             "token": text,
             "id": claims.jti,
             "subject": subject,
@@ -152,7 +152,7 @@ def create(
             "algorithm": signing.algorithm,
             "kid": signing.kid,
         }
-        show_rows("jsonl", [], [shown]) if output == "jsonl" else show_json(shown)
+        show_rows("jsonl", [], [printed]) if output == "jsonl" else show_json(printed)
     if not scopes:
         show_note("The token has no scopes and allows nothing: give --scope.")
 
@@ -170,19 +170,19 @@ def inspect(key_path: Path | None, output: str, config_path: Path | None) -> Non
     text = ask_secret("Token").strip().removeprefix("Bearer ").strip()
     if len(text) > loaded.auth.token_bytes_max:
         raise Unauthenticated(problem=f"the token is longer than {loaded.auth.token_bytes_max} bytes")
-    shown = {"header": _part(text, 0), "claims": _part(text, 1), **_verdict(text, loaded, key_path)}
+    printed = {"header": _part(text, 0), "claims": _part(text, 1), **_verdict(text, loaded, key_path)}
     if output == "table":
         rows = [
             [f"{group} {name}", _plain(name, value)]
             for group in ("header", "claims")
-            for name, value in _items(shown[group])
+            for name, value in _items(printed[group])
         ]
-        rows += [[name, _plain(name, shown[name])] for name in ("scopes", "ignored", "valid", "problem")]
+        rows += [[name, _plain(name, printed[name])] for name in ("scopes", "ignored", "valid", "problem")]
         show_table(["what", "value"], rows)
     else:
-        show_rows("jsonl", [], [shown]) if output == "jsonl" else show_json(shown)
-    if shown["problem"] is not None:
-        raise Unauthenticated(problem=shown["problem"])
+        show_rows("jsonl", [], [printed]) if output == "jsonl" else show_json(printed)
+    if printed["problem"] is not None:
+        raise Unauthenticated(problem=printed["problem"])
 
 
 @token.command()
@@ -254,16 +254,16 @@ def _verdict(text: str, loaded: Config, key_path: Path | None) -> dict[str, obje
     try:
         checked = tokens.check_signature(text, _keyring(loaded.auth, key_path), loaded.auth.token_bytes_max)
         granted, foreign = tokens.scopes_of(checked.claims)
-        said: dict[str, object] = {"scopes": [str(scope) for scope in granted], "ignored": foreign}
+        verdict: dict[str, object] = {"scopes": [str(scope) for scope in granted], "ignored": foreign}
     except Unauthenticated as error:
         return {"scopes": None, "ignored": None, "valid": False, "problem": error.details["problem"]}
     try:
         tokens.principal(checked, loaded.auth, loaded.node.namespace, time.time_ns() // 1000)
     except Unauthenticated as error:
-        return {**said, "valid": False, "problem": error.details["problem"]}
+        return {**verdict, "valid": False, "problem": error.details["problem"]}
     if checked.claims.jti in _read_revoked(loaded.auth.revoked_file, loaded.auth):
-        return {**said, "valid": False, "problem": "the token was taken back (auth.revoked_file)"}
-    return {**said, "valid": True, "problem": None}
+        return {**verdict, "valid": False, "problem": "the token was taken back (auth.revoked_file)"}
+    return {**verdict, "valid": True, "problem": None}
 
 
 def _part(text: str, index: int) -> object:

@@ -54,20 +54,20 @@ def top(prefix: str, interval: float, limit: int, sort: str, once: bool, output:
     """
     with connected() as client:
         if output != "table":
-            show_rows(output, [], [msgspec.to_builtins(each) for each in _look(client, prefix, limit, sort)])
+            show_rows(output, [], [msgspec.to_builtins(each) for each in _fetch_stats(client, prefix, limit, sort)])
             return
         console = Console(file=sys.stdout)
         if once or not console.is_terminal:
-            rows = [_row(each) for each in _look(client, prefix, limit, sort)]
+            rows = [_row(each) for each in _fetch_stats(client, prefix, limit, sort)]
             show_rows("table", COLUMNS, [dict(zip(COLUMNS, row, strict=True)) for row in rows])
             return
         with Live(console=console, screen=True, auto_refresh=False) as live:
             while True:
-                live.update(_screen(client.overview(), _look(client, prefix, limit, sort)), refresh=True)
+                live.update(_screen(client.overview(), _fetch_stats(client, prefix, limit, sort)), refresh=True)
                 time.sleep(interval)
 
 
-def _look(client: SyncClient, prefix: str, limit: int, sort: str) -> list[wire.QueueStats]:
+def _fetch_stats(client: SyncClient, prefix: str, limit: int, sort: str) -> list[wire.QueueStats]:
     """Figures cost a request for each queue, so of very many only the deepest are looked at."""
     queues = sorted(client.queues(prefix), key=lambda queue: -queue.depth)[: max(limit, 200)]
     found: list[wire.QueueStats] = []

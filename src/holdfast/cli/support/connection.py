@@ -121,36 +121,39 @@ def _secret(file: Path, what: str) -> str:
         raise InvalidArgument(field=f"The {what} file {file}", problem=f"cannot be read: {error}") from None
 
 
-def _option(flag: str, *, default: object = None, kind: click.ParamType[Any] | None = None, said: str) -> Decorator:
+def _option(
+    flag: str, *, default: object = None, kind: click.ParamType[Any] | None = None, help_text: str
+) -> Decorator:
     """An option of `holdfast` itself, with its twin in the environment: --ca-file is HOLDFAST_CA_FILE."""
-    twin = "HOLDFAST_" + flag.partition("/")[0].removeprefix("--").upper().replace("-", "_")
-    shown = isinstance(default, str)
-    return click.option(flag, envvar=twin, default=default, type=kind, show_default=shown, help=said)
+    env_var = "HOLDFAST_" + flag.partition("/")[0].removeprefix("--").upper().replace("-", "_")
+    show_default = isinstance(default, str)
+    return click.option(flag, envvar=env_var, default=default, type=kind, show_default=show_default, help=help_text)
 
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _OPTIONS = (
-    _option("--url", default=URL, said="The server's HTTP address."),
+    _option("--url", default=URL, help_text="The server's HTTP address."),
     _option(
         "--token",
-        said="The token to show. On a command line others can see it: rather set HOLDFAST_TOKEN, or use --token-file.",
+        help_text="The token to show. On a command line others can see it: rather set HOLDFAST_TOKEN, or use "
+        "--token-file.",
     ),
-    _option("--token-file", kind=_FILE, said="A file with the token to show."),
-    _option("--user", said="The user to be; its password is asked for."),
-    _option("--password-file", kind=_FILE, said="A file with the user's password."),
+    _option("--token-file", kind=_FILE, help_text="A file with the token to show."),
+    _option("--user", help_text="The user to be; its password is asked for."),
+    _option("--password-file", kind=_FILE, help_text="A file with the user's password."),
     _option(
         "--namespace",
-        said="Do nothing unless the credentials are for this namespace. (They decide it; a client cannot choose.)",
+        help_text="Do nothing unless the credentials are for this namespace. (They decide it; a client cannot choose.)",
     ),
-    _option("--ca-file", kind=_FILE, said="Certificates in PEM to trust, instead of the system's."),
-    _option("--certificate-file", kind=_FILE, said="Your own certificate in PEM, for servers that ask for one."),
-    _option("--key-file", kind=_FILE, said="The certificate's key. [default: it is in the certificate's file]"),
+    _option("--ca-file", kind=_FILE, help_text="Certificates in PEM to trust, instead of the system's."),
+    _option("--certificate-file", kind=_FILE, help_text="Your own certificate in PEM, for servers that ask for one."),
+    _option("--key-file", kind=_FILE, help_text="The certificate's key. [default: it is in the certificate's file]"),
     _option(
         "--verify/--no-verify",
         default=True,
-        said="Whether the server's certificate must be good. [default: verify]",
+        help_text="Whether the server's certificate must be good. [default: verify]",
     ),
-    _option("--timeout", kind=DURATION, default="30s", said="How long to wait for an answer."),
+    _option("--timeout", kind=DURATION, default="30s", help_text="How long to wait for an answer."),
 )
 
 

@@ -53,13 +53,13 @@ def exports(delivery: wire.Delivery) -> str:
 
 def document(message: wire.Message) -> dict[str, Any]:
     """For programs, with the payload in the field the HTTP API would put it in."""
-    shown = msgspec.to_builtins(message)
-    assert isinstance(shown, dict)
+    fields = msgspec.to_builtins(message)
+    assert isinstance(fields, dict)
     body = message.body()
     for field in ("payload", "text", "base64"):
-        shown.pop(field, None)
-    shown |= _payload(body, message.content_type)
-    return shown
+        fields.pop(field, None)
+    fields |= _payload(body, message.content_type)
+    return fields
 
 
 def _payload(body: bytes, content_type: str | None) -> dict[str, object]:
@@ -77,7 +77,7 @@ def _payload(body: bytes, content_type: str | None) -> dict[str, object]:
 
 def row(message: wire.Message) -> dict[str, object]:
     """For a table."""
-    shown: dict[str, object] = {
+    fields: dict[str, object] = {
         "id": message.id,
         "age": age((datetime.now(UTC) - datetime.fromisoformat(message.enqueued_at)).total_seconds()),
         "prio": str(message.priority),
@@ -85,22 +85,22 @@ def row(message: wire.Message) -> dict[str, object]:
         "payload": body_text(message.body(), PAYLOAD_WIDTH),
     }
     if isinstance(message, wire.Delivery):
-        shown |= {"attempt": str(message.attempt), "token": message.lease_token}
+        fields |= {"attempt": str(message.attempt), "token": message.lease_token}
     if isinstance(message, wire.MessageView):
-        shown["state"] = ", ".join(f"{each.group}: {_standing(each)}" for each in message.standings)
+        fields["state"] = ", ".join(f"{each.group}: {_status_text(each)}" for each in message.standings)
     if message.origin is not None:
-        shown |= {
+        fields |= {
             "reason": message.origin.reason,
             "error": message.origin.error,
             "attempts": str(message.origin.attempts),
             "source": message.origin.source_id,
             "from": message.origin.source_queue,
         }
-    return shown
+    return fields
 
 
-def _standing(standing: wire.Standing) -> str:
+def _status_text(status: wire.Standing) -> str:
     """A waiting message tells which attempt is next, a leased one whose it is."""
-    more = [f"attempt {standing.attempt}"] if standing.attempt else []
-    more += [standing.consumer] if standing.consumer and standing.state == "leased" else []
-    return f"{standing.state} ({', '.join(more)})" if more else standing.state
+    more = [f"attempt {status.attempt}"] if status.attempt else []
+    more += [status.consumer] if status.consumer and status.state == "leased" else []
+    return f"{status.state} ({', '.join(more)})" if more else status.state

@@ -40,7 +40,7 @@ def setting_flags(command: Command) -> Command:
     return command
 
 
-def give_twins(command: click.Command, prefix: str) -> None:
+def add_env_vars(command: click.Command, prefix: str) -> None:
     """Give every flag of a command, and of those below it, its environment variable. Flags that are settings have the
     setting's."""
     settings = {_parameter(field) for field in all_fields() if field.kind.flag}
@@ -49,7 +49,7 @@ def give_twins(command: click.Command, prefix: str) -> None:
             option.envvar = f"{prefix}_{max(option.opts, key=len).lstrip('-')}".replace("-", "_").upper()
     if isinstance(command, click.Group):
         for name, child in command.commands.items():
-            give_twins(child, f"{prefix}_{name}")
+            add_env_vars(child, f"{prefix}_{name}")
 
 
 def given(flags: dict[str, object]) -> dict[str, object]:

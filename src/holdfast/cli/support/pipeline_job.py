@@ -118,38 +118,38 @@ def require_spark() -> None:
 
 
 @contextmanager
-def running(name: str, said: dict[str, Any]) -> Iterator[Job]:
+def running(name: str, job_options: dict[str, Any]) -> Iterator[Job]:
     """Start Spark, show how the job goes, and say at the end what it did."""
     require_spark()
     from holdfast.pipeline.lake.lake import Lake  # noqa: PLC0415
-    from holdfast.pipeline.spark.failures import told  # noqa: PLC0415 - Spark takes seconds to import and start
-    from holdfast.pipeline.spark.session import Where, check_reach, is_little, open_session  # noqa: PLC0415
+    from holdfast.pipeline.spark.failures import spark_errors  # noqa: PLC0415 - Spark takes seconds to import and start
+    from holdfast.pipeline.spark.session import SparkTarget, check_reach, is_small, open_session  # noqa: PLC0415
     from holdfast.pipeline.spark.stages import Stages  # noqa: PLC0415
 
-    pairs = [pair.partition("=") for pair in said["settings"]]
+    pairs = [pair.partition("=") for pair in job_options["settings"]]
     if any(not equals for _, equals, _ in pairs):
         raise click.UsageError("A Spark setting is NAME=VALUE.")
-    where = Where(
-        master=said["master"],
-        remote=said["remote"],
-        memory=parsed("--memory", parse_size, said["memory"]) if said["memory"] else 0,
-        quick=is_little(said["lake_dir"]),
+    where = SparkTarget(
+        master=job_options["master"],
+        remote=job_options["remote"],
+        memory=parsed("--memory", parse_size, job_options["memory"]) if job_options["memory"] else 0,
+        quick=is_small(job_options["lake_dir"]),
         settings={key: value for key, _, value in pairs},
     )
-    bar = Bar(name, hidden=said["quiet"])
-    stages = Stages(bar.watch, explaining=said["explain"])
+    bar = Bar(name, hidden=job_options["quiet"])
+    stages = Stages(bar.watch, explaining=job_options["explain"])
     bar.start()
     try:
-        with told():
+        with spark_errors():
             with stages.stage("start Spark"):
                 spark = open_session(where, f"holdfast {name}")
-                check_reach(spark, where, said["lake_dir"])
-            yield Job(spark, Lake(said["lake_dir"]), stages, bar)
+                check_reach(spark, where, job_options["lake_dir"])
+            yield Job(spark, Lake(job_options["lake_dir"]), stages, bar)
     finally:
         bar.stop()
     for plan in stages.plans:
         show_note(plan)
-    if not said["quiet"]:
+    if not job_options["quiet"]:
         _summary(stages)
 
 
@@ -165,7 +165,7 @@ def namespace_of_server(dry_run: bool) -> str:
         return wanted.namespace or "default"
 
 
-def same_place(lake: Path) -> str:
+def location_options(lake: Path) -> str:
     """Options for a command that shall see the same lake and server as this one, where those are not the defaults."""
     words = "" if lake == DEFAULT_LAKE else f" --lake {shlex.quote(str(lake))}"
     url = settings().url

@@ -8,7 +8,7 @@ from click.shell_completion import CompletionItem
 from holdfast.cli.support.connection import Connection, connection_of
 from holdfast.errors import HoldfastError
 
-SHOWN_MAX = 200  # names offered: more help nobody
+COMPLETIONS_MAX = 200  # names offered: more help nobody
 
 
 class QueueName(click.ParamType[str]):
@@ -26,7 +26,7 @@ class QueueName(click.ParamType[str]):
             return []
         try:
             with wanted.open(quick=True) as client:
-                return [CompletionItem(queue.name) for queue in client.queues(incomplete)[:SHOWN_MAX]]
+                return [CompletionItem(queue.name) for queue in client.queues(incomplete)[:COMPLETIONS_MAX]]
         except HoldfastError:
             return []
 

@@ -100,7 +100,7 @@ class Worker(Generic[Parameters, Result]):
             await self._failed(message, error)
             return
         if message.settled is None:
-            await _surely(message, message.ack)
+            await _settle_reliably(message, message.ack)
 
     async def _invoke(self, message: Message, threads: Threads, portal: Portal) -> object:
         if self.asynchronous:
@@ -114,21 +114,21 @@ class Worker(Generic[Parameters, Result]):
             return
         match error:
             case Retry():
-                await _surely(message, lambda: message.nack(error.delay, str(error)))
+                await _settle_reliably(message, lambda: message.nack(error.delay, str(error)))
             case Reject():
-                await _surely(message, lambda: message.reject(str(error)))
+                await _settle_reliably(message, lambda: message.reject(str(error)))
             case Release():
-                await _surely(message, message.release)
+                await _settle_reliably(message, message.release)
             case Unreadable():
                 log.warning("%s cannot read %r: %s", self.name, message, error)
-                await _surely(message, lambda: message.reject(str(error)[:ERROR_LENGTH]))
+                await _settle_reliably(message, lambda: message.reject(str(error)[:ERROR_LENGTH]))
             case _:
                 log.error("%s failed with %r", self.name, message, exc_info=error)
-                told = f"{type(error).__name__}: {error}"[:ERROR_LENGTH]
-                await _surely(message, lambda: message.nack(error=told))
+                error_text = f"{type(error).__name__}: {error}"[:ERROR_LENGTH]
+                await _settle_reliably(message, lambda: message.nack(error=error_text))
 
 
-async def _surely(message: Message, settle: Callable[[], Awaitable[None]]) -> None:
+async def _settle_reliably(message: Message, settle: Callable[[], Awaitable[None]]) -> None:
     """Settle it however long the server is away: its work is done, and should not be done again. The lease is extended
     meanwhile. What no waiting can mend is told, and then the message comes again."""
     while True:

@@ -16,7 +16,7 @@ from typing import Any
 
 from holdfast.client.client import Client
 from holdfast.client.consuming import Consumer
-from holdfast.client.messages import Message, let_go
+from holdfast.client.messages import Message, release_unsettled
 from holdfast.client.portal import Portal
 from holdfast.client.times import Duration, seconds
 from holdfast.client.working.threads import Threads
@@ -80,13 +80,13 @@ class Workers:
         """
         if not self.workers:
             raise InvalidArgument(field="workers", problem="are none: give Workers at least one")
-        lines = [_Line(worker, client, self.middleware) for worker in self.workers]
+        lines = [_WorkerLoop(worker, client, self.middleware) for worker in self.workers]
         running = [asyncio.create_task(line.run()) for line in lines]
-        told = asyncio.create_task((stop or asyncio.Event()).wait())
+        stopping = asyncio.create_task((stop or asyncio.Event()).wait())
         try:
-            await asyncio.wait((told, *running), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((stopping, *running), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            told.cancel()
+            stopping.cancel()
             finished = await asyncio.gather(*(line.drain(self._drain_seconds) for line in lines))
             results = await asyncio.gather(*running, return_exceptions=True)
         for result in results:
@@ -104,7 +104,7 @@ class Workers:
                 return total
 
 
-class _Line:
+class _WorkerLoop:
     """One worker at work."""
 
     def __init__(self, worker: AnyWorker, client: Client, around: Sequence[Middleware]) -> None:
@@ -178,7 +178,7 @@ async def _work_on(
     async with message:
         await worker.handle(message, client, threads, portal, around)
     if message.settled is None and not message.lost:
-        await let_go(message)
+        await release_unsettled(message)
 
 
 def _on_signal(number: signal.Signals, stop: asyncio.Event) -> None:

@@ -14,15 +14,15 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.core.commands import NO_ID, Bulk, Draft
+from holdfast.core.commands import NO_ID, Draft, HomogeneousDrafts
 from holdfast.core.queue import PRIORITY_DEFAULT
 from holdfast.core.records import NO_EXTRA, REPLAYED, Extra, Origin
-from holdfast.core.runs import Column
+from holdfast.core.runs import BytesColumn
 from holdfast.errors import ArrowMissing, InvalidArgument, MalformedRequest
 
 MEDIA_TYPE = "application/vnd.apache.arrow.stream"
 BATCHES_MAX = 10_000
-SHOWN_TYPE_MAX = 100  # characters of a refused type in the error: types nest, and names in them are the caller's
+TYPE_TEXT_MAX = 100  # characters of a refused type in the error: types nest, and names in them are the caller's
 
 COLUMNS = {
     "payload": "binary or string; required",
@@ -86,7 +86,7 @@ def drafts_of(table: Any, correlation_id: str | None, made_ids: Sequence[str] | 
     pa = pyarrow()
     payloads = _payloads(pa, table)
     if table.num_columns == 1 and made_ids is None:
-        return Bulk(payloads, NO_EXTRA if correlation_id is None else Extra(correlation_id=correlation_id))
+        return HomogeneousDrafts(payloads, NO_EXTRA if correlation_id is None else Extra(correlation_id=correlation_id))
     return _with_fields(pa, table, payloads[:], correlation_id, made_ids)
 
 
@@ -98,7 +98,7 @@ def _check_schema(pa: ModuleType, schema: Any, known_columns: dict[str, str]) ->
         raise InvalidArgument(field="The stream", problem=f"{problem}; known are {known}")
     for field in schema:
         if not _is_plain(pa.types, field.name, field.type):
-            shown = str(field.type)[:SHOWN_TYPE_MAX]
+            shown = str(field.type)[:TYPE_TEXT_MAX]
             wanted = known_columns[field.name].removesuffix("; required")
             problem = f"has the type {shown}; send it as {wanted}, in a plain layout (no views, dictionaries or runs)"
             raise InvalidArgument(field=f"Column {field.name}", problem=problem)
@@ -203,16 +203,16 @@ def _column(pa: ModuleType, table: Any, name: str, kind: Any) -> Any:
     return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
 
 
-def _payloads(pa: ModuleType, table: Any) -> Column:
+def _payloads(pa: ModuleType, table: Any) -> BytesColumn:
     """The payloads where they are: in the body of the request."""
     array = _column(pa, table, "payload", pa.large_binary())
     if array.null_count:
         raise InvalidArgument(field="Column payload", problem="has nulls; an empty value is an empty payload")
     if not len(array):
-        return Column(b"", [0])
+        return BytesColumn(b"", [0])
     _, offsets, data = array.buffers()
     bounds = memoryview(offsets).cast("q")[array.offset : array.offset + len(array) + 1].tolist()
-    return Column(b"" if data is None else memoryview(data), bounds)
+    return BytesColumn(b"" if data is None else memoryview(data), bounds)
 
 
 def _with_fields(

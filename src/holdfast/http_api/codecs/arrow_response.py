@@ -13,19 +13,19 @@ from operator import attrgetter
 from types import ModuleType
 from typing import Any
 
-from holdfast.core.commands import Standing
+from holdfast.core.commands import DeliveryStatus
 from holdfast.core.records import NO_EXTRA, Extra, Message, Origin
 from holdfast.errors import InvalidArgument
 from holdfast.http_api.codecs.arrow_request import pyarrow
 
-Row = tuple[int, Message, Standing | None]
+ArrowRow = tuple[int, Message, DeliveryStatus | None]
 """A message in its partition; in the deliveries' view, with how it stands in one group."""
 
 
-class Rows:
+class ArrowRows:
     """The rows of an answer, and what columns are made from."""
 
-    def __init__(self, rows: Sequence[Row]) -> None:
+    def __init__(self, rows: Sequence[ArrowRow]) -> None:
         self.rows = rows
 
     @cached_property
@@ -45,37 +45,37 @@ class Rows:
         return found if any(found) else None
 
     @cached_property
-    def standings(self) -> list[Standing]:
-        return [standing for _, _, standing in self.rows if standing is not None]
+    def statuses(self) -> list[DeliveryStatus]:
+        return [status for _, _, status in self.rows if status is not None]
 
 
 Values = list[Any] | None
 """The values of a column; None: all of them are null."""
 
 
-def _of_message(name: str) -> Callable[[Rows], Values]:
+def _of_message(name: str) -> Callable[[ArrowRows], Values]:
     get = attrgetter(name)
     return lambda rows: list(map(get, rows.messages))
 
 
-def _time_of_message(name: str) -> Callable[[Rows], Values]:
+def _time_of_message(name: str) -> Callable[[ArrowRows], Values]:
     get = attrgetter(name)
     return lambda rows: [get(message) or None for message in rows.messages]
 
 
-def _of_extra(name: str) -> Callable[[Rows], Values]:
+def _of_extra(name: str) -> Callable[[ArrowRows], Values]:
     get = attrgetter(name)
     return lambda rows: None if rows.extras is None else list(map(get, rows.extras))
 
 
-def _properties(rows: Rows) -> Values:
+def _properties(rows: ArrowRows) -> Values:
     return None if rows.extras is None else [extra.properties or None for extra in rows.extras]
 
 
-def _of_origin(name: str, *, zero_is_none: bool = False) -> Callable[[Rows], Values]:
+def _of_origin(name: str, *, zero_is_none: bool = False) -> Callable[[ArrowRows], Values]:
     get = attrgetter(name)
 
-    def values(rows: Rows) -> Values:
+    def values(rows: ArrowRows) -> Values:
         if rows.origins is None:
             return None
         found = [get(origin) if origin is not None else None for origin in rows.origins]
@@ -84,14 +84,14 @@ def _of_origin(name: str, *, zero_is_none: bool = False) -> Callable[[Rows], Val
     return values
 
 
-def _of_standing(name: str, *, empty_is_none: bool = False) -> Callable[[Rows], Values]:
+def _of_status(name: str, *, empty_is_none: bool = False) -> Callable[[ArrowRows], Values]:
     get = attrgetter(name)
     if empty_is_none:
-        return lambda rows: [get(standing) or None for standing in rows.standings]
-    return lambda rows: list(map(get, rows.standings))
+        return lambda rows: [get(status) or None for status in rows.statuses]
+    return lambda rows: list(map(get, rows.statuses))
 
 
-_Column = tuple[str, Callable[[Rows], Values]]
+_Column = tuple[str, Callable[[ArrowRows], Values]]
 
 _PLACE: dict[str, _Column] = {
     "id": ("int64", _of_message("id")),
@@ -127,13 +127,13 @@ DELIVERIES: dict[str, _Column] = {
     **_PLACE,
     "key": MESSAGES["key"],
     "message_id": MESSAGES["message_id"],
-    "group": ("string", _of_standing("group")),
-    "state": ("string", _of_standing("state")),
-    "attempt": ("int32", _of_standing("attempt")),
-    "consumer": ("string", _of_standing("consumer", empty_is_none=True)),
-    "lease_deadline": ("instant", _of_standing("deadline", empty_is_none=True)),
-    "ready_at": ("instant", _of_standing("ready_at", empty_is_none=True)),
-    "error": ("string", _of_standing("error", empty_is_none=True)),
+    "group": ("string", _of_status("group")),
+    "state": ("string", _of_status("state")),
+    "attempt": ("int32", _of_status("attempt")),
+    "consumer": ("string", _of_status("consumer", empty_is_none=True)),
+    "lease_deadline": ("instant", _of_status("deadline", empty_is_none=True)),
+    "ready_at": ("instant", _of_status("ready_at", empty_is_none=True)),
+    "error": ("string", _of_status("error", empty_is_none=True)),
 }
 
 
@@ -146,11 +146,11 @@ def choose(columns: Sequence[str], known: Mapping[str, _Column]) -> list[str]:
 
 
 def write_rows(
-    rows: Sequence[Row], facts: Mapping[str, object], columns: Sequence[str], known: Mapping[str, _Column]
+    rows: Sequence[ArrowRow], facts: Mapping[str, object], columns: Sequence[str], known: Mapping[str, _Column]
 ) -> bytes:
     """Rows as an Arrow stream; `facts` go into the schema's metadata."""
     pa = pyarrow()
-    whole = Rows(rows)
+    whole = ArrowRows(rows)
     arrays = {}
     for name in choose(columns, known):
         kind, values = known[name]

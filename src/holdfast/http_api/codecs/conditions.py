@@ -14,7 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from holdfast.errors import InvalidArgument
-from holdfast.http_api.codecs.arrow_response import Row
+from holdfast.http_api.codecs.arrow_response import ArrowRow
 from holdfast.http_api.server.request import instant, read_id
 
 CONDITIONS_MAX = 64
@@ -43,7 +43,7 @@ class Condition(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
 
 _decode = msgspec.json.Decoder(list[Condition]).decode
 
-_Get = Callable[[Row], Any]
+_Get = Callable[[ArrowRow], Any]
 
 
 def _origin(name: str) -> _Get:
@@ -51,7 +51,7 @@ def _origin(name: str) -> _Get:
     return lambda row: None if row[1].extra.origin is None else get(row[1].extra.origin)
 
 
-def _standing(name: str) -> _Get:
+def _of_status(name: str) -> _Get:
     get = operator.attrgetter(name)
     return lambda row: None if row[2] is None else get(row[2]) or None
 
@@ -72,13 +72,13 @@ _MESSAGES: dict[str, tuple[str, _Get]] = {
 _PLACE = ("id", "sequence", "priority", "enqueued_at", "key", "message_id")
 _DELIVERIES: dict[str, tuple[str, _Get]] = {
     **{name: _MESSAGES[name] for name in _PLACE},
-    "group": ("text", _standing("group")),
-    "state": ("text", _standing("state")),
-    "attempt": ("number", _standing("attempt")),
-    "consumer": ("text", _standing("consumer")),
+    "group": ("text", _of_status("group")),
+    "state": ("text", _of_status("state")),
+    "attempt": ("number", _of_status("attempt")),
+    "consumer": ("text", _of_status("consumer")),
 }
 
-Test = Callable[[Row], bool]
+Test = Callable[[ArrowRow], bool]
 
 
 def read_conditions(text: str, deliveries: bool) -> list[Test]:

@@ -42,15 +42,15 @@ _decode_numbers = msgspec.json.Decoder(list[int]).decode
 def read_acks(body: bytes) -> Acks | None:
     """The acks that a body of `settle` has, if it has nothing else; None: read it the general way."""
     try:
-        wish = _decode(body)
+        request = _decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    acks = wish.settlements
+    acks = request.settlements
     partitions = {ack.partition for ack in acks}
     if len(partitions) != 1:
         return None
     ids, tokens = _numbers([ack.id for ack in acks]), _numbers([ack.lease_token for ack in acks])
-    return None if ids is None or tokens is None else Acks(wish.group, ids, tokens, partitions.pop())
+    return None if ids is None or tokens is None else Acks(request.group, ids, tokens, partitions.pop())
 
 
 def _numbers(texts: list[str]) -> list[int] | None:

@@ -1,4 +1,4 @@
-"""Deliveries and ids as JSON, by the lot: what `show_delivery` says of each, in half of the time.
+"""Deliveries and ids as JSON, by the lot: what `delivery_to_wire` says of each, in half of the time.
 
 Deliveries of one lease are mostly alike: they differ in id, sequence, time, payload and token, and what else there is
 to say is the same for all. It is said once, by the struct that says what a delivery looks like, and goes with each as
@@ -16,10 +16,10 @@ from msgspec import Raw
 
 from holdfast import wire
 from holdfast.core.commands import Leased
-from holdfast.http_api.codecs.shapes import instants, payload_fields, show_delivery
+from holdfast.http_api.codecs.shapes import delivery_to_wire, instants, payload_fields
 from holdfast.http_api.server.response import encode
 
-ALIKE_MIN: Final = 4  # to say once what they share costs as much as to say it for about so many
+HOMOGENEOUS_MIN: Final = 4  # to say once what they share costs as much as to say it for about so many
 
 
 class _Own(msgspec.Struct, gc=False):
@@ -53,24 +53,24 @@ _OWN = {"payload", "text", "base64", *_Text.__struct_fields__}
 _fields = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
-class _Lot(msgspec.Struct):
+class _DeliveryBatch(msgspec.Struct):
     """`wire.Leased`."""
 
     deliveries: list[wire.Delivery | _Own]
 
 
-def show_lot(found: list[Leased], queue: str, encoding: str) -> bytes:
+def encode_batch(found: list[Leased], queue: str, encoding: str) -> bytes:
     """`wire.Leased` with these deliveries of one lease, encoded."""
-    lot: list[wire.Delivery | _Own] = []
-    for alike in _runs(found) if found else ():
-        if len(alike) < ALIKE_MIN:
-            lot += [show_delivery(leased, queue, encoding) for leased in alike]
+    deliveries: list[wire.Delivery | _Own] = []
+    for homogeneous in _split_homogeneous(found) if found else ():
+        if len(homogeneous) < HOMOGENEOUS_MIN:
+            deliveries += [delivery_to_wire(leased, queue, encoding) for leased in homogeneous]
         else:
-            lot += _show_alike(alike, queue, encoding)
-    return encode(_Lot(lot))
+            deliveries += _encode_homogeneous(homogeneous, queue, encoding)
+    return encode(_DeliveryBatch(deliveries))
 
 
-def _runs(found: list[Leased]) -> Iterator[list[Leased]]:
+def _split_homogeneous(found: list[Leased]) -> Iterator[list[Leased]]:
     """Neighbours that share what is no delivery's own."""
     messages = [leased.message for leased in found]
     kinds = [(message.extra, message.priority, message.deliver_at, message.expires_at) for message in messages]
@@ -87,15 +87,17 @@ def _runs(found: list[Leased]) -> Iterator[list[Leased]]:
         start = end
 
 
-def _show_alike(alike: list[Leased], queue: str, encoding: str) -> list[_Own]:
-    first = alike[0]
-    fields = _fields(encode(show_delivery(first, queue, encoding)))
+def _encode_homogeneous(homogeneous: list[Leased], queue: str, encoding: str) -> list[_Own]:
+    first = homogeneous[0]
+    fields = _fields(encode(delivery_to_wire(first, queue, encoding)))
     # What is the same for all stands behind the last field, as if it belonged to its value.
     rest = Raw(
         bytes(fields["lease_deadline"])
         + b"".join([b',"%b":%b' % (name.encode(), value) for name, value in fields.items() if name not in _OWN])
     )
-    payloads = payload_fields([leased.message.payload for leased in alike], first.message.extra.content_type, encoding)
+    payloads = payload_fields(
+        [leased.message.payload for leased in homogeneous], first.message.extra.content_type, encoding
+    )
     shapes = _SHAPES
     return [
         shapes[field](
@@ -108,7 +110,7 @@ def _show_alike(alike: list[Leased], queue: str, encoding: str) -> list[_Own]:
             payload,
             rest,
         )
-        for leased, (field, payload) in zip(alike, payloads, strict=True)
+        for leased, (field, payload) in zip(homogeneous, payloads, strict=True)
     ]
 
 

@@ -26,7 +26,7 @@ def boundary_of(content_type: str) -> bytes:
     return boundary.encode()
 
 
-class Part:
+class FormPart:
     """One field of a form."""
 
     __slots__ = ("content", "content_type", "limit_bytes", "name", "too_large")
@@ -50,19 +50,19 @@ class Limits:
     def __init__(self, by_name: dict[str, tuple[int, HoldfastError]]) -> None:
         self._by_name = by_name
 
-    def part(self, name: str, content_type: str) -> Part:
+    def part(self, name: str, content_type: str) -> FormPart:
         known = self._by_name.get(name)
         if known is None:
             raise MalformedRequest(problem=f"the form has a part {name!r}; known are {', '.join(self._by_name)}")
-        return Part(name, content_type, *known)
+        return FormPart(name, content_type, *known)
 
 
-async def read_parts(chunks: AsyncIterator[bytes], boundary: bytes, limits: Limits) -> dict[str, Part]:
+async def read_parts(chunks: AsyncIterator[bytes], boundary: bytes, limits: Limits) -> dict[str, FormPart]:
     """The parts of a form, by name."""
-    parts: dict[str, Part] = {}
+    parts: dict[str, FormPart] = {}
     delimiter = b"\r\n--" + boundary
     buffer = b"\r\n"  # the first delimiter stands at the very beginning
-    current: Part | None = None
+    current: FormPart | None = None
     inside_head = False
     async for chunk in chunks:
         buffer += chunk
@@ -97,7 +97,7 @@ async def read_parts(chunks: AsyncIterator[bytes], boundary: bytes, limits: Limi
     raise MalformedRequest(problem="the multipart body ends before its last delimiter")
 
 
-def _open(head: bytes, limits: Limits, parts: dict[str, Part]) -> Part:
+def _open(head: bytes, limits: Limits, parts: dict[str, FormPart]) -> FormPart:
     headers = BytesParser().parsebytes(head + b"\r\n\r\n", headersonly=True)
     name = headers.get_param("name", header="content-disposition")
     if not isinstance(name, str):

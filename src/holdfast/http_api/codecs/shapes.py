@@ -9,7 +9,7 @@ from msgspec import UNSET, Raw
 
 from holdfast import wire
 from holdfast.broker.history import History
-from holdfast.core.commands import NO_ID, Draft, Leased, Settlement, Standing, Verb
+from holdfast.core.commands import NO_ID, DeliveryStatus, Draft, Leased, Settlement, Verb
 from holdfast.core.queue import GroupRecord, QueueRecord, to_fields
 from holdfast.core.records import NO_EXTRA, REPLAYED, Extra, Message, Origin
 from holdfast.engine.catalog import Queue
@@ -141,7 +141,7 @@ def _is_json(payload: bytes) -> bool:
     return True
 
 
-Shown = Raw | str | bytes
+PayloadValue = Raw | str | bytes
 """A payload as its field has it."""
 
 _BYTES, _TEXT, _JSON, _ANY = range(4)
@@ -158,7 +158,7 @@ def _kind(content_type: str | None) -> int:
     return _TEXT if kind.startswith("text/") else _BYTES
 
 
-def payload_field(payload: bytes, content_type: str | None, encoding: str) -> tuple[str, Shown]:
+def payload_field(payload: bytes, content_type: str | None, encoding: str) -> tuple[str, PayloadValue]:
     """The field that a payload belongs to, and what stands there."""
     if encoding == "base64" or not payload:
         return "base64", payload
@@ -175,7 +175,7 @@ def payload_field(payload: bytes, content_type: str | None, encoding: str) -> tu
     return "base64", payload
 
 
-def payload_fields(payloads: list[bytes], content_type: str | None, encoding: str) -> list[tuple[str, Shown]]:
+def payload_fields(payloads: list[bytes], content_type: str | None, encoding: str) -> list[tuple[str, PayloadValue]]:
     """`payload_field` for many of one content type."""
     if _kind(content_type) == _TEXT and encoding != "base64" and all(payloads):
         try:
@@ -185,41 +185,41 @@ def payload_fields(payloads: list[bytes], content_type: str | None, encoding: st
     return [payload_field(payload, content_type, encoding) for payload in payloads]
 
 
-def _fill(shown: wire.Message, message: Message, encoding: str) -> None:
+def _fill(wire_item: wire.Message, message: Message, encoding: str) -> None:
     """What a message has besides the fields that all have."""
     if message.deliver_at:
-        shown.deliver_at = format_instant(message.deliver_at)
+        wire_item.deliver_at = format_instant(message.deliver_at)
     if message.expires_at:
-        shown.expires_at = instants(message.expires_at)
+        wire_item.expires_at = instants(message.expires_at)
     extra = message.extra
     if extra is not NO_EXTRA:
-        shown.content_type = extra.content_type
-        shown.key = extra.key
-        shown.message_id = extra.message_id
-        shown.correlation_id = extra.correlation_id
-        shown.reply_to = extra.reply_to
-        shown.correlation_data = extra.correlation_data
+        wire_item.content_type = extra.content_type
+        wire_item.key = extra.key
+        wire_item.message_id = extra.message_id
+        wire_item.correlation_id = extra.correlation_id
+        wire_item.reply_to = extra.reply_to
+        wire_item.correlation_data = extra.correlation_data
         if extra.properties:
-            shown.properties = show_properties(extra.properties)
+            wire_item.properties = properties_to_wire(extra.properties)
         if extra.origin is not None:
-            shown.origin = show_origin(extra.origin)
-    setattr(shown, *payload_field(message.payload, extra.content_type, encoding))
+            wire_item.origin = origin_to_wire(extra.origin)
+    setattr(wire_item, *payload_field(message.payload, extra.content_type, encoding))
 
 
-def show_properties(pairs: tuple[tuple[str, str], ...]) -> wire.Properties:
-    shown: wire.Properties = {}
+def properties_to_wire(pairs: tuple[tuple[str, str], ...]) -> wire.Properties:
+    wire_item: wire.Properties = {}
     for name, value in pairs:
-        before = shown.get(name)
+        before = wire_item.get(name)
         if before is None:
-            shown[name] = value
+            wire_item[name] = value
         elif isinstance(before, list):
             before.append(value)
         else:
-            shown[name] = [before, value]
-    return shown
+            wire_item[name] = [before, value]
+    return wire_item
 
 
-def show_origin(origin: Origin) -> wire.Origin:
+def origin_to_wire(origin: Origin) -> wire.Origin:
     return wire.Origin(
         source_id=str(origin.source_id),
         source_queue=origin.source_queue,
@@ -236,32 +236,32 @@ instants = lru_cache(4_096)(format_instant)
 """Messages of a batch share their times."""
 
 
-def show_message(message: Message, partition: int, encoding: str) -> wire.Message:
-    shown = wire.Message(
+def message_to_wire(message: Message, partition: int, encoding: str) -> wire.Message:
+    wire_item = wire.Message(
         id=str(message.id),
         sequence=message.seq,
         partition=partition,
         enqueued_at=instants(message.enqueued_at),
         priority=message.priority,
     )
-    _fill(shown, message, encoding)
-    return shown
+    _fill(wire_item, message, encoding)
+    return wire_item
 
 
-def show_view(message: Message, partition: int, standings: list[Standing], encoding: str) -> wire.MessageView:
-    shown = wire.MessageView(
+def view_to_wire(message: Message, partition: int, standings: list[DeliveryStatus], encoding: str) -> wire.MessageView:
+    wire_item = wire.MessageView(
         id=str(message.id),
         sequence=message.seq,
         partition=partition,
         enqueued_at=instants(message.enqueued_at),
         priority=message.priority,
-        standings=[show_standing(standing) for standing in standings],
+        standings=[status_to_wire(status) for status in standings],
     )
-    _fill(shown, message, encoding)
-    return shown
+    _fill(wire_item, message, encoding)
+    return wire_item
 
 
-def show_history(history: History) -> wire.History:
+def history_to_wire(history: History) -> wire.History:
     steps = [
         wire.HistoryStep(
             lsn=step.lsn,
@@ -279,21 +279,21 @@ def show_history(history: History) -> wire.History:
     return wire.History(steps, history.complete)
 
 
-def show_standing(standing: Standing) -> wire.Standing:
+def status_to_wire(status: DeliveryStatus) -> wire.Standing:
     return wire.Standing(
-        group=standing.group,
-        state=standing.state,
-        attempt=standing.attempt,
-        consumer=standing.consumer,
-        lease_deadline=format_instant(standing.deadline) if standing.deadline else None,
-        ready_at=format_instant(standing.ready_at) if standing.ready_at else None,
-        error=standing.error,
+        group=status.group,
+        state=status.state,
+        attempt=status.attempt,
+        consumer=status.consumer,
+        lease_deadline=format_instant(status.deadline) if status.deadline else None,
+        ready_at=format_instant(status.ready_at) if status.ready_at else None,
+        error=status.error,
     )
 
 
-def show_delivery(leased: Leased, queue: str, encoding: str) -> wire.Delivery:
+def delivery_to_wire(leased: Leased, queue: str, encoding: str) -> wire.Delivery:
     message = leased.message
-    shown = wire.Delivery(
+    wire_item = wire.Delivery(
         id=str(message.id),
         sequence=message.seq,
         partition=leased.partition,
@@ -305,8 +305,8 @@ def show_delivery(leased: Leased, queue: str, encoding: str) -> wire.Delivery:
         lease_token=str(leased.token),
         lease_deadline=instants(leased.deadline),
     )
-    _fill(shown, message, encoding)
-    return shown
+    _fill(wire_item, message, encoding)
+    return wire_item
 
 
 # --- settling -------------------------------------------------------------------------------------------------------
@@ -336,7 +336,7 @@ def read_consumer(name: str) -> str:
 # --- queues and groups ----------------------------------------------------------------------------------------------
 
 
-def show_queue(queue: Queue) -> wire.Queue:
+def queue_to_wire(queue: Queue) -> wire.Queue:
     record = queue.record
     return wire.Queue(
         name=record.name,
@@ -344,12 +344,12 @@ def show_queue(queue: Queue) -> wire.Queue:
         created_at=format_instant(record.created_at),
         automatic=record.automatic,
         depth=queue.depth,
-        config=show_config(record),
-        groups=[show_group(group) for group in record.groups],
+        config=config_to_wire(record),
+        groups=[group_to_wire(group) for group in record.groups],
     )
 
 
-def show_config(record: QueueRecord) -> wire.QueueConfig:
+def config_to_wire(record: QueueRecord) -> wire.QueueConfig:
     nested: dict[str, object] = {}
     for name, value in to_fields(record.config).items():
         section, dot, field = name.partition(".")
@@ -362,7 +362,7 @@ def show_config(record: QueueRecord) -> wire.QueueConfig:
     return msgspec.convert(nested, wire.QueueConfig)
 
 
-def show_group(group: GroupRecord) -> wire.Group:
+def group_to_wire(group: GroupRecord) -> wire.Group:
     return wire.Group(
         name=group.name,
         kind=group.kind.value,
@@ -375,7 +375,7 @@ def show_group(group: GroupRecord) -> wire.Group:
 # --- figures --------------------------------------------------------------------------------------------------------
 
 
-def show_stats(stats: QueueStats) -> wire.QueueStats:
+def stats_to_wire(stats: QueueStats) -> wire.QueueStats:
     return wire.QueueStats(
         namespace=stats.namespace,
         name=stats.name,
@@ -389,11 +389,11 @@ def show_stats(stats: QueueStats) -> wire.QueueStats:
         refused=stats.refused,
         rates=stats.rates,
         oldest_message_age_seconds=stats.oldest_age / SECOND,
-        groups=[_show_group_stats(group) for group in stats.groups],
+        groups=[_group_stats_to_wire(group) for group in stats.groups],
     )
 
 
-def _show_group_stats(stats: GroupStats) -> wire.GroupStats:
+def _group_stats_to_wire(stats: GroupStats) -> wire.GroupStats:
     return wire.GroupStats(
         name=stats.name,
         kind=stats.kind.value,
@@ -412,14 +412,14 @@ def _show_group_stats(stats: GroupStats) -> wire.GroupStats:
         expired=stats.expired,
         purged=stats.purged,
         oldest_message_age_seconds=stats.oldest_age / SECOND,
-        delivery_latency=_show_latency(stats.delivery_latency),
-        processing_latency=_show_latency(stats.processing_latency),
+        delivery_latency=_latency_to_wire(stats.delivery_latency),
+        processing_latency=_latency_to_wire(stats.processing_latency),
         members=stats.members,
         in_flight=stats.in_flight,
     )
 
 
-def _show_latency(histogram: Histogram) -> wire.Latency:
+def _latency_to_wire(histogram: Histogram) -> wire.Latency:
     return wire.Latency(
         count=sum(histogram.counts),
         p50_ms=histogram.quantile_ms(0.5),

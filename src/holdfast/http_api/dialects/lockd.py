@@ -58,9 +58,9 @@ from holdfast.http_api.dialects.lockd_shapes import (
     LockdWatched,
 )
 from holdfast.http_api.endpoints.streams import NO_BUFFERING, Stream, StreamQuery, open_stream
-from holdfast.http_api.openapi.routes import Handler, Refusals, Right, Routes
+from holdfast.http_api.openapi.routes import ErrorFormat, Handler, Right, Routes
 from holdfast.http_api.server.request import Call, decode, read_id
-from holdfast.http_api.server.response import EVENTS, RETRY_AFTER_SECONDS, Answer, Header, answer, encode
+from holdfast.http_api.server.response import EVENTS, RETRY_AFTER_SECONDS, Header, Response, encode, response
 from holdfast.units import SECOND
 
 PROTOCOL: Final = "lockd"
@@ -74,15 +74,15 @@ RELATED: Final = "multipart/related"
 _CODES: Final[dict[type[HoldfastError], str]] = {LeaseLost: "queue_message_lease_mismatch"}
 
 
-def refusal(error: HoldfastError) -> Answer:
+def error_response(error: HoldfastError) -> Response:
     """An error as lockd says it."""
     code = _CODES.get(type(error), error.code)
     wait_ms = int(str(error.details.get("retry_after_ms", RETRY_AFTER_SECONDS * 1000)))
     wait = max(1, -(-wait_ms // 1000)) if error.retryable else 0
-    return Answer(encode(LockdRefusal(code, str(error), wait)), error.http)
+    return Response(encode(LockdRefusal(code, str(error), wait)), error.http)
 
 
-ROUTES = Routes("lockd", Refusals(refusal, LockdRefusal))
+ROUTES = Routes("lockd", ErrorFormat(error_response, LockdRefusal))
 
 
 def _consuming(path: str, *errors: type[HoldfastError]) -> Callable[[Handler], Handler]:
@@ -90,9 +90,9 @@ def _consuming(path: str, *errors: type[HoldfastError]) -> Callable[[Handler], H
     return ROUTES(
         "POST",
         path,
-        Right.KNOWN,
+        Right.AUTHENTICATED,
         body=LockdDequeue,
-        gives_also=(RELATED,),
+        response_types=(RELATED,),
         errors=(QueueNotFound, *errors, Forbidden),
         waits=True,
     )
@@ -100,7 +100,9 @@ def _consuming(path: str, *errors: type[HoldfastError]) -> Callable[[Handler], H
 
 def _settling(path: str, body: type[LockdLease], gives: type[msgspec.Struct]) -> Callable[[Handler], Handler]:
     """A route by which a delivery is settled."""
-    return ROUTES("POST", path, Right.KNOWN, body=body, gives=gives, errors=(QueueNotFound, LeaseLost, Forbidden))
+    return ROUTES(
+        "POST", path, Right.AUTHENTICATED, body=body, gives=gives, errors=(QueueNotFound, LeaseLost, Forbidden)
+    )
 
 
 _enqueue_meta = msgspec.json.Decoder(LockdEnqueueMeta).decode
@@ -118,12 +120,12 @@ _attributes = msgspec.json.Decoder(dict[str, Any]).decode
 @ROUTES(
     "POST",
     "/v1/queue/enqueue",
-    Right.KNOWN,
+    Right.AUTHENTICATED,
     gives=LockdEnqueued,
-    takes=("multipart/form-data", RELATED),
+    request_types=("multipart/form-data", RELATED),
     errors=(QueueNotFound, QueueFull, MessageTooLarge, RequestTooLarge, Forbidden),
 )
-async def enqueue(call: Call) -> Answer:
+async def enqueue(call: Call) -> Response:
     """Enqueue one message: a form with `meta` (JSON) and `payload`."""
     limits = Limits(
         {
@@ -157,7 +159,7 @@ async def enqueue(call: Call) -> Answer:
     if receipt.errors:
         raise receipt.errors[0]
     config = call.node.queue(name).config
-    return answer(
+    return response(
         LockdEnqueued(
             namespace=name[0],
             queue=name[1],
@@ -176,13 +178,13 @@ async def enqueue(call: Call) -> Answer:
 
 
 @_consuming("/v1/queue/dequeue", NothingReady)
-async def dequeue(call: Call) -> Answer:
+async def dequeue(call: Call) -> Response:
     """Lease deliveries, waiting for the first. If none comes in time, the answer is 409 `waiting`."""
     return await _dequeue_now(call, with_state=False)
 
 
 @_consuming("/v1/queue/dequeueWithState", NothingReady)
-async def dequeue_with_state(call: Call) -> Answer:
+async def dequeue_with_state(call: Call) -> Response:
     """Lease deliveries with their workflow state, which is made if there is none (`{}`).
 
     `meta` has its tag and lease. The state itself is at `/api/v1/queues/{name}/messages/{id}/state`. It is kept through
@@ -191,7 +193,7 @@ async def dequeue_with_state(call: Call) -> Answer:
     return await _dequeue_now(call, with_state=True)
 
 
-async def _dequeue_now(call: Call, *, with_state: bool) -> Answer:
+async def _dequeue_now(call: Call, *, with_state: bool) -> Response:
     wish = await call.json(_dequeue)
     name = _queue(call, wish, Action.CONSUME)
     limits = call.api.config.limits
@@ -210,17 +212,17 @@ async def _dequeue_now(call: Call, *, with_state: bool) -> Answer:
         if found:
             await call.node.settle(name, GROUP, releases(found))
 
-    found = await call.api.while_there(call, work, release) if wait else await work
+    found = await call.api.until_disconnect(call, work, release) if wait else await work
     if not found:
         raise NothingReady(queue=name[1])
     boundary = secrets.token_hex(16)
     states = await _states(call, name, found) if with_state else {}
     body = _parts(call, name, found, states, boundary) + b"--%b--\r\n" % boundary.encode()
-    return Answer(body, 200, _content_type(boundary), _correlation(found[0]))
+    return Response(body, 200, _content_type(boundary), _correlation(found[0]))
 
 
 @_consuming("/v1/queue/subscribe", LimitExceeded)
-async def subscribe(call: Call) -> Answer:
+async def subscribe(call: Call) -> Response:
     """Be sent deliveries as they become ready, for as long as the connection lasts, `page_size` unsettled at a time.
 
     What is not settled when the connection ends is given back at once.
@@ -229,12 +231,12 @@ async def subscribe(call: Call) -> Answer:
 
 
 @_consuming("/v1/queue/subscribeWithState", LimitExceeded)
-async def subscribe_with_state(call: Call) -> Answer:
+async def subscribe_with_state(call: Call) -> Response:
     """Be sent deliveries as they become ready, each with its workflow state, as `dequeueWithState` gives it."""
     return await _subscribe(call, with_state=True)
 
 
-async def _subscribe(call: Call, *, with_state: bool) -> Answer:
+async def _subscribe(call: Call, *, with_state: bool) -> Response:
     wish = await call.json(_dequeue)
     name = _queue(call, wish, Action.CONSUME)
     query = StreamQuery(
@@ -246,7 +248,7 @@ async def _subscribe(call: Call, *, with_state: bool) -> Answer:
     stream = await open_stream(call, query, name, PROTOCOL)
     boundary = secrets.token_hex(16)
     body = _endless(stream, name, boundary, with_state=with_state)
-    return Answer(body, 200, _content_type(boundary), NO_BUFFERING, stream.close)
+    return Response(body, 200, _content_type(boundary), NO_BUFFERING, stream.close)
 
 
 async def _endless(stream: Stream, name: QueueName, boundary: str, *, with_state: bool) -> AsyncIterator[bytes]:
@@ -322,15 +324,15 @@ def _message(name: QueueName, config: QueueConfig, leased: Leased, state: int | 
 
 
 @_settling("/v1/queue/ack", LockdLease, LockdAcked)
-async def ack(call: Call) -> Answer:
+async def ack(call: Call) -> Response:
     """Acknowledge a delivery: it is done and goes."""
     wish = await call.json(_lease)
     _, correlation_id = await _settle(call, wish, Verb.ACK)
-    return answer(LockdAcked(True, correlation_id))
+    return response(LockdAcked(True, correlation_id))
 
 
 @_settling("/v1/queue/nack", LockdNack, LockdRequeued)
-async def nack(call: Call) -> Answer:
+async def nack(call: Call) -> Response:
     """Give a delivery back: as a failure, which spends an attempt, or to be done later (`defer`), which does not.
 
     A deferred one with a delay is not seen before that has passed.
@@ -342,18 +344,18 @@ async def nack(call: Call) -> Answer:
         _, correlation_id = await _settle(call, wish, Verb.RELEASE, delay)
     else:
         _, correlation_id = await _settle(call, wish, Verb.NACK, delay, error if wish.last_error is not None else "")
-    return answer(LockdRequeued(True, wish.meta_etag or wish.lease_id, correlation_id))
+    return response(LockdRequeued(True, wish.meta_etag or wish.lease_id, correlation_id))
 
 
 @_settling("/v1/queue/extend", LockdExtend, LockdExtended)
-async def extend(call: Call) -> Answer:
+async def extend(call: Call) -> Response:
     """Hold a delivery for `extend_by_seconds` from now, or for the queue's own time."""
     wish = await call.json(_extend)
     timeout = wish.extend_by_seconds * SECOND if wish.extend_by_seconds else -1
     deadline, correlation_id = await _settle(call, wish, Verb.EXTEND, timeout=timeout)
     config = call.node.queue(_queue(call, wish, Action.CONSUME)).config
     seconds = wish.extend_by_seconds or config.delivery_timeout // SECOND
-    return answer(LockdExtended(deadline // SECOND, seconds, wish.meta_etag or wish.lease_id, correlation_id))
+    return response(LockdExtended(deadline // SECOND, seconds, wish.meta_etag or wish.lease_id, correlation_id))
 
 
 async def _settle(
@@ -368,8 +370,8 @@ async def _settle(
     name = _queue(call, wish, Action.CONSUME)
     message_id = read_id(wish.message_id, "message_id")
     token = read_id(wish.lease_id, "lease_id")
-    told = {wish.fencing_token, wish.state_fencing_token} - {0}
-    if told - {token} or wish.state_lease_id not in {"", wish.lease_id}:
+    tokens = {wish.fencing_token, wish.state_fencing_token} - {0}
+    if tokens - {token} or wish.state_lease_id not in {"", wish.lease_id}:
         raise LeaseLost(message_id=message_id)
     if wish.state_etag and verb is Verb.ACK:
         await _check_state(call, name, message_id, token, wish.state_etag)
@@ -394,8 +396,10 @@ async def _check_state(call: Call, name: QueueName, message_id: int, token: int,
 # --- looking --------------------------------------------------------------------------------------------------------
 
 
-@ROUTES("POST", "/v1/queue/stats", Right.KNOWN, body=LockdPlace, gives=LockdStats, errors=(QueueNotFound, Forbidden))
-async def stats(call: Call) -> Answer:
+@ROUTES(
+    "POST", "/v1/queue/stats", Right.AUTHENTICATED, body=LockdPlace, gives=LockdStats, errors=(QueueNotFound, Forbidden)
+)
+async def stats(call: Call) -> Response:
     """How a queue stands: who waits, and what is first in line."""
     wish = await call.json(_place)
     name = _queue(call, wish, Action.CONSUME)
@@ -403,13 +407,13 @@ async def stats(call: Call) -> Answer:
     head = call.node.head(name, GROUP)
     now = call.node.clock()
     members = len(dispatcher.members.of((name, GROUP)))
-    return answer(
+    return response(
         LockdStats(
             namespace=name[0],
             queue=name[1],
             waiting_consumers=members + dispatcher.line((name, GROUP)),
             pending_candidates=0,
-            total_consumers=dispatcher.waiting + len(dispatcher.members.everyone()),
+            total_consumers=dispatcher.waiting + len(dispatcher.members.all_members()),
             has_active_watcher=True,
             available=head is not None,
             head_message_id="" if head is None else str(head.id),
@@ -424,43 +428,43 @@ async def stats(call: Call) -> Answer:
 @ROUTES(
     "POST",
     "/v1/queue/watch",
-    Right.KNOWN,
+    Right.AUTHENTICATED,
     body=LockdPlace,
-    gives_also=("text/event-stream",),
+    response_types=("text/event-stream",),
     errors=(QueueNotFound, LimitExceeded, Forbidden),
     waits=True,
 )
-async def watch(call: Call) -> Answer:
+async def watch(call: Call) -> Response:
     """Be told, as server-sent events, when the first message in line changes. Nothing is leased."""
     wish = await call.json(_place)
     name = _queue(call, wish, Action.CONSUME)
     call.node.queue(name)
-    return Answer(_events(call, name), 200, EVENTS, NO_BUFFERING)
+    return Response(_events(call, name), 200, EVENTS, NO_BUFFERING)
 
 
 async def _events(call: Call, name: QueueName) -> AsyncIterator[bytes]:
     heartbeat = call.api.config.http.heartbeat / SECOND
     gone = asyncio.create_task(call.gone())
     over = call.api.closing
-    shown: int | None = -1
+    last_head: int | None = -1
     number = 0
-    with call.node.watch(name) as stirred:
+    with call.node.watch(name) as changed:
 
         def end(_why: HoldfastError) -> None:
             nonlocal over
             over = True
-            stirred.set()
+            changed.set()
 
         try:
-            with call.api.lasting.until(call.principal, end):
+            with call.api.long_calls.until(call.principal, end):
                 while not over and not gone.done():
-                    stirred.clear()
+                    changed.clear()
                     head = call.node.head(name, GROUP)
-                    if (head.id if head is not None else None) != shown:
-                        shown = head.id if head is not None else None
+                    if (head.id if head is not None else None) != last_head:
+                        last_head = head.id if head is not None else None
                         number += 1
-                        yield _watched(call, name, shown, number)
-                    wake = asyncio.create_task(stirred.wait())
+                        yield _watched(call, name, last_head, number)
+                    wake = asyncio.create_task(changed.wait())
                     done, _ = await asyncio.wait((wake, gone), timeout=heartbeat, return_when=asyncio.FIRST_COMPLETED)
                     wake.cancel()
                     if not done:
@@ -495,7 +499,7 @@ def _queue(call: Call, place: LockdPlace, action: Action) -> QueueName:
     if namespace != principal.namespace and not principal.unlimited:
         raise Forbidden(action=str(action), resource=f"namespace {namespace!r}")
     check_name(namespace, "namespace")
-    principal.demand(action, check_name(place.queue))
+    principal.require(action, check_name(place.queue))
     return (namespace, place.queue)
 
 

@@ -30,7 +30,7 @@ from holdfast.errors import (
 )
 from holdfast.http_api.openapi.routes import Right, Routes
 from holdfast.http_api.server.request import Call, instant
-from holdfast.http_api.server.response import Answer, answer
+from holdfast.http_api.server.response import Response, response
 from holdfast.units import format_instant
 
 ROUTES = Routes("MQueue")
@@ -94,12 +94,12 @@ _nack = msgspec.json.Decoder(MQueueNack)
 @ROUTES(
     "POST",
     "/enqueue",
-    Right.KNOWN,
+    Right.AUTHENTICATED,
     body=list[MQueueItem],
     gives=list[Id],
     errors=(QueueNotFound, QueueFull, MessageTooLarge, LimitExceeded, RequestTooLarge, Forbidden),
 )
-async def enqueue(call: Call) -> Answer:
+async def enqueue(call: Call) -> Response:
     """Enqueue items, to one or several topics, and get their ids.
 
     The items of one topic are stored all or none, since the answer has no place for a single refusal. If a later topic
@@ -123,7 +123,7 @@ async def enqueue(call: Call) -> Answer:
             raise call.refused({places[at]: error for at, error in receipt.errors.items()})
         for place, message_id in zip(places, receipt.ids, strict=True):
             ids[place] = message_id
-    return answer(ids)
+    return response(ids)
 
 
 def _draft(call: Call, item: MQueueItem) -> Draft:
@@ -140,17 +140,17 @@ def _draft(call: Call, item: MQueueItem) -> Draft:
 @ROUTES(
     "GET",
     "/dequeue",
-    Right.KNOWN,
+    Right.AUTHENTICATED,
     query=DequeueQuery,
     gives=list[MQueueDequeued],
     errors=(QueueNotFound, Forbidden),
 )
-async def dequeue(call: Call) -> Answer:
+async def dequeue(call: Call) -> Response:
     """Lease up to `limit` items, the best first. An empty list means that nothing is ready."""
     query = call.query(DequeueQuery)
     name = _queue(call, query.namespace, query.topic, Action.CONSUME)
     found = await call.node.lease(name, GROUP, query.limit, consumer=_consumer(call), protocol=PROTOCOL)
-    return answer(
+    return response(
         [
             MQueueDequeued(one.message.id, b64encode(one.message.payload).decode("ascii"), format_instant(one.deadline))
             for one in found
@@ -158,27 +158,27 @@ async def dequeue(call: Call) -> Answer:
     )
 
 
-@ROUTES("POST", "/ack", Right.KNOWN, body=MQueueAck, errors=(QueueNotFound, LeaseLost, Forbidden))
-async def ack(call: Call) -> Answer:
+@ROUTES("POST", "/ack", Right.AUTHENTICATED, body=MQueueAck, errors=(QueueNotFound, LeaseLost, Forbidden))
+async def ack(call: Call) -> Response:
     """Acknowledge an item: it is done and goes."""
-    wish = await call.json(_ack)
-    return await _settle(call, wish, Verb.ACK, "")
+    request = await call.json(_ack)
+    return await _settle(call, request, Verb.ACK, "")
 
 
-@ROUTES("POST", "/nack", Right.KNOWN, body=MQueueNack, errors=(QueueNotFound, LeaseLost, Forbidden))
-async def nack(call: Call) -> Answer:
+@ROUTES("POST", "/nack", Right.AUTHENTICATED, body=MQueueNack, errors=(QueueNotFound, LeaseLost, Forbidden))
+async def nack(call: Call) -> Response:
     """Say that an item failed: it is retried after the queue's backoff, or dead."""
-    wish = await call.json(_nack)
-    return await _settle(call, wish, Verb.NACK, wish.error)
+    request = await call.json(_nack)
+    return await _settle(call, request, Verb.NACK, request.error)
 
 
-async def _settle(call: Call, wish: MQueueAck | MQueueNack, verb: Verb, error: str) -> Answer:
-    name = _queue(call, wish.namespace, wish.topic, Action.CONSUME)
-    settlement = Settlement(wish.id, verb=verb, error=error, consumer=_consumer(call))
+async def _settle(call: Call, request: MQueueAck | MQueueNack, verb: Verb, error: str) -> Response:
+    name = _queue(call, request.namespace, request.topic, Action.CONSUME)
+    settlement = Settlement(request.id, verb=verb, error=error, consumer=_consumer(call))
     [result] = await call.node.settle(name, GROUP, [settlement])
     if isinstance(result, HoldfastError):
         raise result
-    return Answer(b"", 200)
+    return Response(b"", 200)
 
 
 def _consumer(call: Call) -> str:
@@ -191,5 +191,5 @@ def _queue(call: Call, namespace: str, topic: str, action: Action) -> QueueName:
     if namespace != principal.namespace and not principal.unlimited:
         raise Forbidden(action=str(action), resource=f"namespace {namespace!r}")
     check_name(namespace, "namespace")
-    principal.demand(action, check_name(topic))
+    principal.require(action, check_name(topic))
     return (namespace, topic)

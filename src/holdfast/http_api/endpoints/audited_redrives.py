@@ -7,12 +7,12 @@ import msgspec
 from holdfast import wire
 from holdfast.auth.principal import Action
 from holdfast.core.audits import Audit
-from holdfast.engine.audited_redrive import LetterFate
+from holdfast.engine.audited_redrive import RedriveResult
 from holdfast.errors import AuditNotFound, InvalidArgument, LimitExceeded, NoDeadQueue, QueueNotFound
 from holdfast.http_api.endpoints.dead_letters import check_destination, dead_queue
 from holdfast.http_api.openapi.routes import Right, Routes
 from holdfast.http_api.server.request import Call, read_id
-from holdfast.http_api.server.response import Answer, answer
+from holdfast.http_api.server.response import Response, response
 from holdfast.units import format_instant
 
 ROUTES = Routes("Dead letters")
@@ -31,28 +31,28 @@ _undo = msgspec.json.Decoder(wire.UndoPage)
     errors=(QueueNotFound, NoDeadQueue, LimitExceeded),
     act="dlq.redrive",
 )
-async def move(call: Call) -> Answer:
+async def move(call: Call) -> Response:
     """Bring dead letters back under an id, each once however often the request is repeated.
 
     Every message gets the property `holdfast-redrive` with the id. A letter and its message change places in one step,
     so a request may be cut off and sent again: the answer tells for each letter what became of it. To give a letter
     another payload needs the right to produce to its queue.
     """
-    wish = await call.json(_move)
+    request = await call.json(_move)
     dead, _ = dead_queue(call)
-    check_destination(call, wish.to)
-    if len(wish.letters) > LETTERS_MAX:
+    check_destination(call, request.to)
+    if len(request.letters) > LETTERS_MAX:
         raise LimitExceeded(what="One request", limit=f"{LETTERS_MAX} letters", advice="Send several")
     fates = await call.node.audited_redrive(
         dead,
         call.parameters[1],
-        {read_id(letter.id, "id"): letter.base64 for letter in wish.letters},
-        to=wish.to,
+        {read_id(letter.id, "id"): letter.base64 for letter in request.letters},
+        to=request.to,
         by=call.principal.name,
-        note=wish.note,
-        demand=lambda queue: call.principal.demand(Action.PRODUCE, queue),
+        note=request.note,
+        require=lambda queue: call.principal.require(Action.PRODUCE, queue),
     )
-    return answer(wire.LetterFates([_show_fate(fate) for fate in fates]))
+    return response(wire.LetterFates([_outcome_to_wire(fate) for fate in fates]))
 
 
 @ROUTES(
@@ -62,9 +62,9 @@ async def move(call: Call) -> Answer:
     gives=wire.RedriveAudits,
     errors=(QueueNotFound, NoDeadQueue),
 )
-async def list_all(call: Call) -> Answer:
+async def list_all(call: Call) -> Response:
     """List the redrives under an id of a queue's dead letters, newest first."""
-    return answer(wire.RedriveAudits([_show(audit) for audit in call.node.audits(dead_queue(call)[0])]))
+    return response(wire.RedriveAudits([_to_wire(audit) for audit in call.node.audits(dead_queue(call)[0])]))
 
 
 @ROUTES(
@@ -74,12 +74,12 @@ async def list_all(call: Call) -> Answer:
     gives=wire.RedriveAudit,
     errors=(QueueNotFound, NoDeadQueue, AuditNotFound),
 )
-async def get(call: Call) -> Answer:
+async def get(call: Call) -> Response:
     """Show who began a redrive, when and why, and how many letters it brought back."""
-    return answer(_show(call.node.audit(dead_queue(call)[0], call.parameters[1])))
+    return response(_to_wire(call.node.audit(dead_queue(call)[0], call.parameters[1])))
 
 
-class LettersQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class DeadLettersQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which letters."""
 
     cursor: str = ""
@@ -91,15 +91,15 @@ class LettersQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     "GET",
     "/api/v1/queues/{name}/dlq/audits/{audit}/letters",
     Right.ADMIN,
-    query=LettersQuery,
+    query=DeadLettersQuery,
     gives=wire.LetterFates,
     errors=(QueueNotFound, NoDeadQueue, AuditNotFound),
 )
-async def letters(call: Call) -> Answer:
+async def letters(call: Call) -> Response:
     """List the letters that a redrive brought back, and how their messages stand now."""
-    query = call.query(LettersQuery)
+    query = call.query(DeadLettersQuery)
     after, limit = _place(query.cursor, query.limit)
-    return answer(_page(await call.node.redriven(dead_queue(call)[0], call.parameters[1], after, limit), limit))
+    return response(_page(await call.node.redriven(dead_queue(call)[0], call.parameters[1], after, limit), limit))
 
 
 @ROUTES(
@@ -111,15 +111,15 @@ async def letters(call: Call) -> Answer:
     errors=(QueueNotFound, NoDeadQueue, AuditNotFound),
     act="dlq.undo",
 )
-async def undo(call: Call) -> Answer:
+async def undo(call: Call) -> Response:
     """Take back what a redrive brought back and nobody has consumed: those messages are dead letters again.
 
     A letter has its own payload and properties again, and a new id. The answer tells for each letter what became of it;
     messages that are leased, done or dead are left as they are.
     """
-    wish = await call.json(_undo, b"{}")
-    after, limit = _place(wish.cursor, wish.limit)
-    return answer(_page(await call.node.undo_redrive(dead_queue(call)[0], call.parameters[1], after, limit), limit))
+    request = await call.json(_undo, b"{}")
+    after, limit = _place(request.cursor, request.limit)
+    return response(_page(await call.node.undo_redrive(dead_queue(call)[0], call.parameters[1], after, limit), limit))
 
 
 def _place(cursor: str, limit: int) -> tuple[int, int]:
@@ -128,12 +128,12 @@ def _place(cursor: str, limit: int) -> tuple[int, int]:
     return read_id(cursor, "cursor") if cursor else 0, limit
 
 
-def _page(fates: list[LetterFate], limit: int) -> wire.LetterFates:
+def _page(fates: list[RedriveResult], limit: int) -> wire.LetterFates:
     cursor = str(fates[-1].letter) if len(fates) == limit else ""
-    return wire.LetterFates([_show_fate(fate) for fate in fates], cursor)
+    return wire.LetterFates([_outcome_to_wire(fate) for fate in fates], cursor)
 
 
-def _show_fate(fate: LetterFate) -> wire.LetterFate:
+def _outcome_to_wire(fate: RedriveResult) -> wire.LetterFate:
     error = fate.error
     return wire.LetterFate(
         letter=str(fate.letter),
@@ -147,7 +147,7 @@ def _show_fate(fate: LetterFate) -> wire.LetterFate:
     )
 
 
-def _show(audit: Audit) -> wire.RedriveAudit:
+def _to_wire(audit: Audit) -> wire.RedriveAudit:
     return wire.RedriveAudit(
         id=audit.id,
         dead_queue=audit.dead_queue,

@@ -8,10 +8,10 @@ import msgspec
 
 from holdfast import wire
 from holdfast.auth.principal import Action
-from holdfast.broker.redrive_jobs import Job, Wish
+from holdfast.broker.redrive_jobs import Job, RedriveRequest
 from holdfast.core.queue import DEAD_PREFIX, check_name
 from holdfast.engine.catalog import QueueName
-from holdfast.engine.dead_letters import Letters
+from holdfast.engine.dead_letters import DeadLetterFilter
 from holdfast.engine.redrive import Destination
 from holdfast.errors import (
     GroupNotFound,
@@ -26,10 +26,10 @@ from holdfast.errors import (
     ShuttingDown,
     WrongGroupKind,
 )
-from holdfast.http_api.codecs.shapes import show_view
+from holdfast.http_api.codecs.shapes import view_to_wire
 from holdfast.http_api.openapi.routes import Right, Routes
 from holdfast.http_api.server.request import Call, duration, read_id
-from holdfast.http_api.server.response import Answer, answer
+from holdfast.http_api.server.response import Response, response
 from holdfast.units import format_instant
 
 ROUTES = Routes("Dead letters")
@@ -50,9 +50,9 @@ def dead_queue(call: Call) -> tuple[QueueName, str]:
     return dead, name[1]
 
 
-def _matching(call: Call, chosen: wire.DeadFilter, source: str) -> Letters:
+def _matching(call: Call, chosen: wire.DeadFilter, source: str) -> DeadLetterFilter:
     now = call.node.clock()
-    return Letters(
+    return DeadLetterFilter(
         ids=frozenset(read_id(text, "ids") for text in chosen.ids),
         source_queue=source,
         source_group=chosen.group,
@@ -80,12 +80,12 @@ class DeadQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @ROUTES(
     "GET",
     "/api/v1/queues/{name}/dlq",
-    Right.KNOWN,
+    Right.AUTHENTICATED,
     query=DeadQuery,
     gives=wire.MessagePage,
     errors=(QueueNotFound, NoDeadQueue),
 )
-async def list_all(call: Call) -> Answer:
+async def list_all(call: Call) -> Response:
     """List the dead letters of a queue, oldest first. Nothing is leased or changed.
 
     A page may hold fewer letters than `limit`, even none, and still have a `cursor`: go on until it is empty. Needs the
@@ -93,8 +93,8 @@ async def list_all(call: Call) -> Answer:
     """
     query = call.query(DeadQuery)
     dead, source = dead_queue(call)
-    call.principal.demand(Action.CONSUME, dead[1])
-    chosen = Letters(
+    call.principal.require(Action.CONSUME, dead[1])
+    chosen = DeadLetterFilter(
         source_queue=source,
         source_group=query.group,
         reasons=frozenset({query.reason} if query.reason else ()),
@@ -105,13 +105,13 @@ async def list_all(call: Call) -> Answer:
     except QueueNotFound:
         if not source:
             raise
-        return answer(wire.MessagePage([]))  # nothing has died yet
-    shown = [
-        show_view(letter, at, standings, query.encoding)
-        for at, letter, standings in page.messages
-        if chosen.match(letter)
+        return response(wire.MessagePage([]))  # nothing has died yet
+    result = [
+        view_to_wire(dead_letter, at, statuses, query.encoding)
+        for at, dead_letter, statuses in page.messages
+        if chosen.match(dead_letter)
     ]
-    return answer(wire.MessagePage(shown, page.cursor))
+    return response(wire.MessagePage(result, page.cursor))
 
 
 class RetryQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -134,7 +134,7 @@ class RetryQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     errors=(QueueNotFound, NoDeadQueue, MessageNotFound, MessageNotWaiting, QueueFull, GroupNotFound, WrongGroupKind),
     act="dlq.retry",
 )
-async def retry(call: Call) -> Answer:
+async def retry(call: Call) -> Response:
     """Bring one dead letter back to the queue it came from, or to another.
 
     Back in its queue it goes to the group in which it died: the others have had it. It is stored there and leaves the
@@ -143,37 +143,37 @@ async def retry(call: Call) -> Answer:
     query = call.query(RetryQuery)
     dead, source = dead_queue(call)
     to = _destination(call, query)
-    letter = call.message_id()
-    _, found, _ = await call.node.find(dead, letter)
+    dead_letter = call.message_id()
+    _, found, _ = await call.node.find(dead, dead_letter)
     home = found.extra.origin.source_queue if found.extra.origin is not None else ""
-    wanted = Letters(ids=frozenset({letter}), source_queue=source)
+    wanted = DeadLetterFilter(ids=frozenset({dead_letter}), source_queue=source)
     async for step in call.node.redrive(dead, wanted, to=to):
         if step.leased:
-            raise MessageNotWaiting(message_id=letter, state="leased", group="of a consumer")
+            raise MessageNotWaiting(message_id=dead_letter, state="leased", group="of a consumer")
         for error in step.refused.values():
             raise error
         for _, message_id in step.moved:
-            return answer(wire.Retried(query.to or home, str(message_id)))
-    raise MessageNotFound(message_id=letter, queue=dead[1])
+            return response(wire.Retried(query.to or home, str(message_id)))
+    raise MessageNotFound(message_id=dead_letter, queue=dead[1])
 
 
 def check_destination(call: Call, to: str) -> None:
     if to:
-        call.principal.demand(Action.ADMIN, check_name(to))
+        call.principal.require(Action.ADMIN, check_name(to))
         call.node.queue((call.namespace, to))  # a name that is misspelt must not become a queue
 
 
-def _destination(call: Call, said: RetryQuery | wire.Redrive) -> Destination:
-    check_destination(call, said.to)
-    if said.group and said.all_groups:
+def _destination(call: Call, target: RetryQuery | wire.Redrive) -> Destination:
+    check_destination(call, target.to)
+    if target.group and target.all_groups:
         raise InvalidArgument(field="group", problem="cannot be given together with all_groups")
-    if said.group and not said.to and call.queue[1].startswith(DEAD_PREFIX):
+    if target.group and not target.to and call.queue[1].startswith(DEAD_PREFIX):
         raise InvalidArgument(field="group", problem="needs `to`: letters of a dead queue may come from several queues")
-    if said.group:
-        home = call.node.queue((call.namespace, said.to) if said.to else call.queue)
-        if home.group(check_name(said.group, "group")) is None:
-            raise GroupNotFound(group=said.group, queue=home.name)
-    return Destination(queue=said.to, group=said.group, all_groups=said.all_groups)
+    if target.group:
+        home = call.node.queue((call.namespace, target.to) if target.to else call.queue)
+        if home.group(check_name(target.group, "group")) is None:
+            raise GroupNotFound(group=target.group, queue=home.name)
+    return Destination(queue=target.to, group=target.group, all_groups=target.all_groups)
 
 
 @ROUTES(
@@ -187,7 +187,7 @@ def _destination(call: Call, said: RetryQuery | wire.Redrive) -> Destination:
     act="dlq.redrive",
     waits=True,
 )
-async def redrive(call: Call) -> Answer:
+async def redrive(call: Call) -> Response:
     """Bring dead letters back: all, or those that match; to their source or elsewhere; at a rate.
 
     They go in the order in which they died. Back in its queue a letter goes to the group in which it died: the others
@@ -197,30 +197,30 @@ async def redrive(call: Call) -> Answer:
     `dry_run` the answer comes when all letters have been looked at, with their number in `matched`. Each letter is
     stored in its destination and leaves the dead queue in one step, so that none is lost or doubled whatever happens.
     """
-    wish = await call.json(_redrive, b"{}")
+    request = await call.json(_redrive, b"{}")
     dead, source = dead_queue(call)
-    to = _destination(call, wish)
-    if not 0 <= wish.rate <= RATE_MAX:
+    to = _destination(call, request)
+    if not 0 <= request.rate <= RATE_MAX:
         raise InvalidArgument(field="rate", problem=f"is 0 to {RATE_MAX:g} messages a second")
-    if wish.limit < 0:
+    if request.limit < 0:
         raise InvalidArgument(field="limit", problem="cannot be negative")
     job = await call.node.redrives.start(
-        Wish(
+        RedriveRequest(
             queue=call.queue[1],
             dead_queue=dead,
-            letters=_matching(call, wish.filter, source),
+            letters=_matching(call, request.filter, source),
             to=to,
-            rate=wish.rate,
-            limit=wish.limit,
-            dry_run=wish.dry_run,
+            rate=request.rate,
+            limit=request.limit,
+            dry_run=request.dry_run,
         )
     )
-    if wish.dry_run:
+    if request.dry_run:
         try:
-            await call.api.while_there(call, job.ended.wait())
+            await call.api.until_disconnect(call, job.ended.wait())
         finally:
             job.cancel()
-    return answer(_show(job), 202)
+    return response(_to_wire(job), 202)
 
 
 @ROUTES(
@@ -230,10 +230,10 @@ async def redrive(call: Call) -> Answer:
     gives=wire.RedriveList,
     errors=(QueueNotFound, NoDeadQueue),
 )
-async def redrives(call: Call) -> Answer:
+async def redrives(call: Call) -> Response:
     """List the redrives of a queue's dead letters, newest first."""
     dead, _ = dead_queue(call)
-    return answer(wire.RedriveList([_show(job) for job in call.node.redrives.of(dead)]))
+    return response(wire.RedriveList([_to_wire(job) for job in call.node.redrives.of(dead)]))
 
 
 @ROUTES(
@@ -243,10 +243,10 @@ async def redrives(call: Call) -> Answer:
     gives=wire.RedriveJob,
     errors=(QueueNotFound, NoDeadQueue, RedriveNotFound),
 )
-async def progress(call: Call) -> Answer:
+async def progress(call: Call) -> Response:
     """Show how far a redrive has come."""
     dead, _ = dead_queue(call)
-    return answer(_show(call.node.redrives.get(dead, call.parameters[1])))
+    return response(_to_wire(call.node.redrives.get(dead, call.parameters[1])))
 
 
 @ROUTES(
@@ -257,13 +257,13 @@ async def progress(call: Call) -> Answer:
     errors=(QueueNotFound, NoDeadQueue, RedriveNotFound),
     act="dlq.cancel",
 )
-async def cancel(call: Call) -> Answer:
+async def cancel(call: Call) -> Response:
     """Cancel a redrive. What it has moved stays moved, the rest stays in the dead queue."""
     dead, _ = dead_queue(call)
     job = call.node.redrives.get(dead, call.parameters[1])
     job.cancel()
     await job.ended.wait()
-    return answer(_show(job))
+    return response(_to_wire(job))
 
 
 @ROUTES(
@@ -276,14 +276,14 @@ async def cancel(call: Call) -> Answer:
     act="dlq.purge",
     waits=True,
 )
-async def purge(call: Call) -> Answer:
+async def purge(call: Call) -> Response:
     """Throw dead letters away: all of this queue, or those that match. What is leased stays.
 
     Once begun it goes on to its end, also if the caller does not wait for it.
     """
-    wish = await call.json(_filter, b"{}")
+    request = await call.json(_filter, b"{}")
     dead, source = dead_queue(call)
-    letters = _matching(call, wish, source)
+    letters = _matching(call, request, source)
     purged = call.noted["messages"] = 0
     try:
         async with aclosing(call.node.redrive(dead, letters, discard=True)) as steps:
@@ -294,25 +294,25 @@ async def purge(call: Call) -> Answer:
                     raise ShuttingDown
     except QueueNotFound:
         pass  # nothing has died yet
-    return answer(wire.Purged(purged))
+    return response(wire.Purged(purged))
 
 
-def _show(job: Job) -> wire.RedriveJob:
-    wish, progress = job.wish, job.progress
+def _to_wire(job: Job) -> wire.RedriveJob:
+    request, progress = job.request, job.progress
     return wire.RedriveJob(
         id=job.id,
-        queue=wish.queue,
-        dead_queue=wish.dead_queue[1],
-        to=wish.to.queue,
-        group=wish.to.group,
-        all_groups=wish.to.all_groups,
-        dry_run=wish.dry_run,
+        queue=request.queue,
+        dead_queue=request.dead_queue[1],
+        to=request.to.queue,
+        group=request.to.group,
+        all_groups=request.to.all_groups,
+        dry_run=request.dry_run,
         state=progress.state.value,
         looked_at=progress.looked_at,
         matched=progress.moved + progress.skipped,
-        moved=0 if wish.dry_run else progress.moved,
+        moved=0 if request.dry_run else progress.moved,
         skipped=progress.skipped,
         problem=progress.problem,
-        started_at=format_instant(wish.started_at),
+        started_at=format_instant(request.started_at),
         ended_at=format_instant(progress.ended_at) if progress.ended_at else None,
     )

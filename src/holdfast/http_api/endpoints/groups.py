@@ -18,10 +18,10 @@ from holdfast.errors import (
 )
 from holdfast.http_api.codecs.arrow_request import MEDIA_TYPE
 from holdfast.http_api.codecs.arrow_response import MESSAGES, choose, write_messages
-from holdfast.http_api.codecs.shapes import show_group, show_message
+from holdfast.http_api.codecs.shapes import group_to_wire, message_to_wire
 from holdfast.http_api.openapi.routes import Right, Routes
-from holdfast.http_api.server.request import APART_MESSAGES, ID_MAX, Call, duration
-from holdfast.http_api.server.response import ARROW, Answer, answer
+from holdfast.http_api.server.request import ID_MAX, OFFLOAD_MESSAGES, Call, duration
+from holdfast.http_api.server.response import ARROW, Response, response
 
 ROUTES = Routes("Groups")
 COUNT_MAX = 1 << 40
@@ -36,9 +36,9 @@ def _group(call: Call) -> str:
 
 
 @ROUTES("GET", "/api/v1/queues/{name}/groups", Right.ANY, gives=wire.GroupList, errors=(QueueNotFound,))
-async def list_all(call: Call) -> Answer:
+async def list_all(call: Call) -> Response:
     """List the groups of a queue."""
-    return answer(wire.GroupList([show_group(group) for group in call.node.queue(call.queue).groups]))
+    return response(wire.GroupList([group_to_wire(group) for group in call.node.queue(call.queue).groups]))
 
 
 @ROUTES(
@@ -49,32 +49,32 @@ async def list_all(call: Call) -> Answer:
     gives=wire.Group,
     errors=(QueueNotFound, GroupExists, LimitExceeded),
 )
-async def create(call: Call) -> Answer:
+async def create(call: Call) -> Response:
     """Create a group by hand. Creating one that is there already, of the same kind, changes nothing."""
-    wish = await call.json(_create, b"{}")
+    request = await call.json(_create, b"{}")
     name, group = call.queue, _group(call)
-    age = duration(wish.max_lag_age, "max_lag_age")
-    if not 0 <= wish.max_lag_messages <= COUNT_MAX:
+    age = duration(request.max_lag_age, "max_lag_age")
+    if not 0 <= request.max_lag_messages <= COUNT_MAX:
         raise InvalidArgument(field="max_lag_messages", problem=f"is 0 to {COUNT_MAX}")
     try:
         record = await call.node.create_group(
             name,
             group,
-            GroupKind(wish.kind),
-            earliest=None if wish.start is None else wish.start == "earliest",
-            max_lag_messages=wish.max_lag_messages,
+            GroupKind(request.kind),
+            earliest=None if request.start is None else request.start == "earliest",
+            max_lag_messages=request.max_lag_messages,
             max_lag_age=age,
         )
     except GroupExists:
         known = call.node.queue(name).group(group)
         if known is None or (known.kind.value, known.max_lag_messages, known.max_lag_age) != (
-            wish.kind,
-            wish.max_lag_messages,
+            request.kind,
+            request.max_lag_messages,
             age,
         ):
             raise
         record = known
-    return answer(show_group(record))
+    return response(group_to_wire(record))
 
 
 @ROUTES(
@@ -85,10 +85,10 @@ async def create(call: Call) -> Answer:
     errors=(QueueNotFound, GroupNotFound),
     act="group.delete",
 )
-async def delete(call: Call) -> Answer:
+async def delete(call: Call) -> Response:
     """Delete a group. What only it still needed goes with it."""
     await call.node.delete_group(call.queue, _group(call))
-    return Answer(status=204)
+    return Response(status=204)
 
 
 @ROUTES(
@@ -97,22 +97,22 @@ async def delete(call: Call) -> Answer:
     Right.CONSUME,
     body=wire.CursorRead,
     gives=wire.CursorRange,
-    gives_also=(MEDIA_TYPE,),
+    response_types=(MEDIA_TYPE,),
     errors=(QueueNotFound, WrongGroupKind, CursorOutOfRange, LimitExceeded, ArrowMissing),
 )
-async def read(call: Call) -> Answer:
+async def read(call: Call) -> Response:
     """Read a range of sequences of one partition, in order, without leasing anything.
 
     The same range can be read again until the group commits past it. The group appears if it is new.
     As an Arrow stream what is not a message is in headers (`Holdfast-Next`, …) and in the schema's metadata.
     """
-    wish = await call.json(_read, b"{}")
-    for field, sequence in (("first", wish.first), ("until", wish.until)):
+    request = await call.json(_read, b"{}")
+    for field, sequence in (("first", request.first), ("until", request.until)):
         if not 0 <= sequence <= ID_MAX:
             raise InvalidArgument(field=field, problem="is a sequence, or 0")
-    columns = choose(wish.columns, MESSAGES)
+    columns = choose(request.columns, MESSAGES)
     found = await call.node.cursor_read(
-        call.queue, _group(call), wish.partition, wish.first, wish.limit, wish.max_bytes, wish.until
+        call.queue, _group(call), request.partition, request.first, request.limit, request.max_bytes, request.until
     )
     if call.accepts(MEDIA_TYPE):
         facts = {
@@ -124,15 +124,17 @@ async def read(call: Call) -> Answer:
         }
         headers = [(b"holdfast-" + name.replace("_", "-").encode(), b"%d" % fact) for name, fact in facts.items()]
 
-        def make() -> Answer:
-            rows = [(wish.partition, message) for message in found.messages]
-            return Answer(write_messages(rows, facts, columns), 200, ARROW, headers)
+        def make() -> Response:
+            rows = [(request.partition, message) for message in found.messages]
+            return Response(write_messages(rows, facts, columns), 200, ARROW, headers)
     else:
 
-        def make() -> Answer:
-            return answer(
+        def make() -> Response:
+            return response(
                 wire.CursorRange(
-                    messages=[show_message(message, wish.partition, wish.encoding) for message in found.messages],
+                    messages=[
+                        message_to_wire(message, request.partition, request.encoding) for message in found.messages
+                    ],
                     next=found.next_seq,
                     committed=found.committed,
                     high=found.high,
@@ -141,7 +143,7 @@ async def read(call: Call) -> Answer:
                 )
             )
 
-    return await call.apart(len(found.messages) > APART_MESSAGES, make)
+    return await call.offload(len(found.messages) > OFFLOAD_MESSAGES, make)
 
 
 @ROUTES(
@@ -151,13 +153,13 @@ async def read(call: Call) -> Answer:
     gives=wire.CursorEnds,
     errors=(QueueNotFound, WrongGroupKind, LimitExceeded),
 )
-async def ends(call: Call) -> Answer:
+async def ends(call: Call) -> Response:
     """Show what a cursor group can read now, by partition. It costs the same at any depth.
 
     The group appears, as a cursor group, if it is new.
     """
     found = await call.node.cursor_ends(call.queue, _group(call))
-    shown = [
+    result = [
         wire.CursorEnd(
             partition=end.partition,
             first=end.first,
@@ -168,7 +170,7 @@ async def ends(call: Call) -> Answer:
         )
         for end in found
     ]
-    return answer(wire.CursorEnds(shown))
+    return response(wire.CursorEnds(result))
 
 
 @ROUTES(
@@ -179,15 +181,15 @@ async def ends(call: Call) -> Answer:
     gives=wire.CursorCommitted,
     errors=(QueueNotFound, GroupNotFound, WrongGroupKind, CursorOutOfRange),
 )
-async def commit(call: Call) -> Answer:
+async def commit(call: Call) -> Response:
     """Commit a cursor group: it needs nothing up to and including these sequences.
 
     Partitions are committed one after another; if one is refused, those before it stay committed.
     """
-    wish = await call.json(_commit)
+    request = await call.json(_commit)
     name, group = call.queue, _group(call)
-    for position in wish.positions:
+    for position in request.positions:
         if not 0 <= position.sequence <= ID_MAX:
             raise InvalidArgument(field="sequence", problem="is a sequence that was read")
-    positions = {position.partition: position.sequence for position in wish.positions}
-    return answer(wire.CursorCommitted(await call.node.cursor_commit_many(name, group, positions)))
+    positions = {position.partition: position.sequence for position in request.positions}
+    return response(wire.CursorCommitted(await call.node.cursor_commit_many(name, group, positions)))

@@ -10,24 +10,24 @@ from holdfast.engine.stats import QueueStats
 from holdfast.errors import HoldfastError
 from holdfast.http_api.openapi.routes import Right, Routes
 from holdfast.http_api.server.request import Call
-from holdfast.http_api.server.response import Answer, answer
+from holdfast.http_api.server.response import Response, response
 from holdfast.units import SECOND, format_instant
 
 ROUTES = Routes("Health and figures")
-QUEUES_A_TURN = 20  # queues whose figures are gathered before others have a turn
+QUEUES_PER_SLICE = 20  # queues whose figures are gathered before others have a turn
 STATUS_HEADERS = ((b"cache-control", b"no-store"),)
 
 
-@ROUTES("GET", "/livez", Right.NOBODY, gives=wire.Status, unwell=True)
-async def live(call: Call) -> Answer:
+@ROUTES("GET", "/livez", Right.ANONYMOUS, gives=wire.Status, always_served=True)
+async def live(call: Call) -> Response:
     """Tell whether the process works: it does unless it must be restarted (503)."""
     broken = call.node.broken
     problems = [str(broken.result())] if broken is not None and broken.done() else []
     return _status(problems)
 
 
-@ROUTES("GET", "/readyz", Right.NOBODY, gives=wire.Status, unwell=True)
-async def ready(call: Call) -> Answer:
+@ROUTES("GET", "/readyz", Right.ANONYMOUS, gives=wire.Status, always_served=True)
+async def ready(call: Call) -> Response:
     """Tell whether the node can take work now: the store syncs, the disk has room, the loop keeps up (else 503).
 
     The store is tried out, not asked; however many ask, at most once a second.
@@ -37,45 +37,45 @@ async def ready(call: Call) -> Answer:
     return _status(["shutting down", *problems] if call.api.closing else problems)
 
 
-def _status(problems: list[str]) -> Answer:
-    found = answer(wire.Status(ok=not problems, problems=problems), 503 if problems else 200)
+def _status(problems: list[str]) -> Response:
+    found = response(wire.Status(ok=not problems, problems=problems), 503 if problems else 200)
     found.headers = STATUS_HEADERS
     return found
 
 
 @ROUTES("GET", "/api/v1/health", Right.NODE, gives=wire.Health)
-async def health(call: Call) -> Answer:
+async def health(call: Call) -> Response:
     """Show the health of each part of the node."""
     parts = await call.node.health.parts()
-    shown = [
+    result = [
         wire.PartHealth(name=part.name, ok=not part.problem, problem=part.problem, facts=part.facts) for part in parts
     ]
-    return answer(wire.Health(ok=all(part.ready for part in parts), parts=shown))
+    return response(wire.Health(ok=all(part.ready for part in parts), parts=result))
 
 
-async def all_figures(call: Call, namespace: str | None) -> list[QueueStats]:
+async def all_stats(call: Call, namespace: str | None) -> list[QueueStats]:
     """The figures of all queues, or of those of a namespace, a few at a time."""
     found: list[QueueStats] = []
     names = [name for name in call.node.engine.queues if namespace is None or name[0] == namespace]
     for index, name in enumerate(names):
         try:
-            found.append(call.node.figures(name))
+            found.append(call.node.current_stats(name))
         except HoldfastError:
             continue  # deleted meanwhile
-        if index % QUEUES_A_TURN == QUEUES_A_TURN - 1:
+        if index % QUEUES_PER_SLICE == QUEUES_PER_SLICE - 1:
             await asyncio.sleep(0)
     return found
 
 
-@ROUTES("GET", "/api/v1/overview", Right.KNOWN, gives=wire.Overview)
-async def overview(call: Call) -> Answer:
+@ROUTES("GET", "/api/v1/overview", Right.AUTHENTICATED, gives=wire.Overview)
+async def overview(call: Call) -> Response:
     """Show a node at a glance. Of queues, those that the caller may do something with."""
     node = call.node
-    stats = [figures for figures in await all_figures(call, call.namespace) if call.principal.sees(figures.name)]
+    stats = [figures for figures in await all_stats(call, call.namespace) if call.principal.can_see(figures.name)]
     groups = [group for figures in stats for group in figures.groups if group.kind is GroupKind.LEASE]
     rates = {name: sum(figures.rates[name] for figures in stats) for name in stats[0].rates} if stats else {}
     parts = await node.health.parts()
-    return answer(
+    return response(
         wire.Overview(
             version=__version__,
             node=node.config.node.node_id,

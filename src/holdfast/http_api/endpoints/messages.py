@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from holdfast import wire
 from holdfast.broker.history import History
-from holdfast.broker.node import Receipt
+from holdfast.broker.node import EnqueueResult
 from holdfast.core.commands import NO_ID, Draft, payload_bytes
 from holdfast.core.enqueue import MESSAGE_ID_BYTES_MAX
 from holdfast.errors import (
@@ -32,10 +32,10 @@ from holdfast.http_api.codecs.arrow_request import MEDIA_TYPE, drafts_of, read_t
 from holdfast.http_api.codecs.arrow_response import write_messages
 from holdfast.http_api.codecs.json_batch import ids_in_json
 from holdfast.http_api.codecs.raw_body import HEADERS, read_form, read_raw
-from holdfast.http_api.codecs.shapes import read_draft, read_import, show_history, show_message, show_view
+from holdfast.http_api.codecs.shapes import history_to_wire, message_to_wire, read_draft, read_import, view_to_wire
 from holdfast.http_api.openapi.routes import Right, Routes
-from holdfast.http_api.server.request import APART_BYTES, APART_MESSAGES, Call, decode, instant
-from holdfast.http_api.server.response import ARROW, Answer, Gather, Pledge, answer, item_error
+from holdfast.http_api.server.request import OFFLOAD_BYTES, OFFLOAD_MESSAGES, Call, decode, instant
+from holdfast.http_api.server.response import ARROW, DeferredEnqueue, DeferredResponse, Response, item_error, response
 
 ROUTES = Routes("Messages")
 PROTOCOL = "http"
@@ -72,23 +72,23 @@ _import = msgspec.json.Decoder(wire.Import)
 _edit = msgspec.json.Decoder(wire.MessageEdit)
 
 
-def _wish(call: Call, body: bytes) -> _Wish:
+def _read_request(call: Call, body: bytes) -> _EnqueueRequest:
     """What a body of JSON wants stored."""
     key = _idempotency_key(call)
     items, errors, atomic = _read(body)
     if key is not None:
         ids = _made_ids(key, len(items))
         items = [item and _identified(item, made) for item, made in zip(items, ids, strict=True)]
-    return _Wish(call, items, errors, atomic, read_draft)
+    return _EnqueueRequest(call, items, errors, atomic, read_draft)
 
 
-def begin(call: Call, body: bytes) -> Pledge | Gather:
+def begin(call: Call, body: bytes) -> DeferredResponse | DeferredEnqueue:
     """Store what a body of JSON brings; if it can be, together with what others bring."""
-    wish = _wish(call, body)
-    if wish.atomic or not wish.drafts:
-        return _stored(call, wish)
-    wish.admit()
-    return Gather(call.queue, wish.drafts, wish.answer)
+    request = _read_request(call, body)
+    if request.atomic or not request.drafts:
+        return _stored(call, request)
+    request.admit()
+    return DeferredEnqueue(call.queue, request.drafts, request.response)
 
 
 @ROUTES(
@@ -99,11 +99,11 @@ def begin(call: Call, body: bytes) -> Pledge | Gather:
     gives=wire.Receipt,
     errors=(QueueNotFound, QueueFull, MessageTooLarge, LimitExceeded, RequestTooLarge, ArrowMissing),
     query=EnqueueQuery,
-    takes=(MEDIA_TYPE, "multipart/form-data", "application/octet-stream", "text/plain"),
+    request_types=(MEDIA_TYPE, "multipart/form-data", "application/octet-stream", "text/plain"),
     headers=("Idempotency-Key", *HEADERS),
     begin=begin,
 )
-async def enqueue(call: Call) -> Answer:
+async def enqueue(call: Call) -> Response:
     """Enqueue 1 to 10,000 messages.
 
     All of them are one commit, and the answer comes when it is durable. A message that is wrong is reported by its
@@ -130,30 +130,32 @@ async def enqueue(call: Call) -> Answer:
     if kind == FORM:
         return await store(call, [_identified(await read_form(call), key)], {}, True, read_draft)
     body = await call.body()
-    return await call.kept(_stored(call, await call.apart(len(body) > APART_BYTES, lambda: _wish(call, body))))
+    return await call.when_durable(
+        _stored(call, await call.offload(len(body) > OFFLOAD_BYTES, lambda: _read_request(call, body)))
+    )
 
 
-async def _enqueue_arrow(call: Call, atomic: bool, key: str | None) -> Answer:
+async def _enqueue_arrow(call: Call, atomic: bool, key: str | None) -> Response:
     """Rows are messages; if they are payloads alone, nothing is done for each of them but what the node does. The
     answer names all of them: it is made while the disk works."""
     table = read_table(await call.body(), call.api.config.limits.enqueue_max)
     made_ids = None if key is None else _made_ids(key, table.num_rows)
-    much = (table.num_columns > 1 or made_ids is not None) and table.num_rows > APART_MESSAGES
+    large = (table.num_columns > 1 or made_ids is not None) and table.num_rows > OFFLOAD_MESSAGES
     correlation_id = call.given_correlation_id
-    drafts = await call.apart(much, lambda: drafts_of(table, correlation_id, made_ids))
+    drafts = await call.offload(large, lambda: drafts_of(table, correlation_id, made_ids))
     count, size_bytes = len(drafts), payload_bytes(drafts)
     call.api.gate.admit(call.namespace, count, size_bytes)
-    receipt = call.node.enqueue_soon(call.queue, drafts, PROTOCOL, atomic=atomic)
+    receipt = call.node.enqueue_nowait(call.queue, drafts, PROTOCOL, atomic=atomic)
     if receipt.errors and (atomic or len(receipt.errors) == count):
         raise call.refused(receipt.errors)
-    made: list[Answer] = []
+    made: list[Response] = []
 
     def make() -> None:
         made.append(_arrow_receipt(receipt))
 
     if not count:
         return _arrow_receipt(receipt)
-    await call.node.safe(receipt.durability, count, size_bytes, make)
+    await call.node.wait_durable(receipt.durability, count, size_bytes, make)
     return made[0]
 
 
@@ -163,15 +165,15 @@ class _Receipt(wire.Receipt, frozen=True, kw_only=True):
     ids: msgspec.Raw  # type: ignore[assignment]
 
 
-def _arrow_receipt(receipt: Receipt) -> Answer:
+def _arrow_receipt(receipt: EnqueueResult) -> Response:
     durability = receipt.durability.value
     if not receipt.errors and not receipt.duplicates:
-        return answer(_Receipt(ids=msgspec.Raw(ids_in_json(receipt.ids)), durability=durability))
+        return response(_Receipt(ids=msgspec.Raw(ids_in_json(receipt.ids)), durability=durability))
     ids: list[str | None] = list(map(str, receipt.ids))
     for index in receipt.errors:
         ids[index] = None
     errors = [item_error(index, error) for index, error in sorted(receipt.errors.items())]
-    return answer(wire.Receipt(ids=ids, duplicates=sorted(receipt.duplicates), errors=errors, durability=durability))
+    return response(wire.Receipt(ids=ids, duplicates=sorted(receipt.duplicates), errors=errors, durability=durability))
 
 
 def _idempotency_key(call: Call) -> str | None:
@@ -218,18 +220,18 @@ async def store(
     errors: dict[int, HoldfastError],
     atomic: bool,
     read: Callable[[_Item, int, str | None], Draft],
-) -> Answer:
+) -> Response:
     """Store what can be stored, and say for each what became of it."""
-    return await call.kept(_stored(call, _Wish(call, items, errors, atomic, read)))
+    return await call.when_durable(_stored(call, _EnqueueRequest(call, items, errors, atomic, read)))
 
 
-def _stored(call: Call, wish: _Wish) -> Pledge:
-    wish.admit()
-    receipt = call.node.enqueue_soon(call.queue, wish.drafts, PROTOCOL, atomic=wish.atomic)
-    return Pledge(wish.answer(receipt), receipt.durability, len(wish.drafts), wish.size_bytes)
+def _stored(call: Call, request: _EnqueueRequest) -> DeferredResponse:
+    request.admit()
+    receipt = call.node.enqueue_nowait(call.queue, request.drafts, PROTOCOL, atomic=request.atomic)
+    return DeferredResponse(request.response(receipt), receipt.durability, len(request.drafts), request.size_bytes)
 
 
-class _Wish:
+class _EnqueueRequest:
     """What a request wants stored: `drafts`, which are its messages at `places`; what is wrong with the others."""
 
     __slots__ = ("atomic", "call", "count", "drafts", "errors", "places", "size_bytes")
@@ -269,7 +271,7 @@ class _Wish:
         """Raises RateLimited if it is too much for now."""
         self.call.api.gate.admit(self.call.namespace, len(self.drafts), self.size_bytes)
 
-    def answer(self, receipt: Receipt) -> Answer:
+    def response(self, receipt: EnqueueResult) -> Response:
         """What is to be answered when it is safe. Raises the first one's error if nothing was taken."""
         errors, places = self.errors, self.places
         if receipt.errors:
@@ -280,13 +282,13 @@ class _Wish:
         for at, message_id in zip(places, receipt.ids, strict=True):
             if message_id:
                 ids[at] = str(message_id)
-        shown = wire.Receipt(
+        result = wire.Receipt(
             ids=ids,
             duplicates=[places[at] for at in sorted(receipt.duplicates)] if receipt.duplicates else [],
             errors=[item_error(at, errors[at]) for at in sorted(errors)] if errors else [],
             durability=receipt.durability,
         )
-        return answer(shown)
+        return response(result)
 
 
 class BrowseQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -307,10 +309,10 @@ class BrowseQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Right.CONSUME,
     query=BrowseQuery,
     gives=wire.MessagePage,
-    gives_also=(MEDIA_TYPE,),
+    response_types=(MEDIA_TYPE,),
     errors=(QueueNotFound, GroupNotFound, ArrowMissing),
 )
-async def browse(call: Call) -> Answer:
+async def browse(call: Call) -> Response:
     """Browse live messages, oldest first. Nothing is leased or changed.
 
     A page may hold fewer messages than `limit`, even none, and still have a `cursor`: go on until it is empty. As an
@@ -321,11 +323,11 @@ async def browse(call: Call) -> Answer:
     if call.accepts(MEDIA_TYPE):
         rows = [(at, message) for at, message, _ in page.messages]
         headers = [(b"holdfast-cursor", page.cursor.encode())]
-        return Answer(write_messages(rows, {"cursor": page.cursor}, []), 200, ARROW, headers)
-    shown = [
-        show_view(message, partition, standings, query.encoding) for partition, message, standings in page.messages
+        return Response(write_messages(rows, {"cursor": page.cursor}, []), 200, ARROW, headers)
+    result = [
+        view_to_wire(message, partition, statuses, query.encoding) for partition, message, statuses in page.messages
     ]
-    return answer(wire.MessagePage(shown, page.cursor))
+    return response(wire.MessagePage(result, page.cursor))
 
 
 class MessageQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -344,14 +346,14 @@ class MessageQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gives=wire.MessageView,
     errors=(QueueNotFound, MessageNotFound, LakeUnreadable),
 )
-async def get(call: Call) -> Answer:
+async def get(call: Call) -> Response:
     """Show one live message, how it stands in each group, and if wished its history."""
     query = call.query(MessageQuery)
-    partition, message, standings = await call.node.find(call.queue, call.message_id())
-    shown = show_view(message, partition, standings, query.encoding)
+    partition, message, statuses = await call.node.find(call.queue, call.message_id())
+    result = view_to_wire(message, partition, statuses, query.encoding)
     if query.history:
-        shown.history = show_history(await _history(call)).steps
-    return answer(shown)
+        result.history = history_to_wire(await _history(call)).steps
+    return response(result)
 
 
 @ROUTES(
@@ -361,7 +363,7 @@ async def get(call: Call) -> Answer:
     gives=wire.History,
     errors=(MessageNotFound, LakeUnreadable),
 )
-async def history(call: Call) -> Answer:
+async def history(call: Call) -> Response:
     """Show every step of a message's life, also if it is long gone, from the journal.
 
     Queues with `journal = off` have none, and a step can be as old as the oldest segment in the lake.
@@ -369,12 +371,12 @@ async def history(call: Call) -> Answer:
     found = await _history(call)
     if not found.steps and found.complete:
         raise MessageNotFound(message_id=call.message_id(), queue=call.queue[1])
-    return answer(show_history(found))
+    return response(history_to_wire(found))
 
 
 async def _history(call: Call) -> History:
     """It may take long: a client that has gone, or a server that stops, need not wait for the lake."""
-    return await call.api.while_there(call, call.node.history(call.queue, call.message_id()))
+    return await call.api.until_disconnect(call, call.node.history(call.queue, call.message_id()))
 
 
 @ROUTES(
@@ -386,14 +388,14 @@ async def _history(call: Call) -> History:
     errors=(QueueNotFound, QueueFull, MessageTooLarge, LimitExceeded, RequestTooLarge),
     act="queue.import",
 )
-async def take_in(call: Call) -> Answer:
+async def take_in(call: Call) -> Response:
     """Import stored items with where they come from.
 
     Importing the same `source_id` and `source_group` again, while the first is still there, stores nothing and is
     answered as a duplicate.
     """
-    wish = await call.json(_import)
-    return await store(call, list(wish.items), {}, wish.atomic, read_import)
+    request = await call.json(_import)
+    return await store(call, list(request.items), {}, request.atomic, read_import)
 
 
 @ROUTES(
@@ -405,12 +407,12 @@ async def take_in(call: Call) -> Answer:
     errors=(QueueNotFound, MessageNotFound, MessageNotWaiting),
     act="message.edit",
 )
-async def edit(call: Call) -> Answer:
+async def edit(call: Call) -> Response:
     """Change the priority or the delivery time of a waiting message."""
     change = await call.json(_edit)
     deliver_at = None if change.deliver_at is None else instant(change.deliver_at, "deliver_at")
     message = await call.node.edit(call.queue, call.message_id(), priority=change.priority, deliver_at=deliver_at)
-    return answer(show_message(message, 0, "auto"))
+    return response(message_to_wire(message, 0, "auto"))
 
 
 @ROUTES(
@@ -421,7 +423,7 @@ async def edit(call: Call) -> Answer:
     errors=(QueueNotFound, MessageNotFound, MessageNotWaiting),
     act="message.delete",
 )
-async def delete(call: Call) -> Answer:
+async def delete(call: Call) -> Response:
     """Remove a waiting message, for all groups."""
     await call.node.delete(call.queue, call.message_id())
-    return Answer(status=204)
+    return Response(status=204)

@@ -17,14 +17,14 @@ from prometheus_client.registry import Collector
 
 from holdfast import __version__
 from holdfast.broker.commit.group_commit import Distribution
-from holdfast.broker.meters import Reading, Series
+from holdfast.broker.meters import MetricSample, MetricSpec
 from holdfast.core.queue import GroupKind
 from holdfast.engine.stats import GroupStats, Histogram, QueueStats
 from holdfast.errors import HoldfastError
-from holdfast.http_api.endpoints.health import all_figures
+from holdfast.http_api.endpoints.health import all_stats
 from holdfast.http_api.openapi.routes import Right, Routes
 from holdfast.http_api.server.request import Call
-from holdfast.http_api.server.response import Answer
+from holdfast.http_api.server.response import Response
 from holdfast.units import SECOND
 
 ROUTES = Routes("Health and figures")
@@ -32,63 +32,65 @@ CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 
 
 OF_QUEUES = {
-    "depth": Series("queue_depth", "gauge", "Messages that some group may still need."),
-    "ready": Series("queue_ready", "gauge", "Messages that are not delayed."),
-    "scheduled": Series("queue_scheduled", "gauge", "Messages delayed by their producers."),
-    "size_bytes": Series("queue_size_bytes", "gauge", "Payload bytes of live messages."),
-    "oldest_age": Series("queue_oldest_message_age_seconds", "gauge", "Age of the oldest message not settled."),
-    "enqueued": Series("queue_enqueue", "counter", "Messages stored."),
-    "duplicates": Series("queue_duplicate", "counter", "Messages not stored because they were there already."),
-    "refused": Series("queue_refused", "counter", "Messages refused: too large, wrong, or the queue was full."),
+    "depth": MetricSpec("queue_depth", "gauge", "Messages that some group may still need."),
+    "ready": MetricSpec("queue_ready", "gauge", "Messages that are not delayed."),
+    "scheduled": MetricSpec("queue_scheduled", "gauge", "Messages delayed by their producers."),
+    "size_bytes": MetricSpec("queue_size_bytes", "gauge", "Payload bytes of live messages."),
+    "oldest_age": MetricSpec("queue_oldest_message_age_seconds", "gauge", "Age of the oldest message not settled."),
+    "enqueued": MetricSpec("queue_enqueue", "counter", "Messages stored."),
+    "duplicates": MetricSpec("queue_duplicate", "counter", "Messages not stored because they were there already."),
+    "refused": MetricSpec("queue_refused", "counter", "Messages refused: too large, wrong, or the queue was full."),
 }
 OF_GROUPS = {
-    "ready": Series("group_ready", "gauge", "Deliveries a group could lease now."),
-    "scheduled": Series("group_scheduled", "gauge", "Deliveries that wait for their time."),
-    "leased": Series("group_inflight", "gauge", "Deliveries that consumers hold."),
-    "lag": Series("group_lag", "gauge", "Cursor groups: messages not committed yet."),
-    "oldest_age": Series("group_oldest_message_age_seconds", "gauge", "Age of the oldest message not settled."),
-    "members": Series("group_consumers", "gauge", "Push consumers of the group."),
-    "leases": Series("group_lease", "counter", "Leases given."),
-    "acked": Series("group_ack", "counter", "Deliveries acked."),
-    "redelivered": Series("group_redelivered", "counter", "Leases of deliveries that had failed before."),
-    "released": Series("group_released", "counter", "Leases given back without an attempt spent."),
-    "extended": Series("group_extended", "counter", "Leases extended."),
-    "expired": Series("group_expired", "counter", "Deliveries whose time to live passed."),
-    "purged": Series("group_purged", "counter", "Deliveries that somebody removed."),
-    "failures": Series("group_failure", "counter", "Attempts that failed.", "reason"),
-    "dead": Series("queue_dlq", "counter", "Deliveries moved to the dead queue.", "reason"),
-    "dropped": Series("group_dropped", "counter", "Deliveries that died without a dead queue.", "reason"),
+    "ready": MetricSpec("group_ready", "gauge", "Deliveries a group could lease now."),
+    "scheduled": MetricSpec("group_scheduled", "gauge", "Deliveries that wait for their time."),
+    "leased": MetricSpec("group_inflight", "gauge", "Deliveries that consumers hold."),
+    "lag": MetricSpec("group_lag", "gauge", "Cursor groups: messages not committed yet."),
+    "oldest_age": MetricSpec("group_oldest_message_age_seconds", "gauge", "Age of the oldest message not settled."),
+    "members": MetricSpec("group_consumers", "gauge", "Push consumers of the group."),
+    "leases": MetricSpec("group_lease", "counter", "Leases given."),
+    "acked": MetricSpec("group_ack", "counter", "Deliveries acked."),
+    "redelivered": MetricSpec("group_redelivered", "counter", "Leases of deliveries that had failed before."),
+    "released": MetricSpec("group_released", "counter", "Leases given back without an attempt spent."),
+    "extended": MetricSpec("group_extended", "counter", "Leases extended."),
+    "expired": MetricSpec("group_expired", "counter", "Deliveries whose time to live passed."),
+    "purged": MetricSpec("group_purged", "counter", "Deliveries that somebody removed."),
+    "failures": MetricSpec("group_failure", "counter", "Attempts that failed.", "reason"),
+    "dead": MetricSpec("queue_dlq", "counter", "Deliveries moved to the dead queue.", "reason"),
+    "dropped": MetricSpec("group_dropped", "counter", "Deliveries that died without a dead queue.", "reason"),
 }
 LATENCIES = {
-    "delivery_latency": Series("queue_delivery_latency_seconds", "gauge", "From enqueue to the first lease."),
-    "processing_latency": Series("queue_processing_latency_seconds", "gauge", "From lease to ack."),
+    "delivery_latency": MetricSpec("queue_delivery_latency_seconds", "gauge", "From enqueue to the first lease."),
+    "processing_latency": MetricSpec("queue_processing_latency_seconds", "gauge", "From lease to ack."),
 }
 OF_NODE = {
-    "build": Series("build", "gauge", "Always 1; the version is a label.", "version"),
-    "queues": Series("queues", "gauge", "Queues there are."),
-    "commits": Series("commit_batch", "counter", "Batches written to the store."),
-    "sync_times": Series("commit_sync_seconds", "gauge", "How long a sync of the store took."),
-    "batch_rows": Series("commit_batch_rows", "gauge", "Journal rows in one batch."),
-    "journal": Series("journal_behind_rows", "gauge", "Journal rows that are not in the lake yet."),
-    "store": Series("store_up", "gauge", "1 while the store takes writes."),
-    "room": Series("store_free_bytes", "gauge", "Bytes left on the store's disk."),
-    "lag": Series("loop_lag_seconds", "gauge", "How late the event loop was when it was last looked at."),
-    "waiting": Series("lease_waiting", "gauge", "Lease requests that wait for a message."),
-    "requests": Series("http_requests", "counter", "HTTP requests answered.", "method, route, status"),
-    "working": Series("http_requests_inflight", "gauge", "HTTP requests being worked on."),
-    "streams": Series("http_streams", "gauge", "Streaming consumers."),
-    "buffered": Series("http_buffered_bytes", "gauge", "Bytes of request bodies in memory."),
-    "reply_waiting": Series("reply_waiting", "gauge", "Requests that wait for their reply."),
-    "reply_late": Series("reply_late", "counter", "Replies that came after their request had timed out."),
-    "transactions": Series("transactions_open", "gauge", "Transactions that are not published or aborted."),
-    "staged": Series("transaction_staged", "gauge", "Messages staged in open transactions."),
-    "staged_bytes": Series("transaction_staged_bytes", "gauge", "Payload bytes of staged messages."),
-    "webhook": Series("webhook_waiting", "gauge", "Webhook calls that wait."),
-    "webhook_dropped": Series("webhook_dropped", "counter", "Webhook calls given up because too many waited."),
-    "tokens_refused": Series("auth_token_refused", "counter", "Tokens that were not good, over all fronts."),
-    "logins_failed": Series("auth_login_failed", "counter", "Wrong users or passwords."),
-    "logins_throttled": Series("auth_login_throttled", "counter", "Logins refused unchecked, after too many failures."),
-    "rate_limited": Series("auth_rate_limited", "counter", "Requests and messages refused by a namespace's rate."),
+    "build": MetricSpec("build", "gauge", "Always 1; the version is a label.", "version"),
+    "queues": MetricSpec("queues", "gauge", "Queues there are."),
+    "commits": MetricSpec("commit_batch", "counter", "Batches written to the store."),
+    "sync_times": MetricSpec("commit_sync_seconds", "gauge", "How long a sync of the store took."),
+    "batch_rows": MetricSpec("commit_batch_rows", "gauge", "Journal rows in one batch."),
+    "journal": MetricSpec("journal_behind_rows", "gauge", "Journal rows that are not in the lake yet."),
+    "store": MetricSpec("store_up", "gauge", "1 while the store takes writes."),
+    "room": MetricSpec("store_free_bytes", "gauge", "Bytes left on the store's disk."),
+    "lag": MetricSpec("loop_lag_seconds", "gauge", "How late the event loop was when it was last looked at."),
+    "waiting": MetricSpec("lease_waiting", "gauge", "Lease requests that wait for a message."),
+    "requests": MetricSpec("http_requests", "counter", "HTTP requests answered.", "method, route, status"),
+    "working": MetricSpec("http_requests_inflight", "gauge", "HTTP requests being worked on."),
+    "streams": MetricSpec("http_streams", "gauge", "Streaming consumers."),
+    "buffered": MetricSpec("http_buffered_bytes", "gauge", "Bytes of request bodies in memory."),
+    "reply_waiting": MetricSpec("reply_waiting", "gauge", "Requests that wait for their reply."),
+    "reply_late": MetricSpec("reply_late", "counter", "Replies that came after their request had timed out."),
+    "transactions": MetricSpec("transactions_open", "gauge", "Transactions that are not published or aborted."),
+    "staged": MetricSpec("transaction_staged", "gauge", "Messages staged in open transactions."),
+    "staged_bytes": MetricSpec("transaction_staged_bytes", "gauge", "Payload bytes of staged messages."),
+    "webhook": MetricSpec("webhook_waiting", "gauge", "Webhook calls that wait."),
+    "webhook_dropped": MetricSpec("webhook_dropped", "counter", "Webhook calls given up because too many waited."),
+    "tokens_refused": MetricSpec("auth_token_refused", "counter", "Tokens that were not good, over all fronts."),
+    "logins_failed": MetricSpec("auth_login_failed", "counter", "Wrong users or passwords."),
+    "logins_throttled": MetricSpec(
+        "auth_login_throttled", "counter", "Logins refused unchecked, after too many failures."
+    ),
+    "rate_limited": MetricSpec("auth_rate_limited", "counter", "Requests and messages refused by a namespace's rate."),
 }
 
 PREFIX = "holdfast_"
@@ -106,17 +108,17 @@ def all_series() -> Iterator[tuple[str, str, str, str]]:
         yield name, "histogram" if key in {"sync_times", "batch_rows"} else kind, text, series.label
 
 
-def described(series: Series) -> tuple[str, str, str, str]:
+def described(series: MetricSpec) -> tuple[str, str, str, str]:
     """A metric of another front, in the same way."""
     return (*_described(series), series.label)
 
 
-def _described(series: Series) -> tuple[str, str, str]:
+def _described(series: MetricSpec) -> tuple[str, str, str]:
     suffix = "_total" if series.kind == "counter" else "_info" if series.name == "build" else ""
     return PREFIX + series.name + suffix, series.kind, series.text
 
 
-class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+class MetricsSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """What the node said when it was asked."""
 
     queues: list[QueueStats]
@@ -125,13 +127,13 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     requests: dict[tuple[str, str, int], int]
     sync_times: tuple[tuple[float, ...], list[int], float]
     batch_rows: tuple[tuple[float, ...], list[int], float]
-    readings: list[Reading]
+    readings: list[MetricSample]
 
 
 class NodeCollector(Collector):
     """A snapshot as metric families."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: MetricsSnapshot) -> None:
         self._snapshot = snapshot
 
     def collect(self) -> Iterable[Metric]:
@@ -165,7 +167,7 @@ class NodeCollector(Collector):
             yield histogram
 
 
-def _family(reading: Reading) -> Metric:
+def _family(reading: MetricSample) -> Metric:
     """What another front counts."""
     series = reading.series
     family = CounterMetricFamily if series.kind == "counter" else GaugeMetricFamily
@@ -175,11 +177,11 @@ def _family(reading: Reading) -> Metric:
     return found
 
 
-Row = tuple[list[str], str, float, str]
+Sample = tuple[list[str], str, float, str]
 """Labels, which series, its value, and the value of the series' own label."""
 
 
-def _queue_rows(queues: list[QueueStats]) -> Iterator[Row]:
+def _queue_rows(queues: list[QueueStats]) -> Iterator[Sample]:
     for figures in queues:
         labels = [figures.namespace, figures.name]
         for key in OF_QUEUES:
@@ -187,7 +189,7 @@ def _queue_rows(queues: list[QueueStats]) -> Iterator[Row]:
             yield labels, key, value / SECOND if key == "oldest_age" else value, ""
 
 
-def _group_rows(groups: list[tuple[QueueStats, GroupStats]]) -> Iterator[Row]:
+def _group_rows(groups: list[tuple[QueueStats, GroupStats]]) -> Iterator[Sample]:
     for figures, group in groups:
         labels = [figures.namespace, figures.name, group.name]
         for key, series in OF_GROUPS.items():
@@ -200,7 +202,9 @@ def _group_rows(groups: list[tuple[QueueStats, GroupStats]]) -> Iterator[Row]:
                 yield labels, key, len(value) if key == "members" else value, ""
 
 
-def _families(table: dict[str, Series], labels: list[str], rows: Iterator[Row], detailed: bool) -> Iterable[Metric]:
+def _families(
+    table: dict[str, MetricSpec], labels: list[str], rows: Iterator[Sample], detailed: bool
+) -> Iterable[Metric]:
     """Rows as families; summed over queues and groups unless `detailed`. Of ages the greatest counts."""
     sums: dict[tuple[tuple[str, ...], str, str], float] = {}
     for names, key, value, own in rows:
@@ -218,7 +222,7 @@ def _families(table: dict[str, Series], labels: list[str], rows: Iterator[Row], 
 
 
 def _latency(
-    series: Series, key: str, groups: list[tuple[QueueStats, GroupStats]], detailed: bool
+    series: MetricSpec, key: str, groups: list[tuple[QueueStats, GroupStats]], detailed: bool
 ) -> HistogramMetricFamily:
     labels = ["namespace", "queue", "group"] if detailed else []
     family = HistogramMetricFamily(PREFIX + series.name, series.text, labels=labels)
@@ -260,15 +264,15 @@ class MetricsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Series for each queue: `auto` up to http.metrics_queues of them, `all`, or `none`."""
 
 
-@ROUTES("GET", "/metrics", Right.NODE, query=MetricsQuery, gives_also=("text/plain",))
-async def metrics(call: Call) -> Answer:
+@ROUTES("GET", "/metrics", Right.NODE, query=MetricsQuery, response_types=("text/plain",))
+async def metrics(call: Call) -> Response:
     """Give the figures of the node and its queues in Prometheus' text format."""
     query = call.query(MetricsQuery)
     snapshot = await _snapshot(call, query.queues)
-    return Answer(await call.api.on_thread(lambda: _render(snapshot)), content_type=CONTENT_TYPE)
+    return Response(await call.api.on_thread(lambda: _render(snapshot)), content_type=CONTENT_TYPE)
 
 
-def _render(snapshot: Snapshot) -> bytes:
+def _render(snapshot: MetricsSnapshot) -> bytes:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(NodeCollector(snapshot))
     ProcessCollector(registry=registry)
@@ -277,11 +281,11 @@ def _render(snapshot: Snapshot) -> bytes:
     return generate_latest(registry)
 
 
-async def _snapshot(call: Call, queues: str) -> Snapshot:
+async def _snapshot(call: Call, queues: str) -> MetricsSnapshot:
     node, api = call.node, call.api
     up = True
     try:
-        found = await all_figures(call, None)
+        found = await all_stats(call, None)
     except HoldfastError:
         found, up = [], False  # when the store is away is when metrics are looked at
     commit, webhooks = node.commit, node.webhooks.counters
@@ -296,7 +300,7 @@ async def _snapshot(call: Call, queues: str) -> Snapshot:
         "staged_bytes": staged.size_bytes,
         "queues": len(found),
         "commits": commit.batches,
-        "journal": node.keeper.behind,
+        "journal": node.export_scheduler.behind,
         "store": up,
         "lag": node.health.lag.seconds,
         "waiting": node.dispatcher.waiting,
@@ -312,7 +316,7 @@ async def _snapshot(call: Call, queues: str) -> Snapshot:
     if room is not None:
         figures["room"] = room
     detailed = queues == "all" or (queues == "auto" and len(found) <= api.config.http.metrics_queues)
-    return Snapshot(
+    return MetricsSnapshot(
         queues=found,
         detailed=detailed,
         node=figures,

@@ -7,15 +7,15 @@ from typing import Literal
 import msgspec
 
 from holdfast import wire
-from holdfast.engine.admin import Span
+from holdfast.engine.admin import SequenceRange
 from holdfast.errors import ArrowMissing, InvalidArgument, QueueNotFound
 from holdfast.http_api.codecs.arrow_request import MEDIA_TYPE
-from holdfast.http_api.codecs.arrow_response import DELIVERIES, MESSAGES, Row, choose, write_rows
+from holdfast.http_api.codecs.arrow_response import DELIVERIES, MESSAGES, ArrowRow, choose, write_rows
 from holdfast.http_api.codecs.conditions import Test, read_conditions
-from holdfast.http_api.codecs.shapes import show_view
+from holdfast.http_api.codecs.shapes import view_to_wire
 from holdfast.http_api.openapi.routes import Right, Routes
-from holdfast.http_api.server.request import APART_MESSAGES, ID_MAX, Call, instant
-from holdfast.http_api.server.response import ARROW, Answer, answer
+from holdfast.http_api.server.request import ID_MAX, OFFLOAD_MESSAGES, Call, instant
+from holdfast.http_api.server.response import ARROW, Response, response
 
 ROUTES = Routes("Partitions")
 
@@ -35,12 +35,12 @@ class BoundsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gives=wire.PartitionList,
     errors=(QueueNotFound,),
 )
-async def list_all(call: Call) -> Answer:
+async def list_all(call: Call) -> Response:
     """Show between which sequences each partition has messages. It costs the same at any depth."""
     query = call.query(BoundsQuery)
     since = instant(query.since, "since") if query.since else 0
     found = await call.node.bounds(call.queue, since)
-    return answer(wire.PartitionList([wire.Partition(one.partition, one.first, one.end) for one in found]))
+    return response(wire.PartitionList([wire.Partition(one.partition, one.first, one.end) for one in found]))
 
 
 class RangeQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -70,10 +70,10 @@ class RangeQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Right.CONSUME,
     query=RangeQuery,
     gives=wire.MessageRange,
-    gives_also=(MEDIA_TYPE,),
+    response_types=(MEDIA_TYPE,),
     errors=(QueueNotFound, ArrowMissing),
 )
-async def browse(call: Call) -> Answer:
+async def browse(call: Call) -> Response:
     """Browse live messages of one partition by sequence. Nothing is leased or changed.
 
     A range may hold fewer messages than `limit`, even none: go on at `next` until it is 0. In an Arrow stream `next` is
@@ -95,32 +95,31 @@ async def browse(call: Call) -> Answer:
     found = await call.node.browse_range(call.queue, partition, query.first, query.until, query.limit, query.max_bytes)
     as_arrow = call.accepts(MEDIA_TYPE)
 
-    def make() -> Answer:
-        return _shown(found, partition, query, columns, tests, as_arrow=as_arrow)
+    def make() -> Response:
+        return _range_response(found, partition, query, columns, tests, as_arrow=as_arrow)
 
-    return await call.apart(len(found.messages) > APART_MESSAGES, make)
+    return await call.offload(len(found.messages) > OFFLOAD_MESSAGES, make)
 
 
-def _shown(
-    found: Span, partition: int, query: RangeQuery, columns: list[str], tests: list[Test], *, as_arrow: bool
-) -> Answer:
+def _range_response(
+    found: SequenceRange, partition: int, query: RangeQuery, columns: list[str], tests: list[Test], *, as_arrow: bool
+) -> Response:
     deliveries = query.view == "deliveries"
     if as_arrow:
-        rows: list[Row] = (
-            [(partition, message, standing) for message, standings in found.messages for standing in standings]
+        rows: list[ArrowRow] = (
+            [(partition, message, status) for message, statuses in found.messages for status in statuses]
             if deliveries
             else [(partition, message, None) for message, _ in found.messages]
         )
         if tests:
             rows = [row for row in rows if all(test(row) for test in tests)]
         body = write_rows(rows, {"next": found.next_seq}, columns, DELIVERIES if deliveries else MESSAGES)
-        return Answer(body, 200, ARROW, [(b"holdfast-next", b"%d" % found.next_seq)])
-    shown = [
-        show_view(message, partition, standings, query.encoding)
-        for message, standings in found.messages
+        return Response(body, 200, ARROW, [(b"holdfast-next", b"%d" % found.next_seq)])
+    result = [
+        view_to_wire(message, partition, statuses, query.encoding)
+        for message, statuses in found.messages
         if any(
-            all(test((partition, message, standing)) for test in tests)
-            for standing in (standings if deliveries else [None])
+            all(test((partition, message, status)) for test in tests) for status in (statuses if deliveries else [None])
         )
     ]
-    return answer(wire.MessageRange(shown, found.next_seq))
+    return response(wire.MessageRange(result, found.next_seq))

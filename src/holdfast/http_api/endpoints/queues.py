@@ -18,10 +18,10 @@ from holdfast.errors import (
     QueueInUse,
     QueueNotFound,
 )
-from holdfast.http_api.codecs.shapes import show_queue, show_stats
+from holdfast.http_api.codecs.shapes import queue_to_wire, stats_to_wire
 from holdfast.http_api.openapi.routes import Right, Routes
 from holdfast.http_api.server.request import Call
-from holdfast.http_api.server.response import Answer, answer
+from holdfast.http_api.server.response import Response, response
 
 ROUTES = Routes("Queues")
 PAGE_MAX = 1_000
@@ -39,47 +39,47 @@ class ListQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limit: int = 100
 
 
-def _shown(call: Call, name: tuple[str, str]) -> wire.Queue:
-    return show_queue(call.node.engine.queue(name, call.node.clock()))
+def _queue_response(call: Call, name: tuple[str, str]) -> wire.Queue:
+    return queue_to_wire(call.node.engine.queue(name, call.node.clock()))
 
 
 @ROUTES(
     "POST",
     "/api/v1/queues",
-    Right.KNOWN,
+    Right.AUTHENTICATED,
     body=wire.QueueCreate,
     gives=wire.Queue,
     status=201,
     errors=(QueueExists, InvalidName, InvalidConfig, DeadQueueInvalid, LimitExceeded),
     act="queue.create",
 )
-async def create(call: Call) -> Answer:
+async def create(call: Call) -> Response:
     """Create a queue."""
-    wish = await call.json(_create)
-    call.noted["queue"] = wish.name
-    call.principal.demand(Action.ADMIN, wish.name)
-    call.principal.demand_config(wish.config)
-    name = (call.namespace, wish.name)
-    await call.node.create_queue(name, wish.config)
-    return answer(_shown(call, name), 201)
+    request = await call.json(_create)
+    call.noted["queue"] = request.name
+    call.principal.require(Action.ADMIN, request.name)
+    call.principal.require_config(request.config)
+    name = (call.namespace, request.name)
+    await call.node.create_queue(name, request.config)
+    return response(_queue_response(call, name), 201)
 
 
-@ROUTES("GET", "/api/v1/queues", Right.KNOWN, query=ListQuery, gives=wire.QueueList)
-async def list_all(call: Call) -> Answer:
+@ROUTES("GET", "/api/v1/queues", Right.AUTHENTICATED, query=ListQuery, gives=wire.QueueList)
+async def list_all(call: Call) -> Response:
     """List queues by name. Those that the caller may do nothing with are left out."""
     query = call.query(ListQuery)
     if not 1 <= query.limit <= PAGE_MAX:
         raise InvalidArgument(field="limit", problem=f"is 1 to {PAGE_MAX}, not {query.limit}")
     records = call.node.queues(call.namespace, query.prefix, query.cursor)
-    seen = list(islice((record for record in records if call.principal.sees(record.name)), query.limit))
-    shown = [_shown(call, (record.namespace, record.name)) for record in seen]
-    return answer(wire.QueueList(shown, seen[-1].name if len(seen) == query.limit else ""))
+    seen = list(islice((record for record in records if call.principal.can_see(record.name)), query.limit))
+    result = [_queue_response(call, (record.namespace, record.name)) for record in seen]
+    return response(wire.QueueList(result, seen[-1].name if len(seen) == query.limit else ""))
 
 
 @ROUTES("GET", "/api/v1/queues/{name}", Right.ANY, gives=wire.Queue, errors=(QueueNotFound,))
-async def get(call: Call) -> Answer:
+async def get(call: Call) -> Response:
     """Show a queue: its configuration, groups and depth."""
-    return answer(_shown(call, call.queue))
+    return response(_queue_response(call, call.queue))
 
 
 @ROUTES(
@@ -91,13 +91,13 @@ async def get(call: Call) -> Answer:
     errors=(QueueNotFound, InvalidConfig, DeadQueueInvalid),
     act="queue.update",
 )
-async def update(call: Call) -> Answer:
+async def update(call: Call) -> Response:
     """Change a queue's configuration. What is not named stays as it is."""
     fields = await call.json(_fields)
     call.noted.update(fields)
-    call.principal.demand_config(fields)
+    call.principal.require_config(fields)
     await call.node.update_queue(call.queue, fields)
-    return answer(_shown(call, call.queue))
+    return response(_queue_response(call, call.queue))
 
 
 @ROUTES(
@@ -108,55 +108,55 @@ async def update(call: Call) -> Answer:
     errors=(QueueNotFound, QueueInUse),
     act="queue.delete",
 )
-async def delete(call: Call) -> Answer:
+async def delete(call: Call) -> Response:
     """Delete a queue with all it holds."""
     messages = await call.node.delete_queue(call.queue)
     call.noted["messages"] = messages
-    return answer(wire.QueueDeleted(messages))
+    return response(wire.QueueDeleted(messages))
 
 
 @ROUTES("GET", "/api/v1/queues/{name}/stats", Right.ADMIN, gives=wire.QueueStats, errors=(QueueNotFound,))
-async def stats(call: Call) -> Answer:
+async def stats(call: Call) -> Response:
     """Show the figures of a queue and its groups. Asking costs the same at any depth."""
-    return answer(show_stats(await call.node.stats(call.queue)))
+    return response(stats_to_wire(await call.node.stats(call.queue)))
 
 
 @ROUTES("GET", "/api/v1/queues/{name}/consumers", Right.ADMIN, gives=wire.ConsumerList, errors=(QueueNotFound,))
-async def consumers(call: Call) -> Answer:
+async def consumers(call: Call) -> Response:
     """List the push consumers of a queue, with their partitions and what they have in flight."""
     members = call.node.consumers(call.queue)
-    shown = [
+    result = [
         wire.Consumer(
             member.name, member.group[1], member.protocol, member.partitions, len(member.in_flight), member.credit
         )
         for member in members
     ]
-    return answer(wire.ConsumerList(shown, call.node.waiting(call.queue)))
+    return response(wire.ConsumerList(result, call.node.waiting(call.queue)))
 
 
 @ROUTES(
     "POST", "/api/v1/queues/{name}/purge", Right.ADMIN, gives=wire.Purged, errors=(QueueNotFound,), act="queue.purge"
 )
-async def purge(call: Call) -> Answer:
+async def purge(call: Call) -> Response:
     """Remove every message that waits now. What is leased stays until it is settled."""
     messages = await call.node.purge(call.queue)
     call.noted["messages"] = messages
-    return answer(wire.Purged(messages))
+    return response(wire.Purged(messages))
 
 
 @ROUTES(
     "POST", "/api/v1/queues/{name}/pause", Right.ADMIN, gives=wire.Queue, errors=(QueueNotFound,), act="queue.pause"
 )
-async def pause(call: Call) -> Answer:
+async def pause(call: Call) -> Response:
     """Pause a queue: it takes messages and gives none out."""
     await call.node.update_queue(call.queue, {"paused": True})
-    return answer(_shown(call, call.queue))
+    return response(_queue_response(call, call.queue))
 
 
 @ROUTES(
     "POST", "/api/v1/queues/{name}/resume", Right.ADMIN, gives=wire.Queue, errors=(QueueNotFound,), act="queue.resume"
 )
-async def resume(call: Call) -> Answer:
+async def resume(call: Call) -> Response:
     """Resume a queue that was paused."""
     await call.node.update_queue(call.queue, {"paused": False})
-    return answer(_shown(call, call.queue))
+    return response(_queue_response(call, call.queue))

@@ -14,10 +14,10 @@ from holdfast.errors import (
     ReplyTimeout,
     RequestTooLarge,
 )
-from holdfast.http_api.codecs.shapes import read_draft, show_message
+from holdfast.http_api.codecs.shapes import message_to_wire, read_draft
 from holdfast.http_api.openapi.routes import Right, Routes
 from holdfast.http_api.server.request import Call, duration
-from holdfast.http_api.server.response import Answer, answer
+from holdfast.http_api.server.response import Response, response
 
 ROUTES = Routes("Request and response")
 PROTOCOL = "http"
@@ -34,22 +34,24 @@ _request = msgspec.json.Decoder(wire.Request)
     errors=(QueueNotFound, QueueFull, MessageTooLarge, LimitExceeded, RequestTooLarge, ReplyTimeout),
     waits=True,
 )
-async def request(call: Call) -> Answer:
+async def request(call: Call) -> Response:
     """Enqueue a message and wait for the reply to it.
 
     The message carries `reply_to`, a queue, and `correlation_id`. Whoever works on it enqueues the reply to that queue
     with the same correlation id (over MQTT: publishes to the Response Topic with the same Correlation Data). A reply
     that comes after `timeout` is dropped and counted.
     """
-    wish = await call.json(_request)
-    timeout = duration(wish.timeout, "timeout")
+    request = await call.json(_request)
+    timeout = duration(request.timeout, "timeout")
     limit = call.api.config.limits.max_wait
     if not 0 < timeout <= limit:
         raise InvalidArgument(field="timeout", problem=f"is more than 0 and at most {limit // 1_000_000} s")
-    if wish.reply_to is not None:
+    if request.reply_to is not None:
         raise InvalidArgument(field="reply_to", problem="is given by the server here; enqueue to choose it yourself")
-    draft = read_draft(wish, call.node.clock(), call.given_correlation_id)
+    draft = read_draft(request, call.node.clock(), call.given_correlation_id)
     call.api.gate.admit(call.namespace, 1, len(draft.payload))
     work = call.node.replies.request(call.queue, draft, timeout, PROTOCOL)
-    found = await call.api.while_there(call, work)
-    return answer(wire.Reply(str(found.request_id), found.correlation_id, show_message(found.reply, 0, wish.encoding)))
+    found = await call.api.until_disconnect(call, work)
+    return response(
+        wire.Reply(str(found.request_id), found.correlation_id, message_to_wire(found.reply, 0, request.encoding))
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.errors import CopyUnsupported, LimitExceeded, SnapshotFailed
 from holdfast.http_api.openapi.routes import Right, Routes
 from holdfast.http_api.server.request import Call
-from holdfast.http_api.server.response import ARROW, Answer
+from holdfast.http_api.server.response import ARROW, Response
 
 ROUTES = Routes("Health and figures")
 
@@ -14,12 +14,12 @@ ROUTES = Routes("Health and figures")
     "GET",
     "/api/v1/snapshot",
     Right.NODE,
-    gives_also=("application/vnd.apache.arrow.stream",),
+    response_types=("application/vnd.apache.arrow.stream",),
     errors=(CopyUnsupported, LimitExceeded, SnapshotFailed),
     act="node.snapshot",
     waits=True,
 )
-async def snapshot(call: Call) -> Answer:
+async def snapshot(call: Call) -> Response:
     """Take everything that is live at one point of the journal, of all namespaces, as two Arrow streams in a row.
 
     The first has a row for each live delivery: `namespace`, `queue`, `partition`, `group`, `message_id`, `state` and
@@ -28,4 +28,4 @@ async def snapshot(call: Call) -> Answer:
     node works on meanwhile; one snapshot is taken at a time.
     """
     taking = await call.node.snapshots.take()
-    return Answer(taking.parts(), 200, ARROW, close=taking.close)
+    return Response(taking.parts(), 200, ARROW, close=taking.close)

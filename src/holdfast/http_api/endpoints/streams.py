@@ -28,16 +28,16 @@ from holdfast.errors import (
     StreamEnded,
     WrongGroupKind,
 )
-from holdfast.http_api.codecs.shapes import read_consumer, show_delivery
+from holdfast.http_api.codecs.shapes import delivery_to_wire, read_consumer
 from holdfast.http_api.openapi.routes import Right, Routes
 from holdfast.http_api.server.long_calls import expired
 from holdfast.http_api.server.request import Call, duration
-from holdfast.http_api.server.response import EVENTS, NDJSON, Answer, encode, problem_of
+from holdfast.http_api.server.response import EVENTS, NDJSON, Response, encode, problem_of
 from holdfast.units import SECOND, format_instant
 
 ROUTES = Routes("Deliveries")
 PROTOCOL = "http"
-PIECE_BYTES = 256 << 10  # payloads written at once
+CHUNK_BYTES = 256 << 10  # payloads written at once
 NO_BUFFERING = ((b"cache-control", b"no-store"), (b"x-accel-buffering", b"no"))
 
 
@@ -59,7 +59,7 @@ class StreamQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     encoding: wire.Encoding = "auto"
 
 
-GONE = {"release": Verb.RELEASE, "fail": Verb.VANISH, "keep": None}
+GONE = {"release": Verb.RELEASE, "fail": Verb.DISCONNECT, "keep": None}
 
 Line = list[Leased] | HoldfastError | None
 """Deliveries, the end, or None as a sign of life."""
@@ -97,7 +97,7 @@ class Stream:
             del streams[self.group, self.member]
         if self.subscription is not None:
             if self.query.gone == "keep":  # but not what was never sent
-                self.subscription.give_back(self._arrived)
+                self.subscription.release_deliveries(self._arrived)
             self.subscription.leave(GONE[self.query.gone])
 
     def _gone(self, _task: asyncio.Task[None]) -> None:
@@ -110,11 +110,11 @@ class Stream:
         watch = asyncio.create_task(self.call.gone())
         watch.add_done_callback(self._gone)
         left = self.query.limit or 1 << 62
-        lasting, principal = self.call.api.lasting, self.call.principal
+        long_calls, principal = self.call.api.long_calls, self.call.principal
         if self.call.api.closing:
             self.end(ShuttingDown())
         try:
-            with lasting.until(principal, self.end):
+            with long_calls.until(principal, self.end):
                 yield None  # so that the client knows that it has joined
                 while not self.client_gone:
                     try:
@@ -126,7 +126,7 @@ class Stream:
                             yield None
                             continue
                     self._wake.clear()
-                    if self._arrived and not lasting.holds(principal):
+                    if self._arrived and not long_calls.is_valid(principal):
                         self.ended = expired()
                     elif self._arrived and not self.client_gone:
                         batch, self._arrived = self._arrived, []
@@ -159,7 +159,9 @@ def _line(item: Line, stream: Stream) -> bytes:
     if isinstance(item, HoldfastError):
         return encode(wire.StreamLine(end=problem_of(item, stream.call.correlation_id))) + b"\n"
     name, encoding = stream.queue[1], stream.query.encoding
-    return b"".join(encode(wire.StreamLine(delivery=show_delivery(leased, name, encoding))) + b"\n" for leased in item)
+    return b"".join(
+        encode(wire.StreamLine(delivery=delivery_to_wire(leased, name, encoding))) + b"\n" for leased in item
+    )
 
 
 def _event(item: Line, stream: Stream) -> bytes:
@@ -170,7 +172,7 @@ def _event(item: Line, stream: Stream) -> bytes:
         return b"event: end\ndata: " + encode(problem_of(item, stream.call.correlation_id)) + b"\n\n"
     name, encoding = stream.queue[1], stream.query.encoding
     return b"".join(
-        b"event: delivery\nid: %d\ndata: %s\n\n" % (leased.message.id, encode(show_delivery(leased, name, encoding)))
+        b"event: delivery\nid: %d\ndata: %s\n\n" % (leased.message.id, encode(delivery_to_wire(leased, name, encoding)))
         for leased in item
     )
 
@@ -181,11 +183,11 @@ def _event(item: Line, stream: Stream) -> bytes:
     Right.CONSUME,
     query=StreamQuery,
     gives=wire.StreamLine,
-    gives_also=("application/x-ndjson", "text/event-stream"),
+    response_types=("application/x-ndjson", "text/event-stream"),
     errors=(QueueNotFound, WrongGroupKind, LimitExceeded),
     waits=True,
 )
-async def stream(call: Call) -> Answer:
+async def stream(call: Call) -> Response:
     """Be sent deliveries as they become ready, one line each, never more unsettled than `credit`.
 
     With `Accept: text/event-stream` as server-sent events (`event: delivery`, then at the end `event: end`), else as
@@ -195,7 +197,7 @@ async def stream(call: Call) -> Answer:
     opened = await open_stream(call, call.query(StreamQuery), call.queue)
     events = "text/event-stream" in (call.header(b"accept") or "")
     write, content_type = (_event, EVENTS) if events else (_line, NDJSON)
-    return Answer(_parts(opened, write), 200, content_type, NO_BUFFERING, opened.close)
+    return Response(_parts(opened, write), 200, content_type, NO_BUFFERING, opened.close)
 
 
 async def open_stream(call: Call, query: StreamQuery, queue: QueueName, protocol: str = PROTOCOL) -> Stream:
@@ -236,15 +238,15 @@ async def _parts(opened: Stream, write: Callable[[Line, Stream], bytes]) -> Asyn
             if not isinstance(line, list):
                 yield write(line, opened)
                 continue
-            for some in _pieces(line):
+            for some in _chunks(line):
                 yield write(some, opened)
 
 
-def _pieces(deliveries: list[Leased]) -> Iterator[list[Leased]]:
+def _chunks(deliveries: list[Leased]) -> Iterator[list[Leased]]:
     """Deliveries a few at a time, so that large ones do not all lie in memory as text."""
     first = size = 0
     for index, leased in enumerate(deliveries, 1):
         size += len(leased.message.payload)
-        if size >= PIECE_BYTES or index == len(deliveries):
+        if size >= CHUNK_BYTES or index == len(deliveries):
             yield deliveries[first:index]
             first, size = index, 0

@@ -25,8 +25,8 @@ from holdfast.errors import (
 from holdfast.http_api.codecs.arrow_request import MEDIA_TYPE, read_drafts
 from holdfast.http_api.codecs.shapes import read_staged
 from holdfast.http_api.openapi.routes import Right, Routes
-from holdfast.http_api.server.request import APART_BYTES, Call
-from holdfast.http_api.server.response import Answer, answer
+from holdfast.http_api.server.request import OFFLOAD_BYTES, Call
+from holdfast.http_api.server.response import Response, response
 from holdfast.units import format_instant
 
 ROUTES = Routes("Transactions")
@@ -52,10 +52,10 @@ class StageQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @ROUTES(
     "POST",
     "/api/v1/transactions/{transaction}/stage",
-    Right.KNOWN,
+    Right.AUTHENTICATED,
     body=wire.Stage,
     query=StageQuery,
-    takes=(MEDIA_TYPE,),
+    request_types=(MEDIA_TYPE,),
     gives=wire.Staged,
     errors=(
         QueueNotFound,
@@ -66,7 +66,7 @@ class StageQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Forbidden,
     ),
 )
-async def stage(call: Call) -> Answer:
+async def stage(call: Call) -> Response:
     """Stage messages: stored, but seen by nobody until the transaction is published.
 
     All messages of a request are staged, or none; `errors` counts them through all batches. Needs the right to produce
@@ -77,26 +77,26 @@ async def stage(call: Call) -> Answer:
     if call.content_type == MEDIA_TYPE:
         limit = call.api.config.limits.enqueue_max
         body, correlation_id = await call.body(), call.given_correlation_id
-        drafts = await call.apart(
-            len(body) > APART_BYTES, lambda: list(read_drafts(body, correlation_id, limit, sourced=True))
+        drafts = await call.offload(
+            len(body) > OFFLOAD_BYTES, lambda: list(read_drafts(body, correlation_id, limit, sourced=True))
         )
         batches: Batches = [(query.queue, drafts)]
         part, attempt, chunk = query.part, query.attempt, query.chunk
     else:
         body = await call.body()
-        wish, batches = await call.apart(len(body) > APART_BYTES, lambda: _read(call, body))
-        part, attempt, chunk = wish.part, wish.attempt, wish.chunk
+        request, batches = await call.offload(len(body) > OFFLOAD_BYTES, lambda: _read(call, body))
+        part, attempt, chunk = request.part, request.attempt, request.chunk
     if not 0 <= chunk <= CHUNK_MAX:
         raise InvalidArgument(field="chunk", problem=f"is 0 to {CHUNK_MAX}")
     for queue, _ in batches:
-        call.principal.demand(Action.PRODUCE, check_name(queue))
+        call.principal.require(Action.PRODUCE, check_name(queue))
     sizes = [len(draft.payload) for _, part_of in batches for draft in part_of]
     call.api.gate.admit(call.namespace, len(sizes), sum(sizes))
     receipt = await call.node.stage(name, batches, part=part, attempt=attempt, chunk=chunk)
     if receipt.errors:
         starts = [sum(len(before) for _, before in batches[:at]) for at in range(len(batches))]
         raise call.refused({starts[batch] + index: error for (batch, index), error in receipt.errors.items()})
-    return answer(
+    return response(
         wire.Staged(
             messages=receipt.messages,
             size_bytes=receipt.size_bytes,
@@ -107,12 +107,12 @@ async def stage(call: Call) -> Answer:
 
 
 def _read(call: Call, body: bytes) -> tuple[wire.Stage, Batches]:
-    wish = call.decoded(_stage, body)
+    request = call.decoded(_stage, body)
     now, correlation_id = call.node.clock(), call.given_correlation_id
     batches: Batches = []
     errors: dict[int, HoldfastError] = {}
     count = 0
-    for batch in wish.batches:
+    for batch in request.batches:
         drafts: list[Draft] = []
         for item in batch.messages:
             try:
@@ -123,52 +123,54 @@ def _read(call: Call, body: bytes) -> tuple[wire.Stage, Batches]:
         batches.append((batch.queue, drafts))
     if errors:
         raise call.refused(errors)
-    return wish, batches
+    return request, batches
 
 
 @ROUTES(
     "POST",
     "/api/v1/transactions/{transaction}/publish",
-    Right.KNOWN,
+    Right.AUTHENTICATED,
     body=wire.Publish,
     gives=wire.Transaction,
     errors=(QueueFull, QueueNotFound, TransactionNotFound, TransactionIncomplete, LimitExceeded, Forbidden),
     waits=True,
 )
-async def publish(call: Call) -> Answer:
+async def publish(call: Call) -> Response:
     """Make everything that was staged visible, all at once and once.
 
     Needs the right to produce to each queue. The answer comes when all of it is in its queues and durable. Publishing
     again is answered as the first time.
     """
-    wish = await call.json(_publish, b"{}")
+    request = await call.json(_publish, b"{}")
     await _demand(call)
-    return answer(_show(await call.node.publish((call.namespace, call.parameters[0]), wish.parts, protocol=PROTOCOL)))
+    return response(
+        _to_wire(await call.node.publish((call.namespace, call.parameters[0]), request.parts, protocol=PROTOCOL))
+    )
 
 
 @ROUTES(
     "POST",
     "/api/v1/transactions/{transaction}/abort",
-    Right.KNOWN,
+    Right.AUTHENTICATED,
     gives=wire.Aborted,
     errors=(TransactionPublished, Forbidden),
 )
-async def abort(call: Call) -> Answer:
+async def abort(call: Call) -> Response:
     """Remove what was staged. The id may be used again. Needs the right to produce to each queue."""
     await _demand(call)
-    return answer(wire.Aborted(await call.node.abort((call.namespace, call.parameters[0]))))
+    return response(wire.Aborted(await call.node.abort((call.namespace, call.parameters[0]))))
 
 
 @ROUTES(
     "GET",
     "/api/v1/transactions/{transaction}",
-    Right.KNOWN,
+    Right.AUTHENTICATED,
     gives=wire.Transaction,
     errors=(TransactionNotFound,),
 )
-async def get(call: Call) -> Answer:
+async def get(call: Call) -> Response:
     """Show a transaction that is open, or was published and is remembered."""
-    return answer(_show(await call.node.transaction((call.namespace, call.parameters[0]))))
+    return response(_to_wire(await call.node.transaction((call.namespace, call.parameters[0]))))
 
 
 async def _demand(call: Call) -> None:
@@ -178,10 +180,10 @@ async def _demand(call: Call) -> None:
     except TransactionNotFound:
         return
     for queue in view.queues:
-        call.principal.demand(Action.PRODUCE, queue)
+        call.principal.require(Action.PRODUCE, queue)
 
 
-def _show(view: TransactionView) -> wire.Transaction:
+def _to_wire(view: TransactionView) -> wire.Transaction:
     return wire.Transaction(
         id=view.id,
         state=view.state.value,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.core.records import State
+from holdfast.core.records import WorkflowState
 from holdfast.errors import (
     GroupNotFound,
     InvalidArgument,
@@ -17,11 +17,11 @@ from holdfast.errors import (
 )
 from holdfast.http_api.openapi.routes import Right, Routes
 from holdfast.http_api.server.request import Call, read_id
-from holdfast.http_api.server.response import Answer
+from holdfast.http_api.server.response import Response
 
 ROUTES = Routes("Workflow state")
 BYTES = "application/octet-stream"
-NOTHING = State(0, b"")
+NOTHING = WorkflowState(0, b"")
 PATH = "/api/v1/queues/{name}/messages/{id}/state"
 
 
@@ -39,10 +39,10 @@ class StateQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     PATH,
     Right.CONSUME,
     query=StateQuery,
-    gives_also=(BYTES,),
+    response_types=(BYTES,),
     errors=(QueueNotFound, GroupNotFound, WrongGroupKind, MessageNotFound, LeaseLost),
 )
-async def get(call: Call) -> Answer:
+async def get(call: Call) -> Response:
     """Get the workflow state of a delivery, as it was put.
 
     The header `ETag` has a number that grows with every change. Where nothing was put yet, or it was deleted, the body
@@ -51,7 +51,7 @@ async def get(call: Call) -> Answer:
     query = call.query(StateQuery)
     token = read_id(query.lease_token, "lease_token") if query.lease_token else 0
     state = await call.node.get_state(call.queue, query.group, call.message_id(), token) or NOTHING
-    return Answer(state.data or b"", content_type=BYTES.encode(), headers=_headers(state))
+    return Response(state.data or b"", content_type=BYTES.encode(), headers=_headers(state))
 
 
 @ROUTES(
@@ -60,12 +60,12 @@ async def get(call: Call) -> Answer:
     Right.CONSUME,
     query=StateQuery,
     body=msgspec.Raw,
-    takes=(BYTES, "text/plain"),
+    request_types=(BYTES, "text/plain"),
     status=204,
     headers=("If-Match", "If-None-Match"),
     errors=(QueueNotFound, GroupNotFound, WrongGroupKind, LeaseLost, StateChanged, LimitExceeded),
 )
-async def put(call: Call) -> Answer:
+async def put(call: Call) -> Response:
     """Put the workflow state of a delivery, under its lease. The body is kept as it is, whatever its type.
 
     With `If-Match` only over the state that has this ETag, `"0"` for none; `If-None-Match: *` means the same as that.
@@ -77,7 +77,7 @@ async def put(call: Call) -> Answer:
     if_match = _if_match(call)
     data = await call.body()
     state = await call.node.put_state(call.queue, query.group, call.message_id(), token, data, if_match)
-    return Answer(status=204, headers=_headers(state))
+    return Response(status=204, headers=_headers(state))
 
 
 @ROUTES(
@@ -89,7 +89,7 @@ async def put(call: Call) -> Answer:
     headers=("If-Match",),
     errors=(QueueNotFound, GroupNotFound, WrongGroupKind, LeaseLost, StateChanged),
 )
-async def delete(call: Call) -> Answer:
+async def delete(call: Call) -> Response:
     """Delete the workflow state of a delivery, under its lease: as if nothing had been put. Without one it is well too.
 
     With `If-Match` only the state that has this ETag. A dead letter then carries none, and a redriven message's own is
@@ -98,7 +98,7 @@ async def delete(call: Call) -> Answer:
     query = call.query(StateQuery)
     token = read_id(query.lease_token, "lease_token")
     await call.node.drop_state(call.queue, query.group, call.message_id(), token, _must_match(call))
-    return Answer(status=204, headers=_headers(NOTHING))
+    return Response(status=204, headers=_headers(NOTHING))
 
 
 def _if_match(call: Call) -> int | None:
@@ -121,5 +121,5 @@ def _must_match(call: Call) -> int | None:
     return int(text)
 
 
-def _headers(state: State) -> list[tuple[bytes, bytes]]:
+def _headers(state: WorkflowState) -> list[tuple[bytes, bytes]]:
     return [(b"etag", b'"%d"' % state.etag)]

@@ -92,7 +92,7 @@ def shapes_of(endpoints: Iterable[Endpoint]) -> list[object]:
     """Every shape that is sent or given, in the order of the table: structs, and lists of them."""
     found: list[object] = []
     for endpoint in endpoints:
-        wrong = None if endpoint.refusals is None else endpoint.refusals.shape
+        wrong = None if endpoint.error_format is None else endpoint.error_format.shape
         shapes = (endpoint.body, endpoint.gives, wrong)
         found += [shape for shape in dict.fromkeys(shapes) if shape is not None and shape not in found]
     return [*found, wire.QueueConfig, wire.Problem]
@@ -135,15 +135,15 @@ def fields_of(shape: type[msgspec.Struct]) -> list[Field]:
 def errors_of(endpoint: Endpoint) -> list[type[HoldfastError]]:
     """Every error that an endpoint can give, each once, by status."""
     found: list[type[HoldfastError]] = [*endpoint.errors, CrossOrigin, Overloaded, HoldfastError]
-    if not endpoint.unwell:
+    if not endpoint.always_served:
         found.append(ShuttingDown)
-    if endpoint.right is not Right.NOBODY:
+    if endpoint.right is not Right.ANONYMOUS:
         found += [Unauthenticated, LoginThrottled]
-        if endpoint.right is not Right.KNOWN:
+        if endpoint.right is not Right.AUTHENTICATED:
             found.append(Forbidden)
     if endpoint.parameters:
         found.append(InvalidName)
-    has_body = endpoint.body is not None or bool(endpoint.takes)
+    has_body = endpoint.body is not None or bool(endpoint.request_types)
     if endpoint.parameters or endpoint.query is not None or has_body:
         found += [InvalidArgument, MalformedRequest]
     if endpoint.path.startswith("/api/"):

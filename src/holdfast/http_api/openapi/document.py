@@ -25,7 +25,7 @@ from holdfast.http_api.openapi.descriptions import (
 )
 from holdfast.http_api.openapi.routes import Endpoint, Right, Routes
 from holdfast.http_api.server.request import Call
-from holdfast.http_api.server.response import Answer
+from holdfast.http_api.server.response import Response
 
 ROUTES = Routes("Description")
 INTRO = (
@@ -68,7 +68,7 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
         "parameters": _parameters(endpoint),
         "responses": _responses(endpoint),
     }
-    if endpoint.right is Right.NOBODY:
+    if endpoint.right is Right.ANONYMOUS:
         operation["security"] = []
     if endpoint.body is not None:
         operation["requestBody"] = _body(endpoint)
@@ -103,7 +103,7 @@ def _parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
 
 def _body(endpoint: Endpoint) -> dict[str, Any]:
     content: dict[str, Any] = {"application/json": {"schema": schema_of(endpoint.body)}}
-    for kind in endpoint.takes:
+    for kind in endpoint.request_types:
         content[kind] = {"schema": _FORM if kind == "multipart/form-data" else {"type": "string", "format": "binary"}}
     return {"content": content, "required": True}
 
@@ -121,19 +121,21 @@ _FORM = {
 def _responses(endpoint: Endpoint) -> dict[str, Any]:
     content: dict[str, Any] = {}
     schema = schema_of(endpoint.gives) if endpoint.gives is not None else None
-    if (schema is not None and not endpoint.gives_also) or (schema is not None and ARROW_TYPE in endpoint.gives_also):
+    if (schema is not None and not endpoint.response_types) or (
+        schema is not None and ARROW_TYPE in endpoint.response_types
+    ):
         content["application/json"] = {"schema": schema}
-    for kind in endpoint.gives_also:
+    for kind in endpoint.response_types:
         content[kind] = {"schema": {} if kind == "application/json" else {"type": "string"}}
     done: dict[str, Any] = {"description": "Done."}
     if content:
         done["content"] = content
     responses: dict[str, Any] = {str(endpoint.status): done}
-    if endpoint.unwell:
+    if endpoint.always_served:
         responses["503"] = {"description": "It is not.", "content": content}
     faults = _PROBLEM
-    if endpoint.refusals is not None:
-        faults = {"application/json": {"schema": schema_of(endpoint.refusals.shape)}}
+    if endpoint.error_format is not None:
+        faults = {"application/json": {"schema": schema_of(endpoint.error_format.shape)}}
     for error in errors_of(endpoint):
         status = str(error.http)
         line = f"`{error.code}`: {problem_text(error)}"
@@ -150,10 +152,10 @@ ARROW_TYPE = "application/vnd.apache.arrow.stream"
 _PROBLEM = {"application/problem+json": {"schema": {"$ref": REF.format(name="Problem")}}}
 
 
-@ROUTES("GET", "/openapi.json", Right.NOBODY, gives_also=("application/json",))
-async def openapi(call: Call) -> Answer:
+@ROUTES("GET", "/openapi.json", Right.ANONYMOUS, response_types=("application/json",))
+async def openapi(call: Call) -> Response:
     """Describe the API as OpenAPI 3.1."""
-    return Answer(_encoded(tuple(call.api.router.endpoints)))
+    return Response(_encoded(tuple(call.api.router.endpoints)))
 
 
 @cache
@@ -161,10 +163,10 @@ def _encoded(endpoints: tuple[Endpoint, ...]) -> bytes:
     return msgspec.json.encode(document(list(endpoints)))
 
 
-@ROUTES("GET", "/docs", Right.NOBODY, gives_also=("text/html",))
-async def docs(call: Call) -> Answer:
+@ROUTES("GET", "/docs", Right.ANONYMOUS, response_types=("text/html",))
+async def docs(call: Call) -> Response:
     """Show the API's documentation, as one page."""
-    return Answer(
+    return Response(
         _page(tuple(call.api.router.endpoints)), content_type=b"text/html; charset=utf-8", headers=PAGE_HEADERS
     )
 
@@ -205,9 +207,9 @@ def _endpoint(endpoint: Endpoint) -> str:
     rows += [(name, "header", REQUEST_HEADERS[name]) for name in endpoint.headers]
     body, gives = endpoint.body, endpoint.gives
     if body is not None:
-        kinds = "".join(f", or {kind}" for kind in endpoint.takes)
+        kinds = "".join(f", or {kind}" for kind in endpoint.request_types)
         rows.append(("body", "body", f"{type_of(schema_of(body))} as JSON{kinds}"))
-    answer = type_of(schema_of(gives)) if gives is not None else ", ".join(endpoint.gives_also) or "nothing"
+    answer = type_of(schema_of(gives)) if gives is not None else ", ".join(endpoint.response_types) or "nothing"
     codes = ", ".join(f"<a href='#error-{error.code}'>{error.code}</a>" for error in errors_of(endpoint))
     table = "".join(
         f"<tr><td><code>{html.escape(name)}</code><td>{_linked(kind)}<td>{_linked(text)}" for name, kind, text in rows

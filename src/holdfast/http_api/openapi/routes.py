@@ -18,10 +18,10 @@ from holdfast.errors import HoldfastError, MalformedRequest
 
 if TYPE_CHECKING:
     from holdfast.http_api.server.request import Call
-    from holdfast.http_api.server.response import Answer, Gather, Pledge
+    from holdfast.http_api.server.response import DeferredEnqueue, DeferredResponse, Response
 
-Handler = Callable[["Call"], Awaitable["Answer"]]
-Begin = Callable[["Call", bytes], "Pledge | Gather | None"]
+Handler = Callable[["Call"], Awaitable["Response"]]
+FastHandler = Callable[["Call", bytes], "DeferredResponse | DeferredEnqueue | None"]
 """Does with a body of JSON all that a handler does but to wait. None: nothing was done, and the handler must do it."""
 _Handler = TypeVar("_Handler", bound=Handler)
 
@@ -34,14 +34,14 @@ class Right(Enum):
     ADMIN = "admin"
     ANY = "any"  # any of these on the queue: looking at it
     NODE = "node"  # administration of the whole node
-    KNOWN = "known"  # a credential, no matter what for; the handler looks closer
-    NOBODY = "nobody"  # no credential needed
+    AUTHENTICATED = "known"  # a credential, no matter what for; the handler looks closer
+    ANONYMOUS = "nobody"  # no credential needed
 
 
-class Refusals(NamedTuple):
+class ErrorFormat(NamedTuple):
     """How a dialect says that something is wrong: as JSON of this shape."""
 
-    make: Callable[[HoldfastError], Answer]
+    make: Callable[[HoldfastError], Response]
     shape: type[msgspec.Struct]
 
 
@@ -58,14 +58,14 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     gives: object | None = None
     status: int = 200
     errors: tuple[type[HoldfastError], ...] = ()
-    takes: tuple[str, ...] = ()  # other content types of the body
-    gives_also: tuple[str, ...] = ()  # other content types of the answer
+    request_types: tuple[str, ...] = ()  # other content types of the body
+    response_types: tuple[str, ...] = ()  # other content types of the answer
     headers: tuple[str, ...] = ()  # request headers with a meaning here
     act: str = ""  # its name in the audit log, if it is an act of administration
-    refusals: Refusals | None = None  # how errors look, if not as problems
+    error_format: ErrorFormat | None = None  # how errors look, if not as problems
     waits: bool = False  # may wait long: does not count against http.max_concurrency
-    unwell: bool = False  # gives its answer with 503 too, and while the server stops
-    begin: Begin | None = None  # how most of its requests can be served at once, without a task
+    always_served: bool = False  # gives its answer with 503 too, and while the server stops
+    begin: FastHandler | None = None  # how most of its requests can be served at once, without a task
 
     @property
     def summary(self) -> str:
@@ -83,9 +83,9 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
 class Routes:
     """The endpoints of one module, under one heading."""
 
-    def __init__(self, tag: str, refusals: Refusals | None = None) -> None:
+    def __init__(self, tag: str, error_format: ErrorFormat | None = None) -> None:
         self.tag = tag
-        self.refusals = refusals
+        self.error_format = error_format
         self.endpoints: list[Endpoint] = []
 
     def __call__(
@@ -99,13 +99,13 @@ class Routes:
         gives: object | None = None,
         status: int = 200,
         errors: tuple[type[HoldfastError], ...] = (),
-        takes: tuple[str, ...] = (),
-        gives_also: tuple[str, ...] = (),
+        request_types: tuple[str, ...] = (),
+        response_types: tuple[str, ...] = (),
         headers: tuple[str, ...] = (),
         act: str = "",
         waits: bool = False,
-        unwell: bool = False,
-        begin: Begin | None = None,
+        always_served: bool = False,
+        begin: FastHandler | None = None,
     ) -> Callable[[_Handler], _Handler]:
         """Register a handler."""
 
@@ -121,14 +121,14 @@ class Routes:
                 gives=gives,
                 status=status,
                 errors=errors,
-                takes=takes,
-                gives_also=gives_also,
+                request_types=request_types,
+                response_types=response_types,
                 headers=headers,
                 act=act,
                 waits=waits,
-                unwell=unwell,
+                always_served=always_served,
                 begin=begin,
-                refusals=self.refusals,
+                error_format=self.error_format,
             )
             self.endpoints.append(endpoint)
             return handler

@@ -84,8 +84,8 @@ def authorize(endpoint: Endpoint, principal: Principal, name: str) -> None:
     """Whether the caller may do this with the queue of that name, as far as the table can tell."""
     action = _ACTIONS.get(endpoint.right)
     if action is not None:
-        principal.demand(action, name)
-    elif endpoint.right is Right.ANY and not principal.sees(name):
+        principal.require(action, name)
+    elif endpoint.right is Right.ANY and not principal.can_see(name):
         raise Forbidden(action="see", resource=name)
     elif endpoint.right is Right.NODE:
-        principal.demand_filter(Action.ADMIN, "#")
+        principal.require_filter(Action.ADMIN, "#")

@@ -45,10 +45,10 @@ from holdfast.http_api.endpoints import workflow_state as states
 from holdfast.http_api.openapi import document as openapi
 from holdfast.http_api.openapi.routes import Endpoint, Right, Router, Routes, decoded
 from holdfast.http_api.server.access import authorize, identify
-from holdfast.http_api.server.batcher import Gathering
-from holdfast.http_api.server.long_calls import Lasting, expired
-from holdfast.http_api.server.request import Call, ClientGone, own_of, read_headers
-from holdfast.http_api.server.response import Answer, Header, refused
+from holdfast.http_api.server.batcher import EnqueueBatcher
+from holdfast.http_api.server.long_calls import LongCalls, expired
+from holdfast.http_api.server.request import Call, ClientDisconnected, connection_extension, read_headers
+from holdfast.http_api.server.response import Header, Response, error_response
 from holdfast.units import SECOND
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
@@ -73,7 +73,7 @@ ROUTES: tuple[Routes, ...] = (
     openapi.ROUTES,
 )
 
-NOBODY = Principal(name="", namespace="", method="anonymous")
+ANONYMOUS = Principal(name="", namespace="", method="anonymous")
 """Who asks for what needs no credential. It may do nothing else."""
 
 CORRELATION_BYTES_MAX = 255
@@ -108,9 +108,9 @@ class Api:
         self._extra = StarletteRouter(list(extra_routes), redirect_slashes=False) if extra_routes else None
         self.streams: dict[tuple[GroupName, str], streams.Stream] = {}
         self.answered: dict[tuple[str, str, int], int] = {}  # by method, route and status
-        self.lasting = Lasting(gate)
-        self.gathering = Gathering(node)
-        node.companions.append(self.gathering)
+        self.long_calls = LongCalls(gate)
+        self.batcher = EnqueueBatcher(node)
+        node.participants.append(self.batcher)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="holdfast-http")
         self._process = secrets.token_hex(4)
         self._requests = count(1)
@@ -120,7 +120,7 @@ class Api:
     def close(self) -> None:
         """Refuse new requests and end those that wait."""
         self.closing = True
-        self.lasting.close()
+        self.long_calls.close()
 
     def closed(self) -> None:
         """Nothing is under way any more."""
@@ -130,7 +130,7 @@ class Api:
         """What `make` computes, on a thread. Nothing that may hang belongs here."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, make)
 
-    async def while_there(
+    async def until_disconnect(
         self,
         call: Call,
         work: Coroutine[Any, Any, _Result],
@@ -146,7 +146,7 @@ class Api:
             raise ShuttingDown
         task = asyncio.create_task(work)
         gone = asyncio.create_task(call.gone())
-        reason: Exception = ClientGone()
+        reason: Exception = ClientDisconnected()
 
         def end(why: HoldfastError) -> None:
             nonlocal reason
@@ -154,14 +154,14 @@ class Api:
             task.cancel()
 
         try:
-            with self.lasting.until(call.principal, end):
+            with self.long_calls.until(call.principal, end):
                 await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
             if not task.done():
                 task.cancel()
                 await asyncio.wait((task,))
             if task.cancelled():
                 raise reason
-            if task.exception() is None and not gone.done() and not self.lasting.holds(call.principal):
+            if task.exception() is None and not gone.done() and not self.long_calls.is_valid(call.principal):
                 end(expired())
             elif undo is None or not gone.done() or task.exception() is not None:
                 return task.result()
@@ -180,7 +180,7 @@ class Api:
                 await self._extra(scope, receive, send)
             return
         found = self.router.find(scope["raw_path"].decode("ascii"))
-        if found is None and self._extra is not None and _knows(self._extra, scope):
+        if found is None and self._extra is not None and _has_route(self._extra, scope):
             await self._extra(scope, receive, send)
             return
         correlation_id = self.new_correlation_id()
@@ -190,13 +190,13 @@ class Api:
             headers = read_headers(scope["headers"])
             correlation_id = _given_correlation_id(headers) or correlation_id
             endpoint, parameters = _endpoint(scope, found)
-            principal = NOBODY if endpoint.right is Right.NOBODY else await identify(self.gate, scope, headers)
+            principal = ANONYMOUS if endpoint.right is Right.ANONYMOUS else await identify(self.gate, scope, headers)
             call = Call(self, scope, receive, endpoint, parameters, headers, correlation_id, principal)
             result = await self._answer(call)
-        except ClientGone:
+        except ClientDisconnected:
             return
         except Exception as error:  # noqa: BLE001 - it is answered
-            result = refused(error, endpoint, call, correlation_id)
+            result = error_response(error, endpoint, call, correlation_id)
         finally:
             if call is not None:
                 call.close()
@@ -212,7 +212,7 @@ class Api:
         place = (method, path, status)
         self.answered[place] = self.answered.get(place, 0) + 1
 
-    async def _answer(self, call: Call) -> Answer:
+    async def _answer(self, call: Call) -> Response:
         """Let the caller in, and do what it asks; for an act of administration, with an entry in the audit log."""
         endpoint = call.endpoint
         name = call.parameters[0] if call.parameters else ""
@@ -222,11 +222,11 @@ class Api:
         with self.gate.audit.act(call.principal, endpoint.act, name, front="http", peer=call.peer) as noted:
             call.noted = noted
             authorize(endpoint, call.principal, name)
-            answer = await self._work(call)
+            response = await self._work(call)
         await self.gate.audit.synced()
-        return answer
+        return response
 
-    async def _work(self, call: Call) -> Answer:
+    async def _work(self, call: Call) -> Response:
         self.check(call.endpoint)
         if call.endpoint.waits:
             return await call.endpoint.handler(call)
@@ -238,7 +238,7 @@ class Api:
 
     def check(self, endpoint: Endpoint) -> None:
         """Whether one more request can be taken."""
-        if self.closing and not endpoint.unwell:
+        if self.closing and not endpoint.always_served:
             raise ShuttingDown
         if not endpoint.waits and self.working >= self.config.http.max_concurrency:
             raise Overloaded(waiting=self.working)
@@ -254,7 +254,7 @@ class Api:
         if not self.working:
             self.idle.set()
 
-    async def _send(self, result: Answer, scope: Scope, send: Send, correlation_id: str) -> None:
+    async def _send(self, result: Response, scope: Scope, send: Send, correlation_id: str) -> None:
         headers: list[Header] = [
             (b"content-type", result.content_type),
             *result.headers,
@@ -268,8 +268,8 @@ class Api:
         try:
             if isinstance(body, bytes):
                 headers.append((b"content-length", b"%d" % len(body)))
-                own = own_of(scope)
-                if own is not None and own["answer"](result.status, headers, body):
+                extension = connection_extension(scope)
+                if extension is not None and extension["answer"](result.status, headers, body):
                     return
                 async with asyncio.timeout(timeout):
                     await send({"type": "http.response.start", "status": result.status, "headers": headers})
@@ -279,16 +279,16 @@ class Api:
                 await _send_parts(body, send, timeout)
         except TimeoutError:
             log.warning("a client does not read its answer; closing", correlation_id=correlation_id)
-            own = own_of(scope)
-            if own is None:
+            extension = connection_extension(scope)
+            if extension is None:
                 raise
-            own["abort"]()
+            extension["abort"]()
         finally:
             if result.close is not None:
                 result.close()
 
 
-def _knows(extra: StarletteRouter, scope: Scope) -> bool:
+def _has_route(extra: StarletteRouter, scope: Scope) -> bool:
     return any(route.matches(scope)[0] is not Match.NONE for route in extra.routes)
 
 

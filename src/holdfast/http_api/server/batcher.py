@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from holdfast.broker.commit.group_commit import tell
-from holdfast.broker.node import Node, Receipt
+from holdfast.broker.commit.group_commit import notify
+from holdfast.broker.node import EnqueueResult, Node
 from holdfast.core.commands import Draft
 from holdfast.core.effects import Op
 from holdfast.engine.catalog import QueueName
@@ -18,59 +18,59 @@ from holdfast.errors import HoldfastError
 
 PROTOCOL = "http"
 
-TURN_MESSAGES = 64
+COMMIT_MESSAGES_MIN = 64
 """So many are worth a turn of the node while a sync runs. Fewer wait for its end, and are written with what comes until
 then: they share the next sync anyway."""
 
 
-class Request(Protocol):
+class PendingEnqueue(Protocol):
     """Who wants something enqueued."""
 
     drafts: list[Draft]
 
-    def enqueued(self, receipt: Receipt) -> bool:
+    def enqueued(self, receipt: EnqueueResult) -> bool:
         """The messages are enqueued, but not safe. False: there is nothing to wait for."""
 
-    def hear(self, error: HoldfastError | None) -> None:
+    def on_durable(self, error: HoldfastError | None) -> None:
         """They are safe, or there was an error."""
 
 
-class Gathering:
+class EnqueueBatcher:
     """A companion of the node's: see the module."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._requests: dict[QueueName, list[Request]] = {}
+        self._requests: dict[QueueName, list[PendingEnqueue]] = {}
         self._messages = 0
 
-    def add(self, name: QueueName, request: Request) -> None:
+    def add(self, name: QueueName, request: PendingEnqueue) -> None:
         """Enqueue in the next turn. Raises, and does nothing, if the node takes no calls."""
         if (refusal := self._node.refusal) is not None:
             raise refusal
         self._requests.setdefault(name, []).append(request)
         self._messages += len(request.drafts)
-        if self._messages < TURN_MESSAGES:
-            self._node.commit.later()
+        if self._messages < COMMIT_MESSAGES_MIN:
+            self._node.commit.schedule_after_sync()
         else:
-            self._node.commit.soon()
+            self._node.commit.schedule()
 
-    def gather(self, now: int) -> list[Op]:  # noqa: ARG002 - the companion's contract
+    def collect_ops(self, now: int) -> list[Op]:  # noqa: ARG002 - the companion's contract
         """Enqueue what came."""
-        for name, requests in self._taken().items():
+        for name, requests in self._drain().items():
             self._enqueue(name, requests)
         return []
 
-    def _taken(self) -> dict[QueueName, list[Request]]:
+    def _drain(self) -> dict[QueueName, list[PendingEnqueue]]:
         requests, self._requests, self._messages = self._requests, {}, 0
         return requests
 
-    def _enqueue(self, name: QueueName, requests: list[Request]) -> None:
+    def _enqueue(self, name: QueueName, requests: list[PendingEnqueue]) -> None:
         together = requests[0].drafts if len(requests) == 1 else [draft for one in requests for draft in one.drafts]
         try:
-            receipt = self._node.enqueue_soon(name, together, PROTOCOL)
+            receipt = self._node.enqueue_nowait(name, together, PROTOCOL)
         except HoldfastError as error:
             if len(requests) == 1:
-                requests[0].hear(error)
+                requests[0].on_durable(error)
                 return
             for request in requests:  # too much together, perhaps; each may fare better
                 self._enqueue(name, [request])
@@ -84,16 +84,16 @@ class Gathering:
             start = end
         if waiting:
             safe = _Waiting(self._node, waiting, len(together), receipt.size_bytes)
-            self._node.when_safe(receipt.durability, safe.hear, len(together), receipt.size_bytes)
+            self._node.call_when_durable(receipt.durability, safe.on_durable, len(together), receipt.size_bytes)
 
     def written(self) -> None:
         """Requests hear of their sync."""
 
     def failed(self, error: HoldfastError) -> None:
         """Nothing was enqueued yet, and nothing will be."""
-        for requests in self._taken().values():
+        for requests in self._drain().values():
             for request in requests:
-                request.hear(error)
+                request.on_durable(error)
 
     def opened(self) -> None:
         """There is nothing to take up."""
@@ -103,20 +103,20 @@ class _Waiting(NamedTuple):
     """Requests whose messages were enqueued together: so many, of so many bytes."""
 
     node: Node
-    requests: list[Request]
+    requests: list[PendingEnqueue]
     messages: int
     size_bytes: int
 
-    def hear(self, error: HoldfastError | None) -> None:
-        self.node.heard(self.messages, self.size_bytes)
-        tell([request.hear for request in self.requests], error)
+    def on_durable(self, error: HoldfastError | None) -> None:
+        self.node.release_inbox(self.messages, self.size_bytes)
+        notify([request.on_durable for request in self.requests], error)
 
 
-def _part(receipt: Receipt, start: int, end: int) -> Receipt:
+def _part(receipt: EnqueueResult, start: int, end: int) -> EnqueueResult:
     """The receipt of some of the messages."""
     ids = receipt.ids[start:end]
     if not receipt.duplicates and not receipt.errors:
-        return Receipt(ids, {}, {}, receipt.durability)
+        return EnqueueResult(ids, {}, {}, receipt.durability)
     duplicates = {at - start: first for at, first in receipt.duplicates.items() if start <= at < end}
     errors = {at - start: error for at, error in receipt.errors.items() if start <= at < end}
-    return Receipt(ids, duplicates, errors, receipt.durability)
+    return EnqueueResult(ids, duplicates, errors, receipt.durability)

@@ -25,10 +25,10 @@ from websockets.http11 import Request
 from holdfast.auth.tls import peer_subject
 from holdfast.config.settings import HttpSettings
 from holdfast.errors import HoldfastError
-from holdfast.http_api.server import fast_path as at_once
+from holdfast.http_api.server import fast_path
 from holdfast.http_api.server.head_cache import HEADS_MAX, Head
-from holdfast.http_api.server.request import ClientGone
-from holdfast.http_api.server.response import Answer
+from holdfast.http_api.server.request import ClientDisconnected
+from holdfast.http_api.server.response import Response
 from holdfast.units import SECOND
 
 if TYPE_CHECKING:
@@ -57,19 +57,19 @@ class Connection(HttpToolsProtocol):
         self._running: RequestResponseCycle | None = None
         self._subject: str | None = None
         self._refused = False
-        self._own: dict[object, object] = {}  # what the application may do with the connection, besides ASGI
+        self._extension: dict[object, object] = {}  # what the application may do with the connection, besides ASGI
         self._abort_timer: asyncio.TimerHandle | None = None
         self._linger_timer: asyncio.TimerHandle | None = None
         self._between = True  # the parser waits for the first byte of a request
         self._raw_head = b""  # what may be the head of the request that comes
         self._heads: list[Head] = []  # newest first
         self._scope: Scope = {}  # of requests that are served at once: the same for all
-        self._at_once = False  # one is under way
+        self._fast_path = False  # one is under way
         self._held = b""  # what came meanwhile
         self._parts: list[bytes] = []  # of a request that is served at once when all of it is here
         self._missing = 0
         self._rest_timer: asyncio.TimerHandle | None = None
-        self._gathering: _Gathering | None = None  # the body that is being read
+        self._body_buffer: _BodyBuffer | None = None  # the body that is being read
         self._last = False  # the server stops: it is the last one
         self._answered_at = 0.0
         self._usual_headers: list[tuple[bytes, bytes]] | None = None
@@ -78,12 +78,12 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._own = {
+        self._extension = {
             "abort": transport.abort,
             "answer": self.answer_whole,
             "arrived": self.arrived,
             "body": self.take_body,
-            "gather": self.gather_body,
+            "gather": self.buffer_body,
         }
         self._subject = peer_subject(transport.get_extra_info("ssl_object"))
         tls = {} if self._subject is None else {"tls": {"client_cert_name": self._subject}}
@@ -101,20 +101,20 @@ class Connection(HttpToolsProtocol):
         if self._running is not None and not self._running.response_complete:
             self._running.disconnected = True
             self._running.message_event.set()
-        if self._gathering is not None:
-            self._gathering.end(ClientGone())
+        if self._body_buffer is not None:
+            self._body_buffer.end(ClientDisconnected())
         super().connection_lost(exc)
         self._lost = True
-        self._forget()
+        self._clear()
 
-    def _forget(self) -> None:
+    def _clear(self) -> None:
         """Keep nothing of what the client sent, and let the connection go at once: heads have tokens in them, and what
         refers to itself stays in memory until somebody looks for such things, which is seldom."""
         self._heads, self._held, self._scope, self._parts = [], b"", {}, []
         self.pipeline.clear()
         running: RequestResponseCycle | None = self._running
         if running is None or running.response_complete:  # else it is told so when it ends
-            self._own.clear()
+            self._extension.clear()
             for cycle in (running, self.cycle):
                 if cycle is not None:
                     cycle.on_response = _nothing
@@ -125,7 +125,7 @@ class Connection(HttpToolsProtocol):
         Requests that are served at once do not stop the timer, which costs more than to look here when the last was.
         """
         left = self._answered_at + self.timeout_keep_alive - self.loop.time()
-        busy = self._at_once or bool(self._parts)
+        busy = self._fast_path or bool(self._parts)
         if busy or left > 0:
             left = self.timeout_keep_alive if busy else left
             self.timeout_keep_alive_task = self.loop.call_later(left, self.timeout_keep_alive_handler)
@@ -152,7 +152,7 @@ class Connection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._refused:
             return
-        if self._at_once:
+        if self._fast_path:
             self._held += data
             self.flow.pause_reading()
             return
@@ -161,7 +161,7 @@ class Connection(HttpToolsProtocol):
             self._parts.append(data)
             if self._missing > 0:
                 return
-            data = self._taken_parts()
+            data = self._take_parts()
         self._raw_head = b""
         before: RequestResponseCycle | None = self.cycle
         if self._between and (before is None or before.response_complete) and not self.flow.write_paused:
@@ -195,7 +195,7 @@ class Connection(HttpToolsProtocol):
         self._parts, self._missing = [data], missing
         self._rest_timer = self.loop.call_later(REST_SECONDS, self._give_up_rest)
 
-    def _taken_parts(self) -> bytes:
+    def _take_parts(self) -> bytes:
         data, self._parts = b"".join(self._parts), []
         if self._rest_timer is not None:
             self._rest_timer.cancel()
@@ -204,7 +204,7 @@ class Connection(HttpToolsProtocol):
 
     def _give_up_rest(self) -> None:
         """It takes too long, or the server stops."""
-        data = self._taken_parts()
+        data = self._take_parts()
         if not self.transport.is_closing():
             self._raw_head = b""
             self._feed(data)
@@ -213,15 +213,15 @@ class Connection(HttpToolsProtocol):
         """Serve a request at once, if it can be."""
         if self._head_timer is not None:
             self._unwatch_head()
-        self._at_once = True
-        if at_once.begin(self.api, head, body, self._scope, self._reply):
+        self._fast_path = True
+        if fast_path.begin(self.api, head, body, self._scope, self._reply):
             return True
-        self._at_once = False
+        self._fast_path = False
         return False
 
-    def _reply(self, result: Answer, correlation_id: str) -> bool:
+    def _reply(self, result: Response, correlation_id: str) -> bool:
         """Answer the request that was served at once. False: the client has gone."""
-        self._at_once = False
+        self._fast_path = False
         transport = self.transport
         if transport.is_closing():
             return False
@@ -248,28 +248,28 @@ class Connection(HttpToolsProtocol):
         if last:
             transport.close()
         elif self._held:
-            self.loop.call_soon(self._go_on)
+            self.loop.call_soon(self._resume)
         elif self.timeout_keep_alive_task is None:
             self.timeout_keep_alive_task = self.loop.call_later(
                 self.timeout_keep_alive, self.timeout_keep_alive_handler
             )
         return True
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         """Take what came before the answer."""
         data, self._held = self._held, b""
         if not self.transport.is_closing():
             self.flow.resume_reading()
             self.data_received(data)
 
-    def _remember_head(self) -> None:
-        head = at_once.read_head(self.api, self._raw_head, self.url, self.headers)
+    def _cache_head(self) -> None:
+        head = fast_path.read_head(self.api, self._raw_head, self.url, self.headers)
         if head is not None:
             self._heads = [head, *self._heads[: HEADS_MAX - 1]]
 
     def shutdown(self) -> None:
         """The server stops: no more requests over this connection."""
-        if self._at_once:
+        if self._fast_path:
             self._last = True
             return
         if self._parts:
@@ -281,7 +281,7 @@ class Connection(HttpToolsProtocol):
         self._in_head = True
         self._head_bytes = 0
         super().on_message_begin()
-        self.scope.setdefault("extensions", {})["holdfast"] = self._own
+        self.scope.setdefault("extensions", {})["holdfast"] = self._extension
         if self._subject is not None:
             self.scope.setdefault("extensions", {})["tls"] = {"client_cert_name": self._subject}
 
@@ -295,14 +295,14 @@ class Connection(HttpToolsProtocol):
                 self._head_too_large()
                 return
         if self._raw_head:
-            self._remember_head()
+            self._cache_head()
             self._raw_head = b""
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         if self._refused:
             return
-        if self._gathering is None or not self._gathering.take(body):
+        if self._body_buffer is None or not self._body_buffer.take(body):
             super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -310,9 +310,9 @@ class Connection(HttpToolsProtocol):
             return
         self._between = self.parser.should_keep_alive() and not self.parser.should_upgrade()
         super().on_message_complete()
-        if self._gathering is not None:
-            self._gathering.end()
-            self._gathering = None
+        if self._body_buffer is not None:
+            self._body_buffer.end()
+            self._body_buffer = None
         if self._linger_timer is not None:  # what was refused is all here: the next request may come
             self._linger_timer.cancel()
             self._linger_timer = None
@@ -323,7 +323,7 @@ class Connection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if self._lost:
-            self._forget()
+            self._clear()
             return
         if self.cycle.more_body and not self.pipeline and not self.transport.is_closing():
             # It was answered before all of it was read. To close now would make the client lose the answer; to read on
@@ -349,20 +349,20 @@ class Connection(HttpToolsProtocol):
         cycle.message_event.clear()
         return body
 
-    def gather_body(self, hold: Callable[[int], None]) -> asyncio.Future[bytes] | None:
+    def buffer_body(self, hold: Callable[[int], None]) -> asyncio.Future[bytes] | None:
         """The request's body when all of it is here; None: it must be received. `hold` is told how much is in memory,
         and raises if that is too much."""
         cycle = self._running
         if cycle is None or cycle is not self.cycle or not cycle.more_body or cycle.disconnected:
             return None
-        if cycle.waiting_for_100_continue or self._gathering is not None:
+        if cycle.waiting_for_100_continue or self._body_buffer is not None:
             return None
-        self._gathering = gathering = _Gathering(self.loop.create_future(), hold)
+        self._body_buffer = body_buffer = _BodyBuffer(self.loop.create_future(), hold)
         if cycle.body:
-            gathering.take(bytes(cycle.body))
+            body_buffer.take(bytes(cycle.body))
             cycle.body = bytearray()
         cycle.flow.resume_reading()
-        return gathering.done
+        return body_buffer.done
 
     def answer_whole(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> bool:
         """Send an answer in one write; uvicorn's way are two, of which each is a call of the system: a fifth of what a
@@ -400,7 +400,7 @@ class Connection(HttpToolsProtocol):
         self.transport.close()
 
 
-class _Gathering:
+class _BodyBuffer:
     """A body that is wanted as a whole."""
 
     __slots__ = ("_hold", "_parts", "done")
@@ -440,7 +440,7 @@ def _lines(headers: Sequence[tuple[bytes, bytes]]) -> bytes:
     return b"".join([b"%b: %b\r\n" % header for header in headers])
 
 
-class SocketConnection(WebSocketsSansIOProtocol):
+class WebSocketConnection(WebSocketsSansIOProtocol):
     """See the module. What it adds stands in the scope, as the extensions `tls` and `holdfast`."""
 
     def handle_connect(self, event: Request) -> None:

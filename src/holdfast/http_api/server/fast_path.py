@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING, NoReturn
 import structlog
 from starlette.types import Scope
 
-from holdfast.broker.node import Receipt
+from holdfast.broker.node import EnqueueResult
 from holdfast.core.commands import Draft
 from holdfast.errors import HoldfastError
 from holdfast.http_api.server.access import authorize, check_browser, recognize
 from holdfast.http_api.server.head_cache import Head, parts
 from holdfast.http_api.server.request import Call
-from holdfast.http_api.server.response import Answer, Gather, Pledge, refused
+from holdfast.http_api.server.response import DeferredEnqueue, DeferredResponse, Response, error_response
 
 if TYPE_CHECKING:
     from holdfast.http_api.server.app import Api
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
-Reply = Callable[[Answer, str], bool]
+SendResponse = Callable[[Response, str], bool]
 """Sends an answer with its correlation id; False: the client has gone."""
 
 
@@ -43,12 +43,12 @@ def read_head(api: Api, raw: bytes, url: bytes, headers: list[tuple[bytes, bytes
     endpoint = methods.get("POST")
     if endpoint is None or endpoint.begin is None or any("%" in value for value in values):
         return None
-    kept = dict(headers)
-    del kept[b"content-length"]
-    return Head(*around, endpoint, values, kept)
+    known_headers = dict(headers)
+    del known_headers[b"content-length"]
+    return Head(*around, endpoint, values, known_headers)
 
 
-def begin(api: Api, head: Head, body: bytes, scope: Scope, reply: Reply) -> bool:
+def begin(api: Api, head: Head, body: bytes, scope: Scope, reply: SendResponse) -> bool:
     """Serve a request; `reply` is called when it may be answered, perhaps before this returns. False: nothing was done,
     and it must go the ordinary way."""
     endpoint = head.endpoint
@@ -66,17 +66,17 @@ def begin(api: Api, head: Head, body: bytes, scope: Scope, reply: Reply) -> bool
         api.check(endpoint)
         call.hold(len(body))
         assert endpoint.begin is not None, "only such heads are remembered"
-        pledge = endpoint.begin(call, body)
-        if pledge is None:
+        deferred = endpoint.begin(call, body)
+        if deferred is None:
             call.close()
             return False
-        begun = _Begun(call, reply)
-        if isinstance(pledge, Gather):
-            begun.gather(pledge)
+        begun = _FastRequest(call, reply)
+        if isinstance(deferred, DeferredEnqueue):
+            begun.enqueue(deferred)
         else:
-            begun.wait(pledge)
+            begun.wait(deferred)
     except Exception as error:  # noqa: BLE001 - it is answered
-        result = refused(error, endpoint, call, correlation_id)
+        result = error_response(error, endpoint, call, correlation_id)
         if call is not None:
             call.close()
         api.count("POST", endpoint.path, result.status)
@@ -87,55 +87,55 @@ def begin(api: Api, head: Head, body: bytes, scope: Scope, reply: Reply) -> bool
     return True
 
 
-class _Begun:
+class _FastRequest:
     """A request under way."""
 
     __slots__ = ("_answer", "_call", "_make", "_reply", "_undo", "drafts")
 
-    def __init__(self, call: Call, reply: Reply) -> None:
+    def __init__(self, call: Call, reply: SendResponse) -> None:
         self._call = call
         self._reply = reply
-        self._answer: Answer | None = None
-        self._make: Callable[[Receipt], Answer] | None = None
+        self._answer: Response | None = None
+        self._make: Callable[[EnqueueResult], Response] | None = None
         self._undo: Callable[[], None] | None = None
         self.drafts: list[Draft] = []
 
-    def wait(self, pledge: Pledge) -> None:
+    def wait(self, deferred: DeferredResponse) -> None:
         """Answer when what was done is safe."""
-        self._answer, self._undo = pledge.answer, pledge.undo
-        node, messages, size_bytes = self._call.api.node, pledge.messages, pledge.size_bytes
+        self._answer, self._undo = deferred.response, deferred.undo
+        node, messages, size_bytes = self._call.api.node, deferred.messages, deferred.size_bytes
 
-        def hear(error: HoldfastError | None) -> None:
-            node.heard(messages, size_bytes)
-            self.hear(error)
+        def on_durable(error: HoldfastError | None) -> None:
+            node.release_inbox(messages, size_bytes)
+            self.on_durable(error)
 
-        node.when_safe(pledge.durability, hear, messages, size_bytes)
+        node.call_when_durable(deferred.durability, on_durable, messages, size_bytes)
 
-    def gather(self, wish: Gather) -> None:
+    def enqueue(self, request: DeferredEnqueue) -> None:
         """Have messages enqueued with others'."""
-        self.drafts, self._make = wish.drafts, wish.answer
-        self._call.api.gathering.add(wish.queue, self)
+        self.drafts, self._make = request.drafts, request.response
+        self._call.api.batcher.add(request.queue, self)
 
-    def enqueued(self, receipt: Receipt) -> bool:
+    def enqueued(self, receipt: EnqueueResult) -> bool:
         """They are, and the receipt says how. False: it is answered already."""
         assert self._make is not None
         try:
             self._answer = self._make(receipt)
         except Exception as error:  # noqa: BLE001 - it is answered
-            self._end(refused(error, self._call.endpoint, self._call, self._call.correlation_id))
+            self._end(error_response(error, self._call.endpoint, self._call, self._call.correlation_id))
             return False
         return True
 
-    def hear(self, error: HoldfastError | None) -> None:
+    def on_durable(self, error: HoldfastError | None) -> None:
         """What was done is safe, or there was an error."""
         if error is not None:
-            self._end(refused(error, self._call.endpoint, self._call, self._call.correlation_id))
+            self._end(error_response(error, self._call.endpoint, self._call, self._call.correlation_id))
             return
         assert self._answer is not None
         if not self._end(self._answer) and self._undo is not None:
             self._undo()
 
-    def _end(self, result: Answer) -> bool:
+    def _end(self, result: Response) -> bool:
         call = self._call
         api, endpoint = call.api, call.endpoint
         call.close()

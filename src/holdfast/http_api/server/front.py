@@ -20,7 +20,7 @@ from holdfast.config import Config
 from holdfast.config.kinds import split_address
 from holdfast.errors import AddressUnavailable
 from holdfast.http_api.server.app import Api
-from holdfast.http_api.server.connection import Connection, SocketConnection
+from holdfast.http_api.server.connection import Connection, WebSocketConnection
 from holdfast.units import SECOND
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
@@ -105,7 +105,7 @@ class HttpFront:
             uvicorn.Config(
                 self.api,
                 http=_protocol(self._config, self.api),
-                ws=SocketConnection,
+                ws=WebSocketConnection,
                 ws_max_size=self._config.mqtt.max_packet_bytes,  # a stranger can make us keep as much
                 ws_per_message_deflate=False,  # it costs 300 KiB for each connection, and messages are small
                 lifespan="off",

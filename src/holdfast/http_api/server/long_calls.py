@@ -23,7 +23,7 @@ End = Callable[[HoldfastError], None]
 """Has a call end, with the reason for it."""
 
 
-class Lasting:
+class LongCalls:
     """See the module."""
 
     def __init__(self, gate: Gate) -> None:
@@ -43,7 +43,7 @@ class Lasting:
         finally:
             del self._calls[call]
 
-    def holds(self, principal: Principal) -> bool:
+    def is_valid(self, principal: Principal) -> bool:
         """Whether a caller may still be given something."""
         return self._gate.valid(principal)
 

@@ -25,7 +25,7 @@ from holdfast.errors import (
     RequestTooLarge,
 )
 from holdfast.http_api.openapi.routes import Endpoint
-from holdfast.http_api.server.response import Answer, Pledge, item_error
+from holdfast.http_api.server.response import DeferredResponse, Response, item_error
 from holdfast.units import SECOND, parse_duration, parse_instant
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ _Shape = TypeVar("_Shape")
 
 ID_MAX = (1 << 63) - 1
 
-APART_BYTES = 256 << 10
-APART_MESSAGES = 1_000
+OFFLOAD_BYTES = 256 << 10
+OFFLOAD_MESSAGES = 1_000
 """A body, or an answer, of more than this is read or made on a thread: it takes 5 ms or more, up to 50, and whoever
 else calls would wait for it."""
 
@@ -58,7 +58,7 @@ _ONCE = frozenset(
 )
 
 
-class ClientGone(Exception):
+class ClientDisconnected(Exception):
     """The client closed the connection; nobody waits for an answer."""
 
 
@@ -177,11 +177,11 @@ class Call:
         self._check_encoding()
         settings = self.api.config.http
         deadline = asyncio.get_running_loop().time() + settings.body_timeout / SECOND
-        own = own_of(self.scope)
+        extension = connection_extension(self.scope)
         total = 0
         more = True
         while more:
-            if own is not None and own["arrived"]():
+            if extension is not None and extension["arrived"]():
                 event = await self._receive()
             else:
                 try:
@@ -190,7 +190,7 @@ class Call:
                 except TimeoutError:
                     raise RequestTimeout(limit_seconds=settings.body_timeout // SECOND) from None
             if event["type"] == "http.disconnect":
-                raise ClientGone
+                raise ClientDisconnected
             chunk = event.get("body", b"")
             more = event.get("more_body", False)
             total += len(chunk)
@@ -226,19 +226,19 @@ class Call:
         limit = self.api.config.http.max_request_bytes
         if length is not None and length.isdigit() and int(length) > limit:
             raise RequestTooLarge(limit_bytes=limit)
-        own = own_of(self.scope)
-        whole: bytes | None = own["body"]() if own is not None else None
+        extension = connection_extension(self.scope)
+        whole: bytes | None = extension["body"]() if extension is not None else None
         if whole is None:
-            gathered = await self._gathered(own) if own is not None and length is not None else None
-            return b"".join([chunk async for chunk in self.chunks()]) if gathered is None else gathered
+            buffered = await self._buffered(extension) if extension is not None and length is not None else None
+            return b"".join([chunk async for chunk in self.chunks()]) if buffered is None else buffered
         if len(whole) > limit:
             raise RequestTooLarge(limit_bytes=limit)
         self.hold(len(whole))
         return whole
 
-    async def _gathered(self, own: dict[str, Any]) -> bytes | None:
+    async def _buffered(self, extension: dict[str, Any]) -> bytes | None:
         """The whole body, if the connection can wait for it."""
-        done: asyncio.Future[bytes] | None = own["gather"](self.hold)
+        done: asyncio.Future[bytes] | None = extension["gather"](self.hold)
         if done is None:
             return None
         settings = self.api.config.http
@@ -260,15 +260,15 @@ class Call:
             raise MediaTypeUnsupported(given=self.content_type, allowed="application/json")
         return decode(decoder.decode, raw)
 
-    async def apart(self, much: bool, make: Callable[[], _Shape]) -> _Shape:
+    async def offload(self, large: bool, make: Callable[[], _Shape]) -> _Shape:
         """What `make` makes, on a thread if it is much work. It may touch nothing that others have, too."""
-        return await self.api.on_thread(make) if much else make()
+        return await self.api.on_thread(make) if large else make()
 
-    async def kept(self, pledge: Pledge) -> Answer:
+    async def when_durable(self, deferred: DeferredResponse) -> Response:
         """What was promised, when it may be given."""
-        assert pledge.durability is not None
-        await self.node.safe(pledge.durability, pledge.messages, pledge.size_bytes)
-        return pledge.answer
+        assert deferred.durability is not None
+        await self.node.wait_durable(deferred.durability, deferred.messages, deferred.size_bytes)
+        return deferred.response
 
     async def gone(self) -> None:
         """Returns when the client has gone."""
@@ -302,10 +302,10 @@ def read_headers(raw: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
     return headers
 
 
-def own_of(scope: Scope) -> dict[str, Any] | None:
+def connection_extension(scope: Scope) -> dict[str, Any] | None:
     """What our own connection offers besides ASGI; None under another server, as in tests without sockets."""
-    own: dict[str, Any] | None = scope.get("extensions", {}).get("holdfast")
-    return own
+    extension: dict[str, Any] | None = scope.get("extensions", {}).get("holdfast")
+    return extension
 
 
 def decode(decoder: Callable[[bytes], _Shape], raw: bytes) -> _Shape:

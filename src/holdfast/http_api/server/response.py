@@ -9,7 +9,7 @@ import msgspec
 import structlog
 
 from holdfast import wire
-from holdfast.broker.node import Receipt
+from holdfast.broker.node import EnqueueResult
 from holdfast.core.commands import Draft
 from holdfast.core.queue import Durability
 from holdfast.engine.catalog import QueueName
@@ -35,7 +35,7 @@ Header = tuple[bytes, bytes]
 encode = msgspec.json.Encoder().encode
 
 
-class Answer:
+class Response:
     """A whole answer, or one whose body comes bit by bit."""
 
     __slots__ = ("body", "close", "content_type", "headers", "status")
@@ -55,19 +55,19 @@ class Answer:
         self.headers = headers
 
 
-class Gather(NamedTuple):
+class DeferredEnqueue(NamedTuple):
     """Messages to enqueue together with those of other requests, and what makes the answer of the receipt, or raises
     why there is none."""
 
     queue: QueueName
     drafts: list[Draft]
-    answer: Callable[[Receipt], Answer]
+    response: Callable[[EnqueueResult], Response]
 
 
-class Pledge(NamedTuple):
+class DeferredResponse(NamedTuple):
     """An answer that may not be given before what it says is safe."""
 
-    answer: Answer
+    response: Response
     durability: Durability | None
     """None: it need only be in the store, as a lease."""
     messages: int = 0
@@ -77,8 +77,8 @@ class Pledge(NamedTuple):
     """Called if the client has gone before the answer."""
 
 
-def answer(value: object, status: int = 200) -> Answer:
-    return Answer(encode(value), status)
+def response(value: object, status: int = 200) -> Response:
+    return Response(encode(value), status)
 
 
 def problem_of(error: HoldfastError, correlation_id: str = "", errors: Sequence[wire.ItemError] = ()) -> wire.Problem:
@@ -114,22 +114,22 @@ def plain(details: dict[str, object]) -> dict[str, object]:
     }
 
 
-def refusal(error: HoldfastError, correlation_id: str = "", errors: Sequence[wire.ItemError] = ()) -> Answer:
+def problem_response(error: HoldfastError, correlation_id: str = "", errors: Sequence[wire.ItemError] = ()) -> Response:
     """The answer that is a problem."""
-    return Answer(encode(problem_of(error, correlation_id, errors)), error.http, PROBLEM, error_headers(error))
+    return Response(encode(problem_of(error, correlation_id, errors)), error.http, PROBLEM, error_headers(error))
 
 
-def refused(error: Exception, endpoint: Endpoint | None, call: Call | None, correlation_id: str) -> Answer:
+def error_response(error: Exception, endpoint: Endpoint | None, call: Call | None, correlation_id: str) -> Response:
     """The answer to a request that failed, as its endpoint says such things."""
     if not isinstance(error, HoldfastError):
         path = endpoint.path if endpoint is not None else ""
         log.error("a request failed", path=path, correlation_id=correlation_id, exc_info=error)
-        return refusal(HoldfastError(), correlation_id)
-    if endpoint is not None and endpoint.refusals is not None:
-        result = endpoint.refusals.make(error)
+        return problem_response(HoldfastError(), correlation_id)
+    if endpoint is not None and endpoint.error_format is not None:
+        result = endpoint.error_format.make(error)
         result.headers = [*result.headers, *error_headers(error)]
         return result
-    return refusal(error, correlation_id, call.batch_errors if call is not None else ())
+    return problem_response(error, correlation_id, call.batch_errors if call is not None else ())
 
 
 def error_headers(error: HoldfastError) -> list[Header]:

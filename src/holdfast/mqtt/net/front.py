@@ -21,23 +21,23 @@ import structlog
 from holdfast.auth import exposure, tls
 from holdfast.auth.gate import Gate
 from holdfast.auth.principal import Principal
-from holdfast.broker.meters import Reading
+from holdfast.broker.meters import MetricSample
 from holdfast.broker.node import Node
 from holdfast.config import Config
 from holdfast.config.kinds import split_address
 from holdfast.core.effects import Op
 from holdfast.errors import AddressUnavailable, HoldfastError, InvalidConfig, QueueNotFound, Unauthenticated
 from holdfast.mqtt.codec import Connect, Decoder, Packet, Properties, ProtocolError, Publish, encode, reasons
+from holdfast.mqtt.net.audit_barrier import AuditBarrier
 from holdfast.mqtt.net.link import Link
 from holdfast.mqtt.net.meter import Traffic
-from holdfast.mqtt.net.releases import Releases
+from holdfast.mqtt.net.rate_limited_log import RateLimitedLog
 from holdfast.mqtt.net.rights import Rights, audited
-from holdfast.mqtt.net.trickle import Trickle
-from holdfast.mqtt.net.websocket import Endpoint
+from holdfast.mqtt.net.websocket import WebSocketEndpoint
 from holdfast.mqtt.queues.bridge import QueueBridge
 from holdfast.mqtt.sessions.connection import Connection
 from holdfast.mqtt.sessions.hub import Hub
-from holdfast.mqtt.sessions.outbox import Output, Turn
+from holdfast.mqtt.sessions.outbox import OutboxBatch, Output
 from holdfast.mqtt.sessions.settings import MqttSettings
 from holdfast.units import SECOND
 
@@ -68,19 +68,19 @@ class MqttFront:
             QueueBridge(node, config.mqtt.prefetch, gate.admit, self._audited) if config.mqtt.queues else None
         )
         self._administered = False  # something was, in this turn
-        self._releases = Releases(gate.audit.synced)
+        self._audit_barrier = AuditBarrier(gate.audit.synced)
         self._hub: Hub | None = None
         self._links: set[Link] = set()
         self._full: set[Link] = set()  # links that are not read because too much of theirs is unanswered
-        self._turn: Turn | None = None
+        self._batch: OutboxBatch | None = None
         self._servers: list[asyncio.Server] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: int | None = None
-        self._chores: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._drops_reported: Counter[str] = Counter()
         self._traffic = Traffic()
-        self._refusals = Trickle("MQTT client refused")
-        self._violations = Trickle("MQTT protocol error")
+        self._refusals = RateLimitedLog("MQTT client refused")
+        self._violations = RateLimitedLog("MQTT protocol error")
         self._stopping = False
         self._empty = asyncio.Event()
         self.addresses: list[tuple[str, int]] = []
@@ -91,7 +91,7 @@ class MqttFront:
     async def start(self) -> None:
         """Load the sessions and listen."""
         self._load()
-        self._node.companions.append(self)
+        self._node.participants.append(self)
         self._node.meters.append(self._readings)
         await self._listen(self._settings.listen, with_tls=False)
         if self._settings.tls_listen:
@@ -108,7 +108,7 @@ class MqttFront:
         hub.load(self._node.store.scan, self._node.clock())
         self._hub = hub
         self._drops_reported = Counter()
-        self._soon()
+        self._schedule_commit()
 
     async def _listen(self, address: str, *, with_tls: bool) -> None:
         host, port = split_address(address)
@@ -118,10 +118,10 @@ class MqttFront:
         exposure.check(self._config.auth, host, front="MQTT", tls=with_tls)
         loop = asyncio.get_running_loop()
         # A handshake is part of what a stranger may take its time for.
-        patience = self._settings.connect_timeout / SECOND if with_tls else None
+        handshake_timeout = self._settings.connect_timeout / SECOND if with_tls else None
         try:
             server = await loop.create_server(
-                self.make_link, host, port, ssl=context, backlog=1024, ssl_handshake_timeout=patience
+                self.make_link, host, port, ssl=context, backlog=1024, ssl_handshake_timeout=handshake_timeout
             )
         except OSError as error:
             setting = "mqtt.tls_listen" if with_tls else "mqtt.listen"
@@ -136,9 +136,9 @@ class MqttFront:
         decoder = Decoder(max_packet_bytes=limits.packet_bytes_max, max_connect_bytes=self._settings.max_connect_bytes)
         return Link(self, decoder, self._settings.buffer_bytes, self._settings.stall_timeout / SECOND)
 
-    def websocket(self) -> Endpoint:
+    def websocket(self) -> WebSocketEndpoint:
         """For the HTTP server, to be mounted at `/mqtt`."""
-        return Endpoint(self.make_link, partial(self._gate.check_browser, None), self._settings.buffer_bytes)
+        return WebSocketEndpoint(self.make_link, partial(self._gate.check_browser, None), self._settings.buffer_bytes)
 
     async def stop(self) -> None:
         """Tell everybody, release what they hold, and close."""
@@ -147,37 +147,37 @@ class MqttFront:
             self._bridge.stopping = True
         for server in self._servers:
             server.close()
-        for chore in self._chores:
-            chore.cancel()
+        for job in self._tasks:
+            job.cancel()
         hub = self._hub
         if hub is not None:
             now = self._node.clock()
             for connection in list(hub.connections):
                 hub.close(connection, reasons.SERVER_SHUTTING_DOWN, "the server is shutting down", now)
-            self._soon()
+            self._schedule_commit()
             await asyncio.shield(self._node.commit.durable())
-            await self._releases.finish()
+            await self._audit_barrier.finish()
         if self._links:  # each is closed, or cut after a while
             await self._empty.wait()
-        if self in self._node.companions:
-            self._node.companions.remove(self)
+        if self in self._node.participants:
+            self._node.participants.remove(self)
             self._node.meters.remove(self._readings)
         if self._timer is not None:
             self._timer.cancel()
 
-    def _readings(self) -> Iterator[Reading]:
+    def _readings(self) -> Iterator[MetricSample]:
         return self._traffic.readings(self._hub)
 
-    def _spawn(self, chore: Coroutine[None, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(chore)
-        self._chores.add(task)
-        task.add_done_callback(self._chores.discard)
+    def _spawn(self, job: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(job)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
-    async def _every(self, seconds: float, chore: Callable[[], None]) -> None:
+    async def _every(self, seconds: float, job: Callable[[], None]) -> None:
         while True:
             await asyncio.sleep(seconds)
             try:
-                chore()
+                job()
             except HoldfastError as error:
                 log.warning("an MQTT chore failed", code=error.code, error=str(error))
 
@@ -189,12 +189,12 @@ class MqttFront:
             return None
         self._links.add(link)
         connection = hub.open(link, self._node.clock())
-        self._soon()
+        self._schedule_commit()
         return connection
 
     def connecting(self, link: Link, packet: Connect) -> None:
         """A CONNECT came: find out from whom."""
-        self._traffic.came([packet])
+        self._traffic.count_received([packet])
         subject = link.subject
         if packet.password is None and subject is None:
             try:
@@ -237,37 +237,37 @@ class MqttFront:
         assigned = "" if packet.client_id else f"auto-{secrets.token_hex(10)}"
         owner = "" if principal.unlimited else principal.name
         hub.connect(connection, packet, principal.namespace, assigned, self._node.clock(), owner)
-        link.let_in()
-        self._soon()
+        link.on_connack()
+        self._schedule_commit()
 
     def _refuse(self, link: Link, packet: Connect, error: HoldfastError) -> None:
         hub, connection = self._hub, link.connection
         if hub is None or connection is None or connection.closing:
             return
         self._traffic.refused += 1
-        self._refusals.say(self._node.clock(), client=packet.client_id[:64], peer=link.peer, code=error.code)
+        self._refusals.emit(self._node.clock(), client=packet.client_id[:64], peer=link.peer, code=error.code)
         hub.refuse(connection, packet.version, error.mqtt, str(error))
-        self._soon()
+        self._schedule_commit()
 
     def received(self, link: Link, packets: list[Packet]) -> None:
         hub, connection = self._hub, link.connection
         if hub is None or connection is None:
             return
-        self._traffic.came(packets)
+        self._traffic.count_received(packets)
         hub.receive(connection, packets, self._node.clock())
         if connection.held_acks > _ACKS_HELD_MAX:
             self._full.add(link)
             link.hold("answers")
-        self._soon()
+        self._schedule_commit()
 
     def broken(self, link: Link, error: ProtocolError) -> None:
         if self._hub is not None and link.connection is not None:
             now = self._node.clock()
             client = link.connection.client_id[:64]
             self._traffic.violations += 1
-            self._violations.say(now, client=client, peer=link.peer, error=error.message[:255])
+            self._violations.emit(now, client=client, peer=link.peer, error=error.message[:255])
             self._hub.broken(link.connection, error, link.decoder.version, now)
-            self._soon()
+            self._schedule_commit()
 
     def paused(self, link: Link) -> None:
         if self._hub is not None and link.connection is not None:
@@ -276,7 +276,7 @@ class MqttFront:
     def resumed(self, link: Link) -> None:
         if self._hub is not None and link.connection is not None and not link.connection.closing:
             self._hub.resume(link.connection, self._node.clock())
-            self._soon()
+            self._schedule_commit()
 
     def lost(self, link: Link) -> None:
         self._links.discard(link)
@@ -285,7 +285,7 @@ class MqttFront:
             self._empty.set()
         if self._hub is not None and link.connection is not None:
             self._hub.lost(link.connection, self._node.clock())
-            self._soon()
+            self._schedule_commit()
 
     @contextmanager
     def _audited(self, connection: Connection, act: str, queue: str, fields: Mapping[str, object]) -> Iterator[None]:
@@ -296,11 +296,11 @@ class MqttFront:
 
     # --- the turn ---------------------------------------------------------------------------------------------------
 
-    def _soon(self) -> None:
-        self._node.commit.soon()
+    def _schedule_commit(self) -> None:
+        self._node.commit.schedule()
 
-    def gather(self, now: int) -> list[Op]:  # noqa: ARG002 - the companion's signature
-        """See `broker.node.Companion`."""
+    def collect_ops(self, now: int) -> list[Op]:  # noqa: ARG002 - the companion's signature
+        """See `broker.node.CommitParticipant`."""
         hub = self._hub
         if hub is None:
             return []
@@ -308,29 +308,29 @@ class MqttFront:
             self._bridge.work()
             if self._hub is not hub:  # the store failed meanwhile
                 return []
-        turn = self._turn = hub.take()
+        batch = self._batch = hub.take()
         administered, self._administered = self._administered, False
-        if turn.held:
-            release = partial(self._release, hub, turn)
-            self._node.commit.when_synced(partial(self._releases.durable, release, administered=administered))
-        return turn.ops
+        if batch.held:
+            release = partial(self._release, hub, batch)
+            self._node.commit.when_synced(partial(self._audit_barrier.durable, release, administered=administered))
+        return batch.ops
 
     def written(self) -> None:
-        turn, self._turn = self._turn, None
-        if turn is None:
+        batch, self._batch = self._batch, None
+        if batch is None:
             return
-        for output in turn.now:
+        for output in batch.now:
             self._send(output)
-        if turn.due != self._timer_at:
-            self._arm(turn.due)
+        if batch.due != self._timer_at:
+            self._arm(batch.due)
 
-    def _release(self, hub: Hub, turn: Turn) -> None:
+    def _release(self, hub: Hub, batch: OutboxBatch) -> None:
         """The turn is durable, and so is what the audit log has to say of it."""
         if self._hub is not hub:
             return
-        for output in turn.held:
+        for output in batch.held:
             self._send(output)
-        for output in hub.synced(turn.number):
+        for output in hub.synced(batch.number):
             self._send(output)
         if self._full:
             for link in [link for link in self._full if link.connection is None or not link.connection.held_acks]:
@@ -339,7 +339,7 @@ class MqttFront:
 
     def _send(self, output: Output) -> None:
         link: Link = output.connection.tag  # type: ignore[assignment]
-        self._traffic.went(output.data)
+        self._traffic.count_sent(output.data)
         link.send(output.data, output.close)
 
     def _arm(self, due: int | None) -> None:
@@ -357,14 +357,14 @@ class MqttFront:
         self._timer = self._timer_at = None
         if self._hub is not None:
             self._hub.tick(self._node.clock())
-            self._soon()
+            self._schedule_commit()
 
     def failed(self, error: HoldfastError) -> None:
-        """See `broker.node.Companion`."""
+        """See `broker.node.CommitParticipant`."""
         log.error("MQTT connections are cut: the store failed", code=error.code, connections=len(self._links))
         if self._hub is not None:
             self._traffic.dropped.update(self._hub.dropped)
-        self._hub = self._turn = None
+        self._hub = self._batch = None
         if self._bridge is not None:
             self._bridge.reset()
         for link in list(self._links):
@@ -372,7 +372,7 @@ class MqttFront:
             link.cut()
 
     def opened(self) -> None:
-        """See `broker.node.Companion`."""
+        """See `broker.node.CommitParticipant`."""
         self._load()
 
     # --- chores -----------------------------------------------------------------------------------------------------
@@ -393,7 +393,7 @@ class MqttFront:
             if not valid:
                 log.info("MQTT client dismissed", client=connection.client_id, peer=link.peer, user=principal.name)
                 hub.close(connection, reasons.NOT_AUTHORIZED, str(Unauthenticated(problem=_GONE)), now)
-                self._soon()
+                self._schedule_commit()
 
     def _report_drops(self) -> None:
         """Nobody else would hear of messages that subscribers had no room for, or were too slow for."""
@@ -409,20 +409,20 @@ class MqttFront:
         bridge, hub = self._bridge, self._hub
         if bridge is None or hub is None or not bridge.watchers:
             return
-        shown: dict[tuple[str, str], bytes] = {}
+        encoded_stats: dict[tuple[str, str], bytes] = {}
         for (connection, topic), (queue, ids) in list(bridge.watchers.items()):
             if connection.paused or connection.closing:
                 continue
-            if queue not in shown:
+            if queue not in encoded_stats:
                 try:
-                    shown[queue] = msgspec.json.encode(self._node.figures(queue))
+                    encoded_stats[queue] = msgspec.json.encode(self._node.current_stats(queue))
                 except QueueNotFound:
-                    shown[queue] = b""
-            packet = Publish(topic, shown[queue], properties=Properties(subscription_ids=ids))
+                    encoded_stats[queue] = b""
+            packet = Publish(topic, encoded_stats[queue], properties=Properties(subscription_ids=ids))
             data = encode(packet, connection.version)
-            if shown[queue] and len(data) <= connection.packet_bytes_max:
+            if encoded_stats[queue] and len(data) <= connection.packet_bytes_max:
                 hub.send(connection, data)
-        self._soon()
+        self._schedule_commit()
 
 
 def _text(password: bytes) -> str:
@@ -434,21 +434,21 @@ def _text(password: bytes) -> str:
 
 def hub_settings(config: Config) -> MqttSettings:
     """The limits of the plain broker, from the configuration."""
-    told = config.mqtt
+    settings = config.mqtt
     return MqttSettings(
-        connections_max=told.max_connections,
-        sessions_max=told.max_sessions,
-        connect_timeout_us=told.connect_timeout,
-        keep_alive_max_s=told.keep_alive_max // SECOND,
-        packet_bytes_max=told.max_packet_bytes,
-        receive_maximum=told.receive_maximum,
-        inflight_max=told.max_inflight,
-        topic_alias_max=told.topic_aliases,
-        topic_alias_out_max=told.topic_aliases,
-        subscriptions_max=told.max_subscriptions,
-        queued_messages_max=told.max_queued_messages,
-        queued_bytes_max=told.max_queued_bytes,
-        retained_messages_max=told.max_retained,
-        retained_bytes_max=told.max_retained_bytes,
-        session_expiry_max_s=told.session_expiry_max // SECOND,
+        connections_max=settings.max_connections,
+        sessions_max=settings.max_sessions,
+        connect_timeout_us=settings.connect_timeout,
+        keep_alive_max_s=settings.keep_alive_max // SECOND,
+        packet_bytes_max=settings.max_packet_bytes,
+        receive_maximum=settings.receive_maximum,
+        inflight_max=settings.max_inflight,
+        topic_alias_max=settings.topic_aliases,
+        topic_alias_out_max=settings.topic_aliases,
+        subscriptions_max=settings.max_subscriptions,
+        queued_messages_max=settings.max_queued_messages,
+        queued_bytes_max=settings.max_queued_bytes,
+        retained_messages_max=settings.max_retained,
+        retained_bytes_max=settings.max_retained_bytes,
+        session_expiry_max_s=settings.session_expiry_max // SECOND,
     )

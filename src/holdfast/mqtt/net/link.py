@@ -31,7 +31,7 @@ def _keep_alive(raw: socket.socket | None) -> None:
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEP_ALIVE_SECONDS)
 
 
-class Wire(Protocol):
+class Transport(Protocol):
     """What a link needs of a transport; asyncio's are such."""
 
     def write(self, data: bytes) -> None: ...
@@ -43,7 +43,7 @@ class Wire(Protocol):
     def resume_reading(self) -> None: ...
 
 
-class Owner(Protocol):
+class LinkHandler(Protocol):
     """The front."""
 
     def made(self, link: Link) -> Connection | None: ...
@@ -58,12 +58,12 @@ class Owner(Protocol):
 class Link(asyncio.Protocol):
     """See the module. asyncio calls the upper half, the front the lower."""
 
-    def __init__(self, owner: Owner, decoder: Decoder, buffer_bytes: int, stall_seconds: float) -> None:
+    def __init__(self, owner: LinkHandler, decoder: Decoder, buffer_bytes: int, stall_seconds: float) -> None:
         self._owner = owner
         self._buffer_bytes = buffer_bytes
         self._stall_seconds = stall_seconds
         self._loop = asyncio.get_running_loop()
-        self._wire: Wire | None = None
+        self._transport: Transport | None = None
         self._stall: asyncio.TimerHandle | None = None
         self._linger: asyncio.TimerHandle | None = None
         self._waiting: list[Packet] | None = None  # what came after CONNECT, while that is being looked at
@@ -81,20 +81,20 @@ class Link(asyncio.Protocol):
     # --- from the network -------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        wire = cast("asyncio.Transport", transport)  # uvloop's are, in all but the name
-        wire.set_write_buffer_limits(high=self._buffer_bytes)
+        transport = cast("asyncio.Transport", transport)  # uvloop's are, in all but the name
+        transport.set_write_buffer_limits(high=self._buffer_bytes)
         _keep_alive(transport.get_extra_info("socket"))
         peer = transport.get_extra_info("peername")
         self.subject = tls.peer_subject(transport.get_extra_info("ssl_object"))
-        self.open(wire, str(peer[0]) if isinstance(peer, tuple) else "")
+        self.open(transport, str(peer[0]) if isinstance(peer, tuple) else "")
 
-    def open(self, wire: Wire, peer: str) -> None:
-        self._wire = wire
+    def open(self, transport: Transport, peer: str) -> None:
+        self._transport = transport
         self.peer = peer
         self.connection = self._owner.made(self)
         if self.connection is None:
             self._closed = True
-            wire.abort()
+            transport.abort()
 
     def data_received(self, data: bytes) -> None:
         connection = self.connection
@@ -120,7 +120,7 @@ class Link(asyncio.Protocol):
         if error is not None:
             self._owner.broken(self, error)
 
-    def let_in(self) -> None:
+    def on_connack(self) -> None:
         """CONNECT was answered: go on with what came after it."""
         packets, self._waiting = self._waiting or [], None
         error, self._error = self._error, None
@@ -144,8 +144,8 @@ class Link(asyncio.Protocol):
 
     def _give_up(self) -> None:
         """It has read nothing for too long."""
-        if self._wire is not None:
-            self._wire.abort()
+        if self._transport is not None:
+            self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         self._closed = True
@@ -157,43 +157,43 @@ class Link(asyncio.Protocol):
     # --- from the front ---------------------------------------------------------------------------------------------
 
     def send(self, data: bytes, close: bool) -> None:
-        wire = self._wire
-        if wire is None or self._closed:
+        transport = self._transport
+        if transport is None or self._closed:
             return
         if data:
-            wire.write(data)
+            transport.write(data)
         if close:
-            self._end(wire)
+            self._end(transport)
 
-    def _end(self, wire: Wire) -> None:
+    def _end(self, transport: Transport) -> None:
         """Send what is left, and close when the client does. What it still sends is read and thrown away: the system
         resets a connection that is closed with input unread, and then the client may never see why it was closed."""
         self._closed = True
-        if wire.can_write_eof():
+        if transport.can_write_eof():
             try:
-                wire.write_eof()
+                transport.write_eof()
             except OSError:  # the client has reset the connection, and the loop has yet to notice
-                wire.abort()
+                transport.abort()
                 return
             if self._holds:
-                wire.resume_reading()
+                transport.resume_reading()
         else:
-            wire.close()
-        self._linger = self._loop.call_later(LINGER_SECONDS, wire.abort)
+            transport.close()
+        self._linger = self._loop.call_later(LINGER_SECONDS, transport.abort)
 
     def cut(self) -> None:
         """End it at once: nothing more is sent."""
         self._closed = True
-        if self._wire is not None:
-            self._wire.abort()
+        if self._transport is not None:
+            self._transport.abort()
 
     def hold(self, why: str) -> None:
         """Read nothing until the reason is gone. TCP makes the client wait."""
-        if not self._holds and self._wire is not None and not self._closed:
-            self._wire.pause_reading()
+        if not self._holds and self._transport is not None and not self._closed:
+            self._transport.pause_reading()
         self._holds.add(why)
 
     def unhold(self, why: str) -> None:
         self._holds.discard(why)
-        if not self._holds and self._wire is not None and not self._closed:
-            self._wire.resume_reading()
+        if not self._holds and self._transport is not None and not self._closed:
+            self._transport.resume_reading()

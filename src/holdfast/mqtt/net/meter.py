@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from holdfast.broker.meters import Reading, Series
+from holdfast.broker.meters import MetricSample, MetricSpec
 from holdfast.mqtt.codec import Packet
 from holdfast.mqtt.sessions.hub import Hub
 
@@ -16,24 +16,24 @@ KINDS = (
 """Kinds of packets by the number in their first four bits."""
 
 SERIES = {
-    "connections": Series("mqtt_connections", "gauge", "Clients that are connected over MQTT."),
-    "sessions": Series("mqtt_sessions", "gauge", "MQTT sessions, of clients that are connected or may come back."),
-    "subscriptions": Series("mqtt_subscriptions", "gauge", "Subscriptions of MQTT sessions."),
-    "retained": Series("mqtt_retained", "gauge", "Retained messages."),
-    "retained_bytes": Series("mqtt_retained_bytes", "gauge", "Bytes of retained messages and their topics."),
-    "inflight": Series("mqtt_inflight", "gauge", "Messages sent to MQTT clients and not acknowledged yet."),
-    "queued": Series("mqtt_queued", "gauge", "Messages that wait in MQTT sessions."),
-    "received": Series("mqtt_packets_received", "counter", "MQTT packets that came in.", "kind"),
-    "sent": Series("mqtt_packets_sent", "counter", "MQTT packets that went out.", "kind"),
-    "dropped": Series(
+    "connections": MetricSpec("mqtt_connections", "gauge", "Clients that are connected over MQTT."),
+    "sessions": MetricSpec("mqtt_sessions", "gauge", "MQTT sessions, of clients that are connected or may come back."),
+    "subscriptions": MetricSpec("mqtt_subscriptions", "gauge", "Subscriptions of MQTT sessions."),
+    "retained": MetricSpec("mqtt_retained", "gauge", "Retained messages."),
+    "retained_bytes": MetricSpec("mqtt_retained_bytes", "gauge", "Bytes of retained messages and their topics."),
+    "inflight": MetricSpec("mqtt_inflight", "gauge", "Messages sent to MQTT clients and not acknowledged yet."),
+    "queued": MetricSpec("mqtt_queued", "gauge", "Messages that wait in MQTT sessions."),
+    "received": MetricSpec("mqtt_packets_received", "counter", "MQTT packets that came in.", "kind"),
+    "sent": MetricSpec("mqtt_packets_sent", "counter", "MQTT packets that went out.", "kind"),
+    "dropped": MetricSpec(
         "mqtt_dropped",
         "counter",
         "Messages that did not reach a session: it was `full`, they had `expired` or were too `large`, its client was"
         " too `slow`, or they were over a namespace's `rate`.",
         "reason",
     ),
-    "refused": Series("mqtt_refused", "counter", "Clients that were not let in."),
-    "violations": Series("mqtt_violations", "counter", "Connections that broke the protocol."),
+    "refused": MetricSpec("mqtt_refused", "counter", "Clients that were not let in."),
+    "violations": MetricSpec("mqtt_violations", "counter", "Connections that broke the protocol."),
 }
 
 _PUBACK = b"\x40\x02"
@@ -49,14 +49,14 @@ class Traffic:
         self.refused = 0
         self.violations = 0
 
-    def came(self, packets: list[Packet]) -> None:
+    def count_received(self, packets: list[Packet]) -> None:
         """Packets of one read."""
         if len(packets) == 1:
             self.received[type(packets[0])] += 1
         else:
             self.received.update(map(type, packets))
 
-    def went(self, data: bytes) -> None:
+    def count_sent(self, data: bytes) -> None:
         """Whole packets, as they are written. Answers to a run of PUBLISHes are told at a glance; else each packet is
         stepped over by its length: 0.4 us."""
         size = len(data)
@@ -82,28 +82,28 @@ class Traffic:
                     at += 1
                 at += 1 + (length | data[at] << shift)
 
-    def readings(self, hub: Hub | None) -> Iterator[Reading]:
+    def readings(self, hub: Hub | None) -> Iterator[MetricSample]:
         """All series; without a hub, because the store is away, there is nobody."""
         counted = _count(hub) if hub is not None else {}
         for key in ("connections", "sessions", "subscriptions", "retained", "retained_bytes", "inflight", "queued"):
-            yield Reading(SERIES[key], {"": counted.get(key, 0)})
+            yield MetricSample(SERIES[key], {"": counted.get(key, 0)})
         received = {kind.__name__.upper(): count for kind, count in self.received.items()}
-        yield Reading(SERIES["received"], dict(received))
-        yield Reading(SERIES["sent"], {KINDS[kind]: count for kind, count in enumerate(self.sent) if count})
+        yield MetricSample(SERIES["received"], dict(received))
+        yield MetricSample(SERIES["sent"], {KINDS[kind]: count for kind, count in enumerate(self.sent) if count})
         dropped = self.dropped + hub.dropped if hub is not None else self.dropped
-        yield Reading(SERIES["dropped"], dict(dropped))
-        yield Reading(SERIES["refused"], {"": self.refused})
-        yield Reading(SERIES["violations"], {"": self.violations})
+        yield MetricSample(SERIES["dropped"], dict(dropped))
+        yield MetricSample(SERIES["refused"], {"": self.refused})
+        yield MetricSample(SERIES["violations"], {"": self.violations})
 
 
 def _count(hub: Hub) -> dict[str, float]:
-    sessions = [session for space in hub.spaces.values() for session in space.sessions.values()]
+    sessions = [session for ns in hub.namespaces.values() for session in ns.sessions.values()]
     return {
         "connections": sum(1 for session in sessions if session.connection is not None),
         "sessions": len(sessions),
         "subscriptions": sum(len(session.subscriptions) for session in sessions),
-        "retained": sum(len(space.retained) for space in hub.spaces.values()),
-        "retained_bytes": sum(space.retained_bytes for space in hub.spaces.values()),
+        "retained": sum(len(ns.retained) for ns in hub.namespaces.values()),
+        "retained_bytes": sum(ns.retained_bytes for ns in hub.namespaces.values()),
         "inflight": sum(len(session.inflight) + len(session.leases) for session in sessions),
         "queued": sum(len(session.queue) for session in sessions),
     }

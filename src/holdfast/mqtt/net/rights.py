@@ -11,25 +11,25 @@ from holdfast.auth.principal import Action, Principal
 from holdfast.errors import Forbidden, HoldfastError, RateLimited
 from holdfast.mqtt.codec import reasons
 from holdfast.mqtt.queues import names
-from holdfast.mqtt.queues.names import Deed
+from holdfast.mqtt.queues.names import Operation
 from holdfast.mqtt.sessions.connection import Connection
 from holdfast.mqtt.topics import split_share
 
 _ACTIONS: Final = {
-    Deed.ENQUEUE: Action.PRODUCE,
-    Deed.SETTLE: Action.CONSUME,
-    Deed.CONSUME: Action.CONSUME,
-    Deed.CREATE: Action.ADMIN,
-    Deed.CONFIGURE: Action.ADMIN,
-    Deed.WATCH: Action.ADMIN,
+    Operation.ENQUEUE: Action.PRODUCE,
+    Operation.SETTLE: Action.CONSUME,
+    Operation.CONSUME: Action.CONSUME,
+    Operation.CREATE: Action.ADMIN,
+    Operation.CONFIGURE: Action.ADMIN,
+    Operation.WATCH: Action.ADMIN,
 }
 
-_ACTS: Final = {Deed.CREATE: "queue.create", Deed.CONFIGURE: "queue.update"}
+_ACTS: Final = {Operation.CREATE: "queue.create", Operation.CONFIGURE: "queue.update"}
 FRONT: Final = "mqtt"
 
 
 class Rights:
-    """`seams.Access` by the principal of each connection, which its tag knows."""
+    """`ports.Access` by the principal of each connection, which its tag knows."""
 
     def __init__(self, gate: Gate, queues: bool) -> None:
         self._gate = gate
@@ -46,13 +46,13 @@ class Rights:
             route = names.of_publish(topic)
         except HoldfastError:
             return 0  # the bridge says what is wrong with it
-        if route.deed is Deed.CREATE:
+        if route.operation is Operation.CREATE:
             allowed = principal.may_filter(Action.ADMIN, "#")
         else:
-            allowed = principal.may(_ACTIONS[route.deed], route.queue)
-        if not allowed and route.deed in _ACTS:
+            allowed = principal.may(_ACTIONS[route.operation], route.queue)
+        if not allowed and route.operation in _ACTS:
             self._gate.audit.record(
-                principal, _ACTS[route.deed], route.queue, Forbidden.code, front=FRONT, peer=_peer(connection)
+                principal, _ACTS[route.operation], route.queue, Forbidden.code, front=FRONT, peer=_peer(connection)
             )
         return _code(allowed)
 
@@ -67,7 +67,7 @@ class Rights:
             route = names.of_subscribe(topic_filter)
         except HoldfastError:
             return 0  # the bridge says what is wrong with it
-        return _code(principal.may(_ACTIONS[route.deed], route.queue))
+        return _code(principal.may(_ACTIONS[route.operation], route.queue))
 
     def admit(self, connection: Connection, size_bytes: int) -> str:
         try:
@@ -83,7 +83,7 @@ def audited(gate: Gate, connection: Connection, act: str, queue: str, fields: Ma
     the configuration that it brings reaches too far."""
     principal = _principal(connection)
     with gate.audit.act(principal, act, queue, front=FRONT, peer=_peer(connection)):
-        principal.demand_config(fields)
+        principal.require_config(fields)
         yield
 
 

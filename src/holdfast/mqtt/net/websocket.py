@@ -27,7 +27,7 @@ _PROTOCOL_ERROR: Final = 1002
 _POLICY_VIOLATION: Final = 1008
 
 
-class Endpoint:
+class WebSocketEndpoint:
     """Makes a link of every WebSocket that is opened."""
 
     def __init__(self, make: Callable[[], Link], check: Callable[[str, str | None], None], buffer_bytes: int) -> None:
@@ -54,30 +54,32 @@ class Endpoint:
         extensions = scope.get("extensions") or {}
         link.subject = extensions.get("tls", {}).get("client_cert_name")
         link.host, link.origin = headers.get(b"host", ""), headers.get(b"origin")
-        wire = SocketWire(link, send, self._buffer_bytes, extensions.get("holdfast", {}).get("abort", _nothing))
+        transport = WebSocketTransport(
+            link, send, self._buffer_bytes, extensions.get("holdfast", {}).get("abort", _nothing)
+        )
         client = scope.get("client")
-        link.open(wire, str(client[0]) if client else "")
-        writer = asyncio.create_task(wire.write_out())
+        link.open(transport, str(client[0]) if client else "")
+        writer = asyncio.create_task(transport.write_out())
         try:
-            await _read(link, wire, receive)
+            await _read(link, transport, receive)
         finally:
             link.connection_lost(None)
-            wire.close()
+            transport.close()
             await asyncio.wait((writer,), timeout=LINGER_SECONDS)
-            wire.abort()
+            transport.abort()
             await writer
 
 
-async def _read(link: Link, wire: SocketWire, receive: Receive) -> None:
-    while not wire.ended.is_set():
-        await wire.readable.wait()
+async def _read(link: Link, transport: WebSocketTransport, receive: Receive) -> None:
+    while not transport.ended.is_set():
+        await transport.readable.wait()
         message = await receive()
         if message["type"] != "websocket.receive":
             return
         data = message.get("bytes")
         if data is None:
-            wire.code = _UNSUPPORTED_DATA
-            wire.close()
+            transport.code = _UNSUPPORTED_DATA
+            transport.close()
             return
         link.data_received(data)
 
@@ -86,7 +88,7 @@ def _nothing() -> None:
     """Another server than ours may know no way to end a connection at once."""
 
 
-class SocketWire:
+class WebSocketTransport:
     """`Wire` over ASGI's calls: what is written waits here, and the link is told when it is too much."""
 
     def __init__(self, link: Link, send: Send, buffer_bytes: int, abort: Callable[[], None]) -> None:

@@ -23,13 +23,13 @@ from holdfast.errors import GroupNotFound, HoldfastError, InvalidArgument, Lease
 from holdfast.mqtt.codec import NO_PROPERTIES, V5, Properties, PubAck, Publish, Subscription, Will, reasons
 from holdfast.mqtt.queues import names
 from holdfast.mqtt.queues.captures import Captures
-from holdfast.mqtt.queues.consumers import Consumer, Feed, QueueName, Ticket
+from holdfast.mqtt.queues.consumers import Consumer, Feed, QueueName, SentDelivery
 from holdfast.mqtt.queues.drafts import to_draft
-from holdfast.mqtt.queues.names import Deed, Route
-from holdfast.mqtt.queues.settling import Wish, wishes
+from holdfast.mqtt.queues.names import Operation, Route
+from holdfast.mqtt.queues.settling import SettleRequest, read_settle_requests
 from holdfast.mqtt.sessions.connection import Connection
 from holdfast.mqtt.sessions.hub import Hub
-from holdfast.mqtt.sessions.ports import Granted, Refusal, Run
+from holdfast.mqtt.sessions.ports import Granted, PublishBatch, Refusal
 from holdfast.mqtt.sessions.session import Session, Subscriber, Terms
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
@@ -42,21 +42,21 @@ ERROR_LENGTH_MAX: Final = 4_096
 """Characters of a consumer's error text; the rest is cut off. It is kept with the delivery and travels with a dead
 letter."""
 
-_GROUP_OF_NOBODY: Final = "default"
+_ANONYMOUS_GROUP: Final = "default"
 
 
 Audited = Callable[[Connection, str, str, Mapping[str, object]], AbstractContextManager[object]]
 
 
-class Owner(NamedTuple):
+class PublishRef(NamedTuple):
     """Who is told if a draft or settlement is refused: a PUBLISH, by where it is in a run. A will has no connection."""
 
     connection: Connection | None
-    run: Run
+    publishes: PublishBatch
     at: int
 
 
-class Batch:
+class EnqueueBatch:
     """Drafts for one queue. `owners` has them by the index of the first draft of each run."""
 
     __slots__ = ("drafts", "owners", "starts")
@@ -64,29 +64,29 @@ class Batch:
     def __init__(self) -> None:
         self.drafts: list[Draft] = []
         self.starts: list[int] = []
-        self.owners: list[Owner] = []
+        self.owners: list[PublishRef] = []
 
-    def add(self, connection: Connection | None, run: Run, index: int, drafts: list[Draft]) -> None:
+    def add(self, connection: Connection | None, publishes: PublishBatch, index: int, drafts: list[Draft]) -> None:
         """Drafts of the PUBLISHes of a run from `index` on."""
         self.starts.append(len(self.drafts))
-        self.owners.append(Owner(connection, run, index))
+        self.owners.append(PublishRef(connection, publishes, index))
         self.drafts += drafts
 
-    def owner(self, index: int) -> Owner:
+    def owner(self, index: int) -> PublishRef:
         """Whose draft it is."""
         at = bisect_right(self.starts, index) - 1
         owner = self.owners[at]
         return owner._replace(at=owner.at + index - self.starts[at])
 
 
-class Settling:
+class SettleBatch:
     """Settlements for one group, and who is told if one is refused, by index; of an ack by PUBACK nobody is."""
 
     __slots__ = ("owners", "settlements")
 
     def __init__(self) -> None:
         self.settlements: list[Settlement] = []
-        self.owners: dict[int, Owner] = {}
+        self.owners: dict[int, PublishRef] = {}
 
 
 class Watch(NamedTuple):
@@ -113,9 +113,9 @@ class QueueBridge:
         self.watchers: dict[tuple[Connection, str], Watch] = {}
         self._captures = Captures(node)
         self._routes: dict[str, Route] = {}
-        self._batches: dict[QueueName, Batch] = {}
-        self._refused: dict[Run, Connection] = {}
-        self._settling: dict[tuple[QueueName, str], Settling] = {}
+        self._batches: dict[QueueName, EnqueueBatch] = {}
+        self._refused: dict[PublishBatch, Connection] = {}
+        self._settling: dict[tuple[QueueName, str], SettleBatch] = {}
 
     @property
     def _plain(self) -> Hub:
@@ -127,36 +127,36 @@ class QueueBridge:
 
     # --- from clients -----------------------------------------------------------------------------------------------
 
-    def publish(self, connection: Connection, runs: Sequence[Run], now: int) -> None:
-        """See `seams.Bridge`."""
-        for run in runs:
-            packets = run.packets
+    def publish(self, connection: Connection, batches: Sequence[PublishBatch], now: int) -> None:
+        """See `ports.Bridge`."""
+        for publishes in batches:
+            packets = publishes.packets
             try:
                 route = self._route(packets[0].topic)
             except HoldfastError as error:
                 for index in range(len(packets)):
-                    self._refuse(Owner(connection, run, index), error)
+                    self._refuse(PublishRef(connection, publishes, index), error)
                 continue
-            if route.deed is Deed.ENQUEUE:
+            if route.operation is Operation.ENQUEUE:
                 batch = self._batch((connection.namespace, route.queue))
                 if any(packet.properties is not NO_PROPERTIES for packet in packets):
-                    self._draft_each(connection, run, batch, now)
+                    self._draft_each(connection, publishes, batch, now)
                 else:
-                    batch.add(connection, run, 0, [Draft(packet.payload) for packet in packets])
+                    batch.add(connection, publishes, 0, [Draft(packet.payload) for packet in packets])
                 continue
             for index in range(len(packets)):
                 try:
-                    self._other(Owner(connection, run, index), route)
+                    self._other(PublishRef(connection, publishes, index), route)
                 except HoldfastError as error:
-                    self._refuse(Owner(connection, run, index), error)
+                    self._refuse(PublishRef(connection, publishes, index), error)
 
-    def _draft_each(self, connection: Connection, run: Run, batch: Batch, now: int) -> None:
+    def _draft_each(self, connection: Connection, publishes: PublishBatch, batch: EnqueueBatch, now: int) -> None:
         """Drafts of messages with properties, which may make no sense."""
-        for index, packet in enumerate(run.packets):
+        for index, packet in enumerate(publishes.packets):
             try:
-                batch.add(connection, run, index, [to_draft(packet, now)])
+                batch.add(connection, publishes, index, [to_draft(packet, now)])
             except HoldfastError as error:
-                self._refuse(Owner(connection, run, index), error)
+                self._refuse(PublishRef(connection, publishes, index), error)
 
     def _route(self, topic: str) -> Route:
         route = self._routes.get(topic)
@@ -167,104 +167,108 @@ class QueueBridge:
             self._routes[topic] = route
         return route
 
-    def _batch(self, queue: QueueName) -> Batch:
+    def _batch(self, queue: QueueName) -> EnqueueBatch:
         batch = self._batches.get(queue)
         if batch is None:
-            batch = self._batches[queue] = Batch()
+            batch = self._batches[queue] = EnqueueBatch()
         return batch
 
-    def _other(self, owner: Owner, route: Route) -> None:
+    def _other(self, owner: PublishRef, route: Route) -> None:
         """Anything but an enqueue."""
         connection = owner.connection
         assert connection is not None
-        packet = owner.run.packets[owner.at]
-        if route.deed is Deed.SETTLE:
-            for wish in wishes(packet):
+        packet = owner.publishes.packets[owner.at]
+        if route.operation is Operation.SETTLE:
+            for request in read_settle_requests(packet):
                 try:
-                    self._settle_as(connection, owner, route, wish)
+                    self._settle_as(connection, owner, route, request)
                 except HoldfastError as error:  # the others of a list are settled all the same
                     self._refuse(owner, error)
             return
         self.work()  # what came before must have happened before
         fields = _fields(packet)
-        if route.deed is Deed.CREATE:
+        if route.operation is Operation.CREATE:
             name = fields.pop("name", None)
             if not isinstance(name, str):
                 raise InvalidArgument(field="name", problem="is missing: name the queue to create")
             with self._audited(connection, "queue.create", name, fields):
-                self._node.create_queue_now((connection.namespace, name), fields)
+                self._node.create_queue_nowait((connection.namespace, name), fields)
         else:
             with self._audited(connection, "queue.update", route.queue, fields):
-                self._node.update_queue_now((connection.namespace, route.queue), fields)
+                self._node.update_queue_nowait((connection.namespace, route.queue), fields)
 
-    def _settle_as(self, connection: Connection, owner: Owner, route: Route, wish: Wish) -> None:
+    def _settle_as(self, connection: Connection, owner: PublishRef, route: Route, request: SettleRequest) -> None:
         queue = (connection.namespace, route.queue)
         feed = _feed(connection)
         consumers = [] if feed is None else [one for one in feed.consumers.values() if one.queue == queue]
-        if wish.group:
-            consumers = [one for one in consumers if one.group == wish.group]
+        if request.group:
+            consumers = [one for one in consumers if one.group == request.group]
         for consumer in consumers:
-            ticket = consumer.find(wish.message_id, wish.token, oldest=connection.version != V5)
-            if ticket is not None:
+            sent = consumer.find(request.message_id, request.token, oldest=connection.version != V5)
+            if sent is not None:
                 if route.verb is not Verb.EXTEND:
-                    consumer.done(ticket)
-                settlement = _settlement(ticket, route.verb, wish.delay, wish.error, wish.timeout)
+                    consumer.done(sent)
+                settlement = _settlement(sent, route.verb, request.delay, request.error, request.timeout)
                 group = consumer.group
                 break
         else:
-            group = wish.group or (consumers[0].group if consumers else _default_group(connection))
-            settlement = self._from_afar(queue, group, wish, route.verb, connection)
-        settling = self._settling_of(queue, group)
+            group = request.group or (consumers[0].group if consumers else _default_group(connection))
+            settlement = self._settle_by_token(queue, group, request, route.verb, connection)
+        settling = self._settle_batch(queue, group)
         settling.owners[len(settling.settlements)] = owner
         settling.settlements.append(settlement)
 
-    def _from_afar(self, queue: QueueName, group: str, wish: Wish, verb: Verb, connection: Connection) -> Settlement:
+    def _settle_by_token(
+        self, queue: QueueName, group: str, request: SettleRequest, verb: Verb, connection: Connection
+    ) -> Settlement:
         """A delivery that was not sent to this connection: leased over HTTP, say, or on the connection before."""
-        error = wish.error[:ERROR_LENGTH_MAX]
-        if not wish.message_id:
+        error = request.error[:ERROR_LENGTH_MAX]
+        if not request.message_id:
             raise InvalidArgument(field="message-id", problem="is missing: give it as it came with the delivery")
-        if names.is_number(wish.message_id):
-            consumer = "" if wish.token else connection.client_id
-            return Settlement(int(wish.message_id), wish.token, verb, wish.delay, error, wish.timeout, consumer)
-        found = self._node.of_token(queue, group, wish.token) if wish.token else None
+        if names.is_number(request.message_id):
+            consumer = "" if request.token else connection.client_id
+            return Settlement(
+                int(request.message_id), request.token, verb, request.delay, error, request.timeout, consumer
+            )
+        found = self._node.of_token(queue, group, request.token) if request.token else None
         if found is None:
-            raise LeaseLost(message_id=wish.message_id)
-        return Settlement(found[0], wish.token, verb, wish.delay, error, wish.timeout, partition=found[1])
+            raise LeaseLost(message_id=request.message_id)
+        return Settlement(found[0], request.token, verb, request.delay, error, request.timeout, partition=found[1])
 
-    def _settling_of(self, queue: QueueName, group: str) -> Settling:
+    def _settle_batch(self, queue: QueueName, group: str) -> SettleBatch:
         settling = self._settling.get((queue, group))
         if settling is None:
-            settling = self._settling[queue, group] = Settling()
+            settling = self._settling[queue, group] = SettleBatch()
         return settling
 
     def acknowledged(self, connection: Connection, session: Session, acks: Sequence[PubAck], now: int) -> None:  # noqa: ARG002
-        """See `seams.Bridge`."""
+        """See `ports.Bridge`."""
         hub = self.hub
         if hub is None:  # the store failed while the read was looked at
             return
         consumer: Consumer | None = None
         settlements: list[Settlement] = []
-        for ack, ticket in zip(acks, hub.returned(connection, session, acks), strict=True):
-            if not isinstance(ticket, Ticket) or not ticket.consumer.native:
+        for ack, sent in zip(acks, hub.release_packet_ids(connection, session, acks), strict=True):
+            if not isinstance(sent, SentDelivery) or not sent.consumer.native:
                 continue
-            if ticket.consumer is not consumer:
-                consumer = ticket.consumer
-                settlements = self._settling_of(consumer.queue, consumer.group).settlements
-            message_id, token, partition = ticket.message_id, ticket.token, ticket.partition
+            if sent.consumer is not consumer:
+                consumer = sent.consumer
+                settlements = self._settle_batch(consumer.queue, consumer.group).settlements
+            message_id, token, partition = sent.message_id, sent.token, sent.partition
             if ack.reason_code < reasons.UNSPECIFIED_ERROR:
                 settlements.append(Settlement(message_id, token, partition=partition))
             else:
-                settlements.append(_refusal(ack, ticket))
+                settlements.append(_refusal(ack, sent))
 
     def captures(self, namespace: str, topic: str) -> bool:
         return bool(self._captures.of(namespace, topic))
 
-    def capture(self, connection: Connection | None, namespace: str, run: Run, now: int) -> None:
-        """See `seams.Bridge`."""
-        [packet] = run.packets
+    def capture(self, connection: Connection | None, namespace: str, publishes: PublishBatch, now: int) -> None:
+        """See `ports.Bridge`."""
+        [packet] = publishes.packets
         draft = to_draft(packet, now, captured=True)
         for queue in self._captures.of(namespace, packet.topic):
-            self._batch(queue).add(connection, run, 0, [draft])
+            self._batch(queue).add(connection, publishes, 0, [draft])
 
     def will(self, namespace: str, client_id: str, will: Will, now: int) -> None:
         """A will for a queue is enqueued like any other message."""
@@ -273,9 +277,9 @@ class QueueBridge:
         )
         try:
             route = self._route(will.topic)
-            if route.deed is not Deed.ENQUEUE:
+            if route.operation is not Operation.ENQUEUE:
                 raise InvalidArgument(field="the will topic", problem="is not a queue")
-            self._batch((namespace, route.queue)).add(None, Run([packet]), 0, [to_draft(packet, now)])
+            self._batch((namespace, route.queue)).add(None, PublishBatch([packet]), 0, [to_draft(packet, now)])
         except HoldfastError as error:
             log.warning(
                 "a will was not enqueued", client=client_id, topic=will.topic, code=error.code, error=str(error)
@@ -294,17 +298,17 @@ class QueueBridge:
         settling, self._settling = self._settling, {}
         for queue, batch in batches.items():
             self._enqueue(queue, batch)
-        self._tell_refused()  # which closes a connection of 3.1.1, before what it settled behind a lost message
+        self._send_refusals()  # which closes a connection of 3.1.1, before what it settled behind a lost message
         for (queue, group), one in settling.items():
             self._settle_all(queue, group, one)
-        self._tell_refused()
+        self._send_refusals()
 
-    def _tell_refused(self) -> None:
+    def _send_refusals(self) -> None:
         refused, self._refused = self._refused, {}
         if refused and self.hub is not None:
             now = self.now()
-            for run, connection in refused.items():
-                self.hub.turn_down(connection, run, now)
+            for publishes, connection in refused.items():
+                self.hub.reject_publishes(connection, publishes, now)
 
     def reset(self) -> None:
         """The store failed: what was gathered was confirmed to nobody, and goes. So do the consumers."""
@@ -319,11 +323,11 @@ class QueueBridge:
         self._settling.clear()
         self._refused.clear()
 
-    def _enqueue(self, queue: QueueName, batch: Batch) -> None:
+    def _enqueue(self, queue: QueueName, batch: EnqueueBatch) -> None:
         drafts = batch.drafts
         try:
             self._admit(queue[0], len(drafts), sum([len(draft.payload) for draft in drafts]))
-            reply = self._node.enqueue_now(queue, drafts, PROTOCOL)
+            reply = self._node.enqueue_in_commit(queue, drafts, PROTOCOL)
         except HoldfastError as error:
             for index in range(len(drafts)):
                 self._refuse(batch.owner(index), error)
@@ -331,10 +335,10 @@ class QueueBridge:
         for index, refusal in reply.errors.items():
             self._refuse(batch.owner(index), refusal)
 
-    def _settle_all(self, queue: QueueName, group: str, settling: Settling) -> None:
+    def _settle_all(self, queue: QueueName, group: str, settling: SettleBatch) -> None:
         results: Sequence[int | HoldfastError | None]
         try:
-            results = self._node.settle_now(queue, group, settling.settlements)
+            results = self._node.settle_in_commit(queue, group, settling.settlements)
         except HoldfastError as error:
             results = [error] * len(settling.settlements)
         for index, owner in settling.owners.items():
@@ -342,15 +346,15 @@ class QueueBridge:
             if isinstance(result, HoldfastError):
                 self._refuse(owner, result)
 
-    def _refuse(self, owner: Owner, error: HoldfastError) -> None:
+    def _refuse(self, owner: PublishRef, error: HoldfastError) -> None:
         """To be told at the end of the turn, with all others of its run."""
-        connection, run, index = owner
-        packet = run.packets[index]
+        connection, publishes, index = owner
+        packet = publishes.packets[index]
         if connection is None:
             log.warning("a message was not enqueued", topic=packet.topic, code=error.code, error=str(error))
             return
-        run.refusals[index] = Refusal(_puback_code(error), str(error))
-        self._refused[run] = connection
+        publishes.refusals[index] = Refusal(_puback_code(error), str(error))
+        self._refused[publishes] = connection
         if connection.version != V5 or not packet.qos:  # the client cannot be told
             log.info("message refused", client=connection.client_id, topic=packet.topic, code=error.code)
 
@@ -364,11 +368,11 @@ class QueueBridge:
         properties: Properties,
         now: int,  # noqa: ARG002 - the seam's
     ) -> Granted:
-        """See `seams.Bridge`."""
+        """See `ports.Bridge`."""
         try:
             route = names.of_subscribe(subscription.filter)
             self.work()  # what was published before must have happened before
-            if route.deed is Deed.WATCH:
+            if route.operation is Operation.WATCH:
                 self._node.queue((connection.namespace, route.queue))
                 watch = Watch((connection.namespace, route.queue), properties.subscription_ids)
                 self.watchers[connection, subscription.filter] = watch
@@ -382,13 +386,13 @@ class QueueBridge:
         return Granted(qos, terms)
 
     def _terms(self, connection: Connection, subscription: Subscription, properties: Properties, route: Route) -> Terms:
-        told = dict(properties.user_properties)
-        group = route.group or told.get("consumer-group") or _default_group(connection)
-        prefetch = told.get("prefetch", str(self._prefetch))
+        options = dict(properties.user_properties)
+        group = route.group or options.get("consumer-group") or _default_group(connection)
+        prefetch = options.get("prefetch", str(self._prefetch))
         most = self._node.config.members.max_prefetch
         if not names.is_number(prefetch) or not 1 <= int(prefetch) <= most:
             raise InvalidArgument(field="prefetch", problem=f"is 1 to {most}, not {prefetch!r}")
-        mode = told.get("ack-mode", "explicit" if connection.version == V5 else "puback")
+        mode = options.get("ack-mode", "explicit" if connection.version == V5 else "puback")
         if mode not in ("explicit", "puback"):
             raise InvalidArgument(field="ack-mode", problem=f"is explicit or puback, not {mode!r}")
         if mode == "puback" and connection.version == V5 and not subscription.qos:
@@ -429,11 +433,11 @@ class QueueBridge:
     def _removed(self, consumer: Consumer, connection: Connection) -> None:
         """The group was deleted under its consumer. It would wait for ever: it is sent away, to subscribe anew."""
         error = GroupNotFound(group=consumer.group, queue=consumer.queue[1])
-        self._plain.withdraw(connection, consumer.filter, str(error), self.now())
+        self._plain.revoke_subscription(connection, consumer.filter, str(error), self.now())
         self.soon()
 
     def unsubscribed(self, connection: Connection, subscriber: Subscriber, now: int) -> None:  # noqa: ARG002 - the seam's
-        """See `seams.Bridge`."""
+        """See `ports.Bridge`."""
         self.watchers.pop((connection, subscriber.filter), None)
         self.work()  # what was settled before must have happened before
         feed = _feed(connection)
@@ -441,13 +445,13 @@ class QueueBridge:
             feed.remove(feed.consumers[subscriber.filter])
 
     def resumed(self, connection: Connection, session: Session, now: int) -> None:
-        """See `seams.Bridge`."""
+        """See `ports.Bridge`."""
         for subscriber in session.subscriptions.values():
             if subscriber.terms is None:
                 continue
             try:
                 route = names.of_subscribe(subscriber.filter)
-                if route.deed is Deed.WATCH:
+                if route.operation is Operation.WATCH:
                     watch = Watch((connection.namespace, route.queue), subscriber.ids)
                     self.watchers[connection, subscriber.filter] = watch
                 else:
@@ -469,7 +473,7 @@ class QueueBridge:
         tickets, session.leases = session.leases, {}
         if feed is None:
             return
-        packet_ids = {ticket.token: number for number, ticket in tickets.items() if isinstance(ticket, Ticket)}
+        packet_ids = {sent.token: number for number, sent in tickets.items() if isinstance(sent, SentDelivery)}
         places = {token: place for place, token in enumerate(packet_ids)}
         again = [
             (places.get(leased.token, len(places)), consumer, leased)
@@ -483,14 +487,14 @@ class QueueBridge:
             feed.send_again(consumer, packet_id, leased, now)
 
     def closed(self, connection: Connection, session: Session, graceful: bool, now: int) -> None:  # noqa: ARG002 - the seam's
-        """See `seams.Bridge`."""
+        """See `ports.Bridge`."""
         for key in [key for key in self.watchers if key[0] is connection]:
             del self.watchers[key]
         feed = _feed(connection)
         if feed is None:
             return
         connection.feed = None
-        feed.give_back_waiting()
+        feed.release_waiting()
         self.work()  # what was settled before must have happened before
         if graceful or self.stopping:
             feed.leave(Verb.RELEASE)
@@ -498,10 +502,10 @@ class QueueBridge:
         elif session.persistent:
             feed.leave(None)
         else:
-            feed.leave(Verb.VANISH)
+            feed.leave(Verb.DISCONNECT)
 
     def ended(self, session: Session, now: int) -> None:  # noqa: ARG002 - the seam's
-        """See `seams.Bridge`. What the client had leases on still it will never settle."""
+        """See `ports.Bridge`. What the client had leases on still it will never settle."""
         for subscriber in session.subscriptions.values():
             terms = subscriber.terms
             if terms is None or not terms.group:
@@ -509,7 +513,7 @@ class QueueBridge:
             queue = (session.namespace, names.of_subscribe(subscriber.filter).queue)
             try:
                 for leased in self._node.leases_of(queue, terms.group, session.client_id, PROTOCOL):
-                    vanish = Settlement(leased.message.id, leased.token, Verb.VANISH, partition=leased.partition)
+                    vanish = Settlement(leased.message.id, leased.token, Verb.DISCONNECT, partition=leased.partition)
                     self.settle(queue, terms.group, vanish)
             except HoldfastError as error:  # their deadlines end them then
                 log.warning("leases of a session that ended stay", client=session.client_id, code=error.code)
@@ -519,24 +523,24 @@ class QueueBridge:
     def room(self, connection: Connection) -> int:
         return self._plain.room(connection)
 
-    def lend(self, connection: Connection, session: Session, leases: list[object]) -> list[int]:
-        return self._plain.lend(connection, session, leases)
+    def allocate_packet_ids(self, connection: Connection, session: Session, leases: list[object]) -> list[int]:
+        return self._plain.allocate_packet_ids(connection, session, leases)
 
     def send(self, connection: Connection, data: bytes) -> None:
         self._plain.send(connection, data)
 
     def settle(self, queue: QueueName, group: str, settlement: Settlement) -> None:
-        self._settling_of(queue, group).settlements.append(settlement)
+        self._settle_batch(queue, group).settlements.append(settlement)
 
     def soon(self) -> None:
-        self._node.commit.soon()
+        self._node.commit.schedule()
 
 
-def _refusal(ack: PubAck, ticket: Ticket) -> Settlement:
+def _refusal(ack: PubAck, sent: SentDelivery) -> Settlement:
     """A PUBACK that says the client could not."""
     code = ack.reason_code
     verb = Verb.REJECT if code == reasons.PAYLOAD_FORMAT_INVALID else Verb.NACK
-    return _settlement(ticket, verb, error=ack.properties.reason_string or f"PUBACK with reason code 0x{code:02X}")
+    return _settlement(sent, verb, error=ack.properties.reason_string or f"PUBACK with reason code 0x{code:02X}")
 
 
 def _feed(connection: Connection) -> Feed | None:
@@ -549,13 +553,13 @@ def _default_group(connection: Connection) -> str:
     """The client identifier up to its first `-`, so that `billing-1` and `billing-2` share; clients that brought none
     share the group `default`."""
     if connection.assigned:
-        return _GROUP_OF_NOBODY
-    return connection.client_id.partition("-")[0] or _GROUP_OF_NOBODY
+        return _ANONYMOUS_GROUP
+    return connection.client_id.partition("-")[0] or _ANONYMOUS_GROUP
 
 
-def _settlement(ticket: Ticket, verb: Verb, delay: int = -1, error: str = "", timeout: int = -1) -> Settlement:
+def _settlement(sent: SentDelivery, verb: Verb, delay: int = -1, error: str = "", timeout: int = -1) -> Settlement:
     error = error[:ERROR_LENGTH_MAX]
-    return Settlement(ticket.message_id, ticket.token, verb, delay, error, timeout, partition=ticket.partition)
+    return Settlement(sent.message_id, sent.token, verb, delay, error, timeout, partition=sent.partition)
 
 
 def _fields(packet: Publish) -> dict[str, Any]:

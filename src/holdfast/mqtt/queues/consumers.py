@@ -1,7 +1,8 @@
 """Consumers of queues on one connection: what each subscription holds, and what waits for room in the window.
 
 A delivery is leased when it arrives here. It goes out as soon as the connection has room; behind its packet identifier
-stands a `Ticket` until the client has answered. With QoS 1 a native consumer's PUBACK settles it; an explicit one's
+stands a `SentDelivery` until the client has answered. With QoS 1 a native consumer's PUBACK settles it; an explicit
+one's
 only frees the window, and the delivery is settled by a PUBLISH on a settle topic. With QoS 0 nothing answers: a native
 consumer is then served at most once, and what was sent counts as acked.
 """
@@ -17,14 +18,14 @@ from msgspec.structs import replace
 
 from holdfast.core.commands import Leased, Settlement, Verb
 from holdfast.mqtt.codec import PACKET_BYTES_MAX
-from holdfast.mqtt.queues.deliveries import Form
+from holdfast.mqtt.queues.deliveries import DeliveryEncoder
 from holdfast.mqtt.sessions.connection import Connection
 from holdfast.mqtt.sessions.session import Session, Subscriber, Terms
 
 QueueName = tuple[str, str]
 
 
-class Ticket(msgspec.Struct, frozen=True, eq=False):
+class SentDelivery(msgspec.Struct, frozen=True, eq=False):
     """A delivery that was sent. `name` is the producer's identifier, if it gave one. The payload is not kept: it is
     read again should it be needed."""
 
@@ -35,7 +36,7 @@ class Ticket(msgspec.Struct, frozen=True, eq=False):
     name: str | None
 
     @property
-    def shown(self) -> str:
+    def external_id(self) -> str:
         """The identifier that the client saw."""
         return str(self.message_id) if self.name is None else self.name
 
@@ -47,11 +48,11 @@ class Membership(Protocol):
     def leave(self, verb: Verb | None = ...) -> None: ...
 
 
-class Outlet(Protocol):
+class FeedSink(Protocol):
     """Where a feed sends, and where it settles."""
 
     def room(self, connection: Connection) -> int: ...
-    def lend(self, connection: Connection, session: Session, leases: list[object]) -> list[int]: ...
+    def allocate_packet_ids(self, connection: Connection, session: Session, leases: list[object]) -> list[int]: ...
     def send(self, connection: Connection, data: bytes) -> None: ...
     def settle(self, queue: QueueName, group: str, settlement: Settlement) -> None: ...
     def now(self) -> int: ...
@@ -78,10 +79,10 @@ class Consumer:
         self.group = terms.group
         self.native = terms.native
         self.qos = subscriber.qos
-        self.form = Form(queue[1], terms.group, subscriber.qos, feed.connection.version, subscriber.ids)
+        self.form = DeliveryEncoder(queue[1], terms.group, subscriber.qos, feed.connection.version, subscriber.ids)
         self.membership: Membership  # given by who has it join, before anything is delivered
-        self.held: dict[str, Ticket] = {}
-        self.settled: dict[str, Ticket] = {}
+        self.held: dict[str, SentDelivery] = {}
+        self.settled: dict[str, SentDelivery] = {}
 
     def deliver(self, batch: list[Leased]) -> None:
         """From the node: these were leased for this consumer."""
@@ -90,50 +91,50 @@ class Consumer:
         feed.pump(feed.outlet.now())
         feed.outlet.soon()  # the turn that leased them is over: without another nobody would send what was pumped
 
-    def ticket(self, leased: Leased) -> Ticket:
+    def sent(self, leased: Leased) -> SentDelivery:
         message = leased.message
-        return Ticket(self, message.id, leased.token, leased.partition, message.extra.message_id)
+        return SentDelivery(self, message.id, leased.token, leased.partition, message.extra.message_id)
 
-    def hold(self, ticket: Ticket) -> None:
+    def hold(self, sent: SentDelivery) -> None:
         held = self.held
-        name = ticket.shown
+        name = sent.external_id
         held.pop(name, None)  # one that comes again is the newest
-        held[name] = ticket
+        held[name] = sent
         if len(held) > self._kept_max:
             del held[next(iter(held))]
 
-    def done(self, ticket: Ticket) -> None:
+    def done(self, sent: SentDelivery) -> None:
         """The client has settled it by topic."""
-        name = ticket.shown
-        if self.held.get(name) is ticket:
+        name = sent.external_id
+        if self.held.get(name) is sent:
             del self.held[name]
         elif self.native:
             leases = self._feed.session.leases
-            for packet_id in [packet_id for packet_id, lease in leases.items() if lease is ticket]:
+            for packet_id in [packet_id for packet_id, lease in leases.items() if lease is sent]:
                 leases[packet_id] = None  # the identifier stays in use until its PUBACK
-        self.settled[name] = ticket
+        self.settled[name] = sent
         if len(self.settled) > self._kept_max:
             del self.settled[next(iter(self.settled))]
 
-    def find(self, message_id: str, token: int, *, oldest: bool) -> Ticket | None:
+    def find(self, message_id: str, token: int, *, oldest: bool) -> SentDelivery | None:
         """The delivery that is meant; with neither identifier nor token the `oldest` one, if that will do."""
         if not message_id and not token:
             return next(self._out(), None) if oldest else None
-        ticket = self.held.get(message_id)
-        if ticket is not None and (not token or token == ticket.token):
-            return ticket
+        sent = self.held.get(message_id)
+        if sent is not None and (not token or token == sent.token):
+            return sent
         known = (*self._out(), *self.settled.values())
-        return next((one for one in known if _is_meant(one, message_id, token)), None)
+        return next((one for one in known if _matches(one, message_id, token)), None)
 
-    def _out(self) -> Iterator[Ticket]:
+    def _out(self) -> Iterator[SentDelivery]:
         """What the client has and has not settled, the oldest first."""
-        for ticket in list(self._feed.session.leases.values() if self.native else self.held.values()):
-            if isinstance(ticket, Ticket) and ticket.consumer is self:
-                yield ticket
+        for sent in list(self._feed.session.leases.values() if self.native else self.held.values()):
+            if isinstance(sent, SentDelivery) and sent.consumer is self:
+                yield sent
 
     def succeed(self, before: Consumer) -> None:
         """Take the place of the same subscription as it was before the client subscribed again."""
-        self.held = {name: replace(ticket, consumer=self) for name, ticket in before.held.items()}
+        self.held = {name: replace(sent, consumer=self) for name, sent in before.held.items()}
         self.settled = before.settled
         waiting = self._feed.waiting
         for index, (consumer, leased) in enumerate(waiting):
@@ -141,7 +142,7 @@ class Consumer:
                 waiting[index] = (self, leased)
         leases = self._feed.session.leases
         for packet_id, lease in leases.items():
-            if isinstance(lease, Ticket) and lease.consumer is before:
+            if isinstance(lease, SentDelivery) and lease.consumer is before:
                 leases[packet_id] = replace(lease, consumer=self)
 
 
@@ -150,7 +151,7 @@ class Feed:
 
     __slots__ = ("connection", "consumers", "outlet", "session", "waiting")
 
-    def __init__(self, outlet: Outlet, connection: Connection, session: Session) -> None:
+    def __init__(self, outlet: FeedSink, connection: Connection, session: Session) -> None:
         self.outlet = outlet
         self.connection = connection
         self.session = session
@@ -166,31 +167,35 @@ class Feed:
             most = self.outlet.room(connection) if consumer.qos else len(waiting)
             if most <= 0:
                 return
-            run: list[Leased] = []
-            while waiting and waiting[0][0] is consumer and len(run) < most:
+            batch: list[Leased] = []
+            while waiting and waiting[0][0] is consumer and len(batch) < most:
                 leased = waiting.popleft()[1]
                 if leased.deadline > now:  # else the lease has ended while it waited, and somebody else may have it
-                    run.append(leased)
-            if run:
-                self._send(consumer, run, now)
+                    batch.append(leased)
+            if batch:
+                self._send(consumer, batch, now)
 
-    def _send(self, consumer: Consumer, run: list[Leased], now: int) -> None:
+    def _send(self, consumer: Consumer, batch: list[Leased], now: int) -> None:
         connection = self.connection
         outlet = self.outlet
-        tickets = [consumer.ticket(leased) for leased in run]
-        ids = outlet.lend(connection, self.session, list[object](tickets)) if consumer.qos else [0] * len(run)
-        packets = consumer.form.encode(run, ids, now)
+        tickets = [consumer.sent(leased) for leased in batch]
+        ids = (
+            outlet.allocate_packet_ids(connection, self.session, list[object](tickets))
+            if consumer.qos
+            else [0] * len(batch)
+        )
+        packets = consumer.form.encode(batch, ids, now)
         limit = connection.packet_bytes_max
         if limit < PACKET_BYTES_MAX:
             for index in [index for index, packet in enumerate(packets) if len(packet) > limit]:
-                self._too_large(consumer, run[index], ids[index], len(packets[index]))
+                self._too_large(consumer, batch[index], ids[index], len(packets[index]))
                 packets[index] = b""
         outlet.send(connection, b"".join(packets))
         if not consumer.native:
-            for ticket in tickets:
-                consumer.hold(ticket)
+            for sent in tickets:
+                consumer.hold(sent)
         elif not consumer.qos:
-            for leased in run:  # all were sent: this is 3.1.1, which has no Maximum Packet Size
+            for leased in batch:  # all were sent: this is 3.1.1, which has no Maximum Packet Size
                 outlet.settle(consumer.queue, consumer.group, _settlement(leased, Verb.ACK))
 
     def _too_large(self, consumer: Consumer, leased: Leased, packet_id: int, size_bytes: int) -> None:
@@ -209,15 +214,15 @@ class Feed:
         if connection.paused or connection.quota <= 0 or len(data) > connection.packet_bytes_max:
             self.waiting.append((consumer, leased))
             return
-        ticket = consumer.ticket(leased)
+        sent = consumer.sent(leased)
         if packet_id:
             connection.quota -= 1
-            self.session.leases[packet_id] = ticket
+            self.session.leases[packet_id] = sent
         self.outlet.send(connection, data)
         if not consumer.native:
-            consumer.hold(ticket)
+            consumer.hold(sent)
 
-    def give_back_waiting(self) -> None:
+    def release_waiting(self) -> None:
         """The connection has ended: what was never sent is as if it had never been leased."""
         for consumer, leased in self.waiting:
             self.outlet.settle(consumer.queue, consumer.group, _settlement(leased, Verb.RELEASE))
@@ -235,16 +240,16 @@ class Feed:
             del self.consumers[consumer.filter]
         self.waiting = deque(item for item in self.waiting if item[0] is not consumer)
         for packet_id, lease in list(self.session.leases.items()):
-            if isinstance(lease, Ticket) and lease.consumer is consumer:
+            if isinstance(lease, SentDelivery) and lease.consumer is consumer:
                 self.session.leases[packet_id] = None  # the identifier stays in use until its PUBACK
         consumer.membership.leave(Verb.RELEASE)
 
 
-def _is_meant(ticket: Ticket, message_id: str, token: int) -> bool:
+def _matches(sent: SentDelivery, message_id: str, token: int) -> bool:
     """The client may use the producer's identifier or the broker's; the token tells apart what has the same."""
-    if token and token != ticket.token:
+    if token and token != sent.token:
         return False
-    return not message_id or message_id in (ticket.name, str(ticket.message_id))
+    return not message_id or message_id in (sent.name, str(sent.message_id))
 
 
 def _settlement(leased: Leased, verb: Verb, error: str = "") -> Settlement:

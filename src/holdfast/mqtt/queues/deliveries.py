@@ -42,7 +42,7 @@ def _clean(text: str) -> str:
     return text.replace("\0", "?") if "\0" in text else text
 
 
-class Form:
+class DeliveryEncoder:
     """How deliveries of one subscription look on the wire."""
 
     __slots__ = ("_first", "_ids", "_same", "_topic", "_version")
@@ -54,20 +54,20 @@ class Form:
         self._ids = b"".join(b"\x0b" + write_varint(one) for one in ids)
         self._same = pair("queue", queue) + pair("consumer-group", group)
 
-    def encode(self, run: Sequence[Leased], packet_ids: Sequence[int], now: int, *, dup: bool = False) -> list[bytes]:
+    def encode(self, batch: Sequence[Leased], packet_ids: Sequence[int], now: int, *, dup: bool = False) -> list[bytes]:
         """The PUBLISHes; the identifiers are 0 with QoS 0."""
         first = BYTES[self._first | 8 if dup and self._first & 6 else self._first]
         topic = self._topic
         v5 = self._version == V5
         packets: list[bytes] = []
-        shown: tuple[int, ...] = ()
+        last_times: tuple[int, ...] = ()
         common = block = b""
-        for leased, packet_id in zip(run, packet_ids, strict=True):
+        for leased, packet_id in zip(batch, packet_ids, strict=True):
             message = leased.message
             if v5:
                 times = (leased.deadline, leased.attempt, message.enqueued_at, message.expires_at)
-                if times != shown:
-                    shown = times
+                if times != last_times:
+                    last_times = times
                     common = self._common(leased, now)
                 extra = message.extra
                 token = str(leased.token)
@@ -84,7 +84,7 @@ class Form:
                 if message.priority != PRIORITY_DEFAULT:
                     block += pair("priority", str(message.priority))
                 if extra is not NO_EXTRA:
-                    block += _travelling(extra)
+                    block += _producer_properties(extra)
                 block = write_varint(len(block)) + block
             payload = message.payload
             head = topic + packet_id.to_bytes(2, "big") + block if packet_id else topic + block
@@ -108,7 +108,7 @@ class Form:
         )
 
 
-def _travelling(extra: Extra) -> bytes:
+def _producer_properties(extra: Extra) -> bytes:
     """What the producer gave, and where a dead letter comes from."""
     parts: list[bytes] = []
     if extra.utf8:
@@ -128,11 +128,11 @@ def _travelling(extra: Extra) -> bytes:
         parts.append(pair("correlation-id", extra.correlation_id))
     parts += [pair(name, value) for name, value in extra.properties if name not in RESERVED]
     if extra.origin is not None:
-        parts += [pair(name, value) for name, value in _story(extra.origin)]
+        parts += [pair(name, value) for name, value in _origin_properties(extra.origin)]
     return b"".join(parts)
 
 
-def _story(origin: Origin) -> list[tuple[str, str]]:
+def _origin_properties(origin: Origin) -> list[tuple[str, str]]:
     return [
         ("source-id", str(origin.source_id)),
         ("source-queue", origin.source_queue),

@@ -25,17 +25,17 @@ def to_draft(packet: Publish, now: int, captured: bool = False) -> Draft:
     properties = packet.properties
     if properties is NO_PROPERTIES and not captured:
         return Draft(packet.payload)
-    told: dict[str, int] = {"priority": PRIORITY_DEFAULT, "deliver_at": 0, "ttl": -1}
+    options: dict[str, int] = {"priority": PRIORITY_DEFAULT, "deliver_at": 0, "ttl": -1}
     names: dict[str, str | None] = {"key": None, "message_id": None, "correlation_id": None}
     pairs: list[tuple[str, str]] = []
     if properties.message_expiry_s is not None:
-        told["ttl"] = properties.message_expiry_s * SECOND
+        options["ttl"] = properties.message_expiry_s * SECOND
     for name, value in properties.user_properties:
         if name in _NAMES:
             names[_NAMES[name]] = value
-        elif name in _TOLD:
+        elif name in _OPTIONS:
             try:
-                _tell(told, name, value, now)
+                _read_option(options, name, value, now)
             except InvalidArgument:
                 if not captured:
                     raise
@@ -58,15 +58,15 @@ def to_draft(packet: Publish, now: int, captured: bool = False) -> Draft:
         properties.correlation_data,
         utf8=properties.payload_format == 1,
     )
-    return Draft(packet.payload, told["priority"], told["deliver_at"], told["ttl"], extra)
+    return Draft(packet.payload, options["priority"], options["deliver_at"], options["ttl"], extra)
 
 
-def _tell(told: dict[str, int], name: str, value: str, now: int) -> None:
-    field, read = _TOLD[name]
-    if field == "deliver_at" and told[field]:
+def _read_option(options: dict[str, int], name: str, value: str, now: int) -> None:
+    field, read = _OPTIONS[name]
+    if field == "deliver_at" and options[field]:
         raise InvalidArgument(field="user property delay", problem="cannot stand beside deliver-at; give one of them")
     try:
-        told[field] = read(value, now)
+        options[field] = read(value, now)
     except ValueError as error:
         raise InvalidArgument(field=f"user property {name}", problem=f"cannot be {value!r}: {error}") from None
 
@@ -85,7 +85,7 @@ def _priority(value: str, now: int) -> int:
 
 
 _NAMES: Final = {"partition-key": "key", "message-id": "message_id", "correlation-id": "correlation_id"}
-_TOLD: Final[dict[str, tuple[str, Callable[[str, int], int]]]] = {
+_OPTIONS: Final[dict[str, tuple[str, Callable[[str, int], int]]]] = {
     "priority": ("priority", _priority),
     "delay": ("deliver_at", lambda value, now: now + parse_duration(value)),
     "deliver-at": ("deliver_at", lambda value, _: parse_instant(value)),

@@ -39,7 +39,7 @@ def is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= _NUMBER_LENGTH_MAX
 
 
-class Deed(Enum):
+class Operation(Enum):
     """What a topic asks for."""
 
     ENQUEUE = auto()
@@ -53,7 +53,7 @@ class Deed(Enum):
 class Route(NamedTuple):
     """`verb` is there to settle, `group` if a shared subscription names one."""
 
-    deed: Deed
+    operation: Operation
     queue: str = ""
     verb: Verb = Verb.ACK
     group: str = ""
@@ -66,12 +66,12 @@ def of_publish(topic: str) -> Route:
         rest, _, last = name.rpartition("/")
         verb = _VERBS.get(last)
         if verb is not None:
-            return Route(Deed.SETTLE, check_name(rest), verb)
-        return Route(Deed.ENQUEUE, check_name(name))
+            return Route(Operation.SETTLE, check_name(rest), verb)
+        return Route(Operation.ENQUEUE, check_name(name))
     if topic == _ADMIN_QUEUE + "create":
-        return Route(Deed.CREATE)
+        return Route(Operation.CREATE)
     if topic.startswith(_ADMIN_QUEUE) and topic.endswith(_CONFIG):
-        return Route(Deed.CONFIGURE, check_name(topic[len(_ADMIN_QUEUE) : -len(_CONFIG)]))
+        return Route(Operation.CONFIGURE, check_name(topic[len(_ADMIN_QUEUE) : -len(_CONFIG)]))
     raise InvalidTopic(
         what="Topic",
         topic=topic,
@@ -87,9 +87,9 @@ def of_subscribe(topic_filter: str) -> Route:
             what="Filter", topic=inner, problem="has a wildcard: a queue is consumed by its full name, one filter each"
         )
     if inner.startswith(QUEUE):
-        return Route(Deed.CONSUME, check_name(inner[len(QUEUE) :]), group=group or "")
+        return Route(Operation.CONSUME, check_name(inner[len(QUEUE) :]), group=group or "")
     if group is None and inner.startswith(_ADMIN_QUEUE) and inner.endswith(_STATS):
-        return Route(Deed.WATCH, check_name(inner[len(_ADMIN_QUEUE) : -len(_STATS)]))
+        return Route(Operation.WATCH, check_name(inner[len(_ADMIN_QUEUE) : -len(_STATS)]))
     raise InvalidTopic(
         what="Filter", topic=topic_filter, problem="is nothing to subscribe to: there is $admin/queue/<name>/stats"
     )

@@ -23,7 +23,7 @@ _FIELDS: Final = frozenset(("message-id", "lease-token", "delay", "error", "time
 _decode = msgspec.json.Decoder().decode
 
 
-class Wish(NamedTuple):
+class SettleRequest(NamedTuple):
     """One settlement as the client puts it; empty and -1 where it said nothing."""
 
     message_id: str = ""
@@ -34,11 +34,11 @@ class Wish(NamedTuple):
     group: str = ""
 
 
-def wishes(packet: Publish) -> list[Wish]:
+def read_settle_requests(packet: Publish) -> list[SettleRequest]:
     """All that a settle PUBLISH asks for."""
     told = {name: value for name, value in packet.properties.user_properties if name in _FIELDS}
     if told or not packet.payload:
-        return [_wish(told)]
+        return [_read_request(told)]
     try:
         payload = _decode(packet.payload)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
@@ -50,14 +50,14 @@ def wishes(packet: Publish) -> list[Wish]:
         raise InvalidArgument(
             field="the payload", problem=f"is not an object with message-id, nor a list of 1 to {AT_ONCE_MAX} of them"
         )
-    return [_wish(item) for item in items]
+    return [_read_request(item) for item in items]
 
 
-def _wish(told: dict[str, Any]) -> Wish:
+def _read_request(told: dict[str, Any]) -> SettleRequest:
     unknown = set(told) - _FIELDS
     if unknown:
         raise InvalidArgument(field=min(unknown), problem=f"is not known; there are {', '.join(sorted(_FIELDS))}")
-    return Wish(
+    return SettleRequest(
         _identifier(told, "message-id"),
         _token(_identifier(told, "lease-token")),
         _duration(told, "delay"),

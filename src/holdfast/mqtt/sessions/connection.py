@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from holdfast.mqtt.codec import PACKET_BYTES_MAX, V5
 
 if TYPE_CHECKING:
-    from holdfast.mqtt.sessions.session import Session, Show
+    from holdfast.mqtt.sessions.session import RetainedSend, Session
 
 
 class Feed(Protocol):
@@ -42,7 +42,7 @@ class Connection:
         self.closing = False
         self.paused = False  # its transport is full
         self.feed: Feed | None = None
-        self.showing: deque[Show] = deque()  # subscriptions that are still to be shown what is retained
+        self.showing: deque[RetainedSend] = deque()  # subscriptions that are still to be shown what is retained
         self.shown_turn = 0  # the turn in which something was shown last, and how much in that turn
         self.shown_bytes = 0
         # towards the client

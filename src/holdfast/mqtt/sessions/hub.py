@@ -37,14 +37,14 @@ from holdfast.mqtt.sessions.connection import Connection
 from holdfast.mqtt.sessions.incoming import Receiver
 from holdfast.mqtt.sessions.lifecycle import Lifecycle
 from holdfast.mqtt.sessions.messages import Message
-from holdfast.mqtt.sessions.outbox import Output, Turn, Turns
-from holdfast.mqtt.sessions.ports import Access, AllowAll, Bridge, Run
+from holdfast.mqtt.sessions.outbox import Outbox, OutboxBatch, Output
+from holdfast.mqtt.sessions.ports import Access, AllowAll, Bridge, PublishBatch
 from holdfast.mqtt.sessions.recovery import Scan, load
 from holdfast.mqtt.sessions.retained import Deadline, Retainer
 from holdfast.mqtt.sessions.router import Router
 from holdfast.mqtt.sessions.sender import Sender
-from holdfast.mqtt.sessions.session import Session, Show
-from holdfast.mqtt.sessions.session_store import Keeper
+from holdfast.mqtt.sessions.session import RetainedSend, Session
+from holdfast.mqtt.sessions.session_store import SessionStore
 from holdfast.mqtt.sessions.settings import MqttSettings
 from holdfast.mqtt.sessions.subscriptions import Subscriptions
 from holdfast.mqtt.sessions.timers import Timers
@@ -59,22 +59,29 @@ class Hub:
         self.settings = settings or MqttSettings()
         access = access or AllowAll()
         self._bridge = bridge
-        self._turns = Turns()
+        self._outbox = Outbox()
         self._timers: Timers[Deadline] = Timers()
-        self._keeper = Keeper(self._turns)
-        self._sender = Sender(self.settings, self._turns, self._keeper)
-        self._retainer = Retainer(self.settings, self._turns, self._keeper, self._sender, self._timers)
-        self._router = Router(self._keeper, self._sender, self._retainer)
+        self._session_store = SessionStore(self._outbox)
+        self._sender = Sender(self.settings, self._outbox, self._session_store)
+        self._retainer = Retainer(self.settings, self._outbox, self._session_store, self._sender, self._timers)
+        self._router = Router(self._session_store, self._sender, self._retainer)
         self._lifecycle = Lifecycle(
-            self.settings, self._turns, self._timers, self._keeper, self._sender, self._router, access, bridge
+            self.settings, self._outbox, self._timers, self._session_store, self._sender, self._router, access, bridge
         )
         self._receiver = Receiver(
-            self.settings, self._turns, self._keeper, self._router, self._lifecycle, access, bridge, self.dropped
+            self.settings,
+            self._outbox,
+            self._session_store,
+            self._router,
+            self._lifecycle,
+            access,
+            bridge,
+            self.dropped,
         )
         self._subscriptions = Subscriptions(
-            self.settings, self._turns, self._keeper, self._retainer, self._lifecycle, access, bridge
+            self.settings, self._outbox, self._session_store, self._retainer, self._lifecycle, access, bridge
         )
-        self.spaces = self._lifecycle.spaces
+        self.namespaces = self._lifecycle.namespaces
         self.connections = self._lifecycle.connections
 
     @property
@@ -86,7 +93,7 @@ class Hub:
 
     def load(self, scan: Scan, now: int) -> None:
         """Read what is stored, before anything else happens."""
-        load(scan, now, self._lifecycle, self._keeper, self._retainer)
+        load(scan, now, self._lifecycle, self._session_store, self._retainer)
 
     def open(self, tag: object, now: int) -> Connection:
         """A network connection was accepted; `tag` is the shell's own."""
@@ -117,8 +124,8 @@ class Hub:
         if session is None:
             return  # it was closed while the packets were under way
         connection.last_seen = now
-        claimed: list[Run] = []
-        run: list[Publish] = []
+        claimed: list[PublishBatch] = []
+        publishes: list[Publish] = []
         room = 0
         settled: list[PubAck] = []
         leases = session.leases
@@ -127,7 +134,7 @@ class Hub:
             kind = type(packet)
             if kind is Publish:
                 if settled:  # the bridge sees both in the order in which they came
-                    self._hand_over(connection, session, claimed, settled, now)
+                    self._forward_to_bridge(connection, session, claimed, settled, now)
                     claimed, settled, freed = [], [], True
                 if (
                     packet.topic is connection.clear  # type: ignore[union-attr]  # the decoder gives the same text again
@@ -135,45 +142,45 @@ class Hub:
                     and packet.properties.topic_alias is None  # type: ignore[union-attr]
                     and not packet.retain  # type: ignore[union-attr]
                 ):
-                    if not run:
+                    if not publishes:
                         room = self._receiver.room(connection)
-                    if len(run) < room:
-                        run.append(packet)  # type: ignore[arg-type]
+                    if len(publishes) < room:
+                        publishes.append(packet)  # type: ignore[arg-type]
                         continue
-                if run:
-                    claimed.append(self._receiver.claim(connection, run))
-                    run = []
+                if publishes:
+                    claimed.append(self._receiver.claim(connection, publishes))
+                    publishes = []
                 self._receiver.publish(connection, session, packet, now, claimed)  # type: ignore[arg-type]
             elif kind is PubAck:
                 if packet.packet_id in leases:  # type: ignore[union-attr]
-                    if run:
-                        claimed.append(self._receiver.claim(connection, run))
-                        run = []
+                    if publishes:
+                        claimed.append(self._receiver.claim(connection, publishes))
+                        publishes = []
                     settled.append(packet)  # type: ignore[arg-type]
                 else:
                     self._sender.acknowledged(session, connection, packet.packet_id)  # type: ignore[union-attr]
                     freed = True
             else:
                 freed = True
-                if run:
-                    claimed.append(self._receiver.claim(connection, run))
-                    run = []
+                if publishes:
+                    claimed.append(self._receiver.claim(connection, publishes))
+                    publishes = []
                 if claimed or settled:  # what came before must have happened before: a DISCONNECT gives leases back
-                    self._hand_over(connection, session, claimed, settled, now)
+                    self._forward_to_bridge(connection, session, claimed, settled, now)
                     claimed, settled = [], []
                 self._other(connection, session, packet, now)
             if connection.closing:
                 break
-        if run:
-            claimed.append(self._receiver.claim(connection, run))
+        if publishes:
+            claimed.append(self._receiver.claim(connection, publishes))
         if claimed or settled:
             freed = freed or bool(settled)
-            self._hand_over(connection, session, claimed, settled, now)
+            self._forward_to_bridge(connection, session, claimed, settled, now)
         if freed and not connection.closing:
             self._pump(session, connection, now)
 
-    def _hand_over(
-        self, connection: Connection, session: Session, claimed: list[Run], settled: list[PubAck], now: int
+    def _forward_to_bridge(
+        self, connection: Connection, session: Session, claimed: list[PublishBatch], settled: list[PubAck], now: int
     ) -> None:
         """PUBLISHes of the bridge's, and PUBACKs that came after them."""
         assert self._bridge is not None
@@ -185,7 +192,7 @@ class Hub:
     def _pump(self, session: Session, connection: Connection, now: int) -> None:
         self._sender.pump(session, connection, now)
         if connection.showing:
-            self._retainer.go_on(self._lifecycle.space(session.namespace), connection, now)
+            self._retainer.send_more(self._lifecycle.ns(session.namespace), connection, now)
         if connection.feed is not None:
             connection.feed.pump(now)
 
@@ -202,7 +209,7 @@ class Hub:
             case Unsubscribe():
                 self._subscriptions.unsubscribe(connection, session, packet, now)
             case PingReq():
-                self._turns.send(connection, PINGRESP)
+                self._outbox.send(connection, PINGRESP)
             case Disconnect():
                 self._disconnect(connection, session, packet, now)
             case _:  # AUTH, which nobody agreed on; the decoder lets nothing else through
@@ -215,7 +222,7 @@ class Hub:
             return
         if expiry_s is not None:
             if not expiry_s:
-                self._keeper.forget(session)
+                self._session_store.delete_session(session)
             session.expiry_s = min(expiry_s, self.settings.session_expiry_max_s)
         self._lifecycle.ended(connection, now, graceful=True, with_will=packet.reason_code != reasons.SUCCESS)
 
@@ -257,44 +264,44 @@ class Hub:
                     self._lifecycle.silent(key, now)
                 case Session():
                     self._lifecycle.due(key, now)
-                case Show():
-                    self._show(key, now)
+                case RetainedSend():
+                    self._send_retained(key, now)
                 case _:
-                    self._retainer.remove(self._lifecycle.space(key.namespace), key.topic)
+                    self._retainer.remove(self._lifecycle.ns(key.namespace), key.topic)
 
-    def _show(self, show: Show, now: int) -> None:
+    def _send_retained(self, show: RetainedSend, now: int) -> None:
         session = show.subscriber.session
         if session.connection is not None:
-            self._retainer.go_on(self._lifecycle.space(session.namespace), session.connection, now)
+            self._retainer.send_more(self._lifecycle.ns(session.namespace), session.connection, now)
 
     def publish(self, namespace: str, message: Message, now: int) -> int:
         """A message of the broker's own. Returns the reason code a client would be given."""
-        return self._router.publish(self._lifecycle.space(namespace), message, None, now)
+        return self._router.publish(self._lifecycle.ns(namespace), message, None, now)
 
     # --- for a bridge -----------------------------------------------------------------------------------------------
 
-    def turn_down(self, connection: Connection, run: Run, now: int) -> None:
+    def reject_publishes(self, connection: Connection, publishes: PublishBatch, now: int) -> None:
         """Refuse what has a refusal, within the turn in which it came. Nothing happens if the client has left."""
-        self._receiver.turn_down(connection, run, now)
+        self._receiver.reject_publishes(connection, publishes, now)
 
     def room(self, connection: Connection) -> int:
         """How many QoS 1 messages may be sent to a client now."""
         return 0 if connection.paused or connection.closing else connection.quota
 
-    def lend(self, connection: Connection, session: Session, leases: list[object]) -> list[int]:
+    def allocate_packet_ids(self, connection: Connection, session: Session, leases: list[object]) -> list[int]:
         """Packet identifiers for QoS 1 messages of the bridge's; each lease stands behind its one until it is
         answered."""
         connection.quota -= len(leases)
-        return session.lend(leases)
+        return session.allocate_packet_ids(leases)
 
-    def returned(self, connection: Connection, session: Session, acks: Sequence[PubAck]) -> list[object]:
+    def release_packet_ids(self, connection: Connection, session: Session, acks: Sequence[PubAck]) -> list[object]:
         """The client has answered: what stood behind the identifiers. None where one was answered twice."""
         before = len(session.leases)
         leases = [session.leases.pop(ack.packet_id, None) for ack in acks]
         connection.quota = min(connection.quota + before - len(session.leases), connection.window)
         return leases
 
-    def withdraw(self, connection: Connection, topic_filter: str, reason: str, now: int) -> None:
+    def revoke_subscription(self, connection: Connection, topic_filter: str, reason: str, now: int) -> None:
         """A subscription of the bridge's came to its end by an administrator's hand: the client is told by DISCONNECT,
         the one way there is, and does not have it any more when it comes back."""
         session = connection.session
@@ -304,14 +311,14 @@ class Hub:
 
     def send(self, connection: Connection, data: bytes) -> None:
         """Bytes of the bridge's own, in their place in the connection's stream."""
-        self._turns.send(connection, data)
+        self._outbox.send(connection, data)
 
     # --- effects ----------------------------------------------------------------------------------------------------
 
-    def take(self) -> Turn:
+    def take(self) -> OutboxBatch:
         """End the turn: everything that is to be done since the last one."""
-        return self._turns.take(self._timers.next_due())
+        return self._outbox.take(self._timers.next_due())
 
     def synced(self, number: int) -> list[Output]:
         """The batches of turn `number` and of all before it are durable. What may be sent now."""
-        return self._turns.mark_synced(number)
+        return self._outbox.mark_synced(number)

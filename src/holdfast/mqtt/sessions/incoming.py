@@ -21,11 +21,11 @@ from holdfast.mqtt.codec import (
 from holdfast.mqtt.sessions.connection import Connection
 from holdfast.mqtt.sessions.lifecycle import Lifecycle
 from holdfast.mqtt.sessions.messages import Message, expiry_of
-from holdfast.mqtt.sessions.outbox import Turns
-from holdfast.mqtt.sessions.ports import Access, Bridge, Refusal, Run
+from holdfast.mqtt.sessions.outbox import Outbox
+from holdfast.mqtt.sessions.ports import Access, Bridge, PublishBatch, Refusal
 from holdfast.mqtt.sessions.router import Router
 from holdfast.mqtt.sessions.session import Session
-from holdfast.mqtt.sessions.session_store import Keeper
+from holdfast.mqtt.sessions.session_store import SessionStore
 from holdfast.mqtt.sessions.settings import MqttSettings
 from holdfast.mqtt.topics import is_too_deep
 
@@ -39,8 +39,8 @@ class Receiver:
     def __init__(
         self,
         settings: MqttSettings,
-        turns: Turns,
-        keeper: Keeper,
+        outbox: Outbox,
+        session_store: SessionStore,
         router: Router,
         lifecycle: Lifecycle,
         access: Access,
@@ -49,15 +49,17 @@ class Receiver:
     ) -> None:
         self._settings = settings
         self._dropped = dropped
-        self._turns = turns
-        self._keeper = keeper
+        self._outbox = outbox
+        self._session_store = session_store
         self._router = router
         self._lifecycle = lifecycle
         self._access = access
         self._bridge = bridge
         self._prefixes = () if bridge is None else bridge.prefixes
 
-    def publish(self, connection: Connection, session: Session, packet: Publish, now: int, claimed: list[Run]) -> None:
+    def publish(
+        self, connection: Connection, session: Session, packet: Publish, now: int, claimed: list[PublishBatch]
+    ) -> None:
         """What belongs to a bridge goes to `claimed`, its alias resolved."""
         properties = packet.properties
         if properties.topic_alias is not None:
@@ -66,13 +68,13 @@ class Receiver:
                 return
             properties = replace(properties, topic_alias=None)
             packet = replace(packet, topic=topic, properties=properties)
-        if self._breaks_terms(connection, packet, now):
+        if self._violates_limits(connection, packet, now):
             return
         qos = packet.qos
         if qos == 2 and packet.packet_id in session.incoming:
             connection.receiving.add(packet.packet_id)
-            self._hold_if_kept(connection, session)
-            self._turns.send_packet(connection, PubRec(packet.packet_id))
+            self._hold_if_persistent(connection, session)
+            self._outbox.send_packet(connection, PubRec(packet.packet_id))
             return
         reason_code, reason = self._refusal(connection, packet.topic)
         if reason_code:
@@ -91,9 +93,9 @@ class Receiver:
         properties = packet.properties
         bridge = self._bridge
         captured = bridge is not None and bridge.captures(session.namespace, packet.topic)
-        mark = len(self._turns.ops)
+        mark = len(self._outbox.ops)
         message = Message(packet.topic, packet.payload, qos, packet.retain, properties, expiry_of(properties, now))
-        reason_code = self._router.publish(self._lifecycle.space(session.namespace), message, session, now)
+        reason_code = self._router.publish(self._lifecycle.ns(session.namespace), message, session, now)
         if captured and bridge is not None:
             # A copy is stored: the answer is success, whatever subscribers there are, and waits for the sync.
             bridge.capture(connection, session.namespace, self._claim(connection, session, packet), now)
@@ -101,9 +103,9 @@ class Receiver:
         if not qos:
             return
         if qos == 2 and reason_code < reasons.UNSPECIFIED_ERROR:
-            self._note(connection, session, packet.packet_id)
-        if len(self._turns.ops) > mark:
-            self._turns.hold(connection)
+            self._record_incoming(connection, session, packet.packet_id)
+        if len(self._outbox.ops) > mark:
+            self._outbox.hold(connection)
         self.answer(connection, packet, reason_code, "" if reason_code < 0x80 else "no subscriber has room for it")
 
     def _admitted(self, connection: Connection, packet: Publish, now: int) -> bool:
@@ -120,21 +122,23 @@ class Receiver:
             self._lifecycle.close(connection, now, reasons.MESSAGE_RATE_TOO_HIGH, problem)
         return False
 
-    def _claim(self, connection: Connection, session: Session, packet: Publish) -> Run:
+    def _claim(self, connection: Connection, session: Session, packet: Publish) -> PublishBatch:
         """Answer with success, to be seen when the turn is durable, unless the bridge turns it down."""
         if packet.qos == 1:
             return self.claim(connection, [packet])
         if packet.qos == 2:
             packet_id = packet.packet_id
-            self._note(connection, session, packet_id)
-            return Run([packet], self._turns.reserve(connection, encode(PubRec(packet_id), connection.version)))
-        return Run([packet])
+            self._record_incoming(connection, session, packet_id)
+            return PublishBatch(
+                [packet], self._outbox.reserve(connection, encode(PubRec(packet_id), connection.version))
+            )
+        return PublishBatch([packet])
 
-    def claim(self, connection: Connection, packets: list[Publish]) -> Run:
+    def claim(self, connection: Connection, packets: list[Publish]) -> PublishBatch:
         """The same for several of QoS 1 that are known to be a bridge's, and to be allowed."""
-        place = self._turns.reserve(connection, encode_pubacks([packet.packet_id for packet in packets]))
-        self._turns.count_acks(connection, len(packets))
-        return Run(packets, place)
+        place = self._outbox.reserve(connection, encode_pubacks([packet.packet_id for packet in packets]))
+        self._outbox.count_acks(connection, len(packets))
+        return PublishBatch(packets, place)
 
     def room(self, connection: Connection) -> int:
         """How many more messages of QoS 1 the client may send before one is answered. 3.1.1 knows no limit."""
@@ -142,72 +146,74 @@ class Receiver:
             return _NO_LIMIT
         return self._settings.receive_maximum - connection.held_acks - len(connection.receiving)
 
-    def turn_down(self, connection: Connection, run: Run, now: int) -> None:
+    def reject_publishes(self, connection: Connection, publishes: PublishBatch, now: int) -> None:
         """Refuse what has a refusal. 3.1.1 knows none, and a message that is not stored must not be acknowledged: there
         the connection is closed [MQTT-3.3.5-2]."""
-        packets = run.packets
+        packets = publishes.packets
         qos = packets[0].qos
-        if connection.closing or not qos or not run.refusals:
+        if connection.closing or not qos or not publishes.refusals:
             return
         session = connection.session
         if qos == 2 and session is not None:
-            for index in run.refusals:
+            for index in publishes.refusals:
                 if packets[index].packet_id in session.incoming:
-                    self._forget(connection, session, packets[index].packet_id)
+                    self._discard_incoming(connection, session, packets[index].packet_id)
         if connection.version != V5:
-            first = min(run.refusals)
+            first = min(publishes.refusals)
             accepted = encode_pubacks([packet.packet_id for packet in packets[:first]])
-            connection.held = [*connection.held[: run.place], accepted]
-            self._lifecycle.close(connection, now, *run.refusals[first])
+            connection.held = [*connection.held[: publishes.place], accepted]
+            self._lifecycle.close(connection, now, *publishes.refusals[first])
             return
-        answers = [self._refused(connection, packet, run.refusals.get(index)) for index, packet in enumerate(packets)]
-        connection.held[run.place] = b"".join(answers)
+        answers = [
+            self._refused(connection, packet, publishes.refusals.get(index)) for index, packet in enumerate(packets)
+        ]
+        connection.held[publishes.place] = b"".join(answers)
 
     def _refused(self, connection: Connection, packet: Publish, refusal: Refusal | None) -> bytes:
         if refusal is None:
             return encode_puback(packet.packet_id)
         kind = PubAck if packet.qos == 1 else PubRec
         code = reasons.as_puback(refusal.reason_code)
-        return self._turns.fit(connection, kind(packet.packet_id, code, _said(refusal.reason)))
+        return self._outbox.fit(connection, kind(packet.packet_id, code, _reason_properties(refusal.reason)))
 
-    def _note(self, connection: Connection, session: Session, packet_id: int) -> None:
+    def _record_incoming(self, connection: Connection, session: Session, packet_id: int) -> None:
         """Until its PUBREL this identifier means this message."""
         session.incoming.add(packet_id)
         connection.receiving.add(packet_id)
-        self._keeper.incoming(session, packet_id, known=True)
+        self._session_store.incoming(session, packet_id, known=True)
 
     def answer(self, connection: Connection, packet: Publish, reason_code: int, reason: str = "") -> None:
         """PUBACK or PUBREC. 3.1.1 has no refusals: there it is a plain one, whatever the reason [MQTT-3.3.5-2]."""
         packet_id = packet.packet_id
         if packet.qos == 1:
             if not reason_code or connection.version != V5:
-                self._turns.send(connection, encode_puback(packet_id))
+                self._outbox.send(connection, encode_puback(packet_id))
             else:
-                self._turns.send_packet(connection, PubAck(packet_id, reason_code, _said(reason)))
-            self._turns.count_acks(connection, 1)
+                self._outbox.send_packet(connection, PubAck(packet_id, reason_code, _reason_properties(reason)))
+            self._outbox.count_acks(connection, 1)
             return
-        self._turns.send_packet(connection, PubRec(packet_id, reason_code, _said(reason)))
+        self._outbox.send_packet(connection, PubRec(packet_id, reason_code, _reason_properties(reason)))
 
-    def _forget(self, connection: Connection, session: Session, packet_id: int) -> None:
+    def _discard_incoming(self, connection: Connection, session: Session, packet_id: int) -> None:
         session.incoming.remove(packet_id)
         connection.receiving.discard(packet_id)
-        self._keeper.incoming(session, packet_id, known=False)
+        self._session_store.incoming(session, packet_id, known=False)
 
-    def _hold_if_kept(self, connection: Connection, session: Session) -> None:
+    def _hold_if_persistent(self, connection: Connection, session: Session) -> None:
         """Answers about QoS 2 wait for a sync even if they changed nothing: what they rest on may have been written a
         moment ago on another connection. Undone by a crash, a message would be lost, or the next one under its
         identifier be taken for a copy."""
         if session.persistent:
-            self._turns.hold(connection)
+            self._outbox.hold(connection)
 
     def released(self, connection: Connection, session: Session, packet_id: int) -> None:
         """PUBREL."""
-        self._hold_if_kept(connection, session)
+        self._hold_if_persistent(connection, session)
         if packet_id in session.incoming:
-            self._forget(connection, session, packet_id)
-            self._turns.send_packet(connection, PubComp(packet_id))
+            self._discard_incoming(connection, session, packet_id)
+            self._outbox.send_packet(connection, PubComp(packet_id))
         else:
-            self._turns.send_packet(connection, PubComp(packet_id, reasons.PACKET_ID_NOT_FOUND))
+            self._outbox.send_packet(connection, PubComp(packet_id, reasons.PACKET_ID_NOT_FOUND))
 
     def _resolve(self, connection: Connection, packet: Publish, alias: int, now: int) -> str | None:
         if alias > self._settings.topic_alias_max:
@@ -223,7 +229,7 @@ class Receiver:
             self._lifecycle.close(connection, now, reasons.PROTOCOL_ERROR, f"alias {alias} was not set")
         return topic
 
-    def _breaks_terms(self, connection: Connection, packet: Publish, now: int) -> bool:
+    def _violates_limits(self, connection: Connection, packet: Publish, now: int) -> bool:
         """Whether the PUBLISH does what CONNACK said we do not take; the connection is then closed."""
         settings = self._settings
         if packet.qos > settings.qos_max:
@@ -255,5 +261,5 @@ class Receiver:
         return reason_code, "not allowed to publish on this topic" if reason_code else ""
 
 
-def _said(reason: str) -> Properties:
+def _reason_properties(reason: str) -> Properties:
     return Properties(reason_string=reason or None)

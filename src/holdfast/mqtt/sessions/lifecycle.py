@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from holdfast.mqtt.codec import V5, V311, ConnAck, Connect, Disconnect, Properties, reasons, return_code_311
 from holdfast.mqtt.sessions.connection import Connection
-from holdfast.mqtt.sessions.namespaces import Space
-from holdfast.mqtt.sessions.outbox import Turns
+from holdfast.mqtt.sessions.namespaces import Namespace
+from holdfast.mqtt.sessions.outbox import Outbox
 from holdfast.mqtt.sessions.ports import Access, Bridge
 from holdfast.mqtt.sessions.retained import Deadline
 from holdfast.mqtt.sessions.router import Router
 from holdfast.mqtt.sessions.sender import Sender
 from holdfast.mqtt.sessions.session import PACKET_ID_MAX, Session
-from holdfast.mqtt.sessions.session_store import Keeper
+from holdfast.mqtt.sessions.session_store import SessionStore
 from holdfast.mqtt.sessions.settings import NEVER, SECOND_US, MqttSettings
 from holdfast.mqtt.sessions.timers import Timers
 from holdfast.mqtt.sessions.wills import Wills, will_due
@@ -24,31 +24,31 @@ class Lifecycle:
     def __init__(
         self,
         settings: MqttSettings,
-        turns: Turns,
+        outbox: Outbox,
         timers: Timers[Deadline],
-        keeper: Keeper,
+        session_store: SessionStore,
         sender: Sender,
         router: Router,
         access: Access,
         bridge: Bridge | None,
     ) -> None:
         self._settings = settings
-        self._turns = turns
+        self._outbox = outbox
         self._timers = timers
-        self._keeper = keeper
+        self._session_store = session_store
         self._sender = sender
         self._router = router
         self._access = access
         self._bridge = bridge
         self._wills = Wills(router, bridge)
-        self.spaces: dict[str, Space] = {}
+        self.namespaces: dict[str, Namespace] = {}
         self.connections: set[Connection] = set()
         self.clients = 0  # connections whose CONNECT was accepted
 
-    def space(self, name: str) -> Space:
-        found = self.spaces.get(name)
+    def ns(self, name: str) -> Namespace:
+        found = self.namespaces.get(name)
         if found is None:
-            found = self.spaces[name] = Space(name)
+            found = self.namespaces[name] = Namespace(name)
         return found
 
     # --- connections ------------------------------------------------------------------------------------------------
@@ -62,17 +62,17 @@ class Lifecycle:
     def refuse(self, connection: Connection, reason_code: int, reason: str) -> None:
         """Answer a CONNECT with a refusal, where the version knows one for this reason, and close."""
         if connection.version == V5:
-            self._turns.send_packet(connection, ConnAck(False, reason_code, Properties(reason_string=reason)))
+            self._outbox.send_packet(connection, ConnAck(False, reason_code, Properties(reason_string=reason)))
         else:
             code = return_code_311(reason_code)
             if code is not None:
-                self._turns.send_packet(connection, ConnAck(False, code))
+                self._outbox.send_packet(connection, ConnAck(False, code))
         self._drop(connection)
 
     def close(self, connection: Connection, now: int, reason_code: int, reason: str) -> None:
         """We end it: with a DISCONNECT that says why if the client can read it, and with its will."""
         if connection.version == V5:
-            self._turns.send_packet(connection, Disconnect(reason_code, Properties(reason_string=reason or None)))
+            self._outbox.send_packet(connection, Disconnect(reason_code, Properties(reason_string=reason or None)))
         self.ended(connection, now, graceful=False)
 
     def ended(self, connection: Connection, now: int, *, graceful: bool, with_will: bool = True) -> None:
@@ -95,7 +95,7 @@ class Lifecycle:
     def _drop(self, connection: Connection) -> None:
         self.connections.discard(connection)
         self._timers.cancel(connection)
-        self._turns.close(connection)
+        self._outbox.close(connection)
 
     def silent(self, connection: Connection, now: int) -> None:
         """The deadline of a connection has come: without a CONNECT that is the end of it, else if it has been silent
@@ -121,12 +121,12 @@ class Lifecycle:
         connection.client_id = packet.client_id or assigned_id
         connection.assigned = not packet.client_id
         connection.last_seen = now
-        _agree(connection, packet.properties, self._settings)
+        _apply_connect_properties(connection, packet.properties, self._settings)
         refusal = self._refusal(connection, packet) or self._refusal_of_session(connection, owner)
         if refusal is not None:
             self.refuse(connection, *refusal)
             return
-        mark = len(self._turns.ops)
+        mark = len(self._outbox.ops)
         session, present = self._begin(connection, packet, now, owner)
         keep_alive_s = self._keep_alive(packet)
         connection.keep_alive_us = keep_alive_s * SECOND_US * 3 // 2
@@ -134,10 +134,10 @@ class Lifecycle:
             self._timers.set(connection, now + connection.keep_alive_us)
         else:
             self._timers.cancel(connection)
-        if len(self._turns.ops) > mark:
-            self._turns.hold(connection)
+        if len(self._outbox.ops) > mark:
+            self._outbox.hold(connection)
         properties = self._terms(connection, packet, session, keep_alive_s) if packet.version == V5 else Properties()
-        if not self._turns.send_packet(connection, ConnAck(present, 0, properties)):
+        if not self._outbox.send_packet(connection, ConnAck(present, 0, properties)):
             self.ended(connection, now, graceful=False)  # its maximum packet size does not even take a CONNACK
             return
         self._sender.resume(session, connection, now)
@@ -168,9 +168,9 @@ class Lifecycle:
     def _refusal_of_session(self, connection: Connection, owner: str) -> tuple[int, str] | None:
         """A session belongs to whoever began it: nobody else reads what waits in it, or throws its client out. Without
         an owner, as where there are no users, everybody may."""
-        session = self.space(connection.namespace).sessions.get(connection.client_id)
+        session = self.ns(connection.namespace).sessions.get(connection.client_id)
         if session is None:
-            if sum(len(space.sessions) for space in self.spaces.values()) >= self._settings.sessions_max:
+            if sum(len(ns.sessions) for ns in self.namespaces.values()) >= self._settings.sessions_max:
                 return reasons.QUOTA_EXCEEDED, "there are too many sessions; those of clients that stay away expire"
         elif owner and session.owner not in ("", owner):
             return reasons.CLIENT_ID_NOT_VALID, "another user has a session under this client identifier"
@@ -178,7 +178,7 @@ class Lifecycle:
 
     def _takes_over(self, connection: Connection) -> bool:
         """Whether another connection has the session that this one wants, and makes room for it."""
-        session = self.space(connection.namespace).sessions.get(connection.client_id)
+        session = self.ns(connection.namespace).sessions.get(connection.client_id)
         return session is not None and session.connection is not None
 
     def _allowed(self, session: Session, connection: Connection) -> bool:
@@ -187,11 +187,11 @@ class Lifecycle:
 
     def _begin(self, connection: Connection, packet: Connect, now: int, owner: str) -> tuple[Session, bool]:
         """The session of a new connection, and whether it is one that was there before."""
-        space = self.space(connection.namespace)
-        session = space.sessions.get(connection.client_id)
+        ns = self.ns(connection.namespace)
+        session = ns.sessions.get(connection.client_id)
         if session is not None and session.connection is not None:
             self.close(session.connection, now, reasons.SESSION_TAKEN_OVER, "another connection took the session over")
-            session = space.sessions.get(connection.client_id)  # unless it ended with its connection
+            session = ns.sessions.get(connection.client_id)  # unless it ended with its connection
         if session is not None and (packet.clean_start or not self._allowed(session, connection)):
             self.end(session, now)
             session = None
@@ -199,11 +199,11 @@ class Lifecycle:
         present = session is not None
         if session is None:
             session = Session(connection.namespace, connection.client_id, packet.version, expiry_s)
-            space.sessions[connection.client_id] = session
+            ns.sessions[connection.client_id] = session
         else:
             self._timers.cancel(session)
             if not expiry_s:
-                self._keeper.forget(session)
+                self._session_store.delete_session(session)
             session.expiry_s = expiry_s
             session.protocol = packet.version
             session.will_at = session.ended_at = 0
@@ -212,7 +212,7 @@ class Lifecycle:
         session.connection = connection
         connection.session = session
         self.clients += 1
-        self._keeper.session(session)
+        self._session_store.session(session)
         return session, present
 
     def _keep_alive(self, packet: Connect) -> int:
@@ -248,15 +248,15 @@ class Lifecycle:
             self.end(session, now)
             return
         session.ended_at = now
-        space = self.space(session.namespace)
+        ns = self.ns(session.namespace)
         if session.will is not None:
             due = will_due(session, now)
             if due > now:
                 session.will_at = due
             else:
-                self._wills.publish(space, session, now)
-        self._router.pass_on(space, session, now, ends=False)
-        self._keeper.session(session)
+                self._wills.publish(ns, session, now)
+        self._router.redistribute(ns, session, now, ends=False)
+        self._session_store.session(session)
         self.watch(session)
 
     def watch(self, session: Session) -> None:
@@ -271,22 +271,22 @@ class Lifecycle:
         if expires_at is not None and expires_at <= now:
             self.end(session, now)
             return
-        self._wills.publish(self.space(session.namespace), session, now)
-        self._keeper.session(session)
+        self._wills.publish(self.ns(session.namespace), session, now)
+        self._session_store.session(session)
         self.watch(session)
 
     def end(self, session: Session, now: int) -> None:
         """The session is over: nothing of it stays but its will, which is published now if it was still to come."""
-        space = self.space(session.namespace)
-        del space.sessions[session.client_id]
+        ns = self.ns(session.namespace)
+        del ns.sessions[session.client_id]
         if self._bridge is not None and any(one.terms is not None for one in session.subscriptions.values()):
             self._bridge.ended(session, now)
         self._timers.cancel(session)
-        self._keeper.forget(session)
+        self._session_store.delete_session(session)
         for topic_filter in list(session.subscriptions):
-            space.unsubscribe(session, topic_filter)
-        self._router.pass_on(space, session, now, ends=True)
-        self._wills.publish(space, session, now)
+            ns.unsubscribe(session, topic_filter)
+        self._router.redistribute(ns, session, now, ends=True)
+        self._wills.publish(ns, session, now)
         session.clear()  # who remembers it for a while longer does not hold its messages
 
 
@@ -296,7 +296,7 @@ def _wanted_expiry(packet: Connect) -> int:
     return packet.properties.session_expiry_s or 0
 
 
-def _agree(connection: Connection, asked: Properties, settings: MqttSettings) -> None:
+def _apply_connect_properties(connection: Connection, asked: Properties, settings: MqttSettings) -> None:
     """Take over what a v5 client said about itself; of a 3.1.1 client nothing is known."""
     connection.window = min(asked.receive_maximum or PACKET_ID_MAX, settings.inflight_max)
     connection.quota = connection.window

@@ -63,7 +63,7 @@ def expiry_of(properties: Properties, now: int) -> int:
     return 0 if properties.message_expiry_s is None else now + properties.message_expiry_s * SECOND_US
 
 
-class Fan:
+class FanOut:
     """One message to many subscribers in one turn: each form of it is encoded once."""
 
     __slots__ = ("_plain", "_prepared", "message", "now")

@@ -54,7 +54,7 @@ def _join(subscribers: list[Subscriber]) -> dict[Session, Target]:
     return targets
 
 
-class Plan:
+class RoutingPlan:
     """Where a topic goes."""
 
     __slots__ = ("matched", "shares", "targets")
@@ -65,10 +65,10 @@ class Plan:
         self.shares = [one for one in matched if isinstance(one, Share)]
 
 
-_NOWHERE: Final = Plan(())
+_EMPTY_PLAN: Final = RoutingPlan(())
 
 
-class Space:
+class Namespace:
     """One namespace."""
 
     __slots__ = ("_planned", "_plans", "_trie", "name", "retained", "retained_bytes", "sessions", "shares")
@@ -80,21 +80,21 @@ class Space:
         self.retained_bytes = 0
         self.shares: dict[str, Share] = {}
         self._trie: SubscriptionTrie[Session | Share, Subscriber | Share] = SubscriptionTrie()
-        self._plans: dict[str, Plan] = {}
+        self._plans: dict[str, RoutingPlan] = {}
         self._planned = 0  # subscribers in all plans
 
-    def plan(self, topic: str) -> Plan:
+    def plan(self, topic: str) -> RoutingPlan:
         matched = self._trie.match(topic)
         if not matched:
-            return _NOWHERE
+            return _EMPTY_PLAN
         plan = self._plans.get(topic)
         if plan is None or plan.matched is not matched:  # the trie gives the same tuple until something changes
-            plan = Plan(matched)
+            plan = RoutingPlan(matched)
             if len(topic) <= NAME_CACHED_MAX:
-                self._remember(topic, plan)
+                self._cache(topic, plan)
         return plan
 
-    def _remember(self, topic: str, plan: Plan) -> None:
+    def _cache(self, topic: str, plan: RoutingPlan) -> None:
         """Within the same limits as the trie's; one that is out of date counts until all are forgotten."""
         size = len(plan.matched)
         if len(self._plans) >= MATCHES_CACHED_MAX or self._planned + size > SUBSCRIBERS_CACHED_MAX:

@@ -24,7 +24,7 @@ class Output(NamedTuple):
     close: bool
 
 
-class Turn(NamedTuple):
+class OutboxBatch(NamedTuple):
     """What is to be done: write `ops` as one batch, send `now` at once, and `held` when the batches of this turn and of
     all before it are durable; then call `Hub.synced` with `number`, and send what that gives. `due`: when `Hub.tick`
     must be called."""
@@ -36,7 +36,7 @@ class Turn(NamedTuple):
     due: int | None
 
 
-class Turns:
+class Outbox:
     """Gathers one turn after another."""
 
     __slots__ = ("_awaiting", "_behind", "_dirty", "number", "ops", "synced")
@@ -106,7 +106,7 @@ class Turns:
             connection.dirty = True
             self._dirty.append(connection)
 
-    def take(self, due: int | None) -> Turn:
+    def take(self, due: int | None) -> OutboxBatch:
         now: list[Output] = []
         held: list[Output] = []
         for connection in self._dirty:
@@ -123,22 +123,22 @@ class Turns:
                 held.append(Output(connection, b"".join(connection.held), closing))
             connection.out.clear()
             connection.held.clear()
-        turn = Turn(self.number, self.ops, now, held, due)
+        batch = OutboxBatch(self.number, self.ops, now, held, due)
         self.number += 1
         self.ops = []
         self._dirty = []
-        return turn
+        return batch
 
     def mark_synced(self, number: int) -> list[Output]:
         """A turn and all before it are durable: what waited behind them, in later turns."""
         self.synced = max(self.synced, number)
         freed: list[Output] = []
-        for turn in [turn for turn in self._behind if turn <= number]:
-            for connection in self._behind.pop(turn):
+        for batch in [batch for batch in self._behind if batch <= number]:
+            for connection in self._behind.pop(batch):
                 if connection.held_turn <= self.synced:  # else it goes with the turn that it has to wait for since
                     freed.append(Output(connection, b"".join(connection.held), connection.closing))
                     connection.held.clear()
-        for turn in [turn for turn in self._awaiting if turn <= number]:
-            for connection, count in self._awaiting.pop(turn).items():
+        for batch in [batch for batch in self._awaiting if batch <= number]:
+            for connection, count in self._awaiting.pop(batch).items():
                 connection.held_acks -= count
         return freed

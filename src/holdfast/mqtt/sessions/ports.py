@@ -28,9 +28,9 @@ class Access(Protocol):
         its own."""
 
 
-class Run:
+class PublishBatch:
     """PUBLISHes of one QoS and topic that are a bridge's, one after another. Their answers (success) stand in their
-    place already; `Hub.turn_down` puts refusals there, by index, until the turn is taken."""
+    place already; `Hub.reject_publishes` puts refusals there, by index, until the turn is taken."""
 
     __slots__ = ("packets", "place", "refusals")
 
@@ -57,14 +57,14 @@ class Bridge(Protocol):
 
     prefixes: tuple[str, ...]
 
-    def publish(self, connection: Connection, runs: Sequence[Run], now: int) -> None:
+    def publish(self, connection: Connection, batches: Sequence[PublishBatch], now: int) -> None:
         """All claimed PUBLISHes of one read, in order. Of QoS 2 only the first arrives: retransmissions are answered by
         the hub."""
 
     def captures(self, namespace: str, topic: str) -> bool:
         """Whether the bridge wants a copy of what is published on an ordinary topic."""
 
-    def capture(self, connection: Connection | None, namespace: str, run: Run, now: int) -> None:
+    def capture(self, connection: Connection | None, namespace: str, publishes: PublishBatch, now: int) -> None:
         """A copy of an ordinary message; for one of a will there is no connection and nobody to turn down."""
 
     def acknowledged(self, connection: Connection, session: Session, acks: Sequence[PubAck], now: int) -> None:

@@ -16,7 +16,7 @@ from holdfast.mqtt.sessions.messages import Message, read_message
 from holdfast.mqtt.sessions.records import WillRecord, read_outgoing, read_session, read_subscription, split_key
 from holdfast.mqtt.sessions.retained import Retainer
 from holdfast.mqtt.sessions.session import Outgoing, Session, Subscriber
-from holdfast.mqtt.sessions.session_store import Keeper
+from holdfast.mqtt.sessions.session_store import SessionStore
 
 Scan = Callable[[Table, bytes, bytes, int], list[tuple[bytes, bytes]]]
 
@@ -24,20 +24,20 @@ _PAGE = 1000
 _END = b"\xff" * 16  # no UTF-8 text and no message id is that large
 
 
-def load(scan: Scan, now: int, lifecycle: Lifecycle, keeper: Keeper, retainer: Retainer) -> None:
+def load(scan: Scan, now: int, lifecycle: Lifecycle, session_store: SessionStore, retainer: Retainer) -> None:
     """Fill an empty hub from the store."""
     messages: dict[int, Message] = {}
     for key, value in _all(scan, Table.MQTT_MESSAGES):
-        number = keeper.last_message = int.from_bytes(key, "big")
+        number = session_store.last_message = int.from_bytes(key, "big")
         message = messages[number] = read_message(value)
         message.id = number
     for key, value in _all(scan, Table.MQTT_RETAINED):
-        space = lifecycle.space(key.split(b"\0", 1)[0].decode())
+        ns = lifecycle.ns(key.split(b"\0", 1)[0].decode())
         message = messages[int.from_bytes(value, "big")]
         message.refs += 1
-        space.retained.put(message.topic, message)
-        space.retained_bytes += message.size_bytes
-        retainer.watch(space, message)
+        ns.retained.put(message.topic, message)
+        ns.retained_bytes += message.size_bytes
+        retainer.watch(ns, message)
     sessions = _load_sessions(scan, lifecycle)
     for key, value in _all(scan, Table.MQTT_OUTGOING):
         namespace, client_id, rest = split_key(key)
@@ -60,12 +60,12 @@ def _load_sessions(scan: Scan, lifecycle: Lifecycle) -> dict[tuple[str, str], Se
         session.owner = stored.owner
         session.will = None if stored.will is None else _will(stored.will)
         sessions[namespace, client_id] = session
-        lifecycle.space(namespace).sessions[client_id] = session
+        lifecycle.ns(namespace).sessions[client_id] = session
     for key, value in _all(scan, Table.MQTT_SUBSCRIPTIONS):
         namespace, client_id, rest = split_key(key)
         one = read_subscription(value)
         ids = (one.identifier,) if one.identifier else ()
-        lifecycle.space(namespace).subscribe(
+        lifecycle.ns(namespace).subscribe(
             Subscriber(
                 sessions[namespace, client_id],
                 rest.decode(),

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from holdfast.mqtt.sessions.connection import Connection
-from holdfast.mqtt.sessions.messages import Fan, Message
-from holdfast.mqtt.sessions.namespaces import Space
-from holdfast.mqtt.sessions.outbox import Turns
+from holdfast.mqtt.sessions.messages import FanOut, Message
+from holdfast.mqtt.sessions.namespaces import Namespace
+from holdfast.mqtt.sessions.outbox import Outbox
 from holdfast.mqtt.sessions.sender import Sender
-from holdfast.mqtt.sessions.session import Outgoing, Session, Show, Subscriber
-from holdfast.mqtt.sessions.session_store import Keeper
+from holdfast.mqtt.sessions.session import Outgoing, RetainedSend, Session, Subscriber
+from holdfast.mqtt.sessions.session_store import SessionStore
 from holdfast.mqtt.sessions.settings import MqttSettings
 from holdfast.mqtt.sessions.timers import Timers
 from holdfast.mqtt.topics import has_wildcard
@@ -23,17 +23,17 @@ class RetainedTopic(NamedTuple):
     topic: str
 
 
-SHOWN_BYTES_MAX: Final = 256 * 1024
+RETAINED_SEND_BYTES_MAX: Final = 256 * 1024
 """How much of them is sent to one client in one turn: as much as is buffered for a slow one by default."""
 
-_LOOKING_BYTES: Final = 256
+_LOOKUP_BYTES: Final = 256
 """Looking at one counts as so many bytes, too: a thousand small ones a turn are about 2 ms in which nobody else is
 served."""
 
-_MATCHING_BYTES: Final = 100 * _LOOKING_BYTES
+_MATCHING_BYTES: Final = 100 * _LOOKUP_BYTES
 """And so does finding out which a filter with a wildcard matches, beside a tenth of the above for each that it does."""
 
-Deadline = Connection | Session | RetainedTopic | Show
+Deadline = Connection | Session | RetainedTopic | RetainedSend
 
 
 class Retainer:
@@ -42,59 +42,64 @@ class Retainer:
     __slots__ = ("_keeper", "_sender", "_settings", "_timers", "_turns")
 
     def __init__(
-        self, settings: MqttSettings, turns: Turns, keeper: Keeper, sender: Sender, timers: Timers[Deadline]
+        self,
+        settings: MqttSettings,
+        outbox: Outbox,
+        session_store: SessionStore,
+        sender: Sender,
+        timers: Timers[Deadline],
     ) -> None:
         self._settings = settings
-        self._turns = turns
-        self._keeper = keeper
+        self._turns = outbox
+        self._keeper = session_store
         self._sender = sender
         self._timers = timers
 
-    def put(self, space: Space, message: Message) -> bool:
+    def put(self, ns: Namespace, message: Message) -> bool:
         """Keep the message in place of the one before; an empty payload only removes that [MQTT-3.3.1-6 and -7].
         False if there is no room for another topic."""
         topic = message.topic
         if not message.payload:
-            self.remove(space, topic)
+            self.remove(ns, topic)
             return True
-        before = space.retained.get(topic)
-        size_bytes = space.retained_bytes + message.size_bytes - (0 if before is None else before.size_bytes)
-        if before is None and len(space.retained) >= self._settings.retained_messages_max:
+        before = ns.retained.get(topic)
+        size_bytes = ns.retained_bytes + message.size_bytes - (0 if before is None else before.size_bytes)
+        if before is None and len(ns.retained) >= self._settings.retained_messages_max:
             return False
         if size_bytes > self._settings.retained_bytes_max:
             return False
-        self._keeper.retain(space.name, message)
-        space.retained.put(topic, message)
-        space.retained_bytes = size_bytes
+        self._keeper.retain(ns.name, message)
+        ns.retained.put(topic, message)
+        ns.retained_bytes = size_bytes
         if before is not None:
-            self._keeper.unretain(space.name, before, replaced=True)
-        self.watch(space, message)
+            self._keeper.unretain(ns.name, before, replaced=True)
+        self.watch(ns, message)
         return True
 
-    def watch(self, space: Space, message: Message) -> None:
+    def watch(self, ns: Namespace, message: Message) -> None:
         """See to it that the message goes when it expires."""
-        key = RetainedTopic(space.name, message.topic)
+        key = RetainedTopic(ns.name, message.topic)
         if message.expires_at:
             self._timers.set(key, message.expires_at)
         else:
             self._timers.cancel(key)
 
-    def remove(self, space: Space, topic: str) -> None:
-        message = space.retained.remove(topic)
+    def remove(self, ns: Namespace, topic: str) -> None:
+        message = ns.retained.remove(topic)
         if message is not None:
-            space.retained_bytes -= message.size_bytes
-            self._timers.cancel(RetainedTopic(space.name, topic))
-            self._keeper.unretain(space.name, message, replaced=False)
+            ns.retained_bytes -= message.size_bytes
+            self._timers.cancel(RetainedTopic(ns.name, topic))
+            self._keeper.unretain(ns.name, message, replaced=False)
 
     # --- showing them to new subscriptions --------------------------------------------------------------------------
 
-    def show(self, space: Space, subscriber: Subscriber, connection: Connection, now: int) -> None:
+    def show(self, ns: Namespace, subscriber: Subscriber, connection: Connection, now: int) -> None:
         """What a new subscription is sent, with the retain flag set [MQTT-3.3.1-8]."""
-        connection.showing.append(Show(subscriber))
+        connection.showing.append(RetainedSend(subscriber))
         if len(connection.showing) == 1:
-            self.go_on(space, connection, now)
+            self.send_more(ns, connection, now)
 
-    def go_on(self, space: Space, connection: Connection, now: int) -> None:
+    def send_more(self, ns: Namespace, connection: Connection, now: int) -> None:
         """Show as much as may be shown in one turn, to a client that reads: there may be gigabytes of it, and a client
         may ask for all of it with each of its filters. The rest follows when the client has made room, or in the next
         turn."""
@@ -108,33 +113,33 @@ class Retainer:
             if subscriber.session.subscriptions.get(subscriber.filter) is not subscriber:
                 showing.popleft()  # it was replaced or is gone
                 continue
-            if connection.shown_bytes >= SHOWN_BYTES_MAX:
+            if connection.shown_bytes >= RETAINED_SEND_BYTES_MAX:
                 self._timers.set(show, now + 1)
                 return
             if show.topics is None:
-                show.topics = space.retained.match_names(subscriber.filter)
+                show.topics = ns.retained.match_names(subscriber.filter)
                 show.topics.reverse()
                 if has_wildcard(subscriber.filter):
-                    connection.shown_bytes += _MATCHING_BYTES + len(show.topics) * (_LOOKING_BYTES // 10)
+                    connection.shown_bytes += _MATCHING_BYTES + len(show.topics) * (_LOOKUP_BYTES // 10)
             if not show.topics:
                 showing.popleft()
                 continue
-            message = space.retained.get(show.topics[-1])
+            message = ns.retained.get(show.topics[-1])
             if message is not None and not message.expired(now):
-                if not self._show_one(subscriber, message, connection, now):
+                if not self._send_one(subscriber, message, connection, now):
                     return  # until the client has acknowledged something
                 connection.shown_bytes += message.size_bytes
-            connection.shown_bytes += _LOOKING_BYTES
+            connection.shown_bytes += _LOOKUP_BYTES
             show.topics.pop()
 
-    def _show_one(self, subscriber: Subscriber, message: Message, connection: Connection, now: int) -> bool:
-        fan = Fan(message, now)
+    def _send_one(self, subscriber: Subscriber, message: Message, connection: Connection, now: int) -> bool:
+        fan_out = FanOut(message, now)
         qos = min(message.qos, subscriber.qos)
         if not qos:
-            self._sender.send_plain(connection, fan, True, subscriber.ids)
+            self._sender.send_plain(connection, fan_out, True, subscriber.ids)
             return True
         session = subscriber.session
         if session.inflight and not self._sender.has_room(session, message, now):
             return False
-        self._sender.deliver(session, fan, Outgoing(message, qos, True, subscriber.ids), message)
+        self._sender.deliver(session, fan_out, Outgoing(message, qos, True, subscriber.ids), message)
         return True

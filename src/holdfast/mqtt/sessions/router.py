@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import deque
 
 from holdfast.mqtt.codec import reasons
-from holdfast.mqtt.sessions.messages import Fan, Message
-from holdfast.mqtt.sessions.namespaces import Space
+from holdfast.mqtt.sessions.messages import FanOut, Message
+from holdfast.mqtt.sessions.namespaces import Namespace
 from holdfast.mqtt.sessions.retained import Retainer
 from holdfast.mqtt.sessions.sender import Sender
 from holdfast.mqtt.sessions.session import Outgoing, Session
-from holdfast.mqtt.sessions.session_store import Keeper
+from holdfast.mqtt.sessions.session_store import SessionStore
 from holdfast.mqtt.sessions.shared import Share
 
 
@@ -19,21 +19,21 @@ class Router:
 
     __slots__ = ("_keeper", "_retainer", "_sender")
 
-    def __init__(self, keeper: Keeper, sender: Sender, retainer: Retainer) -> None:
-        self._keeper = keeper
+    def __init__(self, session_store: SessionStore, sender: Sender, retainer: Retainer) -> None:
+        self._keeper = session_store
         self._sender = sender
         self._retainer = retainer
 
-    def publish(self, space: Space, message: Message, publisher: Session | None, now: int) -> int:
+    def publish(self, ns: Namespace, message: Message, publisher: Session | None, now: int) -> int:
         """Retain and route. Returns the reason code for the publisher: success, no matching subscribers, or quota
         exceeded if there were some and none could take it."""
-        if message.retain and not self._retainer.put(space, message):
+        if message.retain and not self._retainer.put(ns, message):
             return reasons.QUOTA_EXCEEDED
-        plan = space.plan(message.topic)
+        plan = ns.plan(message.topic)
         if not plan.matched:
             return reasons.NO_MATCHING_SUBSCRIBERS
         sender = self._sender
-        fan = Fan(message, now)
+        fan_out = FanOut(message, now)
         matched = taken = False
         for each in plan.targets:
             target = each
@@ -47,35 +47,35 @@ class Router:
             retain = message.retain and target.retain_as_published
             qos = min(message.qos, target.qos)
             if qos:
-                taken |= sender.deliver(session, fan, Outgoing(message, qos, retain, target.ids), message)
+                taken |= sender.deliver(session, fan_out, Outgoing(message, qos, retain, target.ids), message)
             else:
                 taken = True
                 if session.connection is not None:
-                    sender.send_plain(session.connection, fan, retain, target.ids)
+                    sender.send_plain(session.connection, fan_out, retain, target.ids)
         for share in plan.shares:
             matched = True
-            taken |= self._share(share, fan)
+            taken |= self._share(share, fan_out)
         if taken:
             return reasons.SUCCESS
         return reasons.QUOTA_EXCEEDED if matched else reasons.NO_MATCHING_SUBSCRIBERS
 
-    def _share(self, share: Share, fan: Fan, connected_only: bool = False) -> bool:
+    def _share(self, share: Share, fan_out: FanOut, connected_only: bool = False) -> bool:
         """To one member. A message that nobody is there for at QoS 0 counts as taken: it is kept for nobody."""
-        message = fan.message
+        message = fan_out.message
         for member in share.candidates(connected_only):
             session = member.session
             retain = message.retain and member.retain_as_published
             qos = min(member.qos, message.qos)
             if qos:
                 entry = Outgoing(message, qos, retain, member.ids, share.filter)
-                if self._sender.deliver(session, fan, entry, message):
+                if self._sender.deliver(session, fan_out, entry, message):
                     return True
             elif session.connection is not None:
-                self._sender.send_plain(session.connection, fan, retain, member.ids)
+                self._sender.send_plain(session.connection, fan_out, retain, member.ids)
                 return True
         return message.qos == 0
 
-    def pass_on(self, space: Space, session: Session, now: int, *, ends: bool) -> None:
+    def redistribute(self, ns: Namespace, session: Session, now: int, *, ends: bool) -> None:
         """A member has left: its part of shared subscriptions goes to others. It is not counted among them any more if
         its session ends, and not connected otherwise."""
         left = [
@@ -85,17 +85,17 @@ class Router:
         ]
         gone: set[Outgoing] = set()
         for entry in left:
-            share = space.shares.get(entry.share)
+            share = ns.shares.get(entry.share)
             message = entry.message
             assert message is not None
             if share is None or message.expired(now):
                 continue
-            if self._share(share, Fan(message, now), connected_only=not ends):
+            if self._share(share, FanOut(message, now), connected_only=not ends):
                 gone.add(entry)
         if gone and not ends:
-            self._take_out(session, gone)
+            self._remove_entries(session, gone)
 
-    def _take_out(self, session: Session, gone: set[Outgoing]) -> None:
+    def _remove_entries(self, session: Session, gone: set[Outgoing]) -> None:
         for entry in gone:
             self._keeper.remove(session, entry)
             if session.inflight.pop(entry.packet_id, None) is not None:

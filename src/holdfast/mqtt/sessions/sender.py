@@ -14,10 +14,10 @@ from msgspec.structs import replace
 
 from holdfast.mqtt.codec import V5, Publish, PubRel, encode_publish, reasons
 from holdfast.mqtt.sessions.connection import Connection
-from holdfast.mqtt.sessions.messages import Fan, Message
-from holdfast.mqtt.sessions.outbox import Turns
+from holdfast.mqtt.sessions.messages import FanOut, Message
+from holdfast.mqtt.sessions.outbox import Outbox
 from holdfast.mqtt.sessions.session import Outgoing, Session
-from holdfast.mqtt.sessions.session_store import Keeper
+from holdfast.mqtt.sessions.session_store import SessionStore
 from holdfast.mqtt.sessions.settings import MqttSettings
 
 # An alias takes three bytes as a property; for a topic no longer than that it saves nothing.
@@ -29,29 +29,29 @@ class Sender:
 
     __slots__ = ("_keeper", "_settings", "_turns", "dropped")
 
-    def __init__(self, settings: MqttSettings, turns: Turns, keeper: Keeper) -> None:
+    def __init__(self, settings: MqttSettings, outbox: Outbox, session_store: SessionStore) -> None:
         self._settings = settings
-        self._turns = turns
-        self._keeper = keeper
+        self._turns = outbox
+        self._keeper = session_store
         self.dropped: Counter[str] = Counter()
 
     # --- new messages -----------------------------------------------------------------------------------------------
 
-    def send_plain(self, connection: Connection, fan: Fan, retain: bool, ids: tuple[int, ...]) -> None:
+    def send_plain(self, connection: Connection, fan_out: FanOut, retain: bool, ids: tuple[int, ...]) -> None:
         """QoS 0: now or never."""
         if connection.paused:
             self.dropped["slow"] += 1
             return
         if connection.alias_max:
-            data = self._aliased(connection, fan, Publish("", b"", 0, 0, retain), ids)
+            data = self._aliased(connection, fan_out, Publish("", b"", 0, 0, retain), ids)
         else:
-            data = fan.plain(connection.version, ids, retain)
+            data = fan_out.plain(connection.version, ids, retain)
         if len(data) > connection.packet_bytes_max:
             self.dropped["large"] += 1
         else:
             self._turns.send(connection, data)
 
-    def deliver(self, session: Session, fan: Fan, entry: Outgoing, message: Message) -> bool:
+    def deliver(self, session: Session, fan_out: FanOut, entry: Outgoing, message: Message) -> bool:
         """QoS 1 or 2: send, or queue until it can be sent. False if there is no room."""
         connection = session.connection
         if (
@@ -62,12 +62,12 @@ class Sender:
             and not session.resend
             and not connection.paused
         ):
-            data = self._encode(session, connection, fan, entry)
+            data = self._encode(session, connection, fan_out, entry)
             if data is not None:
                 self._keeper.add(session, entry, message)
                 self._send(session, connection, entry, data)
             return True
-        if not self.has_room(session, message, fan.now):
+        if not self.has_room(session, message, fan_out.now):
             self.dropped["full"] += 1
             return False
         entry.order = session.next_order()
@@ -110,14 +110,14 @@ class Sender:
         if message.expired(now):
             self._drop(session, entry, "expired")
             return
-        data = self._encode(session, connection, Fan(message, now), entry)
+        data = self._encode(session, connection, FanOut(message, now), entry)
         if data is None:
             self._keeper.remove(session, entry)
             return
         self._keeper.put(session, entry)
         self._send(session, connection, entry, data)
 
-    def _encode(self, session: Session, connection: Connection, fan: Fan, entry: Outgoing) -> bytes | None:
+    def _encode(self, session: Session, connection: Connection, fan_out: FanOut, entry: Outgoing) -> bytes | None:
         """Gives the entry its place and identifier. None if it is too large for the client: it is then treated as if
         it had been sent [MQTT-3.1.2-25]."""
         entry.packet_id = session.next_packet_id()
@@ -125,9 +125,9 @@ class Sender:
             entry.order = session.next_order()
         if connection.alias_max:
             form = Publish("", b"", entry.qos, entry.packet_id, entry.retain)
-            data = self._aliased(connection, fan, form, entry.ids)
+            data = self._aliased(connection, fan_out, form, entry.ids)
         else:
-            prepared = fan.prepared(connection.version, entry.ids)
+            prepared = fan_out.prepared(connection.version, entry.ids)
             data = prepared.encode(entry.qos, entry.packet_id, retain=entry.retain)
         if len(data) > connection.packet_bytes_max:
             self.dropped["large"] += 1
@@ -142,13 +142,13 @@ class Sender:
             self._turns.hold(connection)
         self._turns.send(connection, data)
 
-    def _aliased(self, connection: Connection, fan: Fan, form: Publish, ids: tuple[int, ...]) -> bytes:
+    def _aliased(self, connection: Connection, fan_out: FanOut, form: Publish, ids: tuple[int, ...]) -> bytes:
         """The PUBLISH with an alias, set or used. One that is not sent for its size sets none."""
-        message = fan.message
+        message = fan_out.message
         topic = message.topic
         properties = replace(message.properties, subscription_ids=ids)
         if message.expires_at:
-            properties = replace(properties, message_expiry_s=message.left_s(fan.now))
+            properties = replace(properties, message_expiry_s=message.left_s(fan_out.now))
         aliases = connection.aliases_out
         alias = aliases.get(topic)
         known = alias is not None

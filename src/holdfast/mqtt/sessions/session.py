@@ -69,7 +69,7 @@ class Subscriber(msgspec.Struct, frozen=True, eq=False):
     terms: Terms | None = None
 
 
-class Show:
+class RetainedSend:
     """A subscription that is being shown what is retained; `topics` are those to come, the next one last."""
 
     __slots__ = ("subscriber", "topics")
@@ -133,7 +133,7 @@ class Session:
                 self._packet_id = packet_id
                 return packet_id
 
-    def lend(self, leases: list[object]) -> list[int]:
+    def allocate_packet_ids(self, leases: list[object]) -> list[int]:
         """Identifiers for messages of a bridge's."""
         packet_id = self._packet_id
         inflight = self.inflight

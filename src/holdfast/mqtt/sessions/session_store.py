@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.core.records import Table
 from holdfast.mqtt.codec.properties import WILL, write_block
 from holdfast.mqtt.sessions.messages import Message, write_message
-from holdfast.mqtt.sessions.outbox import Turns
+from holdfast.mqtt.sessions.outbox import Outbox
 from holdfast.mqtt.sessions.records import (
     OutgoingRecord,
     SessionRecord,
@@ -24,37 +24,37 @@ _MESSAGES = Table.MQTT_MESSAGES
 _RETAINED = Table.MQTT_RETAINED
 
 
-class Keeper:
+class SessionStore:
     """Callers need not ask whether a session is persistent: of one that is not, nothing is written."""
 
     __slots__ = ("_turns", "last_message")
 
-    def __init__(self, turns: Turns) -> None:
-        self._turns = turns
+    def __init__(self, outbox: Outbox) -> None:
+        self._turns = outbox
         self.last_message = 0
 
     # --- messages, by reference -------------------------------------------------------------------------------------
 
-    def refer(self, message: Message) -> None:
+    def add_ref(self, message: Message) -> None:
         message.refs += 1
         if message.refs == 1:
             self.last_message += 1
             message.id = self.last_message
             self._turns.ops.append((_MESSAGES, message.id.to_bytes(8, "big"), write_message(message)))
 
-    def unrefer(self, message: Message) -> None:
+    def drop_ref(self, message: Message) -> None:
         message.refs -= 1
         if not message.refs:
             self._turns.ops.append((_MESSAGES, message.id.to_bytes(8, "big"), None))
 
     def retain(self, namespace: str, message: Message) -> None:
-        self.refer(message)
+        self.add_ref(message)
         self._turns.ops.append((_RETAINED, retained_key(namespace, message.topic), message.id.to_bytes(8, "big")))
 
     def unretain(self, namespace: str, message: Message, *, replaced: bool) -> None:
         if not replaced:
             self._turns.ops.append((_RETAINED, retained_key(namespace, message.topic), None))
-        self.unrefer(message)
+        self.drop_ref(message)
 
     # --- sessions ---------------------------------------------------------------------------------------------------
 
@@ -63,27 +63,29 @@ class Keeper:
             return
         will = None
         if session.will is not None:
-            said = session.will
-            will = WillRecord(said.topic, said.payload, said.qos, said.retain, write_block(said.properties, WILL))
+            packet = session.will
+            will = WillRecord(
+                packet.topic, packet.payload, packet.qos, packet.retain, write_block(packet.properties, WILL)
+            )
         record = SessionRecord(
             session.protocol, session.expiry_s, session.ended_at, session.will_at, will, session.owner
         )
         self._turns.ops.append((_SESSIONS, session.key, write(record)))
 
-    def subscribed(self, one: Subscriber) -> None:
+    def put_subscription(self, one: Subscriber) -> None:
         if one.session.persistent:
             identifier = one.ids[0] if one.ids else 0
             record = SubscriptionRecord(one.qos, one.no_local, one.retain_as_published, identifier, one.terms)
-            self._turns.ops.append((_SUBSCRIPTIONS, _below(one.session, one.filter.encode()), write(record)))
+            self._turns.ops.append((_SUBSCRIPTIONS, _session_key(one.session, one.filter.encode()), write(record)))
 
     def unsubscribed(self, session: Session, topic_filter: str) -> None:
         if session.persistent:
-            self._turns.ops.append((_SUBSCRIPTIONS, _below(session, topic_filter.encode()), None))
+            self._turns.ops.append((_SUBSCRIPTIONS, _session_key(session, topic_filter.encode()), None))
 
     def incoming(self, session: Session, packet_id: int, *, known: bool) -> None:
         """A QoS 2 message of the client's has come, or was released."""
         if session.persistent:
-            key = _below(session, packet_id.to_bytes(2, "big"))
+            key = _session_key(session, packet_id.to_bytes(2, "big"))
             self._turns.ops.append((_INCOMING, key, b"" if known else None))
 
     # --- towards the client -----------------------------------------------------------------------------------------
@@ -91,7 +93,7 @@ class Keeper:
     def add(self, session: Session, entry: Outgoing, message: Message) -> None:
         """A new entry, queued or already sent."""
         if session.persistent:
-            self.refer(message)
+            self.add_ref(message)
             self.put(session, entry)
 
     def put(self, session: Session, entry: Outgoing) -> None:
@@ -101,14 +103,14 @@ class Keeper:
             record = OutgoingRecord(
                 0 if message is None else message.id, entry.qos, entry.retain, entry.packet_id, entry.ids, entry.share
             )
-            key = _below(session, entry.order.to_bytes(8, "big"))
+            key = _session_key(session, entry.order.to_bytes(8, "big"))
             self._turns.ops.append((_OUTGOING, key, write(record)))
 
     def remove(self, session: Session, entry: Outgoing) -> None:
         if session.persistent:
-            self._turns.ops.append((_OUTGOING, _below(session, entry.order.to_bytes(8, "big")), None))
+            self._turns.ops.append((_OUTGOING, _session_key(session, entry.order.to_bytes(8, "big")), None))
             if entry.message is not None:
-                self.unrefer(entry.message)
+                self.drop_ref(entry.message)
 
     def release(self, session: Session, entry: Outgoing) -> None:
         """The client has received a QoS 2 message: what remains is its identifier, behind those released before."""
@@ -117,7 +119,7 @@ class Keeper:
         entry.order = session.next_order()
         self.put(session, entry)
 
-    def forget(self, session: Session) -> None:
+    def delete_session(self, session: Session) -> None:
         """Delete everything of a session that ends, or that is no longer to be kept."""
         for topic_filter in session.subscriptions:
             self.unsubscribed(session, topic_filter)
@@ -129,5 +131,5 @@ class Keeper:
             self._turns.ops.append((_SESSIONS, session.key, None))
 
 
-def _below(session: Session, rest: bytes) -> bytes:
+def _session_key(session: Session, rest: bytes) -> bytes:
     return session.key + b"\0" + rest

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from holdfast.mqtt.codec import Properties, Publish
 from holdfast.mqtt.sessions.messages import Message, expiry_of
-from holdfast.mqtt.sessions.namespaces import Space
-from holdfast.mqtt.sessions.ports import Bridge, Run
+from holdfast.mqtt.sessions.namespaces import Namespace
+from holdfast.mqtt.sessions.ports import Bridge, PublishBatch
 from holdfast.mqtt.sessions.router import Router
 from holdfast.mqtt.sessions.session import Session
 from holdfast.mqtt.sessions.settings import SECOND_US
@@ -34,7 +34,7 @@ class Wills:
         self._router = router
         self._bridge = bridge
 
-    def publish(self, space: Space, session: Session, now: int) -> None:
+    def publish(self, ns: Namespace, session: Session, now: int) -> None:
         """Publish the session's will, if it has one, and forget it."""
         will = session.will
         session.will = None
@@ -42,11 +42,11 @@ class Wills:
         if will is None:
             return
         if self._bridge is not None and will.topic.startswith(self._bridge.prefixes):
-            self._bridge.will(space.name, session.client_id, will, now)
+            self._bridge.will(ns.name, session.client_id, will, now)
             return
         properties: Properties = replace(will.properties, will_delay_s=None)
         message = Message(will.topic, will.payload, will.qos, will.retain, properties, expiry_of(properties, now))
-        self._router.publish(space, message, session, now)
-        if self._bridge is not None and self._bridge.captures(space.name, will.topic):
+        self._router.publish(ns, message, session, now)
+        if self._bridge is not None and self._bridge.captures(ns.name, will.topic):
             packet = Publish(will.topic, will.payload, properties=properties)
-            self._bridge.capture(None, space.name, Run([packet]), now)
+            self._bridge.capture(None, ns.name, PublishBatch([packet]), now)

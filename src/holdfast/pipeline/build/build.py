@@ -12,7 +12,7 @@ before it goes on.
 
 Spark's tasks do the work, by columns (tasks.py): one for each segment brings its events into the order of their
 messages (pieces.py), one for each share of the messages folds them and writes their rows (portion.py). What they leave
-for each other lies in `_aside`, beside the tables, until the batch is done.
+for each other lies in `_scratch_dir`, beside the tables, until the batch is done.
 """
 
 from __future__ import annotations
@@ -35,20 +35,19 @@ from pyspark.sql import SparkSession
 from holdfast.core.audits import UNDONE_PROPERTY
 from holdfast.errors import SegmentUnusable, TablesDamaged
 from holdfast.journal.segment import digest
-from holdfast.pipeline.build import death_task, deaths, minute_task, minutes
-from holdfast.pipeline.build import fold_task as portion
-from holdfast.pipeline.build import shuffle as pieces
+from holdfast.pipeline.build import death_task, deaths, fold_task, minute_task, minutes
+from holdfast.pipeline.build import shuffle as shuffle_files
 from holdfast.pipeline.build.fold_task import ID_SECOND_SHIFT
-from holdfast.pipeline.build.shuffle import SAMPLE_STEP, shares
+from holdfast.pipeline.build.shuffle import SAMPLE_STEP, id_ranges
 from holdfast.pipeline.lake import arrow
 from holdfast.pipeline.lake.delta import Bound, DataFile, LakeTable, spark_path
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.lake.segments import Cursor, Segment, after, end_of, first_rows, up_to
 from holdfast.pipeline.lake.tables import DEAD_LETTERS
 from holdfast.pipeline.spark.stages import Stages
-from holdfast.pipeline.spark.tasks import Answer, Task, frame_of, lanes, run, travels
+from holdfast.pipeline.spark.tasks import Task, TaskResult, frame_of, parallelism, pickle_by_value, run
 
-travels(arrow, death_task, minute_task, pieces, portion)
+pickle_by_value(arrow, death_task, minute_task, shuffle_files, fold_task)
 
 BATCH_ROWS = 4_000_000
 """Events in one batch: a few hundred MB in memory, and a few seconds of work to lose when killed."""
@@ -66,14 +65,14 @@ class Built(msgspec.Struct, kw_only=True):
     cursor: Cursor = {}
 
 
-_PLACES = "namespace string, queue string, `group` string"
-Sorted = np.ndarray[Any, Any]
+_PLACE_DDL = "namespace string, queue string, `group` string"
+SortedArray = np.ndarray[Any, Any]
 _Files = tuple[list[Path], list[DataFile]]
 """Files that a table gets, and those they stand for."""
-Reached = Callable[[str], None]
+StepHook = Callable[[str], None]
 
 
-def _go_on(_step: str) -> None:
+def _no_hook(_step: str) -> None:
     """Tests die here."""
 
 
@@ -87,16 +86,16 @@ class Build:
         stages: Stages,
         *,
         batch_rows: int = BATCH_ROWS,
-        reached: Reached = _go_on,
+        on_step: StepHook = _no_hook,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
         self._lake = lake
         self._spark = spark
         self._stages = stages
         self._batch_rows = batch_rows
-        self._reached = reached
+        self._on_step = on_step
         self._progress = progress
-        self._aside = lake.tables_dir.resolve() / "_aside"
+        self._scratch_dir = lake.tables_dir.resolve() / "_aside"
         self.built = Built(rows={}, rewritten={})
 
     def run(self) -> Built:
@@ -106,7 +105,7 @@ class Build:
         try:
             return self._run(segments)
         finally:
-            shutil.rmtree(self._aside, ignore_errors=True)
+            shutil.rmtree(self._scratch_dir, ignore_errors=True)
 
     def _run(self, segments: dict[int, list[Segment]]) -> Built:
         nodes = list(segments)
@@ -140,40 +139,40 @@ class Build:
     def _batch(self, batch: list[Segment], cursors: dict[str, Cursor]) -> None:
         cursor = end_of(batch, cursors["messages"])
         lake = self._lake
-        shutil.rmtree(self._aside, ignore_errors=True)  # what a build left that was killed, or the batch before
-        self._aside.mkdir()
+        shutil.rmtree(self._scratch_dir, ignore_errors=True)  # what a build left that was killed, or the batch before
+        self._scratch_dir.mkdir()
         lacking = [table for table in lake.tables if cursors[table.spec.name] != cursor]
         if lake.events in lacking:
             with self._stages.stage("verify and link segments"):
                 self._events(batch, cursor)
         with self._stages.stage("sort events by message"):
-            pieces = self._sorted(batch, letters=lake.dead_letters in lacking)
+            shuffle_files = self._sorted(batch, dead_letters=lake.dead_letters in lacking)
         with self._stages.stage("fold messages"):
-            touched = self._touched(pieces)
-            added, made = self._messages(pieces, touched)
-        self._reached("messages written")
+            stale_files = self._stale_files(shuffle_files)
+            added, made = self._messages(shuffle_files, stale_files)
+        self._on_step("messages written")
         with self._stages.stage("count minutes, collect dead letters"), ThreadPoolExecutor(2) as threads:
             follow: list[tuple[LakeTable, Future[_Files]]] = []
             if lake.queue_minutes in lacking:
-                told = [one["facts"] for one in made if one["facts"]]
-                follow.append((lake.queue_minutes, threads.submit(self._minutes, told)))
+                fact_files = [one["facts"] for one in made if one["facts"]]
+                follow.append((lake.queue_minutes, threads.submit(self._minutes, fact_files)))
             if lake.dead_letters in lacking:
-                follow.append((lake.dead_letters, threads.submit(self._deaths, pieces, made)))
+                follow.append((lake.dead_letters, threads.submit(self._deaths, shuffle_files, made)))
             for table, files in follow:
                 self._commit(table, *files.result(), cursor)
         with self._stages.stage("commit"):
-            self._commit(lake.messages, added, touched, cursor)
+            self._commit(lake.messages, added, stale_files, cursor)
 
     def _commit(self, table: LakeTable, added: list[Path], removed: list[DataFile], cursor: Cursor) -> None:
         name = table.spec.name
-        self._reached(f"{name} written")
+        self._on_step(f"{name} written")
         before = sum(file.rows for file in table.files())
-        table.commit(added, removed, cursor, note={"job": "build"})
+        table.commit(added, removed, cursor, commit_info={"job": "build"})
         rows = sum(file.rows for file in table.files()) - before + sum(file.rows for file in removed)
-        self._stages.note_wrote(name, rows)
+        self._stages.count_written(name, rows)
         self.built.rows[name] = self.built.rows.get(name, 0) + rows
         self.built.rewritten[name] = self.built.rewritten.get(name, 0) + len(removed)
-        self._reached(f"{name} committed")
+        self._on_step(f"{name} committed")
 
     # --- events -----------------------------------------------------------------------------------------------------
 
@@ -183,14 +182,14 @@ class Build:
         place.mkdir(parents=True)
         with ThreadPoolExecutor(os.cpu_count()) as threads:
             added = list(threads.map(lambda segment: _link(segment, place), batch))
-        self._stages.note_read("segments", len(batch))
-        self._stages.note_read("events", sum(segment.rows for segment in batch))
-        self._stages.note_read("bytes", sum(segment.entry.size_bytes for segment in batch))
+        self._stages.count_read("segments", len(batch))
+        self._stages.count_read("events", sum(segment.rows for segment in batch))
+        self._stages.count_read("bytes", sum(segment.entry.size_bytes for segment in batch))
         self._commit(self._lake.events, added, [], cursor)
 
     # --- messages ---------------------------------------------------------------------------------------------------
 
-    def _sorted(self, batch: list[Segment], letters: bool) -> list[Answer]:
+    def _sorted(self, batch: list[Segment], dead_letters: bool) -> list[TaskResult]:
         """The batch's pieces (pieces.py), with what else the tasks saw."""
         names = {segment.path.name for segment in batch}
         files = [file for file in self._lake.events.files() if Path(file.path).name in names]
@@ -198,23 +197,27 @@ class Build:
             problem = f"{len(names) - len(files)} segments of it are not there"
             raise TablesDamaged(path=self._lake.events.root, problem=problem)
         root = self._lake.events.root.resolve()
-        common: Task = {"place": str(self._aside), "letters": letters, "undone": UNDONE_PROPERTY}
+        common: Task = {"place": str(self._scratch_dir), "letters": dead_letters, "undone": UNDONE_PROPERTY}
         return self._tasks(
             "sorting segments",
-            portion.sort_segment,
+            fold_task.sort_segment,
             [{**common, "segment": str(root / file.path)} for file in files],
         )
 
-    def _touched(self, pieces: list[Answer]) -> list[DataFile]:
+    def _stale_files(self, shuffle_files: list[TaskResult]) -> list[DataFile]:
         """The files of `messages` that may hold older rows of the batch's messages."""
-        seconds = np.unique(np.concatenate([np.array(piece["seconds"], np.int64) for piece in pieces]))
+        seconds = np.unique(
+            np.concatenate([np.array(shuffle_file["seconds"], np.int64) for shuffle_file in shuffle_files])
+        )
         return [file for file in self._lake.messages.files() if _holds(file, seconds)]
 
-    def _messages(self, pieces: list[Answer], touched: list[DataFile]) -> tuple[list[Path], list[Answer]]:
+    def _messages(
+        self, shuffle_files: list[TaskResult], stale_files: list[DataFile]
+    ) -> tuple[list[Path], list[TaskResult]]:
         """Write the batch's messages, uncommitted. Returns their files, and what else the tasks wrote."""
         table = self._lake.messages
-        old = [str(table.root.resolve() / file.path) for file in touched]
-        sample = [one for piece in pieces for one in piece["sample"]]
+        old = [str(table.root.resolve() / file.path) for file in stale_files]
+        sample = [one for shuffle_file in shuffle_files for one in shuffle_file["sample"]]
         for path in old:
             sample += np.sort(pq.read_table(path, columns=["message_id"])["message_id"].to_numpy())[
                 ::SAMPLE_STEP
@@ -222,97 +225,97 @@ class Build:
         place = table.place()
         place.mkdir(parents=True)
         common = {
-            "pieces": [piece["piece"] for piece in pieces],
+            "pieces": [shuffle_file["piece"] for shuffle_file in shuffle_files],
             "old": old,
-            "place": str(self._aside),
+            "place": str(self._scratch_dir),
             "target": str(place.resolve()),
         }
         made = self._tasks(
             "folding messages",
-            portion.fold_share,
-            [{**common, "low": low, "high": high} for low, high in shares(sample, lanes(self._spark))],
+            fold_task.fold_range,
+            [{**common, "low": low, "high": high} for low, high in id_ranges(sample, parallelism(self._spark))],
         )
         return [place / Path(one["messages"]).name for one in made if one["messages"]], made
 
-    def _tasks(self, name: str, work: Callable[[Task], Answer], tasks: list[Task]) -> list[Answer]:
+    def _tasks(self, name: str, work: Callable[[Task], TaskResult], tasks: list[Task]) -> list[TaskResult]:
         self._stages.explain(name, frame_of(self._spark, work, tasks))
         return run(self._spark, work, tasks)
 
     # --- what follows from the difference ---------------------------------------------------------------------------
 
-    def _minutes(self, told: list[str]) -> _Files:
+    def _minutes(self, fact_files: list[str]) -> _Files:
         table = self._lake.queue_minutes
-        if not told:
+        if not fact_files:
             return [], []
-        said = pa.concat_tables(pq.read_table(path, columns=[*minutes.PLACE, "minute"]) for path in told)
-        first = pc.min(said["minute"]).as_py()
+        fact_minutes = pa.concat_tables(pq.read_table(path, columns=[*minutes.PLACE, "minute"]) for path in fact_files)
+        first = pc.min(fact_minutes["minute"]).as_py()
         files = table.files()
-        touched = [file for file in files if file.may_hold("minute", first, None)]
-        old = [str(table.root.resolve() / file.path) for file in touched]
-        earlier = [file for file in files if file not in touched]
+        stale_files = [file for file in files if file.may_hold("minute", first, None)]
+        old = [str(table.root.resolve() / file.path) for file in stale_files]
+        earlier = [file for file in files if file not in stale_files]
         if earlier:
-            told = [*told, *self._carried(said, old, earlier)]
+            fact_files = [*fact_files, *self._carried(fact_minutes, old, earlier)]
         place = table.place()
         place.mkdir(parents=True)
-        of = said.num_rows // minute_task.TASK_FACTS + 1
-        common = {"facts": told, "old": old, "first": _micros(first), "target": str(place.resolve()), "of": of}
+        of = fact_minutes.num_rows // minute_task.TASK_FACTS + 1
+        common = {"facts": fact_files, "old": old, "first": _micros(first), "target": str(place.resolve()), "of": of}
         made = self._tasks(
             "counting minutes", minute_task.count_minutes, [{**common, "number": number} for number in range(of)]
         )
-        return [place / Path(one["rows"]).name for one in made if one["rows"]], touched
+        return [place / Path(one["rows"]).name for one in made if one["rows"]], stale_files
 
-    def _carried(self, said: pa.Table, old: list[str], earlier: list[DataFile]) -> list[str]:
+    def _carried(self, fact_minutes: pa.Table, old: list[str], earlier: list[DataFile]) -> list[str]:
         """Where queues and groups stood that the batch tells of and files of the same time do not: a file of facts."""
-        wanted = _places(said)
+        wanted = _places(fact_minutes)
         known: set[tuple[str | None, ...]] = set()
         for path in old:
             known |= _places(pq.read_table(path, columns=list(minutes.PLACE)))
         wanted |= {(*place[:2], None) for place in wanted | known}
         if not wanted - known:
             return []
-        asked = self._spark.createDataFrame(sorted(wanted - known, key=str), _PLACES)
+        asked = self._spark.createDataFrame(sorted(wanted - known, key=str), _PLACE_DDL)
         found = minutes.carried(self._lake.queue_minutes.read(self._spark, earlier), asked)
         self._stages.explain("queues before the batch", found)
-        carried = self._aside / "carried.parquet"
+        carried = self._scratch_dir / "carried.parquet"
         pq.write_table(found.toArrow(), carried)
         return [str(carried)]
 
-    def _deaths(self, pieces: list[Answer], made: list[Answer]) -> _Files:
+    def _deaths(self, shuffle_files: list[TaskResult], made: list[TaskResult]) -> _Files:
         table, spark = self._lake.dead_letters, self._spark
-        letters = [piece["letters"] for piece in pieces if piece["letters"]]
-        back = deaths.latest({was: now for piece in pieces for was, now in piece["returned"]})
+        dead_letters = [shuffle_file["letters"] for shuffle_file in shuffle_files if shuffle_file["letters"]]
+        back = deaths.latest({was: now for shuffle_file in shuffle_files for was, now in shuffle_file["returned"]})
         done = np.sort(np.array([*back, *(letter for one in made for letter in one["letters"])], np.int64))
-        touched = [file for file in table.files() if _between(done, file.low["letter_id"], file.high["letter_id"])]
-        if not letters and not touched:
+        stale_files = [file for file in table.files() if _between(done, file.low["letter_id"], file.high["letter_id"])]
+        if not dead_letters and not stale_files:
             return [], []
         place = table.place()
         place.mkdir(parents=True)
         task: Task = {
-            "letters": letters,
+            "letters": dead_letters,
             "ends": [one["ends"] for one in made if one["ends"]],
-            "old": [str(table.root.resolve() / file.path) for file in touched],
+            "old": [str(table.root.resolve() / file.path) for file in stale_files],
             "back": list(back.items()),
-            "place": str(self._aside),
+            "place": str(self._scratch_dir),
             "target": str(place.resolve()),
         }
-        (found,) = self._tasks("putting deaths together", death_task.bury, [task])
+        (found,) = self._tasks("putting deaths together", death_task.merge_dead_letters, [task])
         added = [place / Path(found["old"]).name] if found["old"] else []
         if found["new"]:
             rows = spark.read.schema(DEAD_LETTERS.ddl).parquet(spark_path(Path(found["new"])))
             rows = deaths.with_fingerprint(rows).coalesce(1)
             self._stages.explain("dead_letters", rows)
             added += table.write(rows, "-new")
-        return added, touched
+        return added, stale_files
 
 
-def _holds(file: DataFile, seconds: Sorted) -> bool:
+def _holds(file: DataFile, seconds: SortedArray) -> bool:
     low, high = file.low["message_id"], file.high["message_id"]
     assert isinstance(low, int)
     assert isinstance(high, int)
     return _between(seconds, low >> ID_SECOND_SHIFT, high >> ID_SECOND_SHIFT)
 
 
-def _between(values: Sorted, low: Bound, high: Bound) -> bool:
+def _between(values: SortedArray, low: Bound, high: Bound) -> bool:
     """Whether one of the sorted values lies from `low` to `high`."""
     if not isinstance(low, int) or not isinstance(high, int):
         return len(values) > 0

@@ -21,7 +21,7 @@ from holdfast.pipeline.lake.tables import DEAD_LETTERS
 
 SCHEMA = schema_of(DEAD_LETTERS.columns)
 
-_OF_DEATH = {
+_FROM_DEATH = {
     "namespace": "namespace",
     "source_id": "message_id",
     "source_queue": "queue",
@@ -33,23 +33,24 @@ _OF_DEATH = {
     "died_lsn": "lsn",
     "node": "node",
 }
-_OF_LETTER = {
+_FROM_DEAD_LETTER = {
     "letter_id": "message_id",
     "dead_queue": "queue",
     **{name: name for name in ("key", "priority", "correlation_id", "properties", "size_bytes", "payload")},
 }
-_OF_SOURCE = ("enqueued_at", "first_leased_at", "last_leased_at", "client_message_id")
+_FROM_SOURCE = ("enqueued_at", "first_leased_at", "last_leased_at", "client_message_id")
 
 
-def bury(task: dict[str, Any]) -> dict[str, Any]:
-    """From the events in `letters` and the rows in `ends`: new rows of the table, without fingerprints, in `place`, and
+def merge_dead_letters(task: dict[str, Any]) -> dict[str, Any]:
+    """From the events in `dead_letters` and the rows in `ends`: new rows of the table, without fingerprints, in
+    `place`, and
     the rows of its `old` files with the ends that have come, in `target`. `back`: letters that are others now."""
     events = _read(task["letters"], EVENTS_SCHEMA)
     changes = _read(task["ends"], CHANGES_SCHEMA)
     ends = _ends(changes)
     back = dict(task["back"])
-    new = _with_ends(_with_letters(_deaths(events, changes), back), ends)
-    old = _with_ends(_with_letters(_read(task["old"], SCHEMA), back), ends)
+    new = _with_ends(_with_returned(_deaths(events, changes), back), ends)
+    old = _with_ends(_with_returned(_read(task["old"], SCHEMA), back), ends)
     return {"new": _write(task["place"], "deaths", new), "old": _write(task["target"], "part", old)}
 
 
@@ -72,23 +73,23 @@ def _deaths(events: pa.Table, changes: pa.Table) -> pa.Table:
     deaths = events.filter(pc.equal(events["event"], "dead"))
     # Redriven and replayed messages name a source as well, but no broker makes them by itself.
     by_itself = pc.equal(events["protocol"], "broker")
-    letters = events.filter(pc.and_kleene(pc.equal(events["event"], "enqueued"), by_itself))
-    deaths, turns = _in_turn(deaths, "message_id")
-    letters, letter_turns = _in_turn(letters, "source_id")
-    letter = _matching((deaths["message_id"], turns), (letters["source_id"], letter_turns))
+    dead_letters = events.filter(pc.and_kleene(pc.equal(events["event"], "enqueued"), by_itself))
+    deaths, ordinals = _ordinals(deaths, "message_id")
+    dead_letters, letter_ordinals = _ordinals(dead_letters, "source_id")
+    letter = _matching((deaths["message_id"], ordinals), (dead_letters["source_id"], letter_ordinals))
     sources = changes.filter(pc.equal(changes["outcome"], "dead"))
     source = _matching((deaths["message_id"], deaths["group"]), (sources["message_id"], sources["group"]))
-    columns = {name: deaths[of] for name, of in _OF_DEATH.items()}
+    columns = {name: deaths[of] for name, of in _FROM_DEATH.items()}
     columns["attempts"] = pc.fill_null(deaths["attempt"], 0)
-    columns |= {name: letters[of].take(letter) for name, of in _OF_LETTER.items()}
-    columns |= {name: sources[name].take(source) for name in _OF_SOURCE}
+    columns |= {name: dead_letters[of].take(letter) for name, of in _FROM_DEAD_LETTER.items()}
+    columns |= {name: sources[name].take(source) for name in _FROM_SOURCE}
     return pa.Table.from_arrays(
         [columns[field.name] if field.name in columns else pa.nulls(len(deaths), field.type) for field in SCHEMA],
         schema=SCHEMA,
     )
 
 
-def _in_turn(rows: pa.Table, name: str) -> tuple[pa.Table, pa.Array]:
+def _ordinals(rows: pa.Table, name: str) -> tuple[pa.Table, pa.Array]:
     """In the order of a message and lsn, with each row's number within the message."""
     rows = rows.sort_by([(name, "ascending"), ("lsn", "ascending")])
     ids = rows[name].to_numpy()
@@ -129,7 +130,7 @@ def _ends(changes: pa.Table) -> pa.Table:
     return last.combine_chunks()
 
 
-def _with_letters(rows: pa.Table, back: dict[int, int]) -> pa.Table:
+def _with_returned(rows: pa.Table, back: dict[int, int]) -> pa.Table:
     """Rows of the table, with the letters that are others now: those wait again."""
     if not rows.num_rows or not back:
         return rows

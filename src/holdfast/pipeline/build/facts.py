@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.pipeline.build.fold import CODES, NOTHING, Ints, coded, codes_of, numbers_of
-from holdfast.pipeline.build.timeline import BUCKETS_A_DOUBLING
+from holdfast.pipeline.build.timeline import BUCKETS_PER_DOUBLING
 
 MINUTE = 60_000_000
 
@@ -105,13 +105,13 @@ def _of_events(events: pa.Table) -> pa.Table:
 def _of_messages(changes: pa.Table) -> list[pa.Table]:
     """How long deliveries waited and took, and when messages were gone for good."""
     places = _Places(changes)
-    told, leads = (changes[name].to_numpy(zero_copy_only=False) for name in ("told", "leads"))
+    in_batch, leads = (changes[name].to_numpy(zero_copy_only=False) for name in ("told", "leads"))
     was_leased, was_out = (changes[name].is_null().to_numpy() for name in ("was_leased_at", "was_outcome"))
     was_gone, gone = numbers_of(changes["was_gone_at"]), numbers_of(changes["gone_at"])
     moved = leads & (was_gone != gone)
     return [
-        _times("wait", changes, places, told & was_leased, "first_leased_at"),
-        _times("processing", changes, places, told & was_out, "ended_at"),
+        _times("wait", changes, places, in_batch & was_leased, "first_leased_at"),
+        _times("processing", changes, places, in_batch & was_out, "ended_at"),
         _gone(places, moved, gone, 1),
         _gone(places, moved, was_gone, -1),
     ]
@@ -122,7 +122,7 @@ def _times(name: str, changes: pa.Table, places: _Places, mask: Ints, instant: s
     taken = changes[f"{name}_ms"]
     chosen = np.flatnonzero(mask & taken.is_valid().to_numpy())
     milliseconds = pc.fill_null(taken, 0.0).to_numpy()[chosen]
-    bucket = np.floor(np.log2(np.maximum(milliseconds, 0) + 1) * BUCKETS_A_DOUBLING).astype(np.int64)
+    bucket = np.floor(np.log2(np.maximum(milliseconds, 0) + 1) * BUCKETS_PER_DOUBLING).astype(np.int64)
     minutes = numbers_of(changes[instant])[chosen] // MINUTE
     return places.count(
         places.of[chosen], minutes, bucket, np.ones(len(chosen), np.int64), lambda bucket: f"{name}:{bucket}"

@@ -236,7 +236,7 @@ class _Fold:
     def _delivery(self, whole: dict[str, Ints | pa.Array]) -> dict[str, Ints | pa.Array]:
         """What became of a message in one group."""
         leased, failed, ended = self._last("leased"), self._last("failed"), self._last(*ENDS)
-        told = self._last("leased", "failed", "released", "extended")
+        last_event = self._last("leased", "failed", "released", "extended")
         spent = self._mask("failed", "dead", "dropped", "expired") & self._named("error")
         spent_at = self._last_of(spent)
         leased_node, ended_node = self._number("node", leased), self._number("node", ended)
@@ -244,7 +244,7 @@ class _Fold:
         again |= (ended >= 0) & (leased > ended) & (leased_node == ended_node)
         outcome = np.where(ended >= 0, self._state(ended), self._was("outcome"))
         outcome = np.where(again, NOTHING, outcome)
-        state = np.where(told >= 0, self._state(told), self._was("state"))
+        state = np.where(last_event >= 0, self._state(last_event), self._was("state"))
         state = np.where((state == NOTHING) | (state >= 2), STATES.index("waiting"), state)
         first = np.minimum.reduceat(np.where(self._mask("leased"), self.at, np.iinfo(np.int64).max), self.starts)
         before = self._was("first_leased_at")

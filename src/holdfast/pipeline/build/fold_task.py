@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from holdfast.pipeline.build.facts import facts
 from holdfast.pipeline.build.fold import NARROW, SCHEMA, Ints, coded, fold
-from holdfast.pipeline.build.shuffle import new_file, read_pieces, read_segment, write_piece
+from holdfast.pipeline.build.shuffle import new_file, read_segment, read_shuffle_files, write_shuffle_file
 from holdfast.pipeline.lake.arrow import EVENTS_SCHEMA, MESSAGES_SCHEMA
 from holdfast.pipeline.lake.tables import MESSAGES
 
@@ -42,22 +42,22 @@ _REPEATED = [
 
 def sort_segment(task: dict[str, Any]) -> dict[str, Any]:
     """`segment` → a piece in `place`; in which seconds messages were made that it tells more of than their beginning;
-    and, if `letters` are wanted, a file with its deaths and dead letters."""
+    and, if `dead_letters` are wanted, a file with its deaths and dead letters."""
     table = read_segment(task["segment"], NARROW, CODED)
     event = table["event"].combine_chunks()
     begun = pc.equal(event, "enqueued")
     moved = table["message_id"].filter(pc.invert(begun)).to_numpy()
-    answer = write_piece(table, task["place"])
+    answer = write_shuffle_file(table, task["place"])
     answer["seconds"] = np.unique(moved >> ID_SECOND_SHIFT).tolist()
     answer["letters"], answer["returned"] = None, []
     if task["letters"]:
-        letters = _letters(task["segment"], table, begun)
-        answer["letters"] = _write(task["place"], "letters", letters)
-        answer["returned"] = _returned(letters, task["undone"])
+        dead_letters = _dead_letter_rows(task["segment"], table, begun)
+        answer["letters"] = _write(task["place"], "letters", dead_letters)
+        answer["returned"] = _returned(dead_letters, task["undone"])
     return answer
 
 
-def _letters(segment: str, table: pa.Table, begun: pa.Array) -> pa.Table:
+def _dead_letter_rows(segment: str, table: pa.Table, begun: pa.Array) -> pa.Table:
     """Deaths, and messages that name the one they were made from, whole: with payload and properties."""
     wanted = pc.equal(table["event"].combine_chunks(), "dead")
     if "protocol" in table.column_names:
@@ -68,9 +68,9 @@ def _letters(segment: str, table: pa.Table, begun: pa.Array) -> pa.Table:
     chosen = np.flatnonzero(wanted.to_numpy(zero_copy_only=False))
     if not len(chosen):
         return EVENTS_SCHEMA.empty_table()
-    letters = table.take(pa.array(chosen))
+    dead_letters = table.take(pa.array(chosen))
     bodies = _rows_of(segment, ["properties", "payload"], chosen)
-    columns = {name: part[name] for part in (letters, bodies) for name in part.column_names}
+    columns = {name: part[name] for part in (dead_letters, bodies) for name in part.column_names}
     arrays = [
         columns[field.name].cast(field.type) if field.name in columns else pa.nulls(len(chosen), field.type)
         for field in EVENTS_SCHEMA
@@ -78,14 +78,14 @@ def _letters(segment: str, table: pa.Table, begun: pa.Array) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=EVENTS_SCHEMA)
 
 
-def _returned(letters: pa.Table, undone: str) -> list[tuple[int, int]]:
+def _returned(dead_letters: pa.Table, undone: str) -> list[tuple[int, int]]:
     """Letters that are letters again, because their redrive was undone: what each was, and what it is now."""
-    again = letters.filter(pc.equal(letters["protocol"], "undo")).select(["properties", "message_id"])
+    again = dead_letters.filter(pc.equal(dead_letters["protocol"], "undo")).select(["properties", "message_id"])
     found: list[tuple[int, int]] = []
     for row in again.to_pylist():
-        said = [one["value"] for one in row["properties"] or [] if one["name"] == undone]
-        if said and said[0].isdecimal():
-            found.append((int(said[0]), row["message_id"]))
+        undone_ids = [one["value"] for one in row["properties"] or [] if one["name"] == undone]
+        if undone_ids and undone_ids[0].isdecimal():
+            found.append((int(undone_ids[0]), row["message_id"]))
     return found
 
 
@@ -107,20 +107,21 @@ def _rows_of(path: str, columns: list[str], chosen: Ints) -> pa.Table:
 # --- folding --------------------------------------------------------------------------------------------------------
 
 
-def fold_share(task: dict[str, Any]) -> dict[str, Any]:
-    """The messages from `low` on and before `high`, from `pieces` and the `old` files of the table: their rows as a
+def fold_range(task: dict[str, Any]) -> dict[str, Any]:
+    """The messages from `low` on and before `high`, from `shuffle_files` and the `old` files of the table: their rows
+    as a
     file in `target`, and in `place` what they tell of minutes and, of those that died or are dead letters that ended,
     all."""
     low, high = task["low"], task["high"]
-    events = read_pieces(task["pieces"], low, high)
+    events = read_shuffle_files(task["pieces"], low, high)
     old = _old_rows(task["old"], low, high)
     if not events.num_rows and not old.num_rows:
         return {"messages": None, "facts": None, "ends": None, "letters": []}
-    touched = _contains(events["message_id"].to_numpy(), old["message_id"].to_numpy())
-    changes = fold(events, old.filter(pa.array(touched))) if events.num_rows else SCHEMA.empty_table()
+    affected = _contains(events["message_id"].to_numpy(), old["message_id"].to_numpy())
+    changes = fold(events, old.filter(pa.array(affected))) if events.num_rows else SCHEMA.empty_table()
     ends = _ends(changes)
     return {
-        "messages": _write_messages(task["target"], changes, old.filter(pa.array(~touched))),
+        "messages": _write_messages(task["target"], changes, old.filter(pa.array(~affected))),
         "facts": _write(task["place"], "facts", facts(events, changes)),
         "ends": _write(task["place"], "ends", ends),
         "letters": ends["message_id"].filter(ends["source_id"].is_valid()).to_pylist(),

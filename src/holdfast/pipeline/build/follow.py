@@ -38,7 +38,7 @@ class Upkeep(msgspec.Struct, frozen=True, kw_only=True):
     """Let go of what ended longer ago; 0: keep everything."""
 
 
-class Look(msgspec.Struct, kw_only=True):
+class RefreshResult(msgspec.Struct, kw_only=True):
     """What one look did."""
 
     built: Built
@@ -73,11 +73,11 @@ class Builder:
         self._stop: threading.Event | None = None
         self._retained_at = -RETAIN_SECONDS[1]
 
-    def look(self) -> Look:
+    def refresh(self) -> RefreshResult:
         """Take in what is new, and keep the tables in shape."""
         lake, spark, stages, wanted = self._lake, self._spark, self._stages, self._wanted
         build = Build(lake, spark, stages, batch_rows=wanted.batch_rows, progress=self._committed)
-        done = Look(built=build.run())
+        done = RefreshResult(built=build.run())
         if wanted.compact:
             done.compacted = upkeep.compact(lake, spark, stages, wanted.small_files)
         if wanted.keep_seconds and self._is_time_to_retain():
@@ -102,15 +102,17 @@ class Builder:
         self._retained_at = time.monotonic()
         return True
 
-    def follow(self, stop: threading.Event, pause_seconds: float, told: Callable[[Look], None]) -> Look:
+    def follow(
+        self, stop: threading.Event, pause_seconds: float, on_refresh: Callable[[RefreshResult], None]
+    ) -> RefreshResult:
         """Look until `stop` is set, and tell of each look. Before the first segment there is nothing to look at yet."""
-        done = Look(built=Built())
+        done = RefreshResult(built=Built())
         self._stop = stop
         try:
             while True:
                 try:
-                    done = self.look()
-                    told(done)
+                    done = self.refresh()
+                    on_refresh(done)
                 except LakeNotFound:
                     pass  # the server has not exported anything
                 if stop.wait(pause_seconds):

@@ -18,9 +18,9 @@ from holdfast.pipeline.build import facts, fold, timeline
 from holdfast.pipeline.build.fold import NARROW
 from holdfast.pipeline.lake import arrow, tables
 from holdfast.pipeline.lake.tables import MESSAGES
-from holdfast.pipeline.spark.tasks import travels
+from holdfast.pipeline.spark.tasks import pickle_by_value
 
-travels(arrow, fold, facts, tables, timeline)
+pickle_by_value(arrow, fold, facts, tables, timeline)
 
 FACTS = "namespace string, queue string, `group` string, minute timestamp, what string, value bigint"
 CHANGES = ", ".join([MESSAGES.ddl, *(f"{name} {kind}" for name, kind in fold.BEFORE)])
@@ -49,8 +49,8 @@ def minute_facts(events: DataFrame) -> DataFrame:
     def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         found = list(batches)
         if found:
-            told = pa.Table.from_batches(found)
-            yield from facts.facts(told, fold.fold(told)).to_batches(BATCH_ROWS)
+            batch = pa.Table.from_batches(found)
+            yield from facts.facts(batch, fold.fold(batch)).to_batches(BATCH_ROWS)
 
     return _by_message(events).mapInArrow(rows, FACTS)
 

@@ -26,11 +26,11 @@ def count_minutes(task: dict[str, Any]) -> dict[str, Any]:
     """`facts` and the `old` files of the table, of each queue whose number modulo `of` is `number`: their rows from the
     minute `first` on made anew, those before as they are, in a file in `target`."""
     first = pa.scalar(task["first"], pa.int64()).cast(SCHEMA.field("minute").type)
-    told = _all(task, task["facts"], facts.SCHEMA)
+    new_facts = _all(task, task["facts"], facts.SCHEMA)
     old = _all(task, task["old"], SCHEMA)
     early = pc.less(old["minute"], first)
     kept = old.filter(early)
-    made = rows_of(pa.concat_tables([told, standing(kept)]), old.filter(pc.invert(early)))
+    made = rows_of(pa.concat_tables([new_facts, carried_totals(kept)]), old.filter(pc.invert(early)))
     rows = pa.concat_tables([kept, made]).sort_by([(name, "ascending") for name in ("minute", "namespace", "queue")])
     if not rows.num_rows:
         return {"rows": None}
@@ -39,7 +39,7 @@ def count_minutes(task: dict[str, Any]) -> dict[str, Any]:
     return {"rows": str(path)}
 
 
-def standing(rows: pa.Table) -> pa.Table:
+def carried_totals(rows: pa.Table) -> pa.Table:
     """Where each queue and group stood in the last of some rows, as facts."""
     if not rows.num_rows:
         return facts.SCHEMA.empty_table()

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 SAMPLE_STEP = 512
 """One id of so many is looked at to find the shares."""
 
-SHARE_ROWS = 250_000
+RANGE_ROWS = 250_000
 """Events of a share: some tens of MB in the memory of its task, and half a second of work."""
 
 Ints = np.ndarray[Any, Any]
@@ -47,18 +47,18 @@ def read_segment(path: str, columns: list[str], coded: list[str]) -> pa.Table:
     return pa.table(found)
 
 
-def write_piece(table: pa.Table, directory: str) -> dict[str, Any]:
+def write_shuffle_file(table: pa.Table, directory: str) -> dict[str, Any]:
     """Write a piece. Returns its file and a sample of its ids."""
     ids = table["message_id"].to_numpy()
     order = np.argsort(ids, kind="stable")
-    piece = table.take(pa.array(order)).combine_chunks()
+    shuffle_file = table.take(pa.array(order)).combine_chunks()
     path = new_file(directory, "piece", ".arrow")
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, piece.schema) as writer:
-        writer.write_table(piece)
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, shuffle_file.schema) as writer:
+        writer.write_table(shuffle_file)
     return {"piece": str(path), "sample": ids[order][::SAMPLE_STEP].tolist()}
 
 
-def read_pieces(paths: list[str], low: int | None, high: int | None) -> pa.Table:
+def read_shuffle_files(paths: list[str], low: int | None, high: int | None) -> pa.Table:
     """A range of messages from all pieces, in the order of the pieces."""
     found: list[pa.Table] = []
     for path in paths:
@@ -80,11 +80,11 @@ def bounds(ids: Ints, low: int | None, high: int | None) -> tuple[int, int]:
     return first, last
 
 
-def shares(sample: list[int], lanes: int) -> list[Range]:
-    """Ranges of ids with about as many rows each, so many that `lanes` tasks at a time end together."""
-    count = max(-(-len(sample) * SAMPLE_STEP // SHARE_ROWS), 1)
-    if len(sample) > lanes:
-        count = -(-count // lanes) * lanes
+def id_ranges(sample: list[int], parallelism: int) -> list[Range]:
+    """Ranges of ids with about as many rows each, so many that `parallelism` tasks at a time end together."""
+    count = max(-(-len(sample) * SAMPLE_STEP // RANGE_ROWS), 1)
+    if len(sample) > parallelism:
+        count = -(-count // parallelism) * parallelism
     ids = np.sort(np.array(sample, np.int64))
     cuts = np.unique(ids[[len(ids) * number // count for number in range(1, count)]]).tolist() if count > 1 else []
     return list(zip([None, *cuts], [*cuts, None], strict=True))

@@ -17,7 +17,7 @@ import pyarrow as pa
 from holdfast.pipeline.lake.arrow import schema_of
 from holdfast.pipeline.lake.tables import ENDS, MINUTE_COUNTS, QUEUE_MINUTES
 
-BUCKETS_A_DOUBLING = 8
+BUCKETS_PER_DOUBLING = 8
 """A bucket of the histograms is 9 % wide, so a percentile is right within 5 %."""
 
 CARRIED = {
@@ -54,10 +54,10 @@ def rows_of(facts: pa.Table, old: pa.Table | None = None) -> pa.Table:
     facts = _plain_minutes(facts)
     columns = [facts[name].to_pylist() for name in ("namespace", "queue", "group", "minute", "what", "value")]
     for namespace, queue, group, minute, what, value in zip(*columns, strict=True):
-        said = queues.setdefault((namespace, queue), {}).setdefault(group, {}).setdefault(minute, {})
-        said[what] = said.get(what, 0) + value
+        sums = queues.setdefault((namespace, queue), {}).setdefault(group, {}).setdefault(minute, {})
+        sums[what] = sums.get(what, 0) + value
     if old is not None:
-        _say_again(queues, _plain_minutes(old).sort_by("minute").to_pylist())
+        _add_existing(queues, _plain_minutes(old).sort_by("minute").to_pylist())
     made = [row for name, groups in sorted(queues.items()) for row in _queue(*name, groups)]
     return pa.Table.from_pylist(made, SCHEMA)
 
@@ -67,23 +67,23 @@ def _plain_minutes(rows: pa.Table) -> pa.Table:
     return rows.set_column(rows.column_names.index("minute"), "minute", rows["minute"].cast(pa.int64()))
 
 
-def _say_again(queues: Queues, old: list[Row]) -> None:
+def _add_existing(queues: Queues, old: list[Row]) -> None:
     """What rows say that are there already, in the order of their minutes."""
     begun: set[tuple[str, str, str | None]] = set()
     for row in old:
         key = (row["namespace"], row["queue"], row["group"])
-        said = queues.setdefault(key[:2], {}).setdefault(key[2], {}).setdefault(row["minute"], {})
-        told = [(name, row[name]) for name in (*MINUTE_COUNTS, "gone")]
-        told += [(f"wait:{bucket}", count) for bucket, count in row["waits"]]
-        told += [(f"processing:{bucket}", count) for bucket, count in row["processings"]]
+        sums = queues.setdefault(key[:2], {}).setdefault(key[2], {}).setdefault(row["minute"], {})
+        pairs = [(name, row[name]) for name in (*MINUTE_COUNTS, "gone")]
+        pairs += [(f"wait:{bucket}", count) for bucket, count in row["waits"]]
+        pairs += [(f"processing:{bucket}", count) for bucket, count in row["processings"]]
         if key not in begun:  # where it stood before: retention may have taken what came before
             begun.add(key)
             ended = row["gone"] if row["group"] is None else sum(row[end] for end in ENDS)
-            stood = (row["enqueued_total"] - row["enqueued"], row["ended_total"] - ended, row["skipped"])
-            told += zip(BEGUN, stood, strict=True)
-        for what, value in told:
+            carried = (row["enqueued_total"] - row["enqueued"], row["ended_total"] - ended, row["skipped"])
+            pairs += zip(BEGUN, carried, strict=True)
+        for what, value in pairs:
             if value or what in BEGUN:
-                said[what] = said.get(what, 0) + value
+                sums[what] = sums.get(what, 0) + value
 
 
 def _queue(namespace: str, queue: str, groups: dict[str | None, Minutes]) -> list[Row]:
@@ -201,4 +201,4 @@ def percentile(histogram: dict[int, int], percent: float) -> float | None:
 
 def milliseconds(bucket: int) -> float:
     """The middle of a bucket."""
-    return float(2 ** ((bucket + 0.5) / BUCKETS_A_DOUBLING)) - 1
+    return float(2 ** ((bucket + 0.5) / BUCKETS_PER_DOUBLING)) - 1

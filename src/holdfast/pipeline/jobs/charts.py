@@ -17,13 +17,13 @@ TIME_STEPS = (60, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200, 86
 UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
 """Milliseconds in a unit, the longest first."""
 
-Series = tuple[str, str, Sequence[float | None]]
+Curve = tuple[str, str, Sequence[float | None]]
 """Name, CSS class of its colour, and a value for each instant; None: nothing is known, and the curve has a gap."""
 
 
 def line_chart(
     times: Sequence[datetime],
-    series: Sequence[Series],
+    series: Sequence[Curve],
     unit: str,
     *,
     filled: bool = False,
@@ -142,10 +142,10 @@ def nice_ms(value: float) -> float:
 
 def show(value: float) -> str:
     """A number as people read it: 950, 1.2k, 3.4M."""
-    for size, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+    for size, suffix in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if abs(value) >= size:
-            shown = value / (1e3 if letter == "k" else size)
-            return f"{shown:.0f}{letter}" if shown >= 100 else f"{shown:.3g}{letter}"
+            scaled = value / (1e3 if suffix == "k" else size)
+            return f"{scaled:.0f}{suffix}" if scaled >= 100 else f"{scaled:.3g}{suffix}"
     if value == int(value):
         return f"{int(value):,}".replace(",", " ")
     return f"{value:.3g}"

@@ -13,7 +13,7 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
-from holdfast.core.ids import born_at
+from holdfast.core.ids import time_of_id
 from holdfast.errors import MessageNotInLake
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.spark.stages import Stages
@@ -26,7 +26,7 @@ EVENTS_MAX = 10_000
 Row = dict[str, Any]
 
 
-class Happening(msgspec.Struct, frozen=True):
+class TimelineEvent(msgspec.Struct, frozen=True):
     """An event of the timeline."""
 
     at: datetime
@@ -43,17 +43,17 @@ class Happening(msgspec.Struct, frozen=True):
     lsn: int
 
 
-class Life(msgspec.Struct, kw_only=True):
+class MessageHistory(msgspec.Struct, kw_only=True):
     """What is known of a message and its relatives."""
 
     message_id: int
     chain: list[Row]
     """Rows of `messages`, oldest first: the message, what it came from, what was made of it."""
-    timeline: list[Happening]
+    timeline: list[TimelineEvent]
     payload: bytes | None = None
 
 
-def history(lake: Lake, spark: SparkSession, stages: Stages, message_id: int) -> Life:
+def history(lake: Lake, spark: SparkSession, stages: Stages, message_id: int) -> MessageHistory:
     """See the module."""
     lake.require()
     with stages.stage("follow the chain"):
@@ -63,9 +63,9 @@ def history(lake: Lake, spark: SparkSession, stages: Stages, message_id: int) ->
     ids = sorted({row["message_id"] for row in rows})
     with stages.stage("collect events"):
         timeline, payload = _events(lake, spark, stages, ids, message_id)
-    stages.note_read("events", len(timeline))
+    stages.count_read("events", len(timeline))
     rows.sort(key=lambda row: (row["message_id"], row["group"] or ""))
-    return Life(message_id=message_id, chain=rows, timeline=timeline, payload=payload)
+    return MessageHistory(message_id=message_id, chain=rows, timeline=timeline, payload=payload)
 
 
 def relatives(messages: DataFrame, ids: list[int]) -> DataFrame:
@@ -99,18 +99,18 @@ def _relatives(lake: Lake, spark: SparkSession, message_id: int) -> list[Row]:
 
 def _events(
     lake: Lake, spark: SparkSession, stages: Stages, ids: list[int], asked: int
-) -> tuple[list[Happening], bytes | None]:
+) -> tuple[list[TimelineEvent], bytes | None]:
     """Everything that happened to these, in order, and the payload of the one that was asked for."""
-    since = datetime.fromtimestamp(born_at(min(ids)) / 1_000_000, UTC)
+    since = datetime.fromtimestamp(time_of_id(min(ids)) / 1_000_000, UTC)
     files = [file for file in lake.events.files() if file.may_hold("at", since, None)]
-    names = list(Happening.__struct_fields__)
+    names = list(TimelineEvent.__struct_fields__)
     wanted = lake.events.read(spark, files).where(F.col("message_id").isin(ids))
     rows = wanted.select(*[f"`{name}`" for name in names], "payload").orderBy("at", "node", "lsn").limit(EVENTS_MAX)
     stages.explain("events", rows)
-    timeline: list[Happening] = []
+    timeline: list[TimelineEvent] = []
     payload: bytes | None = None
     for row in rows.toArrow().to_pylist():
-        timeline.append(Happening(*(row[name] for name in names)))
+        timeline.append(TimelineEvent(*(row[name] for name in names)))
         if row["payload"] is not None and row["message_id"] == asked:
             payload = row["payload"]
     return timeline, payload

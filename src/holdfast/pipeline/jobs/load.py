@@ -23,7 +23,7 @@ DEFAULTS = {"csv": {"header": "true", "inferSchema": "true"}}
 
 _TEXTS = ("key", "message_id", "correlation_id", "content_type", "reply_to", "source_queue")
 SAMPLE = 5
-TEXT_SHOWN = 200
+SAMPLE_TEXT_CHARS = 200
 
 
 def read_source(spark: SparkSession, form: str, path: str, options: Mapping[str, str]) -> DataFrame:
@@ -71,7 +71,7 @@ def rows_to_load(found: DataFrame, dedup: str = "", key: str = "") -> DataFrame:
 def sample(rows: DataFrame) -> list[dict[str, object]]:
     """A few messages, to look at before anything is stored."""
     body = "payload" if "payload" in rows.columns else "value"
-    text = F.substring(F.col(body).cast("string"), 1, TEXT_SHOWN).alias("payload")
+    text = F.substring(F.col(body).cast("string"), 1, SAMPLE_TEXT_CHARS).alias("payload")
     others = [name for name in ("message_id", "key", "priority") if name in rows.columns]
     found: list[dict[str, object]] = rows.select(*others, text).limit(SAMPLE).toArrow().to_pylist()
     return found

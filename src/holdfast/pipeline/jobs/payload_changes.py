@@ -21,8 +21,8 @@ from holdfast.errors import InvalidArgument
 from holdfast.pipeline.jobs import payload_fields as fields
 from holdfast.pipeline.lake.tables import DEAD_LETTERS
 
-Letter = dict[str, Any]
-Transform = Callable[[bytes, Letter], Any]
+DeadLetter = dict[str, Any]
+Transform = Callable[[bytes, DeadLetter], Any]
 
 _SET = re.compile(r"\s*payload((?:\.(?:\w+|`[^`]+`)|\[\d+\])*)\s*=(?!=)\s*(.+)", re.DOTALL)
 _STEP = re.compile(r"\.(?:(\w+)|`([^`]+)`)|\[(\d+)\]")
@@ -32,7 +32,7 @@ _array = msgspec.json.Decoder(list[msgspec.Raw]).decode
 Path = tuple[str | int, ...]
 
 
-class Unchangeable(Exception):
+class TransformError(Exception):
     """A payload that a change cannot be made to; it says why."""
 
 
@@ -83,32 +83,32 @@ def load_function(name: str) -> Transform:
     return transform
 
 
-def with_values(letters: DataFrame, wanted: Changes) -> DataFrame:
+def with_values(dead_letters: DataFrame, wanted: Changes) -> DataFrame:
     """Letters with the values that are to be set, as JSON. They have `text`."""
-    with fields.understood("--set"):
-        found = fields.with_fields(letters, *[setting.expression for setting in wanted.settings])
+    with fields.sql_errors_as("--set"):
+        found = fields.with_fields(dead_letters, *[setting.expression for setting in wanted.settings])
         for setting in wanted.settings:
             found = found.withColumn(setting.column, fields.value_of(setting.expression))
         found.schema  # noqa: B018 - on a Connect server Spark looks at the expressions only now
     return found
 
 
-def changed(letters: DataFrame, wanted: Changes) -> Iterator[tuple[Letter, bytes | Unchangeable | None]]:
+def changed(dead_letters: DataFrame, wanted: Changes) -> Iterator[tuple[DeadLetter, bytes | TransformError | None]]:
     """Each letter of `with_values` with its new payload; None: the function wants it left where it is."""
     function = load_function(wanted.function) if wanted.function else None
     own = DEAD_LETTERS.names if function else ("letter_id", "payload")
-    chosen = letters.select(*[f"`{name}`" for name in (*own, *(setting.column for setting in wanted.settings))])
+    chosen = dead_letters.select(*[f"`{name}`" for name in (*own, *(setting.column for setting in wanted.settings))])
     for row in chosen.toLocalIterator():
         letter = row.asDict(recursive=True)
         values = [letter.pop(setting.column) for setting in wanted.settings]
         payload = letter["payload"] = bytes(letter["payload"]) if letter["payload"] is not None else None
         try:
             if payload is None:
-                raise Unchangeable("the lake has no payload of it: the dead queue's journal keeps none")
+                raise TransformError("the lake has no payload of it: the dead queue's journal keeps none")
             for setting, value in zip(wanted.settings, values, strict=True):
                 payload = put(payload, setting.path, _plain(value)) if setting.path else _whole(_plain(value))
             new = payload if function is None else _called(function, payload, letter)
-        except Unchangeable as problem:
+        except TransformError as problem:
             yield letter, problem
             continue
         yield letter, new
@@ -137,18 +137,18 @@ def put(document: bytes, path: Path, value: bytes) -> bytes:
         members[step] = _put(members.get(step, msgspec.Raw(b"{}" if rest else b"null")), rest, value)
         return msgspec.json.encode(members)
     except (msgspec.DecodeError, IndexError) as error:
-        raise Unchangeable(f"its payload has no place {_shown(path)}: {error}") from error
+        raise TransformError(f"its payload has no place {_path_text(path)}: {error}") from error
 
 
 def _put(document: msgspec.Raw, path: Path, value: bytes) -> msgspec.Raw:
     return msgspec.Raw(put(bytes(document), path, value) if path else value)
 
 
-def _shown(path: Path) -> str:
+def _path_text(path: Path) -> str:
     return "payload" + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
 
 
-def _called(function: Transform, payload: bytes, letter: Letter) -> bytes | None:
+def _called(function: Transform, payload: bytes, letter: DeadLetter) -> bytes | None:
     """What the function makes of a payload: bytes, text, or something that JSON can say."""
     made = function(payload, letter)
     if made is None or isinstance(made, bytes):

@@ -49,13 +49,13 @@ def with_fields(frame: DataFrame, *expressions: str) -> DataFrame:
 
 
 @contextmanager
-def understood(field: str) -> Iterator[None]:
+def sql_errors_as(field: str) -> Iterator[None]:
     """Around SQL of the user's own: what Spark does not understand of it is an error of that option."""
     try:
         yield
     except (AnalysisException, ParseException) as error:
-        said = str(error).strip().splitlines()[0].replace(BODY, "payload")
-        raise InvalidArgument(field=field, problem=f"cannot be understood: {said}") from error
+        detail = str(error).strip().splitlines()[0].replace(BODY, "payload")
+        raise InvalidArgument(field=field, problem=f"cannot be understood: {detail}") from error
 
 
 def matching(frame: DataFrame, where: str, field: str = "--where") -> DataFrame:
@@ -63,7 +63,7 @@ def matching(frame: DataFrame, where: str, field: str = "--where") -> DataFrame:
     readable = with_text(frame)
     if not where:
         return readable
-    with understood(field):
+    with sql_errors_as(field):
         filtered = with_fields(readable, where).where(rewritten(where))
         filtered.schema  # noqa: B018 - on a Connect server Spark looks at the condition only now
     return filtered

@@ -31,17 +31,17 @@ from holdfast.errors import InvalidArgument
 from holdfast.journal.snapshot import Snapshot
 from holdfast.journal.verify import verify
 from holdfast.pipeline.build import fold
-from holdfast.pipeline.build import shuffle as pieces
-from holdfast.pipeline.build.shuffle import shares
+from holdfast.pipeline.build import shuffle as shuffle_files
+from holdfast.pipeline.build.shuffle import id_ranges
 from holdfast.pipeline.jobs import reconcile_task as proof_task
 from holdfast.pipeline.lake import arrow, tables
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.lake.segments import Segment
 from holdfast.pipeline.lake.tables import ENDS
 from holdfast.pipeline.spark.stages import Stages
-from holdfast.pipeline.spark.tasks import Answer, Task, frame_of, lanes, run, travels
+from holdfast.pipeline.spark.tasks import Task, TaskResult, frame_of, parallelism, pickle_by_value, run
 
-travels(arrow, fold, pieces, proof_task, tables)
+pickle_by_value(arrow, fold, shuffle_files, proof_task, tables)
 
 LEFT_SECONDS = 24 * 3600
 """What a reconcile left that was killed so long ago is removed by the next: no other can still be using it."""
@@ -109,19 +109,19 @@ def read_snapshot(directory: Path) -> Snapshot:
 def reconcile(lake: Lake, spark: SparkSession, stages: Stages, snapshot_dir: Path | None = None) -> Proof:
     """See the module."""
     snapshot = read_snapshot(snapshot_dir) if snapshot_dir is not None else None
-    with _aside(lake) as aside:
-        return _Reconciling(lake, spark, stages, snapshot, snapshot_dir, aside).prove()
+    with _scratch_dir(lake) as scratch_dir:
+        return _Reconciling(lake, spark, stages, snapshot, snapshot_dir, scratch_dir).prove()
 
 
 @contextmanager
-def _aside(lake: Lake) -> Iterator[str]:
+def _scratch_dir(lake: Lake) -> Iterator[str]:
     """A directory that all executors see: in the lake, or, if that cannot be written, where this machine has room."""
     for left in lake.path.glob("_proof-*"):
         if time.time() - left.stat().st_mtime > LEFT_SECONDS:
             shutil.rmtree(left, ignore_errors=True)
     home = lake.path if os.access(lake.path, os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="_proof-", dir=home) as aside:
-        yield aside
+    with tempfile.TemporaryDirectory(prefix="_proof-", dir=home) as scratch_dir:
+        yield scratch_dir
 
 
 class _Reconciling:
@@ -132,14 +132,14 @@ class _Reconciling:
         stages: Stages,
         snapshot: Snapshot | None,
         snapshot_dir: Path | None,
-        aside: str,
+        scratch_dir: str,
     ) -> None:
         self._lake = lake
         self._spark = spark
         self._stages = stages
         self._snapshot = snapshot
         self._snapshot_dir = snapshot_dir
-        self._aside = str(Path(aside).resolve())
+        self._scratch_dir = str(Path(scratch_dir).resolve())
         self._proof = Proof(chain=[], against_broker=snapshot is not None)
 
     def prove(self) -> Proof:
@@ -147,12 +147,12 @@ class _Reconciling:
         with stages.stage("check segments and manifests"):
             segments = self._chain()
         with stages.stage("sort events by message"):
-            pieces = self._sorted(segments)
+            shuffle_files = self._sorted(segments)
             live = self._sorted_live()
-        stages.note_read("segments", proof.segments)
-        stages.note_read("events", proof.events)
+        stages.count_read("segments", proof.segments)
+        stages.count_read("events", proof.events)
         with stages.stage("follow every message"):
-            found = self._checked(pieces, live)
+            found = self._checked(shuffle_files, live)
         proof.broken_total = sum(count for one in found for *_, count in one["counts"])
         named = sorted((row for one in found for row in one["broken"]), key=lambda row: int(row[4]))
         proof.broken = [Broken(*row) for row in named[:NAMED_MAX]]
@@ -184,7 +184,7 @@ class _Reconciling:
 
     # --- tasks ------------------------------------------------------------------------------------------------------
 
-    def _sorted(self, segments: list[Segment]) -> list[Answer]:
+    def _sorted(self, segments: list[Segment]) -> list[TaskResult]:
         """Pieces of all segments, and of the journal's rows that were in the broker's store at the snapshot. Those that
         have come into the lake since are taken from there."""
         proof, snapshot = self._proof, self._snapshot
@@ -215,21 +215,21 @@ class _Reconciling:
                 f"the broker's journal has {rows} rows after lsn {task['after']} and up to {task['upto']}, not {wanted}"
             )
 
-    def _sorted_live(self) -> Answer:
+    def _sorted_live(self) -> TaskResult:
         if self._snapshot_dir is None:
             return {"piece": None, "sample": []}
         live = str(self._snapshot_dir.resolve() / "live.parquet")
         return self._run("sorting live deliveries", proof_task.sort_live, [{"live": live}])[0]
 
-    def _checked(self, pieces: list[Answer], live: Answer) -> list[Answer]:
+    def _checked(self, shuffle_files: list[TaskResult], live: TaskResult) -> list[TaskResult]:
         snapshot = self._snapshot
         queues = snapshot.queues if snapshot is not None else []
         began: dict[tuple[Any, ...], int] = {}
-        for piece in pieces:
-            for *place, message in piece["began"]:
+        for shuffle_file in shuffle_files:
+            for *place, message in shuffle_file["began"]:
                 began[tuple(place)] = min(message, began.get(tuple(place), message))
         common: Task = {
-            "pieces": [piece["piece"] for piece in pieces],
+            "pieces": [shuffle_file["piece"] for shuffle_file in shuffle_files],
             "live": live["piece"],
             "against": snapshot is not None,
             "groups": [[queue.namespace, queue.name, group] for queue in queues for group in queue.groups],
@@ -237,42 +237,42 @@ class _Reconciling:
             "began": [[*place, message] for place, message in began.items()],
             "named_max": NAMED_MAX,
         }
-        sample = [one for piece in [*pieces, live] for one in piece["sample"]]
-        tasks = [{**common, "low": low, "high": high} for low, high in shares(sample, lanes(self._spark))]
-        return self._run("following messages", proof_task.check_share, tasks)
+        sample = [one for shuffle_file in [*shuffle_files, live] for one in shuffle_file["sample"]]
+        tasks = [{**common, "low": low, "high": high} for low, high in id_ranges(sample, parallelism(self._spark))]
+        return self._run("following messages", proof_task.check_range, tasks)
 
-    def _run(self, name: str, work: Callable[[Task], Answer], tasks: list[Task]) -> list[Answer]:
-        tasks = [{**task, "place": self._aside} for task in tasks]
+    def _run(self, name: str, work: Callable[[Task], TaskResult], tasks: list[Task]) -> list[TaskResult]:
+        tasks = [{**task, "place": self._scratch_dir} for task in tasks]
         self._stages.explain(name, frame_of(self._spark, work, tasks))
         return run(self._spark, work, tasks)
 
     # --- balance ----------------------------------------------------------------------------------------------------
 
-    def _balances(self, found: list[Answer]) -> list[Balance]:
+    def _balances(self, found: list[TaskResult]) -> list[Balance]:
         """Each queue and group: what was enqueued and what became of it."""
         rows: dict[_Place, list[int]] = {}
         lively: dict[_Place, int] = {}
         bad: dict[_Place, int] = {}
         for one in found:
             for *place, enqueued, acked, dead, dropped, expired, purged, still in one["balances"]:
-                told = [enqueued, acked, dead, dropped, expired, purged, still]
+                totals = [enqueued, acked, dead, dropped, expired, purged, still]
                 key: _Place = tuple(place)
-                rows[key] = [sum(pair) for pair in zip(rows.get(key, [0] * len(told)), told, strict=True)]
+                rows[key] = [sum(pair) for pair in zip(rows.get(key, [0] * len(totals)), totals, strict=True)]
             for counts, into in ((one["live"], lively), (one["counts"], bad)):
                 for *place, count in counts:
                     key = tuple(place)
                     into[key] = into.get(key, 0) + count
         keys = sorted({*rows, *lively}, key=lambda key: tuple(part or "" for part in key))
-        stored = {key[:2]: told[0] for key, told in rows.items() if key[2] is None}
+        stored = {key[:2]: totals[0] for key, totals in rows.items() if key[2] is None}
         return [
             self._balance(key, rows.get(key, [0] * 7), stored.get(key[:2], 0), lively.get(key, 0), bad.get(key, 0))
             for key in keys
         ]
 
-    def _balance(self, key: _Place, told: list[int], enqueued: int, live: int, broken: int) -> Balance:
+    def _balance(self, key: _Place, totals: list[int], enqueued: int, live: int, broken: int) -> Balance:
         namespace, queue, group = key
         snapshot = self._snapshot
-        ended, opened = dict(zip(ENDS, told[1:6], strict=True)), told[6]
+        ended, opened = dict(zip(ENDS, totals[1:6], strict=True)), totals[6]
         alive = live if snapshot is not None else opened
         let_go = before = 0
         if group is not None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.pipeline.build.fold import NOTHING, Ints, coded, codes_of, numbers_of
-from holdfast.pipeline.build.shuffle import read_pieces, read_segment, write_piece
+from holdfast.pipeline.build.shuffle import read_segment, read_shuffle_files, write_shuffle_file
 from holdfast.pipeline.lake.tables import ENDS
 
 COLUMNS = ["lsn", "namespace", "queue", "partition", "group", "message_id", "event"]
@@ -39,13 +39,13 @@ def sort_events(task: dict[str, Any]) -> dict[str, Any]:
         table = table.filter(pa.array(inside))
     if not table.num_rows:
         return {"problem": None, "rows": 0, "began": []}
-    return {"problem": None, "rows": table.num_rows, "began": _began(table), **write_piece(table, task["place"])}
+    return {"problem": None, "rows": table.num_rows, "began": _began(table), **write_shuffle_file(table, task["place"])}
 
 
 def sort_live(task: dict[str, Any]) -> dict[str, Any]:
     """The same for the deliveries that are live in the broker."""
     table = _missing(read_segment(task["live"], LIVE, LIVE_CODED), LIVE, LIVE_CODED)
-    return write_piece(table, task["place"]) if table.num_rows else {"piece": None, "sample": []}
+    return write_shuffle_file(table, task["place"]) if table.num_rows else {"piece": None, "sample": []}
 
 
 def _missing(table: pa.Table, columns: list[str], text: list[str]) -> pa.Table:
@@ -69,11 +69,11 @@ def _began(table: pa.Table) -> list[list[Any]]:
 # --- checking -------------------------------------------------------------------------------------------------------
 
 
-def check_share(task: dict[str, Any]) -> dict[str, Any]:
+def check_range(task: dict[str, Any]) -> dict[str, Any]:
     """The messages from `low` on and before `high`: what breaks the proof, and how queues and groups balance. With
     `live`, also against the broker: `groups` are those that exist, `journalled` the queues that keep a journal, `began`
     where groups have begun."""
-    share = _Share(task)
+    share = _RangeCheck(task)
     broken = share.broken()
     rows = [row for part in broken for row in part]
     counted: dict[tuple[str, str, str | None], int] = {}
@@ -90,12 +90,12 @@ def check_share(task: dict[str, Any]) -> dict[str, Any]:
 Named = tuple[str, str, str, str | None, int, str]
 
 
-class _Share:
+class _RangeCheck:
     def __init__(self, task: dict[str, Any]) -> None:
         low, high = task["low"], task["high"]
-        events = _missing(read_pieces(task["pieces"], low, high), COLUMNS, CODED)
+        events = _missing(read_shuffle_files(task["pieces"], low, high), COLUMNS, CODED)
         self._against = task["against"]
-        live = read_pieces([task["live"]] if task["live"] else [], low, high)
+        live = read_shuffle_files([task["live"]] if task["live"] else [], low, high)
         self._live = live = _missing(live, LIVE, LIVE_CODED)
         self._task = task
         names = self._names = _Names(events, live)
@@ -185,8 +185,8 @@ class _Share:
         live = self._live_pairs()
         live_ids = self._live["message_id"].to_numpy()[self._live_kept()]
         lost = np.flatnonzero(there & self.open & ~np.isin(pairs, live))
-        touched = np.repeat(np.maximum.reduceat(self.grouped.astype(np.int64), self._messages) > 0, self._sizes)
-        alone = ~self.grouped & (self.enqueued > 0) & self.open & ~touched & ~np.isin(self.ids, live_ids)
+        has_group = np.repeat(np.maximum.reduceat(self.grouped.astype(np.int64), self._messages) > 0, self._sizes)
+        alone = ~self.grouped & (self.enqueued > 0) & self.open & ~has_group & ~np.isin(self.ids, live_ids)
         over = np.flatnonzero(self.grouped & ~self.open)
         undead = over[np.isin(pairs[over], live)]
         return [
@@ -267,8 +267,8 @@ class _Names:
         partition = np.r_[numbers_of(events["partition"]), numbers_of(live["partition"])]
         self.group = codes_of(group)
         self._group_names: list[str] = group.dictionary.to_pylist()
-        spaces, queues = codes_of(namespace), codes_of(queue)
-        names = spaces * max(len(queue.dictionary), 1) + queues
+        namespace_codes, queues = codes_of(namespace), codes_of(queue)
+        names = namespace_codes * max(len(queue.dictionary), 1) + queues
         self._width = int(partition.max(initial=0)) + 1
         self.place = names * self._width + partition
         self._queues: dict[int, tuple[str, str]] = {}
@@ -302,9 +302,9 @@ class _Names:
         """Tells of places and groups whether the group exists there."""
         wide = len(self._group_names) + 1
         known = [
-            self._numbers[space, queue] * wide + self._groups[group]
-            for space, queue, group in groups
-            if (space, queue) in self._numbers and group in self._groups
+            self._numbers[namespace, queue] * wide + self._groups[group]
+            for namespace, queue, group in groups
+            if (namespace, queue) in self._numbers and group in self._groups
         ]
         return lambda place, group: np.isin(self.queue_number(place) * wide + group, known)
 

@@ -23,22 +23,22 @@ from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from holdfast import wire
 from holdfast.client import SyncClient
 from holdfast.errors import InvalidArgument
-from holdfast.pipeline.jobs.payload_changes import Changes, Unchangeable, changed, changes, with_values
+from holdfast.pipeline.jobs.payload_changes import Changes, TransformError, changed, changes, with_values
 from holdfast.pipeline.jobs.payload_fields import matching, with_text
 from holdfast.pipeline.lake.delta import spark_path
-from holdfast.pipeline.lake.job_runs import UNMOVED_KEPT, Run, Runs, Unmoved
+from holdfast.pipeline.lake.job_runs import UNMOVED_MAX, JobRun, RunStore, Unmoved
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.spark.stages import Stages
 
-LETTERS_A_REQUEST = 500
-BYTES_A_REQUEST = 4 << 20
-REQUESTS_A_SECOND = 10  # of a redrive with a rate: it goes evenly, not in bursts
-LOOK_EVERY_SECONDS = 0.2
+DEAD_LETTERS_PER_REQUEST = 500
+BYTES_PER_REQUEST = 4 << 20
+REQUESTS_PER_SECOND = 10  # of a redrive with a rate: it goes evenly, not in bursts
+POLL_INTERVAL_SECONDS = 0.2
 FULL_SECONDS = 600.0  # how long a destination may be full before the redrive stops
 SAMPLE = 5
-TEXT_SHOWN = 200
+SAMPLE_TEXT_CHARS = 200
 
-Going = tuple[int, bytes | None]
+MoveItem = tuple[int, bytes | None]
 """A letter, and another payload than its own."""
 
 
@@ -61,56 +61,60 @@ def sample(chosen: DataFrame, wanted: Changes) -> list[dict[str, object]]:
     few = chosen.limit(SAMPLE)
     columns = ("letter_id", "source_queue", "source_group", "died_at", "reason", "error")
     rows = {
-        row["letter_id"]: {**row, "before": (row.pop("text") or "")[:TEXT_SHOWN]}
+        row["letter_id"]: {**row, "before": (row.pop("text") or "")[:SAMPLE_TEXT_CHARS]}
         for row in few.select(*columns, "text").toArrow().to_pylist()
     }
     if wanted:
         for letter, new in changed(with_values(few, wanted), wanted):
-            rows[letter["letter_id"]]["after"] = _shown(new)
+            rows[letter["letter_id"]]["after"] = _preview(new)
     return list(rows.values())
 
 
-def _shown(payload: bytes | Unchangeable | None) -> str:
-    if isinstance(payload, Unchangeable):
+def _preview(payload: bytes | TransformError | None) -> str:
+    if isinstance(payload, TransformError):
         return f"(it stays: {payload})"
-    return "(it stays)" if payload is None else payload.decode(errors="replace")[:TEXT_SHOWN]
+    return "(it stays)" if payload is None else payload.decode(errors="replace")[:SAMPLE_TEXT_CHARS]
 
 
-def plan(lake: Lake, spark: SparkSession, run: Run) -> Run:
+def plan(lake: Lake, spark: SparkSession, run: JobRun) -> JobRun:
     """Choose the letters of a run and keep them in the lake, so that `redrive` can bring them back. A run that was
     planned before under the same id is as it was then."""
-    runs = Runs(lake.path)
+    runs = RunStore(lake.path)
     before = runs.find(run.id)
     if before is not None:
         check_same(before, run)
         return before
     chosen = choose(lake.dead_letters.read(spark), run.queue, run.where, run.namespace)
-    letters = chosen.select("letter_id").toArrow()
-    run.chosen = letters.num_rows
-    runs.begin(run, letters)
+    dead_letters = chosen.select("letter_id").toArrow()
+    run.chosen = dead_letters.num_rows
+    runs.begin(run, dead_letters)
     return run
 
 
-def going(lake: Lake, spark: SparkSession, runs: Runs, run: Run) -> Iterator[tuple[int, bytes | Unchangeable | None]]:
+def items_to_move(
+    lake: Lake, spark: SparkSession, runs: RunStore, run: JobRun
+) -> Iterator[tuple[int, bytes | TransformError | None]]:
     """The letters of a run, oldest first, each with the payload that it is to have; None: its own."""
     wanted = changes(run.sets, run.transform)
     if not wanted:
         yield from ((letter, None) for letter in runs.chosen(run)["letter_id"].to_pylist())
         return
     ids = spark.read.schema("letter_id bigint").parquet(spark_path(runs.chosen_path(run)))
-    letters = with_text(lake.dead_letters.read(spark).join(ids, "letter_id", "left_semi")).orderBy("letter_id")
-    for letter, new in changed(with_values(letters, wanted), wanted):
-        stays = Unchangeable("the function wants it left where it is") if new is None else new
+    dead_letters = with_text(lake.dead_letters.read(spark).join(ids, "letter_id", "left_semi")).orderBy("letter_id")
+    for letter, new in changed(with_values(dead_letters, wanted), wanted):
+        stays = TransformError("the function wants it left where it is") if new is None else new
         yield letter["letter_id"], stays
 
 
 # --- moving ---------------------------------------------------------------------------------------------------------
 
 
-class Mover:
+class Redriver:
     """Brings the letters of one run back, and keeps its record."""
 
-    def __init__(self, client: SyncClient, runs: Runs, run: Run, progress: Callable[[int], None] | None = None) -> None:
+    def __init__(
+        self, client: SyncClient, runs: RunStore, run: JobRun, progress: Callable[[int], None] | None = None
+    ) -> None:
         self._client = client
         self._runs = runs
         self.run = run
@@ -122,14 +126,14 @@ class Mover:
 
     def go(
         self,
-        letters: Iterable[tuple[int, bytes | Unchangeable | None]],
+        dead_letters: Iterable[tuple[int, bytes | TransformError | None]],
         *,
         rate: float = 0.0,
         wait_seconds: float = 60.0,
         full_seconds: float = FULL_SECONDS,
-    ) -> Run:
+    ) -> JobRun:
         """All letters, the canaries first. What was moved before under the run's id counts as moved."""
-        run, left = self.run, iter(letters)
+        run, left = self.run, iter(dead_letters)
         try:
             first = list(islice(left, run.canary))
             if first:
@@ -147,13 +151,15 @@ class Mover:
         return run
 
     def _move(
-        self, letters: Iterable[tuple[int, bytes | Unchangeable | None]], rate: float, full_seconds: float
+        self, dead_letters: Iterable[tuple[int, bytes | TransformError | None]], rate: float, full_seconds: float
     ) -> dict[str, wire.LetterFate]:
         """Bring letters back, a request's worth at a time. The fates of those that went."""
-        size = max(min(int(rate / REQUESTS_A_SECOND), LETTERS_A_REQUEST), 1) if rate else LETTERS_A_REQUEST
+        size = (
+            max(min(int(rate / REQUESTS_PER_SECOND), DEAD_LETTERS_PER_REQUEST), 1) if rate else DEAD_LETTERS_PER_REQUEST
+        )
         gone: dict[str, wire.LetterFate] = {}
         began, sent = time.monotonic(), 0
-        for batch in self._batches(letters, size):
+        for batch in self._batches(dead_letters, size):
             fates = self._send(batch, full_seconds)
             gone |= {fate.letter: fate for fate in fates if fate.fate in {"moved", "repeated"}}
             if self.run.stopped:
@@ -164,17 +170,17 @@ class Mover:
         return gone
 
     def _batches(
-        self, letters: Iterable[tuple[int, bytes | Unchangeable | None]], size: int
+        self, dead_letters: Iterable[tuple[int, bytes | TransformError | None]], size: int
     ) -> Iterator[dict[int, bytes | None]]:
         batch: dict[int, bytes | None] = {}
         payloads = 0
-        for letter, payload in letters:
-            if isinstance(payload, Unchangeable):
+        for letter, payload in dead_letters:
+            if isinstance(payload, TransformError):
                 self._skip(Unmoved(letter, "kept", str(payload)))
                 continue
             batch[letter] = payload
             payloads += len(payload or b"")
-            if len(batch) >= size or payloads >= BYTES_A_REQUEST:
+            if len(batch) >= size or payloads >= BYTES_PER_REQUEST:
                 yield batch
                 batch, payloads = {}, 0
         if batch:
@@ -183,43 +189,45 @@ class Mover:
     def _send(self, batch: dict[int, bytes | None], full_seconds: float) -> list[wire.LetterFate]:
         """One request; again for those whose queue is full, for a while."""
         run, until = self.run, time.monotonic() + full_seconds
-        told: list[wire.LetterFate] = []
+        outcomes: list[wire.LetterFate] = []
         wanted = {str(letter): payload for letter, payload in batch.items()}
         while wanted:
             fates = self._client.audited_redrive(run.queue, run.id, wanted, to=run.to, note=run.note)
             later = [fate for fate in fates if fate.retryable]
-            told += [fate for fate in fates if not fate.retryable]
+            outcomes += [fate for fate in fates if not fate.retryable]
             if later and time.monotonic() > until:
-                told += later
+                outcomes += later
                 run.stopped = f"{later[0].problem} Run it again with --audit {run.id}"
                 break
             wanted = {fate.letter: wanted[fate.letter] for fate in later}
             if wanted:
-                time.sleep(LOOK_EVERY_SECONDS)
-        for fate in told:
+                time.sleep(POLL_INTERVAL_SECONDS)
+        for fate in outcomes:
             if fate.fate in {"moved", "repeated"}:
                 run.moved += 1
             else:
                 self._skip(Unmoved(int(fate.letter), fate.fate, fate.problem))
-        self._seen += len(told)
+        self._seen += len(outcomes)
         if self._progress is not None:
             self._progress(self._seen)
-        return told
+        return outcomes
 
     def _skip(self, one: Unmoved) -> None:
         run = self.run
         run.not_moved[one.why] = run.not_moved.get(one.why, 0) + 1
-        if len(run.unmoved) < UNMOVED_KEPT:
+        if len(run.unmoved) < UNMOVED_MAX:
             run.unmoved.append(one)
 
     def _watch(self, canaries: dict[str, wire.LetterFate], wait_seconds: float) -> None:
         """Wait until the canaries are done or have died again."""
         run, until = self.run, time.monotonic() + wait_seconds
         while canaries:
-            stand = {fate.letter: fate for fate in self._client.redriven(run.queue, run.id) if fate.letter in canaries}
-            counted = Counter(fate.fate for fate in stand.values())
+            statuses = {
+                fate.letter: fate for fate in self._client.redriven(run.queue, run.id) if fate.letter in canaries
+            }
+            counted = Counter(fate.fate for fate in statuses.values())
             if counted["dead"]:
-                names = ", ".join(sorted(fate.message for fate in stand.values() if fate.fate == "dead")[:SAMPLE])
+                names = ", ".join(sorted(fate.message for fate in statuses.values() if fate.fate == "dead")[:SAMPLE])
                 run.stopped = f"of {len(canaries)} letters of the canary {counted['dead']} died again: {names}"
                 return
             undone = sum(counted[state] for state in ("waiting", "leased", "partly"))
@@ -228,7 +236,7 @@ class Mover:
             if time.monotonic() > until:
                 run.stopped = f"of {len(canaries)} letters of the canary {undone} were not done in {wait_seconds:g} s"
                 return
-            time.sleep(LOOK_EVERY_SECONDS)
+            time.sleep(POLL_INTERVAL_SECONDS)
 
 
 def redrive(
@@ -236,25 +244,27 @@ def redrive(
     lake: Lake,
     spark: SparkSession,
     stages: Stages,
-    run: Run,
+    run: JobRun,
     *,
     rate: float = 0.0,
     wait_seconds: float = 60.0,
     progress: Callable[[int], None] | None = None,
-) -> Run:
+) -> JobRun:
     """Bring the letters of a planned run back, the canaries first."""
-    runs = Runs(lake.path)
+    runs = RunStore(lake.path)
     with stages.stage("move letters"):
-        mover = Mover(client, runs, run, progress)
-        mover.go(going(lake, spark, runs, run), rate=rate, wait_seconds=wait_seconds)
-    stages.note_wrote("messages", run.moved)
+        mover = Redriver(client, runs, run, progress)
+        mover.go(items_to_move(lake, spark, runs, run), rate=rate, wait_seconds=wait_seconds)
+    stages.count_written("messages", run.moved)
     return run
 
 
 # --- taking back ----------------------------------------------------------------------------------------------------
 
 
-def undo(client: SyncClient, runs: Runs, run: Run, progress: Callable[[int], None] | None = None) -> list[Unmoved]:
+def undo(
+    client: SyncClient, runs: RunStore, run: JobRun, progress: Callable[[int], None] | None = None
+) -> list[Unmoved]:
     """Make dead letters again of what nobody has consumed. Returns what could not be taken back; the run counts it."""
     kept: list[Unmoved] = []
     counted: Counter[str] = Counter()
@@ -273,7 +283,7 @@ def undo(client: SyncClient, runs: Runs, run: Run, progress: Callable[[int], Non
     return kept
 
 
-def check_same(before: Run, now: Run) -> None:
+def check_same(before: JobRun, now: JobRun) -> None:
     """A run goes on under its id only as what it was begun as."""
     different = before.differs(now)
     if different:

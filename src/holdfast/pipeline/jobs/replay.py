@@ -29,7 +29,7 @@ from holdfast.errors import HoldfastError, TransactionNotFound, TransactionPubli
 from holdfast.pipeline.jobs.load import fill
 from holdfast.pipeline.jobs.payload_fields import matching
 from holdfast.pipeline.lake.delta import spark_path
-from holdfast.pipeline.lake.job_runs import Run, Runs
+from holdfast.pipeline.lake.job_runs import JobRun, RunStore
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.spark.stages import Stages
 
@@ -39,9 +39,9 @@ REPLAY_PROPERTY = "holdfast-replay"
 SLICE_SECONDS = 0.1  # messages that come within so long go together
 SLICE_ROWS = 500
 FULL_SECONDS = 600.0  # how long the queue may be full before the replay stops
-LOOK_EVERY_SECONDS = 0.2
+POLL_INTERVAL_SECONDS = 0.2
 SAMPLE = 5
-TEXT_SHOWN = 200
+SAMPLE_TEXT_CHARS = 200
 
 _PAIRS = "array<struct<name: string, value: string>>"
 _PLACE = ("at", "node", "lsn")
@@ -106,17 +106,17 @@ def look(chosen: DataFrame) -> Chosen:
     row = counted.toArrow().to_pylist()[0]
     sample: list[dict[str, object]] = []
     if row["messages"]:
-        shown = F.substring(F.coalesce("text", F.lit("")), 1, TEXT_SHOWN).alias("text")
-        sample = chosen.select("at", "message_id", "key", "priority", shown).limit(SAMPLE).toArrow().to_pylist()
+        excerpt = F.substring(F.coalesce("text", F.lit("")), 1, SAMPLE_TEXT_CHARS).alias("text")
+        sample = chosen.select("at", "message_id", "key", "priority", excerpt).limit(SAMPLE).toArrow().to_pylist()
     return Chosen(row["messages"], row["first"], row["last"], sample)
 
 
-def begin(runs: Runs, run: Run, chosen: DataFrame) -> None:
+def begin(runs: RunStore, run: JobRun, chosen: DataFrame) -> None:
     """Keep what is to be replayed, before it is."""
     runs.begin_with(run, lambda path: chosen.select(*_PLACE).write.mode("overwrite").parquet(spark_path(path)))
 
 
-def kept(lake: Lake, spark: SparkSession, runs: Runs, run: Run) -> DataFrame:
+def kept(lake: Lake, spark: SparkSession, runs: RunStore, run: JobRun) -> DataFrame:
     """The events of a run, as they were chosen."""
     places = spark.read.schema("at timestamp, node int, lsn bigint").parquet(spark_path(runs.chosen_path(run)))
     files = lake.events.files()
@@ -129,11 +129,11 @@ def kept(lake: Lake, spark: SparkSession, runs: Runs, run: Run) -> DataFrame:
 # --- at once --------------------------------------------------------------------------------------------------------
 
 
-def replay_at_once(
-    client: SyncClient, lake: Lake, spark: SparkSession, stages: Stages, run: Run, options: dict[str, str]
-) -> Run:
+def replay_in_transaction(
+    client: SyncClient, lake: Lake, spark: SparkSession, stages: Stages, run: JobRun, options: dict[str, str]
+) -> JobRun:
     """All messages in one transaction, which is named after the run."""
-    runs = Runs(lake.path)
+    runs = RunStore(lake.path)
     with stages.stage("write"):
         transaction = client.transaction(run.id)
         try:
@@ -147,7 +147,7 @@ def replay_at_once(
             done = transaction.look()
     run.moved, run.state, run.ended_at = done.published, "done", datetime.now(UTC)
     runs.save(run)
-    stages.note_wrote("messages", run.moved)
+    stages.count_written("messages", run.moved)
     return run
 
 
@@ -181,17 +181,19 @@ def slices(instants: Sequence[int], speed: float = 0.0, rate: float = 0.0) -> li
     ]
 
 
-class Player:
+class Replayer:
     """Replays the slices of one run in time, and keeps its record."""
 
-    def __init__(self, client: SyncClient, runs: Runs, run: Run, progress: Callable[[int], None] | None = None) -> None:
+    def __init__(
+        self, client: SyncClient, runs: RunStore, run: JobRun, progress: Callable[[int], None] | None = None
+    ) -> None:
         self._client = client
         self._runs = runs
         self._run = run
         self._progress = progress
         run.state, run.stopped, run.ended_at = "running", "", None
 
-    def play(self, rows: Iterator[dict[str, Any]], full_seconds: float = FULL_SECONDS) -> Run:
+    def play(self, rows: Iterator[dict[str, Any]], full_seconds: float = FULL_SECONDS) -> JobRun:
         """`rows` are the run's events in the order in which they were chosen; some may be gone from the lake since."""
         run = self._run
         table = self._runs.chosen(run).sort_by([(name, "ascending") for name in _PLACE])
@@ -244,7 +246,7 @@ class Player:
                 if time.monotonic() > until:
                     self._run.stopped = f"{error} Run it again with --audit {self._run.id}"
                     return 0
-            time.sleep(LOOK_EVERY_SECONDS)
+            time.sleep(POLL_INTERVAL_SECONDS)
             transaction = self._client.transaction(name)  # its chunks are counted anew, and not stored again
 
 
@@ -276,16 +278,16 @@ def replay_paced(
     lake: Lake,
     spark: SparkSession,
     stages: Stages,
-    run: Run,
+    run: JobRun,
     progress: Callable[[int], None] | None = None,
-) -> Run:
+) -> JobRun:
     """Slice by slice, each when its time has come."""
-    runs = Runs(lake.path)
+    runs = RunStore(lake.path)
     columns = (*_PLACE, "message_id", "queue", "payload", "key", "priority", "correlation_id", "properties")
     frame = kept(lake, spark, runs, run).orderBy(*_PLACE).select(*columns)
     stages.explain("messages", frame)
     with stages.stage("replay"):
         rows = (row.asDict(recursive=True) for row in frame.toLocalIterator(prefetchPartitions=True))
-        Player(client, runs, run, progress).play(rows)
-    stages.note_wrote("messages", run.moved)
+        Replayer(client, runs, run, progress).play(rows)
+    stages.count_written("messages", run.moved)
     return run

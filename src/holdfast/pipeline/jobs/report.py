@@ -50,7 +50,7 @@ class Point(msgspec.Struct, frozen=True):
     processing: Percentiles | None = None
 
 
-class Standing(msgspec.Struct, kw_only=True):
+class QueueSummary(msgspec.Struct, kw_only=True):
     """A queue (group None) or one of its groups."""
 
     namespace: str
@@ -93,26 +93,26 @@ class Report(msgspec.Struct, kw_only=True):
     since: datetime
     until: datetime
     step_minutes: int
-    standings: list[Standing]
+    standings: list[QueueSummary]
     deaths: list[Deaths]
     consumers: list[Consumer]
 
     @property
-    def queues(self) -> list[Standing]:
-        return [standing for standing in self.standings if standing.group is None]
+    def queues(self) -> list[QueueSummary]:
+        return [summary for summary in self.standings if summary.group is None]
 
     @property
-    def dead_queues(self) -> list[Standing]:
+    def dead_queues(self) -> list[QueueSummary]:
         """Queues that hold dead letters. They are no work of their own: what is in them was counted where it died."""
         named = {(death.namespace, death.dead_queue) for death in self.deaths}
         return [one for one in self.queues if one.queue.startswith(DEAD_PREFIX) or (one.namespace, one.queue) in named]
 
     @property
-    def work_queues(self) -> list[Standing]:
+    def work_queues(self) -> list[QueueSummary]:
         dead = self.dead_queues
         return [queue for queue in self.queues if queue not in dead]
 
-    def groups_of(self, queue: Standing) -> list[Standing]:
+    def groups_of(self, queue: QueueSummary) -> list[QueueSummary]:
         key = (queue.namespace, queue.queue)
         return [one for one in self.standings if one.group is not None and (one.namespace, one.queue) == key]
 
@@ -137,7 +137,7 @@ def report(
     inside = minutes.where((F.col("minute") >= F.lit(since)) & (F.col("minute") < F.lit(until)))
     stages.explain("queue_minutes", inside)
     with stages.stage("add up minutes"):
-        standings = _standings(inside, step)
+        standings = _summaries(inside, step)
     with stages.stage("percentiles"):
         _measure(inside, standings)
         _measure_points(inside, standings, step)
@@ -170,7 +170,7 @@ def step_for(since: datetime, until: datetime) -> int:
     return next((step for step in _STEPS if minutes / step <= POINTS_MAX), int(minutes // POINTS_MAX) + 1)
 
 
-def _standings(inside: DataFrame, step: int) -> dict[tuple[str, str, str | None], Standing]:
+def _summaries(inside: DataFrame, step: int) -> dict[tuple[str, str, str | None], QueueSummary]:
     width = 60 * step
     bucket = (F.floor(F.unix_seconds("minute") / width) * width).alias("at")
     summed = inside.groupBy("namespace", "queue", "group", bucket).agg(
@@ -178,12 +178,12 @@ def _standings(inside: DataFrame, step: int) -> dict[tuple[str, str, str | None]
         F.max(F.struct("minute", "depth")).getField("depth").alias("depth"),
         F.max("depth").alias("depth_max"),
     )
-    found: dict[tuple[str, str, str | None], Standing] = {}
+    found: dict[tuple[str, str, str | None], QueueSummary] = {}
     for row in summed.orderBy("at").collect():
         key = (row["namespace"], row["queue"], row["group"])
-        standing = found.get(key)
-        if standing is None:
-            standing = found[key] = Standing(
+        summary = found.get(key)
+        if summary is None:
+            summary = found[key] = QueueSummary(
                 namespace=key[0],
                 queue=key[1],
                 group=key[2],
@@ -193,20 +193,20 @@ def _standings(inside: DataFrame, step: int) -> dict[tuple[str, str, str | None]
                 points=[],
             )
         for name in MINUTE_COUNTS:
-            standing.counts[name] += row[name]
-        standing.depth = row["depth"]
-        standing.depth_max = max(standing.depth_max, row["depth_max"])
+            summary.counts[name] += row[name]
+        summary.depth = row["depth"]
+        summary.depth_max = max(summary.depth_max, row["depth_max"])
         at = datetime.fromtimestamp(row["at"], UTC)
         counts = (row["enqueued"], row["acked"], row["failed"], row["dead"])
-        standing.points.append(Point(at, *counts, row["depth"], row["depth_max"]))
+        summary.points.append(Point(at, *counts, row["depth"], row["depth_max"]))
     return found
 
 
-def _measure(inside: DataFrame, standings: dict[tuple[str, str, str | None], Standing]) -> None:
+def _measure(inside: DataFrame, standings: dict[tuple[str, str, str | None], QueueSummary]) -> None:
     """Percentiles of waits and processing times, from the minutes' histograms added up."""
     for column, field in (("waits", "wait"), ("processings", "processing")):
-        told = inside.select("namespace", "queue", "group", F.explode(column).alias("bucket", "value"))
-        summed = told.groupBy("namespace", "queue", "group", "bucket").agg(F.sum("value").alias("value"))
+        exploded = inside.select("namespace", "queue", "group", F.explode(column).alias("bucket", "value"))
+        summed = exploded.groupBy("namespace", "queue", "group", "bucket").agg(F.sum("value").alias("value"))
         histograms: dict[tuple[str, str, str | None], dict[int, int]] = {}
         for row in summed.collect():
             histograms.setdefault((row[0], row[1], row[2]), {})[row[3]] = row[4]
@@ -214,7 +214,7 @@ def _measure(inside: DataFrame, standings: dict[tuple[str, str, str | None], Sta
             setattr(standings[key], field, Percentiles(*(percentile(histogram, percent) for percent in (50, 95, 99))))
 
 
-def _measure_points(inside: DataFrame, standings: dict[tuple[str, str, str | None], Standing], step: int) -> None:
+def _measure_points(inside: DataFrame, standings: dict[tuple[str, str, str | None], QueueSummary], step: int) -> None:
     """The same point by point, for the groups of the busiest queues."""
     busy = sorted((one for one in standings.values() if one.group is None), key=lambda one: -one.counts["enqueued"])
     names = {(one.namespace, one.queue) for one in busy[:CURVES_MAX]}
@@ -223,8 +223,8 @@ def _measure_points(inside: DataFrame, standings: dict[tuple[str, str, str | Non
     chosen = inside.where(F.col("group").isNotNull() & F.col("queue").isin([queue for _, queue in names]))
     found: dict[tuple[str, str, str | None], dict[datetime, dict[str, Percentiles]]] = {}
     for column, field in (("waits", "wait"), ("processings", "processing")):
-        told = chosen.select("namespace", "queue", "group", at, F.explode(column).alias("bucket", "value"))
-        summed = told.groupBy("namespace", "queue", "group", "at", "bucket").agg(F.sum("value").alias("value"))
+        exploded = chosen.select("namespace", "queue", "group", at, F.explode(column).alias("bucket", "value"))
+        summed = exploded.groupBy("namespace", "queue", "group", "at", "bucket").agg(F.sum("value").alias("value"))
         histograms: dict[tuple[tuple[str, str, str | None], int], dict[int, int]] = {}
         for row in summed.collect():
             histograms.setdefault(((row[0], row[1], row[2]), row[3]), {})[row[4]] = row[5]
@@ -232,8 +232,8 @@ def _measure_points(inside: DataFrame, standings: dict[tuple[str, str, str | Non
             percentiles = Percentiles(*(percentile(histogram, percent) for percent in (50, 95, 99)))
             found.setdefault(key, {}).setdefault(datetime.fromtimestamp(seconds, UTC), {})[field] = percentiles
     for key, points in found.items():
-        standing = standings[key]
-        standing.points = [msgspec.structs.replace(point, **points.get(point.at, {})) for point in standing.points]
+        summary = standings[key]
+        summary.points = [msgspec.structs.replace(point, **points.get(point.at, {})) for point in summary.points]
 
 
 def _deaths(inside: DataFrame) -> list[Deaths]:

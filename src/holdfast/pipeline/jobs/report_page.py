@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 from html import escape
 from pathlib import Path
 
-from holdfast.pipeline.jobs.charts import Series, bar_chart, line_chart, nice_count, nice_ms, show, show_ms
-from holdfast.pipeline.jobs.report import CURVES_MAX, Deaths, Point, Report, Standing
+from holdfast.pipeline.jobs.charts import Curve, bar_chart, line_chart, nice_count, nice_ms, show, show_ms
+from holdfast.pipeline.jobs.report import CURVES_MAX, Deaths, Point, QueueSummary, Report
 
 STYLE = (Path(__file__).parent / "report.css").read_text()
 
@@ -34,7 +34,7 @@ def page(report: Report, made_at: datetime) -> str:
     )
 
 
-def _charted(report: Report) -> list[Standing]:
+def _charted(report: Report) -> list[QueueSummary]:
     """Queues that get charts of their own: the busiest of those in which something happened."""
     return [queue for queue in report.queues if queue.counts["enqueued"] or report.groups_of(queue)][:CURVES_MAX]
 
@@ -116,9 +116,9 @@ def _findings(report: Report) -> str:
     return f'<ul class="found">{"".join(f"<li>{line}</li>" for line in found)}</ul>'
 
 
-def _grid_of(report: Report, standings: list[Standing]) -> tuple[list[datetime], list[dict[datetime, Point]]]:
+def _grid_of(report: Report, standings: list[QueueSummary]) -> tuple[list[datetime], list[dict[datetime, Point]]]:
     """The instants of all curves, the same for every queue, and each standing's points by instant."""
-    known = [{point.at: point for point in standing.points} for standing in standings]
+    known = [{point.at: point for point in summary.points} for summary in standings]
     step = timedelta(minutes=report.step_minutes)
     width = report.step_minutes * 60
     times = [datetime.fromtimestamp(report.since.timestamp() // width * width, UTC)]
@@ -132,7 +132,7 @@ def _rates(report: Report, name: str, times: list[datetime], known: list[dict[da
     return [sum(getattr(points[at], name) for points in known if at in points) / seconds for at in times]
 
 
-def _unit(curves: list[Series]) -> tuple[float, str]:
+def _unit(curves: list[Curve]) -> tuple[float, str]:
     """The unit in which the highest of these rates a second is at least one."""
     high = max((value for _, _, values in curves for value in values if value is not None), default=0.0)
     return next(
@@ -153,28 +153,28 @@ def _depths(times: list[datetime], known: list[dict[datetime, Point]]) -> list[f
     return totals
 
 
-def _throughput(report: Report, queues: list[Standing]) -> str:
+def _throughput(report: Report, queues: list[QueueSummary]) -> str:
     groups = [group for queue in queues for group in report.groups_of(queue)]
     times, of_all = _grid_of(report, [*queues, *groups])
     of_queues, of_groups = of_all[: len(queues)], of_all[len(queues) :]
-    through: list[Series] = [
+    through: list[Curve] = [
         ("enqueued", "c1", _rates(report, "enqueued", times, of_queues)),
         ("acked", "c2", _rates(report, "acked", times, of_groups)),
         ("failed", "c3", _rates(report, "failed", times, of_groups)),
         ("dead", "c4", _rates(report, "dead", times, of_groups)),
     ]
-    shown = [one for one in through if any(one[2]) or one[0] in {"enqueued", "acked"}]
-    factor, unit = _unit(shown)
-    scaled: list[Series] = [
-        (name, colour, [(value or 0) * factor for value in values]) for name, colour, values in shown
+    drawn = [one for one in through if any(one[2]) or one[0] in {"enqueued", "acked"}]
+    factor, unit = _unit(drawn)
+    scaled: list[Curve] = [
+        (name, colour, [(value or 0) * factor for value in values]) for name, colour, values in drawn
     ]
     return f'<div class="card"><h3>Throughput</h3>{line_chart(times, scaled, unit)}</div>'
 
 
-def _depth(report: Report, queues: list[Standing]) -> str:
+def _depth(report: Report, queues: list[QueueSummary]) -> str:
     """What is stored; of one queue with several groups also what each has yet to do."""
     times, known = _grid_of(report, queues)
-    curves: list[Series] = [("stored", "c5", _depths(times, known))]
+    curves: list[Curve] = [("stored", "c5", _depths(times, known))]
     groups = report.groups_of(queues[0]) if len(queues) == 1 else []
     if len(groups) > 1:
         for group, colour in zip(groups, ("c1", "c2", "c3"), strict=False):
@@ -183,7 +183,7 @@ def _depth(report: Report, queues: list[Standing]) -> str:
     return f'<div class="card"><h3>Depth</h3>{chart}</div>'
 
 
-def _latency(report: Report, queue: Standing) -> str:
+def _latency(report: Report, queue: QueueSummary) -> str:
     """How long deliveries waited and took, point by point; of several groups the busiest."""
     groups = sorted(report.groups_of(queue), key=lambda group: -group.counts["leased"])
     if not groups or not groups[0].counts["leased"]:
@@ -192,9 +192,9 @@ def _latency(report: Report, queue: Standing) -> str:
     times, (known,) = _grid_of(report, [group])
     cards: list[str] = []
     for title, field in (("Waiting time", "wait"), ("Processing time", "processing")):
-        told = [getattr(known[at], field) if at in known else None for at in times]
-        curves: list[Series] = [
-            (name, colour, [getattr(one, name) if one is not None else None for one in told])
+        percentiles = [getattr(known[at], field) if at in known else None for at in times]
+        curves: list[Curve] = [
+            (name, colour, [getattr(one, name) if one is not None else None for one in percentiles])
             for name, colour in (("p50", "c2"), ("p95", "c3"), ("p99", "c4"))
         ]
         of = f" in {escape(group.group or '')}" if len(groups) > 1 else ""
@@ -203,7 +203,7 @@ def _latency(report: Report, queue: Standing) -> str:
     return f'<div class="two">{"".join(cards)}</div>'
 
 
-def _charts(report: Report, queues: list[Standing]) -> str:
+def _charts(report: Report, queues: list[QueueSummary]) -> str:
     return f'<div class="two">{_throughput(report, queues)}{_depth(report, queues)}</div>'
 
 
@@ -211,12 +211,12 @@ def _overview(report: Report) -> str:
     return "<h2>All queues</h2>" + _charts(report, report.work_queues or report.queues)
 
 
-def _queue(report: Report, queue: Standing) -> str:
+def _queue(report: Report, queue: QueueSummary) -> str:
     return f"<h2>{escape(_name(queue))}</h2>" + _charts(report, [queue]) + _latency(report, queue)
 
 
-def _name(standing: Standing) -> str:
-    return standing.queue if standing.namespace == "default" else f"{standing.namespace} / {standing.queue}"
+def _name(summary: QueueSummary) -> str:
+    return summary.queue if summary.namespace == "default" else f"{summary.namespace} / {summary.queue}"
 
 
 def _groups(report: Report) -> str:

@@ -149,7 +149,7 @@ class LakeTable:
         cursor: Cursor | None = None,
         *,
         data_change: bool = True,
-        note: dict[str, str] | None = None,
+        commit_info: dict[str, str] | None = None,
     ) -> None:
         """Add and remove files and move the cursor, all or nothing. The files are durable before the commit is made."""
         now = time.time_ns() // 1_000_000
@@ -170,7 +170,7 @@ class LakeTable:
             "append",
             self.table.schema(),
             commit_properties=CommitProperties(
-                custom_metadata=note, app_transactions=transactions, max_commit_retries=0
+                custom_metadata=commit_info, app_transactions=transactions, max_commit_retries=0
             ),
         )
         self.load()

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from holdfast.errors import InvalidArgument, RunNotFound
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-UNMOVED_KEPT = 1_000
+UNMOVED_MAX = 1_000
 """Letters or messages that were not moved, kept by name; the rest is counted."""
 
 
@@ -38,7 +38,7 @@ class Unmoved(msgspec.Struct, frozen=True, omit_defaults=True):
     queue: str = ""
 
 
-class Run(msgspec.Struct, kw_only=True):
+class JobRun(msgspec.Struct, kw_only=True):
     """A redrive or a replay."""
 
     id: str
@@ -89,7 +89,7 @@ class Run(msgspec.Struct, kw_only=True):
         )
         return "; ".join([part for part in parts if part])
 
-    def differs(self, other: Run) -> str:
+    def differs(self, other: JobRun) -> str:
         """The name of what another attempt under the same id says differently."""
         for name in ("job", "queue", "to", "where", "since", "until", "sets", "transform", "speed", "rate"):
             if getattr(self, name) != getattr(other, name):
@@ -97,7 +97,7 @@ class Run(msgspec.Struct, kw_only=True):
         return ""
 
 
-class Runs:
+class RunStore:
     """The runs of a lake."""
 
     def __init__(self, lake: Path) -> None:
@@ -106,26 +106,26 @@ class Runs:
     def new_id(self, job: str) -> str:
         return f"{job}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
-    def find(self, name: str) -> Run | None:
+    def find(self, name: str) -> JobRun | None:
         path = self._path(name)
-        return msgspec.json.decode(path.read_bytes(), type=Run) if path.exists() else None
+        return msgspec.json.decode(path.read_bytes(), type=JobRun) if path.exists() else None
 
-    def get(self, name: str) -> Run:
+    def get(self, name: str) -> JobRun:
         found = self.find(name)
         if found is None:
             raise RunNotFound(run=name, path=self._directory)
         return found
 
-    def all(self) -> list[Run]:
+    def all(self) -> list[JobRun]:
         """Newest first."""
-        found = [msgspec.json.decode(path.read_bytes(), type=Run) for path in self._directory.glob("*.json")]
+        found = [msgspec.json.decode(path.read_bytes(), type=JobRun) for path in self._directory.glob("*.json")]
         return sorted(found, key=lambda run: run.began_at, reverse=True)
 
-    def begin(self, run: Run, chosen: pa.Table) -> None:
+    def begin(self, run: JobRun, chosen: pa.Table) -> None:
         """Keep what is to be done, before it is done."""
         self.begin_with(run, lambda path: pq.write_table(chosen, path))
 
-    def begin_with(self, run: Run, write: Callable[[Path], object]) -> None:
+    def begin_with(self, run: JobRun, write: Callable[[Path], object]) -> None:
         """The same for what is written by somebody else: a file, or a directory of files."""
         self._directory.mkdir(parents=True, exist_ok=True)
         path = self._parts(run.id)
@@ -134,13 +134,13 @@ class Runs:
             _sync(file)
         self.save(run)
 
-    def chosen(self, run: Run) -> pa.Table:
+    def chosen(self, run: JobRun) -> pa.Table:
         return pq.read_table(self._parts(run.id))
 
-    def chosen_path(self, run: Run) -> Path:
+    def chosen_path(self, run: JobRun) -> Path:
         return self._parts(run.id)
 
-    def save(self, run: Run) -> None:
+    def save(self, run: JobRun) -> None:
         path = self._path(run.id)
         fresh = path.with_suffix(f".{os.getpid()}.new")
         fresh.write_bytes(msgspec.json.format(msgspec.json.encode(run)))

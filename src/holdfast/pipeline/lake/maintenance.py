@@ -52,7 +52,10 @@ def _arranged(table: LakeTable, frame: DataFrame, files: list[DataFile]) -> Data
 
 def _replace(table: LakeTable, files: list[DataFile], frame: DataFrame, *, data_change: bool) -> None:
     table.commit(
-        table.write(frame), files, data_change=data_change, note={"job": "compact" if not data_change else "retain"}
+        table.write(frame),
+        files,
+        data_change=data_change,
+        commit_info={"job": "compact" if not data_change else "retain"},
     )
 
 

@@ -19,7 +19,7 @@ SPARK_ERRORS = (PySparkException, Py4JJavaError)
 
 
 @contextmanager
-def told() -> Iterator[None]:
+def spark_errors() -> Iterator[None]:
     """Around a job."""
     try:
         yield

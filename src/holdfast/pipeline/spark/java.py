@@ -68,12 +68,12 @@ def _bundled() -> Path | None:
 def java_version(java: Path) -> int | None:
     """The major version of a Java; None if it does not run."""
     try:
-        said = subprocess.run(  # noqa: S603 - a Java that the user's own environment names
+        version_output = subprocess.run(  # noqa: S603 - a Java that the user's own environment names
             [java, "-version"], capture_output=True, text=True, timeout=VERSION_SECONDS, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    match = _VERSION.search(said.stderr)
+    match = _VERSION.search(version_output.stderr)
     return int(match[1]) if match else None
 
 
@@ -87,10 +87,10 @@ def java_home(environment: Mapping[str, str]) -> Path:
     text = SHIM.format(java=shlex.quote(str(java.resolve())))
     if not shim.exists() or shim.read_text() != text:
         shim.parent.mkdir(parents=True, exist_ok=True)
-        aside = shim.with_name(f"java.{os.getpid()}")
-        aside.write_text(text)
-        aside.chmod(0o755)
-        aside.replace(shim)
+        temporary = shim.with_name(f"java.{os.getpid()}")
+        temporary.write_text(text)
+        temporary.chmod(0o755)
+        temporary.replace(shim)
     return home
 
 

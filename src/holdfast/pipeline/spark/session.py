@@ -71,7 +71,7 @@ QUICK_BYTES = 32 * MIB
 """A journal of so many bytes, about two million events, is little."""
 
 
-class Where(msgspec.Struct, frozen=True, kw_only=True):
+class SparkTarget(msgspec.Struct, frozen=True, kw_only=True):
     """Where a job runs. At most one of `master` and `remote`."""
 
     master: str | None = None
@@ -86,9 +86,9 @@ class Where(msgspec.Struct, frozen=True, kw_only=True):
     """Further Spark settings; they win over ours."""
 
 
-def open_session(where: Where | None = None, name: str = "holdfast") -> SparkSession:
+def open_session(where: SparkTarget | None = None, name: str = "holdfast") -> SparkSession:
     """A session as `where` says. A session that this process has already is used again."""
-    where = where or Where()
+    where = where or SparkTarget()
     if where.master and where.remote:
         raise InvalidArgument(field="--remote", problem="cannot be given together with --master: choose one")
     if where.remote:
@@ -118,7 +118,7 @@ def open_session(where: Where | None = None, name: str = "holdfast") -> SparkSes
     return builder.getOrCreate()
 
 
-def _remote(where: Where, name: str) -> SparkSession:
+def _remote(where: SparkTarget, name: str) -> SparkSession:
     """A session at a server. That has its own start-up settings; those of SQL are the session's."""
     assert where.remote is not None
     missing = next((module for module in CONNECT_MODULES if importlib.util.find_spec(module) is None), None)
@@ -145,7 +145,7 @@ def _check_answers(remote: str) -> None:
         raise InvalidArgument(field="--remote", problem=problem) from error
 
 
-def check_reach(spark: SparkSession, where: Where, lake: Path) -> None:
+def check_reach(spark: SparkSession, where: SparkTarget, lake: Path) -> None:
     """A Spark elsewhere must see the lake's files at the same path; what it wrote beside it would be lost."""
     place = where.remote or where.master
     segment = next((lake / "journal").glob("date=*/*.parquet"), None)
@@ -161,7 +161,7 @@ def _log_settings() -> str:
     return (Path(__file__).parent / "log4j2.properties").resolve().as_uri()
 
 
-def is_little(lake: Path) -> bool:
+def is_small(lake: Path) -> bool:
     """Whether a lake's journal is so small that a quick session is done with it sooner."""
     return sum(file.stat().st_size for file in (lake / "journal").glob("date=*/*.parquet")) <= QUICK_BYTES
 

@@ -42,19 +42,19 @@ class Stages:
             stage.seconds += time.perf_counter() - began
             stage.times += 1
 
-    def note_read(self, what: str, count: int) -> None:
+    def count_read(self, what: str, count: int) -> None:
         self.read[what] = self.read.get(what, 0) + count
 
-    def note_wrote(self, what: str, count: int) -> None:
+    def count_written(self, what: str, count: int) -> None:
         self.wrote[what] = self.wrote.get(what, 0) + count
 
     def explain(self, name: str, frame: DataFrame) -> None:
         """Keep Spark's plan for a frame, if plans were asked for."""
         if self.explaining:
-            said = io.StringIO()
-            with contextlib.redirect_stdout(said):
+            plan_text = io.StringIO()
+            with contextlib.redirect_stdout(plan_text):
                 frame.explain("formatted")
-            self.plans.append(f"{name}:\n{said.getvalue()}")
+            self.plans.append(f"{name}:\n{plan_text.getvalue()}")
 
     def summary(self) -> dict[str, object]:
         """For JSON."""

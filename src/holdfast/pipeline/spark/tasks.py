@@ -19,18 +19,18 @@ from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
 Task = dict[str, Any]
-Answer = dict[str, Any]
+TaskResult = dict[str, Any]
 
 _SCHEMA = "number bigint, answer string"
 
 
-def travels(*modules: ModuleType) -> None:
+def pickle_by_value(*modules: ModuleType) -> None:
     """Have the functions of these modules sent whole, not by name."""
     for module in modules:
         cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
-def frame_of(spark: SparkSession, work: Callable[[Task], Answer], tasks: list[Task]) -> DataFrame:
+def frame_of(spark: SparkSession, work: Callable[[Task], TaskResult], tasks: list[Task]) -> DataFrame:
     """The tasks as a query, one partition each."""
 
     def each(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -42,19 +42,19 @@ def frame_of(spark: SparkSession, work: Callable[[Task], Answer], tasks: list[Ta
     return spark.range(0, len(tasks), 1, max(len(tasks), 1)).mapInArrow(each, _SCHEMA)
 
 
-def run(spark: SparkSession, work: Callable[[Task], Answer], tasks: list[Task]) -> list[Answer]:
+def run(spark: SparkSession, work: Callable[[Task], TaskResult], tasks: list[Task]) -> list[TaskResult]:
     """Do the work for each task; the answers in the order of the tasks."""
     if not tasks:
         return []
-    answers: list[Answer] = [{}] * len(tasks)
+    answers: list[TaskResult] = [{}] * len(tasks)
     found = frame_of(spark, work, tasks).toArrow()
     for number, answer in zip(found["number"].to_pylist(), found["answer"].to_pylist(), strict=True):
         answers[number] = json.loads(answer)
     return answers
 
 
-def lanes(spark: SparkSession) -> int:
+def parallelism(spark: SparkSession) -> int:
     """How many tasks a session runs at a time, as far as it says. An embedded one does; elsewhere 1 is assumed."""
     master = spark.conf.get("spark.master", "") or ""
-    said = spark.conf.get("spark.sql.shuffle.partitions", "1") or "1"
-    return int(said) if master.startswith("local") and said.isdecimal() else 1
+    setting = spark.conf.get("spark.sql.shuffle.partitions", "1") or "1"
+    return int(setting) if master.startswith("local") and setting.isdecimal() else 1

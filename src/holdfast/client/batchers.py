@@ -20,7 +20,7 @@ BATCH_MAX = 1_000
 """Items in one request. The server takes 10,000; smaller ones keep each answer's way short."""
 
 
-class Lane(Generic[Item, Result]):
+class CallBatcher(Generic[Item, Result]):
     """See the module. `weight` of an item counts against `weight_max` of a batch, so that requests stay small."""
 
     def __init__(

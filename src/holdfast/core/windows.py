@@ -20,7 +20,7 @@ WINDOW_MAX = 4 * WINDOW  # places a lane holds: bounds memory where many message
 _stamp = attrgetter("stamp")
 
 
-class Lane:
+class PriorityWindow:
     """Places of one priority beyond `frontier`, oldest first."""
 
     __slots__ = ("complete", "frontier", "loaded", "reached")

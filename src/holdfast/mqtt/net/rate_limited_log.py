@@ -13,25 +13,25 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 LINES_PER_SECOND: Final = 10
 
 
-class Trickle:
+class RateLimitedLog:
     """One for each kind of line."""
 
     def __init__(self, event: str) -> None:
         self._event = event
         self._second = 0
         self._lines = 0
-        self._kept_back = 0
+        self._suppressed = 0
 
-    def say(self, now: int, **details: object) -> None:
+    def emit(self, now: int, **details: object) -> None:
         """Write the line, or count it; the next that is written says how many were only counted."""
         second = now // SECOND
         if second != self._second:
             self._second, self._lines = second, 0
         if self._lines >= LINES_PER_SECOND:
-            self._kept_back += 1
+            self._suppressed += 1
             return
         self._lines += 1
-        if self._kept_back:
-            details["others_not_shown"] = self._kept_back
-            self._kept_back = 0
+        if self._suppressed:
+            details["others_not_shown"] = self._suppressed
+            self._suppressed = 0
         log.info(self._event, **details)

@@ -14,18 +14,18 @@ import structlog
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
-Release = Callable[[], None]
+ReleaseCallback = Callable[[], None]
 
 
-class Releases:
+class AuditBarrier:
     """`synced` waits until everything that was written to the audit log is on disk."""
 
     def __init__(self, synced: Callable[[], Awaitable[None]]) -> None:
         self._synced = synced
-        self._waiting: deque[tuple[Release, bool]] = deque()
+        self._waiting: deque[tuple[ReleaseCallback, bool]] = deque()
         self._task: asyncio.Task[None] | None = None
 
-    def durable(self, release: Release, *, administered: bool) -> None:
+    def durable(self, release: ReleaseCallback, *, administered: bool) -> None:
         """The next turn's records are on disk: let its answers go as soon as they may."""
         if not administered and not self._waiting:
             release()

@@ -14,11 +14,11 @@ from holdfast.errors import LeaseLost
 
 log = logging.getLogger("holdfast.client")
 
-PARTS_OF_A_LEASE = 3
+EXTENSIONS_PER_LEASE = 3
 SHORTEST_PAUSE_SECONDS = 0.01  # whatever the lease, no more than a hundred rounds a second
 
 
-class _Kept:
+class _Extension:
     """When a message's lease is to be extended next, and for how long that goes on."""
 
     __slots__ = ("at", "lease_seconds", "until")
@@ -29,11 +29,11 @@ class _Kept:
         self.until = until
 
 
-class Keeper:
+class LeaseExtender:
     """See the module. One for each client, with one task that runs while there is something to keep."""
 
     def __init__(self) -> None:
-        self._kept: dict[Message, _Kept] = {}
+        self._extensions: dict[Message, _Extension] = {}
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._extending: set[asyncio.Task[None]] = set()
@@ -42,19 +42,21 @@ class Keeper:
         """From now on, until it is dropped, lost, or `longest_seconds` have passed: a handler that hangs must not hold
         its message for ever."""
         now = time.monotonic()
-        self._kept[message] = _Kept(now + lease_seconds / PARTS_OF_A_LEASE, lease_seconds, now + longest_seconds)
+        self._extensions[message] = _Extension(
+            now + lease_seconds / EXTENSIONS_PER_LEASE, lease_seconds, now + longest_seconds
+        )
         self._changed.set()
         if self._task is None:
             self._task = asyncio.create_task(self._run())
 
     def drop(self, message: Message) -> None:
-        self._kept.pop(message, None)
+        self._extensions.pop(message, None)
 
-    def keeps(self, message: Message) -> bool:
-        return message in self._kept
+    def is_extending(self, message: Message) -> bool:
+        return message in self._extensions
 
     async def close(self) -> None:
-        self._kept.clear()
+        self._extensions.clear()
         tasks = [*self._extending, *([self._task] if self._task is not None else [])]
         for task in tasks:
             task.cancel()
@@ -63,9 +65,9 @@ class Keeper:
 
     async def _run(self) -> None:
         try:
-            while self._kept:
+            while self._extensions:
                 self._changed.clear()
-                soonest = min(kept.at for kept in self._kept.values())
+                soonest = min(extension.at for extension in self._extensions.values())
                 pause = max(soonest - time.monotonic(), SHORTEST_PAUSE_SECONDS)
                 try:
                     async with asyncio.timeout(pause):
@@ -77,25 +79,25 @@ class Keeper:
 
     def _extend_due(self) -> None:
         now = time.monotonic()
-        for message, kept in list(self._kept.items()):
-            if kept.until <= now:
+        for message, extension in list(self._extensions.items()):
+            if extension.until <= now:
                 log.warning("%r was held for too long; its lease is no longer extended", message)
                 self.drop(message)
-            elif kept.at <= now:
-                kept.at = now + kept.lease_seconds
-                task = asyncio.create_task(self._extend(message, kept))
+            elif extension.at <= now:
+                extension.at = now + extension.lease_seconds
+                task = asyncio.create_task(self._extend(message, extension))
                 self._extending.add(task)
                 task.add_done_callback(self._extending.discard)
 
-    async def _extend(self, message: Message, kept: _Kept) -> None:
+    async def _extend(self, message: Message, extension: _Extension) -> None:
         try:
-            await message.extend(kept.lease_seconds)
+            await message.extend(extension.lease_seconds)
         except LeaseLost:
-            if self.keeps(message):  # else it was settled meanwhile
+            if self.is_extending(message):  # else it was settled meanwhile
                 log.warning("the lease of %r is lost; somebody else may be working on it now", message)
                 self.drop(message)
         except Exception as error:  # noqa: BLE001 - nobody waits here; the handler finds out when it settles
             log.warning("the lease of %r could not be extended: %s", message, error)
         finally:
-            kept.at = time.monotonic() + kept.lease_seconds / PARTS_OF_A_LEASE
+            extension.at = time.monotonic() + extension.lease_seconds / EXTENSIONS_PER_LEASE
             self._changed.set()

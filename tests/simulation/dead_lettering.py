@@ -9,38 +9,40 @@ from holdfast.core.commands import Draft
 from holdfast.core.ids import fnv1a32
 from holdfast.core.queue import DEAD_PREFIX, DEAD_QUEUE_CONFIG
 from holdfast.core.records import Extra, Origin
-from holdfast.core.workflow import shown
+from holdfast.core.workflow import visible_state
 from tests.simulation.mail import Is, Mail, Queue, must, state_of
 from tests.simulation.model import Model
 
-BURIAL_BACKOFF = 5_000_000
+DEAD_LETTER_BACKOFF = 5_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Burial:
+class DeadLettering:
     """What the engine did with doomed deliveries of a queue: (group, id, reason, attempts) and the letter's id each."""
 
     queue: str
     target: str | None
-    doomed: list[tuple[str, int, str, int]]
-    letters: list[int]
+    dead_letter_candidates: list[tuple[str, int, str, int]]
+    dead_letters: list[int]
 
 
-def bury(model: Model, burials: Iterable[Burial], now: int) -> None:
+def check_dead_letters(model: Model, dead_letterings: Iterable[DeadLettering], now: int) -> None:
     """What the engine says it buried must be what had to be, with nothing left."""
-    for burial in burials:
-        queue = model.queues[burial.queue]
-        for (group, message_id, reason, attempts), letter in zip(burial.doomed, burial.letters, strict=True):
+    for dead_lettering in dead_letterings:
+        queue = model.queues[dead_lettering.queue]
+        for (group, message_id, reason, attempts), dead_letter in zip(
+            dead_lettering.dead_letter_candidates, dead_lettering.dead_letters, strict=True
+        ):
             what = (queue.name, group, message_id)
             expected = model.expected.pop(what, None) or model.allowed.pop(what, None)
             must(expected is not None, f"{queue.name}: {message_id} buried in {group!r} for {reason} without cause")
             must(expected == (reason, attempts), f"{queue.name}: {message_id} in {group!r} died of {expected}")
             mail = queue.mails[message_id]
             model.reasons[reason] = model.reasons.get(reason, 0) + 1
-            if letter < 0:
-                _refused(model, queue, mail, group, reason, burial.target, now)
+            if dead_letter < 0:
+                _refused(model, queue, mail, group, reason, dead_lettering.target, now)
             else:
-                _ended(model, queue, mail, group, (reason, attempts), burial.target, letter, now)
+                _ended(model, queue, mail, group, (reason, attempts), dead_lettering.target, dead_letter, now)
     for (name, group, message_id), (reason, _) in list(model.expected.items()):
         queue = model.queues[name]
         if reason == "expired" and rests(queue, queue.mails[message_id].partition, now):
@@ -51,7 +53,7 @@ def bury(model: Model, burials: Iterable[Burial], now: int) -> None:
 
 def rests(queue: Queue, partition: int, now: int) -> bool:
     """A dead queue that refused what no group needed is not asked again at once, and meanwhile expiry rests."""
-    return now <= queue.no_burials.get(partition, 0)
+    return now <= queue.dead_lettering_paused.get(partition, 0)
 
 
 def _ended(
@@ -61,14 +63,14 @@ def _ended(
     group: str,
     why: tuple[str, int],
     target: str | None,
-    letter: int,
+    dead_letter: int,
     now: int,
 ) -> None:
     mail.scheduled = False
-    kind = "dead" if letter else "expired" if why[0] == "expired" else "dropped"
-    if letter:
+    kind = "dead" if dead_letter else "expired" if why[0] == "expired" else "dropped"
+    if dead_letter:
         must(target is not None, f"{queue.name}: letter without a dead queue")
-        _letter(model, str(target), mail, group, why, letter, now)
+        _dead_letter_of(model, str(target), mail, group, why, dead_letter, now)
     else:
         must(not queue.config.dlq.enabled, f"{queue.name}: {mail.id} dropped though there is a dead queue")
     if group:
@@ -84,17 +86,19 @@ def _refused(model: Model, queue: Queue, mail: Mail, group: str, reason: str, ta
     must(refusable, f"{queue.name}: {target} refused dead letter of {mail.id} ({mail.size} bytes)")
     mail.scheduled = False
     if not group:
-        queue.no_burials[mail.partition] = now + BURIAL_BACKOFF
+        queue.dead_lettering_paused[mail.partition] = now + DEAD_LETTER_BACKOFF
         model.allowed[queue.name, "", mail.id] = (reason, 0)
         return
     life = mail.lives[group]
     if life.state is Is.LEASED:
         life.failures += 1
-    life.state, life.token, life.doom = Is.DOOMED, 0, reason
-    life.ready_at = now + BURIAL_BACKOFF
+    life.state, life.token, life.doom = Is.DEAD_LETTERING, 0, reason
+    life.ready_at = now + DEAD_LETTER_BACKOFF
 
 
-def _letter(model: Model, target: str, mail: Mail, group: str, why: tuple[str, int], letter: int, now: int) -> None:
+def _dead_letter_of(
+    model: Model, target: str, mail: Mail, group: str, why: tuple[str, int], dead_letter: int, now: int
+) -> None:
     if target not in model.queues:
         must(target.startswith(DEAD_PREFIX), f"dead queue {target} appeared")
         model.add_queue(target, DEAD_QUEUE_CONFIG)
@@ -102,11 +106,11 @@ def _letter(model: Model, target: str, mail: Mail, group: str, why: tuple[str, i
     partition = fnv1a32(mail.id.to_bytes(8, "big")) % len(dead.next_seq)
     known = dead.with_source(partition, (mail.id, group))
     if known is not None:
-        must(known.id == letter, f"{target}: two letters of {mail.id} in {group!r}: {known.id}, {letter}")
+        must(known.id == dead_letter, f"{target}: two letters of {mail.id} in {group!r}: {known.id}, {dead_letter}")
         return
-    must((mail.id, group) not in model.letters, f"{target}: {mail.id} in {group!r} buried again: {letter}")
+    must((mail.id, group) not in model.dead_letters, f"{target}: {mail.id} in {group!r} buried again: {dead_letter}")
     origin = Origin(mail.id, mail.queue, group, why[0], "", why[1])
-    extra = Extra(key=mail.given_key, origin=origin, state=shown(state_of(mail, group)))
+    extra = Extra(key=mail.given_key, origin=origin, state=visible_state(state_of(mail, group)))
     draft = Draft(b"x" * mail.size, mail.priority, extra=extra)
-    model.store(dead, partition, draft, letter, now)
-    model.letters[mail.id, group] = letter
+    model.store(dead, partition, draft, dead_letter, now)
+    model.dead_letters[mail.id, group] = dead_letter
