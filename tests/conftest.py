@@ -32,7 +32,7 @@ if ARCHIVE.exists() and ARCHIVE.stat().st_size:
 
 UNCOVERED = (
     *("tests/crash/", "tests/pipeline/", "tests/simulation/", "tests/test_examples", "tests/test_tutorial"),
-    *("tests/mqtt/test_fuzz", "tests/mqtt/test_oracles", "tests/mqtt/test_roundtrip"),
+    *("tests/mqtt/codec/test_fuzz", "tests/mqtt/codec/test_oracles", "tests/mqtt/codec/test_roundtrip"),
     *("tests/auth/", "tests/behaviour/", "tests/cli/", "tests/client/", "tests/store/"),
 )
 """They run the core or the codec for long, or in other processes, and cover nothing that the others do not: measuring

@@ -83,7 +83,7 @@ async def test_names_that_no_queue_can_be_made_with(client: Client, name: str) -
         await client.create_queue(name)
 
 
-@pytest.mark.api_only("no PUBLISH can be made with such a topic: the connection would end, as tests/mqtt/wire shows")
+@pytest.mark.api_only("no PUBLISH can be made with such a topic: the connection would end, as tests/mqtt/net shows")
 @pytest.mark.parametrize("name", ["a+b", "a#", "a\0b"])
 async def test_names_that_nothing_can_be_sent_to(client: Client, name: str) -> None:
     with pytest.raises(InvalidName):

@@ -11,7 +11,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
 from holdfast.mqtt import topics
 from holdfast.mqtt.topics import LEVELS_MAX, MATCHES_CACHED_MAX, NameIndex, SubscriptionTrie, matches, split_share
-from tests.mqtt.strategies import patient
+from tests.mqtt.codec.strategies import patient
 
 # Few words, so that names and filters meet; with the empty level and the hidden one.
 WORDS = ["a", "b", "", "$s"]

@@ -23,7 +23,7 @@ from holdfast.pipeline.jobs.reconcile import Proof, reconcile
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.spark.stages import Stages
 from holdfast.testing import Broker
-from tests.broker.lake import NODE, TASKS
+from tests.broker.export.lake import NODE, TASKS
 from tests.pipeline.traffic import Traffic
 
 

@@ -12,7 +12,7 @@ from holdfast.core.records import Extra
 from holdfast.engine import admin
 from holdfast.errors import HoldfastError
 from holdfast.units import MINUTE, SECOND
-from tests.broker.lake import TASKS, Life
+from tests.broker.export.lake import TASKS, Life
 
 DEAD = ("default", "dlq/tasks")
 GROUPS = ("workers", "audit")

@@ -11,8 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from holdfast.http_api.endpoints.metrics import described
 from holdfast.mqtt.codec import V5, V311, Packet, PingReq, PubAck, Publish, PubRel, encode
 from holdfast.mqtt.net.meter import KINDS, SERIES, Traffic
+from tests.mqtt.codec.strategies import from_server
 from tests.mqtt.queues.rig import Server
-from tests.mqtt.strategies import from_server
 
 
 async def scrape(http: httpx.AsyncClient) -> dict[str, dict[str, float]]:
