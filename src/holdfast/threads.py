@@ -1,8 +1,11 @@
-"""Work on threads that nobody has to wait for: for what a disk that hangs can keep for ever.
+"""Threads that nobody has to wait for: for work that a disk that hangs can keep for ever.
 
-asyncio's own threads are few and everybody's, and a loop that closes waits for all of them: one disk that hangs would
-hold up the work of others, and the end of the process. Here each piece of work has a thread of its own, which is left
-behind if it does not end. How many there may be at a time is for the caller to bound.
+asyncio's own threads are few and shared, and a loop that closes waits for all of them: one disk that hangs would hold
+up the work of others, and the end of the process. The threads here are daemons and are left behind if they do not end.
+`start_thread` runs one function on a thread of its own; the caller bounds how many there are at a time. A `Worker` is
+one thread that runs many functions, one after another.
+
+The simulation replaces `Worker` and `start_thread` in this module, so callers use them as `threads.Worker`.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future
+from queue import SimpleQueue
 from threading import Thread
 from typing import ParamSpec, TypeVar
 
@@ -23,16 +27,7 @@ def start_thread(
     """Start a thread of this name. What it does is done to its end, whoever waits for it."""
     future: Future[_Result] = Future()
     future.set_running_or_notify_cancel()  # from here on nobody can cancel it
-
-    def work() -> None:
-        try:
-            result = function(*args, **keywords)
-        except BaseException as error:  # noqa: BLE001 - whoever waits for it hears of it
-            future.set_exception(error)
-        else:
-            future.set_result(result)
-
-    Thread(target=work, name=name, daemon=True).start()
+    Thread(target=_complete, name=name, args=(future, function, *args), kwargs=keywords, daemon=True).start()
     return future
 
 
@@ -41,3 +36,50 @@ async def run_in_thread(
 ) -> _Result:
     """Wait for what a thread of this name does."""
     return await asyncio.wrap_future(start_thread(name, function, *args, **keywords))
+
+
+class Worker:
+    """A thread that runs what it is given, in order."""
+
+    def __init__(self, name: str) -> None:
+        self._orders: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        self._thread = Thread(target=self._serve, name=name, daemon=True)
+        self._thread.start()
+
+    def start(self, work: Callable[[], object]) -> None:
+        """Run `work`, which must not raise."""
+        self._orders.put(work)
+
+    def submit(
+        self, function: Callable[_Args, _Result], *args: _Args.args, **keywords: _Args.kwargs
+    ) -> Future[_Result]:
+        """Run a function; the future has its result."""
+        future: Future[_Result] = Future()
+
+        def work() -> None:
+            if future.set_running_or_notify_cancel():
+                _complete(future, function, *args, **keywords)
+
+        self._orders.put(work)
+        return future
+
+    def end(self, timeout_seconds: float | None = None) -> bool:
+        """Take no more work and wait for the thread to end. False: it did not end in time."""
+        self._orders.put(None)
+        self._thread.join(timeout_seconds)
+        return not self._thread.is_alive()
+
+    def _serve(self) -> None:
+        while (work := self._orders.get()) is not None:
+            work()
+
+
+def _complete(
+    future: Future[_Result], function: Callable[_Args, _Result], *args: _Args.args, **keywords: _Args.kwargs
+) -> None:
+    try:
+        result = function(*args, **keywords)
+    except BaseException as error:  # noqa: BLE001 - the future raises it in whoever waits
+        future.set_exception(error)
+    else:
+        future.set_result(result)

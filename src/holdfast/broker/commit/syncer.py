@@ -11,9 +11,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from queue import SimpleQueue
-from threading import Thread
 
+from holdfast import threads
 from holdfast.store.contract import Store
 
 # Syncs in a row that must be fast and alone before some are done in place; from then on every so many go to the thread.
@@ -39,16 +38,14 @@ class Syncer:
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._calm = 0
-        self._orders: SimpleQueue[bool] = SimpleQueue()
-        self._thread = Thread(target=self._serve, name="holdfast-sync", daemon=True)
-        self._thread.start()
+        self._worker = threads.Worker("holdfast-sync")
 
     def start(self) -> None:
         """Sync everything that is written."""
         if self._calm >= QUIET_SYNCS and self._calm % QUIET_SYNCS:
             self._done(*self._sync())
         else:
-            self._orders.put(True)
+            self._worker.start(self._sync_on_worker)
             time.sleep(0)  # lets the thread begin: else it waits for the GIL until the loop has nothing to do
 
     def record_sync(self, seconds: float, contended: bool) -> None:
@@ -57,14 +54,11 @@ class Syncer:
 
     def close(self) -> None:
         """End the thread. No sync is under way any more."""
-        self._orders.put(False)
-        self._thread.join()
+        self._worker.end()
 
-    def _serve(self) -> None:
-        while self._orders.get():
-            error, seconds = self._sync()
-            if self._loop.is_closed():  # nobody is left to hear of it
-                return
+    def _sync_on_worker(self) -> None:
+        error, seconds = self._sync()
+        if not self._loop.is_closed():  # else there is nobody left to notify
             self._loop.call_soon_threadsafe(self._done, error, seconds)
 
     def _sync(self) -> tuple[Exception | None, float]:

@@ -10,8 +10,6 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, wait
-from queue import SimpleQueue
-from threading import Thread
 from typing import Any, TypeVar
 
 import structlog
@@ -59,7 +57,7 @@ class ExportScheduler:
             throttle=self._throttle,
         )
         self._seen_writes = 0
-        self._thread = _Thread()
+        self._worker = threads.Worker("holdfast-export")
         self._under_way: Future[Any] | None = None
         self._wanted = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
@@ -179,7 +177,7 @@ class ExportScheduler:
         return await self._run(self._exporter.drop, after)
 
     async def _run(self, function: Callable[..., _Result], *args: int | bool) -> _Result:
-        under_way = self._under_way = self._thread.submit(function, *args)
+        under_way = self._under_way = self._worker.submit(function, *args)
         return await asyncio.wrap_future(under_way)
 
     async def close(self) -> None:
@@ -195,43 +193,7 @@ class ExportScheduler:
         await threads.run_in_thread("holdfast-stop", self._end)
 
     def _end(self) -> None:
-        if self._thread.end(LEAVE_SECONDS):
+        if self._worker.end(LEAVE_SECONDS):
             self._exporter.close()
         else:
             log.warning("the lake does not answer; what hangs there is left behind")
-
-
-class _Thread:
-    """Does what it is given, one after another. Nobody has to wait for it, the end of the process neither: a disk that
-    hangs can keep it for ever."""
-
-    def __init__(self) -> None:
-        self._orders: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._thread = Thread(target=self._serve, name="holdfast-export", daemon=True)
-        self._thread.start()
-
-    def submit(self, function: Callable[..., _Result], *args: int | bool) -> Future[_Result]:
-        future: Future[_Result] = Future()
-
-        def work() -> None:
-            if not future.set_running_or_notify_cancel():
-                return
-            try:
-                result = function(*args)
-            except BaseException as error:  # noqa: BLE001 - whoever waits for it hears of it
-                future.set_exception(error)
-            else:
-                future.set_result(result)
-
-        self._orders.put(work)
-        return future
-
-    def end(self, seconds: float) -> bool:
-        """Take no more. False: what is under way does not end in time."""
-        self._orders.put(None)
-        self._thread.join(seconds)
-        return not self._thread.is_alive()
-
-    def _serve(self) -> None:
-        while (work := self._orders.get()) is not None:
-            work()
