@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from holdfast.core.commands import Command, Draft, Leased, Settlement, Verb
 from holdfast.core.groups import LeaseGroup
 from holdfast.core.queue import GroupKind
@@ -12,6 +14,8 @@ from holdfast.engine.catalog import Queue
 from holdfast.engine.engine import Engine, Limits
 from holdfast.errors import HoldfastError
 from holdfast.store.memory import MemoryDisk, MemoryStore
+
+R = TypeVar("R")
 
 NAME = ("default", "tasks")
 
@@ -48,7 +52,7 @@ class Bench:
         admin.create_group(self.engine, NAME, name, kind, self.now, earliest, max_lag, 0)
         self.engine.write()
 
-    def step(self, command: Command) -> object:
+    def step(self, command: Command[R]) -> R:
         reply = self.engine.step(self.queue, self.shard, command, self.now)
         self.engine.write()
         return reply

@@ -72,7 +72,6 @@ class Scene:
         last = last or self.last
         while at < last:
             reply = self.bench.step(CursorCommit(group, min(last, at + sizes[turn % len(sizes)])))
-            assert isinstance(reply, Progress)
             at, count, turn = reply.at, count + reply.count, turn + 1
         return count
 
@@ -148,7 +147,6 @@ def test_where_many_that_were_delayed_stand_between_each_is_looked_up(monkeypatc
         count = 0
         while bench.shard.cursors[group].head.committed < 8:
             reply = bench.step(CursorCommit(group, 8))
-            assert isinstance(reply, Progress)
             count += reply.count
         assert count == 8
         assert bench.shard.head.ready == (8 if group == "log" else 0)

@@ -8,13 +8,11 @@ from holdfast.core import groups
 from holdfast.core import shard as shard_module
 from holdfast.core.commands import (
     AddGroup,
-    Browsed,
     CursorCommit,
     CursorRead,
     Draft,
     Edit,
     Enqueue,
-    Enqueued,
     Lease,
     Peek,
     RemoveGroup,
@@ -113,7 +111,6 @@ def test_what_has_expired_is_not_leased_before_the_sweep_comes() -> None:
     bench.now += 2 * SECOND
     for limit in (1, 9):
         reply = bench.step(Lease("g", limit, SECOND))
-        assert isinstance(reply, list)
         assert payloads(reply) == ["good"]
         bench.settle(reply, Verb.RELEASE)
     assert bench.step(Lease("g", 1, SECOND)) != []
@@ -280,10 +277,8 @@ def test_withdrawing_what_is_gone_or_leased_changes_nothing() -> None:
 def test_a_trial_tells_what_would_be_refused_and_changes_nothing() -> None:
     bench = Bench(max_message_size=3)
     reply = bench.step(Enqueue([Draft(b"ok"), Draft(b"large")], dry_run=True))
-    assert isinstance(reply, Enqueued)
     assert (reply.ids, list(reply.errors)) == ([0, 0], [1])
     reply = bench.step(Enqueue([Draft(b"ok"), Draft(b"too")], dry_run=True))
-    assert isinstance(reply, Enqueued)
     assert (reply.ids, reply.errors) == ([0, 0], {})
     assert bench.queue.depth == 0
 
@@ -304,5 +299,4 @@ def test_what_is_gone_is_not_looked_at() -> None:
     bench.enqueue("acked", "waiting")
     bench.settle(bench.lease(1))
     found = bench.step(Peek([1, 2, 99]))
-    assert isinstance(found, Browsed)
     assert [message.payload for message, _ in found.messages] == [b"waiting"]

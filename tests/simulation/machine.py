@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from random import Random
+from typing import TypeVar
 
 from holdfast.core.commands import Command, Enqueue, Enqueued, Publish, Tick
 from holdfast.core.effects import DeadLetterCandidate
@@ -32,6 +33,8 @@ from tests.simulation.rows import Journal
 from tests.simulation.staging import Arrival, Staging
 from tests.simulation.world import SECOND, START, World
 
+R = TypeVar("R")
+
 NAMESPACE = "default"
 TRACE = bool(os.environ.get("TRACE"))
 
@@ -45,7 +48,7 @@ class TracedEngine(Engine):
         self.arrivals: list[Arrival] = []
         self._dead_letters: dict[tuple[str, int], int] = {}
 
-    def step(self, queue: BrokerQueue, shard: Shard, command: Command, now: int) -> object:
+    def step(self, queue: BrokerQueue, shard: Shard, command: Command[R], now: int) -> R:
         """As the engine, told on stderr if asked for: what a failed seed is read with."""
         reply = super().step(queue, shard, command, now)
         if isinstance(command, Publish) or (isinstance(command, Enqueue) and command.validated):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from holdfast.core import admin, committing, enqueue, leasing, publishing
 from holdfast.core import shard as shard_module
-from holdfast.core.commands import Draft, RemoveGroup, Verb, Withdraw
-from holdfast.core.effects import DeleteUntil, Effects, Op, deletions
+from holdfast.core.commands import Command, Draft, RemoveGroup, Verb, Withdraw
+from holdfast.core.effects import DeleteUntil, Effects, Op, Outcome, deletions
 from holdfast.core.groups import NEVER, LeaseGroup
 from holdfast.core.ids import IdGenerator
 from holdfast.core.records import Delivery, GroupHead, Listed, Place, Table, read_dedup
@@ -159,11 +160,12 @@ def a_lease_that_is_over_comes_back(patch: pytest.MonkeyPatch) -> None:
 def leases_outlive_their_group(patch: pytest.MonkeyPatch) -> None:
     right = admin.remove_group
 
-    def wrong(shard: Shard, command: RemoveGroup, now: int, effects: Effects) -> None:
+    def wrong(shard: Shard, command: RemoveGroup, now: int, effects: Outcome[None]) -> None:
         right(shard, command, now, effects)
         effects.ops = [op for op in effects.ops if op[0] is not Table.LEASES]
 
-    patch.setitem(shard_module.COMMANDS, RemoveGroup, wrong)
+    kind: type[Command[Any]] = RemoveGroup
+    patch.setitem(shard_module.COMMANDS, kind, wrong)
 
 
 def a_range_takes_one_more(patch: pytest.MonkeyPatch) -> None:

@@ -41,13 +41,13 @@ from holdfast.core.records import (
     Message,
     Origin,
     Table,
-    WorkflowState,
     journal_key,
     message_key,
     read_message,
 )
 from holdfast.core.states import DeliveryState, Event
 from holdfast.core.transactions import Transaction, TransactionState
+from holdfast.core.workflow import visible_state
 from holdfast.engine import admin
 from holdfast.engine.catalog import DeliveryLocator, Queue
 from holdfast.engine.dead_letters import DeadLetterFilter
@@ -281,7 +281,6 @@ class Scene:
         count = 0
         while not reply.done:
             found = self.engine.step(queue, queue.shards[0], Purge(command.below, reply.after), self.now)
-            assert isinstance(found, Purged)
             reply = found
             count += reply.count
         yield f"purged {count}"
@@ -505,7 +504,6 @@ class Scene:
         partition = max(DeliveryLocator(queue, group).find(message_id), 0)
         command = PutState(group, message_id, token, arguments[1].encode(), if_match)
         state = self.engine.step(queue, queue.shards[partition], command, self.now)
-        assert isinstance(state, WorkflowState)
         yield f"etag {state.etag}"
 
     def do_state(self, arguments: list[str], options: Options) -> Iterator[str]:
@@ -516,8 +514,8 @@ class Scene:
             token = next((value for value, name in self.tokens.items() if name == options["token"]), 1)
         partition, _, _ = admin.find(self.engine, queue.name, message_id, self.now)
         reply = self.engine.step(queue, queue.shards[partition], GetStates(group, [(message_id, token)]), self.now)
-        assert isinstance(reply, list)
-        yield f"etag {reply[0].etag}: {reply[0].data.decode()}" if reply[0] is not None else "no state"
+        state = visible_state(reply[0])
+        yield f"etag {state.etag}: {(state.data or b'').decode()}" if state is not None else "no state"
 
     # --- transactions -----------------------------------------------------------------------------------------------
 

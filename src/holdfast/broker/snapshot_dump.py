@@ -15,7 +15,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from holdfast.core.commands import Browse, Browsed, CursorRange, CursorRead
+from holdfast.core.commands import Browse, CursorRead
 from holdfast.core.queue import JournalMode
 from holdfast.core.shard import Shard
 from holdfast.engine.catalog import Queue
@@ -106,7 +106,6 @@ def _waiting(engine: Engine, queue: Queue, shard: Shard, now: int) -> Iterator[l
     first = 1
     while first:
         page = engine.step(queue, shard, Browse(first, PAGE_MESSAGES, PAGE_BYTES, scan_limit=PAGE_MESSAGES), now)
-        assert isinstance(page, Browsed)
         first = page.next_seq
         rows: list[Live] = []
         for message, delivery_statuses in page.messages:
@@ -126,7 +125,6 @@ def _unread(engine: Engine, queue: Queue, shard: Shard, cursor: str, now: int) -
     first = shard.cursors[cursor].head.committed + 1
     while first < shard.head.next_seq:
         found = engine.step(queue, shard, CursorRead(cursor, first, PAGE_MESSAGES, PAGE_BYTES), now)
-        assert isinstance(found, CursorRange)
         first = found.next_seq
         yield [(*place, cursor, message.id, "unread", 0) for message in found.messages]
 

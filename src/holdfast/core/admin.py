@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from holdfast.core.commands import AddGroup, Delete, Edit, Purge, Purged, RemoveGroup, Withdraw
-from holdfast.core.effects import DeleteUntil, Effects
+from holdfast.core.effects import DeleteUntil, Effects, Outcome
 from holdfast.core.enqueue import make_ready, place_of
 from holdfast.core.groups import LeaseGroup
 from holdfast.core.journal import EntryKind
@@ -46,7 +46,7 @@ IMMEDIATELY = 1  # an instant that has passed, whatever the clock does
 
 
 @handles(AddGroup)
-def add_group(shard: Shard, command: AddGroup, _now: int, _effects: Effects) -> None:
+def add_group(shard: Shard, command: AddGroup, _now: int, _effects: Outcome[None]) -> None:
     """A group starts here. Adding one that is here already (again after a crash) changes nothing."""
     if command.name in shard.groups or command.name in shard.cursors:
         return
@@ -63,7 +63,7 @@ def add_group(shard: Shard, command: AddGroup, _now: int, _effects: Effects) -> 
 
 
 @handles(RemoveGroup)
-def remove_group(shard: Shard, command: RemoveGroup, _now: int, effects: Effects) -> None:
+def remove_group(shard: Shard, command: RemoveGroup, _now: int, effects: Outcome[None]) -> None:
     """The group's records go at once; the messages that were kept for it alone follow (`sweeps.drop_unneeded`)."""
     group = shard.groups.get(command.name)
     cursor = shard.cursors.get(command.name)
@@ -96,7 +96,7 @@ def _rewind_expiry(shard: Shard) -> None:
 
 
 @handles(Purge)
-def purge(shard: Shard, command: Purge, now: int, effects: Effects) -> None:
+def purge(shard: Shard, command: Purge, now: int, effects: Outcome[Purged]) -> None:
     """Remove waiting messages, a chunk at a time: those that are ready in the order of delivery, then the delayed."""
     number = shard.number
     table, start = command.after
@@ -208,7 +208,7 @@ def journal_purged(shard: Shard, group: str, ids: list[int], effects: Effects, r
 
 
 @handles(Delete)
-def delete(shard: Shard, command: Delete, now: int, effects: Effects) -> None:
+def delete(shard: Shard, command: Delete, now: int, effects: Outcome[None]) -> None:
     """Remove one waiting message, for all groups."""
     message, live_state = locate(shard, command.id)
     place = place_of(shard, message, live_state.stamp)
@@ -220,7 +220,7 @@ def delete(shard: Shard, command: Delete, now: int, effects: Effects) -> None:
 
 
 @handles(Withdraw)
-def withdraw(shard: Shard, command: Withdraw, now: int, effects: Effects) -> None:
+def withdraw(shard: Shard, command: Withdraw, now: int, effects: Outcome[int]) -> None:
     """Remove many waiting messages at once. What is leased or gone stays as it is; the reply is how many went."""
     shard.require_bodies(command.seqs)
     bodies = [(seq, shard.body(seq)) for seq in command.seqs]
@@ -251,7 +251,7 @@ def _check_waiting(shard: Shard, message_id: int) -> None:
 
 
 @handles(Edit)
-def edit(shard: Shard, command: Edit, now: int, effects: Effects) -> None:
+def edit(shard: Shard, command: Edit, now: int, effects: Outcome[Message]) -> None:
     """Change priority or delivery time of a message that no group has begun with."""
     message, live_state = locate(shard, command.id)
     _check_editable(shard, command, message)

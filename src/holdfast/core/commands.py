@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
-from typing import overload
+from typing import Generic, TypeVar, overload
 
 import msgspec
 
 from holdfast.core.queue import PRIORITY_DEFAULT
-from holdfast.core.records import NO_EXTRA, Extra, Message, Table, read_extra
+from holdfast.core.records import NO_EXTRA, Extra, Message, Table, WorkflowState, read_extra
 from holdfast.core.runs import BytesColumn
 from holdfast.errors import HoldfastError
+
+R = TypeVar("R")
 
 NO_ID = "is empty, and would make every message that has it a duplicate; leave it out, or give each its own"
 """What is wrong with a `message_id` that is there but says nothing."""
@@ -86,7 +88,20 @@ class Packed(msgspec.Struct, frozen=True):
         ]
 
 
-class Enqueue(msgspec.Struct, frozen=True):
+class Command(msgspec.Struct, Generic[R], frozen=True):
+    """What a shard can be asked. `R` is what it answers with."""
+
+
+class Enqueued(msgspec.Struct):
+    """An id for every draft, in order (0 where it was refused), with what was unusual by index."""
+
+    ids: list[int]
+    duplicates: dict[int, int] = {}
+    errors: dict[int, HoldfastError] = {}
+    first_seq: int = 0
+
+
+class Enqueue(Command[Enqueued], frozen=True):
     """Store these. `room` is how many more the queue may hold; the rest is refused. -1: no limit (dead letters).
 
     A batch that is spread over several partitions brings its `ids`, taken for all of it in its order: that is what
@@ -102,33 +117,12 @@ class Enqueue(msgspec.Struct, frozen=True):
     dry_run: bool = False  # change nothing, only tell what would be refused; the ids in the reply mean nothing
 
 
-class Publish(msgspec.Struct, frozen=True):
+class Publish(Command[Enqueued], frozen=True):
     """Store what was staged, under these ids. It was checked then: nothing is refused any more."""
 
     messages: Packed
     ids: list[int]
     protocol: str = ""
-
-
-class Enqueued(msgspec.Struct):
-    """An id for every draft, in order (0 where it was refused), with what was unusual by index."""
-
-    ids: list[int]
-    duplicates: dict[int, int] = {}
-    errors: dict[int, HoldfastError] = {}
-    first_seq: int = 0
-
-
-class Lease(msgspec.Struct, frozen=True):
-    """Lease up to `limit` deliveries to `consumer`, each for `timeout` microseconds."""
-
-    group: str
-    limit: int
-    timeout: int
-    consumer: str = ""
-    protocol: str = ""
-    max_bytes: int = 0  # 0: no bound
-    one_at_least: bool = True  # a first one goes out even if it is larger than `max_bytes`
 
 
 class Leased(msgspec.Struct, frozen=True, gc=False):
@@ -141,6 +135,18 @@ class Leased(msgspec.Struct, frozen=True, gc=False):
     partition: int
     group: str
     stamp: int = 0
+
+
+class Lease(Command[list[Leased]], frozen=True):
+    """Lease up to `limit` deliveries to `consumer`, each for `timeout` microseconds."""
+
+    group: str
+    limit: int
+    timeout: int
+    consumer: str = ""
+    protocol: str = ""
+    max_bytes: int = 0  # 0: no bound
+    one_at_least: bool = True  # a first one goes out even if it is larger than `max_bytes`
 
 
 class Verb(StrEnum):
@@ -165,12 +171,18 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
     partition: int = -1  # -1: not known; the broker looks for the one that has it
 
 
-class Settle(msgspec.Struct, frozen=True):
+class Settled(msgspec.Struct):
+    """For every settlement None, the new deadline of an extended lease, or the error that refused it."""
+
+    results: list[int | HoldfastError | None]
+
+
+class Settle(Command[Settled], frozen=True):
     group: str
     settlements: list[Settlement]
 
 
-class Ack(msgspec.Struct, frozen=True):
+class Ack(Command[Settled], frozen=True):
     """`Settle` where all are acked by their tokens, by columns."""
 
     group: str
@@ -178,13 +190,7 @@ class Ack(msgspec.Struct, frozen=True):
     tokens: list[int]
 
 
-class Settled(msgspec.Struct):
-    """For every settlement None, the new deadline of an extended lease, or the error that refused it."""
-
-    results: list[int | HoldfastError | None]
-
-
-class PutState(msgspec.Struct, frozen=True):
+class PutState(Command[WorkflowState], frozen=True):
     """Keep `data` beside a delivery, under its lease, or drop what is kept (None). `if_match`: only over the state with
     this etag, 0 for none."""
 
@@ -195,34 +201,26 @@ class PutState(msgspec.Struct, frozen=True):
     if_match: int | None = None
 
 
-class GetStates(msgspec.Struct, frozen=True):
+class GetStates(Command[list[WorkflowState | None]], frozen=True):
     """The states of deliveries, by message id and token. A token of 0 is not looked at."""
 
     group: str
     deliveries: list[tuple[int, int]]
 
 
-class Tick(msgspec.Struct, frozen=True):
-    """Act on what is due by now: leases past their deadline, backoffs and delays that ended, expiry, forgetting."""
+class Tick(Command[bool], frozen=True):
+    """Act on what is due by now: leases past their deadline, backoffs and delays that ended, expiry, forgetting.
+
+    The reply says whether there was anything to do: step again until there is not.
+    """
 
 
-class DeadLettered(msgspec.Struct, frozen=True):
+class DeadLettered(Command[None], frozen=True):
     """What became of deliveries that a step declared doomed: by id, the dead letter's id, 0 if there is no dead queue,
     or -1 if the dead queue could not take it now."""
 
     group: str
     outcomes: dict[int, int]
-
-
-class CursorRead(msgspec.Struct, frozen=True):
-    """Messages of a cursor group from sequence `first`, at most `limit` and about `max_bytes`; nothing changes."""
-
-    group: str
-    first: int
-    limit: int
-    max_bytes: int
-    until: int = 0  # only sequences below this; 0: to the end
-    one_at_least: bool = True  # a first one is given even if it is larger than `max_bytes`
 
 
 class CursorRange(msgspec.Struct):
@@ -236,11 +234,15 @@ class CursorRange(msgspec.Struct):
     lost_to: int = 0
 
 
-class CursorCommit(msgspec.Struct, frozen=True):
-    """The cursor group needs nothing up to and including `seq`. Works in chunks: step until `done`."""
+class CursorRead(Command[CursorRange], frozen=True):
+    """Messages of a cursor group from sequence `first`, at most `limit` and about `max_bytes`; nothing changes."""
 
     group: str
-    seq: int
+    first: int
+    limit: int
+    max_bytes: int
+    until: int = 0  # only sequences below this; 0: to the end
+    one_at_least: bool = True  # a first one is given even if it is larger than `max_bytes`
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -252,7 +254,14 @@ class Progress(msgspec.Struct, frozen=True):
     """Where to go on, for commands that carry a position."""
 
 
-class AddGroup(msgspec.Struct, frozen=True):
+class CursorCommit(Command[Progress], frozen=True):
+    """The cursor group needs nothing up to and including `seq`. Works in chunks: step until `done`."""
+
+    group: str
+    seq: int
+
+
+class AddGroup(Command[None], frozen=True):
     number: int
     name: str
     cursor: bool = False
@@ -261,19 +270,10 @@ class AddGroup(msgspec.Struct, frozen=True):
     max_lag_age: int = 0
 
 
-class RemoveGroup(msgspec.Struct, frozen=True):
+class RemoveGroup(Command[None], frozen=True):
     """Forget a group; messages that only it still needed go in the following ticks."""
 
     name: str
-
-
-class Purge(msgspec.Struct, frozen=True):
-    """Remove every waiting message with a sequence below `below`. In chunks: step until `done`, each time with the
-    `after` of the last reply."""
-
-    below: int
-    after: tuple[Table, bytes] = (Table.READY, b"")
-    everything: bool = False  # the queue is being deleted: leased ones too
 
 
 class Purged(msgspec.Struct, frozen=True):
@@ -282,7 +282,16 @@ class Purged(msgspec.Struct, frozen=True):
     after: tuple[Table, bytes] = (Table.SCHEDULED, b"")
 
 
-class Edit(msgspec.Struct, frozen=True):
+class Purge(Command[Purged], frozen=True):
+    """Remove every waiting message with a sequence below `below`. In chunks: step until `done`, each time with the
+    `after` of the last reply."""
+
+    below: int
+    after: tuple[Table, bytes] = (Table.READY, b"")
+    everything: bool = False  # the queue is being deleted: leased ones too
+
+
+class Edit(Command[Message], frozen=True):
     """Change a waiting message. None leaves a field as it is."""
 
     id: int
@@ -290,31 +299,17 @@ class Edit(msgspec.Struct, frozen=True):
     deliver_at: int | None = None
 
 
-class Delete(msgspec.Struct, frozen=True):
+class Delete(Command[None], frozen=True):
     """Remove one waiting message, for all groups."""
 
     id: int
 
 
-class Withdraw(msgspec.Struct, frozen=True):
+class Withdraw(Command[int], frozen=True):
     """Remove these waiting messages, by their sequences, for all groups; `reason` says why in the journal."""
 
     seqs: list[int]
     reason: str = ""
-
-
-class Browse(msgspec.Struct, frozen=True):
-    """Look at live messages in the order of their sequence, from `first`; nothing is leased.
-
-    `until`: the sequence to stop before, 0: the end. `scan_limit`: how many records to look at, live or not; 0: any
-    number.
-    """
-
-    first: int
-    limit: int
-    max_bytes: int
-    until: int = 0
-    scan_limit: int = 0
 
 
 class DeliveryStatus(msgspec.Struct, frozen=True, gc=False):
@@ -329,12 +324,6 @@ class DeliveryStatus(msgspec.Struct, frozen=True, gc=False):
     error: str = ""
 
 
-class Peek(msgspec.Struct, frozen=True):
-    """Look at the messages with these sequences, those that are live, in this order; nothing is leased."""
-
-    seqs: list[int]
-
-
 class Browsed(msgspec.Struct, frozen=True):
     """Live messages with how they stand. Go on at `next_seq`; 0: there are no more."""
 
@@ -342,10 +331,24 @@ class Browsed(msgspec.Struct, frozen=True):
     next_seq: int
 
 
-class Bounds(msgspec.Struct, frozen=True):
-    """Where the records of a shard begin, or those that were enqueued at `since` or later."""
+class Browse(Command[Browsed], frozen=True):
+    """Look at live messages in the order of their sequence, from `first`; nothing is leased.
 
-    since: int = 0
+    `until`: the sequence to stop before, 0: the end. `scan_limit`: how many records to look at, live or not; 0: any
+    number.
+    """
+
+    first: int
+    limit: int
+    max_bytes: int
+    until: int = 0
+    scan_limit: int = 0
+
+
+class Peek(Command[Browsed], frozen=True):
+    """Look at the messages with these sequences, those that are live, in this order; nothing is leased."""
+
+    seqs: list[int]
 
 
 class Bounded(msgspec.Struct, frozen=True):
@@ -355,32 +358,13 @@ class Bounded(msgspec.Struct, frozen=True):
     end: int
 
 
-class Find(msgspec.Struct, frozen=True):
+class Bounds(Command[Bounded], frozen=True):
+    """Where the records of a shard begin, or those that were enqueued at `since` or later."""
+
+    since: int = 0
+
+
+class Find(Command[tuple[Message, list[DeliveryStatus]]], frozen=True):
     """One live message by its id."""
 
     id: int
-
-
-Command = (
-    Enqueue
-    | Publish
-    | Lease
-    | Settle
-    | Ack
-    | PutState
-    | GetStates
-    | Tick
-    | DeadLettered
-    | CursorRead
-    | CursorCommit
-    | AddGroup
-    | RemoveGroup
-    | Purge
-    | Edit
-    | Delete
-    | Withdraw
-    | Browse
-    | Peek
-    | Bounds
-    | Find
-)

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from holdfast.core.commands import CursorCommit, Progress
 from holdfast.core.cursors import CursorGroup
-from holdfast.core.effects import RANGE_MIN, DeleteUntil, Effects, Op, Read, deletions
+from holdfast.core.effects import RANGE_MIN, DeleteUntil, Effects, Op, Outcome, Read, deletions
 from holdfast.core.enqueue import place_of
 from holdfast.core.journal import EntryKind
 from holdfast.core.queue import JournalMode
@@ -67,7 +67,7 @@ class ReadAhead(NamedTuple):
 
 
 @handles(CursorCommit)
-def cursor_commit(shard: Shard, command: CursorCommit, _now: int, effects: Effects) -> None:
+def cursor_commit(shard: Shard, command: CursorCommit, _now: int, effects: Outcome[Progress]) -> None:
     cursor = shard.cursor_group(command.group, "commit")
     head = cursor.head
     if command.seq >= shard.head.next_seq:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from struct import Struct as Layout
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from holdfast.core.records import Delivery, Message, Table, WorkflowState
 from holdfast.core.runs import RecordRun
+
+R = TypeVar("R")
 
 _U64 = Layout(">Q")
 
@@ -129,14 +131,23 @@ class Missing(Exception):
 
 
 class Effects:
-    """What one step wants done, in order."""
+    """What must be written, in order, and which deliveries must go to the dead queue."""
 
-    __slots__ = ("dead_letter_candidates", "entries", "ops", "reads", "reply", "rows")
+    __slots__ = ("dead_letter_candidates", "entries", "ops", "rows")
 
     def __init__(self) -> None:
         self.ops: list[Op] = []
         self.entries: list[tuple[object, ...]] = []
         self.rows = 0  # journal rows in `entries`: one entry may stand for many
-        self.reply: object = None
-        self.reads: list[Read] = []
         self.dead_letter_candidates: list[DeadLetterCandidate] = []
+
+
+class Outcome(Effects, Generic[R]):
+    """The outcome of one step: its effects and the reply to its command, or the reads that it lacks."""
+
+    __slots__ = ("reads", "reply")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reply: R = None  # type: ignore[assignment]  # the handler of the command sets it, unless R is None
+        self.reads: list[Read] = []

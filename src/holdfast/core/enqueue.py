@@ -8,7 +8,7 @@ from itertools import chain
 from msgspec.structs import replace
 
 from holdfast.core.commands import Draft, Enqueue, Enqueued, HomogeneousDrafts
-from holdfast.core.effects import RUN_MIN, Effects, Op, Read, put_run, puts
+from holdfast.core.effects import RUN_MIN, Effects, Op, Outcome, Read, put_run, puts
 from holdfast.core.groups import LeaseGroup
 from holdfast.core.ids import UNKEYED, key_hash
 from holdfast.core.journal import EntryKind
@@ -63,7 +63,7 @@ DUPLICATE = "duplicate"
 
 
 @handles(Enqueue)
-def enqueue(shard: Shard, command: Enqueue, now: int, effects: Effects) -> None:
+def enqueue(shard: Shard, command: Enqueue, now: int, effects: Outcome[Enqueued]) -> None:
     if _enqueue_fast_path(shard, command, now, effects):
         return
     drafts = command.drafts
@@ -103,7 +103,7 @@ def enqueue(shard: Shard, command: Enqueue, now: int, effects: Effects) -> None:
     effects.reply = reply
 
 
-def _enqueue_fast_path(shard: Shard, command: Enqueue, now: int, effects: Effects) -> bool:
+def _enqueue_fast_path(shard: Shard, command: Enqueue, now: int, effects: Outcome[Enqueued]) -> bool:
     """`enqueue` for the common case: messages of one priority that bring nothing but a payload, or one and the same
     extra which only travels with them (a content type), and room for all. They are not looked at one by one. A few are:
     that is sooner done than to find out what they have in common.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container
 
 from holdfast.core.commands import Ack, DeadLettered, Lease, Leased, Settle, Settled, Settlement, Verb
-from holdfast.core.effects import DeadLetterCandidate, Effects, Read, deletions
+from holdfast.core.effects import DeadLetterCandidate, Effects, Outcome, Read, deletions
 from holdfast.core.enqueue import place_of, promote
 from holdfast.core.groups import PLACE_MAX, LeaseGroup, observe_ages
 from holdfast.core.ids import due_stamp
@@ -52,7 +52,7 @@ _RELEASED = journal_names(Event.RELEASE)
 
 
 @handles(Lease)
-def lease(shard: Shard, command: Lease, now: int, effects: Effects) -> None:
+def lease(shard: Shard, command: Lease, now: int, effects: Outcome[list[Leased]]) -> None:
     group = shard.lease_group(command.group, "lease")
     effects.reply = []
     if shard.config.paused:
@@ -173,7 +173,7 @@ def _within(chosen: list[Place | Delivery], max_bytes: int, one_at_least: bool) 
 
 
 @handles(Ack)
-def ack(shard: Shard, command: Ack, now: int, effects: Effects) -> None:
+def ack(shard: Shard, command: Ack, now: int, effects: Outcome[Settled]) -> None:
     group = shard.lease_group(command.group, "settle")
     if shard.shared() or not _ack_fast_path(shard, group, command.ids, command.tokens, now, effects):
         pairs = zip(command.ids, command.tokens, strict=True)
@@ -181,7 +181,7 @@ def ack(shard: Shard, command: Ack, now: int, effects: Effects) -> None:
 
 
 @handles(Settle)
-def settle(shard: Shard, command: Settle, now: int, effects: Effects) -> None:
+def settle(shard: Shard, command: Settle, now: int, effects: Outcome[Settled]) -> None:
     group = shard.lease_group(command.group, "settle")
     settlements = command.settlements
     ids = [settlement.id for settlement in settlements if settlement.verb is Verb.ACK and settlement.token]
@@ -192,7 +192,9 @@ def settle(shard: Shard, command: Settle, now: int, effects: Effects) -> None:
     _settle(shard, group, settlements, now, effects)
 
 
-def _settle(shard: Shard, group: LeaseGroup, settlements: list[Settlement], now: int, effects: Effects) -> None:
+def _settle(
+    shard: Shard, group: LeaseGroup, settlements: list[Settlement], now: int, effects: Outcome[Settled]
+) -> None:
     results: list[int | HoldfastError | None] = []
     work: list[tuple[Settlement, Delivery]] = []
     seen: set[int] = set()
@@ -323,7 +325,7 @@ def _ack(
 
 
 def _ack_fast_path(
-    shard: Shard, group: LeaseGroup, ids: list[int], tokens: list[int], now: int, effects: Effects
+    shard: Shard, group: LeaseGroup, ids: list[int], tokens: list[int], now: int, effects: Outcome[Settled]
 ) -> bool:
     """`settle` for the common case: acks by token, one group, no keys or flags. What was leased together and is acked
     together goes by columns: 0.3 instead of 7 us each.
@@ -643,7 +645,7 @@ def doom(shard: Shard, group: LeaseGroup, delivery: Delivery, reason: str, error
 
 
 @handles(DeadLettered)
-def dead_lettered(shard: Shard, command: DeadLettered, now: int, effects: Effects) -> None:
+def dead_lettered(shard: Shard, command: DeadLettered, now: int, effects: Outcome[None]) -> None:
     if not command.group:
         _orphans_dead_lettered(shard, command, now, effects)
         return

@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import islice
 
 from holdfast.core.commands import Enqueue, Enqueued, Publish
-from holdfast.core.effects import Effects, puts
+from holdfast.core.effects import Outcome, puts
 from holdfast.core.enqueue import count_in, enqueue, keep_hot, window_room
 from holdfast.core.ids import UNKEYED
 from holdfast.core.journal import EntryKind
@@ -31,7 +31,7 @@ from holdfast.core.windows import WINDOW_MAX
 
 
 @handles(Publish)
-def publish(shard: Shard, command: Publish, now: int, effects: Effects) -> None:
+def publish(shard: Shard, command: Publish, now: int, effects: Outcome[Enqueued]) -> None:
     head, config, packed, ids = shard.head, shard.config, command.messages, command.ids
     expires_at = now + config.message_ttl if config.message_ttl else 0
     if expires_at:

@@ -17,7 +17,7 @@ from holdfast.core.commands import (
     Peek,
 )
 from holdfast.core.cursors import CursorGroup
-from holdfast.core.effects import Effects, Read
+from holdfast.core.effects import Effects, Outcome, Read
 from holdfast.core.records import (
     GONE,
     PRIORITY_END,
@@ -151,7 +151,7 @@ def chunk_for(shard: Shard, limit: int, max_bytes: int) -> int:
 
 
 @handles(CursorRead)
-def cursor_read(shard: Shard, command: CursorRead, _now: int, effects: Effects) -> None:
+def cursor_read(shard: Shard, command: CursorRead, _now: int, effects: Outcome[CursorRange]) -> None:
     cursor = shard.cursor_group(command.group, "be read as a log")
     head = cursor.head
     high = shard.head.next_seq
@@ -223,7 +223,7 @@ def unschedule(shard: Shard, message: Message, effects: Effects) -> None:
 
 
 @handles(Browse)
-def browse(shard: Shard, command: Browse, _now: int, effects: Effects) -> None:
+def browse(shard: Shard, command: Browse, _now: int, effects: Outcome[Browsed]) -> None:
     end = shard.head.next_seq
     last = (min(end, command.until) if command.until else end) - 1
     found: list[tuple[Message, list[DeliveryStatus]]] = []
@@ -248,7 +248,7 @@ def browse(shard: Shard, command: Browse, _now: int, effects: Effects) -> None:
 
 
 @handles(Peek)
-def peek(shard: Shard, command: Peek, _now: int, effects: Effects) -> None:
+def peek(shard: Shard, command: Peek, _now: int, effects: Outcome[Browsed]) -> None:
     shard.require_bodies(command.seqs)
     bodies = [(seq, shard.body(seq)) for seq in command.seqs]
     messages = [read_message(seq, value) for seq, value in bodies if value is not None]
@@ -298,7 +298,7 @@ def delivery_statuses(shard: Shard, message: Message, live: Live) -> list[Delive
 
 
 @handles(Bounds)
-def bounds(shard: Shard, command: Bounds, _now: int, effects: Effects) -> None:
+def bounds(shard: Shard, command: Bounds, _now: int, effects: Outcome[Bounded]) -> None:
     """The first record, or by binary search the first that is young enough: sequences grow with time."""
     low, end = 1, shard.head.next_seq
     high = end if command.since else low
@@ -314,7 +314,7 @@ def bounds(shard: Shard, command: Bounds, _now: int, effects: Effects) -> None:
 
 
 @handles(Find)
-def find(shard: Shard, command: Find, _now: int, effects: Effects) -> None:
+def find(shard: Shard, command: Find, _now: int, effects: Outcome[tuple[Message, list[DeliveryStatus]]]) -> None:
     message, live_state = locate(shard, command.id)
     shard.require_masks([message.seq])
     effects.reply = (message, delivery_statuses(shard, message, live_state.live))

@@ -11,10 +11,11 @@ enqueue.py, leasing.py, sweeps.py, admin.py and reading.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 from holdfast.core.commands import AddGroup, Command
 from holdfast.core.cursors import CursorGroup
-from holdfast.core.effects import Effects, Missing, Read
+from holdfast.core.effects import Effects, Missing, Outcome, Read
 from holdfast.core.groups import NEVER, LeaseGroup
 from holdfast.core.ids import IdGenerator
 from holdfast.core.journal import EntryKind
@@ -68,6 +69,9 @@ from holdfast.core.windows import WINDOW, PriorityWindow
 from holdfast.errors import GroupNotFound, HoldfastError, WrongGroupKind
 
 Rows = list[tuple[bytes, bytes]]
+
+C = TypeVar("C")
+R = TypeVar("R")
 
 RANGE_READ_MIN = 4  # message records that are rather read in a range than one by one
 # Messages behind their key that are passed by in one go, before others have their turn: about 25 ms.
@@ -162,9 +166,9 @@ class Shard:
 
     # --- stepping ---------------------------------------------------------------------------------------------------
 
-    def step(self, command: Command, now: int) -> Effects:
+    def step(self, command: Command[R], now: int) -> Outcome[R]:
         """Do `command` at `now`, or say what must be read first."""
-        effects = Effects()
+        effects: Outcome[R] = Outcome()
         try:
             COMMANDS[type(command)](self, command, now, effects)
         except Missing as missing:
@@ -557,16 +561,18 @@ class Shard:
         group.dirty = True
 
 
-Handler = Callable[[Shard, Command, int, Effects], None]
-COMMANDS: dict[type, Handler] = {}
+COMMANDS: dict[type[Command[Any]], Callable[[Shard, Any, int, Outcome[Any]], None]] = {}
 
 
-def handles(kind: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Registers the function that does a command. The modules of commands are imported by core/__init__.py."""
+def handles(
+    kind: type[Command[R]],
+) -> Callable[[Callable[[Shard, C, int, Outcome[R]], None]], Callable[[Shard, C, int, Outcome[R]], None]]:
+    """Registers the function that does a command; its outcome must have that command's reply. The modules of commands
+    are imported by core/__init__.py."""
 
-    def register(function: Callable[..., None]) -> Callable[..., None]:
-        COMMANDS[kind] = function
-        return function
+    def register(handler: Callable[[Shard, C, int, Outcome[R]], None]) -> Callable[[Shard, C, int, Outcome[R]], None]:
+        COMMANDS[kind] = handler
+        return handler
 
     return register
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from holdfast.core.commands import Tick, Verb
 from holdfast.core.committing import MOVE_BYTES, advance_cursor, unneeded
-from holdfast.core.effects import DeadLetterCandidate, Effects, Read
+from holdfast.core.effects import DeadLetterCandidate, Effects, Outcome, Read
 from holdfast.core.enqueue import make_ready, place_of
 from holdfast.core.groups import NEVER, LeaseGroup
 from holdfast.core.leasing import dead_reason, doom, fail, free_key, next_of_keys
@@ -44,7 +44,7 @@ DEDUP_CHUNK = 1_000
 
 
 @handles(Tick)
-def tick(shard: Shard, _command: Tick, now: int, effects: Effects) -> None:
+def tick(shard: Shard, _command: Tick, now: int, effects: Outcome[bool]) -> None:
     effects.reply = False
     for sweep in SWEEPS:
         if sweep(shard, now, effects):

@@ -12,7 +12,7 @@ is so for the group it died in; the other groups have states of their own.
 from __future__ import annotations
 
 from holdfast.core.commands import GetStates, PutState
-from holdfast.core.effects import Effects, Read
+from holdfast.core.effects import Outcome, Read
 from holdfast.core.groups import LeaseGroup
 from holdfast.core.leasing import write_own_record
 from holdfast.core.reading import locate
@@ -47,7 +47,7 @@ def inherited(queue: str, group: str, message: Message) -> WorkflowState | None:
 
 
 @handles(PutState)
-def put_state(shard: Shard, command: PutState, _now: int, effects: Effects) -> None:
+def put_state(shard: Shard, command: PutState, _now: int, effects: Outcome[WorkflowState]) -> None:
     group = shard.lease_group(command.group, "keep a state")
     delivery = group.deliveries.get(command.id)
     if delivery is None or not delivery.token or delivery.token != command.token:
@@ -70,7 +70,7 @@ def put_state(shard: Shard, command: PutState, _now: int, effects: Effects) -> N
 
 
 @handles(GetStates)
-def get_states(shard: Shard, command: GetStates, _now: int, effects: Effects) -> None:
+def get_states(shard: Shard, command: GetStates, _now: int, effects: Outcome[list[WorkflowState | None]]) -> None:
     """The states of deliveries, in order, also those that were dropped; None where there never was one."""
     group = shard.lease_group(command.group, "keep a state")
     waiting: list[Message] = []

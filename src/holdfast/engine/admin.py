@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from holdfast.core import reading
 from holdfast.core.commands import (
-    Bounded,
     Bounds,
     Browse,
     Browsed,
@@ -25,9 +24,7 @@ from holdfast.core.commands import (
     Edit,
     Find,
     Leased,
-    Progress,
     Purge,
-    Purged,
     RemoveGroup,
     Tick,
 )
@@ -113,7 +110,6 @@ def _purge(engine: Engine, queue: Queue, clock: Clock, everything: bool) -> Iter
         command = Purge(shard.head.next_seq, everything=everything)
         while True:
             reply = engine.step(queue, shard, command, clock())
-            assert isinstance(reply, Purged)
             yield reply.count
             if reply.done:
                 break
@@ -220,7 +216,6 @@ def _browse_shard(engine: Engine, queue: Queue, shard: Shard, first: int, limit:
     at, left, left_bytes = first, BROWSE_RECORDS, BROWSE_BYTES
     while at and left > 0 and left_bytes > 0 and len(found) < limit:
         reply = engine.step(queue, shard, Browse(at, limit - len(found), left_bytes, scan_limit=reading.CHUNK), now)
-        assert isinstance(reply, Browsed)
         found += reply.messages
         left -= reading.CHUNK
         left_bytes -= sum([len(message.payload) for message, _ in reply.messages])
@@ -268,7 +263,6 @@ def browse_range(
     while at and left > 0 and left_bytes > 0:
         chunk = min(left, reading.CHUNK)
         reply = engine.step(queue, shard, Browse(at, chunk, left_bytes, until, chunk), now)
-        assert isinstance(reply, Browsed)
         found += reply.messages
         left -= chunk
         left_bytes -= sum([len(message.payload) for message, _ in reply.messages])
@@ -290,7 +284,6 @@ def bounds(engine: Engine, name: QueueName, since: int, now: int) -> list[Partit
     found: list[PartitionBounds] = []
     for shard in queue.shards:
         reply = engine.step(queue, shard, Bounds(since), now)
-        assert isinstance(reply, Bounded)
         found.append(PartitionBounds(shard.partition, reply.first, reply.end))
     return found
 
@@ -313,7 +306,6 @@ def find_live(
             reply = engine.step(queue, shard, Find(message_id), now)
         except MessageNotFound:
             continue
-        assert isinstance(reply, tuple)
         return (shard, *reply)
     return None
 
@@ -329,7 +321,6 @@ def leases_of(engine: Engine, name: QueueName, group: str, consumer: str, protoc
                 continue  # the tick that is due ends it
             assert queue is not None
             reply = engine.step(queue, shard, Find(delivery.id), now)
-            assert isinstance(reply, tuple)
             found.append(
                 Leased(
                     reply[0],
@@ -365,7 +356,6 @@ def edit(
     partition, _, _ = find(engine, name, message_id, now)
     queue = engine.queue(name, now)
     reply = engine.step(queue, queue.shards[partition], Edit(message_id, priority, deliver_at), now)
-    assert isinstance(reply, Message)
     engine.dirty_queues.add(name)
     return reply
 
@@ -435,7 +425,6 @@ def cursor_read(
         chunk = min(limit - len(found), reading.CHUNK)
         command = CursorRead(group, at, chunk, left, until, one_at_least and not found)
         reply = engine.step(queue, shard, command, now)
-        assert isinstance(reply, CursorRange)
         found += reply.messages
         left -= sum([len(message.payload) for message in reply.messages])
         stuck = reply.next_seq == at
@@ -451,7 +440,6 @@ def cursor_commit(engine: Engine, name: QueueName, group: str, partition: int, s
     count = 0
     while True:
         reply = engine.step(queue, shard, CursorCommit(group, seq), clock())
-        assert isinstance(reply, Progress)
         count += reply.count
         if reply.done or count >= COMMIT_MESSAGES:
             yield count

@@ -14,7 +14,7 @@ from itertools import chain
 
 import msgspec
 
-from holdfast.core.commands import Browse, Browsed
+from holdfast.core.commands import Browse
 from holdfast.core.records import Message
 from holdfast.core.shard import Shard
 from holdfast.engine.admin import find
@@ -103,7 +103,6 @@ def _of_shard(
     died_at = 0
     while 0 < at < end:
         reply = engine.step(queue, shard, Browse(at, chunk, PAGE_BYTES), clock())
-        assert isinstance(reply, Browsed)
         at = reply.next_seq
         for dead_letter, _ in reply.messages:
             if dead_letter.seq < end:

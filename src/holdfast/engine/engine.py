@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
+from typing import TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -25,7 +26,6 @@ from holdfast.core.commands import (
     Lease,
     Leased,
     Settle,
-    Settled,
     Settlement,
     Tick,
 )
@@ -73,6 +73,8 @@ from holdfast.errors import (
     WrongGroupKind,
 )
 from holdfast.store.contract import Store
+
+R = TypeVar("R")
 
 NODE_KEY = b"node"
 # Ids are reserved this far ahead, so that after a crash none is given twice. Renewed when half of it is used: a
@@ -272,7 +274,7 @@ class Engine:
         must_sync = self.write()
         self._must_sync = self._must_sync or must_sync
 
-    def step(self, queue: Queue, shard: Shard, command: Command, now: int) -> object:
+    def step(self, queue: Queue, shard: Shard, command: Command[R], now: int) -> R:
         """Step a shard until it has all it needs, and take its effects into the batch."""
         effects = shard.step(command, now)
         while effects.reads:
@@ -329,9 +331,7 @@ class Engine:
         self.dirty_queues.add(queue.name)
         if len(routes) == 1:
             shard, _ = routes[0]
-            reply = self.step(queue, shard, Enqueue(drafts, room, protocol, group=group), now)
-            assert isinstance(reply, Enqueued)
-            return reply
+            return self.step(queue, shard, Enqueue(drafts, room, protocol, group=group), now)
         return self._spread(queue, routes, drafts, room, protocol, now, group=group)
 
     def _spread(
@@ -353,7 +353,6 @@ class Engine:
             some = drafts if len(routes) == 1 else [drafts[i] for i in indexes]
             part = Enqueue(some, room, protocol, taken, group, dry_run=dry_run)
             reply = self.step(queue, shard, part, now)
-            assert isinstance(reply, Enqueued)
             stored = 0
             for at, index in enumerate(indexes):
                 total.ids[index] = reply.ids[at]
@@ -399,7 +398,6 @@ class Engine:
                 bound = max(left, 1) if max_bytes else 0
                 command = Lease(group, share, timeout, consumer, protocol, bound, one_at_least=not found)
                 reply = self.step(queue, shard, command, now)
-                assert isinstance(reply, list)
                 found += reply
                 if max_bytes:
                     left -= sum([len(leased.message.payload) for leased in reply])
@@ -525,9 +523,7 @@ class Engine:
     def _settle_in(
         self, queue: Queue, shard: Shard, command: Settle | Ack, now: int
     ) -> list[int | HoldfastError | None]:
-        reply = self.step(queue, shard, command, now)
-        assert isinstance(reply, Settled)
-        return reply.results
+        return self.step(queue, shard, command, now).results
 
     # --- time -------------------------------------------------------------------------------------------------------
 

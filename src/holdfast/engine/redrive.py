@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.audits import redriven
-from holdfast.core.commands import Browsed, Draft, Enqueued, GetStates, Peek, Withdraw
+from holdfast.core.commands import Draft, Enqueued, GetStates, Peek, Withdraw
 from holdfast.core.queue import GroupKind
 from holdfast.core.records import Message
 from holdfast.core.shard import Shard
@@ -132,7 +132,6 @@ def _load_dead_letters(
     for partition, seqs in by_partition.items():
         shard = queue.shards[partition]
         reply = engine.step(queue, shard, Peek(seqs), now)
-        assert isinstance(reply, Browsed)
         for dead_letter, delivery_statuses in reply.messages:
             if any(delivery_status.state == DeliveryState.LEASED for delivery_status in delivery_statuses):
                 done.leased += 1
@@ -198,7 +197,6 @@ def with_states(engine: Engine, queue: Queue, shard: Shard, dead_letters: list[M
         if not delivered_ids:
             continue
         states = engine.step(queue, shard, GetStates(name, [(message_id, 0) for message_id in delivered_ids]), now)
-        assert isinstance(states, list)
         for message_id, state in zip(delivered_ids, states, strict=True):
             before = newest[message_id]
             if state is not None and (before is None or state.etag > before.etag):

@@ -383,7 +383,7 @@ class Transactions:
             record.dropped += sum(len(ids) for _, ids in moved)  # they go with all else that the queue held
             return 0
         shard = next(shard for shard in queue.shards if shard.number == number)
-        commands: list[Command] = [
+        commands: list[Command[Enqueued]] = [
             Publish(block.messages, ids, record.protocol) for block, ids in moved if isinstance(block.messages, Packed)
         ]
         if len(commands) < len(moved):
@@ -394,7 +394,6 @@ class Transactions:
         duplicates = 0
         for command in commands:
             reply = self._engine.step(queue, shard, command, now)
-            assert isinstance(reply, Enqueued)
             assert not reply.errors, "a published message was refused"
             duplicates += len(reply.duplicates)
         self._engine.dirty_queues.add(queue.name)

@@ -58,7 +58,6 @@ class StateCalls(Calls):
             if partition < 0:
                 raise LeaseLost(message_id=message_id)
             reply = engine.step(queue, queue.shards[partition], command, now)
-            assert isinstance(reply, WorkflowState)
         await self._durable()
         return reply
 
@@ -90,5 +89,4 @@ def _get(
 ) -> list[WorkflowState | None]:
     queue = engine.queue(name, now)
     reply = engine.step(queue, queue.shards[partition], GetStates(group, deliveries), now)
-    assert isinstance(reply, list)
     return [visible_state(state) for state in reply]
