@@ -15,7 +15,7 @@ from holdfast.engine.stats import GroupStats, QueueStats
 from holdfast.errors import all_errors
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").rglob("*.md")])
 
 
 def page(name: str) -> str:
