@@ -22,7 +22,7 @@ Numbers = np.ndarray[Any, Any]
 START = parse_instant("2026-03-01T06:00:00Z")
 QUEUES = ["orders", "emails", "images", "billing/invoices"]
 GROUP, CONSUMERS = "workers", [f"worker-{number}" for number in range(8)]
-FAILING, DYING = 0.06, 0.01
+FAILING, DEAD_SHARE = 0.06, 0.01
 ENQUEUED, LEASED, ACKED, FAILED, DEAD = range(5)
 EVENTS = np.array(["enqueued", "leased", "acked", "failed", "dead"])
 SOURCE_BIT = 1 << 11  # ids of dead letters: the upper half of a millisecond's
@@ -35,18 +35,18 @@ def write_journal(lake: Path, events: int, seconds: int = 3600, segment_rows: in
     born = START + np.sort(rng.integers(0, seconds * SECOND, count))
     ids = ((born // 1000 - EPOCH_MS) << TIME_SHIFT) + _within(born // 1000)
     kind = rng.random(count)
-    dying, failing = kind < DYING, (kind >= DYING) & (kind < FAILING)
+    dead, failing = kind < DEAD_SHARE, (kind >= DEAD_SHARE) & (kind < FAILING)
     wait = rng.exponential(0.2 * SECOND, count).astype(np.int64) + 500
     work = rng.exponential(1.5 * SECOND, count).astype(np.int64) + 1000
     parts = [
         (np.arange(count), born, ENQUEUED, 0),
         (np.arange(count), born + wait, LEASED, 1),
-        (np.flatnonzero(~dying & ~failing), (born + wait + work)[~dying & ~failing], ACKED, 1),
+        (np.flatnonzero(~dead & ~failing), (born + wait + work)[~dead & ~failing], ACKED, 1),
         (np.flatnonzero(failing), (born + wait + work)[failing], FAILED, 1),
         (np.flatnonzero(failing), (born + wait + work)[failing] + 5 * SECOND, LEASED, 2),
         (np.flatnonzero(failing), (born + wait + 2 * work)[failing] + 5 * SECOND, ACKED, 2),
-        (np.flatnonzero(dying), (born + wait + work)[dying], DEAD, 1),
-        (np.flatnonzero(dying), (born + wait + work)[dying], -1, 0),  # the letter, stored with the death
+        (np.flatnonzero(dead), (born + wait + work)[dead], DEAD, 1),
+        (np.flatnonzero(dead), (born + wait + work)[dead], -1, 0),  # the dead letter, stored with the death
     ]
     index = np.concatenate([part[0] for part in parts])
     at = np.concatenate([part[1] for part in parts])

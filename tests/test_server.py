@@ -181,7 +181,7 @@ def test_the_data_directory_is_for_the_servers_user_only(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_second_signal_ends_at_once(tmp_path: Path, number: signal.Signals, code: int) -> None:
+def test_a_second_signal_ends_the_process_immediately(tmp_path: Path, number: signal.Signals, code: int) -> None:
     with serving(tmp_path / "data", program=NODE_HANGS) as server:
         server.wait_for("holdfast is running")
         server.signal(signal.SIGTERM)

@@ -334,7 +334,7 @@ async def test_failures_are_logged_without_secrets_and_without_flooding(door: Ga
 # --- the file -------------------------------------------------------------------------------------------------------
 
 
-async def test_a_changed_file_is_used_at_once(door: Gate, file: Path) -> None:
+async def test_a_changed_file_is_used_immediately(door: Gate, file: Path) -> None:
     shop = await door.password("shop", GOOD, "10.0.0.1")
     robot = door.certificate("CN=robot,O=Acme")
     assert robot is not None

@@ -331,7 +331,7 @@ async def test_a_checked_token_is_remembered_within_limits(
     assert not any(text.encode() in key for text in texts for key in door._tokens), "no token stays in memory"
 
 
-async def test_changed_keys_are_used_at_once_and_tokens_of_a_gone_key_are_refused(file: Path, clock: Clock) -> None:
+async def test_changed_keys_are_used_immediately_and_tokens_of_a_gone_key_are_refused(file: Path, clock: Clock) -> None:
     write_keys(file, HS.private())
     door = gate(clock, key_file=file)
     old, new = token(clock, HS), token(clock, ED)

@@ -140,7 +140,7 @@ async def test_dead_letters_can_go_elsewhere(client: Client, queue: str) -> None
     assert await take(client, queue) == []
 
 
-async def test_a_redriven_message_that_dies_again_is_a_letter_again(client: Client, queue: str) -> None:
+async def test_a_redriven_message_that_dies_again_is_a_dead_letter_again(client: Client, queue: str) -> None:
     sent = await client.send(queue, "x")
     for _ in range(2):
         await (await take_one(client, queue)).reject("again")
@@ -152,7 +152,7 @@ async def test_a_redriven_message_that_dies_again_is_a_letter_again(client: Clie
     assert sent.id
 
 
-async def test_what_is_redriven_for_one_of_several_groups_is_edited_while_it_is_a_letter(
+async def test_what_is_redriven_for_one_of_several_groups_is_edited_while_it_is_a_dead_letter(
     client: Client, queue: str
 ) -> None:
     await client.create_queue(queue)

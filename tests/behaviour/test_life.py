@@ -56,8 +56,8 @@ async def test_a_failure_counts_and_waits_longer_each_time(client: Client, broke
         await message.nack(error=f"failure {attempt}")
         broker.advance(f"{backoff * 1000 - 500}ms")
         assert await take(client, queue) == []
-        standing = (await client.message(queue, message.id)).standings[0]
-        assert (standing.state, standing.error) == ("scheduled", f"failure {attempt}")
+        status = (await client.message(queue, message.id)).standings[0]
+        assert (status.state, status.error) == ("scheduled", f"failure {attempt}")
         broker.advance("500ms")
 
 

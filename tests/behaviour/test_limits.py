@@ -127,7 +127,7 @@ async def test_a_queue_cannot_be_made_twice(client: Client, queue: str) -> None:
 
 
 @pytest.mark.api_only("a subscriber says how many it takes at a time (prefetch), and asks for nothing")
-async def test_how_much_may_be_asked_for_at_once(client: Client, queue: str) -> None:
+async def test_how_much_one_call_may_ask_for(client: Client, queue: str) -> None:
     for limit in (0, 1001):
         with pytest.raises(InvalidArgument, match="limit is 1 to 1000"):
             await client.receive(queue, limit=limit)

@@ -51,7 +51,7 @@ def statuses(found: list[RedriveResult]) -> list[str]:
     return [one.fate.value for one in found]
 
 
-async def test_a_letter_is_brought_back_once_and_says_by_which_redrive(node: Node) -> None:
+async def test_a_dead_letter_is_redriven_once_and_says_by_which_redrive(node: Node) -> None:
     dead_letters = await dead_letter(node, 3)
     first = await node.audited_redrive(DEAD, "a-1", dict.fromkeys(dead_letters[:2]), by="ops", note="why")
     assert statuses(first) == ["moved", "moved"]
@@ -130,7 +130,7 @@ async def test_a_message_that_one_of_two_groups_has_done_is_not_taken_back(node:
     assert sorted(statuses(await node.undo_redrive(DEAD, "a", 0, 100))) == ["partly", "undone"]
 
 
-async def test_a_letter_goes_to_the_group_it_died_in_and_is_taken_back_from_there(node: Node) -> None:
+async def test_a_dead_letter_goes_to_the_group_it_died_in_and_is_taken_back_from_there(node: Node) -> None:
     await node.create_group(TASKS, "h")
     await node.create_group(TASKS, "g")
     dead_letters = await dead_letter(node, 2)
@@ -272,7 +272,7 @@ def changed(engine: Engine) -> dict[int, bytes | None]:
 
 
 @pytest.mark.parametrize("undoing", [False, True])
-def test_a_kill_before_any_write_neither_loses_nor_doubles_a_letter(undoing: bool) -> None:
+def test_a_kill_before_any_write_neither_loses_nor_doubles_a_dead_letter(undoing: bool) -> None:
     for writes in range(100):
         disk, dead_letters = dead_scene()
         store, engine = opened(disk)

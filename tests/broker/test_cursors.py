@@ -56,7 +56,7 @@ async def passes_while(work: asyncio.Task[CursorRange]) -> int:
     return passes
 
 
-async def test_a_long_range_is_read_in_pieces_so_that_others_are_served_meanwhile(
+async def test_a_long_range_is_read_in_chunks_so_that_others_are_served_meanwhile(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_calls, "PIECE", 100)

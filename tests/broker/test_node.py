@@ -288,7 +288,7 @@ async def test_namespaces_do_not_meet(node: Node) -> None:
     assert payloads(await node.lease(("a", "tasks"), "g")) == ["mine"]
 
 
-async def test_too_much_at_once_is_refused_at_once(node: Node) -> None:
+async def test_too_much_together_is_refused_immediately(node: Node) -> None:
     node.config = replace(node.config, limits=LimitSettings(inbox_messages=10, enqueue_max=8))
     with pytest.raises(LimitExceeded):
         await node.enqueue(Q, drafts(*"123456789"))

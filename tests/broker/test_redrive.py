@@ -43,7 +43,7 @@ async def depths(node: Node) -> tuple[int, int]:
     return (await node.stats(DEAD)).depth, (await node.stats(TASKS)).depth
 
 
-async def test_letters_go_back_by_what_is_known_of_them(node: Node) -> None:
+async def test_dead_letters_go_back_by_what_is_known_of_them(node: Node) -> None:
     await dead_letter(node, 3, "Timeout at db-7")
     await dead_letter(node, 2, "no such customer", "blue")
     assert moved(await run(node, DeadLetterFilter(error="timeout AT"), dry_run=True)) == 3
@@ -68,13 +68,13 @@ async def test_a_redrive_with_a_rate_goes_in_small_steps_and_can_be_stopped(node
     assert moved(await run(node)) == 30 - len(first.moved)
 
 
-async def test_letters_can_be_thrown_away(node: Node) -> None:
+async def test_dead_letters_can_be_purged(node: Node) -> None:
     await dead_letter(node, 4)
     assert moved(await run(node, discard=True)) == 4
     assert await depths(node) == (0, 0)
 
 
-async def test_a_message_in_the_dead_queue_that_is_no_letter_needs_a_target(node: Node) -> None:
+async def test_a_message_in_the_dead_queue_that_is_no_dead_letter_needs_a_target(node: Node) -> None:
     await dead_letter(node, 1)
     await node.enqueue(DEAD, [Draft(b"stray")])
     steps = await run(node, DeadLetterFilter(source_queue="tasks"))
@@ -100,7 +100,7 @@ async def reject(node: Node, group: str, leased: list[Leased]) -> None:
     await node.settle(TASKS, group, [Settlement(item.message.id, item.token, Verb.REJECT) for item in leased])
 
 
-async def test_letters_go_back_in_the_order_they_died(node: Node) -> None:
+async def test_dead_letters_go_back_in_the_order_they_died(node: Node) -> None:
     await node.create_queue(TASKS, {"partitions": 7})
     keyed = [Draft(b"%d" % n, extra=Extra(key=f"k{n}")) for n in range(600)]
     await node.enqueue(TASKS, keyed)
@@ -116,7 +116,7 @@ async def test_letters_go_back_in_the_order_they_died(node: Node) -> None:
     assert [int(item.message.payload) for item in back] == died
 
 
-async def test_a_letter_that_is_leased_or_gone_when_its_turn_comes_is_left(node: Node) -> None:
+async def test_a_dead_letter_that_is_leased_or_gone_when_its_turn_comes_is_left(node: Node) -> None:
     await dead_letter(node, 20)
     steps = node.redrive(DEAD, rate=10.0, pause=lambda _: asyncio.sleep(0))
     await anext(steps)
@@ -130,7 +130,7 @@ async def test_a_letter_that_is_leased_or_gone_when_its_turn_comes_is_left(node:
     assert await depths(node) == (0, 18)
 
 
-async def test_a_letter_goes_back_to_the_group_it_died_in(node: Node) -> None:
+async def test_a_dead_letter_goes_back_to_the_group_it_died_in(node: Node) -> None:
     for group in ("a", "b"):
         await node.create_group(TASKS, group)
     await node.enqueue(TASKS, [Draft(b"x")])

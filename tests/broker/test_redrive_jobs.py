@@ -59,7 +59,7 @@ async def test_a_dry_run_counts_and_changes_nothing(node: Node) -> None:
     assert (await node.stats(DEAD)).depth == 8
 
 
-async def test_letters_go_elsewhere_only_to_a_queue_that_exists(node: Node) -> None:
+async def test_dead_letters_go_elsewhere_only_to_a_queue_that_exists(node: Node) -> None:
     await die(node, 1)
     with pytest.raises(QueueNotFound):
         await run(node, to=Destination(queue="aside"))
@@ -99,7 +99,7 @@ async def test_a_job_that_waits_can_be_cancelled_and_what_it_moved_stays_moved(n
     assert (await node.stats(DEAD)).depth == 2
 
 
-async def test_letters_that_die_again_are_not_part_of_the_same_redrive(node: Node) -> None:
+async def test_dead_letters_that_die_again_are_not_part_of_the_same_redrive(node: Node) -> None:
     await die(node, 1)
     job = await node.redrives.start(RedriveRequest(queue="jobs", dead_queue=DEAD))
     [again] = await node.lease(JOBS, "g", 1, wait=30_000_000)

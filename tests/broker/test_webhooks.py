@@ -227,7 +227,7 @@ async def test_what_is_wrong_is_not_tried_again(receiver: Receiver, make: Make, 
 
 
 @pytest.mark.parametrize("url", ["", "nonsense", "ftp://example.com/", "http://", "http://[::1"])
-async def test_a_url_that_cannot_be_called_is_given_up_at_once(make: Make, url: str) -> None:
+async def test_a_url_that_cannot_be_called_is_given_up_immediately(make: Make, url: str) -> None:
     webhooks = await make()
 
     webhooks.offer(alert(url))

@@ -65,16 +65,16 @@ async def test_correlation_and_state_go_into_the_dead_letter_and_back(node: Node
     await settle(node, leased, Verb.REJECT)
     ((_, letter, _),) = (await node.browse(DEAD)).messages
     assert letter.extra.correlation_id == "request-7"
-    assert await _states_of_letter(node, letter.id) == WorkflowState(1, b"half")
+    assert await _state_of_dead_letter(node, letter.id) == WorkflowState(1, b"half")
     assert [len(step.moved) async for step in node.redrive(DEAD)] == [1]
     back = await one(node)
     assert back.message.extra.correlation_id == "request-7"
     assert await node.states(TASKS, "g", [back]) == [WorkflowState(1, b"half")]
 
 
-async def _states_of_letter(node: Node, letter_id: int) -> WorkflowState | None:
+async def _state_of_dead_letter(node: Node, dead_letter_id: int) -> WorkflowState | None:
     await node.create_group(DEAD, "look")
-    return await node.get_state(DEAD, "look", letter_id)
+    return await node.get_state(DEAD, "look", dead_letter_id)
 
 
 async def test_a_state_that_was_dropped_is_none_and_what_is_put_later_has_another_etag(restart: Restart) -> None:

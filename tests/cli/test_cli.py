@@ -36,7 +36,7 @@ def test_version() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, f"holdfast {__version__}\n", "")
 
 
-def test_config_show_origin_tells_where_each_value_comes_from(tmp_path: Path) -> None:
+def test_config_show_origin_names_where_each_value_comes_from(tmp_path: Path) -> None:
     file = tmp_path / "holdfast.toml"
     file.write_text('[limits]\nmax_wait = "1m"\n')
     done = run_for_real(

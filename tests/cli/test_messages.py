@@ -66,7 +66,7 @@ def test_send_a_message_id_twice(shell: Shell) -> None:
     assert shell.run("send", "q", "--message-id", "m", stdin="1\n2\n").exit_code == 2
 
 
-def test_send_tells_what_was_refused_and_stores_the_rest(shell: Shell) -> None:
+def test_send_reports_what_was_refused_and_stores_the_rest(shell: Shell) -> None:
     shell.done("queue", "create", "q", "--max-message-size", "1KiB")
     result = shell.run("send", "q", stdin="a\n" + "b" * 2000 + "\nc\n")
     assert result.exit_code == 1

@@ -103,7 +103,7 @@ def test_a_server_that_is_not_there_is_one_line_that_says_what_to_do(shell: Shel
     assert result.stderr.count("\n") == 1
 
 
-def test_every_flag_has_an_environment_twin(shell: Shell) -> None:
+def test_every_flag_has_an_environment_variable(shell: Shell) -> None:
     shell.done("queue", "create", "q", HOLDFAST_QUEUE_CREATE_MAX_DEPTH="7", HOLDFAST_OUTPUT="json")
     assert json.loads(shell.done("queue", "show", "q", HOLDFAST_OUTPUT="json").stdout)["config"]["max_depth"] == 7
     shell.done("send", "q", "x", HOLDFAST_SEND_KEY="k")
@@ -111,7 +111,7 @@ def test_every_flag_has_an_environment_twin(shell: Shell) -> None:
     assert "Would" in shell.done("queue", "delete", "q", HOLDFAST_DRY_RUN="1").stderr
 
 
-def test_no_twin_is_taken_for_a_misspelt_setting_of_the_server() -> None:
+def test_no_variable_of_a_flag_is_taken_for_a_misspelt_setting_of_the_server() -> None:
     variables: list[str] = []
 
     def collect(command: click.Command) -> None:

@@ -155,7 +155,7 @@ def test_a_file_that_is_missing_or_broken_is_told(file: Path, tmp_path: Path) ->
     assert (done.exit_code, broken.read_text()) == (1, "{")
 
 
-def test_many_writers_at_once_lose_nothing(file: Path) -> None:
+def test_many_concurrent_writers_lose_nothing(file: Path) -> None:
     file.parent.mkdir()
     started = [
         subprocess.Popen(
@@ -212,7 +212,7 @@ def test_a_token_carries_what_was_asked_for(key: Path) -> None:
     assert made["scopes"] == ["produce:a", "consume:b"]
 
 
-def test_inspect_tells_what_is_wrong_and_exits_with_1(key: Path, tmp_path: Path) -> None:
+def test_inspect_reports_what_is_wrong_and_exits_with_1(key: Path, tmp_path: Path) -> None:
     text = good("token", "create", "--subject", "x", "--scope", "admin:#", "--key", key).strip()
     other = tmp_path / "other.json"
     good("token", "key", other)

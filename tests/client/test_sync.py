@@ -38,7 +38,7 @@ FOR_THE_CLIENTS_OWN_PARTS = {
     "lease_seconds",
     "forget",
 }
-ALIKE = (
+EQUIVALENT = (
     ("AsyncGenerator[wire.MessageView, None]", "Iterator[wire.MessageView]"),
     ("AsyncGenerator[wire.LetterFate, None]", "Iterator[wire.LetterFate]"),
     ("Iterable[object] | AsyncIterable[object]", "Iterable[object]"),
@@ -58,7 +58,7 @@ def methods(kind: type) -> dict[str, str]:
 
 
 def as_sync(signature: str) -> str:
-    for one, other in ALIKE:
+    for one, other in EQUIVALENT:
         signature = signature.replace(one, other)
     return signature
 
@@ -72,7 +72,7 @@ def as_sync(signature: str) -> str:
         (Transaction, SyncTransaction, {"__init__"}),
     ],
 )
-def test_the_twin_has_every_method_with_the_same_signature(one: type, sync: type, without: set[str]) -> None:
+def test_the_sync_client_has_every_method_with_the_same_signature(one: type, sync: type, without: set[str]) -> None:
     expected = {name: as_sync(signature) for name, signature in methods(one).items() if name not in without}
     assert {name: text for name, text in methods(sync).items() if name not in without} == expected
 

@@ -66,7 +66,7 @@ async def test_an_exception_aborts(client: Client) -> None:
     assert not await client.transaction(transaction.id).abort(), "nothing is left of it"
 
 
-async def test_many_messages_go_in_chunks_and_are_published_at_once(
+async def test_many_messages_go_in_chunks_and_are_published_together(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "CHUNK_MESSAGES", 10)
@@ -175,7 +175,7 @@ async def test_items_are_imported_once_by_their_source(client: Client) -> None:
 # --- the twin -------------------------------------------------------------------------------------------------------
 
 
-def test_the_twin_does_the_same() -> None:
+def test_the_sync_client_does_the_same() -> None:
     with Broker() as broker, broker.sync_client() as client:
         _use(client)
 

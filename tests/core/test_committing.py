@@ -167,7 +167,7 @@ def test_a_cursor_passes_by_what_is_long_gone_without_reading_it() -> None:
     assert reply == Progress(1, done=True, at=301)
 
 
-def test_what_a_group_was_to_pass_by_is_forgotten_with_the_message() -> None:
+def test_what_a_group_was_to_skip_is_forgotten_with_the_message() -> None:
     bench = Bench(("g", "h"))
     bench.add_group("log", GroupKind.CURSOR)
     bench.enqueue("x", ttl=SECOND)

@@ -89,7 +89,7 @@ def test_payloads_that_lie_together_are_drafts(
     assert life([HomogeneousDrafts(BytesColumn.of(batch), extra) for batch in batches], fields) == one_by_one
 
 
-def test_plain_messages_go_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plain_messages_take_the_fast_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(enqueue, "_store", None)
     monkeypatch.setattr(leasing, "_ack", None)
     bench = Bench()

@@ -96,7 +96,7 @@ def _as_dicts(columns: Columns) -> list[dict[str, object]]:
     return found
 
 
-def test_an_enqueued_row_tells_what_the_message_is() -> None:
+def test_an_enqueued_row_says_what_the_message_is() -> None:
     extra = Extra(
         key="k", message_id="order-1", properties=(("a", "b"),), correlation_id="c", origin=Origin(9, "old", "g")
     )

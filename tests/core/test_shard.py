@@ -209,7 +209,7 @@ def test_browsing_finds_what_stands_behind_many_delayed_messages_that_have_falle
     assert bench.queue.depth == 0
 
 
-def test_browsing_passes_by_what_is_gone_in_bounded_pieces() -> None:
+def test_browsing_skips_what_is_gone_in_bounded_chunks() -> None:
     bench = Bench()
     bench.enqueue(*[f"n{n}" for n in range(25_000)])
     while leased := bench.lease(5_000):
@@ -274,7 +274,7 @@ def test_withdrawing_what_is_gone_or_leased_changes_nothing() -> None:
     assert bench.queue.depth == 1
 
 
-def test_a_trial_tells_what_would_be_refused_and_changes_nothing() -> None:
+def test_a_dry_run_reports_what_would_be_refused_and_changes_nothing() -> None:
     bench = Bench(max_message_size=3)
     reply = bench.step(Enqueue([Draft(b"ok"), Draft(b"large")], dry_run=True))
     assert (reply.ids, list(reply.errors)) == ([0, 0], [1])
@@ -283,7 +283,7 @@ def test_a_trial_tells_what_would_be_refused_and_changes_nothing() -> None:
     assert bench.queue.depth == 0
 
 
-def test_messages_for_one_group_are_passed_by_in_bounds_where_nothing_is_journalled() -> None:
+def test_messages_for_one_group_are_skipped_in_bounds_where_nothing_is_journalled() -> None:
     bench = Bench(groups=("g", "other"), journal="off", max_depth=0)
     for _ in range(3):
         bench.step(Enqueue([Draft(b"g's", deliver_at=bench.now + 1) for _ in range(1_000)], group="g"))

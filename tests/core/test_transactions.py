@@ -47,7 +47,7 @@ def test_what_is_staged_is_read_back_in_its_order(drafts: list[Draft]) -> None:
         Draft(b"x", extra=Extra(flags=1)),
     ],
 )
-def test_messages_are_packed_only_if_nothing_but_keys_tells_them_apart(odd: Draft) -> None:
+def test_messages_are_packed_only_if_they_differ_in_nothing_but_keys(odd: Draft) -> None:
     keyed = [Draft(b"a", extra=Extra(key="k")), Draft(b"b"), Draft(b"c", extra=Extra(key="k", content_type="t"))]
     ((packed, _),) = blocks(enumerate(keyed))
     ((drafts, _),) = blocks(enumerate([*keyed, odd]))
@@ -106,7 +106,7 @@ def test_a_block_of_an_unknown_version_is_not_guessed_at() -> None:
         read_block(b"\x09rest")
 
 
-def test_the_lots_that_count_come_in_the_order_in_which_they_began() -> None:
+def test_staged_parts_come_in_the_order_in_which_they_began() -> None:
     staged_parts = [StagedPart(0, "p", "1"), StagedPart(1, "q", "1"), StagedPart(2, "p", "2")]
     assert [staged_part.number for staged_part in choose("t", staged_parts, {"q": "1", "p": "2"})] == [1, 2]
     assert [staged_part.number for staged_part in choose("t", staged_parts[:2], None)] == [0, 1]

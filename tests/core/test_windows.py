@@ -32,7 +32,7 @@ def test_a_backlog_comes_out_in_order(hot_bytes: int) -> None:
     assert bench.engine.hot.used_bytes == 0
 
 
-def test_more_than_a_window_at_once() -> None:
+def test_more_than_a_window_in_one_call() -> None:
     bench = Bench()
     bench.enqueue(*numbered(MANY))
     assert payloads(bench.lease(MANY)) == numbered(MANY)
@@ -94,7 +94,7 @@ def test_a_key_with_more_messages_than_a_window_keeps_nobody_waiting() -> None:
         bench.settle(leased)
 
 
-def test_messages_of_a_key_that_is_out_are_passed_by_as_they_are_read_and_found_again() -> None:
+def test_messages_of_a_blocked_key_are_skipped_as_they_are_read_and_found_again() -> None:
     bench = Bench()
     bench.enqueue("out", key="hot")
     out = bench.lease()

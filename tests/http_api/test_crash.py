@@ -113,8 +113,8 @@ async def settle(
 
 async def poll(http: httpx.AsyncClient, queue: str, facts: Facts, dice: random.Random) -> None:
     while True:
-        wish = {"group": "polls", "limit": dice.randint(1, 50), "wait": "20s"}
-        answer = await ask(http, path_of(queue, "leases"), wish)
+        body = {"group": "polls", "limit": dice.randint(1, 50), "wait": "20s"}
+        answer = await ask(http, path_of(queue, "leases"), body)
         taken = answer["deliveries"]
         assert isinstance(taken, list)
         if taken:
@@ -133,8 +133,8 @@ async def follow(http: httpx.AsyncClient, queue: str, facts: Facts, dice: random
 async def _deliveries(answer: httpx.Response) -> AsyncIterator[list[dict[str, str]]]:
     """Those that came together."""
     rest = b""
-    async for piece in answer.aiter_raw():
-        *lines, rest = (rest + piece).split(b"\n")
+    async for chunk in answer.aiter_raw():
+        *lines, rest = (rest + chunk).split(b"\n")
         said = [json.loads(line) for line in lines]
         assert not [line for line in said if "end" in line], said
         if taken := [line["delivery"] for line in said if "delivery" in line]:

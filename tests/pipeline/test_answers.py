@@ -124,7 +124,7 @@ def test_history_follows_a_message_into_the_dead_queue(built: Built) -> None:
     assert "[message_not_in_lake]" in ask(built, "history", "17", code=1).stderr
 
 
-def test_reconcile_tells_by_its_exit_code(built: Built, tmp_path: Path) -> None:
+def test_reconcile_reports_by_its_exit_code(built: Built, tmp_path: Path) -> None:
     assert "Nothing was lost" in ask(built, "reconcile").stderr
     (
         extra := built.lake / "journal" / "date=2026-03-01" / "0007-0000000000000000001-0000000000000000009.parquet"

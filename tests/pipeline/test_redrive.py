@@ -98,7 +98,7 @@ def scene(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield scene
 
 
-def test_letters_are_chosen_by_their_payload_brought_back_once_and_undone(scene: Scene) -> None:
+def test_dead_letters_are_chosen_by_payload_redriven_once_and_undone(scene: Scene) -> None:
     queue = "orders"
     where = "payload.amount >= 60 AND payload.who.name = 'b' AND reason = 'rejected'"
     chosen = ["--queue", f"dlq/{queue}", "--where", where, "--audit", "ops-1"]

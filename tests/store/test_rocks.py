@@ -547,6 +547,6 @@ def test_spans_that_overlap_or_touch_are_one() -> None:
     assert merged([]) == widened([], 0) == []
 
 
-def test_spans_are_widened_to_those_that_begin_alike() -> None:
+def test_spans_are_widened_to_a_common_prefix() -> None:
     spans = [Span("a", b"x1", b"x2"), Span("a", b"y5", b"y6"), Span("a", b"x7", b"x9"), Span("b", b"x1", b"x2")]
     assert sorted(widened(spans, 1)) == [Span("a", b"x1", b"x9"), Span("a", b"y5", b"y6"), Span("b", b"x1", b"x2")]

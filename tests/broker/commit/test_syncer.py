@@ -86,7 +86,7 @@ async def test_one_slow_sync_sends_the_next_ones_to_the_thread() -> None:
     assert disk.in_place[-QUIET_SYNCS:] == [False] * QUIET_SYNCS
 
 
-async def test_with_company_the_thread_syncs() -> None:
+async def test_contended_syncs_run_on_the_thread() -> None:
     disk = Disk()
 
     async def steps(caller: Caller) -> None:

@@ -186,7 +186,7 @@ async def test_a_type_that_cannot_be_meant_is_not_read_as_one_that_is(
     assert (refused.status_code, refused.json()["details"]["field"]) == (400, f"Column {column}")
 
 
-async def test_a_type_that_is_long_to_tell_is_not_told_in_full(http: httpx.AsyncClient) -> None:
+async def test_a_type_with_a_long_name_is_abbreviated(http: httpx.AsyncClient) -> None:
     refused = await send(http, pa.table({"payload": pa.array([{"name" * 1_000: 1}])}))
     assert refused.status_code == 400
     assert len(refused.json()["detail"]) < 300

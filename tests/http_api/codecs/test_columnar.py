@@ -54,7 +54,7 @@ def batch_encoding(draw: st.DrawFn) -> list[Leased]:
 
 
 @given(batch_encoding(), st.sampled_from(["auto", "base64"]))
-def test_a_lot_is_shown_as_its_deliveries_one_by_one(found: list[Leased], encoding: str) -> None:
+def test_a_batch_is_encoded_as_its_deliveries_one_by_one(found: list[Leased], encoding: str) -> None:
     one_by_one = encode(wire.Leased([delivery_to_wire(leased, "tasks", encoding) for leased in found]))
     shown = encode_batch(found, "tasks", encoding)
     assert json.loads(shown) == json.loads(one_by_one)

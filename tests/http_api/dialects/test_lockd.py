@@ -55,8 +55,8 @@ def deliveries(answer: httpx.Response) -> list[Delivery]:
     ]
 
 
-async def dequeue(http: httpx.AsyncClient, **wish: object) -> list[Delivery]:
-    answer = await http.post("/v1/queue/dequeue", json={"queue": Q, "owner": "me", "wait_seconds": -1, **wish})
+async def dequeue(http: httpx.AsyncClient, **body: object) -> list[Delivery]:
+    answer = await http.post("/v1/queue/dequeue", json={"queue": Q, "owner": "me", "wait_seconds": -1, **body})
     assert answer.status_code == 200, answer.text
     return deliveries(answer)
 
@@ -122,9 +122,9 @@ async def test_a_failure_spends_an_attempt_and_a_deferral_does_not(http: httpx.A
     await http.post(
         "/v1/queue/nack", json={**lease_of(message), "delay_seconds": 60, "last_error": {"code": "E17", "why": "busy"}}
     )
-    _, _, [standing] = await node.find(NAME, int(message["message_id"]))
-    assert standing.state == "scheduled"
-    assert json.loads(standing.error) == {"code": "E17", "why": "busy"}
+    _, _, [status] = await node.find(NAME, int(message["message_id"]))
+    assert status.state == "scheduled"
+    assert json.loads(status.error) == {"code": "E17", "why": "busy"}
 
 
 async def test_a_deferral_may_have_a_delay(http: httpx.AsyncClient, node: Node) -> None:
@@ -134,8 +134,8 @@ async def test_a_deferral_may_have_a_delay(http: httpx.AsyncClient, node: Node) 
     answer = await http.post("/v1/queue/dequeue", json={"queue": Q, "owner": "me", "wait_seconds": -1})
     assert (answer.status_code, answer.json()["error"]) == (409, "waiting")
     assert answer.json()["retry_after_seconds"] > 0
-    _, _, [standing] = await node.find(NAME, int(message["message_id"]))
-    assert (standing.state, standing.attempt) == ("scheduled", 1)  # a failure would make the next one the second
+    _, _, [status] = await node.find(NAME, int(message["message_id"]))
+    assert (status.state, status.attempt) == ("scheduled", 1)  # a failure would make the next one the second
 
 
 async def test_a_waiting_dequeue_is_answered_when_something_comes(http: httpx.AsyncClient, node: Node) -> None:
@@ -174,8 +174,8 @@ async def test_a_subscriber_is_sent_what_comes_and_gives_back_what_it_leaves(
     http: httpx.AsyncClient, node: Node
 ) -> None:
     await enqueue(http, b"one")
-    wish = {"queue": Q, "owner": "me", "page_size": 2}
-    async with http.stream("POST", "/v1/queue/subscribe", json=wish) as stream:
+    body = {"queue": Q, "owner": "me", "page_size": 2}
+    async with http.stream("POST", "/v1/queue/subscribe", json=body) as stream:
         boundary = stream.headers["content-type"].partition("boundary=")[2]
         chunks = stream.aiter_bytes()
         first = await _until_payload(chunks, b"one")
@@ -246,7 +246,7 @@ async def test_how_a_queue_stands_costs_the_same_at_any_depth(
     assert len(steps) <= 1
 
 
-async def test_watch_tells_when_the_head_changes(http: httpx.AsyncClient) -> None:
+async def test_watch_reports_when_the_head_changes(http: httpx.AsyncClient) -> None:
     stored = await enqueue(http, b"one")
     async with http.stream("POST", "/v1/queue/watch", json={"queue": Q}) as stream:
         assert stream.headers["content-type"] == "text/event-stream"
@@ -344,6 +344,6 @@ async def test_an_ack_that_has_not_seen_the_state_is_refused(http: httpx.AsyncCl
 
 async def test_a_subscriber_can_have_states_too(http: httpx.AsyncClient) -> None:
     await enqueue(http, b"one")
-    wish = {"queue": Q, "owner": "me"}
-    async with http.stream("POST", "/v1/queue/subscribeWithState", json=wish) as stream:
+    body = {"queue": Q, "owner": "me"}
+    async with http.stream("POST", "/v1/queue/subscribeWithState", json=body) as stream:
         assert b'"state_etag":"1"' in await _until_payload(stream.aiter_bytes(), b"one")

@@ -44,8 +44,8 @@ async def test_a_nacked_item_waits_for_its_backoff_with_its_error(http: httpx.As
     answer = await http.post("/nack", json={"id": item_id, **PLACE, "error": "Payment gateway timeout"})
     assert (answer.status_code, answer.content) == (200, b"")
     assert (await http.get("/dequeue", params=PLACE)).json() == []
-    _, _, [standing] = await node.find(("payments", "process-refund"), item_id)
-    assert (standing.state, standing.error) == ("scheduled", "Payment gateway timeout")
+    _, _, [status] = await node.find(("payments", "process-refund"), item_id)
+    assert (status.state, status.error) == ("scheduled", "Payment gateway timeout")
 
 
 async def test_ten_items_come_at_a_time_lowest_priority_value_first(http: httpx.AsyncClient) -> None:

@@ -50,11 +50,11 @@ async def test_one_dead_letter_is_retried(http: httpx.AsyncClient) -> None:
 
 async def test_redrive_counts_first_then_moves_what_matches(http: httpx.AsyncClient) -> None:
     await die(http, "timeout 1", "timeout 2", "bad input")
-    wish = {"filter": {"error": "timeout", "reason": "rejected"}}
-    dry = await http.post(f"{QUEUE}/dlq/redrive", json={**wish, "dry_run": True})
+    body = {"filter": {"error": "timeout", "reason": "rejected"}}
+    dry = await http.post(f"{QUEUE}/dlq/redrive", json={**body, "dry_run": True})
     assert dry.status_code == 202
     assert (dry.json()["state"], dry.json()["matched"], dry.json()["moved"]) == ("done", 2, 0)
-    job = (await http.post(f"{QUEUE}/dlq/redrive", json={**wish, "rate": 1000})).json()
+    job = (await http.post(f"{QUEUE}/dlq/redrive", json={**body, "rate": 1000})).json()
     while job["state"] == "running":
         job = (await http.get(f"{QUEUE}/dlq/redrive/{job['id']}")).json()
     assert (job["state"], job["moved"]) == ("done", 2)
@@ -79,9 +79,9 @@ async def test_dead_letters_go_to_the_group_they_died_in_or_to_the_one_that_is_n
         job = (await http.get(f"{QUEUE}/dlq/redrive/{job['id']}")).json()
     assert job["moved"] == 1
     got = {
-        group: [item["text"] for item in (await http.post(f"{QUEUE}/leases", json=wish)).json()["deliveries"]]
+        group: [item["text"] for item in (await http.post(f"{QUEUE}/leases", json=body)).json()["deliveries"]]
         for group in ("default", "late")
-        if (wish := {"group": group, "limit": 10})
+        if (body := {"group": group, "limit": 10})
     }
     assert got == {"default": ["boom"], "late": ["bang"]}
 
@@ -102,7 +102,7 @@ async def test_dead_letters_are_purged_by_filter(http: httpx.AsyncClient) -> Non
     assert (await http.post(f"{QUEUE}/dlq/purge")).json() == {"messages": 1}
 
 
-async def test_a_shared_dead_queue_gives_each_queue_its_own_letters(http: httpx.AsyncClient) -> None:
+async def test_a_shared_dead_queue_gives_each_queue_its_own_dead_letters(http: httpx.AsyncClient) -> None:
     await http.post("/api/v1/queues", json={"name": "morgue", "config": {"dlq": {"enabled": False}}})
     for name in ("jobs", "other"):
         await http.post("/api/v1/queues", json={"name": name, "config": {"dlq": {"queue": "morgue"}}})
@@ -132,13 +132,13 @@ async def test_dead_letters_are_brought_back_under_an_id_once_and_taken_back(htt
     letters = (await http.get(f"{QUEUE}/dlq")).json()["messages"]
     ids = [letter["id"] for letter in letters]
     audit = f"{QUEUE}/dlq/audits/ops%2F1"
-    wish = {"letters": [{"id": ids[0]}, {"id": ids[1], "base64": "Y2hhbmdlZA=="}], "note": "amount > 3"}
-    told = (await http.post(audit, json=wish)).json()["letters"]
+    body = {"letters": [{"id": ids[0]}, {"id": ids[1], "base64": "Y2hhbmdlZA=="}], "note": "amount > 3"}
+    told = (await http.post(audit, json=body)).json()["letters"]
     assert [(one["letter"], one["fate"], one["queue"]) for one in told] == [
         (ids[0], "moved", "jobs"),
         (ids[1], "moved", "jobs"),
     ]
-    assert [one["fate"] for one in (await http.post(audit, json=wish)).json()["letters"]] == ["repeated"] * 2
+    assert [one["fate"] for one in (await http.post(audit, json=body)).json()["letters"]] == ["repeated"] * 2
     shown = (await http.get(audit)).json()
     assert (shown["id"], shown["moved"], shown["note"], shown["dead_queue"]) == ("ops/1", 2, "amount > 3", "dlq/jobs")
     assert (await http.get(f"{QUEUE}/dlq/audits")).json()["audits"] == [shown]

@@ -142,7 +142,7 @@ async def test_how_far_the_lake_is_behind_is_said_and_nothing_is_lost_for_it(tmp
     await node.stop()
 
 
-async def test_readiness_tells_the_truth_about_a_store_that_cannot_sync(tmp_path: Path) -> None:
+async def test_readiness_fails_while_the_store_cannot_sync(tmp_path: Path) -> None:
     failing: list[Fault] = []
 
     def plan() -> Fault | None:
@@ -209,10 +209,10 @@ async def test_a_reply_that_comes_too_late_is_dropped_and_counted(http: httpx.As
 async def test_a_correlation_id_of_a_request_that_waits_cannot_be_used_again(
     http: httpx.AsyncClient, node: Node
 ) -> None:
-    wish = {"text": "?", "correlation_id": "same", "timeout": "30s"}
-    asking = asyncio.create_task(http.post("/api/v1/request/jobs", json=wish))
+    body = {"text": "?", "correlation_id": "same", "timeout": "30s"}
+    asking = asyncio.create_task(http.post("/api/v1/request/jobs", json=body))
     await until(lambda: node.replies.waiting)
-    refused = await http.post("/api/v1/request/jobs", json=wish)
+    refused = await http.post("/api/v1/request/jobs", json=body)
     assert refused.json()["code"] == "invalid_argument"
     asking.cancel()
     await until(lambda: not node.replies.waiting)

@@ -270,11 +270,11 @@ async def test_a_lease_lasts_for_a_while_and_not_for_ever(http: httpx.AsyncClien
         stream = await http.get(f"{QUEUE}/stream", params={"timeout": timeout})
         assert stream.status_code == 400
     held = (await http.post(f"{QUEUE}/leases", json={"limit": 2})).json()["deliveries"]
-    wishes = [
+    settlements = [
         {"id": one["id"], "lease_token": one["lease_token"], "action": "extend", "timeout": timeout}
         for one, timeout in ((held[0], "300d"), (held[1], "1h"), (held[0], 0))
     ]
-    settled = (await http.post(f"{QUEUE}/settle", json={"settlements": wishes})).json()
+    settled = (await http.post(f"{QUEUE}/settle", json={"settlements": settlements})).json()
     assert settled["settled"] == 1
     assert [(error["index"], error["code"]) for error in settled["errors"]] == [
         (0, "invalid_argument"),

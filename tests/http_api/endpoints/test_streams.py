@@ -249,7 +249,7 @@ async def test_while_a_server_stops_what_is_under_way_is_finished_and_what_is_ne
     await stopping
 
 
-async def test_a_stop_ends_long_polls_immediately_and_tells_streams(own: tuple[Node, HttpFront]) -> None:
+async def test_a_stop_ends_long_polls_immediately_and_notifies_streams(own: tuple[Node, HttpFront]) -> None:
     node, front = own
     async with httpx.AsyncClient(base_url=front.url, timeout=30) as http:
         poll = asyncio.create_task(http.post(f"{QUEUE}/leases", json={"wait": "10m"}))

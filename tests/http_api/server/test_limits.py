@@ -140,7 +140,7 @@ async def test_more_connections_than_allowed_are_closed(tmp_path: Path) -> None:
             one.close()
 
 
-async def test_more_requests_at_once_than_allowed_are_told_to_come_back(tmp_path: Path) -> None:
+async def test_more_concurrent_requests_than_allowed_are_refused_as_retryable(tmp_path: Path) -> None:
     async with serving(tmp_path, max_concurrency=1) as (_, front), httpx.AsyncClient(base_url=front.url) as http:
         _, slow = await asyncio.open_connection(*front.address)
         slow.write(HEAD + b"content-length: 100\r\n\r\n{")
@@ -165,7 +165,7 @@ async def test_bodies_that_arrive_together_may_not_fill_the_memory(tmp_path: Pat
 
 
 @pytest.mark.parametrize("expect", [b"", b"expect: 100-continue\r\n"])
-async def test_a_long_body_in_pieces_is_read_whole(tmp_path: Path, expect: bytes) -> None:
+async def test_a_long_body_in_chunks_is_read_whole(tmp_path: Path, expect: bytes) -> None:
     text = "".join(f"{number:06}" for number in range(100_000))
     body = json.dumps({"messages": [{"text": text}]}).encode()
     async with serving(tmp_path) as (node, front):

@@ -90,7 +90,7 @@ async def test_a_long_poll_ends_with_the_credential(rig: Rig) -> None:
 
 
 @pytest.mark.usefixtures("often")
-async def test_streams_end_with_the_credential_and_give_back_what_they_hold(rig: Rig) -> None:
+async def test_streams_end_with_the_credential_and_release_what_they_hold(rig: Rig) -> None:
     await rig.node.enqueue(JOBS, [Draft(b"1")])
     stream = asyncio.create_task(whole(rig, "GET", f"{QUEUE}/stream"))
     await until(lambda: rig.node.dispatcher.members.all_members() and not rig.node.head(JOBS, "default"))
@@ -149,7 +149,7 @@ async def test_who_is_still_known_is_not_disturbed(rig: Rig, monkeypatch: pytest
     await until(lambda: rig.front.api.long_calls._timer is None)  # nobody to look after: nobody looks
 
 
-async def test_a_server_that_stops_ends_all_of_them_at_once(rig: Rig) -> None:
+async def test_a_server_that_stops_ends_all_of_them_immediately(rig: Rig) -> None:
     poll = asyncio.create_task(rig.http.post(f"{QUEUE}/leases", json={"wait": "5m"}))
     stream = asyncio.create_task(whole(rig, "GET", f"{QUEUE}/stream?group=other"))
     watch = asyncio.create_task(whole(rig, "POST", "/v1/queue/watch", {"queue": "jobs"}))
@@ -160,16 +160,16 @@ async def test_a_server_that_stops_ends_all_of_them_at_once(rig: Rig) -> None:
     assert (await watch).count("event: queue_watch") == 1
 
 
-LETTERS = 600  # three steps of a purge
+DEAD_LETTERS = 600  # three steps of a purge
 
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def purging(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Task[httpx.Response], asyncio.Event]:
     """A purge of dead letters whose first step is done, and which goes on at the event."""
-    await rig.node.enqueue(JOBS, [Draft(b"x") for _ in range(LETTERS)])
-    found = await rig.node.lease(JOBS, "default", LETTERS)
+    await rig.node.enqueue(JOBS, [Draft(b"x") for _ in range(DEAD_LETTERS)])
+    found = await rig.node.lease(JOBS, "default", DEAD_LETTERS)
     await rig.node.settle(JOBS, "default", [Settlement(one.message.id, one.token, Verb.REJECT) for one in found])
-    assert dead_letters(rig) == LETTERS
+    assert dead_letters(rig) == DEAD_LETTERS
     durable, begun, go_on = rig.node._durable, asyncio.Event(), asyncio.Event()
 
     async def wait() -> None:
@@ -180,7 +180,7 @@ async def purging(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Ta
     monkeypatch.setattr(rig.node, "_durable", wait)
     purge = asyncio.create_task(rig.http.post(f"{QUEUE}/dlq/purge", auth=("ops", "open sesame")))
     await begun.wait()
-    assert 0 < dead_letters(rig) < LETTERS
+    assert 0 < dead_letters(rig) < DEAD_LETTERS
     return purge, go_on
 
 
@@ -205,9 +205,9 @@ async def test_a_purge_that_has_begun_ends_when_all_is_done_not_with_the_credent
     rig.front.api.long_calls._check()
     go_on.set()
     answer = await purge
-    assert (answer.status_code, answer.json()) == (200, {"messages": LETTERS})
+    assert (answer.status_code, answer.json()) == (200, {"messages": DEAD_LETTERS})
     assert dead_letters(rig) == 0
-    assert purge_entry(rig) == ("ok", {"messages": LETTERS})
+    assert purge_entry(rig) == ("ok", {"messages": DEAD_LETTERS})
     again = await rig.http.post(f"{QUEUE}/dlq/purge", auth=("ops", "open sesame"))
     assert again.status_code == 401
 
@@ -221,7 +221,7 @@ async def test_a_purge_that_the_end_of_the_server_cuts_off_says_how_far_it_came(
     go_on.set()
     assert (await purge).status_code == 503
     assert dead_letters(rig) == left
-    assert purge_entry(rig) == ("shutting_down", {"messages": LETTERS - left})
+    assert purge_entry(rig) == ("shutting_down", {"messages": DEAD_LETTERS - left})
 
 
 async def test_a_purge_whose_caller_has_gone_goes_on(
@@ -233,4 +233,4 @@ async def test_a_purge_whose_caller_has_gone_goes_on(
     go_on.set()
     await until(lambda: dead_letters(rig) == 0)
     await until((rig.users.parent / "audit.log").exists)
-    assert purge_entry(rig) == ("ok", {"messages": LETTERS})
+    assert purge_entry(rig) == ("ok", {"messages": DEAD_LETTERS})

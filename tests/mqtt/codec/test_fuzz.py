@@ -119,7 +119,7 @@ def test_a_large_packet_in_small_reads_is_not_copied_again_and_again() -> None:
     assert [got for chunk in chunks for got in decoder.feed(chunk)] == [packet]
 
 
-def test_many_packets_in_one_read_with_a_piece_of_the_next() -> None:
+def test_many_packets_in_one_read_with_a_part_of_the_next() -> None:
     one = encode(Publish("t", b"x" * 100, 1, 1), V5)
     decoder = Decoder(V5)
     assert len(decoder.feed(one * 1000 + one[:50])) == 1000

@@ -43,7 +43,7 @@ def test_what_a_server_sends(version: int, data: st.DataObject) -> None:
 @VERSIONS
 @strategies.patient
 @given(data=st.data())
-def test_a_connect_tells_the_version_to_what_follows(version: int, data: st.DataObject) -> None:
+def test_a_connect_sets_the_version_of_what_follows(version: int, data: st.DataObject) -> None:
     connect: Connect = data.draw(strategies.connects(version))
     after: list[Packet] = data.draw(st.lists(strategies.from_client(version), max_size=5))
     decoder = Decoder()

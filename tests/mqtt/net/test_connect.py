@@ -213,7 +213,7 @@ async def test_a_client_silent_for_one_and_a_half_keep_alives_is_closed(broker: 
 
 async def test_a_keep_alive_that_is_too_long_is_cut_and_the_client_told(start: Start) -> None:
     broker = await start(keep_alive_max=60_000_000)
-    asked = [await broker.connect(str(wish), keep_alive=wish) for wish in (0, 30, 61)]
+    asked = [await broker.connect(str(asked_for), keep_alive=asked_for) for asked_for in (0, 30, 61)]
     assert [one.connack.properties.server_keep_alive_s for one in asked] == [60, None, 60]
     broker.pass_time(44)
     await asked[1].ping()
@@ -237,7 +237,7 @@ async def test_a_ping_is_answered(broker: Broker, version: int) -> None:
 # --- terms ----------------------------------------------------------------------------------------------------------
 
 
-async def test_connack_tells_the_limits(start: Start) -> None:
+async def test_connack_carries_the_limits(start: Start) -> None:
     broker = await start(
         receive_maximum=17,
         max_packet_bytes=2048,
@@ -258,8 +258,8 @@ async def test_connack_tells_the_limits(start: Start) -> None:
 
 @covers("3.1.2-28")
 async def test_response_information_is_given_to_those_who_ask(broker: Broker) -> None:
-    for wish, given in ((None, None), (0, None), (1, "response/c")):
-        client = await broker.connect("c", properties=Properties(request_response_information=wish))
+    for asked_for, given in ((None, None), (0, None), (1, "response/c")):
+        client = await broker.connect("c", properties=Properties(request_response_information=asked_for))
         assert client.connack.properties.response_information == given
 
 

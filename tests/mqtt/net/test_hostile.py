@@ -168,7 +168,7 @@ async def test_spoilt_packets_do_no_harm(broker: Broker, version: int, seed: int
 # --- silence and slowness -------------------------------------------------------------------------------------------
 
 
-async def test_who_says_nothing_is_let_go(broker: Broker) -> None:
+async def test_a_silent_connection_is_closed(broker: Broker) -> None:
     silent = await broker.open()
     slow = await broker.open()
     for byte in encode(Connect("c"), V5)[:-1]:

@@ -404,7 +404,7 @@ async def test_nobody_to_receive_is_no_error(broker: Broker, version: int) -> No
 
 
 @BOTH
-async def test_packets_may_come_byte_by_byte_and_many_at_once(broker: Broker, version: int) -> None:
+async def test_packets_may_come_byte_by_byte_and_many_together(broker: Broker, version: int) -> None:
     client = await broker.open(version)
     raw = b"".join(
         encode(packet, version)

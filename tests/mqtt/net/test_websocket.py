@@ -206,7 +206,7 @@ async def test_a_socket_that_is_never_read_is_dropped(broker: Broker) -> None:
     client.raw.transport.abort()
 
 
-async def test_who_says_nothing_over_a_socket_is_let_go(broker: Broker) -> None:
+async def test_a_silent_websocket_is_closed(broker: Broker) -> None:
     client = await open_socket(broker)
     await broker.until(lambda: len(broker.front._links) == 1)
     broker.pass_time(10.1)
@@ -333,9 +333,7 @@ async def test_a_required_certificate_must_be_there_and_of_our_authority(
     assert set(broker.sessions()) == {"c"}
 
 
-async def test_who_does_not_finish_the_handshake_is_let_go(
-    run: Run, tmp_path: Path, certificates: Certificates
-) -> None:
+async def test_an_unfinished_handshake_is_closed(run: Run, tmp_path: Path, certificates: Certificates) -> None:
     config = config_for(tmp_path, tls_listen="127.0.0.1:0", connect_timeout=100_000)
     broker = await run(memory_broker(replace(config, tls=certificates.settings("none"))))
     reader, writer = await asyncio.open_connection(*broker.front.addresses[1])

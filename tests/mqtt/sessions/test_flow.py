@@ -68,7 +68,7 @@ def test_what_connack_ruled_out_disconnects() -> None:
         assert code_of(Rig(settings).connect("c").send(packet)) == code
 
 
-def test_a_full_queue_drops_the_newest_after_the_expired_and_tells_the_publisher_if_nobody_had_room() -> None:
+def test_a_full_queue_drops_the_newest_after_the_expired_and_reports_to_the_publisher_if_nobody_had_room() -> None:
     for settings in (MqttSettings(queued_messages_max=2), MqttSettings(queued_bytes_max=4)):
         rig = Rig(settings)
         client = rig.connect("c", expiry=100)
@@ -134,7 +134,7 @@ def test_a_client_whose_transport_is_full_is_spared_until_it_has_room() -> None:
     assert payloads(client.take()) == [b"1"]
 
 
-def test_packet_identifiers_come_round_and_pass_by_those_in_flight() -> None:
+def test_packet_identifiers_wrap_and_skip_those_in_flight() -> None:
     session = Rig().connect("c").connection.session
     assert session is not None
     session._packet_id = 65534

@@ -160,7 +160,7 @@ def retained(rig: Rig, count: int, size: int = 1, qos: int = 0) -> None:
         publisher.publish(f"t/{number:04}", b"x" * size, qos, retain=True)
 
 
-def test_much_is_shown_in_several_turns() -> None:
+def test_much_is_delivered_in_several_slices() -> None:
     rig = Rig()
     retained(rig, 20, 50_000)
     client = rig.connect("c")

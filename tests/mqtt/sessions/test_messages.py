@@ -164,7 +164,7 @@ def test_a_connection_that_is_closed_behind_an_answer_is_closed_after_it() -> No
     assert client.closed
 
 
-def test_transient_sessions_write_nothing_and_are_answered_at_once() -> None:
+def test_transient_sessions_write_nothing_and_are_answered_immediately() -> None:
     rig = Rig()
     client = rig.connect("c")
     client.subscribe("t", qos=2)

@@ -56,7 +56,7 @@ class Publisher(Peer):
         released = [PubRel(number) for number, one in self.waiting.items() if one is None]
         packets: list[Packet] = [*again_dup, *released]
         if packets:
-            self.hear(client.send(*packets, settle=False))
+            self.receive(client.send(*packets, settle=False))
 
     def publish(self, topic: str, qos: int, retain: bool) -> Publish | None:
         if self.client is None or self.client.closed or len(self.waiting) > 20:
@@ -72,10 +72,10 @@ class Publisher(Peer):
         packet = Publish(topic, f"{self.name}:{topic}:{qos}:{self.count}".encode(), qos, packet_id, retain)
         if qos:
             self.waiting[packet_id] = packet
-        self.hear(self.client.send(packet, settle=False))
+        self.receive(self.client.send(packet, settle=False))
         return packet
 
-    def hear(self, packets: list[Packet]) -> None:
+    def receive(self, packets: list[Packet]) -> None:
         todo = list(packets)
         while todo and self.client is not None:
             match todo.pop(0):
@@ -102,9 +102,9 @@ class Subscriber(Peer):
         self.lazy = []
         if not client.connack.session_present:
             self.unreleased = set()
-            self.hear(client.subscribe(self.filter, qos=2, handling=2))
+            self.receive(client.subscribe(self.filter, qos=2, handling=2))
 
-    def hear(self, packets: list[Packet]) -> None:
+    def receive(self, packets: list[Packet]) -> None:
         todo = list(packets)
         while todo and self.client is not None:
             packet = todo.pop(0)
@@ -134,7 +134,7 @@ class Subscriber(Peer):
     def catch_up(self) -> None:
         if self.client is not None and not self.client.closed:
             answers, self.lazy = self.lazy, []
-            self.hear(self.client.send(*answers, settle=False) if answers else [])
+            self.receive(self.client.send(*answers, settle=False) if answers else [])
 
 
 class Play:
@@ -159,7 +159,7 @@ class Play:
             for peer in peers:
                 if peer.client is not None and peer.client.seen:
                     busy = True
-                    peer.hear(peer.client.take())
+                    peer.receive(peer.client.take())
             if not busy:
                 return
         raise AssertionError("it does not come to rest")

@@ -16,7 +16,7 @@ from holdfast.mqtt.codec import Publish
 from holdfast.mqtt.queues.names import is_number
 from holdfast.units import parse_duration
 
-AT_ONCE_MAX: Final = 1000
+SETTLEMENTS_MAX: Final = 1000
 """Settlements in one payload: as many as a client can have in flight."""
 
 _FIELDS: Final = frozenset(("message-id", "lease-token", "delay", "error", "timeout", "consumer-group"))
@@ -46,9 +46,10 @@ def read_settle_requests(packet: Publish) -> list[SettleRequest]:
             field="the payload", problem=f"is not JSON ({error}); give message-id there or as a user property"
         ) from None
     items = payload if isinstance(payload, list) else [payload]
-    if not 1 <= len(items) <= AT_ONCE_MAX or not all(isinstance(item, dict) for item in items):
+    if not 1 <= len(items) <= SETTLEMENTS_MAX or not all(isinstance(item, dict) for item in items):
         raise InvalidArgument(
-            field="the payload", problem=f"is not an object with message-id, nor a list of 1 to {AT_ONCE_MAX} of them"
+            field="the payload",
+            problem=f"is not an object with message-id, nor a list of 1 to {SETTLEMENTS_MAX} of them",
         )
     return [_read_request(item) for item in items]
 

@@ -39,7 +39,7 @@ Deadline = Connection | Session | RetainedTopic | RetainedSend
 class Retainer:
     """Keeps them, and hands them to new subscriptions."""
 
-    __slots__ = ("_keeper", "_sender", "_settings", "_timers", "_turns")
+    __slots__ = ("_outbox", "_sender", "_session_store", "_settings", "_timers")
 
     def __init__(
         self,
@@ -50,8 +50,8 @@ class Retainer:
         timers: Timers[Deadline],
     ) -> None:
         self._settings = settings
-        self._turns = outbox
-        self._keeper = session_store
+        self._outbox = outbox
+        self._session_store = session_store
         self._sender = sender
         self._timers = timers
 
@@ -68,11 +68,11 @@ class Retainer:
             return False
         if size_bytes > self._settings.retained_bytes_max:
             return False
-        self._keeper.retain(ns.name, message)
+        self._session_store.retain(ns.name, message)
         ns.retained.put(topic, message)
         ns.retained_bytes = size_bytes
         if before is not None:
-            self._keeper.unretain(ns.name, before, replaced=True)
+            self._session_store.unretain(ns.name, before, replaced=True)
         self.watch(ns, message)
         return True
 
@@ -89,7 +89,7 @@ class Retainer:
         if message is not None:
             ns.retained_bytes -= message.size_bytes
             self._timers.cancel(RetainedTopic(ns.name, topic))
-            self._keeper.unretain(ns.name, message, replaced=False)
+            self._session_store.unretain(ns.name, message, replaced=False)
 
     # --- showing them to new subscriptions --------------------------------------------------------------------------
 
@@ -103,8 +103,8 @@ class Retainer:
         """Show as much as may be shown in one turn, to a client that reads: there may be gigabytes of it, and a client
         may ask for all of it with each of its filters. The rest follows when the client has made room, or in the next
         turn."""
-        if connection.shown_turn != self._turns.number:
-            connection.shown_turn = self._turns.number
+        if connection.shown_turn != self._outbox.number:
+            connection.shown_turn = self._outbox.number
             connection.shown_bytes = 0
         showing = connection.showing
         while showing and not connection.paused and not connection.closing:

@@ -17,10 +17,10 @@ from holdfast.mqtt.sessions.shared import Share
 class Router:
     """Routes messages, and routes those of a shared subscription again when a member leaves."""
 
-    __slots__ = ("_keeper", "_retainer", "_sender")
+    __slots__ = ("_retainer", "_sender", "_session_store")
 
     def __init__(self, session_store: SessionStore, sender: Sender, retainer: Retainer) -> None:
-        self._keeper = session_store
+        self._session_store = session_store
         self._sender = sender
         self._retainer = retainer
 
@@ -97,7 +97,7 @@ class Router:
 
     def _remove_entries(self, session: Session, gone: set[Outgoing]) -> None:
         for entry in gone:
-            self._keeper.remove(session, entry)
+            self._session_store.remove(session, entry)
             if session.inflight.pop(entry.packet_id, None) is not None:
                 session.inflight_bytes -= entry.size_bytes
         session.queue, queued = deque(), session.queue

@@ -27,12 +27,12 @@ _ALIAS_BYTES = 3
 class Sender:
     """`dropped` counts messages that did not reach a session, by reason: `full`, `expired`, `large`, `slow`."""
 
-    __slots__ = ("_keeper", "_settings", "_turns", "dropped")
+    __slots__ = ("_outbox", "_session_store", "_settings", "dropped")
 
     def __init__(self, settings: MqttSettings, outbox: Outbox, session_store: SessionStore) -> None:
         self._settings = settings
-        self._turns = outbox
-        self._keeper = session_store
+        self._outbox = outbox
+        self._session_store = session_store
         self.dropped: Counter[str] = Counter()
 
     # --- new messages -----------------------------------------------------------------------------------------------
@@ -49,7 +49,7 @@ class Sender:
         if len(data) > connection.packet_bytes_max:
             self.dropped["large"] += 1
         else:
-            self._turns.send(connection, data)
+            self._outbox.send(connection, data)
 
     def deliver(self, session: Session, fan_out: FanOut, entry: Outgoing, message: Message) -> bool:
         """QoS 1 or 2: send, or queue until it can be sent. False if there is no room."""
@@ -64,7 +64,7 @@ class Sender:
         ):
             data = self._encode(session, connection, fan_out, entry)
             if data is not None:
-                self._keeper.add(session, entry, message)
+                self._session_store.add(session, entry, message)
                 self._send(session, connection, entry, data)
             return True
         if not self.has_room(session, message, fan_out.now):
@@ -72,7 +72,7 @@ class Sender:
             return False
         entry.order = session.next_order()
         session.push(entry, message)
-        self._keeper.add(session, entry, message)
+        self._session_store.add(session, entry, message)
         return True
 
     def has_room(self, session: Session, message: Message, now: int) -> bool:
@@ -112,9 +112,9 @@ class Sender:
             return
         data = self._encode(session, connection, FanOut(message, now), entry)
         if data is None:
-            self._keeper.remove(session, entry)
+            self._session_store.remove(session, entry)
             return
-        self._keeper.put(session, entry)
+        self._session_store.put(session, entry)
         self._send(session, connection, entry, data)
 
     def _encode(self, session: Session, connection: Connection, fan_out: FanOut, entry: Outgoing) -> bytes | None:
@@ -139,8 +139,8 @@ class Sender:
         session.inflight_bytes += entry.size_bytes
         connection.quota -= 1
         if entry.qos == 2 and session.persistent:
-            self._turns.hold(connection)
-        self._turns.send(connection, data)
+            self._outbox.hold(connection)
+        self._outbox.send(connection, data)
 
     def _aliased(self, connection: Connection, fan_out: FanOut, form: Publish, ids: tuple[int, ...]) -> bytes:
         """The PUBLISH with an alias, set or used. One that is not sent for its size sets none."""
@@ -163,17 +163,17 @@ class Sender:
 
     def _drop(self, session: Session, entry: Outgoing, why: str) -> None:
         self.dropped[why] += 1
-        self._keeper.remove(session, entry)
+        self._session_store.remove(session, entry)
 
     # --- after a reconnect ------------------------------------------------------------------------------------------
 
     def resume(self, session: Session, connection: Connection, now: int) -> None:
         """Send again what is in flight, with the identifiers it had [MQTT-4.4.0-1], then what waited."""
         if session.persistent and any(entry.qos == 2 for entry in session.inflight.values()):
-            self._turns.hold(connection)  # it may have been written a moment ago
+            self._outbox.hold(connection)  # it may have been written a moment ago
         for entry in session.inflight.values():
             if entry.message is None:
-                self._turns.send_packet(connection, PubRel(entry.packet_id))
+                self._outbox.send_packet(connection, PubRel(entry.packet_id))
         session.resend = deque(entry for entry in session.inflight.values() if entry.message is not None)
         self.pump(session, connection, now)
 
@@ -188,7 +188,7 @@ class Sender:
             self._drop(session, entry, "large")
             return
         connection.quota -= 1
-        self._turns.send(connection, data)
+        self._outbox.send(connection, data)
 
     # --- what the client answers ------------------------------------------------------------------------------------
 
@@ -202,17 +202,17 @@ class Sender:
         """PUBREC. The message is the client's now; if it refused, that ends it too [MQTT-4.3.3-4]."""
         entry = session.inflight.get(packet_id)
         if entry is None or entry.qos != 2:
-            self._turns.send_packet(connection, PubRel(packet_id, reasons.PACKET_ID_NOT_FOUND))
+            self._outbox.send_packet(connection, PubRel(packet_id, reasons.PACKET_ID_NOT_FOUND))
         elif reason_code >= reasons.UNSPECIFIED_ERROR:
             self._finish(session, connection, entry)
         else:
             if entry.message is not None:
                 session.inflight_bytes -= entry.size_bytes
-                self._keeper.release(session, entry)
+                self._session_store.release(session, entry)
                 session.inflight[packet_id] = session.inflight.pop(packet_id)  # PUBRELs go in this order [4.6.0-4]
             if session.persistent:
-                self._turns.hold(connection)
-            self._turns.send_packet(connection, PubRel(packet_id))
+                self._outbox.hold(connection)
+            self._outbox.send_packet(connection, PubRel(packet_id))
 
     def completed(self, session: Session, connection: Connection, packet_id: int) -> None:
         """PUBCOMP. One that comes before its PUBREL was sent is passed over."""
@@ -223,5 +223,5 @@ class Sender:
     def _finish(self, session: Session, connection: Connection, entry: Outgoing) -> None:
         del session.inflight[entry.packet_id]
         session.inflight_bytes -= entry.size_bytes
-        self._keeper.remove(session, entry)
+        self._session_store.remove(session, entry)
         connection.quota = min(connection.quota + 1, connection.window)

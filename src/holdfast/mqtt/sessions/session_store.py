@@ -27,10 +27,10 @@ _RETAINED = Table.MQTT_RETAINED
 class SessionStore:
     """Callers need not ask whether a session is persistent: of one that is not, nothing is written."""
 
-    __slots__ = ("_turns", "last_message")
+    __slots__ = ("_outbox", "last_message")
 
     def __init__(self, outbox: Outbox) -> None:
-        self._turns = outbox
+        self._outbox = outbox
         self.last_message = 0
 
     # --- messages, by reference -------------------------------------------------------------------------------------
@@ -40,20 +40,20 @@ class SessionStore:
         if message.refs == 1:
             self.last_message += 1
             message.id = self.last_message
-            self._turns.ops.append((_MESSAGES, message.id.to_bytes(8, "big"), write_message(message)))
+            self._outbox.ops.append((_MESSAGES, message.id.to_bytes(8, "big"), write_message(message)))
 
     def drop_ref(self, message: Message) -> None:
         message.refs -= 1
         if not message.refs:
-            self._turns.ops.append((_MESSAGES, message.id.to_bytes(8, "big"), None))
+            self._outbox.ops.append((_MESSAGES, message.id.to_bytes(8, "big"), None))
 
     def retain(self, namespace: str, message: Message) -> None:
         self.add_ref(message)
-        self._turns.ops.append((_RETAINED, retained_key(namespace, message.topic), message.id.to_bytes(8, "big")))
+        self._outbox.ops.append((_RETAINED, retained_key(namespace, message.topic), message.id.to_bytes(8, "big")))
 
     def unretain(self, namespace: str, message: Message, *, replaced: bool) -> None:
         if not replaced:
-            self._turns.ops.append((_RETAINED, retained_key(namespace, message.topic), None))
+            self._outbox.ops.append((_RETAINED, retained_key(namespace, message.topic), None))
         self.drop_ref(message)
 
     # --- sessions ---------------------------------------------------------------------------------------------------
@@ -70,23 +70,23 @@ class SessionStore:
         record = SessionRecord(
             session.protocol, session.expiry_s, session.ended_at, session.will_at, will, session.owner
         )
-        self._turns.ops.append((_SESSIONS, session.key, write(record)))
+        self._outbox.ops.append((_SESSIONS, session.key, write(record)))
 
     def put_subscription(self, one: Subscriber) -> None:
         if one.session.persistent:
             identifier = one.ids[0] if one.ids else 0
             record = SubscriptionRecord(one.qos, one.no_local, one.retain_as_published, identifier, one.terms)
-            self._turns.ops.append((_SUBSCRIPTIONS, _session_key(one.session, one.filter.encode()), write(record)))
+            self._outbox.ops.append((_SUBSCRIPTIONS, _session_key(one.session, one.filter.encode()), write(record)))
 
     def unsubscribed(self, session: Session, topic_filter: str) -> None:
         if session.persistent:
-            self._turns.ops.append((_SUBSCRIPTIONS, _session_key(session, topic_filter.encode()), None))
+            self._outbox.ops.append((_SUBSCRIPTIONS, _session_key(session, topic_filter.encode()), None))
 
     def incoming(self, session: Session, packet_id: int, *, known: bool) -> None:
         """A QoS 2 message of the client's has come, or was released."""
         if session.persistent:
             key = _session_key(session, packet_id.to_bytes(2, "big"))
-            self._turns.ops.append((_INCOMING, key, b"" if known else None))
+            self._outbox.ops.append((_INCOMING, key, b"" if known else None))
 
     # --- towards the client -----------------------------------------------------------------------------------------
 
@@ -104,11 +104,11 @@ class SessionStore:
                 0 if message is None else message.id, entry.qos, entry.retain, entry.packet_id, entry.ids, entry.share
             )
             key = _session_key(session, entry.order.to_bytes(8, "big"))
-            self._turns.ops.append((_OUTGOING, key, write(record)))
+            self._outbox.ops.append((_OUTGOING, key, write(record)))
 
     def remove(self, session: Session, entry: Outgoing) -> None:
         if session.persistent:
-            self._turns.ops.append((_OUTGOING, _session_key(session, entry.order.to_bytes(8, "big")), None))
+            self._outbox.ops.append((_OUTGOING, _session_key(session, entry.order.to_bytes(8, "big")), None))
             if entry.message is not None:
                 self.drop_ref(entry.message)
 
@@ -128,7 +128,7 @@ class SessionStore:
         for entry in (*session.inflight.values(), *session.queue):
             self.remove(session, entry)
         if session.persistent:
-            self._turns.ops.append((_SESSIONS, session.key, None))
+            self._outbox.ops.append((_SESSIONS, session.key, None))
 
 
 def _session_key(session: Session, rest: bytes) -> bytes:
