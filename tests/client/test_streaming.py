@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from holdfast.client import Client, Consumer, Message, consuming
+from holdfast.client import Client, Consumer, Message
 from holdfast.errors import ShuttingDown, WrongGroupKind
 from holdfast.http_api.server.connection import Connection
 from holdfast.testing import Broker
@@ -83,7 +83,7 @@ async def test_what_was_begun_can_be_settled_after_the_consumer_was_stopped(clie
 async def test_a_stream_that_breaks_is_opened_again_and_nothing_in_hand_is_lost(
     client: Client, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consuming, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("holdfast.client.consumer.RETRY_SECONDS", 0.01)
     await client.send("jobs", "a")
     async with client.consume("jobs", prefetch=2, stream=True) as consumer:
         first = await following(consumer)
@@ -99,7 +99,7 @@ async def test_a_stream_that_breaks_is_opened_again_and_nothing_in_hand_is_lost(
 async def test_a_stream_that_the_server_ends_is_opened_again(
     client: Client, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consuming, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("holdfast.client.consumer.RETRY_SECONDS", 0.01)
     await client.send("jobs", "a")
     async with client.consume("jobs", stream=True) as consumer:
         await (await following(consumer)).ack()

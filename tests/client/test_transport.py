@@ -269,4 +269,4 @@ async def test_closing_does_not_wait_long_for_a_server_that_is_away(caplog: pyte
             await other.receive("jobs")
             lossy.losses = 1_000
         assert lossy.losses == 998  # one more attempt than the first
-    assert "could not be given back" in caplog.text
+    assert "could not be released" in caplog.text

@@ -1,34 +1,34 @@
 """The Python client: send, receive, workers, administration. It needs httpx and msgspec, nothing of the server.
 
     Client        asynchronous
-    SyncClient    its twin for ordinary code
+    SyncClient    the same, synchronous
     worker        makes a consumer of a function
 
 Errors are those of `holdfast.errors`, the same that the server raises.
 """
 
-from holdfast.client.batches import Sent as Sent
-from holdfast.client.batches import SentMany as SentMany
 from holdfast.client.client import Client as Client
-from holdfast.client.consuming import Consumer as Consumer
+from holdfast.client.consumer import Consumer as Consumer
 from holdfast.client.drafts import draft as draft
 from holdfast.client.messages import Message as Message
 from holdfast.client.messages import Received as Received
 from holdfast.client.messages import Reply as Reply
 from holdfast.client.retries import Retries as Retries
-from holdfast.client.states import State as State
+from holdfast.client.sent import Sent as Sent
+from holdfast.client.sent import SentMany as SentMany
 from holdfast.client.sync import SyncClient as SyncClient
 from holdfast.client.sync import SyncConsumer as SyncConsumer
 from holdfast.client.sync import SyncMessage as SyncMessage
 from holdfast.client.sync import SyncTransaction as SyncTransaction
 from holdfast.client.tls import Tls as Tls
 from holdfast.client.transactions import Transaction as Transaction
-from holdfast.client.working import Middleware as Middleware
-from holdfast.client.working import Proceed as Proceed
-from holdfast.client.working import Reject as Reject
-from holdfast.client.working import Release as Release
-from holdfast.client.working import Retry as Retry
-from holdfast.client.working import Worker as Worker
-from holdfast.client.working import Workers as Workers
-from holdfast.client.working import worker as worker
+from holdfast.client.workers import Middleware as Middleware
+from holdfast.client.workers import Proceed as Proceed
+from holdfast.client.workers import Reject as Reject
+from holdfast.client.workers import Release as Release
+from holdfast.client.workers import Retry as Retry
+from holdfast.client.workers import Worker as Worker
+from holdfast.client.workers import Workers as Workers
+from holdfast.client.workers import worker as worker
+from holdfast.client.workflow_state import State as State
 from holdfast.wire import Draft as Draft

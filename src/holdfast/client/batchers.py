@@ -1,7 +1,7 @@
-"""Single calls that travel together.
+"""Batches single calls.
 
-Each is answered by itself, but those that come while a request is under way share the next one: a hundred handlers that
-ack at about the same time cost two requests, and a single one waits for nobody.
+Each call gets its own result, but calls that are made while a request is in flight share the next request: a hundred
+handlers that ack at about the same time cost two requests, and a single call is sent immediately.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 Perform = Callable[[list[Item]], Awaitable[Sequence[Result | Exception]]]
-"""Does all of them in one request: for each what came of it."""
+"""Performs all items in one request and returns one result for each."""
 
 BATCH_MAX = 1_000
-"""Items in one request. The server takes 10,000; smaller ones keep each answer's way short."""
+"""Items in one request. The server accepts 10,000; smaller requests keep the latency of each call low."""
 
 
 class CallBatcher(Generic[Item, Result]):
-    """See the module. `weight` of an item counts against `weight_max` of a batch, so that requests stay small."""
+    """See the module. The weights of a batch's items add up to at most `weight_max`, so that requests stay small."""
 
     def __init__(
         self, perform: Perform[Item, Result], weight: Callable[[Item], int] = lambda _: 0, weight_max: int = 1
@@ -33,7 +33,7 @@ class CallBatcher(Generic[Item, Result]):
         self._task: asyncio.Task[None] | None = None
 
     async def put(self, item: Item) -> Result:
-        """What came of it; raises what refused it."""
+        """The result for this item; raises its error."""
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, future))
         if self._task is None:
@@ -53,7 +53,7 @@ class CallBatcher(Generic[Item, Result]):
             self._waiting = []
 
     def _fitting(self) -> int:
-        """How many of those that wait go into one request: one at least."""
+        """How many waiting items go into one request: at least one."""
         total = 0
         for index, (item, _) in enumerate(self._waiting[:BATCH_MAX]):
             total += self._weight(item)
@@ -74,13 +74,13 @@ class CallBatcher(Generic[Item, Result]):
             raise
         for (_, future), result in zip(batch, results, strict=True):
             if future.done():
-                continue  # whoever asked has stopped waiting
+                continue  # the caller was cancelled
             if isinstance(result, Exception):
                 future.set_exception(result)
             else:
                 future.set_result(result)
 
     async def close(self) -> None:
-        """Wait until everything that was asked for is done."""
+        """Wait until all pending calls are done."""
         while self._task is not None:
             await asyncio.wait((self._task,))

@@ -1,8 +1,8 @@
-"""Every call of the HTTP API as a value: what to send, how to read the answer, and what may be done when none comes.
+"""Every call of the HTTP API as a value: the request, how to decode the response, and whether it may be repeated.
 
-Nothing here does I/O. A transport performs a `Call`; whoever wants to know what the client puts on the wire reads this
-file. A call is `repeatable` if doing it twice is as good as doing it once: messages carry an id of the producer's, a
-settlement is answered the second time as the first, and a lease that nobody received falls back by itself.
+Nothing here does I/O: a transport performs a `Call`. This file is the list of everything the client puts on the wire. A
+call is `repeatable` if it is idempotent: messages carry a producer's id, a repeated settlement gets the same response
+as the first, and a lease whose response was lost expires by itself.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from holdfast import wire
-from holdfast.client.states import State
+from holdfast.client.workflow_state import State
 
 Answer = TypeVar("Answer")
 
 LONG_WORK_SECONDS = 600.0
-"""How much longer than others calls may take that go through all messages of a queue."""
+"""How much longer calls may take that scan all messages of a queue."""
 
 NDJSON = "application/x-ndjson"
 BYTES = "application/octet-stream"
@@ -39,9 +39,10 @@ class Call(msgspec.Struct, Generic[Answer], frozen=True, kw_only=True):
     headers: tuple[tuple[str, str], ...] = ()
     """Beyond those that every request has."""
     tagged: Callable[[bytes, int], Answer] | None = None
-    """How to read an answer that has an ETag, instead of `read`."""
+    """How to decode a response that has an ETag, instead of `read`."""
     refused: Callable[[list[wire.ItemError]], Answer] | None = None
-    """A batch of which nothing was taken is answered by a problem with an error for each item: as an answer."""
+    """If every item of a batch is refused, the server sends a problem with an error for each item: return it as a
+    result."""
 
 
 def _reader(shape: type[Answer]) -> Callable[[bytes], Answer]:
@@ -138,7 +139,8 @@ def import_items(queue: str, items: Sequence[wire.ImportItem]) -> Call[wire.Rece
 
 
 def stream(queue: str, group: str, credit: int, lease_seconds: float, consumer: str) -> Call[wire.StreamLine]:
-    """Deliveries line by line. What is not settled when the connection ends is kept until the leases do."""
+    """Deliveries, one on each line. When the connection ends, unsettled deliveries stay leased until their leases
+    end."""
     path = _queue(
         queue,
         "stream",
@@ -178,7 +180,7 @@ def put_state(queue: str, message_id: str, group: str, lease_token: str, data: b
         tagged=lambda _, now: State(data, now),
         body=data,
         headers=headers,
-        repeatable=etag is None,  # with an ETag the second time would find the first one's state
+        repeatable=etag is None,  # with an ETag a repeated request would find the state that the first one wrote
     )
 
 
@@ -188,7 +190,7 @@ def drop_state(queue: str, message_id: str, group: str, lease_token: str, etag: 
         path=_state_path(queue, message_id, group, lease_token),
         read=_nothing,
         headers=() if etag is None else (("if-match", f'"{etag}"'),),
-        repeatable=etag is None,  # with an ETag the second time would find none
+        repeatable=etag is None,  # with an ETag a repeated request would find no state
     )
 
 
@@ -219,7 +221,7 @@ def abort(transaction_id: str) -> Call[wire.Aborted]:
     return Call(method="POST", path=path, read=_reader(wire.Aborted), body=b"{}", repeatable=True)
 
 
-# --- looking --------------------------------------------------------------------------------------------------------
+# --- browsing -------------------------------------------------------------------------------------------------------
 
 
 def browse(

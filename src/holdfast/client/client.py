@@ -6,8 +6,8 @@
             ...
             await message.ack()
 
-Everything it puts on the wire is described in `holdfast.client.calls`. The synchronous twin, `SyncClient`, is this very
-client on a loop of its own in a background thread (see `holdfast.client.sync` for why).
+Everything it puts on the wire is described in `holdfast.client.calls`. The synchronous `SyncClient` wraps
+this client and runs it on an event loop in a background thread (see `holdfast.client.sync` for why).
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ import httpx
 
 from holdfast import __version__, wire
 from holdfast.client import calls
-from holdfast.client.answers import error_of
 from holdfast.client.batchers import CallBatcher
-from holdfast.client.batches import Sent, SentMany
-from holdfast.client.consuming import Consumer, release_all
+from holdfast.client.consumer import Consumer, release_all
 from holdfast.client.drafts import Properties, chunks, draft, each, grouped, size_of
 from holdfast.client.lease_extender import LeaseExtender
 from holdfast.client.messages import Message, Reply
+from holdfast.client.problems import error_of
 from holdfast.client.retries import Retries
-from holdfast.client.states import State, as_bytes
+from holdfast.client.sent import Sent, SentMany
 from holdfast.client.times import Duration, Instant, duration, instant, optional_duration, seconds
 from holdfast.client.tls import Tls
 from holdfast.client.transactions import Transaction
 from holdfast.client.transport import Token, Transport
+from holdfast.client.workflow_state import State, as_bytes
 from holdfast.errors import InvalidArgument, LeaseLost, QueueExists, QueueNotFound
 from holdfast.wire import Queue
 
@@ -56,19 +56,19 @@ CHUNK_BYTES = 4 << 20
 PAGE_MESSAGES = 100
 PAGE_ENDLESS = 1 << 62
 HELD_MAX = 10_000
-"""Unsettled messages that the client remembers, to give them back when it closes. Past it the oldest are forgotten:
-their leases then end by themselves."""
-FATES_PAGE = 1_000  # letters of a redrive that are asked for at a time
-BATCHERS_MAX = 1_000  # queues, and groups of queues, whose calls travel together
+"""Unsettled messages that the client remembers, to release them when it closes. Beyond it the oldest are forgotten:
+their leases then expire."""
+FATES_PAGE = 1_000  # dead letters of a redrive in one request
+BATCHERS_MAX = 1_000  # queues, and groups of queues, that have a call batcher
 HOLD = "12h"
 """How long a message's lease is extended at most: as long as the server allows one lease to be."""
 LAST_RETRIES = Retries(attempts=2, budget_seconds=2.0)
-"""Once it is closing, a client does not wait long for a server that is away: leases end by themselves."""
-LEASE_LENGTH_SECONDS = 60.0  # how long a queue's `delivery_timeout` is believed to be unchanged
+"""A client that is closing does not wait long for a server that is unavailable: leases expire by themselves."""
+LEASE_LENGTH_SECONDS = 60.0  # how long a queue's `delivery_timeout` is cached
 
 Answer = TypeVar("Answer")
 Progress = Callable[[int], None]
-"""Called with how many messages have been answered so far."""
+"""Called with the number of messages that are done so far."""
 
 
 class Client:
@@ -95,7 +95,7 @@ class Client:
         if token is None and user is None:
             token = os.environ.get("HOLDFAST_TOKEN") or None
         self.name = name or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
-        """Who leases: shown to others beside what it holds."""
+        """The consumer's name, which others see beside its leases."""
         timeout_seconds = seconds(timeout, "timeout")
         address = _checked_url(url or os.environ.get("HOLDFAST_URL") or URL)
         http = httpx.AsyncClient(
@@ -106,7 +106,7 @@ class Client:
             headers={"user-agent": f"holdfast-python/{__version__}"},
             timeout=timeout_seconds,
             transport=transport,
-            trust_env=False,  # a broker is nearby; a proxy meant for the web must not get in between
+            trust_env=False,  # ignore proxy settings of the environment: they are meant for the web, not for a broker
         )
         self._transport = Transport(http, retries, timeout_seconds, connections, token)
         self._retries = retries
@@ -131,7 +131,7 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
-        """Give back every message that is not settled, and close the connections."""
+        """Release every message that is not settled, and close the connections."""
         if self._closed:
             return
         self._closed = True
@@ -171,7 +171,7 @@ class Client:
     ) -> Sent:
         """Store one message. When this returns it is durable.
 
-        Bytes are sent as they are, a str as text, anything else as JSON. A retry after a lost answer stores nothing
+        Bytes are sent as they are, a str as text, anything else as JSON. A retry after a lost response stores nothing
         twice: the message has an id, yours or a new one, that the queue remembers for its `dedup_window`.
         """
         message = draft(
@@ -212,10 +212,10 @@ class Client:
         check: bool = True,
         progress: Progress | None = None,
     ) -> SentMany:
-        """Store many messages, in their order: payloads, or drafts made by `draft` where more is to be said.
+        """Store many messages, in their order: payloads, or drafts made by `draft` for messages with further fields.
 
         They go in chunks, each one request and one commit. A message that is refused does not stop the others; at the
-        end `BatchIncomplete` tells of it, or with `check=False` the result does. `atomic` makes each chunk all or
+        end `BatchIncomplete` is raised, or with `check=False` the result names it. `atomic` makes each chunk all or
         nothing.
         """
         if chunk < 1:
@@ -232,7 +232,7 @@ class Client:
         return result
 
     async def _send_part(self, queue: str, part: list[wire.Draft], start: int, atomic: bool, result: SentMany) -> None:
-        """One chunk. What was refused for the moment only (a full queue) is sent again, as retries allow."""
+        """Send one chunk. Items with a retryable error (a full queue) are sent again, as retries allow."""
         places = list(range(len(part)))
         began = time.monotonic()
         attempt = 0
@@ -244,7 +244,7 @@ class Client:
                 result.ids[start + place] = stored
             result.duplicates.extend(start + places[index] for index in receipt.duplicates)
             again = [place for place, error in errors.items() if error.retryable]
-            whole = len(again) == len(places)  # then the transport has retried it as a whole
+            whole = len(again) == len(places)  # the transport has already retried the request
             pause = self._retries.pause(attempt, 0.0, 1.0)
             if whole or not self._retries.another(attempt, time.monotonic() - began, pause):
                 again = []
@@ -254,7 +254,7 @@ class Client:
                 await asyncio.sleep(pause)
 
     async def import_items(self, queue: str, items: Iterable[wire.ImportItem], *, check: bool = True) -> SentMany:
-        """Take in stored items with where they come from. What was imported before, by its source, is not stored again.
+        """Import items with the place they come from. An item whose source was imported before is not stored again.
 
         They go in chunks, each one request and one commit; `check` as in `send_many`.
         """
@@ -291,8 +291,8 @@ class Client:
     ) -> Reply:
         """Send a message and wait for the reply to it; `ReplyTimeout` if none comes in time.
 
-        Whoever works on it sends the reply to its `reply_to` with the same correlation id; a worker does so by
-        returning it. A request whose connection breaks is not repeated: nobody could tell whether it was worked on.
+        The consumer sends the reply to the message's `reply_to` with the same correlation id; a worker's return value
+        is sent so. If the connection breaks, the request is not repeated: it may already have been processed.
         """
         message = draft(
             payload,
@@ -319,10 +319,10 @@ class Client:
         timeout: Duration | None = None,  # noqa: ASYNC109 - how long the lease is for
         max_bytes: int = 0,
     ) -> list[Message]:
-        """Lease up to `limit` messages; if there are none, wait so long for the first.
+        """Lease up to `limit` messages; if there are none, wait up to `wait` for the first.
 
-        The leases last for `timeout`, else for the queue's `delivery_timeout`. They are not extended by themselves,
-        unless inside `async with message:`. What is not settled when the client closes is given back.
+        The leases last for `timeout`, else for the queue's `delivery_timeout`. They are extended
+        automatically only inside `async with message:`. Unsettled messages are released when the client closes.
         """
         deliveries = await self.lease(queue, group=group, limit=limit, wait=wait, timeout=timeout, max_bytes=max_bytes)
         length = None if timeout is None else seconds(timeout, "timeout")
@@ -338,12 +338,12 @@ class Client:
         hold: Duration = HOLD,
         stream: bool = False,
     ) -> Consumer:
-        """Messages one after another, for ever: `async for message in client.consume("jobs"):`.
+        """An endless stream of messages: `async for message in client.consume("jobs"):`.
 
-        Up to `prefetch` messages are in hand at a time, settled ones not counted; their leases (of the queue's
-        `delivery_timeout`, or of `lease`) are extended until they are settled, for `hold` at the most. Leaving the loop
-        releases what is not settled. With `stream` the server sends them over one connection as they become ready,
-        which saves a round trip a batch; else they are leased by long polls.
+        The consumer holds up to `prefetch` unsettled messages. It extends their leases (which last for `lease`, or for
+        the queue's `delivery_timeout`) until they are settled, for `hold` at most. Leaving the loop releases what is
+        not settled. With `stream` the server sends messages over one connection as they become ready, which saves a
+        round trip for each batch; otherwise they are leased by long polls.
         """
         lease_seconds = None if lease is None else seconds(lease, "lease")
         consumer = Consumer(self, queue, group, prefetch, lease_seconds, seconds(hold, "hold"), stream)
@@ -361,7 +361,7 @@ class Client:
         max_bytes: int = 0,
         consumer: str | None = None,
     ) -> list[wire.Delivery]:
-        """Lease deliveries without looking after them: nothing extends them or gives them back. See `receive`."""
+        """Lease deliveries; the client neither extends nor releases them. See `receive`."""
         request = wire.Lease(
             group=group,
             limit=limit,
@@ -376,7 +376,7 @@ class Client:
     async def settle(
         self, queue: str, settlements: Iterable[wire.Settlement], *, group: str = "default"
     ) -> wire.Settled:
-        """Settle deliveries by their ids and tokens, as one commit; the answer tells which were refused, and why."""
+        """Settle deliveries by their ids and tokens, as one commit; the result says which were refused, and why."""
         return await self.call(calls.settle(queue, group, list(settlements)))
 
     async def state(self, queue: str, message_id: str, *, group: str = "default", lease_token: str = "") -> State:
@@ -393,22 +393,23 @@ class Client:
         group: str = "default",
         etag: int | None = None,
     ) -> State:
-        """Keep a workflow state beside a delivery, under its lease: bytes as they are, a str as text, else as JSON.
+        """Store a workflow state beside a delivery, under its lease: bytes as they are, a str as text, else as JSON.
 
-        With `etag` only over the state that has it, 0 for none: else `StateChanged`. Returns the state as it is now.
+        With `etag` only if the current state has this ETag (0: there is none), else `StateChanged`. Returns the new
+        state.
         """
         return await self.call(calls.put_state(queue, message_id, group, lease_token, as_bytes(data), etag))
 
     async def clear_state(
         self, queue: str, message_id: str, *, lease_token: str, group: str = "default", etag: int | None = None
     ) -> None:
-        """Keep no workflow state beside a delivery any more, under its lease: as if none had been put.
+        """Delete the workflow state beside a delivery, under its lease.
 
-        With `etag` only the state that has it: else `StateChanged`.
+        With `etag` only if the current state has this ETag, else `StateChanged`.
         """
         await self.call(calls.drop_state(queue, message_id, group, lease_token, etag))
 
-    # What messages and consumers need of their client.
+    # What messages and consumers call on their client.
 
     def _own(self, message: Message, consumer: Consumer | None = None) -> Message:
         self._owners[message] = consumer
@@ -480,7 +481,7 @@ class Client:
                     yield self._own(Message(line.delivery, self, lease_seconds), consumer)
 
     async def lease_seconds(self, queue: str) -> float:
-        """How long leases of a queue last by its own setting."""
+        """How long leases of a queue last by its configuration."""
         known = self._lease_lengths.get(queue)
         now = time.monotonic()
         if known is None or known[1] < now:
@@ -492,7 +493,7 @@ class Client:
     def forget(self, consumer: Consumer) -> None:
         self._consumers.discard(consumer)
 
-    # --- looking ----------------------------------------------------------------------------------------------------
+    # --- browsing ---------------------------------------------------------------------------------------------------
 
     async def browse(
         self, queue: str, *, state: str = "", group: str = "", limit: int | None = None
@@ -508,7 +509,7 @@ class Client:
     async def _pages(
         self, page: Callable[[str, int], calls.Call[wire.MessagePage]], limit: int | None
     ) -> AsyncGenerator[wire.MessageView, None]:
-        """Messages, page after page. A page may be empty and not the last."""
+        """Messages, page by page. A page may be empty without being the last."""
         cursor = ""
         left = PAGE_ENDLESS if limit is None else limit
         while left > 0:
@@ -521,17 +522,17 @@ class Client:
                 return
 
     async def message(self, queue: str, message_id: str) -> wire.MessageView:
-        """One live message, and how it stands in each group."""
+        """One live message, and its delivery status in each group."""
         return await self.call(calls.message(queue, message_id))
 
     async def edit(
         self, queue: str, message_id: str, *, priority: int | None = None, deliver_at: Instant | None = None
     ) -> wire.Message:
-        """Change a message that waits."""
+        """Change a waiting message."""
         return await self.call(calls.edit(queue, message_id, wire.MessageEdit(priority, instant(deliver_at))))
 
     async def delete(self, queue: str, message_id: str) -> None:
-        """Remove a message that waits, for all groups."""
+        """Delete a waiting message, for all groups."""
         await self.call(calls.delete_message(queue, message_id))
 
     # --- queues -----------------------------------------------------------------------------------------------------
@@ -570,7 +571,7 @@ class Client:
         return await self.call(calls.update_queue(queue, config))
 
     async def delete_queue(self, queue: str, *, missing_ok: bool = False) -> int:
-        """Delete a queue with all it holds; how many messages went with it."""
+        """Delete a queue with all its messages. Returns how many there were."""
         try:
             return (await self.call(calls.delete_queue(queue))).messages
         except QueueNotFound:
@@ -579,19 +580,19 @@ class Client:
             return 0
 
     async def pause_queue(self, queue: str) -> Queue:
-        """Give out no further messages; it still takes them."""
+        """Pause deliveries; the queue still accepts messages."""
         return await self.call(calls.pause_queue(queue))
 
     async def resume_queue(self, queue: str) -> Queue:
-        """Give out messages again."""
+        """Resume deliveries."""
         return await self.call(calls.resume_queue(queue))
 
     async def purge_queue(self, queue: str) -> int:
-        """Remove the messages that wait now; how many that were."""
+        """Delete the messages that wait now. Returns how many there were."""
         return (await self.call(calls.purge_queue(queue))).messages
 
     async def stats(self, queue: str) -> wire.QueueStats:
-        """Figures of a queue and its groups."""
+        """Stats of a queue and its groups."""
         return await self.call(calls.stats(queue))
 
     async def consumers(self, queue: str) -> wire.ConsumerList:
@@ -599,7 +600,7 @@ class Client:
         return await self.call(calls.consumers(queue))
 
     async def overview(self) -> wire.Overview:
-        """The node at a glance; its `namespace` is the one this client's credentials are for."""
+        """An overview of the node; its `namespace` is that of this client's credentials."""
         return await self.call(calls.overview())
 
     async def health(self) -> wire.Health:
@@ -622,26 +623,26 @@ class Client:
         max_lag_messages: int = 0,
         max_lag_age: Duration = 0,
     ) -> wire.Group:
-        """Create a group before it is used. Without `start` the first group of a queue has all that is stored, a later
-        one only what comes after it."""
+        """Create a group before it is used. Without `start` the first group of a queue begins with the oldest message,
+        a later one with the next message."""
         request = wire.GroupCreate(
             kind=kind, start=start, max_lag_messages=max_lag_messages, max_lag_age=duration(max_lag_age)
         )
         return await self.call(calls.create_group(queue, group, request))
 
     async def delete_group(self, queue: str, group: str) -> None:
-        """Delete a group; messages that only it had still to settle go with it."""
+        """Delete a group, and the messages that only this group had not settled."""
         await self.call(calls.delete_group(queue, group))
 
     async def read(
         self, queue: str, group: str, partition: int = 0, *, first: int = 0, limit: int = 1_000
     ) -> wire.CursorRange:
-        """Read a partition as a log, as a cursor group: from sequence `first`, or from after what is committed."""
+        """Read a partition as a log, as a cursor group: from sequence `first`, or after the committed one."""
         request = wire.CursorRead(partition=partition, first=first, limit=limit, encoding="base64")
         return await self.call(calls.cursor_read(queue, group, request))
 
     async def commit(self, queue: str, group: str, positions: Mapping[int, int]) -> int:
-        """A cursor group is done with everything up to these sequences, by partition; how many messages that were."""
+        """Commit a cursor group's sequences, by partition. Returns how many messages that settled."""
         request = [wire.Position(partition, sequence) for partition, sequence in positions.items()]
         return (await self.call(calls.cursor_commit(queue, group, request))).messages
 
@@ -661,8 +662,8 @@ class Client:
     async def retry_dead(
         self, queue: str, letter: str, *, to: str = "", group: str = "", all_groups: bool = False
     ) -> wire.Retried:
-        """Bring one dead letter back, to where it came from or to another queue. In its own queue it goes to the group
-        in which it died, or to `group`, or to all."""
+        """Redrive one dead letter, to its source queue or to another queue. In its source queue it goes to the group in
+        which it died, or to `group`, or to all."""
         return await self.call(calls.retry_dead(queue, letter, to, group, all_groups))
 
     async def redrive(
@@ -677,8 +678,8 @@ class Client:
         limit: int = 0,
         dry_run: bool = False,
     ) -> wire.RedriveJob:
-        """Start to bring dead letters back, in the order they died, at `rate` a second at most. In its own queue each
-        goes to the group in which it died, or to `group`, or to all. `dry_run` only counts them."""
+        """Start a redrive of dead letters, in the order in which they died, at most `rate` a second. In its source
+        queue each goes to the group in which it died, or to `group`, or to all. `dry_run` only counts them."""
         request = wire.Redrive(
             filter=which, to=to, group=group, all_groups=all_groups, rate=rate, limit=limit, dry_run=dry_run
         )
@@ -689,11 +690,11 @@ class Client:
         return (await self.call(calls.redrives(queue))).redrives
 
     async def redrive_progress(self, queue: str, job: str) -> wire.RedriveJob:
-        """How far a redrive has come."""
+        """The progress of a redrive."""
         return await self.call(calls.redrive_progress(queue, job))
 
     async def cancel_redrive(self, queue: str, job: str) -> wire.RedriveJob:
-        """End a redrive; what it has moved stays moved."""
+        """Cancel a redrive; what it has moved stays moved."""
         return await self.call(calls.cancel_redrive(queue, job))
 
     async def audited_redrive(
@@ -705,27 +706,28 @@ class Client:
         to: str = "",
         note: str = "",
     ) -> list[wire.LetterFate]:
-        """Bring dead letters back under an id, each once however often it is asked for; up to 1,000 at a time. A
-        payload that is not None replaces the letter's own."""
+        """Redrive up to 1,000 dead letters under an audit id; each is moved once, however often the call is repeated. A
+        payload that is not None replaces that of the dead letter."""
         chosen = [wire.AuditedLetter(id=letter, base64=payload) for letter, payload in letters.items()]
         request = wire.AuditedMove(letters=chosen, to=to, note=note)
         return (await self.call(calls.audited_redrive(queue, audit, request))).letters
 
     async def redrive_audits(self, queue: str) -> list[wire.RedriveAudit]:
-        """Redrives under an id of a queue's dead letters, newest first."""
+        """Audited redrives of a queue's dead letters, newest first."""
         return (await self.call(calls.redrive_audits(queue))).audits
 
     async def redrive_audit(self, queue: str, audit: str) -> wire.RedriveAudit:
-        """Who began a redrive, when and why, and how many letters it brought back."""
+        """Who started an audited redrive, when and why, and how many dead letters it moved."""
         return await self.call(calls.redrive_audit(queue, audit))
 
     async def redriven(self, queue: str, audit: str) -> AsyncGenerator[wire.LetterFate, None]:
-        """The letters that were brought back under an id, and how their messages stand now."""
+        """The dead letters that an audited redrive moved, and the delivery status of their messages now."""
         async for fate in self._fates(lambda cursor: calls.redriven(queue, audit, cursor, FATES_PAGE)):
             yield fate
 
     async def undo_redrive(self, queue: str, audit: str) -> AsyncGenerator[wire.LetterFate, None]:
-        """Take back what was brought back under an id and nobody has consumed; what became of each letter."""
+        """Undo an audited redrive: messages that nobody has consumed become dead letters again. Returns what became of
+        each."""
         async for fate in self._fates(lambda cursor: calls.undo_redrive(queue, audit, cursor, FATES_PAGE)):
             yield fate
 
@@ -742,7 +744,7 @@ class Client:
                 return
 
     async def purge_dead(self, queue: str, which: wire.DeadFilter = wire.DeadFilter()) -> int:
-        """Throw dead letters of a queue away; how many that were."""
+        """Delete dead letters of a queue. Returns how many there were."""
         return (await self.call(calls.purge_dead(queue, which))).messages
 
 
@@ -750,8 +752,8 @@ Key = TypeVar("Key")
 
 
 def _add_bounded(batchers: dict[Key, CallBatcher[Any, Any]], key: Key, batcher: CallBatcher[Any, Any]) -> None:
-    """Keep a lane for the next call. Of names without end the oldest are forgotten: what is in a lane still gets
-    there."""
+    """Remember a call batcher for the next call. Beyond the limit the oldest are forgotten: calls that are in one are
+    still performed."""
     batchers[key] = batcher
     while len(batchers) > BATCHERS_MAX:
         batchers.pop(next(iter(batchers)))

@@ -1,4 +1,4 @@
-"""Messages to send: any payload, and what the wire makes of it."""
+"""Messages to send: any payload, and its encoding on the wire."""
 
 from __future__ import annotations
 
@@ -68,14 +68,14 @@ def draft(
 
 
 def as_draft(item: object) -> wire.Draft:
-    """An item of a batch: a draft, or a payload that needs no more. One without an id of its own gets one."""
+    """An item of a batch: a draft, or a bare payload. A draft without a message id gets one."""
     if not isinstance(item, wire.Draft):
         return draft(item)
     return item if item.message_id is not None else msgspec.structs.replace(item, message_id=uuid.uuid4().hex)
 
 
 def size_of(item: wire.Draft) -> int:
-    """About how many bytes it is on the wire."""
+    """The approximate size on the wire, in bytes."""
     match item:
         case wire.Draft(payload=Raw() as raw):
             return len(bytes(raw)) + 100
@@ -90,13 +90,13 @@ def size_of(item: wire.Draft) -> int:
 async def chunks(
     messages: Iterable[object] | AsyncIterable[object], count: int, size_bytes: int
 ) -> AsyncIterator[list[wire.Draft]]:
-    """Drafts of these in chunks, as `grouped` makes them."""
+    """Makes drafts of the items, in chunks as of `grouped`."""
     async for part in grouped(_drafts(messages), count, size_bytes):
         yield part
 
 
 async def grouped(items: AsyncIterable[Item], count: int, size_bytes: int) -> AsyncIterator[list[Item]]:
-    """Chunks of at most so many items and, but for a single large one, so many bytes."""
+    """Chunks of at most `count` items and, except for a single large item, of limited bytes."""
     part: list[Item] = []
     size = 0
     async for item in items:
@@ -125,7 +125,7 @@ async def each(items: Iterable[Item]) -> AsyncIterator[Item]:
 
 
 def _written(text: str) -> str:
-    """The text, if it can be sent: half of a surrogate pair cannot."""
+    """The text, if it can be encoded: half of a surrogate pair cannot."""
     try:
         text.isascii() or text.encode()
     except UnicodeEncodeError as error:
@@ -134,18 +134,18 @@ def _written(text: str) -> str:
 
 
 def encode_json(value: object) -> bytes:
-    """As JSON. A number that JSON does not have would become null, for consumers to wonder about: it is refused."""
+    """Encode as JSON. NaN and infinity, which msgspec would write as null, are refused."""
     try:
         encoded = msgspec.json.encode(value, enc_hook=_plain)
         if b"null" in encoded and _has_no_number(msgspec.to_builtins(value, enc_hook=_plain)):
-            raise ValueError("it has a number that is infinite, or none (nan); JSON knows neither")
+            raise ValueError("it contains NaN or infinity, which JSON does not have")
         return encoded
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InvalidArgument(field="payload", problem=f"cannot be written as JSON: {error}") from None
 
 
 def _has_no_number(value: object) -> bool:
-    """Whether there is a float in it that is not a number, or infinite."""
+    """Whether it contains a float that is NaN or infinite."""
     match value:
         case float():
             return not math.isfinite(value)

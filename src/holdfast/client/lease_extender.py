@@ -15,7 +15,7 @@ from holdfast.errors import LeaseLost
 log = logging.getLogger("holdfast.client")
 
 EXTENSIONS_PER_LEASE = 3
-SHORTEST_PAUSE_SECONDS = 0.01  # whatever the lease, no more than a hundred rounds a second
+SHORTEST_PAUSE_SECONDS = 0.01  # at most a hundred rounds a second, however short the leases
 
 
 class _Extension:
@@ -30,7 +30,7 @@ class _Extension:
 
 
 class LeaseExtender:
-    """See the module. One for each client, with one task that runs while there is something to keep."""
+    """See the module. One for each client, with one task that runs while there are leases to extend."""
 
     def __init__(self) -> None:
         self._extensions: dict[Message, _Extension] = {}
@@ -39,8 +39,8 @@ class LeaseExtender:
         self._extending: set[asyncio.Task[None]] = set()
 
     def keep(self, message: Message, lease_seconds: float, longest_seconds: float) -> None:
-        """From now on, until it is dropped, lost, or `longest_seconds` have passed: a handler that hangs must not hold
-        its message for ever."""
+        """Extend from now on, until the message is dropped or lost, or `longest_seconds` have passed: a handler that
+        hangs must not hold its message for ever."""
         now = time.monotonic()
         self._extensions[message] = _Extension(
             now + lease_seconds / EXTENSIONS_PER_LEASE, lease_seconds, now + longest_seconds
@@ -94,7 +94,7 @@ class LeaseExtender:
             await message.extend(extension.lease_seconds)
         except LeaseLost:
             if self.is_extending(message):  # else it was settled meanwhile
-                log.warning("the lease of %r is lost; somebody else may be working on it now", message)
+                log.warning("the lease of %r is lost; another consumer may be working on the message now", message)
                 self.drop(message)
         except Exception as error:  # noqa: BLE001 - nobody waits here; the handler finds out when it settles
             log.warning("the lease of %r could not be extended: %s", message, error)

@@ -1,7 +1,6 @@
-"""A message in the consumer's hands: what it says, and what becomes of it.
+"""A leased message: its fields, and how to settle it.
 
-`Received` is what there is to read; `Message` can be settled by awaiting, its twin in `holdfast.client.sync` by
-calling.
+`Received` has the fields; `Message` is settled by awaiting, `SyncMessage` in `holdfast.client.sync` by calling.
 """
 
 from __future__ import annotations
@@ -11,16 +10,16 @@ from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar, overload
 
 from holdfast import wire
-from holdfast.client.bodies import as_json, as_text
-from holdfast.client.states import State
+from holdfast.client.decoding import as_json, as_text
 from holdfast.client.times import Duration, duration, moment, optional_duration
+from holdfast.client.workflow_state import State
 from holdfast.errors import InvalidArgument, LeaseLost
 
 Value = TypeVar("Value")
 
 
 class Content:
-    """A payload and what is said about it."""
+    """A payload and its metadata."""
 
     def __init__(self, message: wire.Message) -> None:
         self._content = message
@@ -65,7 +64,7 @@ class Reply(Content):
 
 
 class Received(Content):
-    """What can be read of a delivery."""
+    """The fields of a delivery."""
 
     def __init__(self, delivery: wire.Delivery) -> None:
         super().__init__(delivery)
@@ -124,16 +123,16 @@ class Received(Content):
 
 
 class LeaseHolder(Protocol):
-    """What a message needs of the client that leased it."""
+    """What a message calls on the client that leased it."""
 
     async def settle_one(self, message: Message, settlement: wire.Settlement) -> str | None:
-        """Settles it; the new deadline if it was extended."""
+        """Settle it. Returns the new deadline if it was extended."""
 
     async def hold(self, message: Message) -> None:
-        """Extends its lease from now on, until it is settled or let go."""
+        """Extend its lease from now on, until it is settled or dropped."""
 
     def abandon(self, message: Message) -> None:
-        """Looks after it no longer: its lease ends by itself."""
+        """Stop extending its lease, which then expires."""
 
     async def state(self, queue: str, message_id: str, *, group: str, lease_token: str) -> State:
         """Its workflow state."""
@@ -141,14 +140,14 @@ class LeaseHolder(Protocol):
     async def put_state(
         self, queue: str, message_id: str, data: object, *, lease_token: str, group: str, etag: int | None
     ) -> State:
-        """Keeps a workflow state."""
+        """Store a workflow state."""
 
     async def clear_state(self, queue: str, message_id: str, *, lease_token: str, group: str, etag: int | None) -> None:
-        """Keeps none any more."""
+        """Delete its workflow state."""
 
 
 class Message(Received):
-    """A delivery. Settle it once: ack, nack, reject or release; whatever comes after that changes nothing.
+    """A delivery. Settle it once: ack, nack, reject or release; a second settlement changes nothing.
 
     `async with message:` extends its lease while the block runs, and releases it if the block leaves it unsettled.
     """
@@ -161,26 +160,26 @@ class Message(Received):
         self.settled: wire.Action | None = None
         """How it was settled."""
         self.lost = False
-        """True when the lease was found to be somebody else's: another consumer may be working on it now."""
+        """True when the lease was lost: another consumer may be working on the message now."""
 
     async def ack(self) -> None:
-        """Done: it is gone for this group, durably when this returns."""
+        """Done for this group. Durable when this returns."""
         await self._settle("ack")
 
     async def nack(self, delay: Duration | None = None, error: str = "") -> None:
-        """Failed: try again after `delay`, or as the queue's retry policy says; the attempt counts."""
+        """Failed: deliver again after `delay`, or as the queue's retry policy says; the attempt counts."""
         await self._settle("nack", delay=optional_duration(delay), error=error)
 
     async def reject(self, error: str = "") -> None:
-        """Hopeless: to the dead queue at once."""
+        """Never processable: move it to the dead queue now."""
         await self._settle("reject", error=error)
 
     async def release(self) -> None:
-        """Not now: back to the others as if it had never been leased; the attempt does not count."""
+        """Return it to the queue for other consumers; the attempt does not count."""
         await self._settle("release")
 
     async def extend(self, timeout: Duration | None = None) -> datetime:  # noqa: ASYNC109 - how long the lease is for
-        """Keep it for `timeout` from now, or for the queue's `delivery_timeout`. Returns the new deadline."""
+        """Extend the lease to `timeout` from now, or to the queue's `delivery_timeout`. Returns the new deadline."""
         settlement = self._settlement("extend", timeout=None if timeout is None else duration(timeout))
         deadline = await self._settled(settlement)
         if deadline is not None:
@@ -188,25 +187,26 @@ class Message(Received):
         return self.lease_deadline
 
     async def state(self) -> State:
-        """The workflow state kept beside it: what earlier attempts have put. It is for this group alone."""
+        """The workflow state of this delivery, as earlier attempts stored it. Each group has its own."""
         return await self._holder.state(self.queue, self.id, group=self.group, lease_token=self.lease_token)
 
     async def put_state(self, data: object, *, etag: int | None = None) -> State:
-        """Keep a workflow state beside it, for the attempts to come: bytes, a str, or anything that JSON has.
+        """Store a workflow state for later attempts: bytes, a str, or anything that JSON has.
 
-        With `etag` only over the state that has it, 0 for none. It goes with the message when that is acked, and with
-        the dead letter when it dies.
+        With `etag` only if the current state has this ETag (0: there is none). An ack deletes the state; a dead letter
+        takes it along.
         """
         return await self._holder.put_state(
             self.queue, self.id, data, lease_token=self.lease_token, group=self.group, etag=etag
         )
 
     async def clear_state(self, *, etag: int | None = None) -> None:
-        """Keep nothing any more, as if nothing had been put. With `etag` only if the state has it."""
+        """Delete the workflow state. With `etag` only if the state has this ETag."""
         await self._holder.clear_state(self.queue, self.id, lease_token=self.lease_token, group=self.group, etag=etag)
 
     def abandon(self) -> None:
-        """Give it up without a word: its lease is no longer extended and ends by itself. The last resort."""
+        """Stop extending the lease, without settling: it expires, and the message is delivered again. The last
+        resort."""
         self._holder.abandon(self)
 
     async def _settle(self, action: wire.Action, *, delay: wire.Duration | None = None, error: str = "") -> None:
@@ -221,7 +221,7 @@ class Message(Received):
         try:
             return await self._holder.settle_one(self, settlement)
         except LeaseLost:
-            self.lost = self.settled is None  # an extension may cross with an ack
+            self.lost = self.settled is None  # an extension may overtake an ack
             raise
 
     def _settlement(
@@ -254,7 +254,7 @@ class Message(Received):
 
 
 async def release_unsettled(message: Message) -> None:
-    """Release what nobody settled. That somebody else has it by now is as good."""
+    """Release a message that was not settled. A lease that was lost meanwhile is no error."""
     try:
         await message.release()
     except LeaseLost:

@@ -1,4 +1,4 @@
-"""An event loop in a background thread, and the door to it from other threads."""
+"""An event loop in a background thread, and calls to it from other threads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _END = object()
 
 
 class Portal:
-    """A loop that runs from `open` to `close`. Any thread may hand it work."""
+    """A loop that runs from `open` to `close`. Any thread may submit work to it."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -23,7 +23,7 @@ class Portal:
 
     @classmethod
     def of(cls, loop: asyncio.AbstractEventLoop) -> Self:
-        """The door to a loop that somebody else runs."""
+        """A portal to a loop that is already running."""
         portal = cls()
         portal._loop = loop
         return portal
@@ -48,12 +48,12 @@ class Portal:
         return self._loop is not None and self._pid == os.getpid()
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Do it on the loop and wait for it. Ctrl-C while waiting ends the work too."""
+        """Run a coroutine on the loop and wait for it. Ctrl-C while waiting cancels it."""
         if self._loop is None or not self.running:
             work.close()
             if self._loop is None:
                 raise RuntimeError("the client is closed")
-            # A fork takes the loop along, but not the thread that runs it: the wait would never end.
+            # A fork copies the loop, but not the thread that runs it: the wait would never end.
             raise RuntimeError("the client was opened before this process was forked; open one in each process")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
@@ -76,7 +76,7 @@ class Portal:
             while (item := self.run(anext(source, _END))) is not _END:
                 yield item  # type: ignore[misc]
         finally:
-            if self.running:  # else it ended with the client, when that closed
+            if self.running:  # otherwise the generator ended when the client closed
                 self.run(source.aclose())
 
     def close(self) -> None:

@@ -15,21 +15,21 @@ from holdfast.errors import (
 )
 
 NOTHING_WAS_DONE = (Overloaded, RateLimited, QueueFull, ShuttingDown, LoginThrottled, RequestTimeout)
-"""Refusals that say for certain that nothing was done: even what may not be done twice can be tried again."""
+"""Errors that guarantee that nothing was done: even a call that is not repeatable may be retried."""
 
 
 class Retries(msgspec.Struct, frozen=True, kw_only=True):
-    """How a client repeats calls that failed but may succeed later.
+    """How a client retries calls.
 
-    The pause doubles from `first_seconds` up to `longest_seconds`, half of it at random, so that clients that failed
-    together do not come back together. A server's Retry-After is the least it will be. `attempts=1` never repeats.
+    The backoff doubles from `first_seconds` up to `longest_seconds`; half of it is random, so that clients that failed
+    together do not retry together. It is never shorter than a server's Retry-After. `attempts=1` never retries.
     """
 
     attempts: int = 6
     first_seconds: float = 0.1
     longest_seconds: float = 5.0
     budget_seconds: float = 30.0
-    """After so long, counted from the first attempt, no further one is begun."""
+    """No further attempt starts after this time, counted from the first attempt."""
 
     def pause(self, attempt: int, retry_after: float, chance: float) -> float:
         """Seconds between `attempt` (from 1) and the next. `chance` is random, from 0 to 1."""
@@ -45,5 +45,5 @@ NEVER = Retries(attempts=1)
 
 
 def may_repeat(error: HoldfastError, repeatable: bool) -> bool:
-    """Whether the call that failed so may be made again."""
+    """Whether a call that failed with this error may be retried."""
     return error.retryable and (repeatable or isinstance(error, NOTHING_WAS_DONE))

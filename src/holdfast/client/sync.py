@@ -1,9 +1,9 @@
-"""The synchronous twin of the client, for ordinary code and threads.
+"""The synchronous wrapper of the client, for ordinary code and threads.
 
-It has no logic of its own. It runs the asynchronous client on an event loop in a background thread, and each method
-hands its call over and waits. The other ways were worse: a second transport would still need a second thread, because
-leases must be extended and messages fetched while the caller's handler runs; and a generated copy of everything is a
-second program to test. The price is a hop between threads, some 0.1 ms a call, little beside a durable write.
+It has no logic of its own. It runs the asynchronous client on an event loop in a background thread; each method submits
+its call to that loop and waits. The alternatives were worse: a second transport would still need a second thread,
+because leases must be extended and messages fetched while the caller's handler runs; and a generated copy is a second
+program to test. The price is a hop between threads, about 0.1 ms a call, little beside a durable write.
 
 A test compares every signature with the asynchronous client's, so the two cannot drift apart.
 """
@@ -21,18 +21,18 @@ from typing import Literal, Self
 import httpx
 
 from holdfast import wire
-from holdfast.client.batches import Sent, SentMany
 from holdfast.client.client import CHUNK_MESSAGES, CONNECTIONS_MAX, HOLD, TIMEOUT_SECONDS, Client, Progress
-from holdfast.client.consuming import Consumer
+from holdfast.client.consumer import Consumer
 from holdfast.client.drafts import Properties
 from holdfast.client.messages import Message, Received, Reply
 from holdfast.client.portal import Portal
 from holdfast.client.retries import Retries
-from holdfast.client.states import State
+from holdfast.client.sent import Sent, SentMany
 from holdfast.client.times import Duration, Instant
 from holdfast.client.tls import Tls
 from holdfast.client.transactions import Transaction
 from holdfast.client.transport import Token
+from holdfast.client.workflow_state import State
 from holdfast.wire import Queue
 
 
@@ -54,43 +54,44 @@ class SyncMessage(Received):
 
     @property
     def lost(self) -> bool:
-        """True when the lease was found to be somebody else's."""
+        """True when the lease was lost."""
         return self._message.lost
 
     def ack(self) -> None:
-        """Done: it is gone for this group, durably when this returns."""
+        """Done for this group. Durable when this returns."""
         self._portal.run(self._message.ack())
 
     def nack(self, delay: Duration | None = None, error: str = "") -> None:
-        """Failed: try again after `delay`, or as the queue's retry policy says; the attempt counts."""
+        """Failed: deliver again after `delay`, or as the queue's retry policy says; the attempt counts."""
         self._portal.run(self._message.nack(delay, error))
 
     def reject(self, error: str = "") -> None:
-        """Hopeless: to the dead queue at once."""
+        """Never processable: move it to the dead queue now."""
         self._portal.run(self._message.reject(error))
 
     def release(self) -> None:
-        """Not now: back to the others as if it had never been leased; the attempt does not count."""
+        """Return it to the queue for other consumers; the attempt does not count."""
         self._portal.run(self._message.release())
 
     def extend(self, timeout: Duration | None = None) -> datetime:
-        """Keep it for `timeout` from now, or for the queue's `delivery_timeout`. Returns the new deadline."""
+        """Extend the lease to `timeout` from now, or to the queue's `delivery_timeout`. Returns the new deadline."""
         return self._portal.run(self._message.extend(timeout))
 
     def state(self) -> State:
-        """The workflow state kept beside it: what earlier attempts have put. It is for this group alone."""
+        """The workflow state of this delivery, as earlier attempts stored it. Each group has its own."""
         return self._portal.run(self._message.state())
 
     def put_state(self, data: object, *, etag: int | None = None) -> State:
-        """Keep a workflow state beside it, for the attempts to come; with `etag` only over the state that has it."""
+        """Store a workflow state for later attempts; with `etag` only if the current state has this ETag."""
         return self._portal.run(self._message.put_state(data, etag=etag))
 
     def clear_state(self, *, etag: int | None = None) -> None:
-        """Keep nothing any more, as if nothing had been put; with `etag` only if the state has it."""
+        """Delete the workflow state; with `etag` only if the state has this ETag."""
         self._portal.run(self._message.clear_state(etag=etag))
 
     def abandon(self) -> None:
-        """Give it up without a word: its lease is no longer extended and ends by itself. The last resort."""
+        """Stop extending the lease, without settling: it expires, and the message is delivered again. The last
+        resort."""
         self._portal.call(self._message.abandon)
 
     def __enter__(self) -> Self:
@@ -104,7 +105,7 @@ class SyncMessage(Received):
 
 
 class SyncConsumer:
-    """Messages one after another, for ever; leaving the loop releases what is not settled."""
+    """An endless stream of messages; leaving the loop releases what is not settled."""
 
     def __init__(self, consumer: Consumer, portal: Portal) -> None:
         self._consumer = consumer
@@ -123,11 +124,11 @@ class SyncConsumer:
         return None if message is None else SyncMessage(message, self._portal)
 
     def stop(self) -> None:
-        """Take no further messages, give back those that nobody has begun with. Any thread may call it."""
+        """Lease no further messages, release those that no handler has started. Any thread may call it."""
         self._portal.run(self._consumer.stop())
 
     def close(self) -> None:
-        """Stop, and give back everything that is not settled."""
+        """Stop, and release everything that is not settled."""
         self._portal.run(self._consumer.close())
 
     def __enter__(self) -> Self:
@@ -166,7 +167,7 @@ class SyncTransaction:
         correlation_id: str | None = None,
         reply_to: str | None = None,
     ) -> None:
-        """Add a message. Nobody sees it, and it is not safe, until the transaction is published."""
+        """Stage a message. It is neither visible nor durable until the transaction is published."""
         self._portal.run(
             self._transaction.stage(
                 queue,
@@ -185,19 +186,19 @@ class SyncTransaction:
         )
 
     def stage_many(self, queue: str, messages: Iterable[object]) -> int:
-        """Add many messages: payloads, or drafts made by `draft`. Returns how many."""
+        """Stage many messages: payloads, or drafts made by `draft`. Returns how many."""
         return self._portal.run(self._transaction.stage_many(queue, messages))
 
     def publish(self) -> wire.Transaction:
-        """Make all of it visible in one step. To publish again is answered as the first time."""
+        """Make all staged messages visible in one step. Publishing again returns the same result."""
         return self._portal.run(self._transaction.publish())
 
     def look(self) -> wire.Transaction:
-        """How it stands: open, or published and remembered. `TransactionNotFound` if nothing was staged yet."""
+        """The transaction's status: open or published. `TransactionNotFound` if nothing was staged yet."""
         return self._portal.run(self._transaction.look())
 
     def abort(self) -> bool:
-        """Remove what was staged. False: there was nothing."""
+        """Abort: delete what was staged. Returns False if there was nothing."""
         return self._portal.run(self._transaction.abort())
 
     def __enter__(self) -> Self:
@@ -254,7 +255,7 @@ class SyncClient:
         self.close()
 
     def close(self) -> None:
-        """Give back every message that is not settled, close the connections, end the thread."""
+        """Release every message that is not settled, close the connections, end the thread."""
         if self._portal.running:
             try:
                 self._portal.run(self._client.close())
@@ -271,7 +272,7 @@ class SyncClient:
         timeout: Duration | None = None,
         max_bytes: int = 0,
     ) -> list[SyncMessage]:
-        """Lease up to `limit` messages; if there are none, wait so long for the first."""
+        """Lease up to `limit` messages; if there are none, wait up to `wait` for the first."""
         messages = self._portal.run(
             self._client.receive(queue, group=group, limit=limit, wait=wait, timeout=timeout, max_bytes=max_bytes)
         )
@@ -287,7 +288,7 @@ class SyncClient:
         hold: Duration = HOLD,
         stream: bool = False,
     ) -> SyncConsumer:
-        """Messages one after another, for ever: `for message in client.consume("jobs"):`."""
+        """An endless stream of messages: `for message in client.consume("jobs"):`."""
         consumer = self._client.consume(queue, group=group, prefetch=prefetch, lease=lease, hold=hold, stream=stream)
         return SyncConsumer(consumer, self._portal)
 
@@ -349,7 +350,7 @@ class SyncClient:
         )
 
     def import_items(self, queue: str, items: Iterable[wire.ImportItem], *, check: bool = True) -> SentMany:
-        """Take in stored items with where they come from. What was imported before, by its source, is not stored
+        """Import items with the place they come from. An item whose source was imported before is not stored
         again."""
         return self._portal.run(self._client.import_items(queue, items, check=check))
 
@@ -396,7 +397,7 @@ class SyncClient:
         max_bytes: int = 0,
         consumer: str | None = None,
     ) -> list[wire.Delivery]:
-        """Lease deliveries without looking after them: nothing extends them or gives them back. See `receive`."""
+        """Lease deliveries; the client neither extends nor releases them. See `receive`."""
         return self._portal.run(
             self._client.lease(
                 queue, group=group, limit=limit, wait=wait, timeout=timeout, max_bytes=max_bytes, consumer=consumer
@@ -404,7 +405,7 @@ class SyncClient:
         )
 
     def settle(self, queue: str, settlements: Iterable[wire.Settlement], *, group: str = "default") -> wire.Settled:
-        """Settle deliveries by their ids and tokens, as one commit; the answer tells which were refused, and why."""
+        """Settle deliveries by their ids and tokens, as one commit; the result says which were refused, and why."""
         return self._portal.run(self._client.settle(queue, settlements, group=group))
 
     def state(self, queue: str, message_id: str, *, group: str = "default", lease_token: str = "") -> State:
@@ -421,7 +422,7 @@ class SyncClient:
         group: str = "default",
         etag: int | None = None,
     ) -> State:
-        """Keep a workflow state beside a delivery, under its lease; with `etag` only over the state that has it."""
+        """Store a workflow state beside a delivery, under its lease; with `etag` only if the state has this ETag."""
         return self._portal.run(
             self._client.put_state(queue, message_id, data, lease_token=lease_token, group=group, etag=etag)
         )
@@ -429,21 +430,21 @@ class SyncClient:
     def clear_state(
         self, queue: str, message_id: str, *, lease_token: str, group: str = "default", etag: int | None = None
     ) -> None:
-        """Keep no workflow state beside a delivery any more, under its lease; with `etag` only if the state has it."""
+        """Delete the workflow state beside a delivery, under its lease; with `etag` only if the state has this ETag."""
         self._portal.run(self._client.clear_state(queue, message_id, lease_token=lease_token, group=group, etag=etag))
 
     def message(self, queue: str, message_id: str) -> wire.MessageView:
-        """One live message, and how it stands in each group."""
+        """One live message, and its delivery status in each group."""
         return self._portal.run(self._client.message(queue, message_id))
 
     def edit(
         self, queue: str, message_id: str, *, priority: int | None = None, deliver_at: Instant | None = None
     ) -> wire.Message:
-        """Change a message that waits."""
+        """Change a waiting message."""
         return self._portal.run(self._client.edit(queue, message_id, priority=priority, deliver_at=deliver_at))
 
     def delete(self, queue: str, message_id: str) -> None:
-        """Remove a message that waits, for all groups."""
+        """Delete a waiting message, for all groups."""
         return self._portal.run(self._client.delete(queue, message_id))
 
     def create_queue(self, queue: str, config: Mapping[str, object] | None = None, *, exist_ok: bool = False) -> Queue:
@@ -463,29 +464,29 @@ class SyncClient:
         return self._portal.run(self._client.update_queue(queue, config))
 
     def delete_queue(self, queue: str, *, missing_ok: bool = False) -> int:
-        """Delete a queue with all it holds; how many messages went with it."""
+        """Delete a queue with all its messages. Returns how many there were."""
         return self._portal.run(self._client.delete_queue(queue, missing_ok=missing_ok))
 
     def pause_queue(self, queue: str) -> Queue:
-        """Give out no further messages; it still takes them."""
+        """Pause deliveries; the queue still accepts messages."""
         return self._portal.run(self._client.pause_queue(queue))
 
     def resume_queue(self, queue: str) -> Queue:
-        """Give out messages again."""
+        """Resume deliveries."""
         return self._portal.run(self._client.resume_queue(queue))
 
     def purge_queue(
         self,
         queue: str,
     ) -> int:
-        """Remove the messages that wait now; how many that were."""
+        """Delete the messages that wait now. Returns how many there were."""
         return self._portal.run(self._client.purge_queue(queue))
 
     def stats(
         self,
         queue: str,
     ) -> wire.QueueStats:
-        """Figures of a queue and its groups."""
+        """Stats of a queue and its groups."""
         return self._portal.run(self._client.stats(queue))
 
     def consumers(
@@ -496,7 +497,7 @@ class SyncClient:
         return self._portal.run(self._client.consumers(queue))
 
     def overview(self) -> wire.Overview:
-        """The node at a glance; its `namespace` is the one this client's credentials are for."""
+        """An overview of the node; its `namespace` is that of this client's credentials."""
         return self._portal.run(self._client.overview())
 
     def health(self) -> wire.Health:
@@ -520,8 +521,8 @@ class SyncClient:
         max_lag_messages: int = 0,
         max_lag_age: Duration = 0,
     ) -> wire.Group:
-        """Create a group before it is used. Without `start` the first group of a queue has all that is stored, a later
-        one only what comes after it."""
+        """Create a group before it is used. Without `start` the first group of a queue begins with the oldest message,
+        a later one with the next message."""
         return self._portal.run(
             self._client.create_group(
                 queue, group, kind=kind, start=start, max_lag_messages=max_lag_messages, max_lag_age=max_lag_age
@@ -533,7 +534,7 @@ class SyncClient:
         queue: str,
         group: str,
     ) -> None:
-        """Delete a group; messages that only it had still to settle go with it."""
+        """Delete a group, and the messages that only this group had not settled."""
         return self._portal.run(self._client.delete_group(queue, group))
 
     def read(
@@ -545,7 +546,7 @@ class SyncClient:
         first: int = 0,
         limit: int = 1000,
     ) -> wire.CursorRange:
-        """Read a partition as a log, as a cursor group: from sequence `first`, or from after what is committed."""
+        """Read a partition as a log, as a cursor group: from sequence `first`, or after the committed one."""
         return self._portal.run(self._client.read(queue, group, partition, first=first, limit=limit))
 
     def commit(
@@ -554,7 +555,7 @@ class SyncClient:
         group: str,
         positions: Mapping[int, int],
     ) -> int:
-        """A cursor group is done with everything up to these sequences, by partition; how many messages that were."""
+        """Commit a cursor group's sequences, by partition. Returns how many messages that settled."""
         return self._portal.run(self._client.commit(queue, group, positions))
 
     def dead_letters(
@@ -580,8 +581,8 @@ class SyncClient:
         group: str = "",
         all_groups: bool = False,
     ) -> wire.Retried:
-        """Bring one dead letter back, to where it came from or to another queue. In its own queue it goes to the group
-        in which it died, or to `group`, or to all."""
+        """Redrive one dead letter, to its source queue or to another queue. In its source queue it goes to the group in
+        which it died, or to `group`, or to all."""
         return self._portal.run(self._client.retry_dead(queue, letter, to=to, group=group, all_groups=all_groups))
 
     def redrive(
@@ -596,8 +597,8 @@ class SyncClient:
         limit: int = 0,
         dry_run: bool = False,
     ) -> wire.RedriveJob:
-        """Start to bring dead letters back, in the order they died, at `rate` a second at most. In its own queue each
-        goes to the group in which it died, or to `group`, or to all. `dry_run` only counts them."""
+        """Start a redrive of dead letters, in the order in which they died, at most `rate` a second. In its source
+        queue each goes to the group in which it died, or to `group`, or to all. `dry_run` only counts them."""
         return self._portal.run(
             self._client.redrive(
                 queue,
@@ -623,7 +624,7 @@ class SyncClient:
         queue: str,
         job: str,
     ) -> wire.RedriveJob:
-        """How far a redrive has come."""
+        """The progress of a redrive."""
         return self._portal.run(self._client.redrive_progress(queue, job))
 
     def cancel_redrive(
@@ -631,7 +632,7 @@ class SyncClient:
         queue: str,
         job: str,
     ) -> wire.RedriveJob:
-        """End a redrive; what it has moved stays moved."""
+        """Cancel a redrive; what it has moved stays moved."""
         return self._portal.run(self._client.cancel_redrive(queue, job))
 
     def audited_redrive(
@@ -643,15 +644,15 @@ class SyncClient:
         to: str = "",
         note: str = "",
     ) -> list[wire.LetterFate]:
-        """Bring dead letters back under an id, each once however often it is asked for; up to 1,000 at a time. A
-        payload that is not None replaces the letter's own."""
+        """Redrive up to 1,000 dead letters under an audit id; each is moved once, however often the call is repeated. A
+        payload that is not None replaces that of the dead letter."""
         return self._portal.run(self._client.audited_redrive(queue, audit, letters, to=to, note=note))
 
     def redrive_audits(
         self,
         queue: str,
     ) -> list[wire.RedriveAudit]:
-        """Redrives under an id of a queue's dead letters, newest first."""
+        """Audited redrives of a queue's dead letters, newest first."""
         return self._portal.run(self._client.redrive_audits(queue))
 
     def redrive_audit(
@@ -659,7 +660,7 @@ class SyncClient:
         queue: str,
         audit: str,
     ) -> wire.RedriveAudit:
-        """Who began a redrive, when and why, and how many letters it brought back."""
+        """Who started an audited redrive, when and why, and how many dead letters it moved."""
         return self._portal.run(self._client.redrive_audit(queue, audit))
 
     def redriven(
@@ -667,7 +668,7 @@ class SyncClient:
         queue: str,
         audit: str,
     ) -> Iterator[wire.LetterFate]:
-        """The letters that were brought back under an id, and how their messages stand now."""
+        """The dead letters that an audited redrive moved, and the delivery status of their messages now."""
         return self._portal.iterate(self._client.redriven(queue, audit))
 
     def undo_redrive(
@@ -675,7 +676,8 @@ class SyncClient:
         queue: str,
         audit: str,
     ) -> Iterator[wire.LetterFate]:
-        """Take back what was brought back under an id and nobody has consumed; what became of each letter."""
+        """Undo an audited redrive: messages that nobody has consumed become dead letters again. Returns what became of
+        each."""
         return self._portal.iterate(self._client.undo_redrive(queue, audit))
 
     def purge_dead(
@@ -683,12 +685,12 @@ class SyncClient:
         queue: str,
         which: wire.DeadFilter = wire.DeadFilter(),
     ) -> int:
-        """Throw dead letters of a queue away; how many that were."""
+        """Delete dead letters of a queue. Returns how many there were."""
         return self._portal.run(self._client.purge_dead(queue, which))
 
 
 async def _pulled(messages: Iterable[object], count: int) -> AsyncIterator[object]:
-    """An ordinary iterable may block (a file, a pipe): it is read on a thread, a chunk at a time, not on the loop."""
+    """An ordinary iterable may block (a file, a pipe): a thread reads it in chunks, not the event loop."""
     rest = iter(messages)
     while part := await asyncio.to_thread(lambda: list(islice(rest, max(count, 1)))):
         for message in part:

@@ -1,4 +1,4 @@
-"""Durations and instants as a Python program has them, to the wire's spelling and back."""
+"""Converts durations and instants between Python's types and the wire format."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def optional_duration(value: Duration | None) -> wire.Duration | None:
 
 
 def seconds(value: Duration, field: str) -> float:
-    """How long it is, for the client's own waiting."""
+    """A duration in seconds."""
     try:
         return parse_duration(duration(value)) / SECOND
     except ValueError as error:
@@ -40,5 +40,5 @@ def instant(value: Instant | None) -> wire.Instant | None:
 
 
 def moment(text: str) -> datetime:
-    """An instant of an answer."""
+    """An instant of a response."""
     return datetime.fromisoformat(text)

@@ -1,4 +1,4 @@
-"""TLS as a client sees it: whom to trust, and who to be."""
+"""TLS settings of a client: trusted certificates and its own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Tls(msgspec.Struct, frozen=True, kw_only=True):
     key_file: Path | str | None = None
     """Its key; None: it is in the certificate's file."""
     verify: bool = True
-    """False believes any server: for a look at a test system, never for more."""
+    """False disables verification of the server's certificate: for test systems only."""
 
     def context(self) -> ssl.SSLContext:
         try:

@@ -31,11 +31,11 @@ CHUNK_BYTES = 4 << 20
 
 
 class Transaction:
-    """See the module. Messages are gathered here and staged in chunks; `publish` stages the rest first.
+    """See the module. Messages are buffered here and staged in chunks; `publish` stages the rest first.
 
-    The chunks are counted, so a request that is repeated after a lost answer stages nothing twice. With an `id` of your
-    own the same holds for a whole run that is begun again: the same messages, given in the same order, are staged once.
-    Staging more under an id that was published raises `TransactionPublished`: that run was done before.
+    The chunks are numbered, so a request that is repeated after a lost response stages nothing twice. With an `id` of
+    your own the same holds when a whole job is run again: the same messages, given in the same order, are staged once.
+    Staging more under an id that was published raises `TransactionPublished`: that job is already done.
     """
 
     def __init__(self, client: Client, transaction_id: str = "") -> None:
@@ -63,7 +63,7 @@ class Transaction:
         correlation_id: str | None = None,
         reply_to: str | None = None,
     ) -> None:
-        """Add a message. Nobody sees it, and it is not safe, until the transaction is published."""
+        """Stage a message. It is neither visible nor durable until the transaction is published."""
         message = draft(
             payload,
             key=key,
@@ -80,7 +80,7 @@ class Transaction:
         await self._add(queue, [message])
 
     async def stage_many(self, queue: str, messages: Iterable[object] | AsyncIterable[object]) -> int:
-        """Add many messages: payloads, or drafts made by `draft`. Returns how many."""
+        """Stage many messages: payloads, or drafts made by `draft`. Returns how many."""
         count = 0
         async for part in chunks(messages, CHUNK_MESSAGES, CHUNK_BYTES):
             await self._add(queue, part)
@@ -88,7 +88,7 @@ class Transaction:
         return count
 
     async def publish(self) -> wire.Transaction:
-        """Make all of it visible in one step. To publish again is answered as the first time."""
+        """Make all staged messages visible in one step. Publishing again returns the same result."""
         if not self._over:
             await self._flush()
         found = await self._client.call(calls.publish(self.id))
@@ -96,11 +96,11 @@ class Transaction:
         return found
 
     async def look(self) -> wire.Transaction:
-        """How it stands: open, or published and remembered. `TransactionNotFound` if nothing was staged yet."""
+        """The transaction's status: open or published. `TransactionNotFound` if nothing was staged yet."""
         return await self._client.call(calls.transaction(self.id))
 
     async def abort(self) -> bool:
-        """Remove what was staged. False: there was nothing."""
+        """Abort: delete what was staged. Returns False if there was nothing."""
         self._over = True
         self._pending.clear()
         return (await self._client.call(calls.abort(self.id))).aborted
@@ -119,7 +119,7 @@ class Transaction:
             return
         batches = [wire.StageBatch(queue, _staged(messages)) for queue, messages in self._pending.items()]
         await self._client.call(calls.stage(self.id, wire.Stage(batches=batches, chunk=self._chunk)))
-        # Only now: what could not be staged is not to be missing from what is published.
+        # Only now: if staging fails, these messages must not be missing from what is published.
         self._pending, self._messages, self._bytes = {}, 0, 0
         self._chunk += 1
 
@@ -141,5 +141,5 @@ class Transaction:
 
 
 def _staged(messages: list[wire.Draft]) -> list[wire.StagedMessage]:
-    """On the wire a draft is a staged message that names no source."""
+    """On the wire a draft is a staged message without a source."""
     return cast("list[wire.StagedMessage]", messages)

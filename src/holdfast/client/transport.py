@@ -12,8 +12,8 @@ from typing import TypeVar
 import httpx
 import msgspec
 
-from holdfast.client.answers import error_of, problem_of
 from holdfast.client.calls import Call
+from holdfast.client.problems import error_of, problem_of
 from holdfast.client.retries import Retries, may_repeat
 from holdfast.errors import AnswerUnreadable, HoldfastError, ServerUnreachable
 from holdfast.wire import ItemError
@@ -22,7 +22,7 @@ Answer = TypeVar("Answer")
 Token = str | Callable[[], str]
 
 POLLS_PERCENT = 90
-"""Of the connections, how many calls may take that wait on purpose."""
+"""How many of the connections long polls may use."""
 
 _NOTHING_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
@@ -46,8 +46,8 @@ class Transport:
         self._timeout = timeout_seconds
         self._token = token
         self._chance = chance
-        # Waiting for a connection is done here: httpx looks through all that wait each time one is free. Long polls
-        # leave some to the others, else an ack would wait for a message to come.
+        # Calls wait for a connection here: httpx scans all waiting calls each time a connection is free. Long polls
+        # leave some connections to other calls, or an ack would wait until a message arrives.
         self._slots = asyncio.Semaphore(connections)
         self._polls = asyncio.Semaphore(max(connections * POLLS_PERCENT // 100, 1))
 
@@ -59,7 +59,7 @@ class Transport:
         await self._http.aclose()
 
     async def perform(self, call: Call[Answer], retries: Retries | None = None) -> Answer:
-        """The call's answer, after as many attempts as it takes and the retries allow; else the last one's error."""
+        """The result of the call, with retries; raises the error of the last attempt."""
         policy = retries or self._retries
         began = time.monotonic()
         attempt = 0
@@ -82,8 +82,8 @@ class Transport:
         return headers
 
     async def lines(self, call: Call[Answer]) -> AsyncGenerator[Answer, None]:
-        """The lines of an answer as they come, each read like an answer. It is asked for once; a connection that breaks
-        is raised, and so is an answer that ends."""
+        """The lines of a streamed response, each decoded as it arrives. The request is sent once; a connection that
+        breaks raises an error, and so does the end of the response."""
         try:
             async with (
                 self._polls,
@@ -142,7 +142,7 @@ class Transport:
 
 
 class _Failure:
-    """An attempt that brought no answer."""
+    """An attempt that got no response."""
 
     __slots__ = ("error", "items", "retry_after", "sent")
 
@@ -150,31 +150,31 @@ class _Failure:
         self.error = error
         self.retry_after = retry_after
         self.items = items or []
-        self.sent = True  # False: the server cannot have seen it
+        self.sent = True  # False: the server cannot have received it
 
 
 def _given_up(call: Call[Answer], failure: _Failure) -> Answer:
-    """What was refused item by item is an answer; anything else is raised."""
+    """Errors of single items are a result; any other error is raised."""
     if call.refused is not None and failure.items:
         return call.refused(failure.items)
     raise failure.error
 
 
 def _reason(error: httpx.TransportError) -> str:
-    """httpx's timeouts have no text of their own."""
+    """Describe an error of httpx; its timeouts have no text."""
     match error:
         case httpx.ConnectTimeout():
             return "the connection was not made in time"
         case httpx.PoolTimeout():
             return "all connections of the pool are busy"
         case httpx.TimeoutException():
-            return "no answer in time"
+            return "no response in time"
         case _:
             return str(error) or type(error).__name__
 
 
 def _retry_after(response: httpx.Response) -> float:
-    """Seconds; a date, which our server never sends, counts as nothing."""
+    """Seconds; a date, which our server never sends, is ignored."""
     text = response.headers.get("retry-after", "")
     try:
         return max(float(text), 0.0)

@@ -91,7 +91,7 @@ def _settle(queue: str, group: str, settlement: Settlement, done: str, dry_run: 
     if dry_run:
         show_note(f"Would {settlement.action} message {settlement.id} of {queue} for group {group}.")
         return
-    from holdfast.client.answers import error_of  # noqa: PLC0415
+    from holdfast.client.problems import error_of  # noqa: PLC0415
 
     with connected() as client:
         settled = client.settle(queue, [settlement], group=group)

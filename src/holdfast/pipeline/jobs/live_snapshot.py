@@ -6,7 +6,7 @@ from pathlib import Path
 
 import httpx
 
-from holdfast.client.answers import error_of, problem_of
+from holdfast.client.problems import error_of, problem_of
 from holdfast.client.tls import Tls
 from holdfast.errors import AnswerUnreadable, HoldfastError, ServerUnreachable
 from holdfast.journal.snapshot import Snapshot, read_stream

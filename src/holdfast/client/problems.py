@@ -1,4 +1,4 @@
-"""Answers that are refusals, back to the same errors that the server raised."""
+"""Error responses as exceptions: the same classes that the server raised."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _KINDS = {kind.code: kind for kind in all_errors()}
 
 
 class _ErrorFields(Protocol):
-    """What a problem and an item's error have in common."""
+    """The fields that a problem and the error of one item share."""
 
     @property
     def code(self) -> str: ...
@@ -27,10 +27,10 @@ class _ErrorFields(Protocol):
 
 
 def error_of(stated: _ErrorFields) -> HoldfastError:
-    """The error that the server raised, in the server's own words.
+    """The error that the server raised, with the server's message.
 
-    A newer server may have codes that this client does not know: they become the root of the tree, and `details` has
-    their code.
+    A newer server may have codes that this client does not know: they become a plain `HoldfastError`, and `details`
+    holds the code.
     """
     kind = _KINDS.get(stated.code, HoldfastError)
     details = dict(stated.details)
@@ -42,7 +42,7 @@ def error_of(stated: _ErrorFields) -> HoldfastError:
 
 
 def problem_of(status: int, body: bytes, url: str) -> wire.Problem | AnswerUnreadable:
-    """The problem in an answer whose status is not a success."""
+    """The problem document of a response whose status is not a success."""
     try:
         return _problem(body)
     except (msgspec.DecodeError, UnicodeDecodeError):

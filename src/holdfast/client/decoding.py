@@ -1,4 +1,4 @@
-"""Bytes that somebody sent, as text or as what JSON says: with an error that says whose bytes are wrong, and how."""
+"""Decodes payloads as text or JSON, with an error that says which payload is wrong and why."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker: a function, and which queue's messages it is given."""
+"""A worker: a function that handles the messages of a queue."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from holdfast.client.client import HOLD, Client
-from holdfast.client.consuming import RETRY_SECONDS
+from holdfast.client.consumer import RETRY_SECONDS
 from holdfast.client.messages import Message
 from holdfast.client.portal import Portal
 from holdfast.client.sync import SyncMessage
 from holdfast.client.times import Duration
-from holdfast.client.working.outcomes import Reject, Release, Retry
-from holdfast.client.working.payloads import Unreadable, call_of
-from holdfast.client.working.threads import Threads
+from holdfast.client.workers.arguments import Unreadable, call_of
+from holdfast.client.workers.outcomes import Reject, Release, Retry
+from holdfast.client.workers.thread_pool import ThreadPool
 from holdfast.errors import HoldfastError, InvalidArgument
 
 log = logging.getLogger("holdfast.client")
@@ -28,10 +28,10 @@ Result = TypeVar("Result")
 
 Proceed = Callable[[], Awaitable[object]]
 Middleware = Callable[[Message, Proceed], Awaitable[object]]
-"""Stands around a handler: `async def timed(message, proceed): ... ; return await proceed()`. What it raises instead of
-the handler counts as if the handler had."""
+"""Wraps a handler: `async def timed(message, proceed): ... ; return await proceed()`. An exception that it raises has
+the same effect as one of the handler."""
 
-CONCURRENCY_MAX = 1_000  # as many messages as one consumer can have in hand
+CONCURRENCY_MAX = 1_000  # the greatest prefetch of a consumer
 ERROR_LENGTH = 1_000  # characters of an exception that are kept with the message
 
 
@@ -77,9 +77,9 @@ class Worker(Generic[Parameters, Result]):
         return f"<Worker {self.name} of {self.queue!r} for {self.group!r}>"
 
     async def handle(
-        self, message: Message, client: Client, threads: Threads, portal: Portal, around: Sequence[Middleware] = ()
+        self, message: Message, client: Client, threads: ThreadPool, portal: Portal, around: Sequence[Middleware] = ()
     ) -> None:
-        """Call the function with a message and settle it by what comes of that."""
+        """Call the function with a message, and settle the message by the result."""
 
         async def innermost() -> object:
             return await self._invoke(message, threads, portal)
@@ -93,7 +93,7 @@ class Worker(Generic[Parameters, Result]):
             return
         except (SystemExit, asyncio.CancelledError) as error:
             # A library that calls sys.exit, or a wait that was cancelled inside the handler, is a failure of this one
-            # message. Were it to end the worker, the message would come first again, and end the next one too.
+            # message. If it ended the worker, the message would be delivered to the next worker and end that too.
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
@@ -102,7 +102,7 @@ class Worker(Generic[Parameters, Result]):
         if message.settled is None:
             await _settle_reliably(message, message.ack)
 
-    async def _invoke(self, message: Message, threads: Threads, portal: Portal) -> object:
+    async def _invoke(self, message: Message, threads: ThreadPool, portal: Portal) -> object:
         if self.asynchronous:
             return await self._function(**self._call.arguments(message))
         arguments = self._call.arguments(SyncMessage(message, portal))
@@ -129,8 +129,8 @@ class Worker(Generic[Parameters, Result]):
 
 
 async def _settle_reliably(message: Message, settle: Callable[[], Awaitable[None]]) -> None:
-    """Settle it however long the server is away: its work is done, and should not be done again. The lease is extended
-    meanwhile. What no waiting can mend is told, and then the message comes again."""
+    """Retry the settlement for as long as the server is unavailable: the work is done and should not be repeated. The
+    lease is extended meanwhile. An error that is not retryable is logged, and the message is delivered again."""
     while True:
         try:
             await settle()
@@ -164,9 +164,9 @@ def worker(
     """Make a worker of a function; `async def` or an ordinary one, which is called on threads.
 
     It is called with each message of the queue, `concurrency` at the same time. Its annotations say what it takes (see
-    `holdfast.client.working.payloads`). When it returns, the message is acked; when it raises, it is nacked, unless by
+    `holdfast.client.workers.arguments`). When it returns, the message is acked; when it raises, it is nacked, unless by
     `Retry`, `Reject` or `Release` it says otherwise. What it returns is sent to the message's `reply_to`, if it has
-    one. Leases last for `lease` or the queue's `delivery_timeout`, and are extended while it runs, for `hold` at the
+    one. Leases last for `lease` or the queue's `delivery_timeout`, and are extended while it runs, for `hold` at
     most.
     """
     local_names = sys._getframe(1).f_locals  # noqa: SLF001 - types of payloads may be local to where the worker is made

@@ -1,8 +1,8 @@
-"""Runs workers, until it is told to stop.
+"""Runs workers until it is stopped.
 
-The first SIGTERM or SIGINT drains: no further messages are taken, those that no handler has begun with go back at once,
-and those under way are finished. What is not finished in time goes back too. A second signal ends the process at once;
-the leases then run out by themselves.
+The first SIGTERM or SIGINT drains: no further messages are leased, those that no handler has started are released, and
+running handlers finish. What does not finish in time is released too. A second signal ends the process immediately; the
+leases then expire.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from holdfast.client.client import Client
-from holdfast.client.consuming import Consumer
+from holdfast.client.consumer import Consumer
 from holdfast.client.messages import Message, release_unsettled
 from holdfast.client.portal import Portal
 from holdfast.client.times import Duration, seconds
-from holdfast.client.working.threads import Threads
-from holdfast.client.working.worker import Middleware, Worker
+from holdfast.client.workers.thread_pool import ThreadPool
+from holdfast.client.workers.worker import Middleware, Worker
 from holdfast.errors import HoldfastError, InvalidArgument
 
 log = logging.getLogger("holdfast.client")
@@ -41,7 +41,7 @@ class Workers:
         app = Workers(send_email, resize_image)
         app.run()                                   # or: holdfast worker module:app
 
-    `drain` is how long handlers may take to finish when it is told to stop.
+    `drain` is how long handlers may take to finish after a stop.
     """
 
     def __init__(self, *workers: AnyWorker, middleware: Sequence[Middleware] = (), drain: Duration = DRAIN) -> None:
@@ -50,14 +50,14 @@ class Workers:
         self._drain_seconds = seconds(drain, "drain")
 
     def add(self, worker: AnyWorker) -> AnyWorker:
-        """One more. As a decorator above `@worker` it registers the function."""
+        """Add a worker. As a decorator above `@worker` it registers the function."""
         self.workers.append(worker)
         return worker
 
     def run(self, connect: Connect = Client) -> int:
-        """Run until a signal comes; the exit code for the process: 0 if everything was finished, else 1.
+        """Run until a signal arrives. Returns the process's exit code: 0 if everything was finished, else 1.
 
-        `connect` makes the client; without it the server is the one that `HOLDFAST_URL` names.
+        `connect` makes the client; by default a client of the server that `HOLDFAST_URL` names.
         """
         return asyncio.run(self._run(connect))
 
@@ -74,20 +74,20 @@ class Workers:
                 loop.remove_signal_handler(number)
 
     async def serve(self, client: Client, stop: asyncio.Event | None = None) -> bool:
-        """Run on a client until `stop` is set, then drain. False if handlers were not finished in time.
+        """Run on a client until `stop` is set, then drain. Returns False if handlers did not finish in time.
 
-        An error that no waiting can mend, such as a missing right, ends all of them and is raised.
+        An error that is not retryable, such as a missing permission, stops all workers and is raised.
         """
         if not self.workers:
             raise InvalidArgument(field="workers", problem="are none: give Workers at least one")
-        lines = [_WorkerLoop(worker, client, self.middleware) for worker in self.workers]
-        running = [asyncio.create_task(line.run()) for line in lines]
+        loops = [_WorkerLoop(worker, client, self.middleware) for worker in self.workers]
+        running = [asyncio.create_task(loop.run()) for loop in loops]
         stopping = asyncio.create_task((stop or asyncio.Event()).wait())
         try:
             await asyncio.wait((stopping, *running), return_when=asyncio.FIRST_COMPLETED)
         finally:
             stopping.cancel()
-            finished = await asyncio.gather(*(line.drain(self._drain_seconds) for line in lines))
+            finished = await asyncio.gather(*(loop.drain(self._drain_seconds) for loop in loops))
             results = await asyncio.gather(*running, return_exceptions=True)
         for result in results:
             if isinstance(result, HoldfastError):
@@ -95,7 +95,7 @@ class Workers:
         return all(finished)
 
     async def work_off(self, client: Client) -> int:
-        """Work until nothing is ready, and return how many messages that were: for tests, and jobs of a timer."""
+        """Work until no message is ready. Returns how many were handled: for tests and scheduled jobs."""
         total = 0
         while True:
             counts = [await _work_off(worker, client, self.middleware) for worker in self.workers]
@@ -105,13 +105,13 @@ class Workers:
 
 
 class _WorkerLoop:
-    """One worker at work."""
+    """The loop of one worker."""
 
     def __init__(self, worker: AnyWorker, client: Client, around: Sequence[Middleware]) -> None:
         self._worker = worker
         self._client = client
         self._around = around
-        self._threads = Threads(worker.concurrency, worker.name)
+        self._threads = ThreadPool(worker.concurrency, worker.name)
         self._portal = Portal.of(asyncio.get_running_loop())
         self._consumer: Consumer = client.consume(
             worker.queue, group=worker.group, prefetch=worker.prefetch, lease=worker.lease, hold=worker.hold
@@ -137,14 +137,14 @@ class _WorkerLoop:
         self._tasks.pop(task, None)
 
     async def drain(self, timeout_seconds: float) -> bool:
-        """Finish what was begun, for so long; give back the rest."""
+        """Wait until running handlers finish, for `timeout_seconds` at most; release the rest."""
         await self._consumer.stop()
         if self._tasks:
             log.info("%r finishes %d messages", self._worker, len(self._tasks))
             await asyncio.wait(self._tasks, timeout=timeout_seconds)
         unfinished = dict(self._tasks)
         for task, message in unfinished.items():
-            log.error("%s did not finish %r in time; it goes back", self._worker.name, message)
+            log.error("%s did not finish %r in time; it is released", self._worker.name, message)
             task.cancel()
         if unfinished:
             await asyncio.wait(unfinished)
@@ -154,8 +154,8 @@ class _WorkerLoop:
 
 
 async def _work_off(worker: AnyWorker, client: Client, around: Sequence[Middleware]) -> int:
-    """Everything of one worker that is ready now."""
-    threads = Threads(worker.concurrency, worker.name)
+    """Handle everything that is ready now for one worker."""
+    threads = ThreadPool(worker.concurrency, worker.name)
     portal = Portal.of(asyncio.get_running_loop())
     done = 0
     try:
@@ -171,7 +171,7 @@ async def _work_on(
     worker: AnyWorker,
     message: Message,
     client: Client,
-    threads: Threads,
+    threads: ThreadPool,
     portal: Portal,
     around: Sequence[Middleware],
 ) -> None:
@@ -183,7 +183,7 @@ async def _work_on(
 
 def _on_signal(number: signal.Signals, stop: asyncio.Event) -> None:
     if stop.is_set():
-        log.warning("second signal, ending at once")
+        log.warning("second signal, ending immediately")
         os._exit(EXIT_SIGNAL + number)
-    log.info("stopping after %s; a second signal ends at once", number.name)
+    log.info("stopping after %s; a second signal ends immediately", number.name)
     stop.set()

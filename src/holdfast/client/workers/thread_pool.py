@@ -1,7 +1,7 @@
-"""Threads for ordinary functions.
+"""A thread pool for synchronous handlers.
 
-A pool like the standard library's, but of daemon threads: that one waits at the end of the program for every thread,
-and a handler that hangs would keep a worker from ever ending.
+Like the standard library's, but with daemon threads: that one joins every thread when the program ends, so that a
+handler that hangs would keep a worker from exiting.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from queue import SimpleQueue
 Job = Callable[[], None]
 
 
-class Threads:
+class ThreadPool:
     """Runs functions on up to `size` threads, which it starts as they are needed and keeps."""
 
     def __init__(self, size: int, name: str) -> None:
@@ -26,7 +26,7 @@ class Threads:
         self._busy = 0
 
     async def run(self, function: Callable[[], object]) -> object:
-        """What the function returns or raises. If the waiting is cancelled, it runs on unseen: a thread cannot be
+        """Run a function and return its result. If the caller is cancelled, the function runs on: a thread cannot be
         stopped."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[object] = loop.create_future()
@@ -61,7 +61,7 @@ class Threads:
             job()
 
     def close(self) -> None:
-        """Let the threads end after what they are doing."""
+        """End the threads after their current functions."""
         for _ in self._threads:
             self._jobs.put(None)
 

@@ -1,4 +1,4 @@
-"""What became of messages that were sent."""
+"""Results of sending."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from holdfast.errors import BatchIncomplete, HoldfastError
 
 
 class Sent(msgspec.Struct, frozen=True):
-    """A message that is stored. A duplicate was stored before, under this id."""
+    """A message that is stored. A duplicate was already stored, under this id."""
 
     id: str
     duplicate: bool = False
 
 
 class SentMany(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of each message, by its place in what was given."""
+    """The result for each message, in the order in which they were given."""
 
     ids: list[str | None]
     """An id for each; None where it was refused."""
@@ -24,7 +24,7 @@ class SentMany(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def stored(self) -> int:
-        """How many are stored, with those that were stored before."""
+        """How many are stored, duplicates included."""
         return len(self.ids) - len(self.errors)
 
     def check(self) -> None:

@@ -1,4 +1,4 @@
-"""Workflow state: bytes that a consumer keeps beside a message while it works on it, through all its retries."""
+"""Workflow state: bytes that a consumer stores beside a delivery and that survive its retries."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import Any, TypeVar, overload
 
 import msgspec
 
-from holdfast.client.bodies import as_json, as_text
+from holdfast.client.decoding import as_json, as_text
 from holdfast.client.drafts import encode_json
 
 Value = TypeVar("Value")
 
 
 class State(msgspec.Struct, frozen=True):
-    """A workflow state. Nothing was put yet: no bytes, and `etag` 0; it grows with every change."""
+    """A workflow state. If none was stored: no bytes, and `etag` 0. The ETag grows with every change."""
 
     data: bytes
     etag: int

@@ -1,7 +1,7 @@
-"""A consumer: keeps up to `prefetch` messages in hand, their leases alive, and gives back what is left when it ends.
+"""A consumer: holds up to `prefetch` unsettled messages, extends their leases, and releases what is left when it ends.
 
-It leases by long polls, so nothing polls an empty queue; or it is sent its messages over a stream. A server that is
-away for a while does not end it: it waits and tries again. What no waiting can mend (no right, no queue) is raised.
+It leases by long polls, so that an empty queue costs nothing, or reads a stream that the server sends. A server that is
+unavailable for a while does not end it: it retries. Errors that are not retryable (no permission, no queue) are raised.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ log = logging.getLogger("holdfast.client")
 
 PREFETCH_MAX = 1_000  # as many as one lease request may ask for
 POLL_SECONDS = 20.0
-"""How long one long poll waits: shorter than the patience of proxies, long enough to cost nothing."""
+"""How long one long poll waits: shorter than the timeouts of proxies, long enough to cost nothing."""
 LEASE_SECONDS = 30.0
 """How long leases last on a queue that does not exist yet: what a queue's `delivery_timeout` is by default."""
 GRACE_SECONDS = 0.5
-"""How old a request must be to be cut off when the consumer ends: by then it waits, because there was nothing to
-give."""
-RETRY_SECONDS = 1.0  # between rounds of retries while the server is away
+"""How old a lease request must be to be cancelled when the consumer stops: by then it waits at the server, because no
+message was ready."""
+RETRY_SECONDS = 1.0  # between rounds of retries while the server is unavailable
 
 
 class Source(Protocol):
-    """What a consumer needs of its client."""
+    """What a consumer calls on its client."""
 
     async def lease_messages(
         self, consumer: Consumer, limit: int, wait_seconds: float, lease_seconds: float
@@ -50,10 +50,10 @@ class Source(Protocol):
 
 
 class Consumer:
-    """See the module. Iterate over it; `async with` it as well if it must give back at a certain point.
+    """See the module. Iterate over it; use `async with` too where messages must be released at a certain point.
 
-    Every message that the loop is given must be settled: those that are not count against `prefetch`, and with
-    `prefetch` of them unsettled no further ones come.
+    Every message must be settled: unsettled ones count against `prefetch`, and at `prefetch` of them no further ones
+    arrive.
     """
 
     def __init__(
@@ -76,19 +76,19 @@ class Consumer:
         self._hold_seconds = hold_seconds
         self._stream = stream
         self._ready: deque[Message] = deque()
-        self._open: set[Message] = set()  # leased and not settled, whether handed out or not
-        self._changed = asyncio.Event()  # a message came or was settled, or the end has come
+        self._open: set[Message] = set()  # leased and not settled, whether returned by `next` or not
+        self._changed = asyncio.Event()  # a message arrived or was settled, or the consumer ended
         self._failure: Exception | None = None
         self._ended = False
-        self._asked_at = 0.0  # when messages were last asked for
+        self._asked_at = 0.0  # when the last lease request was sent
         self._task: asyncio.Task[None] | None = None
 
     @property
     def unsettled(self) -> int:
-        """Messages in hand."""
+        """Messages that are leased and not settled."""
         return len(self._open)
 
-    # --- what the loop sees -----------------------------------------------------------------------------------------
+    # --- the iterator -----------------------------------------------------------------------------------------------
 
     async def __aiter__(self) -> AsyncIterator[Message]:
         try:
@@ -114,11 +114,12 @@ class Consumer:
             await self._changed.wait()
 
     async def stop(self) -> None:
-        """Take no further messages, give back those that nobody has begun with; the others can still be settled."""
+        """Lease no further messages, release those that no handler has started; the others can still be settled."""
         self._ended = True
         self._changed.set()
         if self._task is not None:
-            # A request of just now may have been answered: cut off, its messages would be nobody's for a whole lease.
+            # The server may have leased messages for a recent request: if it were cancelled, nobody would work on them
+            # until their leases end.
             grace = self._asked_at + GRACE_SECONDS - time.monotonic()
             await asyncio.wait((self._task,), timeout=max(grace, 0.0))
             self._task.cancel()
@@ -128,7 +129,7 @@ class Consumer:
         await release_all(unstarted)
 
     async def close(self) -> None:
-        """Stop, and give back everything that is not settled."""
+        """Stop, and release everything that is not settled."""
         await self.stop()
         await release_all(list(self._open))
         self._open.clear()
@@ -143,11 +144,11 @@ class Consumer:
         await self.close()
 
     def done(self, message: Message) -> None:
-        """A message has been settled, or is lost: there is room for another."""
+        """A message was settled, or its lease was lost: there is room for another."""
         self._open.discard(message)
         self._changed.set()
 
-    # --- what goes on behind it -------------------------------------------------------------------------------------
+    # --- the background task ----------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         try:
@@ -158,7 +159,7 @@ class Consumer:
             self._changed.set()
 
     async def _fetch(self) -> None:
-        """By long polls, each for as many as there is room for."""
+        """Lease by long polls, each for as many messages as there is room for."""
         while not self._ended:
             room = self._prefetch - len(self._open)
             if room <= 0:
@@ -169,11 +170,11 @@ class Consumer:
                 self._take(message)
 
     async def _follow(self) -> None:
-        """By a stream: the server knows what is settled, and sends no more than there is room for."""
+        """Read a stream: the server knows what is settled, and sends no more than there is room for."""
         while not self._ended:
             try:
                 lease_seconds = self._lease_seconds or await self._source.lease_seconds(self.queue)
-            except QueueNotFound:  # it may appear with the stream, with the default
+            except QueueNotFound:  # the stream may create the queue, with the default
                 lease_seconds = LEASE_SECONDS
             except HoldfastError as error:
                 await self._wait_out(error)
@@ -202,7 +203,7 @@ class Consumer:
         if self._lease_seconds is None:
             try:
                 self._lease_seconds = await self._source.lease_seconds(self.queue)
-            except QueueNotFound:  # it may appear with the first lease, with the default
+            except QueueNotFound:  # the first lease may create the queue, with the default
                 return await self._source.lease_messages(self, room, 0.0, LEASE_SECONDS)
         return await self._source.lease_messages(self, room, POLL_SECONDS, self._lease_seconds)
 
@@ -215,11 +216,11 @@ class Consumer:
 
 
 async def release_all(messages: list[Message]) -> None:
-    """Give back; if that fails, the leases end by themselves."""
+    """Release; if that fails, the leases expire by themselves."""
     unsettled = [message for message in messages if message.settled is None and not message.lost]
     results = await asyncio.gather(*(release_unsettled(message) for message in unsettled), return_exceptions=True)
     for message, result in zip(unsettled, results, strict=True):
         if isinstance(result, HoldfastError):
-            log.warning("%r could not be given back: %s", message, result)
+            log.warning("%r could not be released: %s", message, result)
         elif isinstance(result, BaseException):
             raise result

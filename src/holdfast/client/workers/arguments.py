@@ -1,4 +1,4 @@
-"""From a handler's annotations to what it is called with.
+"""Converts a message to a handler's arguments, by the handler's annotations.
 
 One parameter takes the payload, another may take the message itself:
 
@@ -26,11 +26,11 @@ Decode = Callable[[Received], object]
 
 
 class Unreadable(Exception):
-    """The payload is not what the handler takes. It will not become so by trying again."""
+    """The payload does not fit the handler's annotation. Retrying cannot change that."""
 
 
 class Call(msgspec.Struct, frozen=True):
-    """How to call a handler: by parameter name, what makes the argument of the message."""
+    """How to call a handler: by parameter name, the converter from message to argument."""
 
     payload: str | None
     decode: Decode
@@ -47,7 +47,7 @@ class Call(msgspec.Struct, frozen=True):
 
 
 def call_of(function: Callable[..., object], asynchronous: bool, local_names: dict[str, Any]) -> Call:
-    """How to call it. Raises TypeError if no message could be made to fit."""
+    """Read a handler's signature. Raises TypeError if no message could fit it."""
     name = getattr(function, "__qualname__", repr(function))
     try:
         hints = typing.get_type_hints(function, localns=local_names)
@@ -78,7 +78,7 @@ def _check_kind(name: str, hint: type[Received], asynchronous: bool) -> None:
 
 
 def decoder(hint: Any) -> Decode:
-    """What makes a value of this type of a message."""
+    """The converter from a message to this type."""
     if hint is Any or hint is object:
         return _natural
     if hint is bytes:

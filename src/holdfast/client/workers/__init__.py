@@ -1,0 +1,16 @@
+"""Workers: functions that handle a queue's messages.
+
+@worker("emails", group="mailer", concurrency=8)
+async def send_email(email: Email) -> None: ...
+
+Workers(send_email).run()
+"""
+
+from holdfast.client.workers.outcomes import Reject as Reject
+from holdfast.client.workers.outcomes import Release as Release
+from holdfast.client.workers.outcomes import Retry as Retry
+from holdfast.client.workers.runner import Workers as Workers
+from holdfast.client.workers.worker import Middleware as Middleware
+from holdfast.client.workers.worker import Proceed as Proceed
+from holdfast.client.workers.worker import Worker as Worker
+from holdfast.client.workers.worker import worker as worker
