@@ -7,7 +7,8 @@ import re
 from pathlib import Path
 from struct import Struct as Layout
 
-from holdfast.core.records import NO_EXTRA, Table, message_key, ready_key, ready_value, write_message
+from holdfast.core.codecs import ready_value, write_message
+from holdfast.core.records import NO_EXTRA, Table, message_key, ready_key
 from holdfast.pipeline.lake.tables import TABLES
 
 ROOT = Path(__file__).parent.parent

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from holdfast.core.deadletter import check_dead_queue, check_unused, dead_queue_users, make_dead_letter
+from holdfast.core.deliveries import Delivery
 from holdfast.core.effects import DeadLetterCandidate
 from holdfast.core.queue import DEAD_QUEUE_CONFIG, DeadLetterPolicy, QueueConfig, QueueRecord
-from holdfast.core.records import Delivery, Extra, Message, Origin
+from holdfast.core.records import Extra, Message, Origin
 from holdfast.errors import DeadQueueInvalid, QueueInUse
 
 NONE = QueueConfig(dlq=DeadLetterPolicy(enabled=False))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.core.deadlines import STALE_MAX, Deadlines
-from holdfast.core.deliveries import Deliveries
-from holdfast.core.records import Delivery
+from holdfast.core.deliveries import STALE_MAX, Deadlines, Deliveries, Delivery
 
 
 def leases(*ids: int) -> Deliveries:

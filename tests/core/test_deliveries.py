@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from holdfast.core.commands import Leased, Verb
-from holdfast.core.deliveries import Deliveries
+from holdfast.core.deliveries import Deliveries, Delivery, LeaseBatch, first_leases
 from holdfast.core.journal import EntryKind, decoded, read_block
-from holdfast.core.records import NO_EXTRA, Delivery, LeaseBatch, Message, Place, Table, first_leases
+from holdfast.core.records import NO_EXTRA, Message, Place, Table
 from holdfast.errors import HoldfastError, LeaseLost
 from tests.core.bench import NAME, Bench
 

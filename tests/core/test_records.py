@@ -10,21 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core import records
-from holdfast.core.effects import DeleteUntil
-from holdfast.core.records import (
-    NO_EXTRA,
-    CursorHead,
-    Delivery,
-    GroupHead,
-    Message,
-    Place,
-    ShardHead,
-    WorkflowState,
-    delivery_key,
-    first_leases,
-    keyed_key,
+from holdfast.core.codecs import (
     keyed_value,
-    leases_key,
     read_cursor_head,
     read_delivery,
     read_group_head,
@@ -36,17 +23,31 @@ from holdfast.core.records import (
     read_scheduled,
     read_shard_head,
     read_state,
-    ready_key,
     ready_value,
-    scheduled_key,
     scheduled_value,
-    seq_of,
+    write_bits,
     write_delivery,
-    write_gone,
     write_head,
     write_leases,
     write_message,
     write_state,
+)
+from holdfast.core.deliveries import Delivery, LeaseBatch, first_leases
+from holdfast.core.effects import DeleteUntil
+from holdfast.core.records import (
+    NO_EXTRA,
+    CursorHead,
+    GroupHead,
+    Message,
+    Place,
+    ShardHead,
+    WorkflowState,
+    delivery_key,
+    keyed_key,
+    leases_key,
+    ready_key,
+    scheduled_key,
+    seq_of,
 )
 from holdfast.errors import FormatUnknown
 from tests.core.strategies import (
@@ -118,7 +119,7 @@ def test_leases_read_back_but_for_those_that_are_over(
     rows = [
         (leases_key(1, 2, 99, 0), write_leases(first_leases(places, given, tokens, now, deadline, consumer, protocol)))
     ]
-    rows += [(leases_key(1, 2, 99, 1), write_gone(gone))] if gone else []
+    rows += [(leases_key(1, 2, 99, 1), write_bits(gone))] if gone else []
     expected = [
         Delivery(
             message.id,
@@ -143,12 +144,12 @@ def test_leases_read_back_but_for_those_that_are_over(
         for index, (message, stamp, key, flags, size, token) in enumerate(leases)
         if not gone >> index & 1
     ]
-    found = list(read_leases(rows))
-    assert {group for group, _ in found} <= {2}
-    assert [msgspec.structs.replace(delivery, batch=None) for _, delivery in found] == expected
-    for _, delivery in found:
-        assert delivery.batch is not None
-        assert (delivery.batch.token, delivery.batch.left) == (99, len(expected))
+    ((group, first_token, found, ended),) = read_leases(rows)
+    batch = LeaseBatch(first_token, found, ended)
+    assert (group, batch.token, batch.left) == (2, 99, len(expected))
+    views = [batch.view(index) for index in batch.held()]
+    assert [msgspec.structs.replace(delivery, batch=None) for delivery in views] == expected
+    assert all(delivery.batch is batch for delivery in views)
 
 
 def test_records_of_a_version_nobody_knows_are_refused() -> None:

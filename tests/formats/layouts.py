@@ -27,12 +27,13 @@ from msgspec.inspect import (
 )
 
 from holdfast.broker.redrive_jobs import PROGRESS, REQUESTS, JobProgress, RedriveRequest
-from holdfast.core import audits, records, transactions
+from holdfast.core import audits, codecs, records, transactions
 from holdfast.core.commands import Draft
+from holdfast.core.deliveries import Delivery, first_leases
 from holdfast.core.effects import Op
 from holdfast.core.journal import Block, EntryKind, decoded, read_block
 from holdfast.core.queue import QueueRecord
-from holdfast.core.records import NO_EXTRA, Delivery, Extra, Message, Origin, Place, Table, WorkflowState
+from holdfast.core.records import NO_EXTRA, Extra, Message, Origin, Place, Table, WorkflowState
 from holdfast.core.runs import BytesColumn, HomogeneousRun, RecordRun
 from holdfast.engine import admin
 from holdfast.engine.engine import NODE_KEY, Engine, NodeRecord
@@ -96,34 +97,34 @@ def samples() -> Iterator[tuple[Table, bytes, bytes | None]]:
     yield Table.META, REQUESTS, None
     yield Table.META, PROGRESS, None
     yield Table.QUEUES, records.queue_key("space", "queue"), None
-    yield Table.SHARDS, records.shard_key(SHARD), records.write_head(records.ShardHead())
-    yield Table.GROUPS, records.group_key(SHARD, GROUP), records.write_head(records.GroupHead(1, 2, {3: 4}))
+    yield Table.SHARDS, records.shard_key(SHARD), codecs.write_head(records.ShardHead())
+    yield Table.GROUPS, records.group_key(SHARD, GROUP), codecs.write_head(records.GroupHead(1, 2, {3: 4}))
     for one in (NO_EXTRA, extra):
-        written = records.write_message(ID, NOW, DUE, END, PRIORITY, one, b"payload")
+        written = codecs.write_message(ID, NOW, DUE, END, PRIORITY, one, b"payload")
         yield Table.MESSAGES, records.message_key(SHARD, SEQ), written
-        homogeneous = records.homogeneous_messages(ID, NOW, END, PRIORITY, one, BytesColumn.of([b"payload"]))
+        homogeneous = codecs.homogeneous_messages(ID, NOW, END, PRIORITY, one, BytesColumn.of([b"payload"]))
         yield Table.MESSAGES, records.message_key(SHARD, SEQ), homogeneous[:][0]
-    yield Table.READY, records.ready_key(SHARD, PRIORITY, STAMP), records.ready_value(SEQ, KEY, 2, SIZE)
+    yield Table.READY, records.ready_key(SHARD, PRIORITY, STAMP), codecs.ready_value(SEQ, KEY, 2, SIZE)
     yield (
         Table.READY,
         records.ready_key(SHARD, PRIORITY, STAMP),
-        records.homogeneous_ready_values(SEQ, SIZE.to_bytes(4, "big"))[:][0],
+        codecs.homogeneous_ready_values(SEQ, SIZE.to_bytes(4, "big"))[:][0],
     )
-    scheduled = records.scheduled_value(ID, PRIORITY, KEY, 2, SIZE)
+    scheduled = codecs.scheduled_value(ID, PRIORITY, KEY, 2, SIZE)
     yield Table.SCHEDULED, records.scheduled_key(SHARD, DUE, SEQ), scheduled
-    yield Table.DUE, records.due_key(SHARD, SEQ), records.due_value(STAMP)
-    yield Table.KEYED, records.keyed_key(SHARD, KEY, PRIORITY, STAMP), records.keyed_value(SEQ, ID)
+    yield Table.DUE, records.due_key(SHARD, SEQ), codecs.due_value(STAMP)
+    yield Table.KEYED, records.keyed_key(SHARD, KEY, PRIORITY, STAMP), codecs.keyed_value(SEQ, ID)
     yield Table.LEASES, records.leases_key(SHARD, GROUP, TOKEN, records.LEASES_PART), leases()
-    yield Table.LEASES, records.leases_key(SHARD, GROUP, TOKEN, records.GONE_PART), records.write_gone(0b101)
-    yield Table.DELIVERIES, records.delivery_key(SHARD, GROUP, ID), records.write_delivery(delivery())
+    yield Table.LEASES, records.leases_key(SHARD, GROUP, TOKEN, records.GONE_PART), codecs.write_bits(0b101)
+    yield Table.DELIVERIES, records.delivery_key(SHARD, GROUP, ID), codecs.write_delivery(delivery())
     for state in (WorkflowState(7, b"state"), WorkflowState(7, None)):
-        yield Table.STATES, records.delivery_key(SHARD, GROUP, ID), records.write_state(state)
+        yield Table.STATES, records.delivery_key(SHARD, GROUP, ID), codecs.write_state(state)
     for mask in (0b1_0000_0001, records.KEPT, records.GONE):
-        yield Table.SETTLED, records.settled_key(SHARD, SEQ), records.write_mask(mask)
+        yield Table.SETTLED, records.settled_key(SHARD, SEQ), codecs.write_mask(mask)
     yield Table.EXPIRIES, records.expiry_key(SHARD, END, SEQ), b""
-    yield Table.DEDUP, records.dedup_key(SHARD, "id"), records.dedup_value(ID, END)
+    yield Table.DEDUP, records.dedup_key(SHARD, "id"), codecs.dedup_value(ID, END)
     yield Table.DEDUP_ENDS, records.dedup_end_key(SHARD, END, "id"), b""
-    yield Table.SOURCES, records.source_key(SHARD, ID, "group"), records.due_value(ID)
+    yield Table.SOURCES, records.source_key(SHARD, ID, "group"), codecs.due_value(ID)
     yield Table.JOURNAL, records.journal_key(SEQ), None
     yield Table.TRANSACTIONS, transactions.live_key("space", "id"), None
     yield Table.TRANSACTIONS, transactions.done_key("space", "id"), None
@@ -177,7 +178,7 @@ def origin() -> Origin:
 def leases() -> bytes:
     place = Place(STAMP, SEQ, KEY, 2, PRIORITY, SIZE)
     message = Message(ID, SEQ, PRIORITY, NOW, DUE, END, NO_EXTRA, b"payload")
-    return records.write_leases(records.first_leases([place], [message], [TOKEN], NOW, END, "consumer", "http"))
+    return codecs.write_leases(first_leases([place], [message], [TOKEN], NOW, END, "consumer", "http"))
 
 
 def delivery() -> Delivery:

@@ -8,20 +8,11 @@ from pathlib import Path
 import msgspec
 
 from holdfast.core.audits import read_audit, read_audited
+from holdfast.core.codecs import read_message, read_state
 from holdfast.core.commands import Draft, PutState, Settlement, Verb
 from holdfast.core.journal import read_block, rows
 from holdfast.core.queue import GroupKind
-from holdfast.core.records import (
-    NO_EXTRA,
-    Extra,
-    Message,
-    Table,
-    journal_key,
-    message_key,
-    read_message,
-    read_state,
-    seq_of,
-)
+from holdfast.core.records import NO_EXTRA, Extra, Message, Table, journal_key, message_key, seq_of
 from holdfast.core.transactions import read_transaction
 from holdfast.engine import admin
 from holdfast.engine.audited_redrive import move

@@ -14,8 +14,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from holdfast.core.codecs import read_shard_head
 from holdfast.core.commands import Draft, GetStates, Leased, Settlement
-from holdfast.core.records import Extra, ShardHead, Table, WorkflowState, read_shard_head
+from holdfast.core.records import Extra, ShardHead, Table, WorkflowState
 from holdfast.engine import admin, audited_redrive
 from holdfast.engine.engine import NODE_KEY, Engine, NodeRecord
 from holdfast.errors import FormatUnknown

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.core.codecs import HomogeneousBatch
 from holdfast.core.journal import EntryKind, ShardName, decoded, read_block, rows, write_block
 from holdfast.core.journal import gone as given_up
 from holdfast.core.queue import JournalMode
-from holdfast.core.records import NO_EXTRA, Extra, HomogeneousBatch, Message, Origin
+from holdfast.core.records import NO_EXTRA, Extra, Message, Origin
 from holdfast.core.runs import BytesColumn
 from holdfast.errors import FormatUnknown
 from holdfast.journal.columns import CELLS, RUNS, Columns

@@ -8,18 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.core.journal import gone, read_block
-from holdfast.core.queue import GroupKind, QueueRecord
-from holdfast.core.records import (
-    FLAG_STATE,
-    GONE,
-    CursorHead,
-    Delivery,
-    GroupHead,
-    Message,
-    Place,
-    ShardHead,
-    Table,
+from holdfast.core.codecs import (
     read_cursor_head,
     read_delivery,
     read_group_head,
@@ -31,8 +20,11 @@ from holdfast.core.records import (
     read_scheduled,
     read_shard_head,
     read_state,
-    seq_of,
 )
+from holdfast.core.deliveries import Delivery, LeaseBatch
+from holdfast.core.journal import gone, read_block
+from holdfast.core.queue import GroupKind, QueueRecord
+from holdfast.core.records import FLAG_STATE, GONE, CursorHead, GroupHead, Message, Place, ShardHead, Table, seq_of
 from holdfast.store.contract import Store
 from tests.simulation.mail import Group, Is, Life, Mail, Queue, must
 
@@ -103,11 +95,13 @@ class ShardPicture:
             must(group_number in self.deliveries, f"{self.name}: a delivery of the unknown group {group_number}")
             delivery = read_delivery(key, value)
             self.deliveries[group_number][delivery.seq] = delivery
-        for group_number, delivery in read_leases(rows[Table.LEASES]):
+        for group_number, token, leases, ended in read_leases(rows[Table.LEASES]):
             must(group_number in self.deliveries, f"{self.name}: a lease of the unknown group {group_number}")
             others = self.deliveries[group_number]
-            must(delivery.seq not in others, f"{self.name}: message {delivery.seq} has two records in {group_number}")
-            others[delivery.seq] = delivery
+            batch = LeaseBatch(token, leases, ended)
+            for delivery in map(batch.view, batch.held()):
+                must(delivery.seq not in others, f"{self.name}: {delivery.seq} has two records in {group_number}")
+                others[delivery.seq] = delivery
         self._check_batches()
         flagged = {(n, d.id) for n, found in self.deliveries.items() for d in found.values() if d.flags & FLAG_STATE}
         must(flagged == set(self.states), f"{self.name}: STATES differ from deliveries: {flagged ^ set(self.states)}")
@@ -117,7 +111,11 @@ class ShardPicture:
         keys = {key for key, _ in self.rows[Table.LEASES]}
         for key in keys:
             must(key[:-1] + b"\0" in keys, f"{self.name}: {key.hex()} is of no leases")
-        left = {delivery.batch.token for _, delivery in read_leases(self.rows[Table.LEASES]) if delivery.batch}
+        left = {
+            token
+            for _, token, leases, ended in read_leases(self.rows[Table.LEASES])
+            if ended.bit_count() < len(leases.ids)
+        }
         known = {number_in(key, 8) for key in keys}
         must(left == known, f"{self.name}: records of leases are left that are all over: {known - left}")
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from holdfast.core.codecs import read_message
 from holdfast.core.effects import Op
 from holdfast.core.journal import Row, gone, read_block, rows
-from holdfast.core.records import Message, Table, message_key, read_message, seq_of
+from holdfast.core.records import Message, Table, message_key, seq_of
 from holdfast.core.states import ENDED, TRANSITIONS, DeliveryState, JournalEvent
 from holdfast.engine.engine import Engine
 from holdfast.store.contract import Store

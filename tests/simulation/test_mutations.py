@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 
-from holdfast.core import admin, committing, enqueue, leasing, publishing
+from holdfast.core import admin, cursors, enqueue, leasing, publishing
 from holdfast.core import shard as shard_module
+from holdfast.core.codecs import read_dedup
 from holdfast.core.commands import Command, Draft, RemoveGroup, Verb, Withdraw
+from holdfast.core.deliveries import Delivery
 from holdfast.core.effects import DeleteUntil, Effects, Op, Outcome, deletions
 from holdfast.core.groups import NEVER, LeaseGroup
 from holdfast.core.ids import IdGenerator
-from holdfast.core.records import Delivery, GroupHead, Listed, Place, Table, read_dedup
+from holdfast.core.records import GroupHead, Listed, Place, Table
 from holdfast.core.shard import Shard
 from holdfast.core.states import Reason
 from holdfast.core.transactions import Transaction, TransactionState
@@ -154,7 +156,7 @@ def every_attempt_counts(patch: pytest.MonkeyPatch) -> None:
 
 def a_lease_that_is_over_comes_back(patch: pytest.MonkeyPatch) -> None:
     """Of leases that share a record it is not written which of them are over."""
-    patch.setattr(shard_module, "write_gone", lambda _: b"")
+    patch.setattr(shard_module, "write_bits", lambda _: b"")
 
 
 def leases_outlive_their_group(patch: pytest.MonkeyPatch) -> None:
@@ -195,16 +197,16 @@ def a_group_comes_upon_what_is_for_another(patch: pytest.MonkeyPatch) -> None:
 
 def a_commit_takes_what_lies_beyond(patch: pytest.MonkeyPatch) -> None:
     """Of the order of delivery, all that comes after what the cursor has passed."""
-    patch.setattr(committing, "DeleteUntil", lambda end: DeleteUntil(end[:-8] + b"\xff" * 8))
+    patch.setattr(cursors, "DeleteUntil", lambda end: DeleteUntil(end[:-8] + b"\xff" * 8))
 
 
 def keys_outlive_a_commit(patch: pytest.MonkeyPatch) -> None:
-    right = committing._deletions
+    right = cursors._deletions
 
     def wrong(number: int, priority: int, rows: list[Listed], ranges: bool) -> list[Op]:
         return [op for op in right(number, priority, rows, ranges) if op[0] is not Table.KEYED]
 
-    patch.setattr(committing, "_deletions", wrong)
+    patch.setattr(cursors, "_deletions", wrong)
 
 
 def what_was_packed_is_in_no_window(patch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,8 @@ from random import Random
 
 from holdfast.core import (
     admin,
-    committing,
-    deadlines,
+    cursors,
+    deliveries,
     effects,
     enqueue,
     groups,
@@ -39,8 +39,8 @@ NAMED_DEAD_QUEUE = "graves"
 
 _MODULES = (
     admin,
-    committing,
-    deadlines,
+    cursors,
+    deliveries,
     effects,
     enqueue,
     groups,
@@ -81,7 +81,7 @@ class World:
     @property
     def short_leases(self) -> bool:
         """Whether a lease may give less than there is, because it has passed by enough for one turn."""
-        return self.constants.get("PASS_BY_MAX", SKIP_BLOCKED_MAX) < SKIP_BLOCKED_MAX
+        return self.constants.get("SKIP_BLOCKED_MAX", SKIP_BLOCKED_MAX) < SKIP_BLOCKED_MAX
 
     @property
     def bounded_retries(self) -> bool:
@@ -170,11 +170,11 @@ def _constants(random: Random) -> dict[str, int]:
         "DUE_CHUNK": random.choice((1, 2, 50)),
         "EXPIRY_CHUNK": random.choice((1, 2, 16)),
         "DEDUP_CHUNK": random.choice((1, 3, 100)),
-        "KEYED_LOOK": random.choice((1, 2, 4)),
+        "KEYED_READ_MAX": random.choice((1, 2, 4)),
         "MASKS_MAX": random.choice((1, 5, 1000)),
-        "TOGETHER": random.choice((1, 2, 32)),
-        "PASS_BY_MAX": random.choice((1, 10, 20_000)),
-        "PASS_BY_WINDOW": random.choice((1, 5, 4_000)),
+        "RANGE_READ_MIN": random.choice((1, 2, 32)),
+        "SKIP_BLOCKED_MAX": random.choice((1, 10, 20_000)),
+        "SKIP_BLOCKED_WINDOW": random.choice((1, 5, 4_000)),
         "RANGE_MIN": random.choice((1, 2, 4)),
         "RUN_MIN": 2,
         "PACK_MIN": 2,
@@ -196,11 +196,12 @@ def small(constants: dict[str, int]) -> Iterator[None]:
     """The core with these constants, wherever a module has taken one over by name."""
     undo: list[tuple[object, str, int]] = []
     try:
-        for module in _MODULES:
-            for name, value in constants.items():
-                if hasattr(module, name):
-                    undo.append((module, name, getattr(module, name)))
-                    setattr(module, name, value)
+        for name, value in constants.items():
+            owners = [module for module in _MODULES if hasattr(module, name)]
+            assert owners, f"no module has the constant {name}"
+            for module in owners:
+                undo.append((module, name, getattr(module, name)))
+                setattr(module, name, value)
         yield
     finally:
         for owner, name, value in undo:

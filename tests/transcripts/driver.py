@@ -20,6 +20,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from holdfast.core.admin import IMMEDIATELY
+from holdfast.core.codecs import read_message
 from holdfast.core.commands import (
     DeliveryStatus,
     Draft,
@@ -35,16 +36,7 @@ from holdfast.core.effects import Op
 from holdfast.core.groups import NEVER
 from holdfast.core.journal import Row, gone, read_block, rows
 from holdfast.core.queue import GROUP_DEFAULT, PRIORITY_DEFAULT, GroupKind
-from holdfast.core.records import (
-    NO_EXTRA,
-    Extra,
-    Message,
-    Origin,
-    Table,
-    journal_key,
-    message_key,
-    read_message,
-)
+from holdfast.core.records import NO_EXTRA, Extra, Message, Origin, Table, journal_key, message_key
 from holdfast.core.states import DeliveryState, Event
 from holdfast.core.transactions import Transaction, TransactionState
 from holdfast.core.workflow import visible_state

@@ -13,9 +13,10 @@ from typing import Any
 
 import msgspec
 
+from holdfast.core.codecs import read_message
 from holdfast.core.ids import time_of_id
 from holdfast.core.journal import Block, Decoded, EntryKind, decoded
-from holdfast.core.records import Table, message_key, read_message
+from holdfast.core.records import Table, message_key
 from holdfast.core.states import JournalEvent
 from holdfast.engine.catalog import QueueName
 from holdfast.journal.manifest import segment_files

@@ -3,14 +3,14 @@
 Importing the package registers all commands with the shard.
 """
 
-from holdfast.core import admin, committing, enqueue, leasing, publishing, reading, sweeps, workflow
+from holdfast.core import admin, cursors, enqueue, leasing, publishing, reading, sweeps, workflow
 from holdfast.core.shard import HotBodies, Shard
 
 __all__ = [
     "HotBodies",
     "Shard",
     "admin",
-    "committing",
+    "cursors",
     "enqueue",
     "leasing",
     "publishing",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from holdfast.core.codecs import read_message, read_ready, read_scheduled, scheduled_value, write_mask, write_message
 from holdfast.core.commands import AddGroup, Delete, Edit, Purge, Purged, RemoveGroup, Withdraw
 from holdfast.core.effects import DeleteUntil, Effects, Outcome
 from holdfast.core.enqueue import make_ready, place_of
@@ -23,15 +24,9 @@ from holdfast.core.records import (
     group_key,
     leases_key,
     message_key,
-    read_message,
-    read_ready,
-    read_scheduled,
     ready_key,
     scheduled_key,
-    scheduled_value,
     settled_key,
-    write_mask,
-    write_message,
 )
 from holdfast.core.shard import Shard, handles, new_cursor_head, new_group_head
 from holdfast.core.states import DeliveryState, Event, journal_names

@@ -11,8 +11,9 @@ from typing import Generic, TypeVar, overload
 
 import msgspec
 
+from holdfast.core.codecs import read_extra
 from holdfast.core.queue import PRIORITY_DEFAULT
-from holdfast.core.records import NO_EXTRA, Extra, Message, Table, WorkflowState, read_extra
+from holdfast.core.records import NO_EXTRA, Extra, Message, Table, WorkflowState
 from holdfast.core.runs import BytesColumn
 from holdfast.errors import HoldfastError
 

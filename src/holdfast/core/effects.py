@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 from typing import Generic, NamedTuple, TypeVar
 
-from holdfast.core.records import Delivery, Message, Table, WorkflowState
+from holdfast.core.deliveries import Delivery
+from holdfast.core.records import Message, Table, WorkflowState
 from holdfast.core.runs import RecordRun
 
 R = TypeVar("R")

@@ -7,7 +7,20 @@ from itertools import chain
 
 from msgspec.structs import replace
 
+from holdfast.core.codecs import (
+    dedup_value,
+    due_value,
+    homogeneous_messages,
+    homogeneous_ready_values,
+    keyed_value,
+    read_dedup,
+    ready_value,
+    scheduled_value,
+    write_delivery,
+    write_message,
+)
 from holdfast.core.commands import Draft, Enqueue, Enqueued, HomogeneousDrafts
+from holdfast.core.deliveries import Delivery as DeliveryRecord
 from holdfast.core.effects import RUN_MIN, Effects, Op, Outcome, Read, put_run, puts
 from holdfast.core.groups import LeaseGroup
 from holdfast.core.ids import UNKEYED, key_hash
@@ -25,27 +38,16 @@ from holdfast.core.records import (
     Table,
     dedup_end_key,
     dedup_key,
-    dedup_value,
     delivery_key,
     due_key,
-    due_value,
     expiry_key,
-    homogeneous_messages,
-    homogeneous_ready_values,
     keyed_key,
-    keyed_value,
     message_key,
-    read_dedup,
     ready_key,
-    ready_value,
     scheduled_key,
-    scheduled_value,
     shard_key,
     source_key,
-    write_delivery,
-    write_message,
 )
-from holdfast.core.records import Delivery as DeliveryRecord
 from holdfast.core.runs import BytesColumn, RecordRun
 from holdfast.core.shard import Shard, handles
 from holdfast.core.states import Event, JournalEvent, Reason, journal_names

@@ -18,10 +18,10 @@ from heapq import heappop, heappush
 from itertools import chain, islice
 from operator import attrgetter, is_
 
+from holdfast.core.codecs import read_ready, ready_key_hash
 from holdfast.core.commands import Verb
-from holdfast.core.deadlines import Deadlines
-from holdfast.core.deliveries import Deliveries
-from holdfast.core.records import Delivery, GroupHead, LeaseBatch, Place, read_ready, ready_key_hash
+from holdfast.core.deliveries import Deadlines, Deliveries, Delivery, LeaseBatch
+from holdfast.core.records import CursorHead, GroupHead, Place
 from holdfast.core.windows import WINDOW, WINDOW_MAX, PriorityWindow
 
 # Leased deliveries of a group in one shard: each is ~0.5 KiB in memory and a record to read on opening.
@@ -162,6 +162,11 @@ class LeaseGroup:
             state = self.keys[delivery.key]
             state.deferred = True
             state.first = (0, 0)
+
+    def restore_batch(self, batch: LeaseBatch, now: int) -> None:
+        """Add the stored leases of one call when the shard is opened."""
+        for index in batch.held():
+            self.restore(batch.make(index), now)
 
     def detach_from_batches(self, deliveries: list[Delivery]) -> list[int]:
         """These are over or get records of their own. Returns the ids of those that have one already."""
@@ -482,3 +487,38 @@ class LeaseGroup:
                 if place.seq not in taken and place.seq >= self.head.start:
                     self.skip_blocked(place)
             window.frontier = stamp
+
+
+class CursorGroup:
+    """The state of one cursor group in one shard. Its messages stay until it has committed past them."""
+
+    __slots__ = ("age_check_at", "dirty", "head", "max_lag_age", "max_lag_messages", "name", "number")
+
+    def __init__(self, number: int, name: str, head: CursorHead, max_lag_messages: int, max_lag_age: int) -> None:
+        self.number = number
+        self.name = name
+        self.head = head
+        self.max_lag_messages = max_lag_messages
+        self.max_lag_age = max_lag_age
+        self.age_check_at = 0 if max_lag_age else NEVER  # when the age of its oldest message is to be looked at
+        self.dirty = False
+
+    def arrive(self, now: int) -> None:
+        """Messages were enqueued: their age is to be looked at in time."""
+        if self.max_lag_age:
+            self.age_check_at = min(self.age_check_at, now + self.max_lag_age)
+
+    def needs(self, seq: int) -> bool:
+        return seq > self.head.committed
+
+    def lags(self, next_seq: int) -> int:
+        """The sequence it must be moved on to for `max_lag_messages`, or 0."""
+        if not self.max_lag_messages:
+            return 0
+        target = next_seq - 1 - self.max_lag_messages
+        return target if target > self.head.committed else 0
+
+    def count(self, name: str, by: int) -> None:
+        counters = self.head.counters
+        counters[name] = counters.get(name, 0) + by
+        self.dirty = True

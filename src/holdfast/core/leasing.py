@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Container
 
+from holdfast.core.codecs import read_keyed, write_delivery, write_leases
 from holdfast.core.commands import Ack, DeadLettered, Lease, Leased, Settle, Settled, Settlement, Verb
+from holdfast.core.deliveries import Delivery, LeaseBatch, first_leases
 from holdfast.core.effects import DeadLetterCandidate, Effects, Outcome, Read, deletions
 from holdfast.core.enqueue import place_of, promote
 from holdfast.core.groups import PLACE_MAX, LeaseGroup, observe_ages
@@ -15,22 +17,16 @@ from holdfast.core.records import (
     FLAG_EARLY,
     LAST,
     LEASES_PART,
-    Delivery,
-    LeaseBatch,
     Message,
     Place,
     ShardHead,
     Table,
     delivery_key,
     expiry_key,
-    first_leases,
     group_key,
     keyed_key,
     leases_key,
-    read_keyed,
     ready_prefix,
-    write_delivery,
-    write_leases,
 )
 from holdfast.core.retry import backoff
 from holdfast.core.shard import Shard, handles

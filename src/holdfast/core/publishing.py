@@ -8,23 +8,14 @@ from __future__ import annotations
 
 from itertools import islice
 
+from holdfast.core.codecs import keyed_value, message_head, ready_value
 from holdfast.core.commands import Enqueue, Enqueued, Publish
 from holdfast.core.effects import Outcome, puts
 from holdfast.core.enqueue import count_in, enqueue, keep_hot, window_room
 from holdfast.core.ids import UNKEYED
 from holdfast.core.journal import EntryKind
 from holdfast.core.queue import PRIORITY_DEFAULT, JournalMode
-from holdfast.core.records import (
-    NO_KEY_HASH,
-    Place,
-    Table,
-    keyed_key,
-    keyed_ready_values,
-    keyed_value,
-    ready_prefix,
-    shard_key,
-    write_message_heads,
-)
+from holdfast.core.records import NO_KEY_HASH, Place, Table, keyed_key, ready_prefix, shard_key
 from holdfast.core.runs import RecordRun
 from holdfast.core.shard import Shard, handles
 from holdfast.core.windows import WINDOW_MAX
@@ -44,10 +35,18 @@ def publish(shard: Shard, command: Publish, now: int, effects: Outcome[Enqueued]
     keys = packed.keys if config.keyed else [NO_KEY_HASH] * len(ids)
     first, count, size_bytes = head.next_seq, len(ids), sum(packed.sizes)
     seqs = range(first, first + count)
-    heads = write_message_heads(ids, now, expires_at, priority, packed.extra_sizes)
+    heads = [
+        message_head(message_id, now, 0, expires_at, priority, size)
+        for message_id, size in zip(ids, packed.extra_sizes, strict=True)
+    ]
     ops, keyed = effects.ops, Table.KEYED  # as a name of this function: to look it up costs as much as to pack a key
     ops += puts(Table.MESSAGES, shard_key(number), seqs, heads, packed.tails)
-    ops += puts(Table.READY, ready_prefix(number, priority), ids, keyed_ready_values(first, keys, packed.sizes))
+    ops += puts(
+        Table.READY,
+        ready_prefix(number, priority),
+        ids,
+        [ready_value(seq, key, 0, size) for seq, key, size in zip(seqs, keys, packed.sizes, strict=True)],
+    )
     ops += [
         (keyed, keyed_key(number, key, priority, stamp), keyed_value(seq, stamp))
         for seq, key, stamp in zip(seqs, keys, ids, strict=True)

@@ -1,41 +1,34 @@
-"""Reading without leasing: browse, find by id, and cursor groups that read the shard as a log."""
+"""Reading messages without leasing them: browse, peek, find by id, and which message records are live."""
 
 from __future__ import annotations
 
 from enum import Enum, auto
 from typing import NamedTuple
 
+from holdfast.core.codecs import read_message, read_messages
 from holdfast.core.commands import (
     Bounded,
     Bounds,
     Browse,
     Browsed,
-    CursorRange,
-    CursorRead,
     DeliveryStatus,
     Find,
     Peek,
 )
-from holdfast.core.cursors import CursorGroup
 from holdfast.core.effects import Effects, Outcome, Read
 from holdfast.core.records import (
-    GONE,
     PRIORITY_END,
     Message,
     Table,
     due_key,
     message_key,
-    read_mask,
-    read_message,
-    read_messages,
     ready_key,
     scheduled_key,
     seq_of,
-    settled_key,
 )
 from holdfast.core.shard import RANGE_READ_MIN, Shard, handles
 from holdfast.core.states import DeliveryState
-from holdfast.errors import CursorOutOfRange, MessageNotFound
+from holdfast.errors import MessageNotFound
 
 CHUNK = 256  # messages a step of a long command handles
 
@@ -123,93 +116,10 @@ def log(shard: Shard, first: int, last: int, limit: int) -> list[Message]:
     return known
 
 
-def masks(shard: Shard, first: int, last: int) -> dict[int, int]:
-    """Who has settled what, for a range of sequences."""
-    rows = shard.scan(*_masks_read(shard, first, last))  # type: ignore[arg-type]
-    return {seq_of(key): read_mask(value) for key, value in rows}
-
-
-def _masks_read(shard: Shard, first: int, last: int) -> Read:
-    number = shard.number
-    return Read(Table.SETTLED, settled_key(number, first), settled_key(number, last + 1), last - first + 1)
-
-
-def require_log(shard: Shard, first: int, last: int, limit: int) -> None:
-    """Ask for message records and for who has settled them at once: whoever lacks one of the two begins anew."""
-    number = shard.number
-    messages = Read(Table.MESSAGES, message_key(number, first), message_key(number, last + 1), limit)
-    shard.require([messages, _masks_read(shard, first, min(last, first + limit - 1))])
-
-
 def chunk_for(shard: Shard, limit: int, max_bytes: int) -> int:
     """How many records to read at a time so that about `max_bytes` are read."""
     average = shard.head.size_bytes // max(shard.live, 1) + 1
     return max(1, min(limit, CHUNK, max_bytes // average + 1))
-
-
-# --- cursor groups --------------------------------------------------------------------------------------------------
-
-
-@handles(CursorRead)
-def cursor_read(shard: Shard, command: CursorRead, _now: int, effects: Outcome[CursorRange]) -> None:
-    cursor = shard.cursor_group(command.group, "be read as a log")
-    head = cursor.head
-    high = shard.head.next_seq
-    if not head.committed < command.first <= high:
-        raise CursorOutOfRange(
-            sequence=command.first,
-            group=command.group,
-            action="read",
-            partition=shard.partition,
-            low=head.committed + 1,
-            high=high,
-        )
-    found: list[Message] = []
-    size = 0
-    at = command.first
-    end = min(high, command.until) if command.until else high
-    while at < end and len(found) < command.limit and size < command.max_bytes:
-        chunk = chunk_for(shard, command.limit - len(found), command.max_bytes - size)
-        require_log(shard, at, end - 1, chunk)
-        messages = log(shard, at, end - 1, chunk)
-        if not messages:
-            at = end
-            break
-        settled = masks(shard, at, max(min(end, at + chunk) - 1, messages[-1].seq))
-        seen = visible(shard, cursor, messages, settled)
-        seen_bytes = sum([len(message.payload) for message in seen])
-        fitting = len(seen)
-        if size + seen_bytes > command.max_bytes:
-            fitting = _fitting(seen, command.max_bytes - size, command.one_at_least and not found)
-        found += seen[:fitting]
-        if fitting < len(seen):
-            at = seen[fitting].seq
-            break
-        size += seen_bytes
-        at = messages[-1].seq + 1 if len(messages) == chunk else end
-    effects.reply = CursorRange(found, at, head.committed, high, head.lost_from, head.lost_to)
-
-
-def _fitting(messages: list[Message], room: int, one_at_least: bool) -> int:
-    """How many of these, from the first on, have payloads that fit; `one_at_least`: whatever the size of the first."""
-    total = 0
-    for index, message in enumerate(messages):
-        total += len(message.payload)
-        if total > room and (index or not one_at_least):
-            return index
-    return len(messages)
-
-
-def visible(shard: Shard, cursor: CursorGroup, messages: list[Message], settled: dict[int, int]) -> list[Message]:
-    """Those a cursor group may see: not removed, and, from before it was made, only what was live then."""
-    seen = [message for message in messages if settled.get(message.seq) != GONE] if settled else messages
-    old: list[Message] = []
-    if seen and seen[0].seq < cursor.head.made_at:
-        old = [message for message in seen if message.seq < cursor.head.made_at and message.seq not in settled]
-    if old:
-        live = liveness(shard, old)
-        seen = [message for message in seen if message.seq not in live or live[message.seq].live is not Live.GONE]
-    return seen
 
 
 def unschedule(shard: Shard, message: Message, effects: Effects) -> None:

@@ -13,10 +13,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
+from holdfast.core.codecs import (
+    dedup_value,
+    read_cursor_head,
+    read_delivery,
+    read_group_head,
+    read_leases,
+    read_mask,
+    read_message,
+    read_messages,
+    read_places,
+    read_ready,
+    read_shard_head,
+    ready_flags,
+    write_bits,
+    write_head,
+    write_mask,
+)
 from holdfast.core.commands import AddGroup, Command
-from holdfast.core.cursors import CursorGroup
+from holdfast.core.deliveries import Delivery, LeaseBatch
 from holdfast.core.effects import Effects, Missing, Outcome, Read
-from holdfast.core.groups import NEVER, LeaseGroup
+from holdfast.core.groups import NEVER, CursorGroup, LeaseGroup
 from holdfast.core.ids import IdGenerator
 from holdfast.core.journal import EntryKind
 from holdfast.core.queue import GroupKind, GroupRecord, QueueConfig
@@ -31,13 +48,11 @@ from holdfast.core.records import (
     LAST,
     LEASES_PART,
     CursorHead,
-    Delivery,
     GroupHead,
     Message,
     Place,
     ShardHead,
     Table,
-    dedup_value,
     delivery_key,
     due_key,
     expiry_key,
@@ -45,25 +60,11 @@ from holdfast.core.records import (
     keyed_key,
     leases_key,
     message_key,
-    read_cursor_head,
-    read_delivery,
-    read_group_head,
-    read_leases,
-    read_mask,
-    read_message,
-    read_messages,
-    read_places,
-    read_ready,
-    read_shard_head,
-    ready_flags,
     ready_key,
     seq_of,
     settled_key,
     shard_key,
     source_key,
-    write_gone,
-    write_head,
-    write_mask,
 )
 from holdfast.core.windows import WINDOW, PriorityWindow
 from holdfast.errors import GroupNotFound, HoldfastError, WrongGroupKind
@@ -156,8 +157,10 @@ class Shard:
                 group = LeaseGroup(record.number, record.name, read_group_head(value), self.config.strict)
                 self.groups[record.name] = by_number[record.number] = group
         out = [(int.from_bytes(key[4:8], "big"), read_delivery(key, value)) for key, value in delivery_rows]
-        for number, delivery in (*out, *read_leases(lease_rows)):
+        for number, delivery in out:
             by_number[number].restore(delivery, now)
+        for number, token, leases, ended in read_leases(lease_rows):
+            by_number[number].restore_batch(LeaseBatch(token, leases, ended), now)
 
     def add_cursor(self, record: GroupRecord | AddGroup, head: CursorHead) -> None:
         self.cursors[record.name] = CursorGroup(
@@ -253,7 +256,7 @@ class Shard:
         for batch in group.changed.values():
             gone = leases_key(number, group.number, batch.token, GONE_PART)
             if batch.left:
-                ops.append((Table.LEASES, gone, write_gone(batch.gone)))
+                ops.append((Table.LEASES, gone, write_bits(batch.gone)))
                 batch.gone_stored = True
                 continue
             ops.append((Table.LEASES, leases_key(number, group.number, batch.token, LEASES_PART), None))

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from holdfast.core.codecs import read_dedup, read_mask, read_message, read_scheduled
 from holdfast.core.commands import Tick, Verb
-from holdfast.core.committing import MOVE_BYTES, advance_cursor, unneeded
+from holdfast.core.cursors import MOVE_BYTES, advance_cursor, unneeded
+from holdfast.core.deliveries import Delivery
 from holdfast.core.effects import DeadLetterCandidate, Effects, Outcome, Read
 from holdfast.core.enqueue import make_ready, place_of
 from holdfast.core.groups import NEVER, LeaseGroup
@@ -20,17 +22,12 @@ from holdfast.core.records import (
     FLAG_EARLY,
     GONE,
     LAST,
-    Delivery,
     Message,
     Place,
     Table,
     dedup_end_key,
     dedup_key,
     expiry_key,
-    read_dedup,
-    read_mask,
-    read_message,
-    read_scheduled,
     scheduled_key,
     seq_of,
     settled_key,

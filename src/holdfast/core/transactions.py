@@ -29,9 +29,10 @@ from struct import Struct as Layout
 
 import msgspec
 
+from holdfast.core.codecs import write_extras
 from holdfast.core.commands import Draft, Packed
 from holdfast.core.ids import key_hash
-from holdfast.core.records import NO_EXTRA, NO_KEY_HASH, Extra, write_extras
+from holdfast.core.records import NO_EXTRA, NO_KEY_HASH, Extra
 from holdfast.errors import FormatUnknown, TransactionIncomplete
 
 NAME_BYTES_MAX = 255  # of a transaction's id, a part, an attempt: they are kept in records and keys

@@ -11,22 +11,14 @@ is so for the group it died in; the other groups have states of their own.
 
 from __future__ import annotations
 
+from holdfast.core.codecs import read_state, write_state
 from holdfast.core.commands import GetStates, PutState
+from holdfast.core.deliveries import Delivery
 from holdfast.core.effects import Outcome, Read
 from holdfast.core.groups import LeaseGroup
 from holdfast.core.leasing import write_own_record
 from holdfast.core.reading import locate
-from holdfast.core.records import (
-    FLAG_SOURCED,
-    FLAG_STATE,
-    Delivery,
-    Message,
-    Table,
-    WorkflowState,
-    delivery_key,
-    read_state,
-    write_state,
-)
+from holdfast.core.records import FLAG_SOURCED, FLAG_STATE, Message, Table, WorkflowState, delivery_key
 from holdfast.core.shard import Shard, handles
 from holdfast.errors import LeaseLost, StateChanged
 

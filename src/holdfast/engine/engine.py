@@ -15,6 +15,7 @@ from typing import TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from holdfast.core.codecs import read_ready, read_state
 from holdfast.core.commands import (
     Ack,
     AddGroup,
@@ -30,6 +31,7 @@ from holdfast.core.commands import (
     Tick,
 )
 from holdfast.core.deadletter import make_dead_letter
+from holdfast.core.deliveries import Delivery
 from holdfast.core.effects import DeadLetterCandidate, DeleteUntil, Effects, Op, Read
 from holdfast.core.groups import NEVER
 from holdfast.core.ids import IdGenerator
@@ -47,14 +49,11 @@ from holdfast.core.queue import (
 from holdfast.core.records import (
     FLAG_STATE,
     LAST,
-    Delivery,
     Place,
     Table,
     delivery_key,
     journal_key,
     queue_key,
-    read_ready,
-    read_state,
     ready_key,
     shard_key,
 )

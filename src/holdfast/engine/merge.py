@@ -10,7 +10,8 @@ from bisect import bisect_right
 from heapq import heapify, heappop, heappush
 from operator import attrgetter
 
-from holdfast.core.records import Delivery, Place
+from holdfast.core.deliveries import Delivery
+from holdfast.core.records import Place
 
 OrderKey = tuple[int, int]
 """Priority and stamp: the order of delivery over all partitions."""

@@ -6,8 +6,7 @@ from collections import deque
 
 import msgspec
 
-from holdfast.core.cursors import CursorGroup
-from holdfast.core.groups import LeaseGroup
+from holdfast.core.groups import CursorGroup, LeaseGroup
 from holdfast.core.ids import time_of_id
 from holdfast.core.queue import GroupKind
 from holdfast.core.shard import Shard

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from holdfast.core.codecs import HomogeneousBatch
 from holdfast.core.journal import Block, Decoded, EntryKind, ShardName
 from holdfast.core.queue import JournalMode
-from holdfast.core.records import NO_EXTRA, HomogeneousBatch, Message
+from holdfast.core.records import NO_EXTRA, Message
 from holdfast.core.states import JournalEvent
 
 RUNS = ("at", "namespace", "queue", "partition", "group", "event", "reason", "error", "consumer", "protocol")

@@ -15,8 +15,9 @@ from struct import unpack
 
 import msgspec
 
+from holdfast.core.codecs import HomogeneousBatch, read_run
 from holdfast.core.journal import Block, Decoded, EntryKind, decoded, read_block
-from holdfast.core.records import LAST, HomogeneousBatch, Message, Table, journal_key, message_key, read_run
+from holdfast.core.records import LAST, Message, Table, journal_key, message_key
 from holdfast.core.runs import BytesColumn, HomogeneousRun, RecordRun
 from holdfast.journal.columns import Fetch
 from holdfast.store.contract import Store

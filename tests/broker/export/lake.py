@@ -11,10 +11,11 @@ import pyarrow.parquet as pq
 
 from holdfast.broker.export.exporter import Exported, Exporter, removal_ops
 from holdfast.core import journal
+from holdfast.core.codecs import read_message
 from holdfast.core.commands import Draft, Settlement, Verb
 from holdfast.core.journal import Row
 from holdfast.core.queue import GroupKind
-from holdfast.core.records import LAST, Extra, Message, Origin, Table, journal_key, message_key, read_message
+from holdfast.core.records import LAST, Extra, Message, Origin, Table, journal_key, message_key
 from holdfast.engine import admin
 from holdfast.engine.engine import Engine
 from holdfast.journal.manifest import manifest_path, parse

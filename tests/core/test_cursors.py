@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core import committing, effects
+from holdfast.core import cursors, effects
 from holdfast.core.commands import CursorCommit, Draft, Progress, RemoveGroup
 from holdfast.core.effects import DeleteUntil
 from holdfast.core.queue import GroupKind
@@ -93,10 +93,10 @@ def test_large_steps_leave_what_single_ones_do(
     one_by_one = Scene(batch, deleted, leasing, second)
     count = one_by_one.commit([1])
     with pytest.MonkeyPatch.context() as patch:
-        for module in (committing, effects):
+        for module in (cursors, effects):
             patch.setattr(module, "RANGE_MIN", 2)
-        patch.setattr(committing, "SPAN", 7)
-        patch.setattr(committing, "CHUNK", chunk)
+        patch.setattr(cursors, "SPAN", 7)
+        patch.setattr(cursors, "CHUNK", chunk)
         together = Scene(batch, deleted, leasing, second)
         assert together.commit(sizes) == count
     assert together.stored() == one_by_one.stored()
@@ -110,7 +110,7 @@ def test_of_what_the_last_reader_has_passed_nothing_is_left(
 ) -> None:
     scene = Scene(batch, deleted, leasing=False, second=0)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(committing, "RANGE_MIN", 2)
+        patch.setattr(cursors, "RANGE_MIN", 2)
         assert scene.commit(sizes) == scene.last - len([index for index in deleted if index < scene.last])
     assert not any(scene.stored().values())
     head = scene.bench.shard.head
@@ -134,7 +134,7 @@ def test_neighbours_go_by_one_deletion() -> None:
 
 
 def test_where_many_that_were_delayed_stand_between_each_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(committing, "SPAN", 2)
+    monkeypatch.setattr(cursors, "SPAN", 2)
     bench = Bench(())
     bench.add_group("log", GroupKind.CURSOR)
     bench.add_group("other", GroupKind.CURSOR)
