@@ -1,8 +1,9 @@
-"""The examples run, and what the README shows of them is what they print."""
+"""The examples run, and print what their pages say."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
 
 
-def test_the_in_process_example_prints_what_the_readme_says() -> None:
+def test_the_in_process_example() -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", ROOT / "examples" / "in_process.py"],
         capture_output=True,
@@ -28,8 +29,6 @@ def test_the_in_process_example_prints_what_the_readme_says() -> None:
         "attempt 2: resize 4711.png",
         "dead after 2 attempts: max_retries, out of memory",
     ]
-    readme = (ROOT / "README.md").read_text()
-    assert "\n".join(printed) in readme
 
 
 def run(*command: str | Path, url: str = "") -> subprocess.CompletedProcess[str]:
@@ -56,6 +55,17 @@ def test_the_client_example() -> None:
         "deleted example/emails",
         "deleted example/questions",
     ]
+
+
+def test_the_taste_prints_what_the_readme_says_and_leaves_nothing() -> None:
+    readme = (ROOT / "README.md").read_text()
+    with Broker() as broker, broker.sync_client() as client:
+        done = run(EXAMPLES / "taste.py", url=broker.url)
+        assert list(client.queues()) == []
+    assert f"$ python examples/taste.py\n{done.stdout}" in readme
+    source = (EXAMPLES / "taste.py").read_text()
+    shown = next(block for block in re.findall(r"```python\n(.*?)```", readme, re.DOTALL) if "SyncClient" in block)
+    assert [line for line in shown.splitlines() if line.strip() not in source] == []
 
 
 def test_the_workers_example() -> None:

@@ -19,7 +19,8 @@ from pathlib import Path
 
 import pytest
 
-DOCS = Path(__file__).parents[1] / "docs"
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
 TUTORIALS = sorted((DOCS / "tutorial").glob("*.md"))
 BIN = Path(sys.executable).parent
 END = "@@end of the answer@@"
@@ -158,6 +159,22 @@ def test_a_tutorial_runs_as_it_stands(page: Path, tmp_path: Path) -> None:
             assert matches(text, answer), f"$ {what}\n--- shown\n{text}\n--- answered\n{answer}"
             typed += 1
     assert typed > 10
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_tutorial_continues_on_the_server_of_the_readme(tmp_path: Path) -> None:
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    (tmp_path / ".venv").symlink_to(BIN.parent)
+    with shell_in(tmp_path) as shell:
+        shell.type("holdfast serve --data-dir ./data")  # what `make serve` does
+        for page in (ROOT / "README.md", DOCS / "tutorial" / "first-job.md"):
+            for kind, what, text in steps(page.read_text()):
+                if kind == "file":
+                    (tmp_path / what).write_text(text)
+                elif not what.startswith("holdfast serve"):
+                    answer = shell.type(what)
+                    assert matches(text, answer), f"$ {what}\n--- shown\n{text}\n--- answered\n{answer}"
 
 
 def test_there_is_a_tutorial() -> None:
