@@ -71,3 +71,24 @@ def test_every_figure_is_documented() -> None:
     text = page("stats.md")
     fields = {*QueueStats.__struct_fields__, *GroupStats.__struct_fields__}
     assert [field for field in sorted(fields) if f"`{field}`" not in text] == []
+
+
+def queues_used(path: Path) -> set[str]:
+    """Queues that the page's commands and programs name."""
+    code = "\n".join(re.findall(r"^```(?:console|sh|python)\n(.*?)^```", path.read_text(), re.DOTALL | re.MULTILINE))
+    commands = r"holdfast (?:queue create|send|receive|browse) (\w+)"
+    found = re.findall(rf"{commands}|/queues/(\w+)|\$queue/(\w+)|\.(?:send|receive)\(\"(\w+)\"", code)
+    return {name for names in found for name in names if name} - {"dlq"}
+
+
+def test_pages_that_are_followed_on_one_server_do_not_share_queues() -> None:
+    docs = ROOT / "docs"
+    pages = [
+        ROOT / "README.md",
+        docs / "tutorial" / "first-job.md",
+        docs / "how-to" / "use-http-with-curl.md",
+        docs / "how-to" / "durable-queues-with-mqtt.md",
+    ]
+    used = [queues_used(page) for page in pages]
+    assert [{"greetings", "images", "invoices"} <= used[0], "emails" in used[1], "signups" in used[2]] == [True] * 3
+    assert sum(map(len, used)) == len(set().union(*used))

@@ -40,11 +40,11 @@ async def test_the_commands_for_mosquitto(server: Server, tmp_path: Path) -> Non
         (tmp_path / tool).write_text(f"-p {server.port}\n-h 127.0.0.1\n")
     script = "set -e\n" + "\n".join(blocks("sh"))
     said = await run(tmp_path, "sh", "-c", script, XDG_CONFIG_HOME=str(tmp_path))
-    assert said[:2] == ["to ann@example.com", "to bob@example.com"]
+    assert said[:2] == ["parcel 1 for Ann", "parcel 2 for Bob"]
     assert said[2].startswith('{"order": 17}')
     assert said[3].startswith("{")
     assert said[4].startswith("21 ")
-    await until(lambda: not sum(map(server.depth, ("emails", "orders", "dlq/orders", "meter"))))
+    await until(lambda: not sum(map(server.depth, ("shipments", "orders", "dlq/orders", "meter"))))
 
 
 @pytest.mark.parametrize(
