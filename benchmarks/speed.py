@@ -38,8 +38,8 @@ async def with_node(path: Path, work: Callable[[Node], Awaitable[None]], **queue
     config = Config(node=NodeSettings(data_dir=path), journal=JournalSettings())
     node = Node(config, store)
     await node.start()
-    await node.create_queue(Q, {"max_depth": 0, **queue})
-    await node.create_group(Q, GROUP)
+    await node.queues.create(Q, {"max_depth": 0, **queue})
+    await node.groups.create(Q, GROUP)
     started = time.perf_counter()
     await work(node)
     elapsed = time.perf_counter() - started
@@ -58,7 +58,7 @@ async def enqueue_all(node: Node, messages: int, clients: int) -> None:
 
     async def client() -> None:
         for _ in range(split(messages, clients)):
-            await node.enqueue(Q, [Draft(payload) for _ in range(BATCH)])
+            await node.messages.enqueue(Q, [Draft(payload) for _ in range(BATCH)])
 
     await asyncio.gather(*[client() for _ in range(clients)])
 
@@ -69,10 +69,10 @@ async def live_all(node: Node, messages: int, clients: int) -> None:
 
     async def client() -> None:
         for _ in range(split(messages, clients)):
-            await node.enqueue(Q, [Draft(payload) for _ in range(BATCH)])
-            leased = await node.lease(Q, GROUP, BATCH)
+            await node.messages.enqueue(Q, [Draft(payload) for _ in range(BATCH)])
+            leased = await node.messages.lease(Q, GROUP, BATCH)
             settlements = [Settlement(item.message.id, item.token, partition=item.partition) for item in leased]
-            await node.settle(Q, GROUP, settlements)
+            await node.messages.settle(Q, GROUP, settlements)
 
     await asyncio.gather(*[client() for _ in range(clients)])
 

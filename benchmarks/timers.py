@@ -24,9 +24,9 @@ MESSAGES = 200
 async def late(node: Node, lateness: list[float]) -> None:
     """Milliseconds between the time a message is due and the time a long poll has it."""
     start = wall_clock() + 200_000
-    await node.enqueue(Q, [Draft(b"x", deliver_at=start + n * 10_000) for n in range(MESSAGES)])
+    await node.messages.enqueue(Q, [Draft(b"x", deliver_at=start + n * 10_000) for n in range(MESSAGES)])
     for _ in range(MESSAGES):
-        (leased,) = await node.lease(Q, GROUP, wait=10_000_000)
+        (leased,) = await node.messages.lease(Q, GROUP, wait=10_000_000)
         lateness.append((wall_clock() - leased.message.deliver_at) / 1000)
 
 

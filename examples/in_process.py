@@ -24,20 +24,20 @@ async def main(directory: Path) -> list[str]:
     store = open_store("rocks", directory / "store")
     node = Node(Config(node=NodeSettings(data_dir=directory)), store)
     await node.start()
-    await node.create_queue(JOBS, {"retry": {"max_retries": 1, "initial_backoff": "50ms"}})
+    await node.queues.create(JOBS, {"retry": {"max_retries": 1, "initial_backoff": "50ms"}})
 
     # Answered when it is on disk. Jobs of one key are worked on one after another, in order.
-    stored = await node.enqueue(JOBS, [Draft(b"resize 4711.png", extra=Extra(key="user-7"))])
+    stored = await node.messages.enqueue(JOBS, [Draft(b"resize 4711.png", extra=Extra(key="user-7"))])
     lines.append(f"stored as {stored.durability}")
 
     for _ in range(2):
         # Waits for a job, also for one that becomes due; nothing polls.
-        (job,) = await node.lease(JOBS, "workers", wait=5_000_000, consumer="worker-1")
+        (job,) = await node.messages.lease(JOBS, "workers", wait=5_000_000, consumer="worker-1")
         lines.append(f"attempt {job.attempt}: {job.message.payload.decode()}")
         failed = Settlement(job.message.id, job.token, Verb.NACK, error="out of memory")
-        await node.settle(JOBS, "workers", [failed])
+        await node.messages.settle(JOBS, "workers", [failed])
 
-    (letter,) = await node.lease(("default", "dlq/jobs"), "operators")
+    (letter,) = await node.messages.lease(("default", "dlq/jobs"), "operators")
     origin = letter.message.extra.origin
     assert origin is not None
     lines.append(f"dead after {origin.attempts} attempts: {origin.reason}, {origin.error}")

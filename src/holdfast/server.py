@@ -164,12 +164,12 @@ async def _serve(config: Config, store: Store, gate: Gate, watchdog: _StopWatchd
         store=config.store.kind,
         pid=os.getpid(),
     )
-    assert node.broken is not None
-    node.broken.add_done_callback(lambda _: stop.set())
+    assert node.cell.broken is not None
+    node.cell.broken.add_done_callback(lambda _: stop.set())
     await stop.wait()
     watchdog.arm()
-    if node.broken.done():
-        log.error("the node cannot go on", code=node.broken.result().code, error=str(node.broken.result()))
+    if node.cell.broken.done():
+        log.error("the node cannot go on", code=node.cell.broken.result().code, error=str(node.cell.broken.result()))
         return EXIT_FAILED
 
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -29,13 +30,20 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     return open_store(request.param, tmp_path / "store")
 
 
+@asynccontextmanager
+async def running(config: Config, store: Store) -> AsyncIterator[Node]:
+    """A node that runs for the length of the block, and its store with it."""
+    node = Node(config, store)
+    await node.start()
+    yield node
+    await node.stop()
+    store.close()
+
+
 @pytest.fixture
 async def node(store: Store, tmp_path: Path) -> AsyncIterator[Node]:
-    running = Node(config_for(tmp_path), store)
-    await running.start()
-    yield running
-    await running.stop()
-    store.close()
+    async with running(config_for(tmp_path), store) as node:
+        yield node
 
 
 Restart = Callable[[], Awaitable[Node]]
@@ -44,20 +52,20 @@ Restart = Callable[[], Awaitable[Node]]
 @pytest.fixture
 async def restart(tmp_path: Path) -> AsyncIterator[Restart]:
     """Starts a node on one and the same directory; each call stops the one before."""
-    running: list[tuple[Node, Store]] = []
+    started: list[tuple[Node, Store]] = []
 
     async def stop() -> None:
-        for node, store in running:
+        for node, store in started:
             await node.stop()
             store.close()
-        running.clear()
+        started.clear()
 
     async def again() -> Node:
         await stop()
         store = open_store("rocks", tmp_path / "store")
         node = Node(config_for(tmp_path), store)
         await node.start()
-        running.append((node, store))
+        started.append((node, store))
         return node
 
     yield again

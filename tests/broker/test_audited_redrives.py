@@ -29,20 +29,20 @@ NOW = 1_772_323_200_000_000
 async def dead_letter(node: Node, count: int) -> list[int]:
     """Letters of messages that died, oldest first."""
     drafts = [Draft(b'{"n": %d}' % n, extra=Extra(properties=(("colour", "red"),))) for n in range(count)]
-    await node.enqueue(TASKS, drafts)
+    await node.messages.enqueue(TASKS, drafts)
     await settle(node, Verb.REJECT, count)
-    return [message.id for _, message, _ in (await node.browse(DEAD, 1000)).messages]
+    return [message.id for _, message, _ in (await node.inspection.browse(DEAD, 1000)).messages]
 
 
 async def settle(node: Node, verb: Verb, count: int) -> None:
-    leased = await node.lease(TASKS, "g", count)
+    leased = await node.messages.lease(TASKS, "g", count)
     settlements = [Settlement(one.message.id, one.token, verb, error="boom", partition=one.partition) for one in leased]
-    await node.settle(TASKS, "g", settlements)
+    await node.messages.settle(TASKS, "g", settlements)
 
 
 async def waiting(node: Node, name: tuple[str, str] = TASKS) -> list[Message]:
     try:
-        return [message for _, message, _ in (await node.browse(name, 1000)).messages]
+        return [message for _, message, _ in (await node.inspection.browse(name, 1000)).messages]
     except QueueNotFound:
         return []
 
@@ -53,26 +53,28 @@ def statuses(found: list[RedriveResult]) -> list[str]:
 
 async def test_a_dead_letter_is_redriven_once_and_says_by_which_redrive(node: Node) -> None:
     dead_letters = await dead_letter(node, 3)
-    first = await node.audited_redrive(DEAD, "a-1", dict.fromkeys(dead_letters[:2]), by="ops", note="why")
+    first = await node.dead_letters.audited_redrive(DEAD, "a-1", dict.fromkeys(dead_letters[:2]), by="ops", note="why")
     assert statuses(first) == ["moved", "moved"]
-    again = await node.audited_redrive(DEAD, "a-1", dict.fromkeys([*dead_letters, 17]), by="else", note="why")
+    again = await node.dead_letters.audited_redrive(
+        DEAD, "a-1", dict.fromkeys([*dead_letters, 17]), by="else", note="why"
+    )
     assert statuses(again) == ["repeated", "repeated", "moved", "gone"]
     assert [one.message for one in again[:2]] == [one.message for one in first]
-    audit = node.audit(DEAD, "a-1")
+    audit = node.dead_letters.audit(DEAD, "a-1")
     assert (audit.moved, audit.undone, audit.by, audit.note) == (3, 0, "ops", "why")
     back = await waiting(node)
     assert [dict(message.extra.properties) for message in back] == [{"colour": "red", REDRIVE_PROPERTY: "a-1"}] * 3
     assert all(message.extra.origin and message.extra.origin.reason == "rejected" for message in back)
     assert await waiting(node, DEAD) == []
-    assert [found.id for found in node.audits(DEAD)] == ["a-1"]
+    assert [found.id for found in node.dead_letters.audits(DEAD)] == ["a-1"]
     with pytest.raises(AuditNotFound):
-        node.audit(DEAD, "a-2")
+        node.dead_letters.audit(DEAD, "a-2")
 
 
 async def test_a_changed_payload_keeps_source_and_hash_and_is_undone_to_what_it_was(node: Node) -> None:
     [letter] = await dead_letter(node, 1)
     [source] = [one.extra.origin.source_id for one in await waiting(node, DEAD) if one.extra.origin]
-    await node.audited_redrive(DEAD, "fix", {letter: b'{"n": 99}'})
+    await node.dead_letters.audited_redrive(DEAD, "fix", {letter: b'{"n": 99}'})
     [message] = await waiting(node)
     assert message.payload == b'{"n": 99}'
     assert message.extra.origin is not None
@@ -81,10 +83,10 @@ async def test_a_changed_payload_keeps_source_and_hash_and_is_undone_to_what_it_
     assert dict(message.extra.properties)[ORIGINAL_PROPERTY] == original
     await settle(node, Verb.REJECT, 1)
     [second] = await waiting(node, DEAD)
-    await node.audited_redrive(DEAD, "fix-2", {second.id: b'{"n": 100}'})
+    await node.dead_letters.audited_redrive(DEAD, "fix-2", {second.id: b'{"n": 100}'})
     [message] = await waiting(node)
     assert dict(message.extra.properties) == {"colour": "red", REDRIVE_PROPERTY: "fix-2", ORIGINAL_PROPERTY: original}
-    assert statuses(await node.undo_redrive(DEAD, "fix-2", 0, 100)) == ["undone"]
+    assert statuses(await node.dead_letters.undo_redrive(DEAD, "fix-2", 0, 100)) == ["undone"]
     [restore_dead_letter] = await waiting(node, DEAD)
     assert restore_dead_letter.payload == b'{"n": 99}'
     assert dict(restore_dead_letter.extra.properties) == {
@@ -97,99 +99,104 @@ async def test_a_changed_payload_keeps_source_and_hash_and_is_undone_to_what_it_
 async def test_undo_takes_back_what_nobody_consumed_and_names_the_rest(node: Node, restart: Restart) -> None:
     dead_letters = await dead_letter(node, 5)
     before = {message.payload: message.extra.origin for message in await waiting(node, DEAD)}
-    await node.audited_redrive(DEAD, "a", dict.fromkeys(dead_letters))
+    await node.dead_letters.audited_redrive(DEAD, "a", dict.fromkeys(dead_letters))
     await settle(node, Verb.ACK, 1)
     await settle(node, Verb.REJECT, 1)
-    [leased] = await node.lease(TASKS, "g", 1)
-    told = await node.redriven(DEAD, "a", 0, 100)
+    [leased] = await node.messages.lease(TASKS, "g", 1)
+    told = await node.dead_letters.redriven(DEAD, "a", 0, 100)
     assert Counter(statuses(told)) == {"gone": 1, "dead": 1, "leased": 1, "waiting": 2}
-    undone = await node.undo_redrive(DEAD, "a", 0, 100)
+    undone = await node.dead_letters.undo_redrive(DEAD, "a", 0, 100)
     assert Counter(statuses(undone)) == {"gone": 1, "dead": 1, "leased": 1, "undone": 2}
-    assert await node.undo_redrive(DEAD, "a", dead_letters[-1], 100) == []
+    assert await node.dead_letters.undo_redrive(DEAD, "a", dead_letters[-1], 100) == []
     assert [message.id for message in await waiting(node)] == [leased.message.id]
     again = [message for message in await waiting(node, DEAD) if UNDONE_PROPERTY in dict(message.extra.properties)]
     assert [message.extra.origin for message in again] == [before[message.payload] for message in again]
     assert sorted(message.id for message in again) == sorted(
         one.again for one in undone if one.fate is RedriveStatus.UNDONE
     )
-    assert node.audit(DEAD, "a").undone == 2
-    assert Counter(statuses(await node.undo_redrive(DEAD, "a", 0, 100))) == Counter(statuses(undone)), (
+    assert node.dead_letters.audit(DEAD, "a").undone == 2
+    assert Counter(statuses(await node.dead_letters.undo_redrive(DEAD, "a", 0, 100))) == Counter(statuses(undone)), (
         "it says so again"
     )
     with pytest.raises(InvalidArgument, match="was undone"):
-        await node.audited_redrive(DEAD, "a", dict.fromkeys(dead_letters))
+        await node.dead_letters.audited_redrive(DEAD, "a", dict.fromkeys(dead_letters))
 
 
 async def test_a_message_that_one_of_two_groups_has_done_is_not_taken_back(node: Node) -> None:
     dead_letters = await dead_letter(node, 2)
     other = ("default", "other")
     for group in ("g", "h"):
-        await node.create_group(other, group)
-    await node.audited_redrive(DEAD, "a", dict.fromkeys(dead_letters), to="other")
-    await node.settle(other, "g", [Settlement(i.message.id, i.token) for i in await node.lease(other, "g", 1)])
-    assert sorted(statuses(await node.undo_redrive(DEAD, "a", 0, 100))) == ["partly", "undone"]
+        await node.groups.create(other, group)
+    await node.dead_letters.audited_redrive(DEAD, "a", dict.fromkeys(dead_letters), to="other")
+    await node.messages.settle(
+        other, "g", [Settlement(i.message.id, i.token) for i in await node.messages.lease(other, "g", 1)]
+    )
+    assert sorted(statuses(await node.dead_letters.undo_redrive(DEAD, "a", 0, 100))) == ["partly", "undone"]
 
 
 async def test_a_dead_letter_goes_to_the_group_it_died_in_and_is_taken_back_from_there(node: Node) -> None:
-    await node.create_group(TASKS, "h")
-    await node.create_group(TASKS, "g")
+    await node.groups.create(TASKS, "h")
+    await node.groups.create(TASKS, "g")
     dead_letters = await dead_letter(node, 2)
-    held = len(await node.lease(TASKS, "h", 10))
-    assert statuses(await node.audited_redrive(DEAD, "a", dict.fromkeys(dead_letters))) == ["moved", "moved"]
-    assert (held, await node.lease(TASKS, "h", 10)) == (2, [])
+    held = len(await node.messages.lease(TASKS, "h", 10))
+    assert statuses(await node.dead_letters.audited_redrive(DEAD, "a", dict.fromkeys(dead_letters))) == [
+        "moved",
+        "moved",
+    ]
+    assert (held, await node.messages.lease(TASKS, "h", 10)) == (2, [])
     await settle(node, Verb.ACK, 1)
-    assert sorted(statuses(await node.undo_redrive(DEAD, "a", 0, 100))) == ["gone", "undone"]
-    assert await node.lease(TASKS, "g", 10) == []
+    assert sorted(statuses(await node.dead_letters.undo_redrive(DEAD, "a", 0, 100))) == ["gone", "undone"]
+    assert await node.messages.lease(TASKS, "g", 10) == []
 
 
 async def test_what_cannot_go_stays_and_says_why(node: Node) -> None:
-    await node.create_queue(TASKS, {"max_message_size": "1KiB"})
+    await node.queues.create(TASKS, {"max_message_size": "1KiB"})
     dead_letters = await dead_letter(node, 3)
-    [leased] = await node.lease(DEAD, "operators", 1)
+    [leased] = await node.messages.lease(DEAD, "operators", 1)
     wanted: dict[int, bytes | None] = {dead_letters[0]: None, dead_letters[1]: b"x" * 2000, dead_letters[2]: b"mine"}
 
     def require(queue: str) -> None:
         raise Forbidden(action="produce", resource=queue)
 
-    told = await node.audited_redrive(DEAD, "a", {dead_letters[1]: wanted[dead_letters[1]]})
+    told = await node.dead_letters.audited_redrive(DEAD, "a", {dead_letters[1]: wanted[dead_letters[1]]})
     assert isinstance(told[0].error, MessageTooLarge)
-    told = await node.audited_redrive(DEAD, "a", wanted, require=require)
+    told = await node.dead_letters.audited_redrive(DEAD, "a", wanted, require=require)
     assert statuses(told) == ["leased", "refused", "refused"]
     assert isinstance(told[2].error, Forbidden)
     assert len(await waiting(node, DEAD)) == 3
     assert leased.message.id == dead_letters[0]
     with pytest.raises(InvalidArgument, match="another destination or note"):
-        await node.audited_redrive(DEAD, "a", wanted, note="else")
+        await node.dead_letters.audited_redrive(DEAD, "a", wanted, note="else")
     with pytest.raises(InvalidArgument, match="the dead queue itself"):
-        await node.audited_redrive(DEAD, "b", wanted, to="dlq/tasks")
+        await node.dead_letters.audited_redrive(DEAD, "b", wanted, to="dlq/tasks")
     for name, note in (("", ""), ("x" * 300, ""), ("a\n", ""), ("ok", "n" * 20_000)):
         with pytest.raises(InvalidArgument):
-            await node.audited_redrive(DEAD, name, wanted, note=note)
+            await node.dead_letters.audited_redrive(DEAD, name, wanted, note=note)
 
 
 async def test_redrives_are_remembered_over_a_restart_and_forgotten_in_time(restart: Restart) -> None:
     node = await restart()
     dead_letters = await dead_letter(node, 2)
-    await node.audited_redrive(DEAD, "a", dict.fromkeys(dead_letters))
+    await node.dead_letters.audited_redrive(DEAD, "a", dict.fromkeys(dead_letters))
     node = await restart()
-    assert node.audit(DEAD, "a").moved == 2
-    assert statuses(await node.audited_redrive(DEAD, "a", dict.fromkeys(dead_letters))) == ["repeated"] * 2
-    audits = node.engine.audits
+    assert node.dead_letters.audit(DEAD, "a").moved == 2
+    assert statuses(await node.dead_letters.audited_redrive(DEAD, "a", dict.fromkeys(dead_letters))) == ["repeated"] * 2
+    audits = node.cell.engine.audits
     wake = audits.wake_at()
-    assert wake == node.audit(DEAD, "a").changed_at + RedriveSettings().remember
+    assert wake == node.dead_letters.audit(DEAD, "a").changed_at + RedriveSettings().remember
     audits.tick(wake)
-    node.engine.write()
-    assert node.audits(DEAD) == []
-    assert node.engine.store.scan(28, b"", b"\xff" * 99, 9) == []  # type: ignore[arg-type]
-    assert node.engine.store.scan(29, b"", b"\xff" * 99, 9) == []  # type: ignore[arg-type]
+    node.cell.engine.write()
+    assert node.dead_letters.audits(DEAD) == []
+    assert node.cell.engine.store.scan(28, b"", b"\xff" * 99, 9) == []  # type: ignore[arg-type]
+    assert node.cell.engine.store.scan(29, b"", b"\xff" * 99, 9) == []  # type: ignore[arg-type]
 
 
 async def test_the_oldest_redrive_is_forgotten_for_a_new_one(node: Node) -> None:
     dead_letters = await dead_letter(node, 3)
-    node.engine.audits.limits = type(node.engine.audits.limits)(max_remembered=2)
+    node.cell.engine.audits.limits = type(node.cell.engine.audits.limits)(max_remembered=2)
     for index, letter in enumerate(dead_letters):
-        await node.audited_redrive(DEAD, f"a{index}", {letter: None})
-    assert [audit.id for audit in node.audits(DEAD)] == ["a2", "a1"]
+        await node.dead_letters.audited_redrive(DEAD, f"a{index}", {letter: None})
+    assert [audit.id for audit in node.dead_letters.audits(DEAD)] == ["a2", "a1"]
 
 
 # --- crashes --------------------------------------------------------------------------------------------------------

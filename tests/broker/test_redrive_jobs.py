@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.broker import node as node_module
-from holdfast.broker import redrive_jobs
+from holdfast.broker import cell
 from holdfast.broker.node import Node
-from holdfast.broker.redrive_jobs import Job, JobState, RedriveRequest
+from holdfast.broker.parts import redrive_jobs
+from holdfast.broker.parts.redrive_jobs import Job, JobState, RedriveRequest
 from holdfast.core.commands import Draft, Settlement, Verb
 from holdfast.core.records import Table
 from holdfast.engine.dead_letters import DeadLetterFilter
@@ -26,9 +26,11 @@ DEAD = ("default", "dlq/jobs")
 
 async def die(node: Node, count: int, error: str = "no good") -> list[int]:
     """Messages that were rejected; their ids."""
-    receipt = await node.enqueue(JOBS, [Draft(b"%d" % n) for n in range(count)])
-    leased = await node.lease(JOBS, "g", count)
-    await node.settle(JOBS, "g", [Settlement(item.message.id, item.token, Verb.REJECT, error=error) for item in leased])
+    receipt = await node.messages.enqueue(JOBS, [Draft(b"%d" % n) for n in range(count)])
+    leased = await node.messages.lease(JOBS, "g", count)
+    await node.messages.settle(
+        JOBS, "g", [Settlement(item.message.id, item.token, Verb.REJECT, error=error) for item in leased]
+    )
     return receipt.ids
 
 
@@ -38,7 +40,7 @@ def told(job: Job) -> tuple[JobState, int, int, int]:
 
 
 async def run(node: Node, **request: object) -> Job:
-    job = await node.redrives.start(RedriveRequest(queue="jobs", dead_queue=DEAD, **request))  # type: ignore[arg-type]
+    job = await node.redrive_jobs.start(RedriveRequest(queue="jobs", dead_queue=DEAD, **request))  # type: ignore[arg-type]
     await job.ended.wait()
     return job
 
@@ -47,7 +49,7 @@ async def test_all_dead_letters_go_back_and_name_their_source(node: Node) -> Non
     sources = await die(node, 250)
     job = await run(node)
     assert told(job) == (JobState.DONE, 250, 250, 0)
-    back = await node.lease(JOBS, "g", 250)
+    back = await node.messages.lease(JOBS, "g", 250)
     assert {item.message.extra.origin.source_id for item in back if item.message.extra.origin} == set(sources)
 
 
@@ -56,16 +58,16 @@ async def test_a_dry_run_counts_and_changes_nothing(node: Node) -> None:
     await die(node, 3, "no such user")
     job = await run(node, letters=DeadLetterFilter(error="timeout"), dry_run=True)
     assert (job.progress.looked_at, job.progress.moved) == (8, 5)
-    assert (await node.stats(DEAD)).depth == 8
+    assert (await node.inspection.stats(DEAD)).depth == 8
 
 
 async def test_dead_letters_go_elsewhere_only_to_a_queue_that_exists(node: Node) -> None:
     await die(node, 1)
     with pytest.raises(QueueNotFound):
         await run(node, to=Destination(queue="aside"))
-    await node.create_queue(("default", "aside"))
+    await node.queues.create(("default", "aside"))
     assert (await run(node, to=Destination(queue="aside"))).progress.moved == 1
-    assert (await node.stats(("default", "aside"))).depth == 1
+    assert (await node.inspection.stats(("default", "aside"))).depth == 1
 
 
 async def test_a_queue_of_which_nothing_has_died_has_nothing_to_redrive(node: Node) -> None:
@@ -75,114 +77,114 @@ async def test_a_queue_of_which_nothing_has_died_has_nothing_to_redrive(node: No
 
 async def test_a_full_destination_is_waited_for(node: Node) -> None:
     await die(node, 3)
-    await node.update_queue(JOBS, {"max_depth": 1})
-    job = await node.redrives.start(RedriveRequest(queue="jobs", dead_queue=DEAD))
+    await node.queues.update(JOBS, {"max_depth": 1})
+    job = await node.redrive_jobs.start(RedriveRequest(queue="jobs", dead_queue=DEAD))
     while not job.progress.problem:
-        await node.stats(JOBS)
+        await node.inspection.stats(JOBS)
         await asyncio.sleep(0)
     assert (job.progress.state, job.progress.moved) == (JobState.RUNNING, 1)
-    await node.update_queue(JOBS, {"max_depth": 10})
+    await node.queues.update(JOBS, {"max_depth": 10})
     await job.ended.wait()
     assert (job.progress.state, job.progress.moved, job.progress.skipped) == (JobState.DONE, 3, 0)
 
 
 async def test_a_job_that_waits_can_be_cancelled_and_what_it_moved_stays_moved(node: Node) -> None:
     await die(node, 3)
-    await node.update_queue(JOBS, {"max_depth": 1})
-    job = await node.redrives.start(RedriveRequest(queue="jobs", dead_queue=DEAD))
+    await node.queues.update(JOBS, {"max_depth": 1})
+    job = await node.redrive_jobs.start(RedriveRequest(queue="jobs", dead_queue=DEAD))
     while not job.progress.problem:
-        await node.stats(JOBS)
+        await node.inspection.stats(JOBS)
         await asyncio.sleep(0)
     job.cancel()
     await job.ended.wait()
     assert (job.progress.state, job.progress.moved) == (JobState.CANCELLED, 1)
-    assert (await node.stats(DEAD)).depth == 2
+    assert (await node.inspection.stats(DEAD)).depth == 2
 
 
 async def test_dead_letters_that_die_again_are_not_part_of_the_same_redrive(node: Node) -> None:
     await die(node, 1)
-    job = await node.redrives.start(RedriveRequest(queue="jobs", dead_queue=DEAD))
-    [again] = await node.lease(JOBS, "g", 1, wait=30_000_000)
-    await node.settle(JOBS, "g", [Settlement(again.message.id, again.token, Verb.REJECT)])
+    job = await node.redrive_jobs.start(RedriveRequest(queue="jobs", dead_queue=DEAD))
+    [again] = await node.messages.lease(JOBS, "g", 1, wait=30_000_000)
+    await node.messages.settle(JOBS, "g", [Settlement(again.message.id, again.token, Verb.REJECT)])
     await job.ended.wait()
     assert job.progress.moved == 1
-    assert (await node.stats(DEAD)).depth == 1
+    assert (await node.inspection.stats(DEAD)).depth == 1
 
 
 async def test_only_so_many_redrives_run_at_a_time_and_ended_ones_can_be_asked_for(node: Node) -> None:
     await die(node, 2)
-    await node.update_queue(JOBS, {"max_depth": 1})
+    await node.queues.update(JOBS, {"max_depth": 1})
     limit = node.config.limits.max_redrives
-    jobs = [await node.redrives.start(RedriveRequest(queue="jobs", dead_queue=DEAD)) for _ in range(limit)]
+    jobs = [await node.redrive_jobs.start(RedriveRequest(queue="jobs", dead_queue=DEAD)) for _ in range(limit)]
     with pytest.raises(LimitExceeded):
-        await node.redrives.start(RedriveRequest(queue="jobs", dead_queue=DEAD))
+        await node.redrive_jobs.start(RedriveRequest(queue="jobs", dead_queue=DEAD))
     for job in jobs:
         job.cancel()
         await job.ended.wait()
-    assert node.redrives.of(DEAD) == jobs[::-1]
-    assert node.redrives.get(DEAD, jobs[0].id) is jobs[0]
+    assert node.redrive_jobs.of(DEAD) == jobs[::-1]
+    assert node.redrive_jobs.get(DEAD, jobs[0].id) is jobs[0]
     with pytest.raises(RedriveNotFound):
-        node.redrives.get(JOBS, jobs[0].id)
+        node.redrive_jobs.get(JOBS, jobs[0].id)
 
 
 async def test_a_stop_interrupts_a_job_and_the_next_start_goes_on_with_it(restart: Restart) -> None:
     node = await restart()
     await die(node, 5)
-    await node.update_queue(JOBS, {"max_depth": 2})
-    job = await node.redrives.start(RedriveRequest(queue="jobs", dead_queue=DEAD, limit=4))
+    await node.queues.update(JOBS, {"max_depth": 2})
+    job = await node.redrive_jobs.start(RedriveRequest(queue="jobs", dead_queue=DEAD, limit=4))
     while not job.progress.problem:
-        await node.stats(JOBS)
+        await node.inspection.stats(JOBS)
         await asyncio.sleep(0)
     ended = await run(node, letters=DeadLetterFilter(error="something else"))
     node = await restart()
-    [known, again] = node.redrives.of(DEAD)
+    [known, again] = node.redrive_jobs.of(DEAD)
     assert (known.id, told(known)) == (ended.id, told(ended))
     assert (again.id, again.request, again.progress.moved) == (job.id, job.request, 2)
     assert again.progress.state is JobState.RUNNING
-    await node.update_queue(JOBS, {"max_depth": 10})
+    await node.queues.update(JOBS, {"max_depth": 10})
     await again.ended.wait()
     assert (again.progress.state, again.progress.moved) == (JobState.DONE, 4)
-    assert (await node.stats(DEAD)).depth == 1
+    assert (await node.inspection.stats(DEAD)).depth == 1
     node = await restart()
-    assert node.redrives.get(DEAD, job.id).progress == again.progress
+    assert node.redrive_jobs.get(DEAD, job.id).progress == again.progress
 
 
 async def test_a_job_that_was_cancelled_is_not_taken_up(restart: Restart) -> None:
     node = await restart()
     await die(node, 3)
-    job = await node.redrives.start(RedriveRequest(queue="jobs", dead_queue=DEAD, rate=0.1))
+    job = await node.redrive_jobs.start(RedriveRequest(queue="jobs", dead_queue=DEAD, rate=0.1))
     job.cancel()
     await job.ended.wait()
     node = await restart()
-    assert node.redrives.get(DEAD, job.id).progress == job.progress
-    assert (await node.stats(DEAD)).depth == 3 - job.progress.moved
+    assert node.redrive_jobs.get(DEAD, job.id).progress == job.progress
+    assert (await node.inspection.stats(DEAD)).depth == 3 - job.progress.moved
 
 
 @pytest.mark.parametrize("after", [False, True])
 async def test_a_store_that_fails_in_the_middle_is_waited_for_and_nothing_is_counted_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: bool
 ) -> None:
-    monkeypatch.setattr(node_module, "RECOVERY_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(cell, "RECOVERY_PAUSE_SECONDS", 0.0)
     monkeypatch.setattr(redrive_jobs, "PAUSE_SECONDS", 0.0)
     faults: list[Fault] = []
     store = FaultyStore(open_store("memory", tmp_path), write=lambda: faults.pop() if faults else None)
     node = Node(config_for(tmp_path), store)
     await node.start()
     await die(node, 600)
-    job = await node.redrives.start(RedriveRequest(queue="jobs", dead_queue=DEAD, rate=1000.0))
+    job = await node.redrive_jobs.start(RedriveRequest(queue="jobs", dead_queue=DEAD, rate=1000.0))
     while not job.progress.moved:
-        await asyncio.gather(node.stats(DEAD), asyncio.sleep(0))
+        await asyncio.gather(node.inspection.stats(DEAD), asyncio.sleep(0))
     faults.append(Fault(StoreUnavailable(problem="simulated"), after=after))
     await job.ended.wait()
     assert not faults
     assert (job.progress.state, job.progress.moved) == (JobState.DONE, 600)
-    assert ((await node.stats(DEAD)).depth, (await node.stats(JOBS)).depth) == (0, 600)
+    assert ((await node.inspection.stats(DEAD)).depth, (await node.inspection.stats(JOBS)).depth) == (0, 600)
     await node.stop()
 
 
 async def test_old_jobs_are_forgotten(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redrive_jobs, "KEPT", 2)
     jobs = [await run(node) for _ in range(4)]
-    assert node.redrives.of(DEAD) == jobs[:0:-1]
-    kept = node.engine.store.scan(Table.META, b"redrive", b"redrivf", 100)
+    assert node.redrive_jobs.of(DEAD) == jobs[:0:-1]
+    kept = node.cell.engine.store.scan(Table.META, b"redrive", b"redrivf", 100)
     assert len(kept) == 6

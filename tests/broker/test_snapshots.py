@@ -47,16 +47,16 @@ async def taken(node: Node, directory: Path) -> Snapshot:
 
 async def work(node: Node, count: int) -> None:
     """Enqueue, and ack some of it."""
-    await node.enqueue(TASKS, [Draft(b"%d" % n) for n in range(count)])
-    leased = await node.lease(TASKS, "workers", count // 2)
-    await node.settle(
+    await node.messages.enqueue(TASKS, [Draft(b"%d" % n) for n in range(count)])
+    leased = await node.messages.lease(TASKS, "workers", count // 2)
+    await node.messages.settle(
         TASKS, "workers", [Settlement(one.message.id, one.token, Verb.ACK, partition=one.partition) for one in leased]
     )
 
 
 async def test_what_is_live_and_what_was_journalled_belong_to_one_lsn(node: Node, tmp_path: Path) -> None:
     await work(node, 40)
-    await node.export()
+    await node.cell.export()
     await work(node, 20)
     stop = asyncio.Event()
 
@@ -68,7 +68,7 @@ async def test_what_is_live_and_what_was_journalled_belong_to_one_lsn(node: Node
     snapshot = await taken(node, tmp_path / "point")
     stop.set()
     await busy
-    assert node.engine.record.next_lsn - 1 >= snapshot.last_lsn
+    assert node.cell.engine.record.next_lsn - 1 >= snapshot.last_lsn
     tail = pq.read_table(tmp_path / "point" / "tail.parquet").to_pylist()
     assert [row["lsn"] for row in tail] == list(range(snapshot.exported_lsn + 1, snapshot.last_lsn + 1))
     segments = sorted((tmp_path / "lake" / "journal").rglob("*.parquet"))
@@ -91,7 +91,7 @@ async def test_one_at_a_time_and_nothing_is_left_of_one_that_was_given_up(node: 
     taking.close()
     taking.close()
     assert not list((tmp_path / "snapshots").iterdir())
-    assert (await taken(node, tmp_path / "point")).last_lsn == node.engine.record.next_lsn - 1
+    assert (await taken(node, tmp_path / "point")).last_lsn == node.cell.engine.record.next_lsn - 1
 
 
 async def test_a_process_that_fails_says_why(node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

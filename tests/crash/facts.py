@@ -75,10 +75,10 @@ async def drain(path: Path, queues: tuple[str, ...], facts: Facts) -> int:
     for queue in queues:
         for group in facts.groups:
             await _empty(node, queue, group, facts)
-        while node.current_stats((SPACE, queue)).depth:  # noqa: ASYNC110 - it goes down by itself
+        while node.inspection.current_stats((SPACE, queue)).depth:  # noqa: ASYNC110 - it goes down by itself
             await asyncio.sleep(0.005)
-    await node.export()
-    lsn = node.engine.record.next_lsn - 1
+    await node.cell.export()
+    lsn = node.cell.engine.record.next_lsn - 1
     await node.stop()
     store.close()
     return lsn
@@ -86,16 +86,16 @@ async def drain(path: Path, queues: tuple[str, ...], facts: Facts) -> int:
 
 async def _empty(node: Node, queue: str, group: str, facts: Facts) -> None:
     while True:
-        stats = next(one for one in node.current_stats((SPACE, queue)).groups if one.name == group)
+        stats = next(one for one in node.inspection.current_stats((SPACE, queue)).groups if one.name == group)
         if not stats.ready + stats.scheduled + stats.leased:
             return
-        leased = await node.lease((SPACE, queue), group, 1000, wait=200_000)
+        leased = await node.messages.lease((SPACE, queue), group, 1000, wait=200_000)
         for item in leased:
             name = item.message.payload.decode()
             facts.delivered(group, name)
             facts.settled[group].add(name)
         settlements = [Settlement(item.message.id, item.token, partition=item.partition) for item in leased]
-        await node.settle((SPACE, queue), group, settlements)
+        await node.messages.settle((SPACE, queue), group, settlements)
 
 
 def check_lake(path: Path, facts: Facts, lsn: int) -> None:

@@ -54,7 +54,7 @@ def config(path: Path) -> Config:
 async def produce(node: Node, queue: str, dice: random.Random, lines: Lines) -> None:
     number = 0
     while True:
-        while (await node.stats(("default", queue))).depth > DEPTH:  # noqa: ASYNC110 - a producer that has no event
+        while (await node.inspection.stats(("default", queue))).depth > DEPTH:  # noqa: ASYNC110 - a producer that has no event
             # So that draining what is left at the end takes seconds, not minutes.
             await asyncio.sleep(0.002)
         names = [f"{os.getpid()}-{queue}-{dice.getrandbits(32):08x}-{number + n}" for n in range(dice.randint(1, 40))]
@@ -64,7 +64,7 @@ async def produce(node: Node, queue: str, dice: random.Random, lines: Lines) -> 
             Draft(name.encode(), extra=Extra(key=key or None, message_id=name if dice.random() < 0.2 else None))
             for name, key in zip(names, keys, strict=True)
         ]
-        receipt = await node.enqueue(("default", queue), drafts)
+        receipt = await node.messages.enqueue(("default", queue), drafts)
         lines.write(
             [f"e {queue} {name} {key or '-'}" for name, key, i in zip(names, keys, receipt.ids, strict=True) if i]
         )
@@ -72,13 +72,15 @@ async def produce(node: Node, queue: str, dice: random.Random, lines: Lines) -> 
 
 async def consume(node: Node, queue: str, group: str, dice: random.Random, lines: Lines) -> None:
     while True:
-        leased = await node.lease(("default", queue), group, dice.randint(1, 50), wait=1_000_000, consumer=f"c-{group}")
+        leased = await node.messages.lease(
+            ("default", queue), group, dice.randint(1, 50), wait=1_000_000, consumer=f"c-{group}"
+        )
         lines.write([f"d {queue} {group} {item.message.payload.decode()}" for item in leased])
         settlements = [
             Settlement(item.message.id, item.token, _verb(dice), partition=item.partition, error="no")
             for item in leased
         ]
-        results = await node.settle(("default", queue), group, settlements)
+        results = await node.messages.settle(("default", queue), group, settlements)
         lines.write(
             [
                 f"a {queue} {group} {item.message.payload.decode()}"
@@ -98,13 +100,13 @@ async def run(path: Path, seed: int) -> None:
     await node.start()
     lines = Lines()
     dice = random.Random(seed)
-    existing = {record.name for record in node.queues("default")}
+    existing = {record.name for record in node.queues.in_namespace("default")}
     for queue, fields in QUEUES.items():
         if queue not in existing:
-            await node.create_queue(("default", queue), fields)
+            await node.queues.create(("default", queue), fields)
         for group in GROUPS[queue]:
-            if node.queue(("default", queue)).group(group) is None:
-                await node.create_group(("default", queue), group, earliest=True)
+            if node.queues.get(("default", queue)).group(group) is None:
+                await node.groups.create(("default", queue), group, earliest=True)
     lines.write(["ready"])
     async with asyncio.TaskGroup() as tasks:
         for queue in QUEUES:

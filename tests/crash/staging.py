@@ -54,7 +54,7 @@ async def publish(node: Node, dice: random.Random, lines: Lines, prefix: str) ->
                 parts[str(part)] = str(attempt)
             count += staged
         lines.write([f"b {name[1]} {count}"])
-        await node.publish(name, parts)
+        await node.transactions.publish(name, parts)
         lines.write([f"p {name[1]}"])
 
 
@@ -67,17 +67,17 @@ async def _stage_part(node: Node, dice: random.Random, name: tuple[str, str], pa
             batches.append((queue, [Draft(text.encode(), extra=Extra(key=f"k{dice.randint(0, 9)}")) for text in names]))
             count += len(names)
         for _ in range(dice.choice((1, 1, 2))):  # an answer that was lost: the same chunk again
-            await node.stage(name, batches, part=part, attempt=attempt, chunk=chunk)
+            await node.transactions.stage(name, batches, part=part, attempt=attempt, chunk=chunk)
     return count
 
 
 async def read(node: Node, queue: str, dice: random.Random, lines: Lines) -> None:
     name = ("default", queue)
     while True:
-        for end in await node.cursor_ends(name, READER):
-            found = await node.cursor_read(name, READER, end.partition, limit=dice.randint(1, 200))
+        for end in await node.cursors.ends(name, READER):
+            found = await node.cursors.read(name, READER, end.partition, limit=dice.randint(1, 200))
             lines.write([f"r {queue} {end.partition} {m.seq} {m.payload.decode()}" for m in found.messages])
-            await node.cursor_commit(name, READER, end.partition, found.next_seq - 1)
+            await node.cursors.commit(name, READER, end.partition, found.next_seq - 1)
         await asyncio.sleep(0.001)
 
 
@@ -85,13 +85,13 @@ async def run(path: Path, seed: int) -> None:
     store = open_store("rocks", path / "store", write_buffer_bytes=2 << 20)
     node = Node(config(path), store)
     await node.start()
-    existing = {record.name for record in node.queues("default")}
+    existing = {record.name for record in node.queues.in_namespace("default")}
     for queue in QUEUES:
         if queue not in existing:
-            await node.create_queue(("default", queue), {"partitions": PARTITIONS, "max_depth": 0})
+            await node.queues.create(("default", queue), {"partitions": PARTITIONS, "max_depth": 0})
         for group in (READER, AUDIT):
-            if node.queue(("default", queue)).group(group) is None:
-                await node.create_group(("default", queue), group, GroupKind.CURSOR, earliest=True)
+            if node.queues.get(("default", queue)).group(group) is None:
+                await node.groups.create(("default", queue), group, GroupKind.CURSOR, earliest=True)
     lines = Lines()
     dice = random.Random(seed)
     lines.write(["ready"])

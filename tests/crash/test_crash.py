@@ -58,8 +58,8 @@ async def drain(path: Path, facts: Facts) -> None:
         for group in groups:
             ended[queue, group] = await _empty(node, queue, group, facts)
     dead = await _dead_letters(node)
-    await node.export()
-    lsn = node.engine.record.next_lsn - 1
+    await node.cell.export()
+    lsn = node.cell.engine.record.next_lsn - 1
     await node.stop()
     store.close()
     for (queue, group), names in ended.items():
@@ -75,7 +75,7 @@ async def _empty(node: Node, queue: str, group: str, facts: Facts) -> set[str]:
     names: set[str] = set()
     last_of_key: dict[str, tuple[int, int]] = {}
     while True:
-        leased = await node.lease(
+        leased = await node.messages.lease(
             ("default", queue), group, 1000, wait=500_000 if await _left(node, queue, group) else 0
         )
         if not leased:
@@ -89,7 +89,7 @@ async def _empty(node: Node, queue: str, group: str, facts: Facts) -> set[str]:
             names.add(name)
             if queue == "keyed":
                 _check_key_order(item, last_of_key)
-        await node.settle(
+        await node.messages.settle(
             ("default", queue),
             group,
             [Settlement(i.message.id, i.token, partition=i.partition) for i in leased],
@@ -104,17 +104,17 @@ def _check_key_order(item: Leased, last: dict[str, tuple[int, int]]) -> None:
 
 
 async def _left(node: Node, queue: str, group: str) -> int:
-    stats = await node.stats(("default", queue))
+    stats = await node.inspection.stats(("default", queue))
     found = next(g for g in stats.groups if g.name == group)
     return found.ready + found.scheduled + found.leased
 
 
 async def _dead_letters(node: Node) -> Counter[tuple[str, str, str]]:
     dead: Counter[tuple[str, str, str]] = Counter()
-    for record in node.queues("default", prefix="dlq/"):
+    for record in node.queues.in_namespace("default", prefix="dlq/"):
         cursor = ""
         while True:
-            page = await node.browse(("default", record.name), 1000, cursor)
+            page = await node.inspection.browse(("default", record.name), 1000, cursor)
             for _, message, _ in page.messages:
                 origin = message.extra.origin
                 assert origin is not None

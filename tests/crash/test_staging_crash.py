@@ -28,7 +28,7 @@ async def everything(node: Node) -> dict[Place, str]:
         for partition in range(PARTITIONS):
             at = 0
             while True:
-                page = await node.cursor_read(("default", queue), AUDIT, partition, at, 10_000)
+                page = await node.cursors.read(("default", queue), AUDIT, partition, at, 10_000)
                 found |= {(queue, partition, m.seq): m.payload.decode() for m in page.messages}
                 if page.next_seq >= page.high:
                     break
@@ -67,12 +67,12 @@ async def test_a_killed_node_publishes_all_of_a_transaction_or_nothing(
     await node.start()
     for name in begun:
         try:
-            view = await node.transaction(("default", name))
+            view = await node.transactions.get(("default", name))
         except TransactionNotFound:
             assert name not in confirmed, f"{name} was confirmed and is not known"
             continue
         if view.state is not TransactionState.OPEN:  # the decision was stored: it is moved to its end
-            assert (await node.publish(("default", name))).repeated
+            assert (await node.transactions.publish(("default", name))).repeated
             confirmed.add(name)
     found = await everything(node)
     names = Counter(found.values())
@@ -82,7 +82,7 @@ async def test_a_killed_node_publishes_all_of_a_transaction_or_nothing(
     for place, name in read.items():
         assert found[place] == name, f"{place} was read as {name} and is {found[place]}"
     for name in confirmed:
-        assert (await node.publish(("default", name))).repeated
+        assert (await node.transactions.publish(("default", name))).repeated
     assert await everything(node) == found
     await node.stop()
     store.close()

@@ -26,7 +26,7 @@ from msgspec.inspect import (
     type_info,
 )
 
-from holdfast.broker.redrive_jobs import PROGRESS, REQUESTS, JobProgress, RedriveRequest
+from holdfast.broker.parts.redrive_jobs import PROGRESS, REQUESTS, JobProgress, RedriveRequest
 from holdfast.core import audits, codecs, records, transactions
 from holdfast.core.commands import Draft
 from holdfast.core.deliveries import Delivery, first_leases

@@ -77,12 +77,12 @@ async def shared(
 async def front(shared: tuple[Node, HttpFront]) -> AsyncIterator[HttpFront]:
     node, front = shared
     yield front
-    for transaction in list(node.engine.transactions.live):
-        await node.abort(transaction)
-    while names := list(node.engine.queues):
+    for transaction in list(node.cell.engine.transactions.live):
+        await node.transactions.abort(transaction)
+    while names := list(node.cell.engine.queues):
         for name in names:
             try:
-                await node.delete_queue(name)
+                await node.queues.delete(name)
             except QueueInUse:
                 continue  # after those that use it
 

@@ -34,4 +34,4 @@ async def test_the_commands_of_the_how_to_work(front: HttpFront, node: Node, tmp
     assert said["7"].split() == ['"hello"', '"hello"']
     assert said["8"].startswith("no such user")
     assert '"matched":1' in said["8"]
-    await until(lambda: node.current_stats(("default", "dlq/signups")).depth == 0)
+    await until(lambda: node.inspection.current_stats(("default", "dlq/signups")).depth == 0)

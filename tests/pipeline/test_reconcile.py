@@ -197,24 +197,24 @@ def test_a_server_that_works_is_compared_and_a_record_that_is_gone_is_named(tmp_
             client.send("orders", {"order": number})
         for message in client.receive("orders", limit=10):
             message.ack()
-        broker._portal.run(broker.node.export())
+        broker._portal.run(broker.node.cell.export())
         for message in client.receive("orders", limit=5):
             message.reject(error="no")
         client.receive("orders", limit=3)
         found = reconcile_live(0)
         assert found["against_broker"]
-        assert found["last_lsn"] == {"0": broker.node.engine.record.next_lsn - 1}
+        assert found["last_lsn"] == {"0": broker.node.cell.engine.record.next_lsn - 1}
         own = next(row for row in found["balances"] if (row["queue"], row["group"]) == ("orders", "default"))  # type: ignore[attr-defined]
         assert (own["enqueued"], own["acked"], own["dead"], own["live"]) == (30, 10, 5, 15)
         # A record goes behind the broker's back.
         name = ("default", "orders")
         victim = max(int(message.id) for message in client.browse("orders", limit=100))
-        partition, record, _ = broker._portal.run(broker.node.find(name, victim))
-        shard = broker.node.engine.queues[name].shards[partition]
+        partition, record, _ = broker._portal.run(broker.node.inspection.find(name, victim))
+        shard = broker.node.cell.engine.queues[name].shards[partition]
 
         async def remove() -> None:
-            broker.node.engine.add([(Table.MESSAGES, message_key(shard.number, record.seq), None)])
-            await broker.node.enqueue(name, [Draft(b"another")])
+            broker.node.cell.engine.add([(Table.MESSAGES, message_key(shard.number, record.seq), None)])
+            await broker.node.messages.enqueue(name, [Draft(b"another")])
 
         broker._portal.run(remove())
         broken = reconcile_live(1)["broken"]

@@ -60,7 +60,7 @@ class Scene:
 
     def build(self) -> None:
         assert self.broker._portal is not None
-        self.broker._portal.run(self.broker.node.export())
+        self.broker._portal.run(self.broker.node.cell.export())
         build(self.lake, self.spark)
 
     def waiting(self, queue: str) -> set[int]:

@@ -47,7 +47,7 @@ class Scene:
 
     def build(self) -> None:
         assert self.broker._portal is not None
-        self.broker._portal.run(self.broker.node.export())
+        self.broker._portal.run(self.broker.node.cell.export())
         build(Lake(self.directory / "lake"), self.spark)
 
     def waiting(self, queue: str) -> list[wire.MessageView]:

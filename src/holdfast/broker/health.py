@@ -1,25 +1,24 @@
-"""Whether the parts of a node work. The store is tried out when somebody asks; who ask at a time share one trial."""
+"""Whether the components of a node work. A query probes the store; concurrent queries share one probe."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 import msgspec
 
+from holdfast.broker.cell import Cell
+from holdfast.broker.webhooks import Webhooks
+from holdfast.config import Config
 from holdfast.errors import HoldfastError
 from holdfast.units import SECOND
 
-if TYPE_CHECKING:
-    from holdfast.broker.node import Node
-
-PROBE_SECONDS = 5.0  # a sync that takes longer is no longer a store to rely on
-PROBE_EVERY_SECONDS = 1.0  # asking more often syncs no more often: anybody may ask
+PROBE_SECONDS = 5.0  # a store whose sync takes longer is not healthy
+PROBE_EVERY_SECONDS = 1.0  # more frequent queries do not sync more often: anybody may query
 LAG_EVERY_SECONDS = 0.5
 
 
 class ComponentHealth(msgspec.Struct, frozen=True):
-    """One part. `facts` are for people. `ready`: the node can do its work in spite of the problem."""
+    """One component. `facts` are for people. `ready`: the node can do its work in spite of the problem."""
 
     name: str
     problem: str = ""
@@ -28,7 +27,7 @@ class ComponentHealth(msgspec.Struct, frozen=True):
 
 
 class LoopLag:
-    """How late the event loop is: a timer that says when it was meant to ring."""
+    """How late the event loop is: the delay of a timer that fires regularly."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -54,16 +53,18 @@ class LoopLag:
 class Health:
     """The health of one node."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, config: Config, cell: Cell, webhooks: Webhooks) -> None:
         self.lag = LoopLag()
-        self._node = node
+        self._config = config
+        self._cell = cell
+        self._webhooks = webhooks
         self._probed_at = -PROBE_EVERY_SECONDS
         self._probe: asyncio.Task[str] | None = None
         self._probe_result = ""
 
-    async def parts(self) -> list[ComponentHealth]:
-        """All parts, the store tried out."""
-        return [await self._store(), self._disk(), self._loop(), self._journal(), self._webhooks()]
+    async def components(self) -> list[ComponentHealth]:
+        """All components; the store is probed."""
+        return [await self._store(), self._disk(), self._loop(), self._journal(), self._alerts()]
 
     async def _store(self) -> ComponentHealth:
         loop = asyncio.get_running_loop()
@@ -71,22 +72,22 @@ class Health:
             self._probe = loop.create_task(self._probe_store())
         if self._probe is not None:
             await asyncio.shield(self._probe)
-        commit = self._node.commit
+        commit = self._cell.commit
         facts: dict[str, object] = {
-            "kind": self._node.config.store.kind,
+            "kind": self._config.store.kind,
             "batches": commit.batches,
             "syncs": commit.syncs,
             "sync_seconds_mean": round(commit.sync_seconds / commit.syncs, 6) if commit.syncs else 0.0,
         }
-        refusal = self._node.refusal
+        refusal = self._cell.refusal
         problem = str(refusal) if refusal is not None else self._probe_result
         return ComponentHealth("store", problem, facts, not problem)
 
     async def _probe_store(self) -> str:
-        """Have everything synced. What is wrong, or nothing."""
+        """Have everything synced. Returns what is wrong, or an empty text."""
         try:
             async with asyncio.timeout(PROBE_SECONDS):
-                await self._node.probe()
+                await self._cell.probe()
             self._probe_result = ""
         except TimeoutError:
             self._probe_result = f"a sync took more than {PROBE_SECONDS:g} s"
@@ -98,9 +99,9 @@ class Health:
         return self._probe_result
 
     def _disk(self) -> ComponentHealth:
-        settings = self._node.config.store
+        settings = self._config.store
         try:
-            room = self._node.store.room()
+            room = self._cell.store.room()
         except HoldfastError as error:
             return ComponentHealth("disk", str(error), ready=False)
         facts: dict[str, object] = {"free_bytes": room, "min_free_bytes": settings.min_free_bytes}
@@ -109,7 +110,7 @@ class Health:
         return ComponentHealth("disk", facts=facts)
 
     def _loop(self) -> ComponentHealth:
-        limit = self._node.config.node.max_loop_lag / SECOND
+        limit = self._config.node.max_loop_lag / SECOND
         lag = self.lag.seconds
         facts: dict[str, object] = {"lag_seconds": round(lag, 4), "worst_lag_seconds": round(self.lag.worst_seconds, 4)}
         late = lag > limit
@@ -118,15 +119,14 @@ class Health:
         )
 
     def _journal(self) -> ComponentHealth:
-        node = self._node
-        limit = node.config.journal.max_behind
-        behind = node.export_scheduler.behind
-        facts: dict[str, object] = {"rows_behind": behind, "enabled": node.config.journal.enabled}
-        problem = node.export_scheduler.failed
-        if behind > limit:
+        journal, scheduler = self._config.journal, self._cell.export_scheduler
+        behind = scheduler.behind
+        facts: dict[str, object] = {"rows_behind": behind, "enabled": journal.enabled}
+        problem = scheduler.failed
+        if behind > journal.max_behind:
             problem = f"{behind} rows are not exported yet, more than journal.max_behind. {problem}".rstrip()
-        return ComponentHealth("journal", problem, facts, behind <= limit)
+        return ComponentHealth("journal", problem, facts, behind <= journal.max_behind)
 
-    def _webhooks(self) -> ComponentHealth:
-        counters = self._node.webhooks.counters
+    def _alerts(self) -> ComponentHealth:
+        counters = self._webhooks.counters
         return ComponentHealth("webhooks", facts={"waiting": counters.waiting, "dropped": counters.dropped})

@@ -136,9 +136,9 @@ class Broker:
         """Let time pass at once: delays and backoffs end, leases run out, messages expire."""
         self._skipped += int(seconds(by, "by") * 1_000_000)
         if self._portal is not None:
-            self._portal.call(self.node.run_due)
+            self._portal.call(self.node.cell.run_due)
         else:
-            self.node.run_due()
+            self.node.cell.run_due()
 
     def _clock(self) -> int:
         return time.time_ns() // 1000 + self._skipped

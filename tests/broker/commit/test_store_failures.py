@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from holdfast.broker import node as node_module
-from holdfast.broker.node import Node
+from holdfast.broker import cell
+from holdfast.broker.node import Node, wall_clock
 from holdfast.core.commands import Draft, Settlement
 from holdfast.errors import DiskFull, Fenced, StoreUnavailable
 from holdfast.store.faulty import Fault, FaultyStore
@@ -40,7 +40,7 @@ class Rig:
 
 @pytest.fixture
 async def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
-    monkeypatch.setattr(node_module, "RECOVERY_PAUSE_SECONDS", 0.005)
+    monkeypatch.setattr(cell, "RECOVERY_PAUSE_SECONDS", 0.005)
     rig = Rig(tmp_path)
     await rig.node.start()
     yield rig
@@ -56,7 +56,7 @@ async def until_back(node: Node) -> None:
     """Waits until the node takes calls again."""
     while True:
         try:
-            node.queues("default")
+            node.queues.in_namespace("default")
         except StoreUnavailable:
             await asyncio.sleep(0.002)
         else:
@@ -67,25 +67,25 @@ async def until_back(node: Node) -> None:
 @pytest.mark.parametrize("after", [False, True], ids=["before it is applied", "after it is applied"])
 async def test_a_failed_commit_confirms_nothing_and_the_node_recovers(rig: Rig, where: str, after: bool) -> None:
     node = rig.node
-    await node.enqueue(Q, [Draft(b"kept")])
+    await node.messages.enqueue(Q, [Draft(b"kept")])
     switch: Switch = getattr(rig, where)
     switch.fault = full(after)
     with pytest.raises(DiskFull) as caught:
-        await node.enqueue(Q, [Draft(b"unknown")])
+        await node.messages.enqueue(Q, [Draft(b"unknown")])
     assert caught.value.retryable
     with pytest.raises(StoreUnavailable):
-        await node.enqueue(Q, [Draft(b"refused")])
+        await node.messages.enqueue(Q, [Draft(b"refused")])
     with pytest.raises(StoreUnavailable):
-        await node.lease(Q, "g")
+        await node.messages.lease(Q, "g")
 
     switch.fault = None
     await until_back(node)
-    leased = await node.lease(Q, "g", 10)
+    leased = await node.messages.lease(Q, "g", 10)
     payloads = [item.message.payload for item in leased]
     assert payloads[0] == b"kept"
     assert b"refused" not in payloads
-    await node.enqueue(Q, [Draft(b"after")])
-    (last,) = await node.lease(Q, "g", 10)
+    await node.messages.enqueue(Q, [Draft(b"after")])
+    (last,) = await node.messages.lease(Q, "g", 10)
     assert last.message.payload == b"after"
 
 
@@ -93,74 +93,74 @@ async def test_while_the_store_cannot_be_opened_the_node_keeps_refusing(rig: Rig
     rig.sync.fault = full(False)
     rig.reopen.fault = full(False)
     with pytest.raises(DiskFull):
-        await rig.node.enqueue(Q, [Draft(b"x")])
+        await rig.node.messages.enqueue(Q, [Draft(b"x")])
     for _ in range(5):
         await asyncio.sleep(0.005)
         with pytest.raises(StoreUnavailable):
-            await rig.node.enqueue(Q, [Draft(b"y")])
+            await rig.node.messages.enqueue(Q, [Draft(b"y")])
     rig.sync.fault = rig.reopen.fault = None
     await until_back(rig.node)
-    assert (await rig.node.enqueue(Q, [Draft(b"z")])).ids[0]
+    assert (await rig.node.messages.enqueue(Q, [Draft(b"z")])).ids[0]
 
 
 async def test_a_long_poll_is_told_that_the_store_failed(rig: Rig) -> None:
-    poll = asyncio.create_task(rig.node.lease(Q, "g", wait=60_000_000))
+    poll = asyncio.create_task(rig.node.messages.lease(Q, "g", wait=60_000_000))
     await asyncio.sleep(0)
     rig.write.fault = full(False)
     with pytest.raises(DiskFull):
-        await rig.node.enqueue(Q, [Draft(b"x")])
+        await rig.node.messages.enqueue(Q, [Draft(b"x")])
     with pytest.raises(StoreUnavailable):
         await poll
 
 
 async def test_an_ack_that_failed_can_be_repeated(rig: Rig) -> None:
     node = rig.node
-    await node.enqueue(Q, [Draft(b"x")])
-    (leased,) = await node.lease(Q, "g")
+    await node.messages.enqueue(Q, [Draft(b"x")])
+    (leased,) = await node.messages.lease(Q, "g")
     rig.write.fault = full(False)
     ack = [Settlement(leased.message.id, leased.token, partition=leased.partition)]
     with pytest.raises(DiskFull):
-        await node.settle(Q, "g", ack)
+        await node.messages.settle(Q, "g", ack)
     rig.write.fault = None
     await until_back(node)
-    assert await node.settle(Q, "g", ack) == [None]
+    assert await node.messages.settle(Q, "g", ack) == [None]
 
 
 async def test_low_disk_space_refuses_messages_but_not_acks(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     node = rig.node
-    await node.enqueue(Q, [Draft(b"x")])
-    (leased,) = await node.lease(Q, "g")
+    await node.messages.enqueue(Q, [Draft(b"x")])
+    (leased,) = await node.messages.lease(Q, "g")
     monkeypatch.setattr(rig.store, "room", lambda: 1000)
-    node.clock = lambda: node_module.wall_clock() + 2_000_000
+    node.cell.clock = lambda: wall_clock() + 2_000_000
     with pytest.raises(DiskFull):
-        await node.enqueue(Q, [Draft(b"y")])
-    assert await node.settle(Q, "g", [Settlement(leased.message.id, leased.token)]) == [None]
+        await node.messages.enqueue(Q, [Draft(b"y")])
+    assert await node.messages.settle(Q, "g", [Settlement(leased.message.id, leased.token)]) == [None]
     monkeypatch.setattr(rig.store, "room", lambda: None)
-    node.clock = lambda: node_module.wall_clock() + 4_000_000
-    assert (await node.enqueue(Q, [Draft(b"y")])).ids[0]
+    node.cell.clock = lambda: wall_clock() + 4_000_000
+    assert (await node.messages.enqueue(Q, [Draft(b"y")])).ids[0]
 
 
 async def test_a_node_that_was_fenced_says_so_and_stays_down(rig: Rig) -> None:
-    await rig.node.enqueue(Q, [Draft(b"x")])
+    await rig.node.messages.enqueue(Q, [Draft(b"x")])
     rig.inner.acquire()
     with pytest.raises(Fenced):
-        await rig.node.enqueue(Q, [Draft(b"y")])
-    assert rig.node.broken is not None
-    assert isinstance(await rig.node.broken, Fenced)
+        await rig.node.messages.enqueue(Q, [Draft(b"y")])
+    assert rig.node.cell.broken is not None
+    assert isinstance(await rig.node.cell.broken, Fenced)
     with pytest.raises(Fenced):
-        await rig.node.enqueue(Q, [Draft(b"z")])
+        await rig.node.messages.enqueue(Q, [Draft(b"z")])
 
 
 async def test_stats_keep_their_counts_over_a_failure(rig: Rig) -> None:
     node = rig.node
-    await node.enqueue(Q, [Draft(b"x") for _ in range(5)])
-    before = await node.stats(Q)
+    await node.messages.enqueue(Q, [Draft(b"x") for _ in range(5)])
+    before = await node.inspection.stats(Q)
     rig.sync.fault = full(False)
     with pytest.raises(DiskFull):
-        await node.create_group(Q, "g")
+        await node.groups.create(Q, "g")
     rig.sync.fault = None
     await until_back(node)
-    after = await node.stats(Q)
+    after = await node.inspection.stats(Q)
     assert after.oldest_age > before.oldest_age
     assert (
         (after.depth, after.enqueued, after.size_bytes)
@@ -173,17 +173,17 @@ async def test_an_error_nobody_expected_takes_the_engine_with_it_and_not_the_dat
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = rig.node
-    await node.enqueue(Q, [Draft(b"kept")])
+    await node.messages.enqueue(Q, [Draft(b"kept")])
 
     def bug(*_: object) -> None:
         raise KeyError("bug")
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(node.engine), "lease", bug)
+        patch.setattr(type(node.cell.engine), "lease", bug)
         with pytest.raises(StoreUnavailable, match="internal error"):
-            await node.lease(Q, "g")
+            await node.messages.lease(Q, "g")
     await until_back(node)
-    (leased,) = await node.lease(Q, "g")
+    (leased,) = await node.messages.lease(Q, "g")
     assert leased.message.payload == b"kept"
 
 
@@ -196,27 +196,27 @@ async def test_an_error_nobody_expected_in_a_turn_is_told_to_all_who_wait(
         raise KeyError("bug")
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(node.engine), "write", bug)
+        patch.setattr(type(node.cell.engine), "write", bug)
         with pytest.raises(StoreUnavailable, match="internal error"):
-            await node.enqueue(Q, [Draft(b"x")])
+            await node.messages.enqueue(Q, [Draft(b"x")])
     await until_back(node)
-    assert (await node.enqueue(Q, [Draft(b"y")])).ids[0]
+    assert (await node.messages.enqueue(Q, [Draft(b"y")])).ids[0]
 
 
 async def test_a_transaction_that_was_decided_is_moved_to_its_end_when_the_store_is_back(rig: Rig) -> None:
     node, name = rig.node, ("default", "batch-1")
     for chunk in range(10):
-        await node.stage(name, [("tasks", [Draft(b"%d" % chunk)])], chunk=chunk)
-    node.engine.transactions.limits = replace(node.engine.transactions.limits, step_messages=1)
-    publishing = asyncio.ensure_future(node.publish(name))
-    while (await node.transaction(name)).published < 3:  # noqa: ASYNC110 - the move tells nobody
+        await node.transactions.stage(name, [("tasks", [Draft(b"%d" % chunk)])], chunk=chunk)
+    node.cell.engine.transactions.limits = replace(node.cell.engine.transactions.limits, step_messages=1)
+    publishing = asyncio.ensure_future(node.transactions.publish(name))
+    while (await node.transactions.get(name)).published < 3:  # noqa: ASYNC110 - the move tells nobody
         await asyncio.sleep(0)
     rig.write.fault = full(after=False)
     with pytest.raises(StoreUnavailable):
         await publishing
     rig.write.fault = None
     await until_back(node)
-    done = await node.publish(name)
+    done = await node.transactions.publish(name)
     assert (done.published, done.repeated) == (10, True)
-    leased = await node.lease(Q, "g", 100)
+    leased = await node.messages.lease(Q, "g", 100)
     assert sorted(item.message.payload for item in leased) == [b"%d" % chunk for chunk in range(10)]

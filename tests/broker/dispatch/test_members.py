@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,10 +13,12 @@ from msgspec.structs import replace
 
 from holdfast.broker.dispatch.assignment import assign
 from holdfast.broker.node import Node
-from holdfast.config import Config
+from holdfast.config.settings import MemberSettings
 from holdfast.core.commands import Draft, Leased, Settlement, Verb
 from holdfast.core.ids import route_of
 from holdfast.core.records import Extra
+from holdfast.store.contract import Store
+from tests.broker.conftest import config_for, running
 
 Q = ("default", "tasks")
 
@@ -44,11 +47,11 @@ def acks(leased: list[Leased], verb: Verb = Verb.ACK) -> list[Settlement]:
 
 async def test_a_member_is_sent_no_more_than_its_credit(node: Node) -> None:
     inbox = Inbox()
-    member = await node.subscribe(Q, "g", "m1", inbox, credit=3)
-    await node.enqueue(Q, [Draft(b"%d" % n) for n in range(10)])
+    member = await node.subscriptions.join(Q, "g", "m1", inbox, credit=3)
+    await node.messages.enqueue(Q, [Draft(b"%d" % n) for n in range(10)])
     await inbox.expect(3)
     assert member.in_flight == 3
-    await node.settle(Q, "g", acks(inbox.got[:2]))
+    await node.messages.settle(Q, "g", acks(inbox.got[:2]))
     await inbox.expect(5)
     assert member.in_flight == 3
     member.set_credit(10)
@@ -58,13 +61,13 @@ async def test_a_member_is_sent_no_more_than_its_credit(node: Node) -> None:
 
 async def test_partitions_are_shared_evenly_and_moved_on_join_and_leave(node: Node) -> None:
     one, two, three = Inbox(), Inbox(), Inbox()
-    first = await node.subscribe(Q, "g", "m1", one, credit=1000)
+    first = await node.subscriptions.join(Q, "g", "m1", one, credit=1000)
     assert len(first.partitions) == 10
-    second = await node.subscribe(Q, "g", "m2", two, credit=1000)
-    third = await node.subscribe(Q, "g", "m3", three, credit=1000)
+    second = await node.subscriptions.join(Q, "g", "m2", two, credit=1000)
+    third = await node.subscriptions.join(Q, "g", "m3", three, credit=1000)
     assert sorted([len(first.partitions), len(second.partitions), len(third.partitions)]) == [3, 3, 4]
     assert sorted(first.partitions + second.partitions + third.partitions) == list(range(10))
-    await node.enqueue(Q, [Draft(b"x", extra=Extra(key=str(n))) for n in range(300)])
+    await node.messages.enqueue(Q, [Draft(b"x", extra=Extra(key=str(n))) for n in range(300)])
     for member, inbox in ((first, one), (second, two), (third, three)):
         await inbox.expect(sum(route_of(str(n)) % 10 in member.partitions for n in range(300)))
     got = one.got + two.got + three.got
@@ -76,61 +79,62 @@ async def test_partitions_are_shared_evenly_and_moved_on_join_and_leave(node: No
 
 async def test_who_leaves_gracefully_releases_without_spending_an_attempt(node: Node) -> None:
     one, two = Inbox(), Inbox()
-    first = await node.subscribe(Q, "g", "m1", one, credit=10)
-    await node.enqueue(Q, [Draft(b"a"), Draft(b"b")])
+    first = await node.subscriptions.join(Q, "g", "m1", one, credit=10)
+    await node.messages.enqueue(Q, [Draft(b"a"), Draft(b"b")])
     await one.expect(2)
-    await node.subscribe(Q, "g", "m2", two, credit=10)
+    await node.subscriptions.join(Q, "g", "m2", two, credit=10)
     first.leave()
     got = await two.expect(2)
     assert [(item.message.payload, item.attempt) for item in got] == [(b"a", 1), (b"b", 1)]
 
 
 async def test_who_vanishes_fails_what_it_had(node: Node) -> None:
-    await node.create_queue(Q, {"retry.initial_backoff": "10ms"})
+    await node.queues.create(Q, {"retry.initial_backoff": "10ms"})
     one, two = Inbox(), Inbox()
-    first = await node.subscribe(Q, "g", "m1", one)
-    await node.enqueue(Q, [Draft(b"a")])
+    first = await node.subscriptions.join(Q, "g", "m1", one)
+    await node.messages.enqueue(Q, [Draft(b"a")])
     await one.expect(1)
-    await node.subscribe(Q, "g", "m2", two)
+    await node.subscriptions.join(Q, "g", "m2", two)
     first.leave(Verb.DISCONNECT)
     (again,) = await two.expect(1)
     assert again.attempt == 2
-    assert (await node.stats(Q)).groups[0].failures == {"disconnect": 1}
+    assert (await node.inspection.stats(Q)).groups[0].failures == {"disconnect": 1}
 
 
-async def test_a_member_without_a_heartbeat_is_removed(node: Node) -> None:
-    await node.create_queue(Q, {"retry.initial_backoff": 0})
-    node.config = _with_heartbeat(node, 30_000)
-    one, two = Inbox(), Inbox()
-    await node.enqueue(Q, [Draft(b"a")])
-    clock, now = node.clock, node.clock()
-    node.clock = lambda: now  # time stands still until it has the message: a busy machine may take longer for that
-    await node.subscribe(Q, "g", "silent", one, heartbeat=True)
-    await one.expect(1)
-    node.clock = clock
-    await node.subscribe(Q, "g", "alive", two)
-    (again,) = await two.expect(1)
-    assert again.attempt == 2
-    assert list((await node.stats(Q)).groups[0].members) == ["alive"]
+async def test_a_member_without_a_heartbeat_is_removed(store: Store, tmp_path: Path) -> None:
+    config = replace(config_for(tmp_path), members=MemberSettings(heartbeat_timeout=30_000))
+    async with running(config, store) as node:
+        await node.queues.create(Q, {"retry.initial_backoff": 0})
+        one, two = Inbox(), Inbox()
+        await node.messages.enqueue(Q, [Draft(b"a")])
+        clock, now = node.clock, node.clock()
+        node.cell.clock = lambda: now  # time stands still until it has the message: a busy machine may take longer
+        await node.subscriptions.join(Q, "g", "silent", one, heartbeat=True)
+        await one.expect(1)
+        node.cell.clock = clock
+        await node.subscriptions.join(Q, "g", "alive", two)
+        (again,) = await two.expect(1)
+        assert again.attempt == 2
+        assert list((await node.inspection.stats(Q)).groups[0].members) == ["alive"]
 
 
 async def test_a_member_whose_lease_runs_out_has_its_credit_back(node: Node) -> None:
-    await node.create_queue(Q, {"retry.initial_backoff": "10ms"})
+    await node.queues.create(Q, {"retry.initial_backoff": "10ms"})
     inbox = Inbox()
-    await node.subscribe(Q, "g", "m1", inbox, lease_timeout=20_000)
-    await node.enqueue(Q, [Draft(b"a")])
+    await node.subscriptions.join(Q, "g", "m1", inbox, lease_timeout=20_000)
+    await node.messages.enqueue(Q, [Draft(b"a")])
     got = await inbox.expect(2)
     assert [item.attempt for item in got] == [1, 2]
 
 
 async def test_stopping_releases_what_members_hold(node: Node) -> None:
     inbox = Inbox()
-    await node.subscribe(Q, "g", "m1", inbox, credit=5)
-    await node.enqueue(Q, [Draft(b"a")])
+    await node.subscriptions.join(Q, "g", "m1", inbox, credit=5)
+    await node.messages.enqueue(Q, [Draft(b"a")])
     await inbox.expect(1)
     await node.stop()
     await node.start()
-    (again,) = await node.lease(Q, "g")
+    (again,) = await node.messages.lease(Q, "g")
     assert again.attempt == 1
     assert len(inbox.got) == 1
 
@@ -139,28 +143,24 @@ async def test_a_member_whose_callback_fails_does_not_bring_the_node_down(node: 
     def broken(leased: list[Leased]) -> None:
         raise RuntimeError("no")
 
-    bad = await node.subscribe(Q, "g", "bad", broken)
-    await node.enqueue(Q, [Draft(b"a")])
+    bad = await node.subscriptions.join(Q, "g", "bad", broken)
+    await node.messages.enqueue(Q, [Draft(b"a")])
     bad.leave()
-    (leased,) = await node.lease(Q, "g", wait=10_000_000)
+    (leased,) = await node.messages.lease(Q, "g", wait=10_000_000)
     assert leased.attempt == 1
 
 
 async def test_a_member_that_comes_back_keeps_what_it_had(node: Node) -> None:
     old, new = Inbox(), Inbox()
-    first = await node.subscribe(Q, "g", "m1", old, credit=2)
-    await node.enqueue(Q, [Draft(b"%d" % n) for n in range(3)])
+    first = await node.subscriptions.join(Q, "g", "m1", old, credit=2)
+    await node.messages.enqueue(Q, [Draft(b"%d" % n) for n in range(3)])
     await old.expect(2)
-    second = await node.subscribe(Q, "g", "m1", new, credit=2)
+    second = await node.subscriptions.join(Q, "g", "m1", new, credit=2)
     assert second.in_flight == 2
     first.leave()
-    await node.settle(Q, "g", acks(old.got))
+    await node.messages.settle(Q, "g", acks(old.got))
     (third,) = await new.expect(1)
     assert third.message.payload == b"2"
-
-
-def _with_heartbeat(node: Node, timeout: int) -> Config:
-    return replace(node.config, members=replace(node.config.members, heartbeat_timeout=timeout))
 
 
 @given(
@@ -211,11 +211,11 @@ class Gated:
 async def held_back(node: Node, monkeypatch: pytest.MonkeyPatch) -> tuple[Inbox, Gated, asyncio.Task[object]]:
     """A member that has been granted a message in a turn which must be synced first, while that sync waits."""
     inbox = Inbox()
-    await node.subscribe(Q, "g", "m1", inbox, credit=10)
+    await node.subscriptions.join(Q, "g", "m1", inbox, credit=10)
     gate = Gated(node, monkeypatch)
-    monkeypatch.setattr(node.commit._syncer, "_calm", 0)  # on its thread
-    node.engine.record.ids_reserved = 0  # so it is whenever ids are reserved anew
-    enqueue = asyncio.create_task(node.enqueue(Q, [Draft(b"1")]))
+    monkeypatch.setattr(node.cell.commit._syncer, "_calm", 0)  # on its thread
+    node.cell.engine.record.ids_reserved = 0  # so it is whenever ids are reserved anew
+    enqueue = asyncio.ensure_future(node.messages.enqueue(Q, [Draft(b"1")]))
     await asyncio.to_thread(gate.begun.wait)
     return inbox, gate, enqueue
 
@@ -224,7 +224,7 @@ async def test_what_is_granted_in_a_turn_that_must_be_synced_goes_out_with_it_an
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inbox, gate, enqueue = await held_back(node, monkeypatch)
-    later = asyncio.create_task(node.enqueue(Q, [Draft(b"2")]))
+    later = asyncio.ensure_future(node.messages.enqueue(Q, [Draft(b"2")]))
     for _ in range(5):
         await asyncio.sleep(0)
     assert inbox.got == []
@@ -238,13 +238,13 @@ async def test_what_was_granted_in_a_group_that_was_deleted_meanwhile_holds_nobo
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inbox, gate, enqueue = await held_back(node, monkeypatch)
-    delete = asyncio.create_task(node.delete_group(Q, "g"))
+    delete = asyncio.create_task(node.groups.delete(Q, "g"))
     heard: list[object] = []
     for _ in range(40):
-        node.call_when_durable(None, heard.append, 0)
+        node.cell.commit.on_written(heard.append)
         await asyncio.sleep(0)
     gate.open.set()
     await asyncio.gather(enqueue, delete)
-    await node.enqueue(Q, [Draft(b"3")])
+    await node.messages.enqueue(Q, [Draft(b"3")])
     assert heard == [None] * 40
     assert inbox.got == []

@@ -39,7 +39,7 @@ async def test_an_export_that_failed_is_told_and_tried_again(
     settings = JournalSettings(segment_rows=1, conversion="thread")
     node = Node(Config(node=NodeSettings(data_dir=tmp_path), journal=settings), MemoryStore())
     await node.start()
-    exporter = node.export_scheduler._exporter
+    exporter = node.cell.export_scheduler._exporter
     export, failures = exporter.export, 0
 
     def fail(after: int, whole: bool) -> None:
@@ -48,13 +48,13 @@ async def test_an_export_that_failed_is_told_and_tried_again(
         raise error
 
     monkeypatch.setattr(exporter, "export", fail)
-    await node.enqueue(("default", "orders"), [Draft(b"1")])
+    await node.messages.enqueue(("default", "orders"), [Draft(b"1")])
     await until(lambda: failures >= 3)
-    [journal] = [part for part in await node.health.parts() if part.name == "journal"]
+    [journal] = [part for part in await node.health.components() if part.name == "journal"]
     assert journal.problem.startswith(told)
     assert isinstance(error, HoldfastError) is ("internal" not in journal.problem)
 
     monkeypatch.setattr(exporter, "export", export)
-    await until(lambda: node.export_scheduler.behind == 0 and not node.export_scheduler.failed)
+    await until(lambda: node.cell.export_scheduler.behind == 0 and not node.cell.export_scheduler.failed)
     await node.stop()
     assert verify(tmp_path / "lake") == []

@@ -196,10 +196,10 @@ async def test_a_node_that_stops_does_not_wait_for_a_process_that_hangs(
     store = open_store("rocks", tmp_path / "store")
     node = Node(config, store)
     await node.start()
-    await node.enqueue(name, [Draft(b"%d" % number) for number in range(20)])
-    exporting = asyncio.create_task(node.export())
+    await node.messages.enqueue(name, [Draft(b"%d" % number) for number in range(20)])
+    exporting = asyncio.create_task(node.cell.export())
     assert await asyncio.to_thread(hanging.stands.wait, SECONDS)
-    behind = node.export_scheduler.behind
+    behind = node.cell.export_scheduler.behind
     assert behind >= 20
     await node.stop()  # were it to wait, it would wait for ever
     with pytest.raises(LakeUnavailable, match="the node stops"):
@@ -210,9 +210,9 @@ async def test_a_node_that_stops_does_not_wait_for_a_process_that_hangs(
     store = open_store("rocks", tmp_path / "store")
     node = Node(config, store)
     await node.start()
-    assert node.export_scheduler.behind == behind, "nothing has left the store"
-    await node.export()
-    assert node.export_scheduler.behind == 0
+    assert node.cell.export_scheduler.behind == behind, "nothing has left the store"
+    await node.cell.export()
+    assert node.cell.export_scheduler.behind == 0
     await node.stop()
     store.close()
     assert verify(tmp_path / "lake") == []
@@ -235,10 +235,10 @@ async def test_a_node_that_stops_does_not_wait_for_a_lake_that_hangs(
     store = open_store("rocks", tmp_path / "store")
     node = Node(config, store)
     await node.start()
-    await node.enqueue(("default", "orders"), [Draft(b"%d" % number) for number in range(20)])
-    exporting = asyncio.create_task(node.export())
+    await node.messages.enqueue(("default", "orders"), [Draft(b"%d" % number) for number in range(20)])
+    exporting = asyncio.create_task(node.cell.export())
     assert await asyncio.to_thread(stands.wait, SECONDS)
-    behind = node.export_scheduler.behind
+    behind = node.cell.export_scheduler.behind
     await node.stop()  # were it to wait, it would wait for ever
     store.close()
     monkeypatch.undo()
@@ -249,9 +249,9 @@ async def test_a_node_that_stops_does_not_wait_for_a_lake_that_hangs(
     comes_back.set()
     with pytest.raises(LakeUnavailable, match="the node stops"):
         await exporting
-    assert again.export_scheduler.behind == behind, "nothing has left the store"
-    await again.export()
-    assert again.export_scheduler.behind == 0
+    assert again.cell.export_scheduler.behind == behind, "nothing has left the store"
+    await again.cell.export()
+    assert again.cell.export_scheduler.behind == 0
     await again.stop()
     store.close()
     assert verify(tmp_path / "lake") == []

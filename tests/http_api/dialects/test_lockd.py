@@ -82,7 +82,7 @@ async def test_a_message_goes_its_way(http: httpx.AsyncClient, node: Node) -> No
     assert message["lease_id"] == message["meta_etag"] == str(message["fencing_token"])
     acked = await http.post("/v1/queue/ack", json=lease_of(message))
     assert acked.json() == {"acked": True, "correlation_id": stored["correlation_id"]}
-    assert (await node.stats(NAME)).depth == 0
+    assert (await node.inspection.stats(NAME)).depth == 0
 
 
 async def test_a_correlation_id_of_the_callers_is_kept_for_life(http: httpx.AsyncClient) -> None:
@@ -122,7 +122,7 @@ async def test_a_failure_spends_an_attempt_and_a_deferral_does_not(http: httpx.A
     await http.post(
         "/v1/queue/nack", json={**lease_of(message), "delay_seconds": 60, "last_error": {"code": "E17", "why": "busy"}}
     )
-    _, _, [status] = await node.find(NAME, int(message["message_id"]))
+    _, _, [status] = await node.inspection.find(NAME, int(message["message_id"]))
     assert status.state == "scheduled"
     assert json.loads(status.error) == {"code": "E17", "why": "busy"}
 
@@ -134,7 +134,7 @@ async def test_a_deferral_may_have_a_delay(http: httpx.AsyncClient, node: Node) 
     answer = await http.post("/v1/queue/dequeue", json={"queue": Q, "owner": "me", "wait_seconds": -1})
     assert (answer.status_code, answer.json()["error"]) == (409, "waiting")
     assert answer.json()["retry_after_seconds"] > 0
-    _, _, [status] = await node.find(NAME, int(message["message_id"]))
+    _, _, [status] = await node.inspection.find(NAME, int(message["message_id"]))
     assert (status.state, status.attempt) == ("scheduled", 1)  # a failure would make the next one the second
 
 
@@ -144,7 +144,7 @@ async def test_a_waiting_dequeue_is_answered_when_something_comes(http: httpx.As
     waiting = asyncio.create_task(
         http.post("/v1/queue/dequeue", json={"queue": Q, "owner": "me", "page_size": 5, "wait_seconds": 30})
     )
-    await until(lambda: node.dispatcher.waiting)
+    await until(lambda: node.cell.dispatcher.waiters.count)
     stats = (await http.post("/v1/queue/stats", json={"queue": Q})).json()
     assert (stats["waiting_consumers"], stats["available"]) == (1, False)
     await enqueue(http, b"hello")
@@ -182,8 +182,8 @@ async def test_a_subscriber_is_sent_what_comes_and_gives_back_what_it_leaves(
         assert first.startswith(b"--" + boundary.encode())
         await enqueue(http, b"two")
         await _until_payload(chunks, b"two")
-        assert (await node.stats(NAME)).groups[0].leased == 2
-    await until(lambda: node.current_stats(NAME).groups[0].leased == 0)
+        assert (await node.inspection.stats(NAME)).groups[0].leased == 2
+    await until(lambda: node.inspection.current_stats(NAME).groups[0].leased == 0)
     assert [payload for _, payload in await dequeue(http, page_size=5)] == [b"one", b"two"]
 
 
@@ -222,24 +222,24 @@ async def test_what_is_found_when_the_client_has_gone_is_given_back(
 
     monkeypatch.setattr(Call, "gone", gone)
     await http.post("/v1/queue/dequeue", json={"queue": Q, "owner": "me", "wait_seconds": 30})
-    [leased] = await node.lease(NAME, "default")
+    [leased] = await node.messages.lease(NAME, "default")
     assert leased.attempt == 1
 
 
 async def test_how_a_queue_stands_costs_the_same_at_any_depth(
     http: httpx.AsyncClient, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await node.enqueue(NAME, [Draft(b"later", deliver_at=node.clock() + 3_600_000_000) for _ in range(3000)])
+    await node.messages.enqueue(NAME, [Draft(b"later", deliver_at=node.clock() + 3_600_000_000) for _ in range(3000)])
     steps: list[object] = []
-    step = node.engine.step
+    step = node.cell.engine.step
 
     def counted(*args: Any) -> object:
         steps.append(args[2])
         return step(*args)
 
-    monkeypatch.setattr(node.engine, "step", counted)
+    monkeypatch.setattr(node.cell.engine, "step", counted)
     assert (await http.post("/v1/queue/stats", json={"queue": Q})).json()["available"] is False
-    [now] = (await node.enqueue(NAME, [Draft(b"now")])).ids
+    [now] = (await node.messages.enqueue(NAME, [Draft(b"now")])).ids
     steps.clear()
     shown = (await http.post("/v1/queue/stats", json={"queue": Q})).json()
     assert (shown["available"], shown["head_message_id"]) == (True, str(now))
@@ -321,11 +321,11 @@ async def test_state_is_made_lazily_and_kept_through_a_retry(http: httpx.AsyncCl
     assert message["state_etag"] == "1"
     assert message["state_lease_id"] == message["lease_id"]
     message_id, token = int(message["message_id"]), int(message["lease_id"])
-    await node.put_state(NAME, "default", message_id, token, b'{"step": 2}', 1)
+    await node.workflow_state.put(NAME, "default", message_id, token, b'{"step": 2}', 1)
     await http.post("/v1/queue/nack", json={**lease_of(message), "intent": "defer"})
     again = await dequeue_with_state(http)
     assert again["state_etag"] == "2"
-    state = await node.get_state(NAME, "default", message_id)
+    state = await node.workflow_state.get(NAME, "default", message_id)
     assert state is not None
     assert state.data == b'{"step": 2}'
 
@@ -333,7 +333,7 @@ async def test_state_is_made_lazily_and_kept_through_a_retry(http: httpx.AsyncCl
 async def test_an_ack_that_has_not_seen_the_state_is_refused(http: httpx.AsyncClient, node: Node) -> None:
     await enqueue(http)
     message = await dequeue_with_state(http)
-    await node.put_state(NAME, "default", int(message["message_id"]), int(message["lease_id"]), b"{}", 1)
+    await node.workflow_state.put(NAME, "default", int(message["message_id"]), int(message["lease_id"]), b"{}", 1)
     stale = await http.post("/v1/queue/ack", json={**lease_of(message), "state_etag": "1"})
     assert (stale.status_code, stale.json()["error"]) == (412, "state_changed")
     other = await http.post("/v1/queue/ack", json={**lease_of(message), "state_lease_id": "7"})

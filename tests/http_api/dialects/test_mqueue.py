@@ -35,7 +35,7 @@ async def test_an_item_is_enqueued_dequeued_and_acked(http: httpx.AsyncClient, n
     assert datetime.fromisoformat(item["lease_expires_at"]) > datetime.now(UTC)
     answer = await http.post("/ack", json={"id": item_id, **PLACE})
     assert (answer.status_code, answer.content) == (200, b"")
-    assert (await node.stats(("payments", "process-refund"))).depth == 0
+    assert (await node.inspection.stats(("payments", "process-refund"))).depth == 0
 
 
 async def test_a_nacked_item_waits_for_its_backoff_with_its_error(http: httpx.AsyncClient, node: Node) -> None:
@@ -44,7 +44,7 @@ async def test_a_nacked_item_waits_for_its_backoff_with_its_error(http: httpx.As
     answer = await http.post("/nack", json={"id": item_id, **PLACE, "error": "Payment gateway timeout"})
     assert (answer.status_code, answer.content) == (200, b"")
     assert (await http.get("/dequeue", params=PLACE)).json() == []
-    _, _, [status] = await node.find(("payments", "process-refund"), item_id)
+    _, _, [status] = await node.inspection.find(("payments", "process-refund"), item_id)
     assert (status.state, status.error) == ("scheduled", "Payment gateway timeout")
 
 
@@ -82,7 +82,7 @@ async def test_bad_items_are_refused_and_nothing_is_stored(
 ) -> None:
     answer = await http.post("/enqueue", json=body)
     assert (answer.status_code, answer.json()["code"]) == (400, code)
-    assert node.queues("payments") == []
+    assert node.queues.in_namespace("payments") == []
 
 
 async def test_a_delivery_is_settled_once_and_by_its_holder_only(http: httpx.AsyncClient) -> None:

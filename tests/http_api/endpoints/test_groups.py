@@ -53,7 +53,9 @@ async def test_a_cursor_group_reads_a_range_again_until_it_commits(http: httpx.A
 
 
 async def test_consumers_and_waiting_requests_are_shown(http: httpx.AsyncClient, node: Node) -> None:
-    subscription = await node.subscribe(("default", "log"), "g", "pusher", lambda _: None, credit=5, protocol="test")
+    subscription = await node.subscriptions.join(
+        ("default", "log"), "g", "pusher", lambda _: None, credit=5, protocol="test"
+    )
     shown = (await http.get(f"{QUEUE}/consumers")).json()
     assert shown["waiting"] == 0
     assert shown["consumers"] == [

@@ -41,7 +41,7 @@ async def test_all_else_is_served_while_histories_hang_and_the_server_stops(
     gate = Gate(config, node.clock)
     front = HttpFront(config, node, gate)
     await front.start()
-    receipt = await node.enqueue(("default", "jobs"), [Draft(b"x")])
+    receipt = await node.messages.enqueue(("default", "jobs"), [Draft(b"x")])
     message = f"/api/v1/queues/jobs/messages/{receipt.ids[0]}"
     try:
         async with httpx.AsyncClient(base_url=front.url, timeout=SECONDS) as http:

@@ -26,9 +26,9 @@ JOBS = ("default", "jobs")
 
 
 async def work_a_little(node: Node) -> None:
-    await node.enqueue(JOBS, [Draft(b"%d" % n) for n in range(4)])
-    first, second, third = await node.lease(JOBS, "g", 3)
-    await node.settle(
+    await node.messages.enqueue(JOBS, [Draft(b"%d" % n) for n in range(4)])
+    first, second, third = await node.messages.lease(JOBS, "g", 3)
+    await node.messages.settle(
         JOBS,
         "g",
         [
@@ -79,18 +79,18 @@ async def test_every_metric_is_in_the_list_that_the_documentation_is_made_from(
 
 
 async def test_what_is_staged_is_counted_until_it_is_published(http: httpx.AsyncClient, node: Node) -> None:
-    await node.stage(("default", "t"), [("jobs", [Draft(b"abc"), Draft(b"de")])])
+    await node.transactions.stage(("default", "t"), [("jobs", [Draft(b"abc"), Draft(b"de")])])
     found = samples((await http.get("/metrics")).text)
     assert found["holdfast_transactions_open"] == {(): 1}
     assert (found["holdfast_transaction_staged"], found["holdfast_transaction_staged_bytes"]) == ({(): 2}, {(): 5})
     assert (await http.get("/api/v1/overview")).json()["staged"] == 2
-    await node.publish(("default", "t"))
+    await node.transactions.publish(("default", "t"))
     assert samples((await http.get("/metrics")).text)["holdfast_transaction_staged"] == {(): 0}
 
 
 async def test_many_queues_have_sums_only(http: httpx.AsyncClient, node: Node, tmp_path: Path) -> None:
     await work_a_little(node)
-    await node.enqueue(("default", "other"), [Draft(b"x")])
+    await node.messages.enqueue(("default", "other"), [Draft(b"x")])
     found = samples((await http.get("/metrics", params={"queues": "none"})).text)
     assert found["holdfast_queue_depth"] == {(): 4}
     assert found["holdfast_queue_dlq_total"] == {(("reason", "rejected"),): 1}
@@ -124,18 +124,18 @@ async def test_how_far_the_lake_is_behind_is_said_and_nothing_is_lost_for_it(tmp
         return parts["journal"]["facts"]["rows_behind"], parts["journal"]["problem"], problems
 
     async with httpx.AsyncClient(base_url=front.url) as http:
-        await node.enqueue(("default", "tasks"), [Draft(b"x")] * 4)
+        await node.messages.enqueue(("default", "tasks"), [Draft(b"x")] * 4)
         assert await journal(http) == (4, "", [])
-        await node.enqueue(("default", "tasks"), [Draft(b"x")] * 4)
+        await node.messages.enqueue(("default", "tasks"), [Draft(b"x")] * 4)
         rows, problem, problems = await journal(http)
         assert rows == 8
         assert "8 rows are not exported yet" in problem
         assert problems == [f"journal: {problem}"]
         with pytest.raises(LakeUnavailable):
-            await node.export()
+            await node.cell.export()
         assert (await journal(http))[0] == 8
         (lake / "journal" / "_tmp").unlink()
-        await node.export()
+        await node.cell.export()
         assert await journal(http) == (0, "", [])
     assert sum(pq.read_metadata(path).num_rows for path in lake.rglob("*.parquet")) == 8
     await front.stop()
@@ -158,7 +158,7 @@ async def test_readiness_fails_while_the_store_cannot_sync(tmp_path: Path) -> No
         assert (await http.get("/readyz")).status_code == 200
         failing.append(Fault(StoreUnavailable(problem="the disk is gone")))
         with pytest.raises(StoreUnavailable):
-            await node.enqueue(JOBS, [Draft(b"x")])
+            await node.messages.enqueue(JOBS, [Draft(b"x")])
         refused = await http.get("/readyz")
         assert refused.status_code == 503
         assert "store" in refused.json()["problems"][0]
@@ -180,7 +180,7 @@ async def test_the_overview(http: httpx.AsyncClient, node: Node) -> None:
 
 async def test_a_request_gets_its_reply(http: httpx.AsyncClient, node: Node) -> None:
     asking = asyncio.create_task(http.post("/api/v1/request/jobs", json={"payload": {"n": 20}, "timeout": "30s"}))
-    [asked] = await node.lease(JOBS, "g", 1, wait=30_000_000)
+    [asked] = await node.messages.lease(JOBS, "g", 1, wait=30_000_000)
     extra = asked.message.extra
     assert extra.reply_to is not None
     reply = {"messages": [{"payload": 400, "correlation_id": extra.correlation_id}]}
@@ -193,17 +193,17 @@ async def test_a_request_gets_its_reply(http: httpx.AsyncClient, node: Node) -> 
 
 
 async def test_a_reply_that_comes_too_late_is_dropped_and_counted(http: httpx.AsyncClient, node: Node) -> None:
-    late = node.replies.late
+    late = node.requests.late
     answer = await http.post("/api/v1/request/jobs", json={"text": "anybody?", "timeout": "20ms"})
     assert (answer.status_code, answer.json()["code"]) == (504, "reply_timeout")
-    [asked] = await node.lease(JOBS, "g", 1)
+    [asked] = await node.messages.lease(JOBS, "g", 1)
     extra = asked.message.extra
     assert extra.reply_to is not None
     queue = ("default", extra.reply_to.removeprefix("$queue/"))
     # As an MQTT client replies: with the Correlation Data that it was sent.
-    await node.enqueue(queue, [Draft(b"here", extra=Extra(correlation_data=extra.correlation_data))])
-    await until(lambda: node.replies.late == late + 1)
-    await until(lambda: node.current_stats(queue).depth == 0)
+    await node.messages.enqueue(queue, [Draft(b"here", extra=Extra(correlation_data=extra.correlation_data))])
+    await until(lambda: node.requests.late == late + 1)
+    await until(lambda: node.inspection.current_stats(queue).depth == 0)
 
 
 async def test_a_correlation_id_of_a_request_that_waits_cannot_be_used_again(
@@ -211,8 +211,8 @@ async def test_a_correlation_id_of_a_request_that_waits_cannot_be_used_again(
 ) -> None:
     body = {"text": "?", "correlation_id": "same", "timeout": "30s"}
     asking = asyncio.create_task(http.post("/api/v1/request/jobs", json=body))
-    await until(lambda: node.replies.waiting)
+    await until(lambda: node.requests.waiting)
     refused = await http.post("/api/v1/request/jobs", json=body)
     assert refused.json()["code"] == "invalid_argument"
     asking.cancel()
-    await until(lambda: not node.replies.waiting)
+    await until(lambda: not node.requests.waiting)

@@ -225,14 +225,14 @@ async def test_browsing_goes_on_where_a_page_ended(http: httpx.AsyncClient) -> N
 async def test_the_history_of_a_message_goes_on_after_its_export_and_its_end(
     http: httpx.AsyncClient, node: Node
 ) -> None:
-    await node.create_queue(("default", "jobs"), {"retry.initial_backoff": "0s", "partitions": 1})
+    await node.queues.create(("default", "jobs"), {"retry.initial_backoff": "0s", "partitions": 1})
     ids = (await http.post(MESSAGES, json={"messages": [{"text": "a"}, {"text": "b"}]})).json()["ids"]
     one, _ = (await http.post(LEASES, json={"limit": 2, "consumer": "me"})).json()["deliveries"]
     nack = {"id": one["id"], "lease_token": one["lease_token"], "action": "nack", "error": "oh"}
     await http.post(SETTLE, json={"settlements": [nack]})
     shown = (await http.get(f"{MESSAGES}/{ids[0]}", params={"history": "true"})).json()
     assert [step["event"] for step in shown["history"]] == ["enqueued", "leased", "failed"]
-    await node.export()
+    await node.cell.export()
     [again] = (await http.post(LEASES, json={"wait": "30s"})).json()["deliveries"]
     await http.post(SETTLE, json={"settlements": [{"id": again["id"], "lease_token": again["lease_token"]}]})
     steps = (await http.get(f"{MESSAGES}/{ids[0]}/history")).json()["steps"]

@@ -31,8 +31,8 @@ async def lines(response: httpx.Response) -> AsyncIterator[dict[str, object]]:
 
 async def test_a_long_poll_is_answered_when_a_message_comes(http: httpx.AsyncClient, node: Node) -> None:
     poll = asyncio.create_task(http.post(f"{QUEUE}/leases", json={"wait": "30s", "limit": 5}))
-    await until(lambda: node.waiting(JOBS) == 1)
-    await node.enqueue(JOBS, [Draft(b"now")])
+    await until(lambda: node.inspection.waiting(JOBS) == 1)
+    await node.messages.enqueue(JOBS, [Draft(b"now")])
     [delivery] = (await poll).json()["deliveries"]
     assert delivery["text"] == "now"
 
@@ -57,10 +57,10 @@ async def test_a_long_poll_that_finds_nothing_ends_empty(http: httpx.AsyncClient
 
 async def test_a_client_that_goes_while_it_waits_takes_nothing_with_it(http: httpx.AsyncClient, node: Node) -> None:
     poll = asyncio.create_task(http.post(f"{QUEUE}/leases", json={"wait": "30s"}))
-    await until(lambda: node.waiting(JOBS) == 1)
+    await until(lambda: node.inspection.waiting(JOBS) == 1)
     poll.cancel()
-    await until(lambda: not node.waiting(JOBS))
-    await node.enqueue(JOBS, [Draft(b"kept")])
+    await until(lambda: not node.inspection.waiting(JOBS))
+    await node.messages.enqueue(JOBS, [Draft(b"kept")])
     [delivery] = (await http.post(f"{QUEUE}/leases")).json()["deliveries"]
     assert delivery["attempt"] == 1
 
@@ -93,29 +93,29 @@ async def test_a_client_that_pipelines_and_goes_takes_nothing_with_it(front: Htt
         body,
     )
     writer.write(poll + b"GET /api/v1/queues HTTP/1.1\r\nhost: localhost\r\n\r\n")
-    await until(lambda: node.waiting(JOBS) == 1)
+    await until(lambda: node.inspection.waiting(JOBS) == 1)
     writer.close()
-    await until(lambda: not node.waiting(JOBS))
+    await until(lambda: not node.inspection.waiting(JOBS))
 
 
 async def test_a_stream_gives_one_line_a_delivery_and_no_more_than_its_credit(
     http: httpx.AsyncClient, node: Node
 ) -> None:
-    await node.enqueue(JOBS, [Draft(b"%d" % n) for n in range(5)])
+    await node.messages.enqueue(JOBS, [Draft(b"%d" % n) for n in range(5)])
     async with http.stream("GET", f"{QUEUE}/stream", params={"credit": 2, "consumer": "me"}) as response:
         assert response.headers["content-type"] == "application/x-ndjson"
         stream = lines(response)
         assert "heartbeat" in await anext(stream)
         first = [(await anext(stream))["delivery"] for _ in range(2)]
         assert [item["payload"] for item in first] == [0, 1]  # type: ignore[index]
-        assert [(member.name, len(member.in_flight)) for member in node.consumers(JOBS)] == [("me", 2)]
+        assert [(member.name, len(member.in_flight)) for member in node.inspection.consumers(JOBS)] == [("me", 2)]
         await http.post(
             f"{QUEUE}/settle",
             json={"settlements": [{"id": item["id"], "lease_token": item["lease_token"]} for item in first]},  # type: ignore[index]
         )
         second = [(await anext(stream))["delivery"] for _ in range(2)]
         assert [item["payload"] for item in second] == [2, 3]  # type: ignore[index]
-    await until(lambda: not node.consumers(JOBS))
+    await until(lambda: not node.inspection.consumers(JOBS))
     rest = (await http.post(f"{QUEUE}/leases", json={"limit": 9})).json()["deliveries"]
     assert [(item["payload"], item["attempt"]) for item in rest] == [(2, 1), (3, 1), (4, 1)]
 
@@ -123,8 +123,8 @@ async def test_a_stream_gives_one_line_a_delivery_and_no_more_than_its_credit(
 async def test_a_stream_can_spend_the_attempt_of_what_its_client_had_when_it_went(
     http: httpx.AsyncClient, node: Node
 ) -> None:
-    await node.create_queue(JOBS, {"retry.initial_backoff": "0s"})
-    await node.enqueue(JOBS, [Draft(b"poison")])
+    await node.queues.create(JOBS, {"retry.initial_backoff": "0s"})
+    await node.messages.enqueue(JOBS, [Draft(b"poison")])
     async with http.stream("GET", f"{QUEUE}/stream", params={"gone": "fail"}) as response:
         stream = lines(response)
         await anext(stream)
@@ -134,7 +134,7 @@ async def test_a_stream_can_spend_the_attempt_of_what_its_client_had_when_it_wen
 
 
 async def test_server_sent_events(http: httpx.AsyncClient, node: Node) -> None:
-    await node.enqueue(JOBS, [Draft(b'{\n"a": 1\n}')])
+    await node.messages.enqueue(JOBS, [Draft(b'{\n"a": 1\n}')])
     headers = {"accept": "text/event-stream"}
     async with http.stream("GET", f"{QUEUE}/stream", params={"limit": 1}, headers=headers) as response:
         assert response.headers["content-type"] == "text/event-stream"
@@ -156,7 +156,7 @@ async def test_a_second_stream_of_a_consumer_takes_over(http: httpx.AsyncClient,
             new_lines = lines(new)
             await anext(new_lines)
             assert (await anext(old_lines))["end"]["code"] == "stream_ended"  # type: ignore[index]
-            await node.enqueue(JOBS, [Draft(b"x")])
+            await node.messages.enqueue(JOBS, [Draft(b"x")])
             assert "delivery" in await anext(new_lines)
 
 
@@ -184,7 +184,7 @@ async def test_a_silent_stream_carries_heartbeats_and_ends_when_its_queue_does(o
         stream = lines(response)
         assert "heartbeat" in await anext(stream)
         assert "heartbeat" in await anext(stream)
-        await node.delete_queue(JOBS)
+        await node.queues.delete(JOBS)
         codes = [line["end"]["code"] async for line in stream if "end" in line]  # type: ignore[index]
         assert codes == ["queue_not_found"]
 
@@ -193,8 +193,8 @@ async def test_a_stream_learns_immediately_that_its_queue_or_group_was_deleted(
     http: httpx.AsyncClient, node: Node
 ) -> None:
     for delete, code in (
-        (lambda: node.delete_group(JOBS, "default"), "stream_ended"),
-        (lambda: node.delete_queue(JOBS), "queue_not_found"),
+        (lambda: node.groups.delete(JOBS, "default"), "stream_ended"),
+        (lambda: node.queues.delete(JOBS), "queue_not_found"),
     ):
         async with http.stream("GET", f"{QUEUE}/stream") as response:
             stream = lines(response)
@@ -202,26 +202,26 @@ async def test_a_stream_learns_immediately_that_its_queue_or_group_was_deleted(
             await delete()
             end = await anext(stream)  # the heartbeat is many seconds away
             assert end["end"]["code"] == code  # type: ignore[index]
-        assert not [member for member in node.dispatcher.members.all_members() if member.group[0] == JOBS]
+        assert not [member for member in node.cell.dispatcher.members.all_members() if member.group[0] == JOBS]
 
 
 async def test_a_stream_has_no_more_bytes_unsettled_than_it_may(own: tuple[Node, HttpFront]) -> None:
     node, front = own
     async with httpx.AsyncClient(base_url=front.url, timeout=30) as http:
-        await node.enqueue(JOBS, [Draft(b"x" * 1_000) for _ in range(5)])
+        await node.messages.enqueue(JOBS, [Draft(b"x" * 1_000) for _ in range(5)])
         async with http.stream("GET", f"{QUEUE}/stream", params={"credit": 100}) as response:
             stream = lines(response)
             await anext(stream)
             held = (await anext(stream))["delivery"]
             await anext(stream)
             assert "heartbeat" in await anext(stream), "a third would be too much"
-            assert node.current_stats(JOBS).groups[0].leased == 2
+            assert node.inspection.current_stats(JOBS).groups[0].leased == 2
             assert isinstance(held, dict)
             settlement = {"id": held["id"], "lease_token": held["lease_token"]}
             await http.post(f"{QUEUE}/settle", json={"settlements": [settlement]})
             while "delivery" not in await anext(stream):
                 pass
-            assert node.current_stats(JOBS).groups[0].leased == 2
+            assert node.inspection.current_stats(JOBS).groups[0].leased == 2
 
 
 async def test_while_a_server_stops_what_is_under_way_is_finished_and_what_is_new_gets_503(
@@ -253,7 +253,7 @@ async def test_a_stop_ends_long_polls_immediately_and_notifies_streams(own: tupl
     node, front = own
     async with httpx.AsyncClient(base_url=front.url, timeout=30) as http:
         poll = asyncio.create_task(http.post(f"{QUEUE}/leases", json={"wait": "10m"}))
-        await until(lambda: node.waiting(JOBS) == 1)
+        await until(lambda: node.inspection.waiting(JOBS) == 1)
         async with http.stream("GET", f"{QUEUE}/stream", params={"group": "other"}) as response:
             stream = lines(response)
             await anext(stream)
@@ -266,4 +266,4 @@ async def test_a_stop_ends_long_polls_immediately_and_notifies_streams(own: tupl
         await stopping
         with pytest.raises(httpx.ConnectError):
             await http.get("/api/v1/queues")
-    assert node.waiting(JOBS) == 0
+    assert node.inspection.waiting(JOBS) == 0

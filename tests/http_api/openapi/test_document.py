@@ -78,7 +78,7 @@ async def test_without_a_credential_nothing_is_told_but_health_and_description(t
                 assert answer.status_code == wanted, (endpoint.method, path, headers, answer.text)
                 if wanted == 401:
                     assert "Bearer" in answer.headers["www-authenticate"]
-    assert node.queues("default") == []
+    assert node.queues.in_namespace("default") == []
     await front.stop()
     await node.stop()
     await gate.close()

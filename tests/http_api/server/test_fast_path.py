@@ -19,7 +19,7 @@ import pytest_asyncio
 
 from holdfast.auth import keys, tokens
 from holdfast.auth.gate import Gate
-from holdfast.broker import node as node_module
+from holdfast.broker import cell
 from holdfast.broker.node import Node
 from holdfast.config import Config
 from holdfast.config.secret import SecretText
@@ -110,7 +110,7 @@ class Rig:
         return [one for one in self.front._server.server_state.connections if isinstance(one, Connection)]
 
     def depth(self) -> int:
-        queue = self.node.engine.queues.get(JOBS)
+        queue = self.node.cell.engine.queues.get(JOBS)
         return queue.depth if queue is not None else 0
 
 
@@ -125,7 +125,7 @@ async def serving(config: Config, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
         return done
 
     monkeypatch.setattr(fast_path, "begin", counted)
-    monkeypatch.setattr(node_module, "RECOVERY_PAUSE_SECONDS", 0.005)
+    monkeypatch.setattr(cell, "RECOVERY_PAUSE_SECONDS", 0.005)
     await rig.node.start()
     await rig.front.start()
     try:
@@ -159,7 +159,7 @@ async def test_what_a_message_brings_is_kept(rig: Rig) -> None:
     async with rig.wire() as wire:
         for _ in range(2):
             assert (await wire.ask(post({"messages": drafts}))).status == 200
-        kept = [message for _, message, _ in (await rig.node.browse(JOBS, 10)).messages]
+        kept = [message for _, message, _ in (await rig.node.inspection.browse(JOBS, 10)).messages]
         assert len(kept) == 4
         assert [(m.payload, m.priority, m.extra) for m in kept[:2]] == [
             (m.payload, m.priority, m.extra) for m in kept[2:]
@@ -168,7 +168,7 @@ async def test_what_a_message_brings_is_kept(rig: Rig) -> None:
 
 
 async def test_requests_of_many_connections_are_one_batch_and_each_is_notified_of_its_own(rig: Rig) -> None:
-    await rig.node.create_queue(JOBS, {"max_message_size": 100, "dedup_window": "1h"})
+    await rig.node.queues.create(JOBS, {"max_message_size": 100, "dedup_window": "1h"})
     bodies: list[dict[str, object]] = [
         {"messages": [{"text": "one"}]},
         {"messages": [{"text": "two"}, {"text": "x" * 200}, {"text": "three"}]},
@@ -180,19 +180,19 @@ async def test_requests_of_many_connections_are_one_batch_and_each_is_notified_o
         wires = [a, b, c, d, e]
         for wire in wires:
             await wire.ask(post(message("before")))
-        batches = rig.node.commit.batches
+        batches = rig.node.cell.commit.batches
         for wire, body in zip(wires, bodies, strict=True):
             wire.writer.write(post(body))
         one, two, three, four, five = [await wire.answer() for wire in wires]
         assert rig.served == 5
-        assert rig.node.commit.batches - batches < 5
+        assert rig.node.cell.commit.batches - batches < 5
     assert one.status == two.status == four.status == five.status == 200
     assert two.json["ids"][1] is None
     assert two.json["errors"][0]["index"] == 1
     assert (three.status, three.json["code"]) == (413, "message_too_large")
     assert (four.json["duplicates"], five.json["duplicates"]) == ([], [0])
     assert four.json["ids"] == five.json["ids"]
-    texts = {m.id: m.payload for _, m, _ in (await rig.node.browse(JOBS, 100)).messages}
+    texts = {m.id: m.payload for _, m, _ in (await rig.node.inspection.browse(JOBS, 100)).messages}
     assert texts[int(one.json["ids"][0])] == b"one"
     assert [texts[int(two.json["ids"][at])] for at in (0, 2)] == [b"two", b"three"]
     assert texts[int(four.json["ids"][0])] == b"four"
@@ -224,7 +224,7 @@ async def test_nothing_is_answered_before_it_is_durable(rig: Rig) -> None:
         refused = await wire.ask(post(message()))
         assert refused.status == 507
         rig.fault = None
-        await until(lambda: rig.node.refusal is None)
+        await until(lambda: rig.node.cell.refusal is None)
         assert (await wire.ask(post(message()))).status == 200
 
 
@@ -274,7 +274,7 @@ async def test_requests_sent_together_are_answered_in_order(rig: Rig) -> None:
         for each in "de":
             wire.writer.write(post(message(each)))
         assert [(await wire.answer()).status for _ in range(2)] == [200, 200]
-        texts = [m.payload for _, m, _ in (await rig.node.browse(JOBS, 10)).messages]
+        texts = [m.payload for _, m, _ in (await rig.node.inspection.browse(JOBS, 10)).messages]
         assert texts == [b"x", b"a", b"b", b"c", b"d", b"e"]
 
 
@@ -356,7 +356,7 @@ async def test_what_is_wrong_is_told_equally(rig: Rig, body: bytes, status: int,
 
 
 async def test_an_atomic_request_stores_all_or_nothing(rig: Rig) -> None:
-    await rig.node.create_queue(JOBS, {"max_message_size": 100})
+    await rig.node.queues.create(JOBS, {"max_message_size": 100})
     async with rig.wire() as wire:
         await wire.ask(post(message()))
         both = {"messages": [{"text": "x"}, {"text": "y" * 200}], "atomic": True}
@@ -414,7 +414,7 @@ async def test_who_calls_is_asked_each_time(tmp_path: Path, monkeypatch: pytest.
 
 async def test_leases_and_settlements(rig: Rig) -> None:
     leases, settle = "/api/v1/queues/jobs/leases", "/api/v1/queues/jobs/settle"
-    await rig.node.enqueue(JOBS, [Draft(b"1"), Draft(b"2"), Draft(b"3")])
+    await rig.node.messages.enqueue(JOBS, [Draft(b"1"), Draft(b"2"), Draft(b"3")])
     async with rig.wire() as wire:
         for at in range(3):
             leased = (await wire.ask(post({"wait": "1s"}, leases))).json["deliveries"][0]
@@ -431,8 +431,8 @@ async def test_leases_and_settlements(rig: Rig) -> None:
         assert empty.json == {"deliveries": []}
         assert rig.served == served
         wire.writer.write(post({"wait": "30s"}, leases))
-        await until(lambda: rig.node.dispatcher.waiting == 1)
-        await rig.node.enqueue(JOBS, [Draft(b"4")])
+        await until(lambda: rig.node.cell.dispatcher.waiters.count == 1)
+        await rig.node.messages.enqueue(JOBS, [Draft(b"4")])
         assert (await wire.answer()).json["deliveries"][0]["payload"] == 4
 
 
@@ -440,12 +440,12 @@ async def test_a_client_that_goes_before_its_answer_gives_back_what_was_leased(r
     leases = "/api/v1/queues/jobs/leases"
     async with rig.wire() as wire:
         await wire.ask(post({}, leases))
-        await rig.node.enqueue(JOBS, [Draft(b"1")])
+        await rig.node.messages.enqueue(JOBS, [Draft(b"1")])
         rig.connections[0].data_received(post({}, leases))
         assert rig.served == 1
         rig.connections[0].transport.abort()
         await until(lambda: not rig.connections)
-    again = await rig.node.lease(JOBS, "default")
+    again = await rig.node.messages.lease(JOBS, "default")
     assert [leased.message.payload for leased in again] == [b"1"]
 
 
@@ -564,7 +564,12 @@ async def test_what_comes_behind_a_body_that_came_apart_is_answered_in_order(rig
         await begun(rig, wire, head)
         wire.writer.write(body + post(message("2")) + post(message("3")))
         assert [(await wire.answer()).status for _ in range(3)] == [200, 200, 200]
-        assert [m.payload for _, m, _ in (await rig.node.browse(JOBS, 10)).messages] == [b"0", b"1", b"2", b"3"]
+        assert [m.payload for _, m, _ in (await rig.node.inspection.browse(JOBS, 10)).messages] == [
+            b"0",
+            b"1",
+            b"2",
+            b"3",
+        ]
 
 
 async def test_a_long_body_is_not_kept_for_it(rig: Rig) -> None:

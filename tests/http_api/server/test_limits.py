@@ -70,7 +70,7 @@ async def test_a_body_that_is_too_large_is_refused_whether_its_length_is_told_or
                 refused = await http.post(MESSAGES, content=content, headers={"content-type": "text/plain"})
                 assert (refused.status_code, refused.json()["code"]) == (413, "request_too_large")
         assert front.api.buffered_bytes == 0
-        assert node.queues("default") == []
+        assert node.queues.in_namespace("default") == []
 
 
 async def test_a_body_that_comes_too_slowly_ends_with_408_and_the_connection_with_it(tmp_path: Path) -> None:
@@ -182,7 +182,9 @@ async def test_a_long_body_in_chunks_is_read_whole(tmp_path: Path, expect: bytes
             assert (len(heads) == 2) is bool(expect)
             await reader.readuntil(b"}")
         writer.close()
-        assert [leased.message.payload.decode() for leased in await node.lease(JOBS, "default", 5)] == [text] * 2
+        assert [leased.message.payload.decode() for leased in await node.messages.lease(JOBS, "default", 5)] == [
+            text
+        ] * 2
         await until(lambda: front.api.buffered_bytes == 0)
 
 
@@ -191,18 +193,18 @@ async def test_a_long_body_that_fills_the_memory_is_refused_before_all_of_it_is_
         answer = await talk(front, HEAD + b"content-length: 900000\r\n\r\n" + b" " * 300_000)
         assert answer.startswith(b"HTTP/1.1 503 ")
         assert front.api.buffered_bytes == 0
-        assert node.queues("default") == []
+        assert node.queues.in_namespace("default") == []
 
 
 async def test_a_stream_that_is_not_read_gives_its_deliveries_back(tmp_path: Path) -> None:
     async with serving(tmp_path, write_timeout=200 * MILLISECOND) as (node, front):
-        await node.create_queue(JOBS, {"max_message_size": "8MiB"})
-        await node.enqueue(JOBS, [Draft(b"\xff" * (4 << 20)) for _ in range(8)])
+        await node.queues.create(JOBS, {"max_message_size": "8MiB"})
+        await node.messages.enqueue(JOBS, [Draft(b"\xff" * (4 << 20)) for _ in range(8)])
         _, writer = await asyncio.open_connection(*front.address, limit=1024)
         writer.write(b"GET /api/v1/queues/jobs/stream?credit=8 HTTP/1.1\r\nhost: localhost\r\n\r\n")
-        await until(lambda: node.consumers(JOBS))
-        await until(lambda: not node.consumers(JOBS))
-        assert len(await node.lease(JOBS, "default", 1)) == 1
+        await until(lambda: node.inspection.consumers(JOBS))
+        await until(lambda: not node.inspection.consumers(JOBS))
+        assert len(await node.messages.lease(JOBS, "default", 1)) == 1
         writer.close()
 
 

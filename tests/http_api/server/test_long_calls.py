@@ -50,7 +50,7 @@ async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
     await node.start()
     front = HttpFront(config, node, Gate(config, node.clock))
     await front.start()
-    await node.create_queue(JOBS, {"partitions": 1})
+    await node.queues.create(JOBS, {"partitions": 1})
     async with httpx.AsyncClient(base_url=front.url, timeout=30, auth=("shop", "open sesame")) as http:
         yield Rig(front, http, users)
     await front.stop()
@@ -82,18 +82,20 @@ async def test_a_long_poll_ends_with_the_credential(rig: Rig) -> None:
         ),
         asyncio.create_task(rig.http.post("/api/v1/request/jobs", json={"text": "x", "delay": "1h", "timeout": "5m"})),
     ]
-    await until(lambda: rig.node.waiting(JOBS) == 2 and len(rig.front.api.long_calls._calls) == 3)
+    await until(lambda: rig.node.inspection.waiting(JOBS) == 2 and len(rig.front.api.long_calls._calls) == 3)
     rig.dismiss()
     assert [(await poll).status_code for poll in polls] == [401, 401, 401]
     assert (await polls[0]).json()["code"] == "unauthenticated"
-    assert rig.node.waiting(JOBS) == 0
+    assert rig.node.inspection.waiting(JOBS) == 0
 
 
 @pytest.mark.usefixtures("often")
 async def test_streams_end_with_the_credential_and_release_what_they_hold(rig: Rig) -> None:
-    await rig.node.enqueue(JOBS, [Draft(b"1")])
+    await rig.node.messages.enqueue(JOBS, [Draft(b"1")])
     stream = asyncio.create_task(whole(rig, "GET", f"{QUEUE}/stream"))
-    await until(lambda: rig.node.dispatcher.members.all_members() and not rig.node.head(JOBS, "default"))
+    await until(
+        lambda: rig.node.cell.dispatcher.members.all_members() and not rig.node.inspection.head(JOBS, "default")
+    )
     watch = asyncio.create_task(whole(rig, "POST", "/v1/queue/watch", {"queue": "jobs"}))
     pushed = asyncio.create_task(whole(rig, "POST", "/v1/queue/subscribe", {"queue": "jobs", "owner": "me"}))
     await until(lambda: len(rig.front.api.long_calls._calls) == 3)
@@ -102,7 +104,7 @@ async def test_streams_end_with_the_credential_and_release_what_they_hold(rig: R
     assert (await watch).startswith("id: 1\nevent: queue_watch")
     assert (await pushed).rstrip().endswith("--")
     await until(lambda: not joined(rig))
-    [leased] = await rig.node.lease(JOBS, "default")
+    [leased] = await rig.node.messages.lease(JOBS, "default")
     assert leased.attempt == 1
 
 
@@ -110,23 +112,23 @@ async def test_streams_end_with_the_credential_and_release_what_they_hold(rig: R
 async def test_nothing_is_sent_to_who_is_no_longer_known(rig: Rig, gone: str) -> None:
     """Also before anybody has looked."""
     poll = asyncio.create_task(rig.http.post(f"{QUEUE}/leases", json={"wait": "5m"}))
-    await until(lambda: rig.node.waiting(JOBS) == 1)
+    await until(lambda: rig.node.inspection.waiting(JOBS) == 1)
     rig.dismiss()
-    await rig.node.enqueue(JOBS, [Draft(b"1")])
+    await rig.node.messages.enqueue(JOBS, [Draft(b"1")])
     assert (await poll).status_code == 401
 
     write_users(rig.users, SHOP, OTHER)
-    [leased] = await rig.node.lease(JOBS, "default")
+    [leased] = await rig.node.messages.lease(JOBS, "default")
     assert leased.attempt == 1
     stream = asyncio.create_task(whole(rig, "GET", f"{QUEUE}/stream?gone={gone}"))
     await until(lambda: joined(rig))
     await until(lambda: len(rig.front.api.long_calls._calls) == 1)
     rig.dismiss()
-    await rig.node.enqueue(JOBS, [Draft(b"2")])
+    await rig.node.messages.enqueue(JOBS, [Draft(b"2")])
     lines = [json.loads(line) for line in (await stream).splitlines()]
     assert [next(iter(line)) for line in lines] == ["heartbeat", "end"]
     await until(lambda: not joined(rig))
-    [leased] = await rig.node.lease(JOBS, "default")
+    [leased] = await rig.node.messages.lease(JOBS, "default")
     assert (leased.message.payload, leased.attempt) == (b"2", 1)
 
 
@@ -143,7 +145,7 @@ async def test_who_is_still_known_is_not_disturbed(rig: Rig, monkeypatch: pytest
     poll = asyncio.create_task(rig.http.post(f"{QUEUE}/leases", json={"wait": "5m"}))
     await until(lambda: len(looks) > 3)
     write_users(rig.users, SHOP)
-    await rig.node.enqueue(JOBS, [Draft(b"1")])
+    await rig.node.messages.enqueue(JOBS, [Draft(b"1")])
     assert len((await poll).json()["deliveries"]) == 1
     assert all(looks)
     await until(lambda: rig.front.api.long_calls._timer is None)  # nobody to look after: nobody looks
@@ -166,18 +168,20 @@ DEAD_LETTERS = 600  # three steps of a purge
 @pytest_asyncio.fixture(loop_scope="session")
 async def purging(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Task[httpx.Response], asyncio.Event]:
     """A purge of dead letters whose first step is done, and which goes on at the event."""
-    await rig.node.enqueue(JOBS, [Draft(b"x") for _ in range(DEAD_LETTERS)])
-    found = await rig.node.lease(JOBS, "default", DEAD_LETTERS)
-    await rig.node.settle(JOBS, "default", [Settlement(one.message.id, one.token, Verb.REJECT) for one in found])
+    await rig.node.messages.enqueue(JOBS, [Draft(b"x") for _ in range(DEAD_LETTERS)])
+    found = await rig.node.messages.lease(JOBS, "default", DEAD_LETTERS)
+    await rig.node.messages.settle(
+        JOBS, "default", [Settlement(one.message.id, one.token, Verb.REJECT) for one in found]
+    )
     assert dead_letters(rig) == DEAD_LETTERS
-    durable, begun, go_on = rig.node._durable, asyncio.Event(), asyncio.Event()
+    durable, begun, go_on = rig.node.cell.commit.durable, asyncio.Event(), asyncio.Event()
 
     async def wait() -> None:
         await durable()
         begun.set()
         await go_on.wait()
 
-    monkeypatch.setattr(rig.node, "_durable", wait)
+    monkeypatch.setattr(rig.node.cell.commit, "durable", wait)
     purge = asyncio.create_task(rig.http.post(f"{QUEUE}/dlq/purge", auth=("ops", "open sesame")))
     await begun.wait()
     assert 0 < dead_letters(rig) < DEAD_LETTERS
@@ -185,9 +189,9 @@ async def purging(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Ta
 
 
 def dead_letters(rig: Rig) -> int:
-    dead = rig.node.dead_queue(JOBS)
+    dead = rig.node.dead_letters.queue_of(JOBS)
     assert dead is not None
-    return rig.node.engine.queues[dead].depth
+    return rig.node.cell.engine.queues[dead].depth
 
 
 def purge_entry(rig: Rig) -> tuple[str, dict[str, object]]:

@@ -106,7 +106,7 @@ class Broker:
 
     async def settled(self) -> None:
         """Everything that has arrived so far is durable and was answered."""
-        await self.node.commit.durable()
+        await self.node.cell.commit.durable()
 
     # --- clients ----------------------------------------------------------------------------------------------------
 

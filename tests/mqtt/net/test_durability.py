@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.broker import node
+from holdfast.broker import cell
 from holdfast.core.records import Table
 from holdfast.errors import StoreUnavailable
 from holdfast.mqtt.codec import V5, V311, Connect, Properties, PubAck, PubComp, Publish, PubRec, PubRel, Will
@@ -444,7 +444,7 @@ async def test_a_3_1_1_client_that_is_faster_than_the_disk_is_made_to_wait(gated
 async def test_when_the_store_fails_connections_are_cut_and_sessions_loaded_again(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str, after: bool
 ) -> None:
-    monkeypatch.setattr(node, "RECOVERY_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(cell, "RECOVERY_PAUSE_SECONDS", 0.01)
     faults: list[Fault] = []
     disk = MemoryDisk()
 
@@ -481,7 +481,7 @@ async def test_when_the_store_fails_connections_are_cut_and_sessions_loaded_agai
 async def test_while_the_store_is_down_nobody_is_let_in(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node, "RECOVERY_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(cell, "RECOVERY_PAUSE_SECONDS", 0.01)
     down = threading.Event()
     down.set()
 

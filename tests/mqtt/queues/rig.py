@@ -102,7 +102,7 @@ class Server:
     def pass_time(self, seconds: float) -> None:
         """Move the clock on, and let everybody look at it."""
         self.skew += int(seconds * SECOND)
-        self.node._due()
+        self.node.cell.run_due()
         self.mqtt._due()
 
     async def client(self, client_id: str, version: int = V5, **options: object) -> Raw:
@@ -111,17 +111,17 @@ class Server:
         return client
 
     async def create(self, queue: str, **fields: object) -> None:
-        await self.node.create_queue((SPACE, queue), {name.replace("__", "."): one for name, one in fields.items()})
+        await self.node.queues.create((SPACE, queue), {name.replace("__", "."): one for name, one in fields.items()})
 
     def group(self, queue: str, group: str) -> GroupStats:
-        return next(one for one in self.node.current_stats((SPACE, queue)).groups if one.name == group)
+        return next(one for one in self.node.inspection.current_stats((SPACE, queue)).groups if one.name == group)
 
     def depth(self, queue: str) -> int:
-        return self.node.current_stats((SPACE, queue)).depth
+        return self.node.inspection.current_stats((SPACE, queue)).depth
 
     async def payloads(self, queue: str) -> list[bytes]:
         """What a queue holds, oldest first."""
-        page = await self.node.browse((SPACE, queue), 1000)
+        page = await self.node.inspection.browse((SPACE, queue), 1000)
         return [message.payload for _, message, _ in page.messages]
 
 

@@ -24,10 +24,10 @@ async def test_a_queue_is_made_and_changed_by_publishing(server: Server) -> None
     admin = await server.client("ops")
     body = json.dumps({"name": "tasks/image", "partitions": 2, "retry": {"max_retries": 3}}).encode()
     assert (await admin.publish("$admin/queue/create", body)).reason_code == 0
-    config = server.node.queue((SPACE, "tasks/image")).config
+    config = server.node.queues.get((SPACE, "tasks/image")).config
     assert (config.partitions, config.retry.max_retries) == (2, 3)
     assert (await admin.publish("$admin/queue/tasks/image/config", b'{"paused": true}')).reason_code == 0
-    assert server.node.queue((SPACE, "tasks/image")).config.paused
+    assert server.node.queues.get((SPACE, "tasks/image")).config.paused
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ async def test_stats_too_large_for_a_client_or_of_a_queue_that_is_gone_are_left_
     await admin.subscribe("$admin/queue/jobs/stats")
     await admin.delivery()
     await small.nothing_more()
-    await quick.node.delete_queue((SPACE, "jobs"))
+    await quick.node.queues.delete((SPACE, "jobs"))
     await admin.ping()
     admin.seen.clear()
     quick.mqtt._show_stats()
@@ -176,11 +176,13 @@ async def test_an_act_is_answered_when_its_line_in_the_audit_log_is_on_disk(
     try:
         act = asyncio.create_task(ops.publish("$admin/queue/create", b'{"name": "jobs"}'))
         await until(reached.is_set)
-        await server.node.enqueue((SPACE, "jobs"), [Draft(b"x")], "http")  # durable, as the records of the act are
+        await server.node.messages.enqueue(
+            (SPACE, "jobs"), [Draft(b"x")], "http"
+        )  # durable, as the records of the act are
         assert json.loads((tmp_path / "audit.log").read_text())["act"] == "queue.create"
         later = asyncio.create_task(other.publish("$queue/jobs", b"y"))
         await until(lambda: server.depth("jobs") == 2)
-        await server.node.enqueue((SPACE, "jobs"), [Draft(b"z")], "http")
+        await server.node.messages.enqueue((SPACE, "jobs"), [Draft(b"z")], "http")
         third = await server.client("third")
         await third.ping()
         assert not act.done()
@@ -206,6 +208,6 @@ async def test_with_queues_switched_off_it_is_an_ordinary_broker(tmp_path: Path)
     assert (await client.publish("$queue/a/x", b"plain", 1)).reason_code == 0
     received = await client.delivery()
     assert (received.payload, received.properties) == (b"plain", Properties())
-    assert server.node.queues(SPACE) == []
+    assert server.node.queues.in_namespace(SPACE) == []
     await server.stop()
     store.close()

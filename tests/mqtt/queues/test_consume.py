@@ -111,9 +111,9 @@ async def test_the_group_comes_from_a_property_a_share_or_the_client_identifier(
     await unnamed.subscribe("$queue/jobs")
     dash = await server.client("-x")
     await dash.subscribe("$queue/other")
-    groups = {group.name for group in server.node.current_stats(("default", "jobs")).groups}
+    groups = {group.name for group in server.node.inspection.current_stats(("default", "jobs")).groups}
     assert groups == {"one", "two", "three", "four", "five", "default"}
-    assert {group.name for group in server.node.current_stats(("default", "other")).groups} == {"default"}
+    assert {group.name for group in server.node.inspection.current_stats(("default", "other")).groups} == {"default"}
 
 
 @pytest.mark.parametrize("version", [V5, V311])
@@ -210,7 +210,7 @@ async def test_a_cursor_group_cannot_be_consumed(quick: Server) -> None:
     from holdfast.core.queue import GroupKind
 
     await quick.create("jobs")
-    await quick.node.create_group(("default", "jobs"), "reader", GroupKind.CURSOR)
+    await quick.node.groups.create(("default", "jobs"), "reader", GroupKind.CURSOR)
     client = await quick.client("w")
     answer = await client.subscribe("$queue/jobs", consumer_group="reader")
     assert answer.reason_codes == (0x83,)

@@ -20,7 +20,7 @@ from tests.mqtt.queues.rig import SPACE, Server, config_for, until, user_propert
 
 
 async def stored(server: Server, queue: str) -> list[Message]:
-    return [message for _, message, _ in (await server.node.browse((SPACE, queue), 1000)).messages]
+    return [message for _, message, _ in (await server.node.inspection.browse((SPACE, queue), 1000)).messages]
 
 
 # --- what is stored -------------------------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ async def test_nothing_is_answered_before_it_is_durable(tmp_path: Path) -> None:
         producer.packet("$admin/queue/create", b'{"name": "new"}'),
     ]
     producer.send(*packets)
-    await until(lambda: (SPACE, "new") in server.node.engine.queues and server.depth("meter") == 1)
+    await until(lambda: (SPACE, "new") in server.node.cell.engine.queues and server.depth("meter") == 1)
     for _ in range(3):
         await witness.ping()  # others are answered
     with pytest.raises(TimeoutError):
@@ -290,7 +290,7 @@ async def test_a_dead_queue_can_be_consumed_before_there_is_one(server: Server) 
 async def test_a_will_may_be_a_message_for_a_queue(server: Server, version: int) -> None:
     client = await server.client("c", version, will=Will("$queue/obituaries", b"gone", 1))
     client.vanish()
-    await until(lambda: ("default", "obituaries") in server.node.engine.queues)
+    await until(lambda: ("default", "obituaries") in server.node.cell.engine.queues)
     await until(lambda: server.depth("obituaries") == 1)
     assert await server.payloads("obituaries") == [b"gone"]
 
@@ -386,9 +386,9 @@ async def test_what_a_queue_captures_can_be_changed(server: Server) -> None:
     await server.create("all", topics=["a"])
     producer = await server.client("p")
     await producer.publish("a", b"1")
-    await server.node.update_queue((SPACE, "all"), {"topics": ["b"]})
+    await server.node.queues.update((SPACE, "all"), {"topics": ["b"]})
     await producer.publish("a", b"2")
     await producer.publish("b", b"3")
-    await server.node.update_queue((SPACE, "all"), {"topics": []})
+    await server.node.queues.update((SPACE, "all"), {"topics": []})
     await producer.publish("b", b"4")
     assert await server.payloads("all") == [b"1", b"3"]

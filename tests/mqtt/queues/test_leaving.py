@@ -222,7 +222,7 @@ async def test_a_subscription_that_cannot_be_taken_up_again_harms_no_other(tmp_p
     client.vanish()
     watcher.vanish()
     await until(lambda: not server.mqtt._links)
-    await server.node.delete_queue((SPACE, "gone"))
+    await server.node.queues.delete((SPACE, "gone"))
     back = await server.client("g-1", clean=False, expiry_s=600)
     await enqueue(server, b"one")
     assert (await back.take()).payload == b"one"
@@ -305,7 +305,7 @@ async def test_deliveries_that_die_by_their_deadline_leave_nothing_behind(
             client.accept(await client.delivery())
         quick.pass_time(31)
         await until(lambda: quick.group("jobs", "g").dead == {"max_retries": 4 * (number + 1)})  # noqa: B023
-    assert len(quick.node.dispatcher.members._holders[JOBS, "g"]) <= 8
+    assert len(quick.node.cell.dispatcher.members._holders[JOBS, "g"]) <= 8
 
 
 # --- under the consumer ---------------------------------------------------------------------------------------------
@@ -313,11 +313,11 @@ async def test_deliveries_that_die_by_their_deadline_leave_nothing_behind(
 
 async def test_a_paused_queue_delivers_nothing_and_goes_on_when_resumed(server: Server) -> None:
     client = await consumer(server)
-    await server.node.update_queue(JOBS, {"paused": True})
+    await server.node.queues.update(JOBS, {"paused": True})
     producer = await server.client("p")
     await producer.publish("$queue/jobs", b"one")
     await client.nothing_more()
-    await server.node.update_queue(JOBS, {"paused": False})
+    await server.node.queues.update(JOBS, {"paused": False})
     assert (await client.delivery()).payload == b"one"
 
 
@@ -325,7 +325,7 @@ async def test_a_queue_that_is_deleted_and_comes_back_smaller_is_consumed_on(ser
     client = await consumer(server)
     await enqueue(server, *[b"%d" % n for n in range(10)])
     lost = [await client.delivery() for _ in range(10)]
-    assert await server.node.delete_queue(JOBS) == 10
+    assert await server.node.queues.delete(JOBS) == 10
     for delivery in lost:
         client.accept(delivery)
     assert (await client.settle(lost[0])).reason_code == 0x90
@@ -344,15 +344,15 @@ async def test_a_consumer_whose_group_is_deleted_is_told_and_may_begin_anew(serv
     client = await consumer(server, expiry_s=600)
     await enqueue(server, b"one")
     await client.delivery()
-    await server.node.delete_group(JOBS, "g")
+    await server.node.groups.delete(JOBS, "g")
     goodbye = await client.closed()
     assert goodbye is not None
     assert goodbye.reason_code == 0x98
     assert "'g' of queue 'jobs' does not exist" in str(goodbye.properties.reason_string)
-    assert server.node.queue(JOBS).groups == ()
+    assert server.node.queues.get(JOBS).groups == ()
     back = await server.client("g-1", clean=False, expiry_s=600)
     await back.nothing_more()
-    assert server.node.queue(JOBS).groups == ()
+    assert server.node.queues.get(JOBS).groups == ()
     await back.subscribe("$queue/jobs")
     assert (await back.delivery()).payload == b"one"  # the first group has all that is stored
 
@@ -395,10 +395,10 @@ async def test_a_store_that_fails_cuts_consumers_off_and_leaves_none_behind(tmp_
     await server.start()
     client = await consumer(server)
     await server.client("idle")
-    server.node.commit.fail(StoreUnavailable(problem="a test"))
+    server.node.cell.commit.fail(StoreUnavailable(problem="a test"))
     await client.closed()
-    assert server.node.dispatcher.members.all_members() == []
-    await until(lambda: server.node._refusal is None)
+    assert server.node.cell.dispatcher.members.all_members() == []
+    await until(lambda: server.node.cell._refusal is None)
     other = await consumer(server, "g-2")
     await enqueue(server, b"one")
     assert (await other.take()).payload == b"one"
@@ -420,7 +420,7 @@ async def test_what_is_in_a_read_when_the_store_fails_is_not_answered(tmp_path: 
     [connection] = hub.connections
     session = connection.session
     assert session is not None
-    server.node.commit.fail(StoreUnavailable(problem="a test"))
+    server.node.cell.commit.fail(StoreUnavailable(problem="a test"))
     bridge.publish(connection, [], 0)
     bridge.acknowledged(connection, session, [], 0)
     bridge.ended(session, 0)

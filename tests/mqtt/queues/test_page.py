@@ -60,7 +60,7 @@ async def test_the_programs(quick: Server, tmp_path: Path, number: int, says: li
     program = blocks("python")[number].replace("1883", str(quick.port))
     said = await run(tmp_path, sys.executable, "-c", program)
     assert sorted(said) == sorted(says)
-    for record in quick.node.queues("default"):
+    for record in quick.node.queues.in_namespace("default"):
         dead = record.name.startswith("dlq/")
         await until(lambda name=record.name, dead=dead: quick.depth(name) == dead)  # type: ignore[misc]
 

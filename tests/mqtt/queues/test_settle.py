@@ -52,7 +52,7 @@ async def test_a_nack_with_delay_and_error_comes_again_after_the_delay(server: S
     await enqueue(server, "jobs", b"one")
     first = await client.take("nack", delay="1h", error="no stock")
     await client.nothing_more()
-    [(_, _, [status])] = (await server.node.browse((SPACE, "jobs"))).messages
+    [(_, _, [status])] = (await server.node.inspection.browse((SPACE, "jobs"))).messages
     assert (status.state, status.error) == ("scheduled", "no stock")
     server.pass_time(3601)
     again = await client.delivery()
@@ -151,7 +151,7 @@ async def test_the_producers_or_the_brokers_identifier_settles(server: Server) -
     third = await client.delivery()
     assert third.payload == b"three"
     client.accept(third)
-    [(_, message, _)] = (await server.node.browse((SPACE, "jobs"))).messages
+    [(_, message, _)] = (await server.node.inspection.browse((SPACE, "jobs"))).messages
     assert (await client.publish("$queue/jobs/$ack", user={"message-id": str(message.id)})).reason_code == 0
     assert server.depth("jobs") == 0
 
@@ -310,7 +310,7 @@ async def test_a_puback_with_an_error_is_a_nack_and_its_reason_the_error(server:
     client.accept(await client.delivery(), 0x80, "out of stock")
     client.accept(await client.delivery(), 0x97)
     await until(lambda: server.group("jobs", "g").leased == 0)
-    errors = [status.error for _, _, [status] in (await server.node.browse((SPACE, "jobs"))).messages]
+    errors = [status.error for _, _, [status] in (await server.node.inspection.browse((SPACE, "jobs"))).messages]
     assert errors == ["out of stock", "PUBACK with reason code 0x97"]
 
 
@@ -319,7 +319,7 @@ async def test_a_puback_with_payload_format_invalid_is_a_reject(server: Server) 
     await enqueue(server, "jobs", b"{")
     client.accept(await client.delivery(), 0x99, "not JSON")
     await until(lambda: server.depth("jobs") == 0)
-    page = await server.node.browse((SPACE, "dlq/jobs"))
+    page = await server.node.inspection.browse((SPACE, "dlq/jobs"))
     origin = page.messages[0][1].extra.origin
     assert origin is not None
     assert (origin.reason, origin.error) == ("rejected", "not JSON")

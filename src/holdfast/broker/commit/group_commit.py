@@ -1,9 +1,11 @@
-"""Group commit: everything that happened in a turn of the loop is one batch, and batches share syncs.
+"""Group commit: everything that was applied in one turn of the loop is one batch, and batches share syncs.
 
-Operations change the engine at once and then wait for one of two things: `written` (the batch that holds them is in
-the store) or `durable` (and synced). While a sync runs on its thread (syncer.py), further batches are written;
-they share the next sync. Nobody waits for a future of his own: there is one for each batch and one for each sync. Who
-needs no future hears of it by a callback (`on_written`, `on_durable`), in the same pass of the loop.
+An operation changes the engine in memory: it is **applied**. At the end of the pass of the loop a turn puts everything
+that was applied into one batch and gives it to the store: it is **written**. A sync makes everything written before
+it **durable**. While a sync runs on its thread (syncer.py), further batches are written; they share the next sync.
+
+Each moment has one name here: `on_written` and `on_durable` call back, in the same pass of the loop; `written` and
+`durable` are the same as a future.
 """
 
 from __future__ import annotations
@@ -21,13 +23,16 @@ from holdfast.store.contract import Store
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
+LAZY_SYNC_SECONDS = 1.0
+"""What is answered before its sync is synced at most this much later: queues with durability `buffered` lose at most
+this much when the machine dies (nothing when the process does)."""
 
 DoneCallback = Callable[[HoldfastError | None], None]
-"""Hears that what was gathered before is safe, or what went wrong instead."""
+"""Called with None when the moment has come, or with the error because of which it will not."""
 
 
 class Distribution:
-    """How often what was counted: by upper bound, the last one without."""
+    """A histogram: how many values were at most each bound; the last count has no bound."""
 
     __slots__ = ("bounds", "counts", "total")
 
@@ -42,11 +47,11 @@ class Distribution:
 
 
 class GroupCommit:
-    """Writes and syncs what the engine gathers.
+    """Writes and syncs what was applied to the engine.
 
-    `before` runs first in every turn: it leases what waiters may have. `after` runs when the batch is written, and is
-    told whether answers must wait for the sync too. `on_failure` is told when the store failed: the engine's state is
-    then ahead of the store and must go.
+    `before` runs first in every turn: it leases for consumers that wait. `after` runs when the batch is written; its
+    argument says whether answers must wait for the sync too. `on_failure` is called when the store failed: the engine's
+    state is then ahead of the store and must be discarded.
     """
 
     def __init__(
@@ -70,17 +75,18 @@ class GroupCommit:
         self._loop = asyncio.get_running_loop()
         self._syncer = Syncer(store, self._synced, sync_in_place_max_seconds)
         self._scheduled = False
-        self._in_write = False
+        self._collecting = False  # in a turn, before its batch is written
+        self._delivering = False  # in a turn, after that
+        self._syncing = False
+        self._turn_after_sync = False
         self._synced_upto: tuple[Engine | None, int] = (None, 0)  # the last write of an engine that is synced
-        self._syncing_upto: tuple[Engine | None, int] = (None, 0)  # when the sync that runs is over
-        self._written: asyncio.Future[None] | None = None
-        self._durable: asyncio.Future[None] | None = None
-        self._syncing: asyncio.Future[None] | None = None
-        self._on_synced: list[Callable[[], None]] = []  # with the next sync
-        self._on_syncing: list[Callable[[], None]] = []  # with the one that runs
+        self._syncing_upto: tuple[Engine | None, int] = (None, 0)  # the same, once the sync that runs has ended
+        # Callbacks go down this list: a turn writes, then the next sync starts, then it ends.
         self._on_written: list[DoneCallback] = []
-        self._on_durable: list[DoneCallback] = []  # with the next sync
-        self._on_durable_running: list[DoneCallback] = []  # with the one that runs
+        self._on_durable: list[DoneCallback] = []  # of what is applied, and perhaps not written
+        self._on_next_sync: list[DoneCallback] = []  # of what is written
+        self._on_running_sync: list[DoneCallback] = []
+        self._lazy_sync: asyncio.TimerHandle | None = None
 
     def schedule(self) -> None:
         """Have a turn at the end of this pass of the loop."""
@@ -89,78 +95,72 @@ class GroupCommit:
             self._loop.call_soon(self.write_batch)
 
     def schedule_after_sync(self) -> None:
-        """Have a turn when the sync that runs is over; soon, if none does. For what is little, and waits for the next
-        sync in any case: a turn of its own would cost more than it does."""
-        if self._syncing is None:
+        """Have a turn when the sync that runs has ended; at the end of this pass, if none runs. For small work that
+        waits for the next sync in any case: a turn of its own would cost more than the work."""
+        if self._syncing:
+            self._turn_after_sync = True
+        else:
             self.schedule()
-        elif self._durable is None:
-            self._durable = self._loop.create_future()
+
+    def on_written(self, callback: DoneCallback) -> None:
+        """Call back when everything applied so far is in the store, or will not be."""
+        self._on_written.append(callback)
+        if not self._collecting:  # else this very turn writes it
+            self.schedule()
+
+    def on_durable(self, callback: DoneCallback) -> None:
+        """Call back when everything applied so far is synced, or will not be."""
+        if self._delivering and self.engine is not None and not self.engine.pending:
+            self._on_next_sync.append(callback)  # all of it is written: the sync at the end of this turn covers it
+            return
+        self._on_durable.append(callback)
+        if not self._collecting:  # else this very turn writes it, and starts the sync
+            self.schedule()
 
     def written(self) -> asyncio.Future[None]:
-        """Done when everything gathered so far is in the store."""
-        if self._written is None:
-            self._written = self._loop.create_future()
-            self.schedule()
-        return self._written
+        """`on_written` as a future of the caller's own."""
+        future: asyncio.Future[None] = self._loop.create_future()
+        self.on_written(resolver(future))
+        return future
 
     def durable(self) -> asyncio.Future[None]:
-        """Done when everything gathered so far is synced."""
-        if self._durable is None:
-            self._durable = self._loop.create_future()
-            if not self._in_write:  # else this very turn starts the sync at its end
-                self.schedule()
-        return self._durable
+        """`on_durable` as a future of the caller's own."""
+        future: asyncio.Future[None] = self._loop.create_future()
+        self.on_durable(resolver(future))
+        return future
 
-    def until_durable(self) -> asyncio.Future[None]:
-        """As `durable`, for one who may stop waiting: his own future. (As `asyncio.shield`, at half its price.)"""
-        return self._own(self.durable())
+    def sync_lazily(self) -> None:
+        """See that everything applied so far is synced, within `LAZY_SYNC_SECONDS`."""
+        if self._lazy_sync is None:
+            self._lazy_sync = self._loop.call_later(LAZY_SYNC_SECONDS, self._sync_lazily)
 
-    def until_written(self) -> asyncio.Future[None]:
-        """As `written`, for one who may stop waiting."""
-        return self._own(self.written())
-
-    def _own(self, shared: asyncio.Future[None]) -> asyncio.Future[None]:
-        own: asyncio.Future[None] = self._loop.create_future()
-        shared.add_done_callback(lambda done: _copy(done, own))
-        return own
+    def _sync_lazily(self) -> None:
+        self._lazy_sync = None
+        if self.engine is not None:
+            self.on_durable(_ignore)
 
     @property
     def clean(self) -> bool:
-        """Whether everything that was gathered is synced: what is in memory now will survive a crash."""
+        """Whether everything that was applied is synced: what is in memory now will survive a crash."""
         engine = self.engine
         return engine is None or (not engine.pending and self._synced_upto == (engine, engine.writes))
 
-    def when_synced(self, callback: Callable[[], None]) -> None:
-        """Call back when everything gathered so far is synced: for bookkeeping, not for answers."""
-        self.durable()
-        self._on_synced.append(callback)
-
-    def on_durable(self, callback: DoneCallback) -> None:
-        """Call back when everything gathered so far is synced, or will not be."""
-        self.durable()
-        self._on_durable.append(callback)
-
-    def on_written(self, callback: DoneCallback) -> None:
-        """Call back when everything gathered so far is in the store, or will not be."""
-        self.schedule()
-        self._on_written.append(callback)
-
     def write_batch(self) -> None:
-        """Hand out what is ready, write the batch, and see that it is synced if somebody waits for that."""
+        """One turn: lease for consumers that wait, write the batch, and start a sync if somebody waits for one."""
         self._scheduled = False
         engine = self.engine
         if engine is None:
             return
-        self._in_write = True
+        self._collecting = True
         try:
             self._write_batch(engine)
         finally:
-            self._in_write = False
+            self._collecting = False
 
     def _write_batch(self, engine: Engine) -> None:
         try:
             self._before()
-            if self.engine is not engine:  # the store failed meanwhile, and everybody was told
+            if self.engine is not engine:  # the store failed meanwhile, and all callbacks were called
                 return
             pending = engine.pending
             must_sync = engine.write()
@@ -177,94 +177,94 @@ class GroupCommit:
             if self._lsn:
                 self.batch_rows.add(lsn - self._lsn)
             self._lsn = lsn
-        written, self._written = self._written, None
+        self._collecting, self._delivering = False, True
         on_written, self._on_written = self._on_written, []
+        self._on_next_sync += self._on_durable
+        self._on_durable = []
         if must_sync:
-            durable = self.durable()
-            self._on_durable += on_written
-            on_written = []
-            if written is not None:
-                durable.add_done_callback(lambda done: _copy(done, written))
-        elif written is not None and not written.done():
-            written.set_result(None)
-        notify(on_written, None)
+            self._on_next_sync += on_written or [_ignore]
+        else:
+            notify(on_written, None)
         try:
             self._after(must_sync)
         finally:
+            self._delivering = (
+                False  # a sync in place calls back before this returns, and what that applies is not in it
+            )
             self._start_sync()
             engine.drop_written_batch()
 
     def _start_sync(self) -> None:
-        if self._durable is None or self._syncing is not None:
+        if not self._on_next_sync or self._syncing:
             return
-        self._syncing, self._durable = self._durable, None
+        self._syncing = True
         self._syncing_upto = (self.engine, self.engine.writes if self.engine is not None else 0)
-        self._on_syncing, self._on_synced = self._on_synced, []
-        self._on_durable_running, self._on_durable = self._on_durable, []
+        self._on_running_sync, self._on_next_sync = self._on_next_sync, []
         self._syncer.start()
 
     def _synced(self, error: Exception | None, seconds: float) -> None:
-        waiting, self._syncing = self._syncing, None
-        callbacks, self._on_syncing = self._on_syncing, []
-        pending_callbacks, self._on_durable_running = self._on_durable_running, []
+        self._syncing = False
+        callbacks, self._on_running_sync = self._on_running_sync, []
+        wanted = self._turn_after_sync or bool(self._on_durable) or bool(self._on_next_sync)
+        self._turn_after_sync = False
         self.syncs += 1
         self.sync_seconds += seconds
         self.sync_times.add(seconds)
-        self._syncer.record_sync(seconds, contended=self._durable is not None or self._scheduled)
+        self._syncer.record_sync(seconds, contended=wanted or self._scheduled)
         if error is not None:
-            if waiting is not None and not waiting.done():
-                waiting.set_exception(error)
-                waiting.exception()
             failure = error if isinstance(error, HoldfastError) else StoreUnavailable(problem=str(error))
-            notify(pending_callbacks, failure)
+            notify(callbacks, failure)
             self.fail(failure)
             return
         self._synced_upto = self._syncing_upto
-        for callback in callbacks:
-            notify([lambda _: callback()], None)  # noqa: B023 - called at once
-        notify(pending_callbacks, None)
-        if waiting is not None and not waiting.done():
-            waiting.set_result(None)
-        if self._durable is not None:
+        notify(callbacks, None)
+        if wanted:
             self.schedule()
 
     def fail(self, error: HoldfastError) -> None:
-        """The store failed: whoever waits is told, and the node must open again."""
+        """The store failed: everything that waits ends with the error, and the engine must be opened again. What a sync
+        that runs covers is reported when that sync ends."""
         self.engine = None
         self._lsn = 0
-        for future in (self._written, self._durable):
-            if future is not None and not future.done():
-                future.set_exception(error)
-                future.exception()  # somebody may have stopped waiting; that is no error of the loop's
-        self._written = self._durable = None
-        self._on_synced = []
-        pending_callbacks = self._on_written + self._on_durable
-        self._on_written, self._on_durable = [], []
-        notify(pending_callbacks, error)
+        callbacks = self._on_written + self._on_durable + self._on_next_sync
+        self._on_written, self._on_durable, self._on_next_sync = [], [], []
+        notify(callbacks, error)
         self._on_failure(error)
 
     async def close(self) -> None:
         """Wait for the sync that runs; no more are started."""
-        if self._syncing is not None:
-            await asyncio.wait([self._syncing])
+        if self._lazy_sync is not None:
+            self._lazy_sync.cancel()
+        if self._syncing:
+            ended: asyncio.Future[None] = self._loop.create_future()
+            self._on_running_sync.append(resolver(ended))
+            await asyncio.wait([ended])
         self._syncer.close()
 
 
-def notify(pending_callbacks: list[DoneCallback], error: HoldfastError | None) -> None:
-    """One who fails to hear it is not to keep it from the others."""
-    for callback in pending_callbacks:
+def notify(callbacks: list[DoneCallback], error: HoldfastError | None) -> None:
+    """Call all of them: one that raises does not keep it from the others."""
+    for callback in callbacks:
         try:
             callback(error)
         except Exception:
             log.exception("an answer failed")
 
 
-def _copy(source: asyncio.Future[None], target: asyncio.Future[None]) -> None:
-    if target.done():
-        return
-    error = source.exception() if not source.cancelled() else StoreUnavailable(problem="the sync was interrupted")
-    if error is None:
-        target.set_result(None)
-    else:
-        target.set_exception(error)
-        target.exception()
+def resolver(future: asyncio.Future[None]) -> DoneCallback:
+    """A callback that ends a future, unless whoever waited for it has stopped waiting."""
+
+    def resolve(error: HoldfastError | None) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
+            future.exception()  # nobody may be waiting; that is no error of the loop's
+
+    return resolve
+
+
+def _ignore(error: HoldfastError | None) -> None:
+    """For a sync whose end nobody waits for."""

@@ -3,33 +3,41 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import structlog
 
+from holdfast.broker.commit.group_commit import GroupCommit
 from holdfast.engine.engine import Engine
 from holdfast.errors import HoldfastError, StoreError, StoreUnavailable
-
-if TYPE_CHECKING:
-    from holdfast.broker.node import Node
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
+class EngineOwner(Protocol):
+    """Has the engine, and the group commit that fails if the engine must be discarded."""
+
+    @property
+    def engine(self) -> Engine: ...
+
+    @property
+    def commit(self) -> GroupCommit: ...
+
+
 class Guard:
-    """Gives the engine for one operation. If the store fails in the middle of it, the engine's state must go; so it
-    must after any error that is not an answer to the caller.
+    """Gives the engine for one operation. If the store fails in the middle of it, the engine's state must be discarded;
+    so it must after any error that is not an answer to the caller.
 
     It holds nothing of an operation: one guard serves all of them.
     """
 
-    __slots__ = ("_node",)
+    __slots__ = ("_owner",)
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, owner: EngineOwner) -> None:
+        self._owner = owner
 
     def __enter__(self) -> Engine:
-        return self._node.engine
+        return self._owner.engine
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -37,9 +45,9 @@ class Guard:
         if error is None or not isinstance(error, Exception):
             return
         if isinstance(error, StoreError):
-            self._node.commit.fail(error)
+            self._owner.commit.fail(error)
         elif not isinstance(error, HoldfastError):
             log.exception("an operation failed")
             failure = StoreUnavailable(problem=f"internal error: {error!r}")
-            self._node.commit.fail(failure)
+            self._owner.commit.fail(failure)
             raise failure from error

@@ -1,4 +1,4 @@
-"""Cursor groups: calls of a node that read queues as logs.
+"""Cursor groups: queues read as logs.
 
 What is read is durable before it is answered, so that a range read again after a crash is the same range.
 """
@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from holdfast.broker.parts.part import Calls
+from holdfast.broker.cell import Cell
+from holdfast.config.settings import LimitSettings
 from holdfast.core.commands import CursorRange
 from holdfast.core.records import Message
 from holdfast.engine import admin
@@ -27,12 +28,12 @@ from holdfast.errors import (
     WrongGroupKind,
 )
 
-PIECE = 1_024
-"""Messages that are read in one go: some 5 ms, in which nobody else is served."""
+STEP_MESSAGES = 1_024
+"""Messages that are read in one step: some 5 ms, in which nobody else is served."""
 
 
 class _ReadRequest(NamedTuple):
-    """A range of one partition that somebody wants to read."""
+    """A range of one partition to read."""
 
     name: QueueName
     group: str
@@ -44,17 +45,21 @@ class _ReadRequest(NamedTuple):
     create: bool
 
 
-class LogCalls(Calls):
+class Cursors:
     """See the module."""
 
-    async def cursor_ends(self, name: QueueName, group: str) -> list[CursorEnd]:
+    def __init__(self, cell: Cell, limits: LimitSettings) -> None:
+        self._cell = cell
+        self._limits = limits
+
+    async def ends(self, name: QueueName, group: str) -> list[CursorEnd]:
         """By partition, what the cursor group can read now. The group appears if it is new. Cheap at any depth."""
-        with self._guard() as engine:
-            ends = admin.cursor_ends(engine, name, group, self.clock())
-        await self._await_clean()
+        with self._cell.guard as engine:
+            ends = admin.cursor_ends(engine, name, group, self._cell.clock())
+        await self._cell.wait_clean()
         return ends
 
-    async def cursor_read(
+    async def read(
         self,
         name: QueueName,
         group: str,
@@ -68,10 +73,10 @@ class LogCalls(Calls):
 
         Repeatable until committed. At most `limit` messages and about `max_bytes`; at least one, if there is one.
         """
-        found = await self.cursor_read_many(name, group, {partition: (first, until)}, limit, max_bytes)
+        found = await self.read_many(name, group, {partition: (first, until)}, limit, max_bytes)
         return found[partition]
 
-    async def cursor_read_many(
+    async def read_many(
         self,
         name: QueueName,
         group: str,
@@ -79,37 +84,37 @@ class LogCalls(Calls):
         limit: int = 1000,
         max_bytes: int = 8 << 20,
     ) -> dict[int, CursorRange]:
-        """As `cursor_read`, for several partitions at once: by partition, from where up to where.
+        """As `read`, for several partitions at once: by partition, from where up to where.
 
         The limits are for all of them together; a range that was cut short goes on at its `next_seq`.
         """
         self._check_read(limit, max_bytes, ranges)
         found: dict[int, CursorRange] = {}
-        left, left_bytes = limit, min(max_bytes, self.config.limits.read_bytes)
+        left, left_bytes = limit, min(max_bytes, self._limits.read_bytes)
         one_at_least = True
-        engine = self.engine
+        engine = self._cell.engine
         for partition, (first, until) in ranges.items():
             if found:
                 await asyncio.sleep(0)
             request = _ReadRequest(name, group, partition, until, left, left_bytes, one_at_least, create=not found)
-            got = await self._cursor_read(engine, request, first)
+            got = await self._read(engine, request, first)
             found[partition] = got
             left -= len(got.messages)
             left_bytes = max(left_bytes - sum([len(message.payload) for message in got.messages]), 0)
             one_at_least = one_at_least and not got.messages
-        await self._await_clean()
+        await self._cell.wait_clean()
         return found
 
-    async def _cursor_read(self, engine: Engine, request: _ReadRequest, first: int) -> CursorRange:
-        """One range, in pieces, with others in between. If the group has gone or gone on meanwhile, what was read until
-        then is the answer, and the next read says why there is no more."""
+    async def _read(self, engine: Engine, request: _ReadRequest, first: int) -> CursorRange:
+        """One range, in steps, with others' turns in between. If the group was deleted or has moved on meanwhile, what
+        was read until then is the result, and the next read says why there is no more."""
         found: list[Message] = []
         whole: CursorRange | None = None
         at, left_bytes = first, request.max_bytes
         while True:
-            chunk = min(request.limit - len(found), PIECE)
+            chunk = min(request.limit - len(found), STEP_MESSAGES)
             try:
-                with self._guard() as open_now:
+                with self._cell.guard as open_now:
                     if open_now is not engine:
                         raise StoreUnavailable(problem="it was opened anew before this was done")
                     got = admin.cursor_read(
@@ -120,7 +125,7 @@ class LogCalls(Calls):
                         at,
                         chunk,
                         left_bytes,
-                        self.clock(),
+                        self._cell.clock(),
                         request.until,
                         request.one_at_least and not found,
                         create=request.create and whole is None,
@@ -138,7 +143,7 @@ class LogCalls(Calls):
             await asyncio.sleep(0)
 
     def _check_read(self, limit: int, max_bytes: int, ranges: Mapping[int, tuple[int, int]]) -> None:
-        limits = self.config.limits
+        limits = self._limits
         if not 1 <= limit <= limits.read_max:
             raise InvalidArgument(field="limit", problem=f"is 1 to {limits.read_max}, not {limit}")
         if max_bytes < 1:
@@ -147,19 +152,19 @@ class LogCalls(Calls):
             if until and until < first:
                 raise InvalidArgument(field="until", problem=f"is not before first, {first}")
 
-    async def cursor_commit(self, name: QueueName, group: str, partition: int, seq: int) -> int:
+    async def commit(self, name: QueueName, group: str, partition: int, seq: int) -> int:
         """The cursor group needs nothing up to and including `seq`. Returns how many messages that were."""
-        return await self.cursor_commit_many(name, group, {partition: seq})
+        return await self.commit_many(name, group, {partition: seq})
 
-    async def cursor_commit_many(self, name: QueueName, group: str, seqs: Mapping[int, int]) -> int:
-        """As `cursor_commit`, for several partitions; each by itself, so that some may be committed if one is refused.
+    async def commit_many(self, name: QueueName, group: str, seqs: Mapping[int, int]) -> int:
+        """As `commit`, for several partitions; each by itself, so that some may be committed if one is refused.
 
         Committing again what was committed changes nothing.
         """
-        engine = self.engine
+        engine = self._cell.engine
 
         def work() -> Iterator[int]:
             for partition, seq in seqs.items():
-                yield from admin.cursor_commit(engine, name, group, partition, seq, self.clock)
+                yield from admin.cursor_commit(engine, name, group, partition, seq, self._cell.clock)
 
-        return await self._in_steps(work())
+        return await self._cell.in_steps(work())

@@ -1,12 +1,11 @@
-"""Dead letters: calls of a node that bring them back or throw them away."""
+"""Dead letters: redrive them, discard them, and redrive them under an id (audited)."""
 
 from __future__ import annotations
 
 import asyncio
-from abc import abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 
-from holdfast.broker.parts.part import Calls
+from holdfast.broker.cell import Cell
 from holdfast.core.audits import Audit
 from holdfast.core.effects import Op
 from holdfast.core.queue import dead_queue_of
@@ -21,12 +20,17 @@ ALL_DEAD_LETTERS = DeadLetterFilter()
 STEPS_A_SECOND = 10  # of a redrive with a rate: it goes evenly, not in bursts
 
 
-class DeadLetterCalls(Calls):
+class DeadLetters:
     """See the module."""
 
-    @abstractmethod
-    def _check_room(self, now: int) -> None:
-        """Refuse if the disk is nearly full."""
+    def __init__(self, cell: Cell) -> None:
+        self._cell = cell
+
+    def queue_of(self, name: QueueName) -> QueueName | None:
+        """The queue that takes the dead dead letters of a queue, None if they are dropped. It may not exist yet."""
+        record = self._cell.engine.queue(name, self._cell.clock()).record
+        dead = dead_queue_of(record.name, record.config)
+        return (name[0], dead) if dead is not None else None
 
     async def redrive(
         self,
@@ -41,7 +45,7 @@ class DeadLetterCalls(Calls):
         note: Callable[[Redriven], list[Op]] | None = None,
         pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> AsyncGenerator[Redriven, None]:
-        """Move dead letters of the dead queue `name` to where `to` says; with `discard`, away.
+        """Move dead dead letters of the dead queue `name` to where `to` says; with `discard`, away.
 
         Yields what each step did, when it is durable. `rate` bounds the letters moved in a second. Closing the
         iterator stops it: what was moved stays moved, and another call goes on with the rest. `note` gives records that
@@ -49,20 +53,22 @@ class DeadLetterCalls(Calls):
         """
         if rate < 0 or limit < 0:
             raise InvalidArgument(field="rate and limit", problem="cannot be negative")
-        first = self.engine
+        first = self._cell.engine
         step = min(max(int(rate / STEPS_A_SECOND), 1), STEP) if rate else STEP
-        work = redrive(first, name, which, self.clock, to=to, step=step, limit=limit, dry_run=dry_run, discard=discard)
+        work = redrive(
+            first, name, which, self._cell.clock, to=to, step=step, limit=limit, dry_run=dry_run, discard=discard
+        )
         while True:
-            with self._guard() as engine:
+            with self._cell.guard as engine:
                 if engine is not first:
                     raise StoreUnavailable(problem="it was opened anew while letters were being redriven")
                 if not dry_run and not discard:
-                    self._check_room(self.clock())
+                    self._cell.disk_reserve.check(self._cell.clock())
                 done = next(work, None)
                 if done is not None and note is not None:
                     engine.add(note(done))
             if engine.pending:
-                await self._durable()
+                await self._cell.commit.durable()
             if done is None:
                 return
             yield done
@@ -81,21 +87,31 @@ class DeadLetterCalls(Calls):
         note: str = "",
         require: Require = lambda _queue: None,
     ) -> list[RedriveResult]:
-        """Bring letters of the dead queue `name` back under an id, each once however often it is asked for.
+        """Bring dead letters of the dead queue `name` back under an id, each once however often it is asked for.
 
         A payload that is not None replaces the letter's own; `require` is asked whether the caller may send such to a
         queue. What became of each letter is answered when it is durable.
         """
-        self._check_room(self.clock())
+        self._cell.disk_reserve.check(self._cell.clock())
         work = audited_redrive.move(
-            self.engine, name, audit, dead_letters, to=to, by=by, note=note, require=require, now=self.clock()
+            self._cell.engine,
+            name,
+            audit,
+            dead_letters,
+            to=to,
+            by=by,
+            note=note,
+            require=require,
+            now=self._cell.clock(),
         )
         return await self._collect_results(work)
 
     async def undo_redrive(self, name: QueueName, audit: str, after: int, limit: int) -> list[RedriveResult]:
         """Make dead letters again of messages that were brought back and that nobody has begun with or settled."""
-        self._check_room(self.clock())
-        return await self._collect_results(audited_redrive.undo(self.engine, name, audit, after, limit, self.clock()))
+        self._cell.disk_reserve.check(self._cell.clock())
+        return await self._collect_results(
+            audited_redrive.undo(self._cell.engine, name, audit, after, limit, self._cell.clock())
+        )
 
     async def _collect_results(self, work: Iterator[list[RedriveResult]]) -> list[RedriveResult]:
         found: list[RedriveResult] = []
@@ -105,31 +121,19 @@ class DeadLetterCalls(Calls):
                 found.extend(redrive_results)
                 yield len(redrive_results)
 
-        await self._in_steps(steps())
+        await self._cell.in_steps(steps())
         return found
 
     async def redriven(self, name: QueueName, audit: str, after: int, limit: int) -> list[RedriveResult]:
         """The letters that were brought back under an id, and how their messages stand now."""
-        with self._guard() as engine:
-            found = audited_redrive.redrive_results(engine, name, audit, after, limit, self.clock())
-        await self._await_clean()
+        with self._cell.guard as engine:
+            found = audited_redrive.redrive_results(engine, name, audit, after, limit, self._cell.clock())
+        await self._cell.wait_clean()
         return found
 
     def audits(self, name: QueueName) -> list[Audit]:
         """Redrives under an id of a dead queue, newest first."""
-        return self.engine.audits.of(name)
+        return self._cell.engine.audits.of(name)
 
     def audit(self, name: QueueName, audit: str) -> Audit:
-        return self.engine.audits.get(name, audit)
-
-    async def write_ops(self, ops: list[Op]) -> None:
-        """Make records durable that a part of the broker has beside the queues'."""
-        with self._guard() as engine:
-            engine.add(ops)
-        await self._durable()
-
-    def dead_queue(self, name: QueueName) -> QueueName | None:
-        """The queue that takes the dead letters of a queue, None if they are dropped. It may not be there yet."""
-        record = self.engine.queue(name, self.clock()).record
-        dead = dead_queue_of(record.name, record.config)
-        return (name[0], dead) if dead is not None else None
+        return self._cell.engine.audits.get(name, audit)

@@ -1,102 +1,79 @@
-"""Administration: calls of a node that make, change and remove queues, groups and single messages."""
+"""Queues: create, update, list, purge, delete."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from holdfast.broker.parts.subscriptions import PushCalls
-from holdfast.core.queue import GroupKind, GroupRecord, QueueRecord
-from holdfast.core.records import Message
+from holdfast.broker.cell import Cell
+from holdfast.broker.submission import Submission
+from holdfast.core.queue import QueueRecord
 from holdfast.engine import admin
 from holdfast.engine.catalog import Queue, QueueName
-from holdfast.engine.stats import RateWindow
-from holdfast.errors import GroupNotFound, QueueNotFound
+from holdfast.errors import QueueNotFound
 
 
-class AdminCalls(PushCalls):
-    """See the module. What is removed may have push consumers, who are told."""
+class Queues:
+    """See the module."""
 
-    _rates: dict[QueueName, RateWindow]
+    def __init__(self, cell: Cell) -> None:
+        self._cell = cell
 
-    async def create_queue(self, name: QueueName, fields: Mapping[str, object] | None = None) -> QueueRecord:
-        record = self.create_queue_nowait(name, fields or {})
-        await self._durable()
-        return record
+    def get(self, name: QueueName) -> QueueRecord:
+        cell = self._cell
+        return cell.engine.queue(name, cell.clock()).record
 
-    def create_queue_nowait(self, name: QueueName, fields: Mapping[str, object]) -> QueueRecord:
-        """As `create_queue`, but it does not wait: it is durable with the next sync."""
-        with self._guard() as engine:
-            return admin.create_queue(engine, name, fields, self.clock())
+    def exists(self, name: QueueName) -> bool:
+        return name in self._cell.engine.queues
 
-    async def update_queue(self, name: QueueName, fields: Mapping[str, object]) -> QueueRecord:
-        record = self.update_queue_nowait(name, fields)
-        await self._durable()
-        return record
+    def in_namespace(self, namespace: str, prefix: str = "", after: str = "") -> list[QueueRecord]:
+        """Queues of a namespace by name."""
+        found = [
+            queue.record
+            for (queue_namespace, name), queue in self._cell.engine.queues.items()
+            if queue_namespace == namespace and name.startswith(prefix) and name > after and not queue.record.closing
+        ]
+        return sorted(found, key=lambda record: record.name)
 
-    def update_queue_nowait(self, name: QueueName, fields: Mapping[str, object]) -> QueueRecord:
-        """As `update_queue`, but it does not wait: it is durable with the next sync."""
-        with self._guard() as engine:
-            record = admin.update_queue(engine, name, fields, self.clock())
-            queue = engine.queue(name, self.clock())
-        for group in self.dispatcher.members.groups_of(name):
-            self.dispatcher.members.rebalance(group, queue)
-        return record
+    def create(self, name: QueueName, fields: Mapping[str, object] | None = None) -> Submission[QueueRecord]:
+        cell = self._cell
+        with cell.guard as engine:
+            record = admin.create_queue(engine, name, fields or {}, cell.clock())
+        return cell.submission(record)
 
-    async def delete_queue(self, name: QueueName) -> int:
-        """Delete a queue with all it holds. Returns how many messages went with it."""
-        count = await self._in_steps(admin.delete_queue(self.engine, name, self.clock))
-        self._rates.pop(name, None)
-        self.dispatcher.members.queue_deleted(name)
-        for member in self.dispatcher.members.all_members():
-            if member.with_queue and member.group[0] == name:
-                self.remove_member(member, None)
-                member.removed()
-        self.dispatcher.reject_waiters(name, None, QueueNotFound(queue=name[1], namespace=name[0]))
-        return count
-
-    async def _finish_deletion(self, queue: Queue) -> None:
-        await self._in_steps(admin.finish_deletion(self.engine, queue, self.clock))
+    def update(self, name: QueueName, fields: Mapping[str, object]) -> Submission[QueueRecord]:
+        cell = self._cell
+        with cell.guard as engine:
+            record = admin.update_queue(engine, name, fields, cell.clock())
+            queue = engine.queue(name, cell.clock())
+        members = cell.dispatcher.members
+        for group in members.groups_of(name):
+            members.rebalance(group, queue)
+        return cell.submission(record)
 
     async def purge(self, name: QueueName) -> int:
         """Remove the messages that wait now. Returns how many."""
-        return await self._in_steps(admin.purge_queue(self.engine, name, self.clock))
+        cell = self._cell
+        return await cell.in_steps(admin.purge_queue(cell.engine, name, cell.clock))
 
-    async def create_group(
-        self,
-        name: QueueName,
-        group: str,
-        kind: GroupKind = GroupKind.LEASE,
-        *,
-        earliest: bool | None = None,
-        max_lag_messages: int = 0,
-        max_lag_age: int = 0,
-    ) -> GroupRecord:
-        """A group by hand. Unless told, the first one of a queue starts with all that is stored, others at the end."""
-        with self._guard() as engine:
-            record = admin.create_group(
-                engine, name, group, kind, self.clock(), earliest, max_lag_messages, max_lag_age
-            )
-        await self._durable()
-        return record
+    async def delete(self, name: QueueName) -> int:
+        """Delete a queue with all it holds. Returns how many messages it held."""
+        cell = self._cell
+        count = await cell.in_steps(admin.delete_queue(cell.engine, name, cell.clock))
+        cell.rates.pop(name, None)
+        dispatcher = cell.dispatcher
+        dispatcher.members.queue_deleted(name)
+        for member in dispatcher.members.all_members():
+            if member.with_queue and member.group[0] == name:
+                cell.remove_member(member, None)
+                member.removed()
+        dispatcher.waiters.reject(name, None, QueueNotFound(queue=name[1], namespace=name[0]))
+        return count
 
-    async def delete_group(self, name: QueueName, group: str) -> None:
-        for member in self.dispatcher.members.of((name, group)):
-            self.remove_member(member, None)
-            member.removed()
-        self.dispatcher.reject_waiters(name, group, GroupNotFound(group=group, queue=name[1]))
-        await self._in_steps(admin.delete_group(self.engine, name, group, self.clock))
+    def resume(self) -> None:
+        """Go on with deletions that a crash or a failure of the store interrupted."""
+        for queue in [queue for queue in self._cell.engine.queues.values() if queue.record.closing]:
+            self._cell.spawn(self._finish_deletion(queue))
 
-    async def edit(
-        self, name: QueueName, message_id: int, *, priority: int | None = None, deliver_at: int | None = None
-    ) -> Message:
-        """Change a waiting message."""
-        with self._guard() as engine:
-            message = admin.edit(engine, name, message_id, priority, deliver_at, self.clock())
-        await self._durable()
-        return message
-
-    async def delete(self, name: QueueName, message_id: int) -> None:
-        """Remove one waiting message."""
-        with self._guard() as engine:
-            admin.delete(engine, name, message_id, self.clock())
-        await self._durable()
+    async def _finish_deletion(self, queue: Queue) -> None:
+        cell = self._cell
+        await cell.in_steps(admin.finish_deletion(cell.engine, queue, cell.clock))

@@ -1,15 +1,14 @@
-"""Transactions: calls of a node that stage messages and publish them all at once."""
+"""Transactions: stage messages, then publish all of them at once."""
 
 from __future__ import annotations
 
 import asyncio
-from abc import abstractmethod
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from holdfast.broker.parts.part import Calls
+from holdfast.broker.cell import Cell
+from holdfast.broker.submission import Submission
 from holdfast.core.commands import Draft
 from holdfast.core.transactions import StagedPart, Transaction, TransactionState
 from holdfast.engine.transactions import StageResult, TransactionName
@@ -53,38 +52,24 @@ class StagedTotals(msgspec.Struct, frozen=True):
     size_bytes: int = 0
 
 
-class TransactionCalls(Calls):
-    """See the module."""
+class Transactions:
+    """See the module. `enqueue_max` bounds the messages of one stage."""
 
-    def __init__(self) -> None:
+    def __init__(self, cell: Cell, enqueue_max: int) -> None:
+        self._cell = cell
+        self._enqueue_max = enqueue_max
         self._moves: dict[TransactionName, asyncio.Task[None]] = {}
-
-    @abstractmethod
-    def _admission(self, messages: int, size_bytes: int) -> AbstractContextManager[None]:
-        """Refuse if too much is waiting; while it lasts, this waits too."""
-
-    @abstractmethod
-    def _check_room(self, now: int) -> None:
-        """Refuse if the disk is nearly full."""
-
-    @abstractmethod
-    def _count_journal_bytes(self, size_bytes: int) -> None:
-        """Payloads that will be part of the journal's next segment."""
-
-    @abstractmethod
-    def _spawn(self, coroutine: Coroutine[object, object, None]) -> asyncio.Task[None]:
-        """Run something until it is done or the node stops."""
 
     def staged(self, namespace: str | None = None) -> StagedTotals:
         """What transactions that are not finished hold, in one namespace or in all; nothing while the store is away."""
-        engine = self.commit.engine
+        engine = self._cell.open_engine
         found = [] if engine is None else [one.record for one in engine.transactions.live.values()]
         here = [record for record in found if namespace in (None, record.namespace)]
         return StagedTotals(
             len(here), sum(record.messages for record in here), sum(record.size_bytes for record in here)
         )
 
-    async def stage(
+    def stage(
         self,
         name: TransactionName,
         batches: Sequence[tuple[str, list[Draft]]],
@@ -92,23 +77,23 @@ class TransactionCalls(Calls):
         part: str = "",
         attempt: str = "",
         chunk: int = 0,
-    ) -> StageResult:
+    ) -> Submission[StageResult]:
         """Store messages that nobody sees until the transaction `name` (namespace, id) is published.
 
         `batches` are (queue, drafts) within the namespace. A chunk of a part and attempt that was staged before is not
         stored again; chunks are counted from 0. All of a chunk is stored, or nothing and the receipt has the errors.
         """
         count = sum(len(drafts) for _, drafts in batches)
-        limit = self.config.limits.enqueue_max
+        limit = self._enqueue_max
         if count > limit:
             raise LimitExceeded(what="One stage", limit=f"{limit} messages", advice="Stage several chunks")
-        now = self.clock()
-        self._check_room(now)
-        with self._admission(count, sum(len(draft.payload) for _, drafts in batches for draft in drafts)):
-            with self._guard() as engine:
-                result = engine.transactions.stage(name, batches, part, attempt, chunk, now)
-            await self._durable()
-        return result
+        now = self._cell.clock()
+        self._cell.disk_reserve.check(now)
+        size_bytes = sum(len(draft.payload) for _, drafts in batches for draft in drafts)
+        self._cell.inbox.admit(count, size_bytes)
+        with self._cell.guard as engine:
+            result = engine.transactions.stage(name, batches, part, attempt, chunk, now)
+        return self._cell.submission(result, messages=count, size_bytes=size_bytes)
 
     async def publish(
         self, name: TransactionName, parts: Mapping[str, str] | None = None, *, protocol: str = ""
@@ -119,13 +104,13 @@ class TransactionCalls(Calls):
         Answered when all of it is in its queues and durable. Asked again, it answers as the first time; asked while it
         is at it, it waits with the first.
         """
-        now = self.clock()
-        self._check_room(now)
-        with self._guard() as engine:
+        now = self._cell.clock()
+        self._cell.disk_reserve.check(now)
+        with self._cell.guard as engine:
             record, decided = engine.transactions.publish(name, parts, protocol, now)
         if decided:
-            self._count_journal_bytes(record.size_bytes)
-        await self._durable()
+            self._cell.export_scheduler.add_payload_bytes(record.size_bytes)
+        await self._cell.commit.durable()
         if record.state is TransactionState.PUBLISHING:
             await asyncio.shield(self._move(name))
         return _view(record, [], repeated=not decided)
@@ -134,34 +119,33 @@ class TransactionCalls(Calls):
         """The task that moves a transaction to its end."""
         task = self._moves.get(name)
         if task is None:
-            task = self._moves[name] = self._spawn(self._move_all(name))
+            task = self._moves[name] = self._cell.spawn(self._move_all(name))
             task.add_done_callback(lambda _: self._moves.pop(name, None))
         return task
 
     async def _move_all(self, name: TransactionName) -> None:
-        engine = self.engine
+        engine = self._cell.engine
 
         def work() -> Iterator[int]:
-            while engine.transactions.move(name, self.clock()):
+            while engine.transactions.move(name, self._cell.clock()):
                 yield 0
 
-        await self._in_steps(work())
+        await self._cell.in_steps(work())
 
-    def _resume_moves(self) -> None:
+    def resume(self) -> None:
         """Go on with what a crash or a failure of the store interrupted."""
-        for name in self.engine.transactions.unfinished_moves():
+        for name in self._cell.engine.transactions.unfinished_moves():
             self._move(name)
 
-    async def abort(self, name: TransactionName) -> bool:
+    def abort(self, name: TransactionName) -> Submission[bool]:
         """Remove what was staged; its id may be used again. False: there was nothing."""
-        with self._guard() as engine:
+        with self._cell.guard as engine:
             found = engine.transactions.abort(name)
-        await self._durable()
-        return found
+        return self._cell.submission(found)
 
-    async def transaction(self, name: TransactionName) -> TransactionView:
+    async def get(self, name: TransactionName) -> TransactionView:
         """A transaction that is open, or was published and is remembered."""
-        with self._guard() as engine:
+        with self._cell.guard as engine:
             return _view(*engine.transactions.describe(name))
 
 

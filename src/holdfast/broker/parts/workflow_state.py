@@ -1,10 +1,11 @@
-"""Workflow state: calls of a node that keep bytes beside a delivery. What it is, is said in core/workflow.py."""
+"""Workflow state: bytes that are kept beside a delivery. core/workflow.py says what it is."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.broker.parts.part import Calls
+from holdfast.broker.cell import Cell
+from holdfast.broker.submission import Submission
 from holdfast.core.commands import GetStates, Leased, PutState
 from holdfast.core.records import WorkflowState
 from holdfast.core.workflow import visible_state
@@ -14,57 +15,59 @@ from holdfast.engine.engine import Engine
 from holdfast.errors import LeaseLost, LimitExceeded
 
 
-class StateCalls(Calls):
-    """See the module."""
+class WorkflowStates:
+    """See the module. `bytes_max` bounds one state."""
 
-    async def get_state(self, name: QueueName, group: str, message_id: int, token: int = 0) -> WorkflowState | None:
+    def __init__(self, cell: Cell, bytes_max: int) -> None:
+        self._cell = cell
+        self._bytes_max = bytes_max
+
+    async def get(self, name: QueueName, group: str, message_id: int, token: int = 0) -> WorkflowState | None:
         """The state of a message in a group, None if none was put yet. With a token it must be the current lease's."""
-        now = self.clock()
-        with self._guard() as engine:
+        now = self._cell.clock()
+        with self._cell.guard as engine:
             queue = engine.queue(name, now)
             partition = DeliveryLocator(queue, group).find(message_id)
             if partition < 0:
                 partition, _, _ = find(engine, name, message_id, now)
             return _get(engine, name, group, partition, [(message_id, token)], now)[0]
 
-    async def put_state(
+    def put(
         self, name: QueueName, group: str, message_id: int, token: int, data: bytes, if_match: int | None = None
-    ) -> WorkflowState:
-        """Keep `data` beside a delivery, under its lease; returns the state with its new etag, when it is durable.
+    ) -> Submission[WorkflowState]:
+        """Keep `data` beside a delivery, under its lease. The result is the state with its new etag.
 
         With `if_match` only over the state that has this etag, 0 for none yet; else `StateChanged`.
         """
-        limit = self.config.limits.state_bytes
+        limit = self._bytes_max
         if len(data) > limit:
             raise LimitExceeded(
                 what="A workflow state", limit=f"{limit} bytes", advice="Keep it smaller, or raise limits.state_bytes"
             )
-        return await self._change(name, PutState(group, message_id, token, data, if_match))
+        return self._change(name, PutState(group, message_id, token, data, if_match))
 
-    async def drop_state(
+    def drop(
         self, name: QueueName, group: str, message_id: int, token: int, if_match: int | None = None
-    ) -> None:
-        """Keep nothing beside a delivery any more, under its lease; where nothing is kept that is well too. `if_match`
-        as above."""
-        await self._change(name, PutState(group, message_id, token, None, if_match))
+    ) -> Submission[WorkflowState]:
+        """Remove the state of a delivery, under its lease; it may have none. `if_match` as above."""
+        return self._change(name, PutState(group, message_id, token, None, if_match))
 
-    async def _change(self, name: QueueName, command: PutState) -> WorkflowState:
-        now = self.clock()
+    def _change(self, name: QueueName, command: PutState) -> Submission[WorkflowState]:
+        now = self._cell.clock()
         group, message_id = command.group, command.id
-        with self._guard() as engine:
+        with self._cell.guard as engine:
             queue = engine.queue(name, now)
             engine.group(queue, group)
             partition = DeliveryLocator(queue, group).find(message_id)
             if partition < 0:
                 raise LeaseLost(message_id=message_id)
             reply = engine.step(queue, queue.shards[partition], command, now)
-        await self._durable()
-        return reply
+        return self._cell.submission(reply)
 
-    async def states(self, name: QueueName, group: str, leased: Sequence[Leased]) -> list[WorkflowState | None]:
+    async def of_leased(self, name: QueueName, group: str, leased: Sequence[Leased]) -> list[WorkflowState | None]:
         """The states of what was just leased, in order; None where there is none, or the lease has ended since."""
-        now = self.clock()
-        with self._guard() as engine:
+        now = self._cell.clock()
+        with self._cell.guard as engine:
             by_partition: dict[int, list[int]] = {}
             for index, item in enumerate(leased):
                 if _is_leased(engine, name, group, item):

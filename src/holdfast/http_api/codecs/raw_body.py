@@ -75,6 +75,6 @@ async def read_form(call: Call) -> wire.Draft:
 
 def _message_bytes_max(call: Call) -> int:
     try:
-        return call.node.queue(call.queue).config.max_message_size
+        return call.node.queues.get(call.queue).config.max_message_size
     except QueueNotFound:
         return QueueConfig().max_message_size

@@ -155,10 +155,10 @@ async def enqueue(call: Call) -> Response:
         content, deliver_at=deliver_at, ttl=meta.ttl_seconds * SECOND if meta.ttl_seconds else -1, extra=extra
     )
     call.api.gate.admit(name[0], 1, len(content))
-    receipt = await call.node.enqueue(name, [draft], PROTOCOL)
+    receipt = await call.node.messages.enqueue(name, [draft], PROTOCOL)
     if receipt.errors:
         raise receipt.errors[0]
-    config = call.node.queue(name).config
+    config = call.node.queues.get(name).config
     return response(
         LockdEnqueued(
             namespace=name[0],
@@ -198,7 +198,7 @@ async def _dequeue_now(call: Call, *, with_state: bool) -> Response:
     name = _queue(call, wish, Action.CONSUME)
     limits = call.api.config.limits
     wait = limits.max_wait if wish.wait_seconds == 0 else min(max(wish.wait_seconds, 0) * SECOND, limits.max_wait)
-    work = call.node.lease(
+    work = call.node.messages.lease(
         name,
         GROUP,
         min(max(wish.page_size, 1), PAGE_MAX),
@@ -210,7 +210,7 @@ async def _dequeue_now(call: Call, *, with_state: bool) -> Response:
 
     async def release(found: list[Leased]) -> None:
         if found:
-            await call.node.settle(name, GROUP, releases(found))
+            await call.node.messages.settle(name, GROUP, releases(found))
 
     found = await call.api.until_disconnect(call, work, release) if wait else await work
     if not found:
@@ -264,16 +264,16 @@ async def _endless(stream: Stream, name: QueueName, boundary: str, *, with_state
 async def _states(call: Call, name: QueueName, found: list[Leased]) -> dict[int, int]:
     """The tags of the deliveries' states; a delivery that has none is given an empty one."""
     tags: dict[int, int] = {}
-    for leased, state in zip(found, await call.node.states(name, GROUP, found), strict=True):
+    for leased, state in zip(found, await call.node.workflow_state.of_leased(name, GROUP, found), strict=True):
         if state is None:
-            state = await call.node.put_state(name, GROUP, leased.message.id, leased.token, b"{}", 0)  # noqa: PLW2901
+            state = await call.node.workflow_state.put(name, GROUP, leased.message.id, leased.token, b"{}", 0)  # noqa: PLW2901
         tags[leased.message.id] = state.etag
     return tags
 
 
 def _parts(call: Call, name: QueueName, found: list[Leased], states: dict[int, int], boundary: str) -> bytes:
     """Two parts for each delivery. Several in one answer are told apart by file names."""
-    config = call.node.queue(name).config
+    config = call.node.queues.get(name).config
     parts: list[bytes | str] = []
     for index, leased in enumerate(found):
         payload = leased.message.payload
@@ -353,7 +353,7 @@ async def extend(call: Call) -> Response:
     wish = await call.json(_extend)
     timeout = wish.extend_by_seconds * SECOND if wish.extend_by_seconds else -1
     deadline, correlation_id = await _settle(call, wish, Verb.EXTEND, timeout=timeout)
-    config = call.node.queue(_queue(call, wish, Action.CONSUME)).config
+    config = call.node.queues.get(_queue(call, wish, Action.CONSUME)).config
     seconds = wish.extend_by_seconds or config.delivery_timeout // SECOND
     return response(LockdExtended(deadline // SECOND, seconds, wish.meta_etag or wish.lease_id, correlation_id))
 
@@ -377,10 +377,10 @@ async def _settle(
         await _check_state(call, name, message_id, token, wish.state_etag)
     correlation_id = call.correlation_id
     with suppress(MessageNotFound):  # it may have been settled before: that is answered as the first time
-        _, message, _ = await call.node.find(name, message_id)
+        _, message, _ = await call.node.inspection.find(name, message_id)
         correlation_id = message.extra.correlation_id or correlation_id
     settlement = Settlement(message_id, token, verb, delay, error, timeout)
-    [result] = await call.node.settle(name, GROUP, [settlement])
+    [result] = await call.node.messages.settle(name, GROUP, [settlement])
     if isinstance(result, HoldfastError):
         raise result
     return result or 0, correlation_id
@@ -388,7 +388,7 @@ async def _settle(
 
 async def _check_state(call: Call, name: QueueName, message_id: int, token: int, etag: str) -> None:
     """Who acks must have seen the state as it is now."""
-    state = await call.node.get_state(name, GROUP, message_id, token)
+    state = await call.node.workflow_state.get(name, GROUP, message_id, token)
     if state is None or str(state.etag) != etag:
         raise StateChanged(message_id=message_id, etag=0 if state is None else state.etag, given=etag)
 
@@ -403,17 +403,17 @@ async def stats(call: Call) -> Response:
     """How a queue stands: who waits, and what is first in line."""
     wish = await call.json(_place)
     name = _queue(call, wish, Action.CONSUME)
-    dispatcher = call.node.dispatcher
-    head = call.node.head(name, GROUP)
+    dispatcher = call.node.cell.dispatcher
+    head = call.node.inspection.head(name, GROUP)
     now = call.node.clock()
     members = len(dispatcher.members.of((name, GROUP)))
     return response(
         LockdStats(
             namespace=name[0],
             queue=name[1],
-            waiting_consumers=members + dispatcher.line((name, GROUP)),
+            waiting_consumers=members + dispatcher.waiters.in_group((name, GROUP)),
             pending_candidates=0,
-            total_consumers=dispatcher.waiting + len(dispatcher.members.all_members()),
+            total_consumers=dispatcher.waiters.count + len(dispatcher.members.all_members()),
             has_active_watcher=True,
             available=head is not None,
             head_message_id="" if head is None else str(head.id),
@@ -438,7 +438,7 @@ async def watch(call: Call) -> Response:
     """Be told, as server-sent events, when the first message in line changes. Nothing is leased."""
     wish = await call.json(_place)
     name = _queue(call, wish, Action.CONSUME)
-    call.node.queue(name)
+    call.node.queues.get(name)
     return Response(_events(call, name), 200, EVENTS, NO_BUFFERING)
 
 
@@ -448,7 +448,7 @@ async def _events(call: Call, name: QueueName) -> AsyncIterator[bytes]:
     over = call.api.closing
     last_head: int | None = -1
     number = 0
-    with call.node.watch(name) as changed:
+    with call.node.inspection.watch(name) as changed:
 
         def end(_why: HoldfastError) -> None:
             nonlocal over
@@ -459,7 +459,7 @@ async def _events(call: Call, name: QueueName) -> AsyncIterator[bytes]:
             with call.api.long_calls.until(call.principal, end):
                 while not over and not gone.done():
                     changed.clear()
-                    head = call.node.head(name, GROUP)
+                    head = call.node.inspection.head(name, GROUP)
                     if (head.id if head is not None else None) != last_head:
                         last_head = head.id if head is not None else None
                         number += 1

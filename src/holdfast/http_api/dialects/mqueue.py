@@ -118,7 +118,7 @@ async def enqueue(call: Call) -> Response:
         call.api.gate.admit(namespace, len(places), sum([len(drafts[place].payload) for place in places]))
     ids = [0] * len(items)
     for name, places in batches.items():
-        receipt = await call.node.enqueue(name, [drafts[place] for place in places], PROTOCOL, atomic=True)
+        receipt = await call.node.messages.enqueue(name, [drafts[place] for place in places], PROTOCOL, atomic=True)
         if receipt.errors:
             raise call.refused({places[at]: error for at, error in receipt.errors.items()})
         for place, message_id in zip(places, receipt.ids, strict=True):
@@ -149,7 +149,7 @@ async def dequeue(call: Call) -> Response:
     """Lease up to `limit` items, the best first. An empty list means that nothing is ready."""
     query = call.query(DequeueQuery)
     name = _queue(call, query.namespace, query.topic, Action.CONSUME)
-    found = await call.node.lease(name, GROUP, query.limit, consumer=_consumer(call), protocol=PROTOCOL)
+    found = await call.node.messages.lease(name, GROUP, query.limit, consumer=_consumer(call), protocol=PROTOCOL)
     return response(
         [
             MQueueDequeued(one.message.id, b64encode(one.message.payload).decode("ascii"), format_instant(one.deadline))
@@ -175,7 +175,7 @@ async def nack(call: Call) -> Response:
 async def _settle(call: Call, request: MQueueAck | MQueueNack, verb: Verb, error: str) -> Response:
     name = _queue(call, request.namespace, request.topic, Action.CONSUME)
     settlement = Settlement(request.id, verb=verb, error=error, consumer=_consumer(call))
-    [result] = await call.node.settle(name, GROUP, [settlement])
+    [result] = await call.node.messages.settle(name, GROUP, [settlement])
     if isinstance(result, HoldfastError):
         raise result
     return Response(b"", 200)

@@ -43,7 +43,7 @@ async def move(call: Call) -> Response:
     check_destination(call, request.to)
     if len(request.letters) > LETTERS_MAX:
         raise LimitExceeded(what="One request", limit=f"{LETTERS_MAX} letters", advice="Send several")
-    fates = await call.node.audited_redrive(
+    fates = await call.node.dead_letters.audited_redrive(
         dead,
         call.parameters[1],
         {read_id(letter.id, "id"): letter.base64 for letter in request.letters},
@@ -64,7 +64,9 @@ async def move(call: Call) -> Response:
 )
 async def list_all(call: Call) -> Response:
     """List the redrives under an id of a queue's dead letters, newest first."""
-    return response(wire.RedriveAudits([_to_wire(audit) for audit in call.node.audits(dead_queue(call)[0])]))
+    return response(
+        wire.RedriveAudits([_to_wire(audit) for audit in call.node.dead_letters.audits(dead_queue(call)[0])])
+    )
 
 
 @ROUTES(
@@ -76,7 +78,7 @@ async def list_all(call: Call) -> Response:
 )
 async def get(call: Call) -> Response:
     """Show who began a redrive, when and why, and how many letters it brought back."""
-    return response(_to_wire(call.node.audit(dead_queue(call)[0], call.parameters[1])))
+    return response(_to_wire(call.node.dead_letters.audit(dead_queue(call)[0], call.parameters[1])))
 
 
 class DeadLettersQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -99,7 +101,9 @@ async def letters(call: Call) -> Response:
     """List the letters that a redrive brought back, and how their messages stand now."""
     query = call.query(DeadLettersQuery)
     after, limit = _place(query.cursor, query.limit)
-    return response(_page(await call.node.redriven(dead_queue(call)[0], call.parameters[1], after, limit), limit))
+    return response(
+        _page(await call.node.dead_letters.redriven(dead_queue(call)[0], call.parameters[1], after, limit), limit)
+    )
 
 
 @ROUTES(
@@ -119,7 +123,9 @@ async def undo(call: Call) -> Response:
     """
     request = await call.json(_undo, b"{}")
     after, limit = _place(request.cursor, request.limit)
-    return response(_page(await call.node.undo_redrive(dead_queue(call)[0], call.parameters[1], after, limit), limit))
+    return response(
+        _page(await call.node.dead_letters.undo_redrive(dead_queue(call)[0], call.parameters[1], after, limit), limit)
+    )
 
 
 def _place(cursor: str, limit: int) -> tuple[int, int]:

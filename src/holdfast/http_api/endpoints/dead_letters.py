@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast import wire
 from holdfast.auth.principal import Action
-from holdfast.broker.redrive_jobs import Job, RedriveRequest
+from holdfast.broker.parts.redrive_jobs import Job, RedriveRequest
 from holdfast.core.queue import DEAD_PREFIX, check_name
 from holdfast.engine.catalog import QueueName
 from holdfast.engine.dead_letters import DeadLetterFilter
@@ -44,7 +44,7 @@ def dead_queue(call: Call) -> tuple[QueueName, str]:
     name = call.queue
     if name[1].startswith(DEAD_PREFIX):
         return name, ""
-    dead = call.node.dead_queue(name)
+    dead = call.node.dead_letters.queue_of(name)
     if dead is None:
         raise NoDeadQueue(queue=name[1])
     return dead, name[1]
@@ -101,7 +101,7 @@ async def list_all(call: Call) -> Response:
         error=query.error,
     )
     try:
-        page = await call.node.browse(dead, query.limit, query.cursor)
+        page = await call.node.inspection.browse(dead, query.limit, query.cursor)
     except QueueNotFound:
         if not source:
             raise
@@ -144,10 +144,10 @@ async def retry(call: Call) -> Response:
     dead, source = dead_queue(call)
     to = _destination(call, query)
     dead_letter = call.message_id()
-    _, found, _ = await call.node.find(dead, dead_letter)
+    _, found, _ = await call.node.inspection.find(dead, dead_letter)
     home = found.extra.origin.source_queue if found.extra.origin is not None else ""
     wanted = DeadLetterFilter(ids=frozenset({dead_letter}), source_queue=source)
-    async for step in call.node.redrive(dead, wanted, to=to):
+    async for step in call.node.dead_letters.redrive(dead, wanted, to=to):
         if step.leased:
             raise MessageNotWaiting(message_id=dead_letter, state="leased", group="of a consumer")
         for error in step.refused.values():
@@ -160,7 +160,7 @@ async def retry(call: Call) -> Response:
 def check_destination(call: Call, to: str) -> None:
     if to:
         call.principal.require(Action.ADMIN, check_name(to))
-        call.node.queue((call.namespace, to))  # a name that is misspelt must not become a queue
+        call.node.queues.get((call.namespace, to))  # a name that is misspelt must not become a queue
 
 
 def _destination(call: Call, target: RetryQuery | wire.Redrive) -> Destination:
@@ -170,7 +170,7 @@ def _destination(call: Call, target: RetryQuery | wire.Redrive) -> Destination:
     if target.group and not target.to and call.queue[1].startswith(DEAD_PREFIX):
         raise InvalidArgument(field="group", problem="needs `to`: letters of a dead queue may come from several queues")
     if target.group:
-        home = call.node.queue((call.namespace, target.to) if target.to else call.queue)
+        home = call.node.queues.get((call.namespace, target.to) if target.to else call.queue)
         if home.group(check_name(target.group, "group")) is None:
             raise GroupNotFound(group=target.group, queue=home.name)
     return Destination(queue=target.to, group=target.group, all_groups=target.all_groups)
@@ -204,7 +204,7 @@ async def redrive(call: Call) -> Response:
         raise InvalidArgument(field="rate", problem=f"is 0 to {RATE_MAX:g} messages a second")
     if request.limit < 0:
         raise InvalidArgument(field="limit", problem="cannot be negative")
-    job = await call.node.redrives.start(
+    job = await call.node.redrive_jobs.start(
         RedriveRequest(
             queue=call.queue[1],
             dead_queue=dead,
@@ -233,7 +233,7 @@ async def redrive(call: Call) -> Response:
 async def redrives(call: Call) -> Response:
     """List the redrives of a queue's dead letters, newest first."""
     dead, _ = dead_queue(call)
-    return response(wire.RedriveList([_to_wire(job) for job in call.node.redrives.of(dead)]))
+    return response(wire.RedriveList([_to_wire(job) for job in call.node.redrive_jobs.of(dead)]))
 
 
 @ROUTES(
@@ -246,7 +246,7 @@ async def redrives(call: Call) -> Response:
 async def progress(call: Call) -> Response:
     """Show how far a redrive has come."""
     dead, _ = dead_queue(call)
-    return response(_to_wire(call.node.redrives.get(dead, call.parameters[1])))
+    return response(_to_wire(call.node.redrive_jobs.get(dead, call.parameters[1])))
 
 
 @ROUTES(
@@ -260,7 +260,7 @@ async def progress(call: Call) -> Response:
 async def cancel(call: Call) -> Response:
     """Cancel a redrive. What it has moved stays moved, the rest stays in the dead queue."""
     dead, _ = dead_queue(call)
-    job = call.node.redrives.get(dead, call.parameters[1])
+    job = call.node.redrive_jobs.get(dead, call.parameters[1])
     job.cancel()
     await job.ended.wait()
     return response(_to_wire(job))
@@ -286,7 +286,7 @@ async def purge(call: Call) -> Response:
     letters = _matching(call, request, source)
     purged = call.noted["messages"] = 0
     try:
-        async with aclosing(call.node.redrive(dead, letters, discard=True)) as steps:
+        async with aclosing(call.node.dead_letters.redrive(dead, letters, discard=True)) as steps:
             async for step in steps:
                 purged += len(step.moved)
                 call.noted["messages"] = purged

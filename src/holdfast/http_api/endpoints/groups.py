@@ -38,7 +38,7 @@ def _group(call: Call) -> str:
 @ROUTES("GET", "/api/v1/queues/{name}/groups", Right.ANY, gives=wire.GroupList, errors=(QueueNotFound,))
 async def list_all(call: Call) -> Response:
     """List the groups of a queue."""
-    return response(wire.GroupList([group_to_wire(group) for group in call.node.queue(call.queue).groups]))
+    return response(wire.GroupList([group_to_wire(group) for group in call.node.queues.get(call.queue).groups]))
 
 
 @ROUTES(
@@ -57,7 +57,7 @@ async def create(call: Call) -> Response:
     if not 0 <= request.max_lag_messages <= COUNT_MAX:
         raise InvalidArgument(field="max_lag_messages", problem=f"is 0 to {COUNT_MAX}")
     try:
-        record = await call.node.create_group(
+        record = await call.node.groups.create(
             name,
             group,
             GroupKind(request.kind),
@@ -66,7 +66,7 @@ async def create(call: Call) -> Response:
             max_lag_age=age,
         )
     except GroupExists:
-        known = call.node.queue(name).group(group)
+        known = call.node.queues.get(name).group(group)
         if known is None or (known.kind.value, known.max_lag_messages, known.max_lag_age) != (
             request.kind,
             request.max_lag_messages,
@@ -87,7 +87,7 @@ async def create(call: Call) -> Response:
 )
 async def delete(call: Call) -> Response:
     """Delete a group. What only it still needed goes with it."""
-    await call.node.delete_group(call.queue, _group(call))
+    await call.node.groups.delete(call.queue, _group(call))
     return Response(status=204)
 
 
@@ -111,7 +111,7 @@ async def read(call: Call) -> Response:
         if not 0 <= sequence <= ID_MAX:
             raise InvalidArgument(field=field, problem="is a sequence, or 0")
     columns = choose(request.columns, MESSAGES)
-    found = await call.node.cursor_read(
+    found = await call.node.cursors.read(
         call.queue, _group(call), request.partition, request.first, request.limit, request.max_bytes, request.until
     )
     if call.accepts(MEDIA_TYPE):
@@ -158,7 +158,7 @@ async def ends(call: Call) -> Response:
 
     The group appears, as a cursor group, if it is new.
     """
-    found = await call.node.cursor_ends(call.queue, _group(call))
+    found = await call.node.cursors.ends(call.queue, _group(call))
     result = [
         wire.CursorEnd(
             partition=end.partition,
@@ -192,4 +192,4 @@ async def commit(call: Call) -> Response:
         if not 0 <= position.sequence <= ID_MAX:
             raise InvalidArgument(field="sequence", problem="is a sequence that was read")
     positions = {position.partition: position.sequence for position in request.positions}
-    return response(wire.CursorCommitted(await call.node.cursor_commit_many(name, group, positions)))
+    return response(wire.CursorCommitted(await call.node.cursors.commit_many(name, group, positions)))

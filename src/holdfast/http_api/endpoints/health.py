@@ -21,7 +21,7 @@ STATUS_HEADERS = ((b"cache-control", b"no-store"),)
 @ROUTES("GET", "/livez", Right.ANONYMOUS, gives=wire.Status, always_served=True)
 async def live(call: Call) -> Response:
     """Tell whether the process works: it does unless it must be restarted (503)."""
-    broken = call.node.broken
+    broken = call.node.cell.broken
     problems = [str(broken.result())] if broken is not None and broken.done() else []
     return _status(problems)
 
@@ -32,7 +32,7 @@ async def ready(call: Call) -> Response:
 
     The store is tried out, not asked; however many ask, at most once a second.
     """
-    parts = await call.node.health.parts()
+    parts = await call.node.health.components()
     problems = [f"{part.name}: {part.problem}" for part in parts if not part.ready]
     return _status(["shutting down", *problems] if call.api.closing else problems)
 
@@ -46,7 +46,7 @@ def _status(problems: list[str]) -> Response:
 @ROUTES("GET", "/api/v1/health", Right.NODE, gives=wire.Health)
 async def health(call: Call) -> Response:
     """Show the health of each part of the node."""
-    parts = await call.node.health.parts()
+    parts = await call.node.health.components()
     result = [
         wire.PartHealth(name=part.name, ok=not part.problem, problem=part.problem, facts=part.facts) for part in parts
     ]
@@ -56,10 +56,10 @@ async def health(call: Call) -> Response:
 async def all_stats(call: Call, namespace: str | None) -> list[QueueStats]:
     """The figures of all queues, or of those of a namespace, a few at a time."""
     found: list[QueueStats] = []
-    names = [name for name in call.node.engine.queues if namespace is None or name[0] == namespace]
+    names = [name for name in call.node.cell.engine.queues if namespace is None or name[0] == namespace]
     for index, name in enumerate(names):
         try:
-            found.append(call.node.current_stats(name))
+            found.append(call.node.inspection.current_stats(name))
         except HoldfastError:
             continue  # deleted meanwhile
         if index % QUEUES_PER_SLICE == QUEUES_PER_SLICE - 1:
@@ -74,7 +74,7 @@ async def overview(call: Call) -> Response:
     stats = [figures for figures in await all_stats(call, call.namespace) if call.principal.can_see(figures.name)]
     groups = [group for figures in stats for group in figures.groups if group.kind is GroupKind.LEASE]
     rates = {name: sum(figures.rates[name] for figures in stats) for name in stats[0].rates} if stats else {}
-    parts = await node.health.parts()
+    parts = await node.health.components()
     return response(
         wire.Overview(
             version=__version__,
@@ -88,14 +88,16 @@ async def overview(call: Call) -> Response:
             ready=sum(figures.ready for figures in stats),
             scheduled=sum(figures.scheduled for figures in stats),
             leased=sum(group.leased for group in groups),
-            dead=sum(figures.depth for figures in stats if node.queue((figures.namespace, figures.name)).automatic),
+            dead=sum(
+                figures.depth for figures in stats if node.queues.get((figures.namespace, figures.name)).automatic
+            ),
             enqueued=sum(figures.enqueued for figures in stats),
             acked=sum(group.acked for group in groups),
             failed=sum(sum(group.failures.values()) for group in groups),
             rates=rates,
-            staged=node.staged(call.namespace).messages,
+            staged=node.transactions.staged(call.namespace).messages,
             consumers=sum(len(group.members) for group in groups),
-            waiting=node.dispatcher.waiting,
+            waiting=node.cell.dispatcher.waiters.count,
             oldest_message_age_seconds=max((figures.oldest_age for figures in stats), default=0) / SECOND,
             ok=all(part.ready for part in parts),
         )

@@ -8,8 +8,8 @@ import msgspec
 
 from holdfast import wire
 from holdfast.broker.dispatch.dispatcher import releases
+from holdfast.broker.submission import Submission
 from holdfast.core.commands import Leased, Settlement
-from holdfast.core.queue import Durability
 from holdfast.errors import (
     GroupNotFound,
     HoldfastError,
@@ -38,15 +38,11 @@ def begin_lease(call: Call, body: bytes) -> DeferredResponse | None:
     """Lease what is ready; None if there is nothing and somebody will wait for it."""
     request = call.decoded(_lease, body, b"{}")
     name, group = call.queue, request.group
-    found = call.node.lease_nowait(name, group, request.limit, **_lease_options(request))
-    if found is None:
+    submission = call.node.messages.lease_ready(name, group, request.limit, **_lease_options(request))
+    if submission is None:
         return None
-
-    def release() -> None:
-        call.node.release_nowait(name, group, found)
-
-    result = Response(encode_batch(found, name[1], request.encoding))
-    return DeferredResponse(result, None, undo=release if found else None)
+    result = Response(encode_batch(submission.result, name[1], request.encoding))
+    return DeferredResponse(result, submission, submission.release)
 
 
 class _LeaseOptions(TypedDict):
@@ -88,11 +84,11 @@ async def lease(call: Call) -> Response:
     request = await call.json(_lease, b"{}")
     name = call.queue
     options = _lease_options(request)
-    work = call.node.lease(name, request.group, request.limit, **options)
+    work = call.node.messages.lease(name, request.group, request.limit, **options)
 
     async def release(found: list[Leased]) -> None:
         if found:
-            await call.node.settle(name, request.group, releases(found))
+            await call.node.messages.settle(name, request.group, releases(found))
 
     found = await call.api.until_disconnect(call, work, release) if options["wait"] else await work
     return Response(encode_batch(found, name[1], request.encoding))
@@ -101,11 +97,12 @@ async def lease(call: Call) -> Response:
 def begin_settle(call: Call, body: bytes) -> DeferredResponse:
     acks = read_acks(body) if call.is_json else None
     if acks is not None:
-        results, durability = call.node.ack_nowait(call.queue, acks.group, acks.ids, acks.tokens, acks.partition)
+        submission = call.node.messages.ack(call.queue, acks.group, acks.ids, acks.tokens, acks.partition)
+        results = submission.result
         errors: dict[int, HoldfastError] = {}
         if results.count(None) != len(results):
             errors = {place: result for place, result in enumerate(results) if isinstance(result, HoldfastError)}
-        return _settled(call, errors, len(results), {}, durability, len(results))
+        return _settled(call, errors, len(results), {}, submission)
     request = call.decoded(_settle, body)
     if not request.settlements:
         raise InvalidArgument(field="settlements", problem="is empty; send at least one")
@@ -118,14 +115,14 @@ def begin_settle(call: Call, body: bytes) -> DeferredResponse:
             places.append(index)
         except HoldfastError as error:
             errors[index] = error
-    results, durability = call.node.settle_nowait(call.queue, request.group, settlements)
+    submission = call.node.messages.settle(call.queue, request.group, settlements)
     deadlines: dict[str, str] = {}
-    for place, result in zip(places, results, strict=True):
+    for place, result in zip(places, submission.result, strict=True):
         if isinstance(result, HoldfastError):
             errors[place] = result
         elif result is not None:
             deadlines[request.settlements[place].id] = format_instant(result)
-    return _settled(call, errors, len(request.settlements), deadlines, durability, len(settlements))
+    return _settled(call, errors, len(request.settlements), deadlines, submission)
 
 
 def _settled(
@@ -133,14 +130,13 @@ def _settled(
     errors: dict[int, HoldfastError],
     asked: int,
     deadlines: dict[str, str],
-    durability: Durability,
-    messages: int,
+    submission: Submission[object],
 ) -> DeferredResponse:
     if len(errors) == asked:
         raise call.refused(errors)
     result = [item_error(place, errors[place]) for place in sorted(errors)]
     settled = wire.Settled(settled=asked - len(errors), errors=result, deadlines=deadlines)
-    return DeferredResponse(response(settled), durability, messages)
+    return DeferredResponse(response(settled), submission)
 
 
 @ROUTES(

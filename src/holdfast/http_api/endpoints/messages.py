@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from holdfast import wire
 from holdfast.broker.history import History
-from holdfast.broker.node import EnqueueResult
+from holdfast.broker.parts.messages import Receipt
 from holdfast.core.commands import NO_ID, Draft, payload_bytes
 from holdfast.core.enqueue import MESSAGE_ID_BYTES_MAX
 from holdfast.errors import (
@@ -145,17 +145,20 @@ async def _enqueue_arrow(call: Call, atomic: bool, key: str | None) -> Response:
     drafts = await call.offload(large, lambda: drafts_of(table, correlation_id, made_ids))
     count, size_bytes = len(drafts), payload_bytes(drafts)
     call.api.gate.admit(call.namespace, count, size_bytes)
-    receipt = call.node.enqueue_nowait(call.queue, drafts, PROTOCOL, atomic=atomic)
+    submission = call.node.messages.enqueue(call.queue, drafts, PROTOCOL, atomic=atomic)
+    receipt = submission.result
     if receipt.errors and (atomic or len(receipt.errors) == count):
         raise call.refused(receipt.errors)
     made: list[Response] = []
 
-    def make() -> None:
-        made.append(_arrow_receipt(receipt))
+    def make(error: HoldfastError | None) -> None:
+        if error is None:
+            made.append(_arrow_receipt(receipt))
 
     if not count:
         return _arrow_receipt(receipt)
-    await call.node.wait_durable(receipt.durability, count, size_bytes, make)
+    submission.on_written(make)
+    await submission
     return made[0]
 
 
@@ -165,7 +168,7 @@ class _Receipt(wire.Receipt, frozen=True, kw_only=True):
     ids: msgspec.Raw  # type: ignore[assignment]
 
 
-def _arrow_receipt(receipt: EnqueueResult) -> Response:
+def _arrow_receipt(receipt: Receipt) -> Response:
     durability = receipt.durability.value
     if not receipt.errors and not receipt.duplicates:
         return response(_Receipt(ids=msgspec.Raw(ids_in_json(receipt.ids)), durability=durability))
@@ -227,8 +230,8 @@ async def store(
 
 def _stored(call: Call, request: _EnqueueRequest) -> DeferredResponse:
     request.admit()
-    receipt = call.node.enqueue_nowait(call.queue, request.drafts, PROTOCOL, atomic=request.atomic)
-    return DeferredResponse(request.response(receipt), receipt.durability, len(request.drafts), request.size_bytes)
+    submission = call.node.messages.enqueue(call.queue, request.drafts, PROTOCOL, atomic=request.atomic)
+    return DeferredResponse(request.response(submission.result), submission)
 
 
 class _EnqueueRequest:
@@ -271,7 +274,7 @@ class _EnqueueRequest:
         """Raises RateLimited if it is too much for now."""
         self.call.api.gate.admit(self.call.namespace, len(self.drafts), self.size_bytes)
 
-    def response(self, receipt: EnqueueResult) -> Response:
+    def response(self, receipt: Receipt) -> Response:
         """What is to be answered when it is safe. Raises the first one's error if nothing was taken."""
         errors, places = self.errors, self.places
         if receipt.errors:
@@ -319,7 +322,7 @@ async def browse(call: Call) -> Response:
     Arrow stream the messages have no standings, and the cursor is in the header `Holdfast-Cursor`.
     """
     query = call.query(BrowseQuery)
-    page = await call.node.browse(call.queue, query.limit, query.cursor, query.state, query.group)
+    page = await call.node.inspection.browse(call.queue, query.limit, query.cursor, query.state, query.group)
     if call.accepts(MEDIA_TYPE):
         rows = [(at, message) for at, message, _ in page.messages]
         headers = [(b"holdfast-cursor", page.cursor.encode())]
@@ -349,7 +352,7 @@ class MessageQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 async def get(call: Call) -> Response:
     """Show one live message, how it stands in each group, and if wished its history."""
     query = call.query(MessageQuery)
-    partition, message, statuses = await call.node.find(call.queue, call.message_id())
+    partition, message, statuses = await call.node.inspection.find(call.queue, call.message_id())
     result = view_to_wire(message, partition, statuses, query.encoding)
     if query.history:
         result.history = history_to_wire(await _history(call)).steps
@@ -376,7 +379,7 @@ async def history(call: Call) -> Response:
 
 async def _history(call: Call) -> History:
     """It may take long: a client that has gone, or a server that stops, need not wait for the lake."""
-    return await call.api.until_disconnect(call, call.node.history(call.queue, call.message_id()))
+    return await call.api.until_disconnect(call, call.node.inspection.history(call.queue, call.message_id()))
 
 
 @ROUTES(
@@ -411,7 +414,9 @@ async def edit(call: Call) -> Response:
     """Change the priority or the delivery time of a waiting message."""
     change = await call.json(_edit)
     deliver_at = None if change.deliver_at is None else instant(change.deliver_at, "deliver_at")
-    message = await call.node.edit(call.queue, call.message_id(), priority=change.priority, deliver_at=deliver_at)
+    message = await call.node.messages.edit(
+        call.queue, call.message_id(), priority=change.priority, deliver_at=deliver_at
+    )
     return response(message_to_wire(message, 0, "auto"))
 
 
@@ -425,5 +430,5 @@ async def edit(call: Call) -> Response:
 )
 async def delete(call: Call) -> Response:
     """Remove a waiting message, for all groups."""
-    await call.node.delete(call.queue, call.message_id())
+    await call.node.messages.delete(call.queue, call.message_id())
     return Response(status=204)

@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 
 from holdfast import __version__
 from holdfast.broker.commit.group_commit import Distribution
-from holdfast.broker.meters import MetricSample, MetricSpec
+from holdfast.broker.metric_sources import MetricSample, MetricSpec
 from holdfast.core.queue import GroupKind
 from holdfast.engine.stats import GroupStats, Histogram, QueueStats
 from holdfast.errors import HoldfastError
@@ -288,27 +288,27 @@ async def _snapshot(call: Call, queues: str) -> MetricsSnapshot:
         found = await all_stats(call, None)
     except HoldfastError:
         found, up = [], False  # when the store is away is when metrics are looked at
-    commit, webhooks = node.commit, node.webhooks.counters
+    commit, webhooks = node.cell.commit, node.webhooks.counters
     try:
         room = node.store.room()
     except HoldfastError:
         room = None
-    staged = node.staged()
+    staged = node.transactions.staged()
     figures: dict[str, float] = {
         "transactions": staged.transactions,
         "staged": staged.messages,
         "staged_bytes": staged.size_bytes,
         "queues": len(found),
         "commits": commit.batches,
-        "journal": node.export_scheduler.behind,
+        "journal": node.cell.export_scheduler.behind,
         "store": up,
         "lag": node.health.lag.seconds,
-        "waiting": node.dispatcher.waiting,
+        "waiting": node.cell.dispatcher.waiters.count,
         "working": api.working,
         "streams": len(api.streams),
         "buffered": api.buffered_bytes,
-        "reply_waiting": node.replies.waiting,
-        "reply_late": node.replies.late,
+        "reply_waiting": node.requests.waiting,
+        "reply_late": node.requests.late,
         "webhook": webhooks.waiting,
         "webhook_dropped": webhooks.dropped,
         **msgspec.structs.asdict(api.gate.counts),
@@ -323,7 +323,7 @@ async def _snapshot(call: Call, queues: str) -> MetricsSnapshot:
         requests=dict(api.answered),
         sync_times=_copied(commit.sync_times),
         batch_rows=_copied(commit.batch_rows),
-        readings=[reading for meter in node.meters for reading in meter()],
+        readings=[reading for meter in node.metric_sources for reading in meter()],
     )
 
 

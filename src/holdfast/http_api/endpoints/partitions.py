@@ -39,7 +39,7 @@ async def list_all(call: Call) -> Response:
     """Show between which sequences each partition has messages. It costs the same at any depth."""
     query = call.query(BoundsQuery)
     since = instant(query.since, "since") if query.since else 0
-    found = await call.node.bounds(call.queue, since)
+    found = await call.node.inspection.bounds(call.queue, since)
     return response(wire.PartitionList([wire.Partition(one.partition, one.first, one.end) for one in found]))
 
 
@@ -92,7 +92,9 @@ async def browse(call: Call) -> Response:
     tests = read_conditions(query.where, deliveries)
     known = DELIVERIES if deliveries else MESSAGES
     columns = choose([name for name in query.columns.split(",") if name], known)
-    found = await call.node.browse_range(call.queue, partition, query.first, query.until, query.limit, query.max_bytes)
+    found = await call.node.inspection.browse_range(
+        call.queue, partition, query.first, query.until, query.limit, query.max_bytes
+    )
     as_arrow = call.accepts(MEDIA_TYPE)
 
     def make() -> Response:

@@ -40,7 +40,7 @@ class ListQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _queue_response(call: Call, name: tuple[str, str]) -> wire.Queue:
-    return queue_to_wire(call.node.engine.queue(name, call.node.clock()))
+    return queue_to_wire(call.node.cell.engine.queue(name, call.node.clock()))
 
 
 @ROUTES(
@@ -60,7 +60,7 @@ async def create(call: Call) -> Response:
     call.principal.require(Action.ADMIN, request.name)
     call.principal.require_config(request.config)
     name = (call.namespace, request.name)
-    await call.node.create_queue(name, request.config)
+    await call.node.queues.create(name, request.config)
     return response(_queue_response(call, name), 201)
 
 
@@ -70,7 +70,7 @@ async def list_all(call: Call) -> Response:
     query = call.query(ListQuery)
     if not 1 <= query.limit <= PAGE_MAX:
         raise InvalidArgument(field="limit", problem=f"is 1 to {PAGE_MAX}, not {query.limit}")
-    records = call.node.queues(call.namespace, query.prefix, query.cursor)
+    records = call.node.queues.in_namespace(call.namespace, query.prefix, query.cursor)
     seen = list(islice((record for record in records if call.principal.can_see(record.name)), query.limit))
     result = [_queue_response(call, (record.namespace, record.name)) for record in seen]
     return response(wire.QueueList(result, seen[-1].name if len(seen) == query.limit else ""))
@@ -96,7 +96,7 @@ async def update(call: Call) -> Response:
     fields = await call.json(_fields)
     call.noted.update(fields)
     call.principal.require_config(fields)
-    await call.node.update_queue(call.queue, fields)
+    await call.node.queues.update(call.queue, fields)
     return response(_queue_response(call, call.queue))
 
 
@@ -110,7 +110,7 @@ async def update(call: Call) -> Response:
 )
 async def delete(call: Call) -> Response:
     """Delete a queue with all it holds."""
-    messages = await call.node.delete_queue(call.queue)
+    messages = await call.node.queues.delete(call.queue)
     call.noted["messages"] = messages
     return response(wire.QueueDeleted(messages))
 
@@ -118,20 +118,20 @@ async def delete(call: Call) -> Response:
 @ROUTES("GET", "/api/v1/queues/{name}/stats", Right.ADMIN, gives=wire.QueueStats, errors=(QueueNotFound,))
 async def stats(call: Call) -> Response:
     """Show the figures of a queue and its groups. Asking costs the same at any depth."""
-    return response(stats_to_wire(await call.node.stats(call.queue)))
+    return response(stats_to_wire(await call.node.inspection.stats(call.queue)))
 
 
 @ROUTES("GET", "/api/v1/queues/{name}/consumers", Right.ADMIN, gives=wire.ConsumerList, errors=(QueueNotFound,))
 async def consumers(call: Call) -> Response:
     """List the push consumers of a queue, with their partitions and what they have in flight."""
-    members = call.node.consumers(call.queue)
+    members = call.node.inspection.consumers(call.queue)
     result = [
         wire.Consumer(
             member.name, member.group[1], member.protocol, member.partitions, len(member.in_flight), member.credit
         )
         for member in members
     ]
-    return response(wire.ConsumerList(result, call.node.waiting(call.queue)))
+    return response(wire.ConsumerList(result, call.node.inspection.waiting(call.queue)))
 
 
 @ROUTES(
@@ -139,7 +139,7 @@ async def consumers(call: Call) -> Response:
 )
 async def purge(call: Call) -> Response:
     """Remove every message that waits now. What is leased stays until it is settled."""
-    messages = await call.node.purge(call.queue)
+    messages = await call.node.queues.purge(call.queue)
     call.noted["messages"] = messages
     return response(wire.Purged(messages))
 
@@ -149,7 +149,7 @@ async def purge(call: Call) -> Response:
 )
 async def pause(call: Call) -> Response:
     """Pause a queue: it takes messages and gives none out."""
-    await call.node.update_queue(call.queue, {"paused": True})
+    await call.node.queues.update(call.queue, {"paused": True})
     return response(_queue_response(call, call.queue))
 
 
@@ -158,5 +158,5 @@ async def pause(call: Call) -> Response:
 )
 async def resume(call: Call) -> Response:
     """Resume a queue that was paused."""
-    await call.node.update_queue(call.queue, {"paused": False})
+    await call.node.queues.update(call.queue, {"paused": False})
     return response(_queue_response(call, call.queue))

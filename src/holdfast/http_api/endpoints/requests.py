@@ -50,7 +50,7 @@ async def request(call: Call) -> Response:
         raise InvalidArgument(field="reply_to", problem="is given by the server here; enqueue to choose it yourself")
     draft = read_draft(request, call.node.clock(), call.given_correlation_id)
     call.api.gate.admit(call.namespace, 1, len(draft.payload))
-    work = call.node.replies.request(call.queue, draft, timeout, PROTOCOL)
+    work = call.node.requests.request(call.queue, draft, timeout, PROTOCOL)
     found = await call.api.until_disconnect(call, work)
     return response(
         wire.Reply(str(found.request_id), found.correlation_id, message_to_wire(found.reply, 0, request.encoding))

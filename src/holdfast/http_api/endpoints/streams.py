@@ -144,7 +144,7 @@ class Stream:
     def check(self) -> None:
         """End it if there is no more reason to go on."""
         try:
-            self.call.node.queue(self.queue)
+            self.call.node.queues.get(self.queue)
         except HoldfastError as error:
             self.end(error)
             return
@@ -210,10 +210,10 @@ async def open_stream(call: Call, query: StreamQuery, queue: QueueName, protocol
     if query.limit < 0:
         raise InvalidArgument(field="limit", problem="cannot be negative")
     timeout = duration(query.timeout, "timeout") if query.timeout else -1
-    call.node.check_lease_timeout(timeout)
+    call.node.messages.check_lease_timeout(timeout)
     opened = Stream(call, query, queue)
     credit = min(query.credit, query.limit) if query.limit else query.credit
-    opened.subscription = await call.node.subscribe(
+    opened.subscription = await call.node.subscriptions.join(
         opened.queue,
         query.group,
         opened.member,

@@ -92,7 +92,7 @@ async def stage(call: Call) -> Response:
         call.principal.require(Action.PRODUCE, check_name(queue))
     sizes = [len(draft.payload) for _, part_of in batches for draft in part_of]
     call.api.gate.admit(call.namespace, len(sizes), sum(sizes))
-    receipt = await call.node.stage(name, batches, part=part, attempt=attempt, chunk=chunk)
+    receipt = await call.node.transactions.stage(name, batches, part=part, attempt=attempt, chunk=chunk)
     if receipt.errors:
         starts = [sum(len(before) for _, before in batches[:at]) for at in range(len(batches))]
         raise call.refused({starts[batch] + index: error for (batch, index), error in receipt.errors.items()})
@@ -144,7 +144,9 @@ async def publish(call: Call) -> Response:
     request = await call.json(_publish, b"{}")
     await _demand(call)
     return response(
-        _to_wire(await call.node.publish((call.namespace, call.parameters[0]), request.parts, protocol=PROTOCOL))
+        _to_wire(
+            await call.node.transactions.publish((call.namespace, call.parameters[0]), request.parts, protocol=PROTOCOL)
+        )
     )
 
 
@@ -158,7 +160,7 @@ async def publish(call: Call) -> Response:
 async def abort(call: Call) -> Response:
     """Remove what was staged. The id may be used again. Needs the right to produce to each queue."""
     await _demand(call)
-    return response(wire.Aborted(await call.node.abort((call.namespace, call.parameters[0]))))
+    return response(wire.Aborted(await call.node.transactions.abort((call.namespace, call.parameters[0]))))
 
 
 @ROUTES(
@@ -170,13 +172,13 @@ async def abort(call: Call) -> Response:
 )
 async def get(call: Call) -> Response:
     """Show a transaction that is open, or was published and is remembered."""
-    return response(_to_wire(await call.node.transaction((call.namespace, call.parameters[0]))))
+    return response(_to_wire(await call.node.transactions.get((call.namespace, call.parameters[0]))))
 
 
 async def _demand(call: Call) -> None:
     """Whoever ends a transaction must be allowed what it does: to produce to each of its queues."""
     try:
-        view = await call.node.transaction((call.namespace, call.parameters[0]))
+        view = await call.node.transactions.get((call.namespace, call.parameters[0]))
     except TransactionNotFound:
         return
     for queue in view.queues:

@@ -50,7 +50,7 @@ async def get(call: Call) -> Response:
     """
     query = call.query(StateQuery)
     token = read_id(query.lease_token, "lease_token") if query.lease_token else 0
-    state = await call.node.get_state(call.queue, query.group, call.message_id(), token) or NOTHING
+    state = await call.node.workflow_state.get(call.queue, query.group, call.message_id(), token) or NOTHING
     return Response(state.data or b"", content_type=BYTES.encode(), headers=_headers(state))
 
 
@@ -76,7 +76,7 @@ async def put(call: Call) -> Response:
     token = read_id(query.lease_token, "lease_token")
     if_match = _if_match(call)
     data = await call.body()
-    state = await call.node.put_state(call.queue, query.group, call.message_id(), token, data, if_match)
+    state = await call.node.workflow_state.put(call.queue, query.group, call.message_id(), token, data, if_match)
     return Response(status=204, headers=_headers(state))
 
 
@@ -97,7 +97,7 @@ async def delete(call: Call) -> Response:
     """
     query = call.query(StateQuery)
     token = read_id(query.lease_token, "lease_token")
-    await call.node.drop_state(call.queue, query.group, call.message_id(), token, _must_match(call))
+    await call.node.workflow_state.drop(call.queue, query.group, call.message_id(), token, _must_match(call))
     return Response(status=204, headers=_headers(NOTHING))
 
 

@@ -110,7 +110,7 @@ class Api:
         self.answered: dict[tuple[str, str, int], int] = {}  # by method, route and status
         self.long_calls = LongCalls(gate)
         self.batcher = EnqueueBatcher(node)
-        node.participants.append(self.batcher)
+        node.cell.participants.append(self.batcher)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="holdfast-http")
         self._process = secrets.token_hex(4)
         self._requests = count(1)

@@ -7,10 +7,11 @@ each request gets its own part of the receipt.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from holdfast.broker.commit.group_commit import notify
-from holdfast.broker.node import EnqueueResult, Node
+from holdfast.broker.node import Node
+from holdfast.broker.parts.messages import Receipt
 from holdfast.core.commands import Draft
 from holdfast.core.effects import Op
 from holdfast.engine.catalog import QueueName
@@ -28,10 +29,10 @@ class PendingEnqueue(Protocol):
 
     drafts: list[Draft]
 
-    def enqueued(self, receipt: EnqueueResult) -> bool:
+    def enqueued(self, receipt: Receipt) -> bool:
         """The messages are enqueued, but not safe. False: there is nothing to wait for."""
 
-    def on_durable(self, error: HoldfastError | None) -> None:
+    def on_done(self, error: HoldfastError | None) -> None:
         """They are safe, or there was an error."""
 
 
@@ -45,14 +46,14 @@ class EnqueueBatcher:
 
     def add(self, name: QueueName, request: PendingEnqueue) -> None:
         """Enqueue in the next turn. Raises, and does nothing, if the node takes no calls."""
-        if (refusal := self._node.refusal) is not None:
+        if (refusal := self._node.cell.refusal) is not None:
             raise refusal
         self._requests.setdefault(name, []).append(request)
         self._messages += len(request.drafts)
         if self._messages < COMMIT_MESSAGES_MIN:
-            self._node.commit.schedule_after_sync()
+            self._node.cell.commit.schedule_after_sync()
         else:
-            self._node.commit.schedule()
+            self._node.cell.commit.schedule()
 
     def collect_ops(self, now: int) -> list[Op]:  # noqa: ARG002 - the companion's contract
         """Enqueue what came."""
@@ -67,15 +68,16 @@ class EnqueueBatcher:
     def _enqueue(self, name: QueueName, requests: list[PendingEnqueue]) -> None:
         together = requests[0].drafts if len(requests) == 1 else [draft for one in requests for draft in one.drafts]
         try:
-            receipt = self._node.enqueue_nowait(name, together, PROTOCOL)
+            submission = self._node.messages.enqueue(name, together, PROTOCOL)
         except HoldfastError as error:
             if len(requests) == 1:
-                requests[0].on_durable(error)
+                requests[0].on_done(error)
                 return
             for request in requests:  # too much together, perhaps; each may fare better
                 self._enqueue(name, [request])
             return
-        waiting = []
+        receipt = submission.result
+        waiting: list[PendingEnqueue] = []
         start = 0
         for request in requests:
             end = start + len(request.drafts)
@@ -83,8 +85,7 @@ class EnqueueBatcher:
                 waiting.append(request)
             start = end
         if waiting:
-            safe = _Waiting(self._node, waiting, len(together), receipt.size_bytes)
-            self._node.call_when_durable(receipt.durability, safe.on_durable, len(together), receipt.size_bytes)
+            submission.on_done(lambda error: notify([request.on_done for request in waiting], error))
 
     def written(self) -> None:
         """Requests hear of their sync."""
@@ -93,30 +94,17 @@ class EnqueueBatcher:
         """Nothing was enqueued yet, and nothing will be."""
         for requests in self._drain().values():
             for request in requests:
-                request.on_durable(error)
+                request.on_done(error)
 
     def opened(self) -> None:
         """There is nothing to take up."""
 
 
-class _Waiting(NamedTuple):
-    """Requests whose messages were enqueued together: so many, of so many bytes."""
-
-    node: Node
-    requests: list[PendingEnqueue]
-    messages: int
-    size_bytes: int
-
-    def on_durable(self, error: HoldfastError | None) -> None:
-        self.node.release_inbox(self.messages, self.size_bytes)
-        notify([request.on_durable for request in self.requests], error)
-
-
-def _part(receipt: EnqueueResult, start: int, end: int) -> EnqueueResult:
+def _part(receipt: Receipt, start: int, end: int) -> Receipt:
     """The receipt of some of the messages."""
     ids = receipt.ids[start:end]
     if not receipt.duplicates and not receipt.errors:
-        return EnqueueResult(ids, {}, {}, receipt.durability)
+        return Receipt(ids, {}, {}, receipt.durability)
     duplicates = {at - start: first for at, first in receipt.duplicates.items() if start <= at < end}
     errors = {at - start: error for at, error in receipt.errors.items() if start <= at < end}
-    return EnqueueResult(ids, duplicates, errors, receipt.durability)
+    return Receipt(ids, duplicates, errors, receipt.durability)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 import structlog
 from starlette.types import Scope
 
-from holdfast.broker.node import EnqueueResult
+from holdfast.broker.parts.messages import Receipt
 from holdfast.core.commands import Draft
 from holdfast.errors import HoldfastError
 from holdfast.http_api.server.access import authorize, check_browser, recognize
@@ -96,27 +96,21 @@ class _FastRequest:
         self._call = call
         self._reply = reply
         self._answer: Response | None = None
-        self._make: Callable[[EnqueueResult], Response] | None = None
+        self._make: Callable[[Receipt], Response] | None = None
         self._undo: Callable[[], None] | None = None
         self.drafts: list[Draft] = []
 
     def wait(self, deferred: DeferredResponse) -> None:
         """Answer when what was done is safe."""
         self._answer, self._undo = deferred.response, deferred.undo
-        node, messages, size_bytes = self._call.api.node, deferred.messages, deferred.size_bytes
-
-        def on_durable(error: HoldfastError | None) -> None:
-            node.release_inbox(messages, size_bytes)
-            self.on_durable(error)
-
-        node.call_when_durable(deferred.durability, on_durable, messages, size_bytes)
+        deferred.submission.on_done(self.on_done)
 
     def enqueue(self, request: DeferredEnqueue) -> None:
         """Have messages enqueued with others'."""
         self.drafts, self._make = request.drafts, request.response
         self._call.api.batcher.add(request.queue, self)
 
-    def enqueued(self, receipt: EnqueueResult) -> bool:
+    def enqueued(self, receipt: Receipt) -> bool:
         """They are, and the receipt says how. False: it is answered already."""
         assert self._make is not None
         try:
@@ -126,7 +120,7 @@ class _FastRequest:
             return False
         return True
 
-    def on_durable(self, error: HoldfastError | None) -> None:
+    def on_done(self, error: HoldfastError | None) -> None:
         """What was done is safe, or there was an error."""
         if error is not None:
             self._end(error_response(error, self._call.endpoint, self._call, self._call.correlation_id))

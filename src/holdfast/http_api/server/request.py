@@ -266,8 +266,7 @@ class Call:
 
     async def when_durable(self, deferred: DeferredResponse) -> Response:
         """What was promised, when it may be given."""
-        assert deferred.durability is not None
-        await self.node.wait_durable(deferred.durability, deferred.messages, deferred.size_bytes)
+        await deferred.submission
         return deferred.response
 
     async def gone(self) -> None:

@@ -9,9 +9,9 @@ import msgspec
 import structlog
 
 from holdfast import wire
-from holdfast.broker.node import EnqueueResult
+from holdfast.broker.parts.messages import Receipt
+from holdfast.broker.submission import Submission
 from holdfast.core.commands import Draft
-from holdfast.core.queue import Durability
 from holdfast.engine.catalog import QueueName
 from holdfast.errors import HoldfastError
 
@@ -61,18 +61,14 @@ class DeferredEnqueue(NamedTuple):
 
     queue: QueueName
     drafts: list[Draft]
-    response: Callable[[EnqueueResult], Response]
+    response: Callable[[Receipt], Response]
 
 
 class DeferredResponse(NamedTuple):
-    """An answer that may not be given before what it says is safe."""
+    """A response that is sent when the submission is done."""
 
     response: Response
-    durability: Durability | None
-    """None: it need only be in the store, as a lease."""
-    messages: int = 0
-    """How many wait meanwhile, and how many bytes: they count against the limits of what may wait."""
-    size_bytes: int = 0
+    submission: Submission[object]
     undo: Callable[[], None] | None = None
     """Called if the client has gone before the answer."""
 

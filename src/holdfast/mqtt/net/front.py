@@ -21,7 +21,7 @@ import structlog
 from holdfast.auth import exposure, tls
 from holdfast.auth.gate import Gate
 from holdfast.auth.principal import Principal
-from holdfast.broker.meters import MetricSample
+from holdfast.broker.metric_sources import MetricSample
 from holdfast.broker.node import Node
 from holdfast.config import Config
 from holdfast.config.kinds import split_address
@@ -91,8 +91,8 @@ class MqttFront:
     async def start(self) -> None:
         """Load the sessions and listen."""
         self._load()
-        self._node.participants.append(self)
-        self._node.meters.append(self._readings)
+        self._node.cell.participants.append(self)
+        self._node.metric_sources.append(self._readings)
         await self._listen(self._settings.listen, with_tls=False)
         if self._settings.tls_listen:
             await self._listen(self._settings.tls_listen, with_tls=True)
@@ -155,13 +155,13 @@ class MqttFront:
             for connection in list(hub.connections):
                 hub.close(connection, reasons.SERVER_SHUTTING_DOWN, "the server is shutting down", now)
             self._schedule_commit()
-            await asyncio.shield(self._node.commit.durable())
+            await self._node.cell.commit.durable()
             await self._audit_barrier.finish()
         if self._links:  # each is closed, or cut after a while
             await self._empty.wait()
-        if self in self._node.participants:
-            self._node.participants.remove(self)
-            self._node.meters.remove(self._readings)
+        if self in self._node.cell.participants:
+            self._node.cell.participants.remove(self)
+            self._node.metric_sources.remove(self._readings)
         if self._timer is not None:
             self._timer.cancel()
 
@@ -297,10 +297,10 @@ class MqttFront:
     # --- the turn ---------------------------------------------------------------------------------------------------
 
     def _schedule_commit(self) -> None:
-        self._node.commit.schedule()
+        self._node.cell.commit.schedule()
 
-    def collect_ops(self, now: int) -> list[Op]:  # noqa: ARG002 - the companion's signature
-        """See `broker.node.CommitParticipant`."""
+    def collect_ops(self, now: int) -> list[Op]:  # noqa: ARG002 - the protocol's signature
+        """See `broker.cell.TurnParticipant`."""
         hub = self._hub
         if hub is None:
             return []
@@ -311,8 +311,7 @@ class MqttFront:
         batch = self._batch = hub.take()
         administered, self._administered = self._administered, False
         if batch.held:
-            release = partial(self._release, hub, batch)
-            self._node.commit.when_synced(partial(self._audit_barrier.durable, release, administered=administered))
+            self._node.cell.commit.on_durable(partial(self._durable, partial(self._release, hub, batch), administered))
         return batch.ops
 
     def written(self) -> None:
@@ -323,6 +322,10 @@ class MqttFront:
             self._send(output)
         if batch.due != self._timer_at:
             self._arm(batch.due)
+
+    def _durable(self, release: Callable[[], None], administered: bool, error: HoldfastError | None) -> None:
+        if error is None:  # else `failed` cuts the connections
+            self._audit_barrier.durable(release, administered=administered)
 
     def _release(self, hub: Hub, batch: OutboxBatch) -> None:
         """The turn is durable, and so is what the audit log has to say of it."""
@@ -360,7 +363,7 @@ class MqttFront:
             self._schedule_commit()
 
     def failed(self, error: HoldfastError) -> None:
-        """See `broker.node.CommitParticipant`."""
+        """See `broker.cell.TurnParticipant`."""
         log.error("MQTT connections are cut: the store failed", code=error.code, connections=len(self._links))
         if self._hub is not None:
             self._traffic.dropped.update(self._hub.dropped)
@@ -372,7 +375,7 @@ class MqttFront:
             link.cut()
 
     def opened(self) -> None:
-        """See `broker.node.CommitParticipant`."""
+        """See `broker.cell.TurnParticipant`."""
         self._load()
 
     # --- chores -----------------------------------------------------------------------------------------------------
@@ -415,7 +418,7 @@ class MqttFront:
                 continue
             if queue not in encoded_stats:
                 try:
-                    encoded_stats[queue] = msgspec.json.encode(self._node.current_stats(queue))
+                    encoded_stats[queue] = msgspec.json.encode(self._node.inspection.current_stats(queue))
                 except QueueNotFound:
                     encoded_stats[queue] = b""
             packet = Publish(topic, encoded_stats[queue], properties=Properties(subscription_ids=ids))

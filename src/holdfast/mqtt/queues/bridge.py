@@ -192,10 +192,10 @@ class QueueBridge:
             if not isinstance(name, str):
                 raise InvalidArgument(field="name", problem="is missing: name the queue to create")
             with self._audited(connection, "queue.create", name, fields):
-                self._node.create_queue_nowait((connection.namespace, name), fields)
+                self._node.queues.create((connection.namespace, name), fields)
         else:
             with self._audited(connection, "queue.update", route.queue, fields):
-                self._node.update_queue_nowait((connection.namespace, route.queue), fields)
+                self._node.queues.update((connection.namespace, route.queue), fields)
 
     def _settle_as(self, connection: Connection, owner: PublishRef, route: Route, request: SettleRequest) -> None:
         queue = (connection.namespace, route.queue)
@@ -230,7 +230,7 @@ class QueueBridge:
             return Settlement(
                 int(request.message_id), request.token, verb, request.delay, error, request.timeout, consumer
             )
-        found = self._node.of_token(queue, group, request.token) if request.token else None
+        found = self._node.subscriptions.delivery_of_token(queue, group, request.token) if request.token else None
         if found is None:
             raise LeaseLost(message_id=request.message_id)
         return Settlement(found[0], request.token, verb, request.delay, error, request.timeout, partition=found[1])
@@ -327,18 +327,18 @@ class QueueBridge:
         drafts = batch.drafts
         try:
             self._admit(queue[0], len(drafts), sum([len(draft.payload) for draft in drafts]))
-            reply = self._node.enqueue_in_commit(queue, drafts, PROTOCOL)
+            receipt = self._node.messages.enqueue(queue, drafts, PROTOCOL, combined=True).result
         except HoldfastError as error:
             for index in range(len(drafts)):
                 self._refuse(batch.owner(index), error)
             return
-        for index, refusal in reply.errors.items():
+        for index, refusal in receipt.errors.items():
             self._refuse(batch.owner(index), refusal)
 
     def _settle_all(self, queue: QueueName, group: str, settling: SettleBatch) -> None:
         results: Sequence[int | HoldfastError | None]
         try:
-            results = self._node.settle_in_commit(queue, group, settling.settlements)
+            results = self._node.messages.settle(queue, group, settling.settlements, combined=True).result
         except HoldfastError as error:
             results = [error] * len(settling.settlements)
         for index, owner in settling.owners.items():
@@ -373,7 +373,7 @@ class QueueBridge:
             route = names.of_subscribe(subscription.filter)
             self.work()  # what was published before must have happened before
             if route.operation is Operation.WATCH:
-                self._node.queue((connection.namespace, route.queue))
+                self._node.queues.get((connection.namespace, route.queue))
                 watch = Watch((connection.namespace, route.queue), properties.subscription_ids)
                 self.watchers[connection, subscription.filter] = watch
                 return Granted(0, Terms())
@@ -414,7 +414,7 @@ class QueueBridge:
                 )
         before = feed.consumers.get(subscriber.filter)
         consumer = Consumer(feed, subscriber, queue, terms)
-        consumer.membership = self._node.join(
+        joining = self._node.subscriptions.join(
             queue,
             terms.group,
             connection.client_id,
@@ -423,6 +423,7 @@ class QueueBridge:
             protocol=PROTOCOL,
             removed=partial(self._removed, consumer, connection),
         )
+        consumer.membership = joining.result
         feed.consumers[subscriber.filter] = consumer
         if before is not None:
             if before.group == terms.group:
@@ -478,7 +479,9 @@ class QueueBridge:
         again = [
             (places.get(leased.token, len(places)), consumer, leased)
             for consumer in feed.consumers.values()
-            for leased in self._node.leases_of(consumer.queue, consumer.group, connection.client_id, PROTOCOL)
+            for leased in self._node.subscriptions.leases_of(
+                consumer.queue, consumer.group, connection.client_id, PROTOCOL
+            )
         ]
         again.sort(key=itemgetter(0))
         for _, consumer, leased in again:
@@ -512,7 +515,7 @@ class QueueBridge:
                 continue
             queue = (session.namespace, names.of_subscribe(subscriber.filter).queue)
             try:
-                for leased in self._node.leases_of(queue, terms.group, session.client_id, PROTOCOL):
+                for leased in self._node.subscriptions.leases_of(queue, terms.group, session.client_id, PROTOCOL):
                     vanish = Settlement(leased.message.id, leased.token, Verb.DISCONNECT, partition=leased.partition)
                     self.settle(queue, terms.group, vanish)
             except HoldfastError as error:  # their deadlines end them then
@@ -533,7 +536,7 @@ class QueueBridge:
         self._settle_batch(queue, group).settlements.append(settlement)
 
     def soon(self) -> None:
-        self._node.commit.schedule()
+        self._node.cell.commit.schedule()
 
 
 def _refusal(ack: PubAck, sent: SentDelivery) -> Settlement:

@@ -18,7 +18,7 @@ class Captures:
         self._tries: dict[str, SubscriptionTrie[QueueName, QueueName]] = {}
 
     def of(self, namespace: str, topic: str) -> tuple[QueueName, ...]:
-        engine = self._node.commit.engine
+        engine = self._node.cell.commit.engine
         if engine is None or not engine.captures:
             return ()
         if self._known != (engine, engine.captures_changed):  # another engine, after a store failed, counts anew

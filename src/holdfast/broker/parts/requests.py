@@ -1,11 +1,11 @@
 """Request and response: a message is enqueued, and its sender waits for the reply.
 
-The request carries `reply_to`, the topic of a response queue, and a correlation id. Whoever works on it enqueues a
-reply there with the same correlation id (over MQTT: the same Correlation Data). Each namespace has one response queue
-on a node, `reply/node-<id>`, which appears with the first request. Its messages are taken out as they come; one that
-nobody waits for, because its request has timed out, is dropped and counted.
+The request carries `reply_to`, the topic of a response queue, and a correlation id. The consumer enqueues a reply
+there with the same correlation id (over MQTT: the same Correlation Data). Each namespace has one response queue on a
+node, `reply/node-<id>`, which appears with the first request. Its messages are consumed as they arrive; a reply whose
+request has timed out is dropped and counted.
 
-What waits is in memory: a restart ends it, and the replies that come afterwards are late.
+Waiting requests are in memory: a restart ends them, and replies that arrive afterwards are late.
 """
 
 from __future__ import annotations
@@ -13,27 +13,25 @@ from __future__ import annotations
 import asyncio
 import secrets
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
 
+from holdfast.broker.parts.messages import Messages
+from holdfast.broker.parts.queues import Queues
+from holdfast.broker.parts.subscriptions import Subscription, Subscriptions
 from holdfast.core.commands import Draft, Leased, Settlement
 from holdfast.core.records import Message
 from holdfast.engine.catalog import QueueName
 from holdfast.errors import InvalidArgument, LimitExceeded, QueueExists, ReplyTimeout
 from holdfast.units import SECOND
 
-if TYPE_CHECKING:
-    from holdfast.broker.node import Node
-    from holdfast.broker.parts.subscriptions import Subscription
-
 PREFIX = "reply/"
 TOPIC = "$queue/"
 GROUP = "requests"
 CREDIT = 1_000
 
-# A reply is of use for as long as its request waits, and of none after a restart: it need not be synced, journalled,
+# A reply is useful only while its request waits, and useless after a restart: it need not be synced, journalled,
 # retried or kept.
 CONFIG: dict[str, object] = {
     "partitions": 1,
@@ -53,15 +51,20 @@ class Answered(msgspec.Struct, frozen=True):
     reply: Message
 
 
-class Replies:
-    """The requests of a node that wait for their replies."""
+class Requests:
+    """The requests of the node `node_id` that wait for their replies, at most `waiting_max`."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(
+        self, messages: Messages, queues: Queues, subscriptions: Subscriptions, node_id: int, waiting_max: int
+    ) -> None:
         self.late = 0
-        self._node = node
+        self._messages = messages
+        self._queues = queues
+        self._subscriptions = subscriptions
+        self._node_id = node_id
+        self._waiting_max = waiting_max
         self._waiting: dict[tuple[str, str], asyncio.Future[Message]] = {}
         self._listening: dict[str, Subscription] = {}
-        self._settling: set[asyncio.Task[object]] = set()
 
     @property
     def waiting(self) -> int:
@@ -69,7 +72,7 @@ class Replies:
 
     async def request(self, name: QueueName, draft: Draft, timeout: int, protocol: str = "") -> Answered:  # noqa: ASYNC109
         """Enqueue `draft` and wait for its reply."""
-        limit = self._node.config.limits.max_waiters
+        limit = self._waiting_max
         if len(self._waiting) >= limit:
             raise LimitExceeded(what="The number of requests that wait", limit=limit, advice="Retry in a moment")
         correlation_id = draft.extra.correlation_id or secrets.token_hex(16)
@@ -87,7 +90,7 @@ class Replies:
         self._waiting[slot] = future
         try:
             async with asyncio.timeout(timeout / SECOND):
-                receipt = await self._node.enqueue(name, [replace(draft, extra=extra)], protocol)
+                receipt = await self._messages.enqueue(name, [replace(draft, extra=extra)], protocol)
                 for error in receipt.errors.values():
                     raise error
                 return Answered(receipt.ids[0], correlation_id, await future)
@@ -97,19 +100,19 @@ class Replies:
             del self._waiting[slot]
 
     async def _listen(self, namespace: str) -> QueueName:
-        """See that replies of a namespace are taken out of their queue."""
-        name = (namespace, f"{PREFIX}node-{self._node.config.node.node_id}")
+        """Consume the response queue of a namespace, from its first request on."""
+        name = (namespace, f"{PREFIX}node-{self._node_id}")
         subscription = self._listening.get(namespace)
-        if subscription is None or not subscription.joined or name not in self._node.engine.queues:
+        if subscription is None or not subscription.joined or not self._queues.exists(name):
             with suppress(QueueExists):  # of an earlier life of this node
-                await self._node.create_queue(name, CONFIG)
-            self._listening[namespace] = await self._node.subscribe(
+                await self._queues.create(name, CONFIG)
+            self._listening[namespace] = await self._subscriptions.join(
                 name, GROUP, "node", lambda leased: self._take(name, leased), credit=CREDIT, protocol="broker"
             )
         return name
 
     def _take(self, name: QueueName, leased: list[Leased]) -> None:
-        """Replies have come."""
+        """Replies have arrived. One that cannot be settled is delivered again, and late then."""
         for item in leased:
             extra = item.message.extra
             names = [extra.correlation_id or "", (extra.correlation_data or b"").decode(errors="replace")]
@@ -120,19 +123,10 @@ class Replies:
             else:
                 future.set_result(item.message)
         settlements = [Settlement(item.message.id, item.token, partition=item.partition) for item in leased]
-        task: asyncio.Task[object] = asyncio.ensure_future(self._node.settle(name, GROUP, settlements))
-        self._settling.add(task)
-        task.add_done_callback(self._settled)
+        self._messages.settle(name, GROUP, settlements, combined=True)
 
-    def _settled(self, task: asyncio.Task[object]) -> None:
-        self._settling.discard(task)
-        if not task.cancelled():
-            task.exception()  # a reply that could not be settled comes again, and is late then
-
-    async def stop(self) -> None:
-        """Leave the response queues, once what was taken is settled."""
-        if self._settling:
-            await asyncio.wait(self._settling)
+    def stop(self) -> None:
+        """Leave the response queues."""
         for subscription in self._listening.values():
             subscription.leave()
         self._listening.clear()

@@ -1,11 +1,11 @@
-"""Redrives as jobs: begun and left to themselves, with progress to ask for, and to be cancelled.
+"""Redrives as background jobs, with progress that can be queried and a way to cancel.
 
-The moving itself is redrive.py's. A job takes the letters that were there when it began; those that die again meanwhile
-are left for the next one. Where a destination is full it waits.
+engine/redrive.py moves the dead letters. A job takes those that were there when it began; those that die again
+meanwhile are left for the next job. Where a destination is full it waits.
 
-A job is two records: what it is to do, written before it begins, and how far it has come, written in the batch that
-moves letters. So its counts are exact whenever the server dies, and the next start takes it up where it was. Records of
-jobs that ended stay until others take their place.
+A job is two records: its request, written before it begins, and its progress, written in the batch that moves dead
+letters. So its counts are exact whenever the server crashes, and the next start resumes it where it was. Records of
+jobs that ended stay until newer jobs take their place.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 import msgspec
 import structlog
 from msgspec.structs import replace
 
+from holdfast.broker.cell import Cell
+from holdfast.broker.parts.dead_letters import DeadLetters
+from holdfast.broker.parts.queues import Queues
 from holdfast.core.effects import Op
 from holdfast.core.records import Table
 from holdfast.engine.catalog import QueueName
@@ -26,14 +28,11 @@ from holdfast.engine.dead_letters import DeadLetterFilter
 from holdfast.engine.redrive import TO_SOURCE, Destination, Redriven
 from holdfast.errors import HoldfastError, LimitExceeded, QueueNotFound, RedriveNotFound
 
-if TYPE_CHECKING:
-    from holdfast.broker.node import Node
-
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
-KEPT = 100  # finished jobs that can still be asked for
+KEPT = 100  # finished jobs that can still be queried
 PAUSE_SECONDS = 1.0  # before a destination that is full is tried again
-REQUESTS, PROGRESS = b"redrive\0", b"redrive-progress\0"  # beginnings of keys in META; a job's id follows
+REQUESTS, PROGRESS = b"redrive\0", b"redrive-progress\0"  # prefixes of keys in META; a job's id follows
 
 
 class RedriveRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,7 +85,7 @@ _decode_progress = msgspec.msgpack.Decoder(JobProgress).decode
 
 
 class _Stopped(Exception):
-    """Somebody cancelled the job, or the node is being stopped."""
+    """The job was cancelled, or the node is being stopped."""
 
 
 class Job:
@@ -112,11 +111,11 @@ class Job:
         self._stop.set()
 
     def interrupt(self) -> None:
-        """The node is being stopped: the next start takes the job up."""
+        """The node is being stopped: the next start resumes the job."""
         self._stop.set()
 
     def records(self) -> list[Op]:
-        """What is kept of it; nothing of a dry run, which changes nothing and is waited for."""
+        """Its records; none for a dry run, which changes nothing and is waited for."""
         if self.request.dry_run:
             return []
         return [(Table.META, REQUESTS + self.key, _encode(self.request)), *self.note(self.progress)]
@@ -125,7 +124,7 @@ class Job:
         return [] if self.request.dry_run else [(Table.META, PROGRESS + self.key, _encode(progress))]
 
     async def sleep(self, seconds: float) -> None:
-        """Sleep. Ends at once, with an error, when the job is to stop."""
+        """Sleep; raises as soon as the job is to stop."""
         try:
             async with asyncio.timeout(seconds):
                 await self._stop.wait()
@@ -134,45 +133,46 @@ class Job:
         raise _Stopped
 
 
-class Redrives:
-    """The jobs of a node."""
+class RedriveJobs:
+    """The jobs of a node, at most `running_max` at a time."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, cell: Cell, queues: Queues, dead_letters: DeadLetters, running_max: int) -> None:
+        self._cell = cell
+        self._queues = queues
+        self._dead_letters = dead_letters
+        self._running_max = running_max
         self._jobs: dict[str, Job] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._made = 0
 
     def resume(self) -> None:
-        """Go on with the jobs that the last stop or crash interrupted, and remember those that ended."""
-        store = self._node.engine.store
+        """Resume the jobs that the last stop or crash interrupted, and load those that ended."""
+        store = self._cell.store
         for key, value in store.scan(Table.META, REQUESTS, REQUESTS[:-1] + b"\1", 1 << 30):
             job_id = key[len(REQUESTS) :]
             progress = store.get(Table.META, PROGRESS + job_id)
             job = Job(job_id.decode(), _decode_request(value), None if progress is None else _decode_progress(progress))
             self._jobs[job.id] = job
             if not job.ended.is_set():
-                log.info("a redrive goes on", redrive=job.id, queue=job.request.queue, moved=job.progress.moved)
+                log.info("a redrive is resumed", redrive=job.id, queue=job.request.queue, moved=job.progress.moved)
                 self._begin(job)
 
     async def start(self, request: RedriveRequest) -> Job:
-        """Begin a job. It is kept, so that a restart takes it up, before this returns."""
-        limit = self._node.config.limits.max_redrives
+        """Begin a job. Its request is durable before this returns, so that a restart resumes it."""
+        limit = self._running_max
         if sum(1 for job in self._jobs.values() if not job.ended.is_set()) >= limit:
             raise LimitExceeded(
                 what="The number of redrives at a time", limit=limit, advice="Wait for one, or cancel it"
             )
         if request.to.queue:
-            self._node.queue(
-                (request.dead_queue[0], request.to.queue)
-            )  # a name that is misspelt must not become a queue
-        now = self._node.clock()
+            self._queues.get((request.dead_queue[0], request.to.queue))  # a misspelt name must not become a queue
+        now = self._cell.clock()
         self._made += 1
         job = Job(f"{now // 1000}-{self._made}", replace(request, started_at=now))
         self._jobs[job.id] = job
         try:
             if not request.dry_run:
-                await self._node.write_ops(job.records() + self._forget())
+                await self._cell.write_records(job.records() + self._forget())
         except HoldfastError:
             del self._jobs[job.id]
             job.ended.set()
@@ -186,7 +186,7 @@ class Redrives:
         task.add_done_callback(lambda _: self._tasks.pop(job.id))
 
     def _forget(self) -> list[Op]:
-        """Let go of the oldest jobs that ended."""
+        """Forget the oldest jobs that ended."""
         old = [known for known in self._jobs.values() if known.ended.is_set()][:-KEPT]
         for job in old:
             del self._jobs[job.id]
@@ -203,7 +203,7 @@ class Redrives:
         return job
 
     async def stop(self) -> None:
-        """Let all jobs rest, each after the step it is at."""
+        """Interrupt all jobs, each after its current step."""
         for job in self._jobs.values():
             job.interrupt()
         if self._tasks:
@@ -226,30 +226,30 @@ class Redrives:
             job.ended.set()
 
     async def _end(self, job: Job, state: JobState, problem: str) -> None:
-        job.progress = replace(job.progress, state=state, problem=problem, ended_at=self._node.clock())
+        job.progress = replace(job.progress, state=state, problem=problem, ended_at=self._cell.clock())
         try:
             if not job.request.dry_run:
-                await self._node.write_ops(job.note(job.progress))
+                await self._cell.write_records(job.note(job.progress))
         except HoldfastError as error:
-            # The next start takes it up, and finds nothing more to do, or what is left.
+            # The next start resumes it, and finds nothing more to do, or what is left.
             log.warning("the end of a redrive could not be written", redrive=job.id, error=str(error))
 
     def _stored(self, job: Job) -> JobProgress:
-        """How far it has come by what is stored: a step whose commit failed may have gone through or not."""
+        """Its progress as stored: a step whose commit failed may have been written or not."""
         if job.request.dry_run:
             return JobProgress()
-        value = self._node.engine.store.get(Table.META, PROGRESS + job.key)
+        value = self._cell.store.get(Table.META, PROGRESS + job.key)
         return replace(job.progress if value is None else _decode_progress(value), looked_at=0, skipped=0)
 
     async def _run_pass(self, job: Job) -> bool:
-        """Go through the letters. False: something must be waited for, and then gone through again."""
+        """Go through the dead letters. False: pause, then go through them again."""
         request = job.request
         try:
             job.progress = self._stored(job)
             if 0 < request.limit <= job.progress.moved:
                 return True
             before = min(request.letters.before or request.started_at + 1, request.started_at + 1)
-            work = self._node.redrive(
+            work = self._dead_letters.redrive(
                 request.dead_queue,
                 replace(request.letters, before=before),
                 to=request.to,

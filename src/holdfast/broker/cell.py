@@ -1,0 +1,434 @@
+"""A cell: one engine on one store, and everything asynchronous around it.
+
+Group commit, the dispatcher of deliveries, the export of the journal, the timer, and what happens when the store fails.
+A node runs one cell. The parts of the node (parts/) call a cell in one way: apply something to the engine under
+`guard`, and return a `Submission` of it, which ends when the commit that holds it is durable or written. What cannot be
+taken is refused by an error: too much is waiting (`Overloaded`), the disk is nearly full (`DiskFull`), the store failed
+(`StoreUnavailable`), the node stops (`ShuttingDown`).
+
+One timer wakes the cell when something is due; when nothing is due and nobody calls, nothing runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Protocol, TypeVar
+
+import structlog
+
+from holdfast.broker.commit.admission import DiskReserve, Inbox
+from holdfast.broker.commit.group_commit import GroupCommit
+from holdfast.broker.commit.guard import Guard
+from holdfast.broker.dispatch.dispatcher import Dispatcher, Unclaimed
+from holdfast.broker.dispatch.members import Member
+from holdfast.broker.export.scheduler import ExportScheduler
+from holdfast.broker.submission import Moment, Submission
+from holdfast.config import Config
+from holdfast.core.commands import Settlement, Verb
+from holdfast.core.effects import Op
+from holdfast.core.groups import NEVER
+from holdfast.core.queue import Durability
+from holdfast.engine.audits import AuditLimits
+from holdfast.engine.catalog import QueueName
+from holdfast.engine.engine import Alert, Engine, Limits
+from holdfast.engine.stats import RateWindow
+from holdfast.engine.transactions import TransactionLimits
+from holdfast.errors import (
+    Fenced,
+    GroupNotFound,
+    HoldfastError,
+    QueueNotFound,
+    ShuttingDown,
+    StoreCorrupt,
+    StoreError,
+    StoreUnavailable,
+)
+from holdfast.store.contract import Store
+from holdfast.units import SECOND
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+RECOVERY_PAUSE_SECONDS = 1.0  # between attempts to open a store that failed
+
+T = TypeVar("T")
+
+
+class TurnParticipant(Protocol):
+    """A front that works inside the cell's turns: its requests are submitted, and its own records (sessions, say) are
+    written, with the batch of the turn."""
+
+    def collect_ops(self, now: int) -> list[Op]:
+        """First thing in a turn: submit what was gathered, and return the records to write. What is answered to it
+        waits for the turn's sync (`GroupCommit.on_durable`)."""
+
+    def written(self) -> None:
+        """The turn's batch is in the store."""
+
+    def failed(self, error: HoldfastError) -> None:
+        """The store failed: what the participant has in memory is ahead of it, and must be discarded."""
+
+    def opened(self) -> None:
+        """The store works again."""
+
+
+class Cell:
+    """See the module. `offer_alert` is called with each alert about a dead letter."""
+
+    def __init__(
+        self, config: Config, store: Store, clock: Callable[[], int], offer_alert: Callable[[Alert], None]
+    ) -> None:
+        limits = config.limits
+        self.store = store
+        self.clock = clock
+        self.inbox = Inbox(limits.inbox_messages, limits.inbox_bytes)
+        self.disk_reserve = DiskReserve(store, config.store.min_free_bytes, config.node.data_dir)
+        self.dispatcher = Dispatcher(limits.lease_bytes)
+        self.participants: list[TurnParticipant] = []
+        self.on_opened: list[Callable[[], None]] = []  # called when the engine is open: take up interrupted work
+        self.rates: dict[QueueName, RateWindow] = {}
+        self.guard = Guard(self)  # gives the engine for one operation
+        self.broken: asyncio.Future[HoldfastError] | None = None  # done when the node cannot go on
+        self._config = config
+        self._offer_alert = offer_alert
+        self._commit: GroupCommit | None = None
+        self._export_scheduler: ExportScheduler | None = None
+        self._refusal: HoldfastError | None = ShuttingDown()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = NEVER
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._watchers: dict[QueueName, set[asyncio.Event]] = {}
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Open what is stored and take calls."""
+        config = self._config
+        self.broken = asyncio.get_running_loop().create_future()
+        self._commit = GroupCommit(
+            self.store,
+            self._before_write,
+            self._after_write,
+            self._store_failed,
+            config.store.sync_in_place_max / SECOND,
+        )
+        self._export_scheduler = ExportScheduler(config, self.store, lambda: self.commit.engine, self.commit.durable)
+        self._open_engine()
+        await self.export_scheduler.recover()
+        self.spawn(self.export_scheduler.run())
+        self._resume()
+
+    def _open_engine(self) -> None:
+        config = self._config
+        limits = Limits(
+            auto_create=config.queues.auto_create,
+            max_queues=config.queues.max_queues,
+            max_groups=config.queues.max_groups_per_queue,
+            hot_bytes=config.limits.hot_cache_bytes,
+            transactions=TransactionLimits(
+                **{name: getattr(config.transactions, name) for name in TransactionLimits.__struct_fields__}
+            ),
+            audits=AuditLimits(remember=config.redrives.remember, max_remembered=config.redrives.max_remembered),
+        )
+        engine = Engine(self.store, config.node.node_id, limits)
+        started = time.perf_counter()
+        engine.open(self.clock())
+        engine.dirty_queues.update(engine.queues)
+        self.commit.engine = engine
+        self._refusal = None
+        self.commit.schedule()
+        log.info(
+            "store opened",
+            queues=len(engine.queues),
+            messages=sum(queue.depth for queue in engine.queues.values()),
+            seconds=round(time.perf_counter() - started, 3),
+        )
+
+    def _resume(self) -> None:
+        for resume in self.on_opened:
+            resume()
+
+    async def stop(self) -> None:
+        """Refuse new work, end long polls, release what push members hold, make everything durable, close."""
+        self._refusal = ShuttingDown()
+        self.dispatcher.fail(self._refusal)
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        if self.commit.engine is not None:
+            for member in self.dispatcher.members.all_members():
+                self.remove_member(member, Verb.RELEASE)
+            await self.commit.durable()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._timer_at = None, NEVER
+        await self.export_scheduler.close()
+        await self.commit.close()
+
+    @property
+    def commit(self) -> GroupCommit:
+        assert self._commit is not None, "the cell has not been started"
+        return self._commit
+
+    @property
+    def export_scheduler(self) -> ExportScheduler:
+        assert self._export_scheduler is not None, "the cell has not been started"
+        return self._export_scheduler
+
+    @property
+    def engine(self) -> Engine:
+        """The engine, if the cell can take calls."""
+        if self._refusal is not None:
+            raise self._refusal
+        engine = self.commit.engine
+        assert engine is not None
+        return engine
+
+    @property
+    def open_engine(self) -> Engine | None:
+        """The engine, None while the store is failed or not open yet."""
+        return self._commit.engine if self._commit is not None else None
+
+    @property
+    def refusal(self) -> HoldfastError | None:
+        """Why the cell takes no calls, if it takes none."""
+        return self._refusal
+
+    def spawn(self, coroutine: Coroutine[object, object, None]) -> asyncio.Task[None]:
+        """Run something until it is done or the cell stops."""
+        task: asyncio.Task[None] = asyncio.ensure_future(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+        return task
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("a background task failed", exc_info=task.exception())
+
+    # --- submitting -------------------------------------------------------------------------------------------------
+
+    def submission(
+        self, result: T, durability: Durability = Durability.FSYNC, messages: int = 0, size_bytes: int = 0
+    ) -> Submission[T]:
+        """A submission of what was just applied."""
+        if durability is Durability.FSYNC:
+            return Submission(self.commit, self.inbox, result, Moment.DURABLE, messages, size_bytes)
+        self.commit.sync_lazily()
+        return Submission(self.commit, self.inbox, result, Moment.WRITTEN, messages, size_bytes)
+
+    async def in_steps(self, work: Iterator[int]) -> int:
+        """Do long work step by step, each durable before the next, with others' turns in between. Returns the sum."""
+        total = 0
+        first = self.engine
+        while True:
+            with self.guard as engine:
+                if engine is not first:
+                    raise StoreUnavailable(problem="it was opened anew before this was done")
+                count = next(work, None)
+            if engine.pending:
+                await self.commit.durable()
+            if count is None:
+                return total
+            total += count
+
+    async def wait_clean(self) -> None:
+        """Wait until everything that a reader could have seen by now is durable.
+
+        Sequences are a promise: what was read under one may not be another message after a crash.
+        """
+        if not self.commit.clean:
+            await self.commit.durable()
+
+    def write_records(self, ops: list[Op]) -> Submission[None]:
+        """Records that a part of the broker has beside the queues'."""
+        with self.guard as engine:
+            engine.add(ops)
+        return self.submission(None)
+
+    async def probe(self) -> None:
+        """Have the store sync, whether anything is to be synced or not: the proof that it can."""
+        if self._refusal is not None:
+            raise self._refusal
+        await self.commit.durable()
+
+    async def export(self) -> None:
+        """Export the journal now, without waiting for a segment to fill or to grow old."""
+        await self.export_scheduler.export()
+
+    # --- the turn ---------------------------------------------------------------------------------------------------
+
+    def _before_write(self) -> None:
+        engine = self.commit.engine
+        if engine is not None:
+            now = self.clock()
+            for participant in self.participants:
+                engine.add(participant.collect_ops(now))
+            for name in engine.dirty_queues:
+                for event in self._watchers.get(name, ()):
+                    event.set()
+                queue = engine.queues.get(name)
+                if queue is not None:
+                    self.rates.setdefault(name, RateWindow()).sample(queue, now)
+            engine.unfinished.clear()
+            self.dispatcher.lease(engine, now)
+            if engine.unfinished:  # a search behind a hot key goes on after others have had their turn
+                engine.dirty_queues |= engine.unfinished
+                self.commit.schedule()
+
+    @contextmanager
+    def watch(self, name: QueueName) -> Iterator[asyncio.Event]:
+        """An event that is set whenever something may have changed in a queue. Clear it before you look."""
+        event = asyncio.Event()
+        watchers = self._watchers.setdefault(name, set())
+        watchers.add(event)
+        try:
+            yield event
+        finally:
+            watchers.discard(event)
+            if not watchers and self._watchers.get(name) is watchers:
+                del self._watchers[name]
+
+    def mark_dirty(self, name: QueueName) -> None:
+        """Look again whether a waiter or member can be served in a queue."""
+        engine = self.open_engine
+        if engine is not None:
+            engine.dirty_queues.add(name)
+            self.commit.schedule()
+
+    def _after_write(self, must_sync: bool) -> None:
+        if must_sync or self.dispatcher.has_held:
+            self.dispatcher.hold_until_synced()
+            self.commit.on_durable(self._deliver_held)
+        else:
+            self._finish_delivery(self.dispatcher.deliver_granted())
+        for participant in self.participants:
+            participant.written()
+        self._arm_timer()
+        self.export_scheduler.check_due()
+
+    def _deliver_held(self, error: HoldfastError | None) -> None:
+        if error is None:
+            self._finish_delivery(self.dispatcher.deliver_held())
+
+    def _finish_delivery(self, unclaimed: Unclaimed) -> None:
+        """Deliveries were handed over: release those that nobody took, and report dead letters."""
+        engine = self.commit.engine
+        if engine is None:
+            return
+        for (name, group), settlements in unclaimed:
+            self.settle_unattended(name, group, settlements)
+        for alert in engine.alerts:
+            self._offer_alert(alert)
+        engine.alerts.clear()
+        for item in engine.dropped:
+            log.warning(
+                "message dropped: it is dead and its queue has no dead queue",
+                message_id=item.message.id,
+                group=item.group,
+                reason=str(item.reason),
+                error=item.delivery.error,
+            )
+        engine.dropped.clear()
+
+    def settle_unattended(self, name: QueueName, group: str, settlements: list[Settlement]) -> None:
+        """Settle on behalf of a consumer that has gone: nobody waits for the result."""
+        engine = self.open_engine
+        if engine is None:
+            return
+        try:
+            results = engine.settle(name, group, settlements, self.clock())
+        except (QueueNotFound, GroupNotFound):
+            return  # deleted meanwhile, and all its leases with it
+        self.dispatcher.members.settled((name, group), settlements, results)
+        self.commit.schedule()
+
+    def remove_member(self, member: Member, verb: Verb | None) -> None:
+        """A push member leaves its group. Its leases are settled with `verb`, or kept until their deadline (None)."""
+        engine = self.open_engine
+        queue = engine.queues.get(member.group[0]) if engine is not None else None
+        if not self.dispatcher.members.leave(member, queue):
+            return
+        if verb is not None:
+            settlements = [
+                Settlement(message_id, token, verb, partition=partition)
+                for message_id, (token, partition, _) in member.in_flight.items()
+            ]
+            member.forget_all()
+            if settlements:
+                self.settle_unattended(*member.group, settlements)
+        self.mark_dirty(member.group[0])
+
+    # --- time -------------------------------------------------------------------------------------------------------
+
+    def _arm_timer(self) -> None:
+        engine = self.commit.engine
+        if engine is None:
+            return
+        at = min(engine.wake_at(), self.dispatcher.members.wake_at())
+        if at == self._timer_at:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._timer_at = at
+        if at != NEVER:
+            # A millisecond more, because the loop's timers may be early by less than one.
+            delay = max(at - self.clock(), 0) / SECOND + 0.001
+            self._timer = asyncio.get_running_loop().call_later(delay, self.run_due)
+
+    def run_due(self) -> None:
+        """Act on what is due now: a delay, a deadline, an expiry, a silent member. The timer calls it; whoever sets the
+        clock forward calls it too."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._timer_at = NEVER
+        engine = self.open_engine
+        if engine is None:
+            return
+        now = self.clock()
+        try:
+            with self.guard:
+                engine.tick(now)
+        except HoldfastError:
+            return  # the guard has failed the commit, which reports it
+        for member in self.dispatcher.members.timed_out(now):
+            log.warning("member removed: no heartbeat", member=member.name, queue=member.group[0][1])
+            self.remove_member(member, Verb.DISCONNECT)
+        self.commit.schedule()
+
+    # --- failure ----------------------------------------------------------------------------------------------------
+
+    def _store_failed(self, error: HoldfastError) -> None:
+        """What is in memory is ahead of the store: discard it, refuse calls, and open again when the store works."""
+        log.error("the store failed; refusing work until it works again", code=error.code, error=str(error))
+        self._refusal = error if isinstance(error, StoreError) else StoreUnavailable(problem=str(error))
+        self.dispatcher.fail(self._refusal)
+        for participant in self.participants:
+            participant.failed(self._refusal)
+        if isinstance(error, (Fenced, StoreCorrupt)) or not isinstance(error, StoreError):
+            if self.broken is not None and not self.broken.done():
+                self.broken.set_result(error)
+            return
+        self.spawn(self._recover())
+
+    async def _recover(self) -> None:
+        while True:
+            await asyncio.sleep(RECOVERY_PAUSE_SECONDS)
+            try:
+                if self.disk_reserve.spent:
+                    continue
+                self.store.reopen()
+                self._open_engine()
+                self._resume()
+                for participant in self.participants:
+                    participant.opened()
+            except StoreUnavailable as error:
+                log.warning("the store still fails", code=error.code, error=str(error))
+                continue
+            log.info("the store works again")
+            return

@@ -1,0 +1,58 @@
+"""Limits on what may be submitted: how much may wait for its commit, and how full the disk may be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from holdfast.errors import DiskFull, Overloaded
+from holdfast.store.contract import Store
+from holdfast.units import SECOND
+
+CHECK_EVERY = SECOND
+
+
+class Inbox:
+    """Messages, settlements and payload bytes that were submitted and are not committed yet."""
+
+    __slots__ = ("_messages_max", "_size_bytes_max", "messages", "size_bytes")
+
+    def __init__(self, messages_max: int, size_bytes_max: int) -> None:
+        self._messages_max = messages_max
+        self._size_bytes_max = size_bytes_max
+        self.messages = 0
+        self.size_bytes = 0
+
+    def admit(self, messages: int, size_bytes: int) -> None:
+        """Raise `Overloaded` if this is too much beside what waits. What comes alone is always admitted."""
+        if self.messages and (
+            self.messages + messages > self._messages_max or self.size_bytes + size_bytes > self._size_bytes_max
+        ):
+            raise Overloaded(waiting=self.messages)
+
+
+class DiskReserve:
+    """Free space that the store keeps: messages are refused before the disk is full, so that settling stays
+    possible."""
+
+    __slots__ = ("_checked_at", "_min_free_bytes", "_path", "_room", "_store")
+
+    def __init__(self, store: Store, min_free_bytes: int, path: Path) -> None:
+        self._store = store
+        self._min_free_bytes = min_free_bytes
+        self._path = path
+        self._room: int | None = None
+        self._checked_at = 0
+
+    @property
+    def spent(self) -> bool:
+        """Whether there is too little room now."""
+        room = self._store.room()
+        return room is not None and room < self._min_free_bytes
+
+    def check(self, now: int) -> None:
+        """Raise `DiskFull` if there is too little room; asks the system once a second."""
+        if not 0 <= now - self._checked_at < CHECK_EVERY:
+            self._checked_at = now
+            self._room = self._store.room()
+        if self._room is not None and self._room < self._min_free_bytes:
+            raise DiskFull(path=self._path)

@@ -1,0 +1,44 @@
+"""Consumer groups, made and removed by hand. (A leasing group also appears with its first consumer.)"""
+
+from __future__ import annotations
+
+from holdfast.broker.cell import Cell
+from holdfast.broker.submission import Submission
+from holdfast.core.queue import GroupKind, GroupRecord
+from holdfast.engine import admin
+from holdfast.engine.catalog import QueueName
+from holdfast.errors import GroupNotFound
+
+
+class Groups:
+    """See the module."""
+
+    def __init__(self, cell: Cell) -> None:
+        self._cell = cell
+
+    def create(
+        self,
+        name: QueueName,
+        group: str,
+        kind: GroupKind = GroupKind.LEASE,
+        *,
+        earliest: bool | None = None,
+        max_lag_messages: int = 0,
+        max_lag_age: int = 0,
+    ) -> Submission[GroupRecord]:
+        """Unless `earliest` says so, the first group of a queue starts with all that is stored, others at the end."""
+        cell = self._cell
+        with cell.guard as engine:
+            record = admin.create_group(
+                engine, name, group, kind, cell.clock(), earliest, max_lag_messages, max_lag_age
+            )
+        return cell.submission(record)
+
+    async def delete(self, name: QueueName, group: str) -> None:
+        """Delete a group. Its push members are removed, and its long polls end."""
+        cell = self._cell
+        for member in cell.dispatcher.members.of((name, group)):
+            cell.remove_member(member, None)
+            member.removed()
+        cell.dispatcher.waiters.reject(name, group, GroupNotFound(group=group, queue=name[1]))
+        await cell.in_steps(admin.delete_group(cell.engine, name, group, cell.clock))
