@@ -12,12 +12,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
-from pytest_cov.engine import DistMaster
+from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
-# Hypothesis measures the time of an example; on a busy machine that says nothing about the code.
-settings.register_profile("steady", deadline=None)
+# Hypothesis measures the time of examples; on a busy machine that says nothing about the code. Its examples are the
+# same in every run, so that `make test` never fails by chance; `pytest --hypothesis-profile=explore` tries others.
+PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("steady", PATIENT, derandomize=True)
+settings.register_profile("explore", PATIENT, print_blob=True)
 settings.load_profile("steady")
 
 SPARK = "tests/pipeline/"
@@ -30,13 +32,16 @@ without a word: what the commands print is looked at."""
 if ARCHIVE.exists() and ARCHIVE.stat().st_size:
     os.environ.setdefault("SPARK_SUBMIT_OPTS", f"-XX:SharedArchiveFile={ARCHIVE} -Xshare:auto -Xlog:disable")
 
-UNCOVERED = (
-    *("tests/crash/", "tests/pipeline/", "tests/simulation/", "tests/test_examples", "tests/test_tutorial"),
-    *("tests/mqtt/codec/test_fuzz", "tests/mqtt/codec/test_oracles", "tests/mqtt/codec/test_roundtrip"),
-    *("tests/auth/", "tests/behaviour/", "tests/cli/", "tests/client/", "tests/store/"),
+GATED = (
+    *("tests/core/", "tests/engine/", "tests/journal/", "tests/transcripts/"),
+    "tests/simulation/test_simulation.py::test_nothing_is_lost_doubled_or_out_of_order",
+    *("tests/mqtt/codec/test_conformance", "tests/mqtt/codec/test_encode", "tests/mqtt/codec/test_examples"),
+    *("tests/mqtt/sessions/", "tests/mqtt/test_topics"),
+    *("tests/mqtt/queues/test_admin", "tests/mqtt/queues/test_consume", "tests/mqtt/queues/test_enqueue"),
+    *("tests/mqtt/queues/test_leaving", "tests/mqtt/queues/test_settle", "tests/mqtt/queues/test_shapes"),
 )
-"""They run the core or the codec for long, or in other processes, and cover nothing that the others do not: measuring
-makes them take half as long again, and some three times as long."""
+"""They cover every branch of the core, the engine and the MQTT rules, and do the same in every run: no thread, socket,
+process, wall clock or random seed decides what they execute. `make test` measures the coverage of these alone."""
 
 
 class Together(LoadScopeScheduling):  # type: ignore[misc] # xdist has no types
@@ -51,15 +56,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Together:
     return Together(config, log)
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """In a process of xdist pytest-cov measures twice, once for nobody; `no_cover` would end only the other."""
-    measuring = config.pluginmanager.getplugin("_cov")
-    if hasattr(config, "workerinput") and isinstance(getattr(measuring, "cov_controller", None), DistMaster):
-        measuring.cov_controller.cov.stop()
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.nodeid.startswith(UNCOVERED):
-            item.add_marker("no_cover")
+        if item.nodeid.startswith(GATED) and "rocks" not in item.nodeid.partition("[")[2]:
+            item.add_marker("gated")
     items.sort(key=lambda item: not any(item.get_closest_marker(name) for name in ("slow", "crash")))

@@ -34,7 +34,7 @@ from holdfast.mqtt.codec import PubAck, Publish
 from holdfast.mqtt.net import MqttFront
 from holdfast.testing import Broker
 from holdfast.units import MILLISECOND, format_instant
-from tests.mqtt.queues.rig import Raw, until
+from tests.mqtt.queues.rig import Raw, dial, until
 
 FOR_EVER_S = 0xFFFF_FFFF
 _numbers = count(1)
@@ -108,7 +108,7 @@ class MqttClient(Client):
     ) -> list[wire.Delivery]:
         """See the module."""
         name = f"{consumer or self.name}-{next(_numbers)}"
-        raw = await Raw.connect(self._front.addresses[0][1], name, clean=False, expiry_s=FOR_EVER_S)
+        raw = await Raw.connect(await dial(self._front.addresses[0][1]), name, clean=False, expiry_s=FOR_EVER_S)
         try:
             subscribed = await raw.subscribe(
                 f"$share/{group}/$queue/{queue}", 1, prefetch=str(limit), ack_mode="explicit"
@@ -289,7 +289,7 @@ async def mqtt_client(broker: Broker) -> AsyncIterator[MqttClient]:
     gate = Gate(config, broker.node.clock)
     front = MqttFront(config, broker.node, gate)
     await front.start()
-    connection = await Raw.connect(front.addresses[0][1], "behaviour")
+    connection = await Raw.connect(await dial(front.addresses[0][1]), "behaviour")
     try:
         async with MqttClient(connection, front, broker) as client:
             yield client

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -46,7 +46,9 @@ from holdfast.mqtt.codec import (
 from holdfast.mqtt.net import MqttFront
 from holdfast.store import open_store
 from holdfast.store.contract import Store
+from holdfast.store.memory import MemoryStore
 from holdfast.units import SECOND
+from tests.mqtt import pipe
 
 T = TypeVar("T", bound=object)
 PATIENCE_SECONDS = 20.0
@@ -67,12 +69,18 @@ def config_for(path: Path, **parts: msgspec.Struct) -> Config:
 
 
 class Server:
-    """A node with its fronts, as `holdfast serve` wires them."""
+    """A node with its fronts, as `holdfast serve` wires them.
 
-    def __init__(self, config: Config, store: Store) -> None:
+    On a memory store its clients need no socket, its syncs no thread, and its clock moves only when a test moves it, so
+    that everything happens in the same order in every run: the coverage of these tests is a gate.
+    """
+
+    def __init__(self, config: Config, store: Store, *, in_process: bool | None = None) -> None:
         self.config = config
         self.store = store
         self.skew = 0
+        self._in_process = isinstance(store, MemoryStore) if in_process is None else in_process
+        self._started = wall_clock()
         self._clients: list[Raw] = []
         # Reading the certificates of the world's authorities takes longer than most of these tests.
         webhooks = Webhooks(config.webhooks, lambda: httpx.AsyncClient(verify=False))
@@ -82,10 +90,11 @@ class Server:
         self.http = HttpFront(config, self.node, self.gate)
 
     def _clock(self) -> int:
-        return wall_clock() + self.skew
+        return (self._started if self._in_process else wall_clock()) + self.skew
 
     async def start(self) -> None:
-        await self.node.start()
+        with pipe.without_threads() if self._in_process else nullcontext():
+            await self.node.start()
         await self.mqtt.start()
 
     async def stop(self) -> None:
@@ -106,7 +115,11 @@ class Server:
         self.mqtt._due()
 
     async def client(self, client_id: str, version: int = V5, **options: object) -> Raw:
-        client = await Raw.connect(self.port, client_id, version, **options)  # type: ignore[arg-type]
+        if self._in_process:
+            ends: Ends = pipe.connect(self.mqtt.make_link())
+        else:
+            ends = await dial(self.port)
+        client = await Raw.connect(ends, client_id, version, **options)  # type: ignore[arg-type]
         self._clients.append(client)
         return client
 
@@ -132,10 +145,20 @@ async def until(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.002)
 
 
+Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter | pipe.ClientEnd]
+"""What a client reads from and writes to."""
+
+
+async def dial(port: int) -> Ends:
+    return await asyncio.open_connection("127.0.0.1", port)
+
+
 class Raw:
     """One connection. What arrives waits in `seen` until somebody expects it."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, version: int) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter | pipe.ClientEnd, version: int
+    ) -> None:
         self._reader = reader
         self._writer = writer
         self._decoder = Decoder(version, from_client=False)
@@ -147,7 +170,7 @@ class Raw:
     @classmethod
     async def connect(
         cls,
-        port: int,
+        ends: Ends,
         client_id: str,
         version: int = V5,
         *,
@@ -159,8 +182,7 @@ class Raw:
         username: str | None = None,
         password: bytes | None = None,
     ) -> Raw:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        client = cls(reader, writer, version)
+        client = cls(*ends, version)
         properties = Properties()
         if version == V5:
             properties = Properties(
@@ -170,7 +192,7 @@ class Raw:
         try:
             client.connack = await client.expect(ConnAck)
         except BaseException:
-            writer.close()
+            ends[1].close()
             raise
         return client
 
@@ -305,4 +327,4 @@ def user_properties_of(delivery: Publish) -> dict[str, str]:
     return dict(delivery.properties.user_properties)
 
 
-__all__ = ["SPACE", "V5", "V311", "Raw", "Server", "config_for", "open_store", "until", "user_properties_of"]
+__all__ = ["SPACE", "V5", "V311", "Raw", "Server", "config_for", "dial", "open_store", "until", "user_properties_of"]

@@ -20,7 +20,7 @@ import pytest
 from holdfast.mqtt.codec import PubAck, Publish
 from tests.crash.facts import Facts, check_lake, drain
 from tests.crash.farm import MQTT_ADDRESS, kill_after, servers
-from tests.mqtt.queues.rig import Raw, user_properties_of
+from tests.mqtt.queues.rig import Raw, dial, user_properties_of
 
 KILLS = 21
 WINDOW = 40
@@ -51,7 +51,7 @@ write_buffer_bytes = "2MiB"
 
 async def publish(port: int, queue: str, facts: Facts, dice: random.Random, clients: list[Raw]) -> None:
     """A window of messages under way; first those that were not confirmed before the crash."""
-    client = await Raw.connect(port, f"publisher-{queue}")
+    client = await Raw.connect(await dial(port), f"publisher-{queue}")
     clients.append(client)
     under_way: dict[int, str] = {}
     waiting = list(facts.unconfirmed[queue])
@@ -73,7 +73,7 @@ async def publish(port: int, queue: str, facts: Facts, dice: random.Random, clie
 
 
 async def consume_explicitly(port: int, queue: str, facts: Facts, dice: random.Random, clients: list[Raw]) -> None:
-    client = await Raw.connect(port, f"explicit-{queue}", clean=dice.random() < 0.5, expiry_s=600)
+    client = await Raw.connect(await dial(port), f"explicit-{queue}", clean=dice.random() < 0.5, expiry_s=600)
     clients.append(client)
     await client.subscribe(f"$queue/{queue}", consumer_group="explicit", prefetch="30")
     under_way: dict[int, str] = {}
@@ -98,7 +98,7 @@ async def consume_explicitly(port: int, queue: str, facts: Facts, dice: random.R
 
 
 async def consume_natively(port: int, queue: str, facts: Facts, dice: random.Random, clients: list[Raw]) -> None:
-    client = await Raw.connect(port, f"native-{queue}", clean=dice.random() < 0.5, expiry_s=600)
+    client = await Raw.connect(await dial(port), f"native-{queue}", clean=dice.random() < 0.5, expiry_s=600)
     clients.append(client)
     await client.subscribe(f"$share/native/$queue/{queue}", ack_mode="puback", prefetch="30")
     while True:
@@ -133,7 +133,7 @@ async def load(port: int, facts: Facts, dice: random.Random) -> None:
 
 
 async def create(port: int) -> None:
-    admin = await Raw.connect(port, "admin")
+    admin = await Raw.connect(await dial(port), "admin")
     for queue in QUEUES:
         body = FIELDS[:-1] + b', "name": "' + queue.encode() + b'"}'
         assert (await admin.publish("$admin/queue/create", body)).reason_code == 0

@@ -294,6 +294,15 @@ async def test_a_native_consumers_puback_is_the_ack(server: Server, version: int
     await until(lambda: server.depth("jobs") == 0)
 
 
+async def test_several_pubacks_in_one_write_are_as_many_acks(server: Server) -> None:
+    client = await server.client("worker-1")
+    await client.subscribe("$queue/jobs", ack_mode="puback")
+    await enqueue(server, "jobs", b"one", b"two", b"three")
+    deliveries = [await client.delivery() for _ in range(3)]
+    client.send(*(PubAck(delivery.packet_id) for delivery in deliveries))
+    await until(lambda: server.depth("jobs") == 0)
+
+
 @pytest.mark.parametrize("version", [V5, V311])
 async def test_a_native_ack_and_goodbye_in_one_write_is_an_ack(server: Server, version: int) -> None:
     client = await server.client("worker-1", version)
