@@ -73,6 +73,43 @@ def test_every_figure_is_documented() -> None:
     assert [field for field in sorted(fields) if f"`{field}`" not in text] == []
 
 
+def test_what_pages_import_exists() -> None:
+    """Of Holdfast, by looking at the source: the pipeline's modules need Spark to be imported."""
+    missing: list[str] = []
+    seen = 0
+    for path in PAGES:
+        for block in re.findall(r"^```python\n(.*?)^```", path.read_text(), re.DOTALL | re.MULTILINE):
+            for module, names in re.findall(
+                r"^from ((?:pyspark_)?holdfast[\w.]*) import ([\w, ]+)$", block, re.MULTILINE
+            ):
+                seen += 1
+                missing += [f"{path.name}: {module}.{name}" for name in names.split(", ") if not _exists(module, name)]
+    assert seen > 5
+    assert missing == []
+
+
+def test_the_jobs_that_the_lake_page_lists_exist() -> None:
+    listed = re.findall(r"^\| `([a-z_.]+)\.(\w+)\(", (ROOT / "docs/how-to/ask-the-lake.md").read_text(), re.MULTILINE)
+    assert len(listed) > 5
+    assert [pair for pair in listed if not _exists(f"holdfast.pipeline.{pair[0]}", pair[1])] == []
+
+
+def test_a_name_that_does_not_exist_is_found() -> None:
+    assert _exists("holdfast.pipeline.jobs", "redrive")
+    assert not _exists("holdfast.pipeline.jobs", "refill")
+    assert not _exists("holdfast.pipeline.jobs.redrive", "refill")
+
+
+def _exists(module: str, name: str) -> bool:
+    """Whether a module of ours has a submodule, or a name at its top level."""
+    at = ROOT / "src" / module.replace(".", "/")
+    if (at / f"{name}.py").exists():
+        return True
+    source = at.with_suffix(".py") if at.with_suffix(".py").exists() else at / "__init__.py"
+    defined = rf"^(?:(?:async )?def |class |from .* import .*\b){name}\b|^{name}\b.*="
+    return source.exists() and re.search(defined, source.read_text(), re.MULTILINE) is not None
+
+
 def queues_used(path: Path) -> set[str]:
     """Queues that the page's commands and programs name."""
     code = "\n".join(re.findall(r"^```(?:console|sh|python)\n(.*?)^```", path.read_text(), re.DOTALL | re.MULTILINE))

@@ -177,6 +177,18 @@ def test_the_tutorial_continues_on_the_server_of_the_readme(tmp_path: Path) -> N
                     assert matches(text, answer), f"$ {what}\n--- shown\n{text}\n--- answered\n{answer}"
 
 
+@pytest.mark.parametrize("name", ["configure-a-server", "give-out-tokens"])
+def test_the_commands_of_a_how_to_answer_as_shown(name: str, tmp_path: Path) -> None:
+    page = (DOCS / "how-to" / f"{name}.md").read_text()
+    (tmp_path / "holdfast.toml").write_text(re.findall(r"```toml\n(.*?)```", page, re.DOTALL)[0])
+    commands = [step for step in steps(page) if "holdfast serve" not in step[1]]
+    assert len(commands) >= 4
+    with shell_in(tmp_path) as shell:
+        for _, what, text in commands:
+            answer = shell.type(what)
+            assert matches(text, answer), f"$ {what}\n--- shown\n{text}\n--- answered\n{answer}"
+
+
 def test_there_is_a_tutorial() -> None:
     assert [page.stem for page in TUTORIALS] == ["first-job", "what-became-of-it"]
 
