@@ -33,9 +33,9 @@ HELP_OPTIONS: list[str] = root_command.context_settings["help_option_names"]
 CONFIGURATION_INTRO = """\
 # Configuration
 
-Settings come from four places, and a later one wins over an earlier: the defaults, a TOML file (`--config`, or the file
-that `HOLDFAST_CONFIG` names), environment variables, flags. `holdfast config show --origin` tells which won. Unknown
-names and values out of range are refused. Paths are relative to the directory the server was started in, unless said
+Settings come from four places, and a later one overrides an earlier: the defaults, a TOML file (`--config`, or the file
+that `HOLDFAST_CONFIG` names), environment variables, flags. `holdfast config show --origin` shows the origin of each value.
+Unknown names and values out of range are refused. Paths are relative to the directory the server was started in, unless said
 otherwise.
 
 Durations are `250ms`, `5s`, `2m`, `1h`, `7d` or a number of seconds; sizes are bytes or `64KiB`, `64MiB`, `1GiB`.
@@ -83,7 +83,7 @@ def errors() -> str:
         "# Errors",
         "",
         "Every error has a stable code, the same on every front. *Retry* says whether the same call may succeed later",
-        "without anybody changing anything. Words in braces are filled in when it happens.",
+        "without a change. Words in braces are replaced when the error occurs.",
         "",
         "| code | retry | HTTP | MQTT | gRPC | message |",
         "|---|---|---|---|---|---|",

@@ -32,23 +32,23 @@ RIGHTS = {
 INTRO = """\
 # HTTP API
 
-On `http.listen` (`--http`, default `127.0.0.1:8080`). The server describes itself at `/openapi.json`, and at `/docs`
-for people.
+The server listens on `http.listen` (`--http`, default `127.0.0.1:8080`). Its OpenAPI description is at `/openapi.json`, and at
+`/docs` for people.
 
 - A queue's name is one segment of the path: `tasks/image` is written `tasks%2Fimage`.
 - Ids are strings, because JavaScript loses 63-bit integers. Durations are `250ms`, `5s`, `2m`, `1h`, `7d` or a number
-  of seconds; instants are RFC 3339 or milliseconds since 1970, and RFC 3339 in answers.
-- Requests are JSON unless said otherwise, and unknown fields are refused. Absent fields of answers are empty.
+  of seconds; instants are RFC 3339 or milliseconds since 1970, and RFC 3339 in responses.
+- Requests are JSON unless said otherwise, and unknown fields are refused. Absent fields of responses are empty.
 - An error is an [RFC 9457](https://www.rfc-editor.org/rfc/rfc9457) problem with a stable `code`
   (see [errors](errors.md)). If `retryable` is true the same request may succeed later, after `Retry-After` seconds.
-- In a batch what is wrong with one item is in `errors` by its index, and the others are done. Only if nothing of a
-  batch was taken the answer is a problem: that of its first item, with all of them in `errors`.
-- Every request may carry `X-Correlation-Id`; without it the server makes one. The answer has it, as have problems and
-  the server's log. One that was sent is kept with the messages of the request.
+- In a batch the error of an item is in `errors` by its index, and the other items are done. Only if every item of a
+  batch was refused the response is a problem: that of its first item, with all of them in `errors`.
+- Every request may carry `X-Correlation-Id`; without it the server generates one. It is in the response, in problems and in
+  the server's log. One that was sent is stored with the messages of the request.
 - Where credentials are configured a request carries `Authorization: Bearer <token>` or `Basic <user:password>`, or the
   connection a client certificate.
 - A body is at most `http.max_request_bytes`, and more limits are in the [configuration](configuration.md#http).
-- While the server stops, new requests get 503 `shutting_down`, long polls end, and streams are told by their last line.
+- While the server stops, new requests get 503 `shutting_down`, long polls end, and the last line of a stream says so.
 """
 
 
@@ -124,7 +124,7 @@ def metrics() -> str:
     lines = [
         "# Metrics",
         "",
-        "`GET /metrics` gives the figures of a node in Prometheus' text format, besides those of its process.",
+        "`GET /metrics` returns the metrics of a node and of its process in Prometheus' text format.",
         "",
         prose,
         "",
