@@ -34,9 +34,9 @@ CONFIGURATION_INTRO = """\
 # Configuration
 
 Settings come from four places, and a later one overrides an earlier: the defaults, a TOML file (`--config`, or the file
-that `HOLDFAST_CONFIG` names), environment variables, flags. `holdfast config show --origin` shows the origin of each value.
-Unknown names and values out of range are refused. Paths are relative to the directory the server was started in, unless said
-otherwise.
+that `HOLDFAST_CONFIG` names), environment variables, flags. `holdfast config show --origin` shows where each value is
+from. Unknown names and values out of range are refused. Paths are relative to the directory the server was started in,
+unless said otherwise.
 
 Durations are `250ms`, `5s`, `2m`, `1h`, `7d` or a number of seconds; sizes are bytes or `64KiB`, `64MiB`, `1GiB`.
 

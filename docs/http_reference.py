@@ -32,8 +32,8 @@ RIGHTS = {
 INTRO = """\
 # HTTP API
 
-The server listens on `http.listen` (`--http`, default `127.0.0.1:8080`). Its OpenAPI description is at `/openapi.json`, and at
-`/docs` for people.
+The server listens on `http.listen` (`--http`, default `127.0.0.1:8080`). Its OpenAPI description is at `/openapi.json`,
+and at `/docs` for people.
 
 - A queue's name is one segment of the path: `tasks/image` is written `tasks%2Fimage`.
 - Ids are strings, because JavaScript loses 63-bit integers. Durations are `250ms`, `5s`, `2m`, `1h`, `7d` or a number
@@ -43,8 +43,8 @@ The server listens on `http.listen` (`--http`, default `127.0.0.1:8080`). Its Op
   (see [errors](errors.md)). If `retryable` is true the same request may succeed later, after `Retry-After` seconds.
 - In a batch the error of an item is in `errors` by its index, and the other items are done. Only if every item of a
   batch was refused the response is a problem: that of its first item, with all of them in `errors`.
-- Every request may carry `X-Correlation-Id`; without it the server generates one. It is in the response, in problems and in
-  the server's log. One that was sent is stored with the messages of the request.
+- Every request may carry `X-Correlation-Id`; without it the server generates one. It is in the response, in problems
+  and in the server's log. One that was sent is stored with the messages of the request.
 - Where credentials are configured a request carries `Authorization: Bearer <token>` or `Basic <user:password>`, or the
   connection a client certificate.
 - A body is at most `http.max_request_bytes`, and more limits are in the [configuration](configuration.md#http).
