@@ -21,8 +21,9 @@ import psutil
 
 from holdfast.core.commands import Draft, Settlement
 from holdfast.core.queue import GroupKind
-from holdfast.engine import admin
 from holdfast.engine.engine import Engine
+from holdfast.engine.groups import ensure_group
+from holdfast.engine.queues import create_queue
 from holdfast.store import open_store
 
 SIZES = (10_000, 100_000, 1_000_000)
@@ -40,8 +41,8 @@ def fill(path: Path, messages: int) -> None:
     store = open_store("rocks", path)
     engine = Engine(store, 0)
     engine.open(now())
-    admin.create_queue(engine, Q, {"max_depth": 0}, now())
-    engine.ensure_group(engine.queues[Q], GROUP, GroupKind.LEASE, now())
+    create_queue(engine, Q, {"max_depth": 0}, now())
+    ensure_group(engine, engine.queues[Q], GROUP, GroupKind.LEASE, now())
     for first in range(0, messages, 1000):
         payloads = [os.urandom(PAYLOAD_BYTES) for _ in range(min(1000, messages - first))]
         engine.enqueue(Q, [Draft(payload) for payload in payloads], "bench", now())

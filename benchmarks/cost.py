@@ -20,8 +20,9 @@ from rocksdict import Cache, Rdict, WriteBatch
 
 from holdfast.core.commands import Draft
 from holdfast.core.queue import GroupKind
-from holdfast.engine import admin
 from holdfast.engine.engine import Engine
+from holdfast.engine.groups import ensure_group
+from holdfast.engine.queues import create_queue
 from holdfast.store import open_store
 from holdfast.store.rocks_tuning import CACHE_BYTES, WRITE_BUFFER_BYTES, database_options, family_options
 
@@ -59,8 +60,8 @@ def run(path: Path) -> dict[str, float]:
     store = open_store("rocks", path / "store")
     engine = Engine(store, 0)
     engine.open(now())
-    admin.create_queue(engine, Q, {"max_depth": 0}, now())
-    engine.ensure_group(engine.queues[Q], GROUP, GroupKind.LEASE, now())
+    create_queue(engine, Q, {"max_depth": 0}, now())
+    ensure_group(engine, engine.queues[Q], GROUP, GroupKind.LEASE, now())
     engine.write()
     bare = Bare(path / "bare")
     payload = os.urandom(PAYLOAD_BYTES)

@@ -15,8 +15,9 @@ from pathlib import Path
 from holdfast.core.commands import Draft
 from holdfast.core.queue import GroupKind
 from holdfast.core.records import Extra
-from holdfast.engine import admin
 from holdfast.engine.engine import Engine
+from holdfast.engine.groups import ensure_group
+from holdfast.engine.queues import create_queue
 from holdfast.store import open_store
 
 SIZES = (10_000, 100_000, 1_000_000)
@@ -32,8 +33,8 @@ def measure(path: Path, messages: int) -> tuple[float, float]:
     store = open_store("rocks", path)
     engine = Engine(store, 0)
     engine.open(now())
-    admin.create_queue(engine, Q, {"max_depth": 0, "partitions": 1}, now())
-    engine.ensure_group(engine.queues[Q], "g", GroupKind.LEASE, now())
+    create_queue(engine, Q, {"max_depth": 0, "partitions": 1}, now())
+    ensure_group(engine, engine.queues[Q], "g", GroupKind.LEASE, now())
     hot = [Draft(b"x" * 64, extra=Extra(key="hot")) for _ in range(1000)]
     for _ in range(0, messages, 1000):
         engine.enqueue(Q, hot, "bench", now())

@@ -27,8 +27,8 @@ from holdfast.broker.snapshot_dump import take
 from holdfast.client import SyncClient
 from holdfast.core.commands import Draft, Settlement, Verb
 from holdfast.core.records import Extra
-from holdfast.engine import admin
 from holdfast.engine.engine import Engine
+from holdfast.engine.queues import create_queue
 from holdfast.pipeline.build.build import Build
 from holdfast.pipeline.jobs.history import history
 from holdfast.pipeline.jobs.reconcile import reconcile
@@ -60,7 +60,7 @@ def simulate(data: Path) -> int:
     exporter.recover()
     for name in QUEUES:
         retry = {"max_retries": 2, "initial_backoff": "20s", "max_backoff": "2m"}
-        admin.create_queue(engine, ("default", name), {"partitions": 2, "retry": retry}, now)
+        create_queue(engine, ("default", name), {"partitions": 2, "retry": retry}, now)
     number = 0
     for minute in range(24 * 60):
         now = MORNING + minute * MINUTE

@@ -35,6 +35,9 @@ DURATION_MAX: Final = 36_500 * DAY
 INSTANT_MAX: Final = 253_402_300_799_999_999
 """9999-12-31T23:59:59.999999Z, the last instant RFC 3339 can write."""
 
+NEVER: Final = (1 << 63) - 1
+"""An instant that does not come."""
+
 SIZE_MAX: Final = (1 << 63) - 1
 
 _DURATION_UNITS: Final = {

@@ -14,9 +14,11 @@ from holdfast.core.audits import ORIGINAL_PROPERTY, REDRIVE_PROPERTY, UNDONE_PRO
 from holdfast.core.commands import Draft, Leased, Settlement, Verb
 from holdfast.core.effects import Op
 from holdfast.core.records import Extra, Message
-from holdfast.engine import admin, audited_redrive
+from holdfast.engine import audited_redrive
 from holdfast.engine.audited_redrive import RedriveResult, RedriveStatus
+from holdfast.engine.browse import browse_messages
 from holdfast.engine.engine import Engine
+from holdfast.engine.queues import create_queue
 from holdfast.errors import AuditNotFound, Forbidden, InvalidArgument, MessageTooLarge, QueueNotFound
 from holdfast.store import MemoryDisk, MemoryStore
 from tests.broker.conftest import Restart
@@ -230,9 +232,9 @@ def dead_scene() -> tuple[MemoryDisk, list[int]]:
     """Seven dead letters in two partitions, of messages of two queues."""
     disk = MemoryDisk()
     _, engine = opened(disk)
-    admin.create_queue(engine, ("default", "morgue"), {"dlq": {"enabled": False}, "partitions": 2}, NOW)
+    create_queue(engine, ("default", "morgue"), {"dlq": {"enabled": False}, "partitions": 2}, NOW)
     for name in ("a", "b"):
-        admin.create_queue(engine, ("default", name), {"dlq": {"queue": "morgue"}, "partitions": 2}, NOW)
+        create_queue(engine, ("default", name), {"dlq": {"queue": "morgue"}, "partitions": 2}, NOW)
         engine.enqueue(("default", name), [Draft(f"{name}{n}".encode()) for n in range(4)], "http", NOW)
         engine.write()
         leased: list[Leased] = engine.lease(("default", name), "g", 9, -1, "w", "http", NOW)
@@ -240,7 +242,7 @@ def dead_scene() -> tuple[MemoryDisk, list[int]]:
         settlements = [Settlement(one.message.id, one.token, Verb.REJECT, partition=one.partition) for one in leased]
         engine.settle(("default", name), "g", settlements, NOW)
         engine.write()
-    dead_letters = admin.browse(engine, ("default", "morgue"), 100, "", "", "", NOW).messages
+    dead_letters = browse_messages(engine, ("default", "morgue"), 100, "", "", "", NOW).messages
     return disk, sorted(message.id for _, message, _ in dead_letters)
 
 
@@ -248,7 +250,7 @@ def contents(engine: Engine) -> Counter[bytes]:
     """Payloads of everything live, whichever queue it is in, without what a redrive changed of them."""
     found: Counter[bytes] = Counter()
     for queue in ("a", "b", "morgue"):
-        page = admin.browse(engine, ("default", queue), 100, "", "", "", NOW)
+        page = browse_messages(engine, ("default", queue), 100, "", "", "", NOW)
         found.update(message.payload.removesuffix(b"!") for _, message, _ in page.messages)
     return found
 
@@ -274,7 +276,7 @@ def run(engine: Engine, work: Iterator[list[RedriveResult]]) -> list[RedriveResu
 
 def changed(engine: Engine) -> dict[int, bytes | None]:
     """Every letter of the morgue, with another payload."""
-    page = admin.browse(engine, MORGUE, 100, "", "", "", NOW).messages
+    page = browse_messages(engine, MORGUE, 100, "", "", "", NOW).messages
     return {message.id: message.payload + b"!" for _, message, _ in page}
 
 

@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 from holdfast import __version__
 from holdfast.broker.webhooks import ANSWER_BYTES_MAX, Webhooks
 from holdfast.config import WebhookSettings
-from holdfast.engine.engine import Alert
+from holdfast.engine.dead_lettering import Alert
 from holdfast.units import SECOND, parse_instant
 
 AT = parse_instant("2026-03-01T12:00:00.250Z")

@@ -9,9 +9,10 @@ from holdfast.core.groups import LeaseGroup
 from holdfast.core.queue import GroupKind
 from holdfast.core.records import NO_EXTRA, Extra
 from holdfast.core.shard import Shard
-from holdfast.engine import admin
 from holdfast.engine.catalog import Queue
 from holdfast.engine.engine import Engine, Limits
+from holdfast.engine.groups import create_group
+from holdfast.engine.queues import create_queue
 from holdfast.errors import HoldfastError
 from holdfast.store.memory import MemoryDisk, MemoryStore
 
@@ -28,12 +29,12 @@ class Bench:
         self.disk = MemoryDisk()
         self.limits = Limits(hot_bytes=hot_bytes)
         self.reopen()
-        admin.create_queue(self.engine, NAME, {"partitions": 1, **fields}, self.now)
+        create_queue(self.engine, NAME, {"partitions": 1, **fields}, self.now)
         for group in groups:
             self.add_group(group)
 
     def reopen(self) -> None:
-        self.engine = Engine(MemoryStore(self.disk), node=1, limits=self.limits)
+        self.engine = Engine(MemoryStore(self.disk), cell=1, limits=self.limits)
         self.engine.open(self.now)
 
     @property
@@ -49,7 +50,7 @@ class Bench:
         return self.shard.groups["g"]
 
     def add_group(self, name: str, kind: GroupKind = GroupKind.LEASE, earliest: bool = True, max_lag: int = 0) -> None:
-        admin.create_group(self.engine, NAME, name, kind, self.now, earliest, max_lag, 0)
+        create_group(self.engine, NAME, name, kind, self.now, earliest, max_lag, 0)
         self.engine.write()
 
     def step(self, command: Command[R]) -> R:

@@ -11,7 +11,7 @@ from holdfast.core.commands import CursorCommit, Draft, Progress, RemoveGroup
 from holdfast.core.effects import DeleteUntil
 from holdfast.core.queue import GroupKind
 from holdfast.core.records import NO_EXTRA, Extra, Origin, Table
-from holdfast.engine import admin
+from holdfast.engine.messages import delete_message
 from tests.core.bench import NAME, Bench
 
 EVERYTHING = b"\xff" * 32
@@ -59,7 +59,7 @@ class Scene:
         bench.advance(10 * SECOND)  # some fall due
         for index in sorted(deleted):
             if index < len(self.ids):
-                admin.delete(bench.engine, NAME, self.ids[index], bench.now)
+                delete_message(bench.engine, NAME, self.ids[index], bench.now)
         if leasing:
             bench.settle(bench.lease(3))
         self.last = len(self.ids)

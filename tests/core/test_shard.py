@@ -24,7 +24,10 @@ from holdfast.core.commands import (
 from holdfast.core.effects import Effects, Missing
 from holdfast.core.queue import GroupKind
 from holdfast.core.records import Table
-from holdfast.engine import admin
+from holdfast.engine.browse import browse_messages, browse_range
+from holdfast.engine.cursors import cursor_commit, cursor_read
+from holdfast.engine.messages import edit_message
+from holdfast.engine.queues import purge_queue, update_queue
 from holdfast.errors import GroupNotFound, HoldfastError, LeaseLost, WrongGroupKind
 from tests.core.bench import NAME, Bench, payloads
 
@@ -94,7 +97,7 @@ def test_what_was_restored_as_ready_and_edited_since_is_ready_once() -> None:
 def test_a_paused_queue_leases_nothing_even_when_asked_at_the_shard() -> None:
     bench = Bench()
     bench.enqueue("a")
-    admin.update_queue(bench.engine, NAME, {"paused": True}, bench.now)
+    update_queue(bench.engine, NAME, {"paused": True}, bench.now)
     assert bench.step(Lease("g", 1, SECOND)) == []
     assert bench.lease() == []
 
@@ -173,16 +176,16 @@ def test_what_was_read_for_a_refused_command_is_not_used_for_the_next() -> None:
     (message,) = bench.enqueue("a")
     leased = bench.lease()
     with pytest.raises(HoldfastError, match="leased in group"):
-        admin.edit(bench.engine, NAME, message, 1, None, bench.now)
+        edit_message(bench.engine, NAME, message, 1, None, bench.now)
     bench.settle(leased, Verb.RELEASE)
-    assert admin.edit(bench.engine, NAME, message, 1, None, bench.now).priority == 1
+    assert edit_message(bench.engine, NAME, message, 1, None, bench.now).priority == 1
 
 
 def test_a_cursor_group_that_lags_behind_nothing_has_lost_nothing() -> None:
     bench = Bench(groups=())
     bench.add_group("log", GroupKind.CURSOR, max_lag=1)
     bench.enqueue("a", "b")
-    for _ in admin.purge_queue(bench.engine, NAME, lambda: bench.now):
+    for _ in purge_queue(bench.engine, NAME, lambda: bench.now):
         bench.engine.write()
     bench.advance(0)
     cursor = bench.shard.cursors["log"]
@@ -197,12 +200,12 @@ def test_browsing_finds_what_stands_behind_many_delayed_messages_that_have_falle
     bench.advance(SECOND)
     bench.enqueue("d", "e")
     bench.settle(bench.lease(2))
-    found = admin.browse_range(bench.engine, NAME, 0, 0, 0, 100, 1 << 20, bench.now).messages
+    found = browse_range(bench.engine, NAME, 0, 0, 0, 100, 1 << 20, bench.now).messages
     assert [message.payload.decode() for message, _ in found] == ["c", *[f"late {n}" for n in range(30)], "d", "e"]
     bench.add_group("log", GroupKind.CURSOR)
-    seen = admin.cursor_read(bench.engine, NAME, "log", 0, 0, 100, 1 << 20, bench.now)
+    seen = cursor_read(bench.engine, NAME, "log", 0, 0, 100, 1 << 20, bench.now)
     assert len(seen.messages) == 33
-    for _ in admin.cursor_commit(bench.engine, NAME, "log", 0, seen.next_seq - 1, lambda: bench.now):
+    for _ in cursor_commit(bench.engine, NAME, "log", 0, seen.next_seq - 1, lambda: bench.now):
         bench.engine.write()
     assert bench.queue.depth == 33, "the leasing group still needs them"
     bench.settle(bench.lease(33))
@@ -217,7 +220,7 @@ def test_browsing_skips_what_is_gone_in_bounded_chunks() -> None:
     bench.enqueue("last", "very last")
     pages, cursor, found = 0, "", []
     while pages == 0 or cursor:
-        page = admin.browse(bench.engine, NAME, 1, cursor, "", "", bench.now)
+        page = browse_messages(bench.engine, NAME, 1, cursor, "", "", bench.now)
         pages, cursor = pages + 1, page.cursor
         found += [message.payload for _, message, _ in page.messages]
     assert found == [b"last", b"very last"]

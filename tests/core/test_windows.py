@@ -7,7 +7,8 @@ import pytest
 from holdfast.core import groups
 from holdfast.core.commands import Verb
 from holdfast.core.windows import WINDOW_MAX
-from holdfast.engine import admin
+from holdfast.engine.groups import delete_group
+from holdfast.engine.messages import delete_message, edit_message
 from tests.core.bench import NAME, Bench, payloads
 
 SECOND = 1_000_000
@@ -64,8 +65,8 @@ def test_fresh_messages_wait_in_the_store_when_the_window_is_full(batch: int) ->
 def test_a_message_deleted_beyond_the_window_is_never_seen() -> None:
     bench = Bench()
     ids = bench.enqueue(*numbered(MANY))
-    admin.delete(bench.engine, NAME, ids[-1], bench.now)
-    admin.delete(bench.engine, NAME, ids[1], bench.now)
+    delete_message(bench.engine, NAME, ids[-1], bench.now)
+    delete_message(bench.engine, NAME, ids[1], bench.now)
     bench.engine.write()
     assert not bench.group.skips
     assert payloads(bench.lease(MANY)) == ["0", *numbered(MANY - 3, 2)]
@@ -75,7 +76,7 @@ def test_a_message_edited_to_a_place_beyond_the_window_comes_in_its_turn() -> No
     bench = Bench()
     bench.enqueue(*numbered(MANY), priority=1)
     (last,) = bench.enqueue("last")
-    admin.edit(bench.engine, NAME, last, 1, None, bench.now)
+    edit_message(bench.engine, NAME, last, 1, None, bench.now)
     assert payloads(bench.lease(MANY + 1)) == [*numbered(MANY), "last"]
 
 
@@ -176,7 +177,7 @@ def test_memory_of_messages_comes_back_when_a_group_goes() -> None:
     bench = Bench(groups=("g", "slow"))
     bench.enqueue("a", "b")
     leased = bench.lease(2)
-    for _ in admin.delete_group(bench.engine, NAME, "slow", lambda: bench.now):
+    for _ in delete_group(bench.engine, NAME, "slow", lambda: bench.now):
         bench.engine.write()
     bench.settle(leased)
     assert bench.engine.hot.used_bytes == 0

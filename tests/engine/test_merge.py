@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.records import Place
-from holdfast.engine.merge import Items, OrderKey, shares
+from holdfast.engine.merge import Items, OrderKey, quotas
 
 END = (256, 0)
 
@@ -18,7 +18,7 @@ def place(priority: int, stamp: int, size_bytes: int = 1) -> Place:
 def one_by_one(
     lists: dict[int, Items], limit: int, known: OrderKey, max_bytes: int, one_at_least: bool
 ) -> dict[int, int]:
-    """What `shares` says, in as few words as possible."""
+    """What `quotas` says, in as few words as possible."""
     together = sorted((item.priority, item.stamp, name, item.size_bytes) for name in lists for item in lists[name])
     counts: dict[int, int] = {}
     for priority, stamp, name, size_bytes in together[:limit]:
@@ -50,15 +50,15 @@ def test_by_stretches_as_one_by_one(
     for items in lists.values():
         items.sort(key=lambda item: (item.priority, item.stamp))
     expected = one_by_one(lists, limit, known, max_bytes, one_at_least)
-    assert shares(lists, limit, known, max_bytes, one_at_least) == expected
+    assert quotas(lists, limit, known, max_bytes, one_at_least) == expected
 
 
 def test_the_first_goes_out_however_large_it_is() -> None:
     lists: dict[int, Items] = {0: [place(1, 1, 50)], 1: [place(1, 2, 1)]}
-    assert shares(lists, 10, END, 10, one_at_least=True) == {0: 1}
-    assert shares(lists, 10, END, 10, one_at_least=False) == {}
+    assert quotas(lists, 10, END, 10, one_at_least=True) == {0: 1}
+    assert quotas(lists, 10, END, 10, one_at_least=False) == {}
 
 
 def test_two_at_the_same_place_both_go() -> None:
     lists: dict[int, Items] = {0: [place(1, 5), place(1, 6)], 1: [place(1, 5)]}
-    assert shares(lists, 10, END, 0, one_at_least=True) == {0: 2, 1: 1}
+    assert quotas(lists, 10, END, 0, one_at_least=True) == {0: 2, 1: 1}

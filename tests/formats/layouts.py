@@ -35,8 +35,9 @@ from holdfast.core.journal import Block, EntryKind, decoded, read_block
 from holdfast.core.queue import QueueRecord
 from holdfast.core.records import NO_EXTRA, Extra, Message, Origin, Place, Table, WorkflowState
 from holdfast.core.runs import BytesColumn, HomogeneousRun, RecordRun
-from holdfast.engine import admin
-from holdfast.engine.engine import NODE_KEY, Engine, NodeRecord
+from holdfast.engine.cell_record import CELL_KEY, CellRecord
+from holdfast.engine.engine import Engine
+from holdfast.engine.queues import purge_queue
 from holdfast.mqtt.codec import Properties
 from holdfast.mqtt.sessions import messages as mqtt_messages
 from holdfast.mqtt.sessions import records as mqtt_records
@@ -50,7 +51,7 @@ FILE = HERE / f"layout-{FORMAT}.txt"
 
 # Everything that is packed by msgspec. Those that are part of one are found by themselves.
 PACKED: tuple[type[msgspec.Struct], ...] = (
-    NodeRecord,
+    CellRecord,
     RedriveRequest,
     JobProgress,
     QueueRecord,
@@ -93,7 +94,7 @@ def samples() -> Iterator[tuple[Table, bytes, bytes | None]]:
         "key", "id", (("a", "b"),), "corr", "text/plain", "reply", b"data", origin(), 1, True, WorkflowState(7, b"s")
     )
     packed = msgspec.msgpack.encode
-    yield Table.META, NODE_KEY, None
+    yield Table.META, CELL_KEY, None
     yield Table.META, REQUESTS, None
     yield Table.META, PROGRESS, None
     yield Table.QUEUES, records.queue_key("space", "queue"), None
@@ -231,9 +232,9 @@ def entries() -> Iterator[str]:
         directory = Path(scratch) / "data"
         scene.write(directory)
         store = RocksStore(directory)
-        engine = Engine(store, node=1)
+        engine = Engine(store, cell=1)
         engine.open(scene.START)
-        for _ in admin.purge_queue(engine, scene.TASKS, lambda: scene.START):
+        for _ in purge_queue(engine, scene.TASKS, lambda: scene.START):
             engine.write()
         for _, value in store.scan(Table.JOURNAL, records.journal_key(0), scene.ALL, 1_000):
             for entry in decoded(read_block(value)):

@@ -14,9 +14,13 @@ from holdfast.core.journal import read_block, rows
 from holdfast.core.queue import GroupKind
 from holdfast.core.records import NO_EXTRA, Extra, Message, Table, journal_key, message_key, seq_of
 from holdfast.core.transactions import read_transaction
-from holdfast.engine import admin
 from holdfast.engine.audited_redrive import move
-from holdfast.engine.engine import NODE_KEY, Engine
+from holdfast.engine.browse import browse_messages
+from holdfast.engine.cell_record import CELL_KEY
+from holdfast.engine.cursors import cursor_commit
+from holdfast.engine.engine import Engine
+from holdfast.engine.groups import create_group
+from holdfast.engine.queues import create_queue
 from holdfast.store.contract import Store
 from holdfast.store.rocks import RocksStore
 
@@ -31,15 +35,15 @@ ALL = b"\xff" * 40
 def write(directory: Path) -> None:
     """Make the data directory: a queue with messages in every state, nothing of its journal exported."""
     store = RocksStore(directory)
-    engine = Engine(store, node=1)
+    engine = Engine(store, cell=1)
     engine.open(START)
-    admin.create_queue(engine, TASKS, {"partitions": 1, "retry.max_retries": 1}, START)
+    create_queue(engine, TASKS, {"partitions": 1, "retry.max_retries": 1}, START)
     for name, kind, max_lag in (
         ("work", GroupKind.LEASE, 0),
         ("audit", GroupKind.LEASE, 0),
         ("log", GroupKind.CURSOR, 1_000),
     ):
-        admin.create_group(engine, TASKS, name, kind, START, True, max_lag, 0)
+        create_group(engine, TASKS, name, kind, START, True, max_lag, 0)
     _fill(engine)
     engine.write()
     store.sync()
@@ -75,14 +79,14 @@ def _fill(engine: Engine) -> None:
     enqueue("delayed", deliver_at=START + 3600 * SECOND)
     enqueue("short-lived", ttl=60 * SECOND)
     enqueue("once", extra=Extra(message_id="order-1"))
-    for _ in admin.cursor_commit(engine, TASKS, "log", 0, 2, lambda: START):
+    for _ in cursor_commit(engine, TASKS, "log", 0, 2, lambda: START):
         engine.write()
     _fill_more(engine)
 
 
 def _fill_more(engine: Engine) -> None:
     """What came after the first format: transactions, workflow states. In a queue of its own."""
-    admin.create_queue(engine, ORDERS, {"partitions": 1}, START)
+    create_queue(engine, ORDERS, {"partitions": 1}, START)
     transactions = engine.transactions
     for name in ("open", "published"):
         for attempt, payloads in (("1", ["lost"]), ("2", [f"{name}, one", f"{name}, two"])):
@@ -103,7 +107,7 @@ def _redrive(engine: Engine) -> None:
     held = engine.lease(REPAIRS, "work", 2, 60 * SECOND, "c1", "http", START)
     engine.settle(REPAIRS, "work", [Settlement(one.message.id, one.token, Verb.REJECT) for one in held], START)
     dead = ("default", "dlq/repairs")
-    dead_letters = [message.id for _, message, _ in admin.browse(engine, dead, 9, "", "", "", START).messages]
+    dead_letters = [message.id for _, message, _ in browse_messages(engine, dead, 9, "", "", "", START).messages]
     payloads = dict(zip(dead_letters, (None, b"repaired"), strict=True))
     for _ in move(engine, dead, "audit-1", payloads, to="", by="ops", note="why", require=str, now=START):
         engine.write()
@@ -114,7 +118,7 @@ def dump(store: Store, engine: Engine, now: int) -> Iterator[str]:
     for name in sorted(engine.queues):
         queue = engine.queues[name]
         yield f"queue {name[1]}: {queue.depth} messages"
-        for partition, message, delivery_statuses in admin.browse(engine, name, 1_000, "", "", "", now).messages:
+        for partition, message, delivery_statuses in browse_messages(engine, name, 1_000, "", "", "", now).messages:
             yield f"  {partition}.{message.seq} {message.payload.decode()!r} {_describe(message)}"
             for delivery_status in delivery_statuses:
                 attempt = f"{delivery_status.state} attempt {delivery_status.attempt} {delivery_status.error}"
@@ -177,9 +181,9 @@ def shorten(directory: Path) -> None:
     for table in (Table.SHARDS, Table.GROUPS, Table.QUEUES, Table.JOURNAL):
         for key, value in store.scan(table, b"", ALL, 1_000):
             store.write(epoch, [(table, key, _shortened(value))])
-    node = store.get(Table.META, NODE_KEY)
+    node = store.get(Table.META, CELL_KEY)
     assert node is not None
-    store.write(epoch, [(Table.META, NODE_KEY, _shortened(node))])
+    store.write(epoch, [(Table.META, CELL_KEY, _shortened(node))])
     store.sync()
     store.close()
 

@@ -17,8 +17,12 @@ import pytest
 from holdfast.core.codecs import read_shard_head
 from holdfast.core.commands import Draft, GetStates, Leased, Settlement
 from holdfast.core.records import Extra, ShardHead, Table, WorkflowState
-from holdfast.engine import admin, audited_redrive
-from holdfast.engine.engine import NODE_KEY, Engine, NodeRecord
+from holdfast.engine import audited_redrive
+from holdfast.engine.browse import browse_messages
+from holdfast.engine.cell_record import CELL_KEY, CellRecord
+from holdfast.engine.cursors import cursor_read
+from holdfast.engine.engine import Engine
+from holdfast.engine.messages import find_message
 from holdfast.errors import FormatUnknown
 from holdfast.store.rocks import RocksStore
 from tests.formats.scene import ALL, ORDERS, SECOND, START, TASKS, dump, write
@@ -44,7 +48,7 @@ def store(name: str, tmp_path: Path) -> Iterator[RocksStore]:
 
 @pytest.fixture
 def engine(store: RocksStore) -> Engine:
-    found = Engine(store, node=1)
+    found = Engine(store, cell=1)
     found.open(START)
     return found
 
@@ -68,7 +72,7 @@ def test_everything_is_as_the_old_version_told(name: str, store: RocksStore, eng
 def test_the_scene_still_comes_out_the_same(tmp_path: Path) -> None:
     write(tmp_path / "data")
     store = RocksStore(tmp_path / "data")
-    engine = Engine(store, node=1)
+    engine = Engine(store, cell=1)
     engine.open(START)
     assert "\n".join(dump(store, engine, START)) + "\n" == (HERE / f"{NEWEST}.txt").read_text()
     store.close()
@@ -89,7 +93,7 @@ def test_its_messages_live_on(engine: Engine) -> None:
 
 def test_its_leases_end_at_their_deadline(engine: Engine) -> None:
     engine.tick(START + 60 * SECOND)
-    _, _, delivery_statuses = admin.find(engine, TASKS, 21380884070404099, START)
+    _, _, delivery_statuses = find_message(engine, TASKS, 21380884070404099, START)
     assert [
         (delivery_status.state, delivery_status.error)
         for delivery_status in delivery_statuses
@@ -99,7 +103,7 @@ def test_its_leases_end_at_their_deadline(engine: Engine) -> None:
 
 def test_its_groups_go_on_where_they_were(engine: Engine) -> None:
     assert len(lease(engine, START, "audit")) == 10
-    found = admin.cursor_read(engine, TASKS, "log", 0, 0, 100, 1 << 20, START)
+    found = cursor_read(engine, TASKS, "log", 0, 0, 100, 1 << 20, START)
     assert [message.seq for message in found.messages] == list(range(3, 13))
 
 
@@ -110,7 +114,7 @@ def test_what_was_enqueued_once_is_not_enqueued_again(engine: Engine) -> None:
 
 def test_its_messages_expire(engine: Engine) -> None:
     engine.tick(START + 61 * SECOND)
-    left = admin.browse(engine, TASKS, 100, "", "", "", START).messages
+    left = browse_messages(engine, TASKS, 100, "", "", "", START).messages
     assert b"short-lived" not in [message.payload for _, message, _ in left]
 
 
@@ -122,19 +126,19 @@ def test_its_dead_letters_can_be_had(engine: Engine) -> None:
 
 
 def test_ids_and_the_journal_go_on(store: RocksStore, engine: Engine) -> None:
-    before = NodeRecord(*msgspec.structs.astuple(engine.record))
+    before = CellRecord(*msgspec.structs.astuple(engine.record))
     (new,) = engine.enqueue(TASKS, [Draft(b"new")], "http", START).ids
     engine.write()
     assert new > before.ids_reserved
     assert engine.record.next_lsn == before.next_lsn + 1
-    assert store.get(Table.META, NODE_KEY) is not None
+    assert store.get(Table.META, CELL_KEY) is not None
 
 
 def test_its_transactions_and_states_go_on(tmp_path: Path) -> None:
     with tarfile.open(HERE / f"{NEWEST}.tar.gz") as archive:
         archive.extractall(tmp_path, filter="data")
     store = RocksStore(tmp_path / "data")
-    engine = Engine(store, node=1)
+    engine = Engine(store, cell=1)
     engine.open(START)
     assert not engine.transactions.publish(("default", "published"), None, "http", START)[1]
     record, decided = engine.transactions.publish(("default", "open"), {"part": "2"}, "http", START)
@@ -154,7 +158,7 @@ def test_its_redrives_go_on_and_can_be_undone(tmp_path: Path) -> None:
     with tarfile.open(HERE / f"{NEWEST}.tar.gz") as archive:
         archive.extractall(tmp_path, filter="data")
     store = RocksStore(tmp_path / "data")
-    engine = Engine(store, node=1)
+    engine = Engine(store, cell=1)
     engine.open(START)
     dead = ("default", "dlq/repairs")
     dead_letters = [was.letter for was in engine.audits.page(engine.audits.get(dead, "audit-1"), 0, 9)]
@@ -164,7 +168,7 @@ def test_its_redrives_go_on_and_can_be_undone(tmp_path: Path) -> None:
     assert [[one.fate.value for one in step] for step in again] == [["repeated", "repeated"]]
     undone = audited_redrive.undo(engine, dead, "audit-1", 0, 9, START)
     assert [[one.fate.value for one in step] for step in undone] == [["undone", "undone"]]
-    found = admin.browse(engine, dead, 9, "", "", "", START).messages
+    found = browse_messages(engine, dead, 9, "", "", "", START).messages
     assert [message.payload for _, message, _ in found] == [b"as it was", b"wrong"]
     store.close()
 
@@ -185,4 +189,4 @@ def test_records_of_an_unknown_version_are_not_guessed_at(store: RocksStore) -> 
     key, value = store.scan(Table.DELIVERIES, b"", ALL, 1)[0]
     store.write(epoch, [(Table.DELIVERIES, key, b"\x63" + value[1:])])
     with pytest.raises(FormatUnknown, match="written in format 99"):
-        Engine(store, node=1).open(START)
+        Engine(store, cell=1).open(START)

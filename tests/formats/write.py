@@ -31,7 +31,7 @@ def main() -> None:
         with tarfile.open(HERE / f"{options.name}.tar.gz", "w:gz") as archive:
             archive.add(directory, "data", filter=_plain)
         store = RocksStore(directory)
-        engine = Engine(store, node=1)
+        engine = Engine(store, cell=1)
         engine.open(scene.START)
         (HERE / f"{options.name}.txt").write_text("\n".join(scene.dump(store, engine, scene.START)) + "\n")
         store.close()

@@ -9,7 +9,11 @@ from typing import Any
 from holdfast.core.commands import Draft, Settlement, Verb
 from holdfast.core.queue import GroupKind
 from holdfast.core.records import Extra
-from holdfast.engine import admin
+from holdfast.engine.browse import browse_messages
+from holdfast.engine.cursors import cursor_commit
+from holdfast.engine.groups import add_group
+from holdfast.engine.messages import delete_message, edit_message
+from holdfast.engine.queues import create_queue, purge_queue
 from holdfast.errors import HoldfastError
 from holdfast.units import MINUTE, SECOND
 from tests.broker.export.lake import TASKS, Life
@@ -26,10 +30,10 @@ class Traffic(Life):
         super().__init__(directory)
         self.random = Random(seed)
         retry = {"max_retries": 2, "initial_backoff": "1s", "max_backoff": "2s"}
-        admin.create_queue(self.engine, TASKS, {"partitions": 2, "retry": retry, "message_ttl": "10m"}, self.now)
-        admin.create_queue(self.engine, ("default", "log"), {"partitions": 1, "dlq": {"enabled": False}}, self.now)
+        create_queue(self.engine, TASKS, {"partitions": 2, "retry": retry, "message_ttl": "10m"}, self.now)
+        create_queue(self.engine, ("default", "log"), {"partitions": 1, "dlq": {"enabled": False}}, self.now)
         queue = self.engine.queue(("default", "log"), self.now)
-        self.engine.add_group(queue, "reader", GroupKind.CURSOR, self.now, earliest=True)
+        add_group(self.engine, queue, "reader", GroupKind.CURSOR, self.now, earliest=True)
         self.write()
 
     def go(self, steps: int) -> None:
@@ -101,22 +105,22 @@ class Traffic(Life):
         queue = self.engine.queue(("default", "log"), self.now)
         high = queue.shards[0].head.next_seq - 1
         if high:
-            for _ in admin.cursor_commit(self.engine, ("default", "log"), "reader", 0, high, lambda: self.now):
+            for _ in cursor_commit(self.engine, ("default", "log"), "reader", 0, high, lambda: self.now):
                 self.write()
 
     def _meddle(self) -> None:
         """An edit, a deletion, or rarely a purge."""
-        page = admin.browse(self.engine, TASKS, 5, "", "", "", self.now)
+        page = browse_messages(self.engine, TASKS, 5, "", "", "", self.now)
         for _, message, _ in page.messages[:2]:
             try:
                 if self.random.random() < 0.5:
-                    admin.edit(self.engine, TASKS, message.id, 7, None, self.now)
+                    edit_message(self.engine, TASKS, message.id, 7, None, self.now)
                 else:
-                    admin.delete(self.engine, TASKS, message.id, self.now)
+                    delete_message(self.engine, TASKS, message.id, self.now)
             except HoldfastError:
                 continue  # it is leased or has been tried
         if self.random.random() < 0.1:
-            for _ in admin.purge_queue(self.engine, TASKS, lambda: self.now):
+            for _ in purge_queue(self.engine, TASKS, lambda: self.now):
                 self.write()
 
     def export(self, rows: int = 1_000_000) -> list[dict[str, Any]]:

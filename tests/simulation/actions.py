@@ -11,7 +11,9 @@ from holdfast.core.commands import Draft, HomogeneousDrafts, PutState, Settlemen
 from holdfast.core.queue import GroupKind
 from holdfast.core.records import NO_EXTRA, Extra, Origin, WorkflowState
 from holdfast.core.runs import BytesColumn
-from holdfast.engine import admin
+from holdfast.engine.groups import create_group, delete_group
+from holdfast.engine.messages import delete_message, edit_message
+from holdfast.engine.queues import purge_queue, reconfigure
 from holdfast.errors import LeaseLost, MessageNotFound, MessageNotWaiting, StateChanged
 from tests.simulation.machine import NAMESPACE, Machine
 from tests.simulation.mail import Is, Queue, must, state_of
@@ -291,7 +293,7 @@ class Actions(Producers):
         lag = random.choice((0, 5)) if cursor else 0
         age = random.choice((0, 0, 4 * SECOND)) if cursor else 0
         name = f"{'log' if cursor else 'work'}{self._groups_made}"
-        made = admin.create_group(
+        made = create_group(
             machine.engine,
             (NAMESPACE, queue.name),
             name,
@@ -308,7 +310,7 @@ class Actions(Producers):
             return
         machine = self.machine
         name = self.random.choice(list(queue.groups))
-        work = admin.delete_group(machine.engine, (NAMESPACE, queue.name), name, lambda: machine.now)
+        work = delete_group(machine.engine, (NAMESPACE, queue.name), name, lambda: machine.now)
         machine.model.remove_group(queue.name, name)
         self.run(work)
         machine.ticked((queue.name, partition) for partition in range(len(queue.next_seq)))
@@ -316,7 +318,7 @@ class Actions(Producers):
 
     def purge(self, queue: Queue) -> None:
         machine = self.machine
-        self.run(admin.purge_queue(machine.engine, (NAMESPACE, queue.name), lambda: machine.now))
+        self.run(purge_queue(machine.engine, (NAMESPACE, queue.name), lambda: machine.now))
         machine.model.purge(queue.name)
 
     def edit(self, queue: Queue) -> None:
@@ -327,7 +329,7 @@ class Actions(Producers):
         priority = random.choice((None, 0, 7, 200))
         deliver_at = random.choice((None, 0, machine.now - SECOND, machine.now + SECOND))
         try:
-            admin.edit(machine.engine, (NAMESPACE, queue.name), mail.id, priority, deliver_at, machine.now)
+            edit_message(machine.engine, (NAMESPACE, queue.name), mail.id, priority, deliver_at, machine.now)
         except MessageNotFound:
             must(not mail.listed, f"{queue.name}: {mail.id} not found to edit")
         except MessageNotWaiting:
@@ -343,7 +345,7 @@ class Actions(Producers):
         if mail is None:
             return
         try:
-            admin.delete(machine.engine, (NAMESPACE, queue.name), mail.id, machine.now)
+            delete_message(machine.engine, (NAMESPACE, queue.name), mail.id, machine.now)
         except MessageNotFound:
             must(not mail.listed, f"{queue.name}: {mail.id} not found to delete")
         except MessageNotWaiting:
@@ -360,4 +362,4 @@ class Actions(Producers):
         machine = self.machine
         queue.config = replace(queue.config, paused=paused)
         stored = machine.engine.queues[NAMESPACE, queue.name]
-        machine.engine.reconfigure(stored, queue.config, machine.now)
+        reconfigure(machine.engine, stored, queue.config, machine.now)

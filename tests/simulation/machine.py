@@ -17,14 +17,17 @@ from holdfast.core.effects import DeadLetterCandidate
 from holdfast.core.queue import dead_queue_of
 from holdfast.core.shard import Shard
 from holdfast.engine.catalog import Queue as BrokerQueue
+from holdfast.engine.dead_lettering import DeadLettering
 from holdfast.engine.engine import Engine, Limits
+from holdfast.engine.queues import add_queue
 from holdfast.errors import StoreUnavailable
 from holdfast.store.contract import Store
 from holdfast.store.faulty import FaultyStore, scattered
 from holdfast.store.memory import MemoryDisk, MemoryStore
 from holdfast.store.rocks import RocksStore
 from tests.simulation.compare import adopt, came_through, check_same
-from tests.simulation.dead_lettering import DeadLettering, check_dead_letters
+from tests.simulation.dead_lettering import DeadLettering as Moved
+from tests.simulation.dead_lettering import check_dead_letters
 from tests.simulation.mail import must
 from tests.simulation.model import ID_TIME_SHIFT, Model
 from tests.simulation.passing import follow, lagging, tick
@@ -44,9 +47,9 @@ class TracedEngine(Engine):
 
     def __init__(self, store: Store, limits: Limits) -> None:
         super().__init__(store, 0, limits)
-        self.dead_letterings: list[DeadLettering] = []
+        self.dead_letterings: list[Moved] = []
         self.arrivals: list[Arrival] = []
-        self._dead_letters: dict[tuple[str, int], int] = {}
+        self.dead_lettering = TracedDeadLettering(self)
 
     def step(self, queue: BrokerQueue, shard: Shard, command: Command[R], now: int) -> R:
         """As the engine, told on stderr if asked for: what a failed seed is read with."""
@@ -59,28 +62,33 @@ class TracedEngine(Engine):
             sys.stderr.write(f"{now - START:>12} {queue.record.name}#{shard.partition} {command} -> {reply}\n")
         return reply
 
-    def _dead_letter(
-        self, queue: BrokerQueue, shard: Shard, dead_letter_candidates: list[DeadLetterCandidate], now: int
-    ) -> None:
-        groups = list(dict.fromkeys(item.group for item in dead_letter_candidates))
-        dead_letter_candidates = sorted(
-            dead_letter_candidates, key=lambda item: groups.index(item.group)
-        )  # the order in which they are buried
-        told = [
+
+class TracedDeadLettering(DeadLettering):
+    """Dead-lettering that tells what it moved."""
+
+    def __init__(self, engine: TracedEngine) -> None:
+        super().__init__(engine)
+        self._traced = engine
+        self._dead_letters: dict[tuple[str, int], int] = {}
+
+    def move(self, queue: BrokerQueue, shard: Shard, candidates: list[DeadLetterCandidate], now: int) -> None:
+        groups = list(dict.fromkeys(item.group for item in candidates))
+        candidates = sorted(candidates, key=lambda item: groups.index(item.group))  # the order in which they are moved
+        expected = [
             (item.group, item.delivery.id, str(item.reason), item.delivery.failures + (item.delivery.token != 0))
-            for item in dead_letter_candidates
+            for item in candidates
         ]
         self._dead_letters = {}
-        super()._dead_letter(queue, shard, dead_letter_candidates, now)
-        dead_letters = [self._dead_letters.get((item.group, item.delivery.id), 0) for item in dead_letter_candidates]
+        super().move(queue, shard, candidates, now)
+        dead_letters = [self._dead_letters.get((item.group, item.delivery.id), 0) for item in candidates]
         target = dead_queue_of(queue.record.name, queue.config)
-        self.dead_letterings.append(DeadLettering(queue.record.name, target, told, dead_letters))
+        self._traced.dead_letterings.append(Moved(queue.record.name, target, expected, dead_letters))
 
-    def _deliver_dead_letters(
-        self, queue: BrokerQueue, target_name: str, dead_letter_candidates: list[DeadLetterCandidate], now: int
+    def _deliver(
+        self, queue: BrokerQueue, target_name: str, candidates: list[DeadLetterCandidate], now: int
     ) -> list[int]:
-        dead_letters = super()._deliver_dead_letters(queue, target_name, dead_letter_candidates, now)
-        for item, dead_letter in zip(dead_letter_candidates, dead_letters, strict=True):
+        dead_letters = super()._deliver(queue, target_name, candidates, now)
+        for item, dead_letter in zip(candidates, dead_letters, strict=True):
             self._dead_letters[item.group, item.delivery.id] = dead_letter
         return dead_letters
 
@@ -104,7 +112,7 @@ class Machine:
         self._directory = tempfile.mkdtemp(prefix="holdfast-simulation-") if self._disk is None else ""
         self.engine = self._start()
         for name, config in world.queues.items():
-            self.engine.add_queue(NAMESPACE, name, config, self.now)
+            add_queue(self.engine, (NAMESPACE, name), config, self.now)
             self.model.add_queue(name, config)
         self.write()
         self.sync()

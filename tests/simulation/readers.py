@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from holdfast.core.commands import CursorRange, DeliveryStatus
-from holdfast.engine import admin
+from holdfast.engine.browse import browse_messages
+from holdfast.engine.cursors import cursor_commit, cursor_read
+from holdfast.engine.messages import find_message
 from holdfast.errors import CursorOutOfRange
 from tests.simulation.machine import NAMESPACE, Machine
 from tests.simulation.mail import Group, Is, Mail, Queue, must
@@ -49,7 +51,7 @@ class Readers:
         until = random.choice((0, 0, start + random.randint(0, 10)))
         what = f"{queue.name}/{group.name}: read at {start} of {low}..{high}"
         try:
-            found = admin.cursor_read(
+            found = cursor_read(
                 machine.engine,
                 (NAMESPACE, queue.name),
                 group.name,
@@ -95,9 +97,7 @@ class Readers:
     def commit_to(self, queue: Queue, group: Group, partition: int, seq: int) -> None:
         machine = self.machine
         high = queue.next_seq[partition] - 1
-        work = admin.cursor_commit(
-            machine.engine, (NAMESPACE, queue.name), group.name, partition, seq, lambda: machine.now
-        )
+        work = cursor_commit(machine.engine, (NAMESPACE, queue.name), group.name, partition, seq, lambda: machine.now)
         try:
             self.run(work)
         except CursorOutOfRange:
@@ -115,7 +115,7 @@ class Readers:
         seen: list[int] = []
         cursor = ""
         while True:
-            page = admin.browse(
+            page = browse_messages(
                 machine.engine, (NAMESPACE, queue.name), self.random.choice((1, 3, 50)), cursor, "", "", machine.now
             )
             for partition, message, delivery_statuses in page.messages:
@@ -130,7 +130,7 @@ class Readers:
         must(sorted(seen) == listed, f"{queue.name}: browsed {sorted(seen)}, there are {listed}")
         one = self.some_mail(queue)
         if one is not None and one.listed:
-            partition, message, delivery_statuses = admin.find(
+            partition, message, delivery_statuses = find_message(
                 machine.engine, (NAMESPACE, queue.name), one.id, machine.now
             )
             must((partition, message.id) == (one.partition, one.id), f"{queue.name}: found {message.id}")

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from holdfast.core.commands import Settlement
 from holdfast.core.records import Table
+from holdfast.engine.queues import reconfigure
 from holdfast.errors import StoreUnavailable
 from tests.simulation.actions import Actions
 from tests.simulation.machine import NAMESPACE, Machine
@@ -98,7 +99,7 @@ def _drain(machine: Machine, actions: Actions) -> None:
     actions.move_on_all(to_the_end=True)
     for name, queue in machine.model.queues.items():
         queue.config = replace(queue.config, paused=False, max_message_size=SIZE_MAX + 1)
-        machine.engine.reconfigure(machine.engine.queues[NAMESPACE, name], queue.config, machine.now)
+        reconfigure(machine.engine, machine.engine.queues[NAMESPACE, name], queue.config, machine.now)
     for _ in range(DRAIN_ROUNDS):
         if not any(queue.mails for queue in machine.model.queues.values()):
             break

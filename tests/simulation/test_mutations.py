@@ -14,7 +14,7 @@ from holdfast.core.codecs import read_dedup
 from holdfast.core.commands import Command, Draft, RemoveGroup, Verb, Withdraw
 from holdfast.core.deliveries import Delivery
 from holdfast.core.effects import DeleteUntil, Effects, Op, Outcome, deletions
-from holdfast.core.groups import NEVER, LeaseGroup
+from holdfast.core.groups import LeaseGroup
 from holdfast.core.ids import IdGenerator
 from holdfast.core.records import GroupHead, Listed, Place, Table
 from holdfast.core.shard import Shard
@@ -23,7 +23,9 @@ from holdfast.core.transactions import Transaction, TransactionState
 from holdfast.engine import engine as engine_module
 from holdfast.engine import redrive
 from holdfast.engine import transactions as transactions_module
+from holdfast.engine.dead_lettering import DeadLettering
 from holdfast.engine.transactions import OpenTransaction, Transactions
+from holdfast.units import NEVER
 from tests.simulation.mail import Violation
 from tests.simulation.run import run
 
@@ -180,11 +182,7 @@ def a_range_takes_one_more(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_dead_letter_forgets_the_state(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(
-        engine_module.Engine,
-        "_with_states",
-        lambda self, queue, shard, group, dead_letter_candidates: dead_letter_candidates,
-    )
+    patch.setattr(DeadLettering, "_with_states", lambda self, queue, shard, group, candidates: candidates)
 
 
 def a_redriven_message_is_for_everybody(patch: pytest.MonkeyPatch) -> None:

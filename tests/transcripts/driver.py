@@ -33,21 +33,25 @@ from holdfast.core.commands import (
     Verb,
 )
 from holdfast.core.effects import Op
-from holdfast.core.groups import NEVER
 from holdfast.core.journal import Row, gone, read_block, rows
 from holdfast.core.queue import GROUP_DEFAULT, PRIORITY_DEFAULT, GroupKind
 from holdfast.core.records import NO_EXTRA, Extra, Message, Origin, Table, journal_key, message_key
 from holdfast.core.states import DeliveryState, Event
 from holdfast.core.transactions import Transaction, TransactionState
 from holdfast.core.workflow import visible_state
-from holdfast.engine import admin
-from holdfast.engine.catalog import DeliveryLocator, Queue
+from holdfast.engine.browse import browse_messages
+from holdfast.engine.catalog import Queue
+from holdfast.engine.cursors import cursor_commit, cursor_ends, cursor_read
 from holdfast.engine.dead_letters import DeadLetterFilter
 from holdfast.engine.engine import Engine, Limits
+from holdfast.engine.groups import create_group, delete_group
+from holdfast.engine.leases import DeliveryLocator
+from holdfast.engine.messages import delete_message, edit_message, find_message
+from holdfast.engine.queues import create_queue, delete_queue, purge_queue, update_queue
 from holdfast.engine.redrive import Destination, redrive
 from holdfast.errors import HoldfastError
 from holdfast.store.memory import MemoryDisk, MemoryStore
-from holdfast.units import format_duration, parse_duration
+from holdfast.units import NEVER, format_duration, parse_duration
 from tests.transcripts.lives import Lives
 
 START = 1_772_323_200_000_000  # 2026-03-01T00:00:00Z
@@ -116,7 +120,7 @@ class Scene:
         self.lives = Lives()
 
     def _open(self) -> Engine:
-        engine = Engine(MemoryStore(self.disk), node=1, limits=self.limits)
+        engine = Engine(MemoryStore(self.disk), cell=1, limits=self.limits)
         engine.open(self.now)
         return engine
 
@@ -241,11 +245,11 @@ class Scene:
 
     def do_queue(self, arguments: list[str], options: Options) -> Iterator[str]:
         options.setdefault("partitions", "1")
-        record = admin.create_queue(self.engine, ("default", arguments[0]), _fields(options), self.now)
+        record = create_queue(self.engine, ("default", arguments[0]), _fields(options), self.now)
         yield f"queue {record.name}"
 
     def do_update(self, arguments: list[str], options: Options) -> Iterator[str]:
-        record = admin.update_queue(self.engine, ("default", arguments[0]), _fields(options), self.now)
+        record = update_queue(self.engine, ("default", arguments[0]), _fields(options), self.now)
         yield f"queue {record.name}"
 
     def do_pause(self, arguments: list[str], options: Options) -> Iterator[str]:
@@ -259,11 +263,11 @@ class Scene:
             yield f"{name}: {self._queue(name).depth} messages"
 
     def do_delete_queue(self, arguments: list[str], options: Options) -> Iterator[str]:
-        purged = sum(admin.delete_queue(self.engine, ("default", arguments[0]), self._clock))
+        purged = sum(delete_queue(self.engine, ("default", arguments[0]), self._clock))
         yield f"deleted with {purged} messages"
 
     def do_purge(self, arguments: list[str], options: Options) -> Iterator[str]:
-        yield f"purged {sum(admin.purge_queue(self.engine, ('default', arguments[0]), self._clock))}"
+        yield f"purged {sum(purge_queue(self.engine, ('default', arguments[0]), self._clock))}"
 
     def do_purge_below(self, arguments: list[str], options: Options) -> Iterator[str]:
         """A purge that began when the next sequence was the one given: what came since stays."""
@@ -280,7 +284,7 @@ class Scene:
     def do_group(self, arguments: list[str], options: Options) -> Iterator[str]:
         queue, name, *kind = arguments
         earliest = {"earliest": True, "latest": False, "": None}[options.get("from", "")]
-        record = admin.create_group(
+        record = create_group(
             self.engine,
             ("default", queue),
             name,
@@ -293,7 +297,7 @@ class Scene:
         yield f"{record.kind} group {record.name}"
 
     def do_delete_group(self, arguments: list[str], options: Options) -> Iterator[str]:
-        for _ in admin.delete_group(self.engine, ("default", arguments[0]), arguments[1], self._clock):
+        for _ in delete_group(self.engine, ("default", arguments[0]), arguments[1], self._clock):
             self._commit()
             if "half" in options:
                 break
@@ -447,13 +451,13 @@ class Scene:
         priority = int(options["priority"]) if "priority" in options else None
         deliver_at = self.now + parse_duration(options["delay"]) if "delay" in options else None
         home = ("default", self.homes[message_id])
-        message = admin.edit(self.engine, home, message_id, priority, deliver_at, self.now)
+        message = edit_message(self.engine, home, message_id, priority, deliver_at, self.now)
         delivers = f" deliver_at={self.at(message.deliver_at)}" if message.deliver_at else ""
         yield f"{self.name(message.id)} priority={message.priority}{delivers}"
 
     def do_delete(self, arguments: list[str], options: Options) -> Iterator[str]:
         message_id = self.ids[arguments[0]]
-        admin.delete(self.engine, ("default", self.homes[message_id]), message_id, self.now)
+        delete_message(self.engine, ("default", self.homes[message_id]), message_id, self.now)
         yield f"deleted {arguments[0]}"
 
     def do_redrive(self, arguments: list[str], options: Options) -> Iterator[str]:
@@ -504,7 +508,7 @@ class Scene:
         token = 0
         if "token" in options:
             token = next((value for value, name in self.tokens.items() if name == options["token"]), 1)
-        partition, _, _ = admin.find(self.engine, queue.name, message_id, self.now)
+        partition, _, _ = find_message(self.engine, queue.name, message_id, self.now)
         reply = self.engine.step(queue, queue.shards[partition], GetStates(group, [(message_id, token)]), self.now)
         state = visible_state(reply[0])
         yield f"etag {state.etag}: {(state.data or b'').decode()}" if state is not None else "no state"
@@ -576,7 +580,7 @@ class Scene:
         cursor = ""
         empty = True
         while True:
-            page = admin.browse(
+            page = browse_messages(
                 self.engine, ("default", arguments[0]), int(options.get("limit", "100")), cursor, "", "", self.now
             )
             for partition, message, delivery_statuses in page.messages:
@@ -613,7 +617,7 @@ class Scene:
     def do_find(self, arguments: list[str], options: Options) -> Iterator[str]:
         message_id = self.ids.get(arguments[0]) or int(arguments[0])
         queue = options.get("queue") or self.homes[message_id]
-        yield self._message(*admin.find(self.engine, ("default", queue), message_id, self.now))
+        yield self._message(*find_message(self.engine, ("default", queue), message_id, self.now))
 
     def do_depth(self, arguments: list[str], options: Options) -> Iterator[str]:
         queue = self._queue(arguments[0])
@@ -659,7 +663,7 @@ class Scene:
 
     def do_read(self, arguments: list[str], options: Options) -> Iterator[str]:
         queue, group = arguments
-        found = admin.cursor_read(
+        found = cursor_read(
             self.engine,
             ("default", queue),
             group,
@@ -677,14 +681,14 @@ class Scene:
         yield f"next={found.next_seq} committed={found.committed} end={found.high}"
 
     def do_ends(self, arguments: list[str], options: Options) -> Iterator[str]:
-        for end in admin.cursor_ends(self.engine, ("default", arguments[0]), arguments[1], self.now):
+        for end in cursor_ends(self.engine, ("default", arguments[0]), arguments[1], self.now):
             lost = f" lost {end.lost_from}..{end.lost_to}" if end.lost_from else ""
             yield f"#{end.partition} {end.first}..{end.end - 1}{lost}"
 
     def do_commit(self, arguments: list[str], options: Options) -> Iterator[str]:
         queue, group, seq = arguments
         partition = int(options.get("partition", "0"))
-        count = sum(admin.cursor_commit(self.engine, ("default", queue), group, partition, int(seq), self._clock))
+        count = sum(cursor_commit(self.engine, ("default", queue), group, partition, int(seq), self._clock))
         yield f"committed {count} messages"
 
     # --- time and trouble -------------------------------------------------------------------------------------------

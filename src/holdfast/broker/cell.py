@@ -29,12 +29,11 @@ from holdfast.broker.submission import Moment, Submission
 from holdfast.config import Config
 from holdfast.core.commands import Settlement, Verb
 from holdfast.core.effects import Op
-from holdfast.core.groups import NEVER
 from holdfast.core.queue import Durability
 from holdfast.engine.audits import AuditLimits
 from holdfast.engine.catalog import QueueName
-from holdfast.engine.engine import Alert, Engine, Limits
-from holdfast.engine.stats import RateWindow
+from holdfast.engine.dead_lettering import Alert
+from holdfast.engine.engine import Engine, Limits
 from holdfast.engine.transactions import TransactionLimits
 from holdfast.errors import (
     Fenced,
@@ -47,7 +46,7 @@ from holdfast.errors import (
     StoreUnavailable,
 )
 from holdfast.store.contract import Store
-from holdfast.units import SECOND
+from holdfast.units import NEVER, SECOND
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -88,7 +87,6 @@ class Cell:
         self.dispatcher = Dispatcher(limits.lease_bytes)
         self.participants: list[TurnParticipant] = []
         self.on_opened: list[Callable[[], None]] = []  # called when the engine is open: take up interrupted work
-        self.rates: dict[QueueName, RateWindow] = {}
         self.guard = Guard(self)  # gives the engine for one operation
         self.broken: asyncio.Future[HoldfastError] | None = None  # done when the node cannot go on
         self._config = config
@@ -272,7 +270,7 @@ class Cell:
                     event.set()
                 queue = engine.queues.get(name)
                 if queue is not None:
-                    self.rates.setdefault(name, RateWindow()).sample(queue, now)
+                    queue.sample_rates(now)
             engine.unfinished.clear()
             self.dispatcher.lease(engine, now)
             if engine.unfinished:  # a search behind a hot key goes on after others have had their turn

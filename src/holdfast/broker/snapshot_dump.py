@@ -15,11 +15,9 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from holdfast.core.commands import Browse, CursorRead
 from holdfast.core.queue import JournalMode
-from holdfast.core.shard import Shard
-from holdfast.engine.catalog import Queue
 from holdfast.engine.engine import Engine
+from holdfast.engine.live_deliveries import live_deliveries
 from holdfast.errors import StoreCorrupt
 from holdfast.journal.columns import Columns
 from holdfast.journal.reader import BlockReader
@@ -27,12 +25,7 @@ from holdfast.journal.segment import COLUMNS, record_batch
 from holdfast.journal.snapshot import LIVE, STATE_KEY, QueueState, Snapshot
 from holdfast.store import open_store
 
-PAGE_MESSAGES = 1_000
-PAGE_BYTES = 8 << 20  # payloads read at a time, though only their messages' standing is kept
-
 _encode = msgspec.json.Encoder().encode
-
-Live = tuple[str, str, int, str | None, int, str, int]
 
 
 def take(engine: Engine, node: int, now: int, directory: Path) -> Snapshot:
@@ -84,49 +77,12 @@ def _state(engine: Engine, node: int, now: int) -> Snapshot:
 
 
 def _live_batches(engine: Engine, now: int) -> Iterator[pa.RecordBatch]:
-    for queue in engine.queues.values():
-        for rows in _live(engine, queue, now):
-            if rows:
-                columns = [
-                    pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), LIVE, strict=True)
-                ]
-                yield pa.RecordBatch.from_arrays(columns, schema=LIVE)
-
-
-def _live(engine: Engine, queue: Queue, now: int) -> Iterator[list[Live]]:
-    for shard in queue.shards:
-        yield from _waiting(engine, queue, shard, now)
-        for cursor in shard.cursors:
-            yield from _unread(engine, queue, shard, cursor, now)
-
-
-def _waiting(engine: Engine, queue: Queue, shard: Shard, now: int) -> Iterator[list[Live]]:
-    """What leasing groups have yet to do, and messages that no group has come for."""
-    place = (queue.record.namespace, queue.record.name, shard.partition)
-    first = 1
-    while first:
-        page = engine.step(queue, shard, Browse(first, PAGE_MESSAGES, PAGE_BYTES, scan_limit=PAGE_MESSAGES), now)
-        first = page.next_seq
-        rows: list[Live] = []
-        for message, delivery_statuses in page.messages:
-            rows += [
-                (*place, delivery_status.group, message.id, delivery_status.state, delivery_status.attempt)
-                for delivery_status in delivery_statuses
-                if delivery_status.state != "settled"
+    for rows in live_deliveries(engine, now):
+        if rows:
+            columns = [
+                pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), LIVE, strict=True)
             ]
-            if not delivery_statuses and not shard.kept_by_cursor(message.seq):
-                rows.append((*place, None, message.id, "ready", 0))
-        yield rows
-
-
-def _unread(engine: Engine, queue: Queue, shard: Shard, cursor: str, now: int) -> Iterator[list[Live]]:
-    """What a cursor group has not committed."""
-    place = (queue.record.namespace, queue.record.name, shard.partition)
-    first = shard.cursors[cursor].head.committed + 1
-    while first < shard.head.next_seq:
-        found = engine.step(queue, shard, CursorRead(cursor, first, PAGE_MESSAGES, PAGE_BYTES), now)
-        first = found.next_seq
-        yield [(*place, cursor, message.id, "unread", 0) for message in found.messages]
+            yield pa.RecordBatch.from_arrays(columns, schema=LIVE)
 
 
 def _tail(engine: Engine, node: int) -> Iterator[pa.RecordBatch]:

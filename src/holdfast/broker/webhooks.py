@@ -25,7 +25,7 @@ import structlog
 
 from holdfast import __version__
 from holdfast.config import WebhookSettings
-from holdfast.engine.engine import Alert
+from holdfast.engine.dead_lettering import Alert
 from holdfast.units import SECOND, format_instant
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()

@@ -219,6 +219,13 @@ class Deliveries:
             return found.leases.deadline == deadline and found.leases.tokens[found.index_of(message_id)] == token
         return found is not None and (found.token, found.deadline) == (token, deadline)
 
+    def lease_deadline(self, message_id: int, token: int) -> int | None:
+        """When the lease of a delivery ends; None if it is not leased under this token."""
+        found = self._known.get(message_id)
+        if isinstance(found, LeaseBatch):
+            return found.leases.deadline if found.leases.tokens[found.index_of(message_id)] == token else None
+        return found.deadline if found is not None and found.token == token else None
+
     def of_token(self, token: int) -> int | None:
         """The id of the message that is leased under this token."""
         last: LeaseBatch | None = None

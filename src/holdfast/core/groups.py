@@ -17,12 +17,15 @@ from collections.abc import Iterator
 from heapq import heappop, heappush
 from itertools import chain, islice
 from operator import attrgetter, is_
+from typing import NamedTuple
 
 from holdfast.core.codecs import read_ready, ready_key_hash
 from holdfast.core.commands import Verb
 from holdfast.core.deliveries import Deadlines, Deliveries, Delivery, LeaseBatch
+from holdfast.core.ids import time_of_id
 from holdfast.core.records import CursorHead, GroupHead, Place
 from holdfast.core.windows import WINDOW, WINDOW_MAX, PriorityWindow
+from holdfast.units import NEVER
 
 # Leased deliveries of a group in one shard: each is ~0.5 KiB in memory and a record to read on opening.
 MAX_LEASED = 20_000
@@ -33,7 +36,6 @@ MAX_RETRYING = 10_000
 MAX_REMEMBERED = 4_096
 HISTOGRAM_BUCKETS = 32
 
-NEVER = (1 << 63) - 1
 PLACE_MAX = (256, 0)  # a place after all others
 
 
@@ -57,6 +59,18 @@ def observe_ages(histogram: list[int], now: int, times: list[int]) -> None:
     histogram[min(((now - first) // 1000).bit_length(), HISTOGRAM_BUCKETS - 1)] += same
     for time in rest:
         histogram[min(((now - time) // 1000).bit_length(), HISTOGRAM_BUCKETS - 1)] += 1
+
+
+class GroupCounts(NamedTuple):
+    """The statistics of a leasing group in one shard."""
+
+    ready: int
+    waiting: int  # for their backoff
+    leased: int
+    counters: dict[str, int]
+    delivery_ms: list[int]
+    processing_ms: list[int]
+    oldest_at: int | None  # when the oldest message was enqueued that is not settled, as far as its window shows
 
 
 class LeaseGroup:
@@ -293,6 +307,21 @@ class LeaseGroup:
     def ended_ids(self) -> list[int]:
         """The messages of the leases whose end is remembered."""
         return [*self.acked.values(), *[message_id for _, message_id in self.ended.values()]]
+
+    def counts(self) -> GroupCounts:
+        head = self.head
+        times = self.deliveries.enqueued_at()
+        times += [time_of_id(window.loaded[0].stamp) for window in self.windows.values() if window.loaded]
+        ready = len(self.ready)
+        return GroupCounts(
+            ready=head.fresh + ready,
+            waiting=len(self.deliveries) - self.leased - ready,
+            leased=self.leased,
+            counters=head.counters,
+            delivery_ms=head.delivery_ms,
+            processing_ms=head.processing_ms,
+            oldest_at=min(times, default=None),
+        )
 
     # --- who is next ------------------------------------------------------------------------------------------------
 

@@ -31,9 +31,9 @@ from holdfast.core.codecs import (
     write_mask,
 )
 from holdfast.core.commands import AddGroup, Command
-from holdfast.core.deliveries import Delivery, LeaseBatch
+from holdfast.core.deliveries import Deliveries, Delivery, LeaseBatch
 from holdfast.core.effects import Effects, Missing, Outcome, Read
-from holdfast.core.groups import NEVER, CursorGroup, LeaseGroup
+from holdfast.core.groups import CursorGroup, GroupCounts, LeaseGroup
 from holdfast.core.ids import IdGenerator
 from holdfast.core.journal import EntryKind
 from holdfast.core.queue import GroupKind, GroupRecord, QueueConfig
@@ -68,8 +68,11 @@ from holdfast.core.records import (
 )
 from holdfast.core.windows import WINDOW, PriorityWindow
 from holdfast.errors import GroupNotFound, HoldfastError, WrongGroupKind
+from holdfast.units import NEVER
 
 Rows = list[tuple[bytes, bytes]]
+
+NO_DELIVERIES = Deliveries()
 
 C = TypeVar("C")
 R = TypeVar("R")
@@ -289,6 +292,36 @@ class Shard:
     def live(self) -> int:
         """Messages that some group may still need."""
         return self.head.ready + self.head.scheduled
+
+    # --- queries of the engine --------------------------------------------------------------------------------------
+
+    def deliveries_of(self, group: str) -> Deliveries:
+        """What a leasing group has leased or will retry, to be looked at; nothing if there is no such group."""
+        lease_group = self.groups.get(group)
+        return NO_DELIVERIES if lease_group is None else lease_group.deliveries
+
+    def ended_ids(self, group: str) -> list[int]:
+        """The messages of a group's leases whose end is remembered."""
+        lease_group = self.groups.get(group)
+        return [] if lease_group is None else lease_group.ended_ids()
+
+    def ended_message(self, group: str, token: int) -> int | None:
+        """The message of a lease whose end is remembered."""
+        lease_group = self.groups.get(group)
+        ended = None if lease_group is None else lease_group.remembered(token)
+        return None if ended is None else ended[1]
+
+    def cursor_head(self, group: str) -> CursorHead:
+        """Where a cursor group is."""
+        return self.cursors[group].head
+
+    def group_counts(self, group: str) -> GroupCounts:
+        """The statistics of a leasing group."""
+        return self.groups[group].counts()
+
+    def counters(self) -> list[dict[str, int]]:
+        """The counters of every leasing group."""
+        return [group.head.counters for group in self.groups.values()]
 
     # --- reading ----------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from holdfast.core.cursors import MOVE_BYTES, advance_cursor, unneeded
 from holdfast.core.deliveries import Delivery
 from holdfast.core.effects import DeadLetterCandidate, Effects, Outcome, Read
 from holdfast.core.enqueue import make_ready, place_of
-from holdfast.core.groups import NEVER, LeaseGroup
+from holdfast.core.groups import LeaseGroup
 from holdfast.core.leasing import dead_reason, doom, fail, free_key, next_of_keys
 from holdfast.core.reading import CHUNK, Live, chunk_for, liveness, log, unschedule
 from holdfast.core.records import (
@@ -34,6 +34,7 @@ from holdfast.core.records import (
 )
 from holdfast.core.shard import DEDUP_PAUSE, Shard, handles
 from holdfast.core.states import JournalEvent, Reason
+from holdfast.units import NEVER
 
 DUE_CHUNK = 256
 EXPIRY_CHUNK = 16  # message records with their payloads are read: 16 of 1 MiB at the most

@@ -19,9 +19,9 @@ from holdfast.core.queue import dead_queue_of
 from holdfast.core.records import FLAG_CHOSEN, Message, Table, source_key
 from holdfast.core.shard import Shard
 from holdfast.core.states import DeliveryState, Reason
-from holdfast.engine.admin import find_live
 from holdfast.engine.catalog import Queue, QueueName
 from holdfast.engine.engine import Engine
+from holdfast.engine.messages import find_live_message
 from holdfast.engine.redrive import STEP, Destination, destination, enqueue_for, newest, with_states, withdraw
 from holdfast.errors import HoldfastError
 
@@ -77,7 +77,7 @@ def _current_status(
     if was.undone:
         return RedriveResult(was.letter, RedriveStatus.UNDONE, was.queue, was.message, was.undone), None
     queue = engine.queues.get((audit.namespace, was.queue))
-    found = find_live(engine, queue, was.message, now) if queue is not None else None
+    found = find_live_message(engine, queue, was.message, now) if queue is not None else None
     if queue is None or found is None:
         fate = (
             RedriveStatus.DEAD
@@ -147,7 +147,7 @@ def _move(
             fate = RedriveStatus.UNDONE if was.undone else RedriveStatus.REPEATED
             results[letter] = RedriveResult(letter, fate, was.queue, was.message, was.undone)
             continue
-        found = find_live(engine, queue, letter, now)
+        found = find_live_message(engine, queue, letter, now)
         if found is None:
             results[letter] = RedriveResult(letter, RedriveStatus.GONE)
         elif any(delivery_status.state == DeliveryState.LEASED for delivery_status in found[2]):
@@ -263,7 +263,7 @@ def _undo_in(
     messages = with_states(engine, queue, shard, [message for _, message in waiting], now)
     drafts = [restore_dead_letter(message, was) for (was, _), message in zip(waiting, messages, strict=True)]
     engine.write_early()
-    reply = engine.enqueue_dead_letters(dead, drafts, PROTOCOL_UNDO, now)
+    reply = engine.dead_lettering.enqueue(dead, drafts, PROTOCOL_UNDO, now)
     results: dict[int, RedriveResult] = {}
     undone: list[Audited] = []
     gone: list[int] = []

@@ -24,11 +24,10 @@ from holdfast.core.audits import (
     write_audited,
 )
 from holdfast.core.effects import DeleteUntil, Op
-from holdfast.core.groups import NEVER
 from holdfast.core.records import LAST, Table
 from holdfast.engine.catalog import QueueName
 from holdfast.errors import AuditNotFound, InvalidArgument
-from holdfast.units import DAY
+from holdfast.units import DAY, NEVER
 
 if TYPE_CHECKING:
     from holdfast.engine.engine import Engine

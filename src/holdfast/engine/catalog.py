@@ -1,15 +1,17 @@
-"""The queues of a node in memory: their records, their open shards, and how messages find their shard."""
+"""The queues of a cell in memory: their records, their open shards, and which shard a message goes to."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from holdfast.core.commands import Draft, HomogeneousDrafts
 from holdfast.core.ids import fnv1a32, route_of
 from holdfast.core.journal import ShardName
-from holdfast.core.queue import QueueConfig, QueueRecord
+from holdfast.core.queue import GroupRecord, QueueConfig, QueueRecord
 from holdfast.core.records import NO_EXTRA, Origin
 from holdfast.core.shard import Shard
+from holdfast.engine.rates import RateWindow
+from holdfast.errors import GroupNotFound, InvalidArgument
 
 QueueName = tuple[str, str]
 """(namespace, name)"""
@@ -19,18 +21,19 @@ Routes = list[tuple[Shard, Sequence[int]]]
 
 
 class Queue:
-    """A queue of this node with its shards, in the order of their partitions."""
+    """A queue with its shards, in the order of their partitions. `shards` is for the engine: others ask."""
 
-    __slots__ = ("_turn", "names", "record", "shards")
+    __slots__ = ("_next", "names", "rates", "record", "shards")
 
     def __init__(self, record: QueueRecord, shards: list[Shard]) -> None:
         self.shards = shards
-        self._turn = 0
         self.names: dict[int, ShardName] = {}
+        self.rates = RateWindow()
+        self._next = 0  # the partition that takes the next batch without keys
         self.change(record)
 
     def change(self, record: QueueRecord) -> None:
-        """Take over a new record: its configuration reaches the shards at once."""
+        """Take over a new record. Its configuration is valid in the shards immediately."""
         self.record = record
         for shard in self.shards:
             shard.config = record.config
@@ -45,26 +48,71 @@ class Queue:
         return self.record.config
 
     @property
+    def partitions(self) -> int:
+        return len(self.shards)
+
+    @property
     def depth(self) -> int:
         """Messages that some group may still need."""
-        return sum(shard.head.ready + shard.head.scheduled for shard in self.shards)
+        return sum([shard.live for shard in self.shards])
+
+    @property
+    def size_bytes(self) -> int:
+        """Payloads of the messages that some group may still need."""
+        return sum([shard.head.size_bytes for shard in self.shards])
 
     def room(self) -> int:
         """How many more messages it may hold; -1: no limit."""
         limit = self.config.max_depth
         return max(limit - self.depth, 0) if limit else -1
 
+    def group(self, name: str) -> GroupRecord:
+        group = self.record.group(name)
+        if group is None:
+            raise GroupNotFound(group=name, queue=self.record.name)
+        return group
+
+    def lease_deadline(self, group: str, partition: int, message_id: int, token: int) -> int | None:
+        """When a lease ends; None if it has ended: the message is not leased under this token."""
+        if not 0 <= partition < len(self.shards):
+            return None
+        return self.shards[partition].deliveries_of(group).lease_deadline(message_id, token)
+
+    def sample_rates(self, now: int) -> None:
+        """Record the counters, at most once a second, so that `stats` can tell rates."""
+        self.rates.sample(self.totals, now)
+
+    def totals(self) -> dict[str, int]:
+        """Counters since the queue was created, over all groups, by the names of rates."""
+        found = {"enqueued": sum([shard.head.enqueued for shard in self.shards]), "leased": 0, "acked": 0, "failed": 0}
+        for shard in self.shards:
+            for counters in shard.counters():
+                found["leased"] += counters.get("leased", 0)
+                found["acked"] += counters.get("acked", 0)
+                found["failed"] += sum([value for key, value in counters.items() if key.startswith("failed:")])
+        return found
+
+    # --- routing ----------------------------------------------------------------------------------------------------
+
+    def shard(self, partition: int) -> Shard:
+        if not 0 <= partition < len(self.shards):
+            raise InvalidArgument(field="partition", problem=f"is 0 to {len(self.shards) - 1}, not {partition}")
+        return self.shards[partition]
+
+    def chosen(self, partitions: Iterable[int] | None) -> list[Shard]:
+        """The shards of these partitions, or all."""
+        return self.shards if partitions is None else [self.shards[p] for p in partitions if p < len(self.shards)]
+
     def route(self, drafts: Sequence[Draft]) -> Routes:
         """Which shard takes which drafts, by index, in order.
 
-        A key decides; else the source of an import or redrive, or a producer's message id, so that a repetition meets
-        the first. What has none of these goes together to the partition whose turn it is.
+        A key decides; else the source of an import or redrive, or a producer's message id, so that a repetition is
+        compared with the first. Messages that have none of these go together to one partition after another.
         """
         shards = self.shards
-        self._turn = (self._turn + 1) % len(shards)
-        spread = shards[self._turn]
+        self._next = (self._next + 1) % len(shards)
         if len(shards) == 1 or _keyless(drafts):
-            return [(spread, range(len(drafts)))]
+            return [(shards[self._next], range(len(drafts)))]
         parts: dict[int, list[int]] = {}
         for index, draft in enumerate(drafts):
             parts.setdefault(self._partition(draft), []).append(index)
@@ -89,48 +137,72 @@ class Queue:
             return self._of_source(extra.origin)
         if extra.message_id is not None:
             return route_of(extra.message_id) % len(self.shards)
-        return self._turn
-
-    def chosen(self, partitions: Iterable[int] | None) -> list[Shard]:
-        """The shards of these partitions, or all."""
-        return self.shards if partitions is None else [self.shards[p] for p in partitions if p < len(self.shards)]
+        return self._next
 
 
 def _keyless(drafts: Sequence[Draft]) -> bool:
-    """Whether it is quickly said that none has what decides on a partition."""
+    """Whether it is quickly said that no draft has what decides on a partition."""
     if isinstance(drafts, HomogeneousDrafts):
         return drafts.extra.metadata_only
     shared = drafts[0].extra if drafts else NO_EXTRA
     return shared.metadata_only and all([draft.extra is shared for draft in drafts])  # noqa: C419 - a list is faster
 
 
-class DeliveryLocator:
-    """Which partitions of a queue have deliveries of a group, or remember how they ended. To be asked at once."""
+class Catalog(Mapping[QueueName, Queue]):
+    """The queues of a cell by name, and by shard, and the topics that queues capture."""
 
-    def __init__(self, queue: Queue, group: str) -> None:
-        found = [(shard.partition, shard.groups.get(group)) for shard in queue.shards]
-        self._groups = [(partition, here) for partition, here in found if here is not None]
-        self._ended: dict[int, int] | None = None
+    __slots__ = ("_by_shard", "_queues", "captures", "captures_changed")
 
-    def find(self, message_id: int) -> int:
-        """The partition that has a delivery or remembers it, -1 if none does."""
-        for partition, here in self._groups:
-            if message_id in here.deliveries:
-                return partition
-        if self._ended is None:
-            self._ended = {}
-            for partition, here in self._groups:
-                self._ended.update(dict.fromkeys(here.ended_ids(), partition))
-        return self._ended.get(message_id, -1)
+    def __init__(self) -> None:
+        self._queues: dict[QueueName, Queue] = {}
+        self._by_shard: dict[int, Queue] = {}
+        self.captures: dict[QueueName, tuple[str, ...]] = {}  # queues that also take messages of ordinary topics
+        self.captures_changed = 1  # grows with every change of them
 
-    def split(self, ids: list[int]) -> dict[int, list[int]]:
-        """`find` for many: by partition, the indexes of those it has."""
-        for partition, here in self._groups:
-            if ids[0] in here.deliveries:  # what was leased together mostly is in one
-                if here.deliveries.has_all(ids):
-                    return {partition: list(range(len(ids)))}
-                break
-        parts: dict[int, list[int]] = {}
-        for index, message_id in enumerate(ids):
-            parts.setdefault(self.find(message_id), []).append(index)
-        return parts
+    def __len__(self) -> int:
+        return len(self._queues)
+
+    def __iter__(self) -> Iterator[QueueName]:
+        return iter(self._queues)
+
+    def __getitem__(self, name: QueueName) -> Queue:
+        return self._queues[name]
+
+    def records(self, namespace: str) -> dict[str, QueueRecord]:
+        """The records of a namespace's queues by name."""
+        return {queue.record.name: queue.record for queue in self.values() if queue.record.namespace == namespace}
+
+    def add(self, queue: Queue) -> None:
+        """Add a queue, or shards and captures that were added to one."""
+        self._queues[queue.name] = queue
+        self._by_shard.update((shard.number, queue) for shard in queue.shards)
+        self._capture(queue.name, queue.config.topics)
+
+    def remove(self, queue: Queue) -> None:
+        """Remove a queue. Its shards are known until `forget_shards`, because the journal of this turn names them."""
+        del self._queues[queue.name]
+        self._capture(queue.name, ())
+
+    def forget_shards(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            del self._by_shard[number]
+
+    def queue_of(self, shard: Shard) -> Queue:
+        return self._by_shard[shard.number]
+
+    def shard(self, number: int) -> tuple[Queue, Shard] | None:
+        """A shard by its number, with its queue; None if it is deleted and the turn of that is over."""
+        queue = self._by_shard.get(number)
+        return None if queue is None else (queue, next(shard for shard in queue.shards if shard.number == number))
+
+    def shard_name(self, number: int) -> ShardName:
+        """What the journal calls a shard."""
+        return self._by_shard[number].names[number]
+
+    def _capture(self, name: QueueName, topics: tuple[str, ...]) -> None:
+        if self.captures.get(name, ()) != topics:
+            self.captures_changed += 1
+            if topics:
+                self.captures[name] = topics
+            else:
+                del self.captures[name]

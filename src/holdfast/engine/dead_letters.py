@@ -8,7 +8,7 @@ enqueued. Only references are held, so that memory does not grow with the number
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from heapq import merge
 from itertools import chain
 
@@ -17,16 +17,15 @@ import msgspec
 from holdfast.core.commands import Browse
 from holdfast.core.records import Message
 from holdfast.core.shard import Shard
-from holdfast.engine.admin import find
 from holdfast.engine.catalog import Queue
 from holdfast.engine.engine import Engine
+from holdfast.engine.messages import find_message
+from holdfast.engine.wake_ups import Clock
 from holdfast.errors import MessageNotFound
 
 PAGE_MESSAGES = 256  # letters read at a time, over all partitions
 PAGE_BYTES = 8 << 20  # and about how many bytes of payload
 SORT_MAX = 4_096  # letters of one partition that died together and are sorted; of more, the next so many
-
-Clock = Callable[[], int]
 
 
 class DeadLetterFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,7 +87,7 @@ def _by_ids(engine: Engine, queue: Queue, which: DeadLetterFilter, clock: Clock)
     """Letters by their ids, those that are there."""
     for message_id in sorted(which.ids):
         try:
-            partition, dead_letter, _ = find(engine, queue.name, message_id, clock())
+            partition, dead_letter, _ = find_message(engine, queue.name, message_id, clock())
         except MessageNotFound:
             continue
         yield _ref(dead_letter, dead_letter.enqueued_at, partition, which)

@@ -21,7 +21,7 @@ Items = list[Place | Delivery]
 order_key = attrgetter("priority", "stamp")
 
 
-def shares(lists: dict[int, Items], limit: int, known: OrderKey, max_bytes: int, one_at_least: bool) -> dict[int, int]:
+def quotas(lists: dict[int, Items], limit: int, known: OrderKey, max_bytes: int, one_at_least: bool) -> dict[int, int]:
     """Of lists that are in order, how many of the first `limit` of all together each has.
 
     No more than fit into `max_bytes`, 0 for no bound; a first one may be larger if there must be `one_at_least`. None

@@ -23,8 +23,9 @@ from holdfast.core.shard import Shard
 from holdfast.core.states import DeliveryState, Reason
 from holdfast.core.workflow import visible_state
 from holdfast.engine.catalog import Queue, QueueName
-from holdfast.engine.dead_letters import Clock, DeadLetterFilter, DeadLetterRef, by_death_time
+from holdfast.engine.dead_letters import DeadLetterFilter, DeadLetterRef, by_death_time
 from holdfast.engine.engine import Engine
+from holdfast.engine.wake_ups import Clock
 from holdfast.errors import GroupNotFound, HoldfastError, InvalidArgument, WrongGroupKind
 
 STEP = 256  # letters looked at in one step
@@ -192,11 +193,13 @@ def newest(
 def with_states(engine: Engine, queue: Queue, shard: Shard, dead_letters: list[Message], now: int) -> list[Message]:
     """Letters with their newest workflow states: consumers of the dead queue may have changed them."""
     newest = {dead_letter.id: dead_letter.extra.state for dead_letter in dead_letters}
-    for name, group in shard.groups.items():
-        delivered_ids = [dead_letter.id for dead_letter in dead_letters if dead_letter.id in group.deliveries]
+    for group in queue.record.groups:
+        deliveries = shard.deliveries_of(group.name)
+        delivered_ids = [dead_letter.id for dead_letter in dead_letters if dead_letter.id in deliveries]
         if not delivered_ids:
             continue
-        states = engine.step(queue, shard, GetStates(name, [(message_id, 0) for message_id in delivered_ids]), now)
+        command = GetStates(group.name, [(message_id, 0) for message_id in delivered_ids])
+        states = engine.step(queue, shard, command, now)
         for message_id, state in zip(delivered_ids, states, strict=True):
             before = newest[message_id]
             if state is not None and (before is None or state.etag > before.etag):

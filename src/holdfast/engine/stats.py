@@ -1,20 +1,13 @@
-"""Figures of a queue and its groups. Counted as things happen and stored with them; asking reads no message."""
+"""Statistics of a queue and its groups. Counted as things happen and stored with them: asking reads no message."""
 
 from __future__ import annotations
 
-from collections import deque
-
 import msgspec
 
-from holdfast.core.groups import CursorGroup, LeaseGroup
 from holdfast.core.ids import time_of_id
-from holdfast.core.queue import GroupKind
-from holdfast.core.shard import Shard
-from holdfast.engine.catalog import Queue
-
-SAMPLE_EVERY = 1_000_000
-RATE_WINDOW = 60_000_000
-RATES = ("enqueued", "leased", "acked", "failed")
+from holdfast.core.queue import GroupKind, GroupRecord
+from holdfast.engine.catalog import Queue, QueueName
+from holdfast.engine.engine import Engine
 
 
 class Histogram(msgspec.Struct, frozen=True):
@@ -35,6 +28,8 @@ class Histogram(msgspec.Struct, frozen=True):
 
 
 class GroupStats(msgspec.Struct, frozen=True, kw_only=True):
+    """A group over all partitions. `members` and `in_flight` are the broker's to add."""
+
     name: str
     kind: GroupKind
     ready: int = 0
@@ -74,27 +69,54 @@ class QueueStats(msgspec.Struct, frozen=True, kw_only=True):
     groups: list[GroupStats]
 
 
-def histogram(rows: list[list[int]]) -> Histogram:
-    counts = [sum(column) for column in zip(*rows, strict=True)] if rows else []
-    return Histogram([(1 << index) - 1 if index else 0 for index in range(len(counts))], counts)
+def queue_stats(engine: Engine, name: QueueName, now: int) -> QueueStats:
+    """The statistics of a queue. They cost the same at any depth."""
+    queue = engine.queue(name, now)
+    groups = [_group_stats(engine, queue, record, now) for record in queue.record.groups]
+    heads = [shard.head for shard in queue.shards]
+    return QueueStats(
+        namespace=name[0],
+        name=name[1],
+        partitions=queue.partitions,
+        depth=queue.depth,
+        ready=sum(head.ready for head in heads),
+        scheduled=sum(head.scheduled for head in heads),
+        size_bytes=queue.size_bytes,
+        enqueued=sum(head.enqueued for head in heads),
+        duplicates=sum(head.duplicates for head in heads),
+        refused=sum(head.refused for head in heads),
+        rates=queue.rates.per_second(queue.totals(), now),
+        oldest_age=max([group.oldest_age for group in groups]) if groups else _oldest_age(engine, queue, now),
+        groups=groups,
+    )
 
 
-def group_stats(name: str, groups: list[LeaseGroup], shards: list[Shard], now: int) -> GroupStats:
-    """A leasing group over its shards."""
+def _oldest_age(engine: Engine, queue: Queue, now: int) -> int:
+    """The age of the oldest message of a queue that has no group yet."""
+    stamps = [place.stamp for shard in queue.shards for place in engine.fronts(shard)]
+    return now - time_of_id(min(stamps)) if stamps else 0
+
+
+def _group_stats(engine: Engine, queue: Queue, record: GroupRecord, now: int) -> GroupStats:
+    if record.kind is GroupKind.CURSOR:
+        return _cursor_stats(queue, record.name)
+    for shard in queue.shards:
+        engine.heads(shard, record.name)  # its window shows the oldest message then
+    return _lease_stats(queue, record.name, now)
+
+
+def _lease_stats(queue: Queue, name: str, now: int) -> GroupStats:
+    parts = [shard.group_counts(name) for shard in queue.shards]
     counters: dict[str, int] = {}
-    for group in groups:
-        for key, value in group.head.counters.items():
+    for part in parts:
+        for key, value in part.counters.items():
             counters[key] = counters.get(key, 0) + value
-    ready = sum(group.head.fresh + len(group.ready) for group in groups)
-    leased = sum(group.leased for group in groups)
-    waiting = sum(len(group.deliveries) - group.leased - len(group.ready) for group in groups)
-    delayed = sum(shard.head.scheduled for shard in shards)
     return GroupStats(
         name=name,
         kind=GroupKind.LEASE,
-        ready=ready,
-        scheduled=waiting + delayed,
-        leased=leased,
+        ready=sum(part.ready for part in parts),
+        scheduled=sum(part.waiting for part in parts) + sum(shard.head.scheduled for shard in queue.shards),
+        leased=sum(part.leased for part in parts),
         acked=counters.get("acked", 0),
         leases=counters.get("leased", 0),
         redelivered=counters.get("redelivered", 0),
@@ -105,20 +127,21 @@ def group_stats(name: str, groups: list[LeaseGroup], shards: list[Shard], now: i
         dropped=_labelled(counters, "dropped:"),
         expired=sum(_labelled(counters, "expired:").values()),
         purged=counters.get("purged", 0),
-        oldest_age=max((now - at for group in groups if (at := _oldest(group)) is not None), default=0),
-        delivery_latency=histogram([group.head.delivery_ms for group in groups]),
-        processing_latency=histogram([group.head.processing_ms for group in groups]),
+        oldest_age=max([now - part.oldest_at for part in parts if part.oldest_at is not None], default=0),
+        delivery_latency=_histogram([part.delivery_ms for part in parts]),
+        processing_latency=_histogram([part.processing_ms for part in parts]),
     )
 
 
-def cursor_stats(name: str, cursors: list[CursorGroup], shards: list[Shard]) -> GroupStats:
+def _cursor_stats(queue: Queue, name: str) -> GroupStats:
+    heads = [shard.cursor_head(name) for shard in queue.shards]
     empty = Histogram([], [])
     return GroupStats(
         name=name,
         kind=GroupKind.CURSOR,
-        lag=sum(s.head.next_seq - 1 - c.head.committed for c, s in zip(cursors, shards, strict=True)),
-        acked=sum(cursor.head.counters.get("acked", 0) for cursor in cursors),
-        dropped={"max_lag": sum(cursor.head.counters.get("dropped", 0) for cursor in cursors)},
+        lag=sum(shard.head.next_seq - 1 for shard in queue.shards) - sum(head.committed for head in heads),
+        acked=sum(head.counters.get("acked", 0) for head in heads),
+        dropped={"max_lag": sum(head.counters.get("dropped", 0) for head in heads)},
         delivery_latency=empty,
         processing_latency=empty,
     )
@@ -128,44 +151,6 @@ def _labelled(counters: dict[str, int], prefix: str) -> dict[str, int]:
     return {key.removeprefix(prefix): value for key, value in counters.items() if key.startswith(prefix)}
 
 
-def _oldest(group: LeaseGroup) -> int | None:
-    """When the oldest message was enqueued that the group has not settled, as far as its window shows."""
-    times = group.deliveries.enqueued_at()
-    times += [time_of_id(window.loaded[0].stamp) for window in group.windows.values() if window.loaded]
-    return min(times, default=None)
-
-
-class RateWindow:
-    """Rates of a queue over the last minute, from samples that are taken when something happens."""
-
-    def __init__(self) -> None:
-        self._samples: deque[tuple[int, dict[str, int]]] = deque(maxlen=RATE_WINDOW // SAMPLE_EVERY + 2)
-
-    def sample(self, queue: Queue, now: int) -> None:
-        """Note where the counters stand, at most once a second."""
-        if not self._samples or now - self._samples[-1][0] >= SAMPLE_EVERY:
-            self._samples.append((now, totals(queue)))
-
-    def per_second(self, queue: Queue, now: int) -> dict[str, float]:
-        current = totals(queue)
-        start: tuple[int, dict[str, int]] | None = None
-        for at, counts in self._samples:
-            if now - at <= RATE_WINDOW:
-                start = (at, counts)
-                break
-        if start is None or now <= start[0]:
-            return dict.fromkeys(RATES, 0.0)
-        seconds = max((now - start[0]) / 1e6, 1.0)
-        return {name: (current[name] - start[1][name]) / seconds for name in RATES}
-
-
-def totals(queue: Queue) -> dict[str, int]:
-    found = dict.fromkeys(RATES, 0)
-    for shard in queue.shards:
-        found["enqueued"] += shard.head.enqueued
-        for group in shard.groups.values():
-            counters = group.head.counters
-            found["leased"] += counters.get("leased", 0)
-            found["acked"] += counters.get("acked", 0)
-            found["failed"] += sum(value for key, value in counters.items() if key.startswith("failed:"))
-    return found
+def _histogram(rows: list[list[int]]) -> Histogram:
+    counts = [sum(column) for column in zip(*rows, strict=True)]
+    return Histogram([(1 << index) - 1 if index else 0 for index in range(len(counts))], counts)

@@ -19,7 +19,6 @@ import msgspec
 from holdfast.core.commands import Command, Draft, Enqueue, Enqueued, Packed, Publish
 from holdfast.core.effects import DeleteUntil, Op
 from holdfast.core.enqueue import draft_error, out_of_range, oversized
-from holdfast.core.groups import NEVER
 from holdfast.core.records import Table
 from holdfast.core.transactions import (
     NAME_BYTES_MAX,
@@ -54,7 +53,7 @@ from holdfast.errors import (
     TransactionNotFound,
     TransactionPublished,
 )
-from holdfast.units import DAY, GIB, HOUR, MIB
+from holdfast.units import DAY, GIB, HOUR, MIB, NEVER
 
 if TYPE_CHECKING:
     from holdfast.engine.engine import Engine
@@ -295,27 +294,27 @@ class Transactions:
 
     def _check_queues(self, name: TransactionName, chosen: list[StagedPart]) -> None:
         """The last word on what queues can take: from here on nothing is refused."""
-        counts: dict[str, int] = {}
+        counts: dict[Queue, int] = {}
         for staged_part in chosen:
             for number, shard_part in staged_part.shard_parts.items():
-                queue = self._engine.by_shard.get(number)
-                if queue is None or queue.record.closing:
+                place = self._engine.queues.shard(number)
+                if place is None or place[0].record.closing:
                     raise QueueNotFound(queue=shard_part.queue, namespace=name[0])
+                queue, _ = place
                 if shard_part.largest > queue.config.max_message_size:
                     raise MessageTooLarge(
                         size_bytes=shard_part.largest, limit_bytes=queue.config.max_message_size, queue=shard_part.queue
                     )
-                counts[shard_part.queue] = counts.get(shard_part.queue, 0) + shard_part.messages
-        for queue_name, count in counts.items():
-            queue = self._engine.queues[name[0], queue_name]
+                counts[queue] = counts.get(queue, 0) + shard_part.messages
+        for queue, count in counts.items():
             if 0 < queue.config.max_depth < count:
                 raise LimitExceeded(
-                    what=f"Queue {queue_name!r}",
+                    what=f"Queue {queue.record.name!r}",
                     limit=f"{queue.config.max_depth} messages, and the transaction has {count} for it",
                     advice="Raise its max_depth, or publish several transactions",
                 )
             if 0 <= queue.room() < count:
-                raise QueueFull(queue=queue_name, depth=queue.depth)
+                raise QueueFull(queue=queue.record.name, depth=queue.depth)
 
     def _step(self, found: OpenTransaction, now: int) -> None:
         """Move the next messages, in one batch with the record of how far the move has come."""
@@ -378,11 +377,11 @@ class Transactions:
 
     def _enqueue(self, record: Transaction, number: int, moved: list[tuple[StagedBlock, list[int]]], now: int) -> int:
         """Messages, with their ids, take their places in a shard. Returns how many of them were there already."""
-        queue = self._engine.by_shard.get(number)
-        if queue is None or queue.record.closing:
-            record.dropped += sum(len(ids) for _, ids in moved)  # they go with all else that the queue held
+        place = self._engine.queues.shard(number)
+        if place is None or place[0].record.closing:
+            record.dropped += sum(len(ids) for _, ids in moved)  # they are deleted with the queue
             return 0
-        shard = next(shard for shard in queue.shards if shard.number == number)
+        queue, shard = place
         commands: list[Command[Enqueued]] = [
             Publish(block.messages, ids, record.protocol) for block, ids in moved if isinstance(block.messages, Packed)
         ]

@@ -16,8 +16,10 @@ from holdfast.core.commands import Draft, Settlement, Verb
 from holdfast.core.journal import Row
 from holdfast.core.queue import GroupKind
 from holdfast.core.records import LAST, Extra, Message, Origin, Table, journal_key, message_key
-from holdfast.engine import admin
+from holdfast.engine.cursors import cursor_commit
 from holdfast.engine.engine import Engine
+from holdfast.engine.groups import add_group
+from holdfast.engine.queues import create_queue
 from holdfast.journal.manifest import manifest_path, parse
 from holdfast.store import MemoryDisk, MemoryStore
 from holdfast.store.contract import Store
@@ -97,8 +99,8 @@ class Life:
         delayed = Draft(b"later", deliver_at=self.now + 3600 * SECOND, priority=3)
         self.engine.enqueue(TASKS, [delayed, Draft(b"")], "mqtt", self.now)
         self.write()
-        admin.create_queue(self.engine, ("default", "quiet"), {"journal": "metadata"}, self.now)
-        admin.create_queue(self.engine, ("default", "silent"), {"journal": "off"}, self.now)
+        create_queue(self.engine, ("default", "quiet"), {"journal": "metadata"}, self.now)
+        create_queue(self.engine, ("default", "silent"), {"journal": "off"}, self.now)
         self.enqueue(3, "quiet")
         self.enqueue(3, "silent")
         self.settle(Verb.ACK, 3)
@@ -108,11 +110,11 @@ class Life:
         self.settle(Verb.REJECT, error="no good")
         self.settle(Verb.ACK, 3, queue="silent")
         queue = self.engine.queue(("default", "quiet"), self.now)
-        self.engine.add_group(queue, "log", GroupKind.CURSOR, self.now, earliest=True)
+        add_group(self.engine, queue, "log", GroupKind.CURSOR, self.now, earliest=True)
         self.write()
         for partition in range(len(queue.shards)):
             high = queue.shards[partition].head.next_seq - 1
-            for _ in admin.cursor_commit(self.engine, ("default", "quiet"), "log", partition, high, lambda: self.now):
+            for _ in cursor_commit(self.engine, ("default", "quiet"), "log", partition, high, lambda: self.now):
                 self.write()
         self.write()
 

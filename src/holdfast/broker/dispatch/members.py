@@ -12,10 +12,10 @@ from heapq import heappop, heappush
 
 from holdfast.broker.dispatch.assignment import assign
 from holdfast.core.commands import Leased, Settlement, Verb
-from holdfast.core.groups import NEVER
 from holdfast.core.queue import Ordering
 from holdfast.engine.catalog import Queue, QueueName
 from holdfast.engine.engine import Engine
+from holdfast.units import NEVER
 
 TIDY_MIN = 1_000
 """Holders of a group that are kept before those that no longer count are looked for: some 100 KiB."""
@@ -103,10 +103,9 @@ class Member:
             held = self.in_flight.get(message_id)
             if held is None or held[0] != token:
                 continue
-            group = queue.shards[held[1]].groups.get(self.group[1]) if held[1] < len(queue.shards) else None
-            delivery = group.deliveries.get(message_id) if group is not None else None
-            if delivery is not None and delivery.token == token:
-                heappush(heap, (max(delivery.deadline, now + 1000), message_id, token))
+            deadline = queue.lease_deadline(self.group[1], held[1], message_id, token)
+            if deadline is not None:
+                heappush(heap, (max(deadline, now + 1000), message_id, token))
             else:
                 self.forget(message_id)
         return self.credit - len(self.in_flight)
@@ -183,9 +182,9 @@ class Members:
     def rebalance(self, group: GroupName, queue: Queue) -> None:
         members = self._groups.get(group, {})
         before = {name: member.partitions for name, member in members.items()}
-        for name, partitions in assign(len(queue.shards), list(members), before).items():
+        for name, partitions in assign(queue.partitions, list(members), before).items():
             members[name].partitions = partitions
-        self._sizes[group] = len(queue.shards)
+        self._sizes[group] = queue.partitions
 
     def queue_deleted(self, queue: QueueName) -> None:
         """Nothing is in flight any more. The members stay, for a queue of this name that may come."""
@@ -223,7 +222,7 @@ class Members:
         members = list(self._groups.get(group, {}).values())
         if not members:
             return []
-        if self._sizes.get(group) != len(queue.shards):  # the queue was deleted and made anew
+        if self._sizes.get(group) != queue.partitions:  # the queue was deleted and made anew
             self.rebalance(group, queue)
         rotation = self._rotations[group] = self._rotations.get(group, 0) + 1
         first = rotation % len(members)
@@ -258,7 +257,7 @@ class Members:
         if left <= 0:
             return []
         # Looking at sizes costs something; a queue that fits as a whole, as most do, is spared it.
-        fits = sum([shard.head.size_bytes for shard in queue.shards]) <= left
+        fits = queue.size_bytes <= left
         leased = engine.lease(
             member.group[0],
             member.group[1],

@@ -15,9 +15,8 @@ from holdfast.broker.cell import Cell
 from holdfast.config.settings import LimitSettings
 from holdfast.core.commands import CursorRange
 from holdfast.core.records import Message
-from holdfast.engine import admin
-from holdfast.engine.admin import CursorEnd
 from holdfast.engine.catalog import QueueName
+from holdfast.engine.cursors import CursorEnd, cursor_commit, cursor_ends, cursor_read
 from holdfast.engine.engine import Engine
 from holdfast.errors import (
     CursorOutOfRange,
@@ -55,7 +54,7 @@ class Cursors:
     async def ends(self, name: QueueName, group: str) -> list[CursorEnd]:
         """By partition, what the cursor group can read now. The group appears if it is new. Cheap at any depth."""
         with self._cell.guard as engine:
-            ends = admin.cursor_ends(engine, name, group, self._cell.clock())
+            ends = cursor_ends(engine, name, group, self._cell.clock())
         await self._cell.wait_clean()
         return ends
 
@@ -117,7 +116,7 @@ class Cursors:
                 with self._cell.guard as open_now:
                     if open_now is not engine:
                         raise StoreUnavailable(problem="it was opened anew before this was done")
-                    got = admin.cursor_read(
+                    got = cursor_read(
                         engine,
                         request.name,
                         request.group,
@@ -165,6 +164,6 @@ class Cursors:
 
         def work() -> Iterator[int]:
             for partition, seq in seqs.items():
-                yield from admin.cursor_commit(engine, name, group, partition, seq, self._cell.clock)
+                yield from cursor_commit(engine, name, group, partition, seq, self._cell.clock)
 
         return await self._cell.in_steps(work())

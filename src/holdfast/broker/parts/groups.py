@@ -5,8 +5,8 @@ from __future__ import annotations
 from holdfast.broker.cell import Cell
 from holdfast.broker.submission import Submission
 from holdfast.core.queue import GroupKind, GroupRecord
-from holdfast.engine import admin
 from holdfast.engine.catalog import QueueName
+from holdfast.engine.groups import create_group, delete_group
 from holdfast.errors import GroupNotFound
 
 
@@ -29,9 +29,7 @@ class Groups:
         """Unless `earliest` says so, the first group of a queue starts with all that is stored, others at the end."""
         cell = self._cell
         with cell.guard as engine:
-            record = admin.create_group(
-                engine, name, group, kind, cell.clock(), earliest, max_lag_messages, max_lag_age
-            )
+            record = create_group(engine, name, group, kind, cell.clock(), earliest, max_lag_messages, max_lag_age)
         return cell.submission(record)
 
     async def delete(self, name: QueueName, group: str) -> None:
@@ -41,4 +39,4 @@ class Groups:
             cell.remove_member(member, None)
             member.removed()
         cell.dispatcher.waiters.reject(name, group, GroupNotFound(group=group, queue=name[1]))
-        await cell.in_steps(admin.delete_group(cell.engine, name, group, cell.clock))
+        await cell.in_steps(delete_group(cell.engine, name, group, cell.clock))

@@ -14,12 +14,19 @@ from holdfast.broker.history import History, read_history
 from holdfast.broker.lake_reader import LakeReads
 from holdfast.config.settings import LimitSettings
 from holdfast.core.commands import DeliveryStatus
-from holdfast.core.ids import time_of_id
-from holdfast.core.queue import GroupKind, GroupRecord
 from holdfast.core.records import Message
-from holdfast.engine import admin
-from holdfast.engine.catalog import Queue, QueueName
-from holdfast.engine.stats import GroupStats, QueueStats, RateWindow, cursor_stats, group_stats
+from holdfast.engine.browse import (
+    Page,
+    PartitionBounds,
+    SequenceRange,
+    browse_messages,
+    browse_range,
+    head_message,
+    partition_bounds,
+)
+from holdfast.engine.catalog import QueueName
+from holdfast.engine.messages import find_message
+from holdfast.engine.stats import GroupStats, QueueStats, queue_stats
 from holdfast.errors import InvalidArgument
 
 
@@ -39,16 +46,16 @@ class Inspection:
     def head(self, name: QueueName, group: str) -> Message | None:
         """What a leasing group would be given next, None if there is nothing for it now. Cheap at any depth."""
         with self._cell.guard as engine:
-            return admin.head(engine, name, group, self._cell.clock())
+            return head_message(engine, name, group, self._cell.clock())
 
     async def browse(
         self, name: QueueName, limit: int = 100, cursor: str = "", state: str = "", group: str = ""
-    ) -> admin.Page:
+    ) -> Page:
         """Live messages, oldest first; nothing is leased."""
         if not 1 <= limit <= self._limits.lease_max:
             raise InvalidArgument(field="limit", problem=f"is 1 to {self._limits.lease_max}, not {limit}")
         with self._cell.guard as engine:
-            return admin.browse(engine, name, limit, cursor, state, group, self._cell.clock())
+            return browse_messages(engine, name, limit, cursor, state, group, self._cell.clock())
 
     async def browse_range(
         self,
@@ -58,7 +65,7 @@ class Inspection:
         until: int = 0,
         limit: int = 1000,
         max_bytes: int = 8 << 20,
-    ) -> admin.SequenceRange:
+    ) -> SequenceRange:
         """Live messages of one partition by sequence, from `first` up to and without `until`; nothing is leased.
 
         Looks at `limit` records at most, live or not, so a range may hold fewer messages, even none, and go on.
@@ -68,17 +75,17 @@ class Inspection:
             raise InvalidArgument(field="limit", problem=f"is 1 to {limits.read_max}, not {limit}")
         with self._cell.guard as engine:
             size = min(max_bytes, limits.read_bytes)
-            return admin.browse_range(engine, name, partition, first, until, limit, size, self._cell.clock())
+            return browse_range(engine, name, partition, first, until, limit, size, self._cell.clock())
 
-    async def bounds(self, name: QueueName, since: int = 0) -> list[admin.PartitionBounds]:
+    async def bounds(self, name: QueueName, since: int = 0) -> list[PartitionBounds]:
         """By partition, where its messages begin, or those enqueued at `since` or later, and where they end."""
         with self._cell.guard as engine:
-            return admin.bounds(engine, name, since, self._cell.clock())
+            return partition_bounds(engine, name, since, self._cell.clock())
 
     async def find(self, name: QueueName, message_id: int) -> tuple[int, Message, list[DeliveryStatus]]:
         """A live message by its id: its partition, the message, how it stands in each group."""
         with self._cell.guard as engine:
-            return admin.find(engine, name, message_id, self._cell.clock())
+            return find_message(engine, name, message_id, self._cell.clock())
 
     async def history(self, name: QueueName, message_id: int) -> History:
         """Every step of a message's life, also of one that is gone, from the journal."""
@@ -86,46 +93,18 @@ class Inspection:
         return await self._lake_reads.read(read_history, self._cell.store, self._journal, after, name, message_id)
 
     async def stats(self, name: QueueName) -> QueueStats:
-        """Figures of a queue. They cost the same at any depth."""
+        """Statistics of a queue. They cost the same at any depth."""
         return self.current_stats(name)
 
     def current_stats(self, name: QueueName) -> QueueStats:
         """As `stats`, at once."""
         now = self._cell.clock()
         with self._cell.guard as engine:
-            queue = engine.queue(name, now)
-            groups = [self._group_stats(queue, record, now) for record in queue.record.groups]
-        heads = [shard.head for shard in queue.shards]
-        rates = self._cell.rates.setdefault(name, RateWindow())
-        return QueueStats(
-            namespace=name[0],
-            name=name[1],
-            partitions=len(queue.shards),
-            depth=queue.depth,
-            ready=sum(head.ready for head in heads),
-            scheduled=sum(head.scheduled for head in heads),
-            size_bytes=sum(head.size_bytes for head in heads),
-            enqueued=sum(head.enqueued for head in heads),
-            duplicates=sum(head.duplicates for head in heads),
-            refused=sum(head.refused for head in heads),
-            rates=rates.per_second(queue, now),
-            oldest_age=max((group.oldest_age for group in groups), default=self._oldest_age(queue, now)),
-            groups=groups,
-        )
+            stats = queue_stats(engine, name, now)
+        return msgspec.structs.replace(stats, groups=[self._with_members(name, group) for group in stats.groups])
 
-    def _oldest_age(self, queue: Queue, now: int) -> int:
-        """The age of the oldest message of a queue that has no group yet."""
-        stamps = [stamp for shard in queue.shards if (stamp := self._cell.engine.oldest(shard))]
-        return now - time_of_id(min(stamps)) if stamps else 0
-
-    def _group_stats(self, queue: Queue, record: GroupRecord, now: int) -> GroupStats:
-        name = record.name
-        if record.kind is GroupKind.CURSOR:
-            return cursor_stats(name, [shard.cursors[name] for shard in queue.shards], queue.shards)
-        for shard in queue.shards:
-            self._cell.engine.heads(shard, name)
-        stats = group_stats(name, [shard.groups[name] for shard in queue.shards], queue.shards, now)
-        members = self._cell.dispatcher.members.of((queue.name, name))
+    def _with_members(self, name: QueueName, stats: GroupStats) -> GroupStats:
+        members = self._cell.dispatcher.members.of((name, stats.name))
         return msgspec.structs.replace(
             stats,
             members={member.name: member.partitions for member in members},

@@ -17,8 +17,8 @@ from holdfast.config.settings import LimitSettings
 from holdfast.core.commands import Draft, Leased, Settlement, Verb, payload_bytes
 from holdfast.core.queue import Durability
 from holdfast.core.records import Message
-from holdfast.engine import admin
 from holdfast.engine.catalog import QueueName
+from holdfast.engine.messages import delete_message, edit_message
 from holdfast.errors import HoldfastError, InvalidArgument, LimitExceeded, Overloaded
 from holdfast.units import SECOND
 
@@ -101,14 +101,14 @@ class Messages:
         """Change a waiting message."""
         cell = self._cell
         with cell.guard as engine:
-            message = admin.edit(engine, name, message_id, priority, deliver_at, cell.clock())
+            message = edit_message(engine, name, message_id, priority, deliver_at, cell.clock())
         return cell.submission(message)
 
     def delete(self, name: QueueName, message_id: int) -> Submission[None]:
         """Remove one waiting message."""
         cell = self._cell
         with cell.guard as engine:
-            admin.delete(engine, name, message_id, cell.clock())
+            delete_message(engine, name, message_id, cell.clock())
         return cell.submission(None)
 
     # --- leasing ----------------------------------------------------------------------------------------------------

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from holdfast.broker.cell import Cell
 from holdfast.broker.submission import Submission
 from holdfast.core.queue import QueueRecord
-from holdfast.engine import admin
 from holdfast.engine.catalog import Queue, QueueName
+from holdfast.engine.queues import create_queue, delete_queue, finish_deletion, purge_queue, update_queue
 from holdfast.errors import QueueNotFound
 
 
@@ -37,13 +37,13 @@ class Queues:
     def create(self, name: QueueName, fields: Mapping[str, object] | None = None) -> Submission[QueueRecord]:
         cell = self._cell
         with cell.guard as engine:
-            record = admin.create_queue(engine, name, fields or {}, cell.clock())
+            record = create_queue(engine, name, fields or {}, cell.clock())
         return cell.submission(record)
 
     def update(self, name: QueueName, fields: Mapping[str, object]) -> Submission[QueueRecord]:
         cell = self._cell
         with cell.guard as engine:
-            record = admin.update_queue(engine, name, fields, cell.clock())
+            record = update_queue(engine, name, fields, cell.clock())
             queue = engine.queue(name, cell.clock())
         members = cell.dispatcher.members
         for group in members.groups_of(name):
@@ -53,13 +53,12 @@ class Queues:
     async def purge(self, name: QueueName) -> int:
         """Remove the messages that wait now. Returns how many."""
         cell = self._cell
-        return await cell.in_steps(admin.purge_queue(cell.engine, name, cell.clock))
+        return await cell.in_steps(purge_queue(cell.engine, name, cell.clock))
 
     async def delete(self, name: QueueName) -> int:
         """Delete a queue with all it holds. Returns how many messages it held."""
         cell = self._cell
-        count = await cell.in_steps(admin.delete_queue(cell.engine, name, cell.clock))
-        cell.rates.pop(name, None)
+        count = await cell.in_steps(delete_queue(cell.engine, name, cell.clock))
         dispatcher = cell.dispatcher
         dispatcher.members.queue_deleted(name)
         for member in dispatcher.members.all_members():
@@ -76,4 +75,4 @@ class Queues:
 
     async def _finish_deletion(self, queue: Queue) -> None:
         cell = self._cell
-        await cell.in_steps(admin.finish_deletion(cell.engine, queue, cell.clock))
+        await cell.in_steps(finish_deletion(cell.engine, queue, cell.clock))

@@ -9,8 +9,9 @@ from holdfast.broker.submission import Submission
 from holdfast.config.settings import MemberSettings
 from holdfast.core.commands import Leased, Verb
 from holdfast.core.queue import GroupKind
-from holdfast.engine import admin
 from holdfast.engine.catalog import QueueName
+from holdfast.engine.groups import ensure_group
+from holdfast.engine.leases import delivery_of_token, leases_of
 from holdfast.errors import InvalidArgument, LimitExceeded
 
 
@@ -50,7 +51,7 @@ class Subscriptions:
         now = cell.clock()
         with cell.guard as engine:
             queue = engine.queue(name, now, create=True)
-            engine.ensure_group(queue, group, GroupKind.LEASE, now)
+            ensure_group(engine, queue, group, GroupKind.LEASE, now)
         target = (name, group)
         members = cell.dispatcher.members
         if members.get(target, member) is None and len(members.of(target)) >= settings.max_members_per_group:
@@ -72,13 +73,13 @@ class Subscriptions:
     def leases_of(self, name: QueueName, group: str, consumer: str, protocol: str) -> list[Leased]:
         """What a consumer has under lease, in the order it was leased: for one that must be sent it again."""
         with self._cell.guard as engine:
-            return admin.leases_of(engine, name, group, consumer, protocol, self._cell.clock())
+            return leases_of(engine, name, group, consumer, protocol, self._cell.clock())
 
     def delivery_of_token(self, name: QueueName, group: str, token: int) -> tuple[int, int] | None:
         """Message id and partition of the delivery that a lease token is or was for: for a consumer that knows the
         message by the producer's identifier only."""
         with self._cell.guard as engine:
-            return admin.of_token(engine, name, group, token)
+            return delivery_of_token(engine, name, group, token)
 
 
 class Subscription:

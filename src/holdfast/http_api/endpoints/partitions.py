@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from holdfast import wire
-from holdfast.engine.admin import SequenceRange
+from holdfast.engine.browse import SequenceRange
 from holdfast.errors import ArrowMissing, InvalidArgument, QueueNotFound
 from holdfast.http_api.codecs.arrow_request import MEDIA_TYPE
 from holdfast.http_api.codecs.arrow_response import DELIVERIES, MESSAGES, ArrowRow, choose, write_rows

@@ -19,12 +19,12 @@ class Captures:
 
     def of(self, namespace: str, topic: str) -> tuple[QueueName, ...]:
         engine = self._node.cell.commit.engine
-        if engine is None or not engine.captures:
+        if engine is None or not engine.queues.captures:
             return ()
-        if self._known != (engine, engine.captures_changed):  # another engine, after a store failed, counts anew
-            self._known = (engine, engine.captures_changed)
+        if self._known != (engine, engine.queues.captures_changed):  # another engine, after a store failed, counts anew
+            self._known = (engine, engine.queues.captures_changed)
             self._tries = {}
-            for name, filters in engine.captures.items():
+            for name, filters in engine.queues.captures.items():
                 trie = self._tries.setdefault(name[0], SubscriptionTrie())
                 for one in filters:
                     trie.add(one, name, name)

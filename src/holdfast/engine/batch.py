@@ -1,0 +1,89 @@
+"""The batch of a turn: everything that operations have changed since the last write, stored as one atomic write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from holdfast.core.effects import Effects, Op
+from holdfast.core.ids import IdGenerator
+from holdfast.core.journal import ShardName, write_block
+from holdfast.core.records import Table, journal_key
+from holdfast.core.shard import Shard
+from holdfast.engine.cell_record import CellRecord, put_cell_record
+
+# Ids are reserved this far ahead, so that after a crash none is assigned twice. The reservation is renewed when half of
+# it is used. A restart within a second makes ids run up to a second ahead of the clock, which is harmless.
+RESERVE_MS = 1_000
+
+
+class Batch:
+    """See the module. `must_sync`: nothing in it may be answered before it is durable."""
+
+    __slots__ = ("_at", "_entries", "_ops", "_rows", "_shards", "must_sync")
+
+    def __init__(self) -> None:
+        self._ops: list[Op] = []
+        self._entries: list[tuple[object, ...]] = []
+        self._rows = 0
+        self._shards: dict[int, Shard] = {}  # whose heads must be written
+        self._at = 0
+        self.must_sync = False
+
+    @property
+    def pending(self) -> bool:
+        return bool(self._ops or self._entries or self._shards)
+
+    def add(self, ops: list[Op]) -> None:
+        """Add operations that are not those of a shard's step."""
+        self._ops += ops
+
+    def add_step(self, shard: Shard, effects: Effects, now: int) -> None:
+        """Add what one step of a shard has changed, if it has changed anything."""
+        self._at = now
+        if effects.ops or effects.entries or shard.unsaved:
+            self._ops += effects.ops
+            self._entries += effects.entries
+            self._rows += effects.rows
+            self._shards[shard.number] = shard
+
+    def changes(self, shard: Shard) -> bool:
+        """Whether a read of this shard's records would miss something that is in the batch."""
+        return shard.number in self._shards
+
+    def drop_shard(self, shard: Shard) -> None:
+        """The shard is deleted: its head is not written."""
+        self._shards.pop(shard.number, None)
+
+    def seal(self, record: CellRecord, ids: IdGenerator, name_of: Callable[[int], ShardName]) -> list[Op]:
+        """All operations: with the heads of the shards, the journal block and the cell's record, which moves on."""
+        effects = Effects()
+        effects.ops = self._ops
+        for shard in self._shards.values():
+            shard.flush(effects)
+        ops = effects.ops
+        if self._entries:
+            names = {number: name_of(number) for number in _shard_numbers(self._entries)}
+            block = write_block(record.next_lsn, self._rows, self._at, names, self._entries)
+            ops.append((Table.JOURNAL, journal_key(record.next_block), block))
+            record.next_block += 1
+            record.next_lsn += self._rows
+        if ids.ahead(RESERVE_MS // 2) > record.ids_reserved:
+            record.ids_reserved = ids.ahead(RESERVE_MS)
+            self.must_sync = True
+        ops.append(put_cell_record(record))
+        return ops
+
+    @property
+    def shards(self) -> Iterable[Shard]:
+        """The shards that it changes."""
+        return self._shards.values()
+
+
+def _shard_numbers(entries: list[tuple[object, ...]]) -> set[int]:
+    """The shards that journal entries name: always in the second field."""
+    numbers: set[int] = set()
+    for entry in entries:
+        number = entry[1]
+        assert isinstance(number, int)
+        numbers.add(number)
+    return numbers

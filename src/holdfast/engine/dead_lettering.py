@@ -1,0 +1,124 @@
+"""Moving deliveries that have failed for good to the dead queue."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.core.codecs import read_state
+from holdfast.core.commands import DeadLettered, Draft, Enqueued
+from holdfast.core.deadletter import make_dead_letter
+from holdfast.core.effects import DeadLetterCandidate
+from holdfast.core.queue import DEAD_QUEUE_CONFIG, dead_queue_of
+from holdfast.core.records import FLAG_STATE, Table, delivery_key
+from holdfast.core.shard import Shard
+from holdfast.engine.catalog import Queue
+from holdfast.engine.queues import add_queue
+
+if TYPE_CHECKING:
+    from holdfast.engine.engine import Engine
+
+
+class Alert(msgspec.Struct, frozen=True):
+    """A new dead letter of a queue that has a webhook for them."""
+
+    url: str
+    namespace: str
+    queue: str
+    group: str
+    message_id: int
+    dead_queue: str
+    dead_letter_id: int
+    reason: str
+    error: str
+    attempts: int
+    at: int
+
+
+class DeadLettering:
+    """See the module."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def move(self, queue: Queue, shard: Shard, candidates: list[DeadLetterCandidate], now: int) -> None:
+        """Move candidates of one step to the dead queue: the dead letter and the end of its source in one batch.
+
+        If a crash could come between the two, a rejected message would be dead and be delivered again. So nothing may
+        be read that is not written yet: a batch begins here, and anew for each group.
+        """
+        target_name = dead_queue_of(queue.record.name, queue.config)
+        by_group: dict[str, list[DeadLetterCandidate]] = {}
+        for item in candidates:
+            by_group.setdefault(item.group, []).append(item)
+        for group, items in by_group.items():
+            self._engine.write_early()
+            if target_name is None:
+                self._engine.dropped += items
+                dead_letter_ids = [0] * len(items)
+            else:
+                dead_letter_ids = self._deliver(queue, target_name, self._with_states(queue, shard, group, items), now)
+            outcomes = dict(zip([item.delivery.id for item in items], dead_letter_ids, strict=True))
+            self._engine.step(queue, shard, DeadLettered(group, outcomes), now)
+
+    def enqueue(self, target: Queue, drafts: list[Draft], protocol: str, now: int) -> Enqueued:
+        """Store dead letters, whatever the depth of their queue."""
+        engine = self._engine
+        engine.dirty_queues.add(target.name)
+        return engine.enqueue_routed(target, target.route_dead_letters(drafts), drafts, -1, protocol, now)
+
+    def _with_states(
+        self, queue: Queue, shard: Shard, group: str, candidates: list[DeadLetterCandidate]
+    ) -> list[DeadLetterCandidate]:
+        """Candidates with their workflow states, which the dead letters keep. All states are written."""
+        found = queue.record.group(group)
+        if found is None or not any(item.delivery.flags & FLAG_STATE for item in candidates):
+            return candidates
+        keys = [delivery_key(shard.number, found.number, item.delivery.id) for item in candidates]
+        values = self._engine.store.get_many(Table.STATES, keys)
+        return [
+            item._replace(state=read_state(value) if value is not None else None)
+            for item, value in zip(candidates, values, strict=True)
+        ]
+
+    def _deliver(self, queue: Queue, target_name: str, candidates: list[DeadLetterCandidate], now: int) -> list[int]:
+        """The ids of the dead letters, -1 where the dead queue could not take one."""
+        target = self._dead_queue(queue, target_name, now)
+        if target is None:
+            return [-1] * len(candidates)
+        drafts = [make_dead_letter(queue.record.name, item) for item in candidates]
+        reply = self.enqueue(target, drafts, "broker", now)
+        if queue.config.dlq.alert_webhook:
+            self._engine.alerts += [
+                _alert(queue, target_name, item, dead_letter_id, now)
+                for item, dead_letter_id in zip(candidates, reply.ids, strict=True)
+                if dead_letter_id
+            ]
+        return [dead_letter_id or -1 for dead_letter_id in reply.ids]
+
+    def _dead_queue(self, queue: Queue, name: str, now: int) -> Queue | None:
+        """The dead queue of a queue. An automatic one is created. One that is configured and deleted takes nothing, nor
+        does one that would exceed the number of queues."""
+        engine = self._engine
+        full_name = (queue.record.namespace, name)
+        target = engine.queues.get(full_name)
+        if target is None and not queue.config.dlq.queue and len(engine.queues) < engine.limits.max_queues:
+            target = add_queue(engine, full_name, DEAD_QUEUE_CONFIG, now, automatic=True)
+        return None if target is None or target.record.closing else target
+
+
+def _alert(queue: Queue, target: str, item: DeadLetterCandidate, dead_letter_id: int, now: int) -> Alert:
+    return Alert(
+        queue.config.dlq.alert_webhook,
+        queue.record.namespace,
+        queue.record.name,
+        item.group,
+        item.delivery.id,
+        target,
+        dead_letter_id,
+        item.reason,
+        item.delivery.error,
+        item.delivery.failures + (1 if item.delivery.token else 0),
+        now,
+    )

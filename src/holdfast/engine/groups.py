@@ -1,0 +1,106 @@
+"""The groups of a queue: creation, deletion, and the group that appears with its first use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from holdfast.core.commands import AddGroup, RemoveGroup, Tick
+from holdfast.core.queue import GroupKind, GroupRecord, check_name
+from holdfast.core.shard import Shard
+from holdfast.engine.catalog import Queue, QueueName
+from holdfast.engine.wake_ups import Clock
+from holdfast.errors import GroupExists, InvalidArgument, LimitExceeded, WrongGroupKind
+
+if TYPE_CHECKING:
+    from holdfast.engine.engine import Engine
+
+
+def create_group(
+    engine: Engine,
+    name: QueueName,
+    group: str,
+    kind: GroupKind,
+    now: int,
+    earliest: bool | None,
+    max_lag_messages: int,
+    max_lag_age: int,
+) -> GroupRecord:
+    """Create a group. `earliest`: it begins with all that is stored; None: it does if it is the queue's first."""
+    queue = engine.queue(name, now, create=True)
+    existing = queue.record.group(group)
+    if existing is not None:
+        raise GroupExists(group=group, queue=name[1], kind=existing.kind.value)
+    if kind is GroupKind.LEASE and (max_lag_messages or max_lag_age):
+        raise InvalidArgument(field="max_lag", problem="is for cursor groups only")
+    if max_lag_messages < 0 or max_lag_age < 0:
+        raise InvalidArgument(field="max_lag", problem="cannot be negative")
+    first = not queue.record.groups if earliest is None else earliest
+    return add_group(engine, queue, group, kind, now, first, max_lag_messages, max_lag_age)
+
+
+def ensure_group(engine: Engine, queue: Queue, name: str, kind: GroupKind, now: int) -> GroupRecord:
+    """A group by name, created on first use: the first one of a queue begins with all that is stored."""
+    group = queue.record.group(name)
+    if group is None:
+        return add_group(engine, queue, name, kind, now, earliest=not queue.record.groups)
+    if group.kind is not kind:
+        action = "lease" if kind is GroupKind.LEASE else "be read as a log"
+        raise WrongGroupKind(group=name, kind=group.kind.value, action=action)
+    return group
+
+
+def add_group(
+    engine: Engine,
+    queue: Queue,
+    name: str,
+    kind: GroupKind,
+    now: int,
+    earliest: bool,
+    max_lag_messages: int = 0,
+    max_lag_age: int = 0,
+) -> GroupRecord:
+    """Add a group that the queue does not have yet."""
+    check_name(name, "group")
+    record = queue.record
+    if len(record.groups) >= engine.limits.max_groups:
+        raise LimitExceeded(
+            what="The number of groups of a queue",
+            limit=engine.limits.max_groups,
+            advice="Delete some, or raise queues.max_groups_per_queue",
+        )
+    group = GroupRecord(record.groups_made, name, kind, now, max_lag_messages, max_lag_age)
+    queue.change(replace(record, groups=(*record.groups, group), groups_made=record.groups_made + 1))
+    engine.save_queue(queue)
+    for shard in queue.shards:
+        start_group(engine, queue, shard, group, earliest, now)
+        engine.wake_ups.schedule(shard)
+    engine.dirty_queues.add(queue.name)
+    return group
+
+
+def start_group(engine: Engine, queue: Queue, shard: Shard, group: GroupRecord, earliest: bool, now: int) -> None:
+    """The group begins in one shard, with all that is stored there or after it."""
+    command = AddGroup(
+        group.number, group.name, group.kind is GroupKind.CURSOR, earliest, group.max_lag_messages, group.max_lag_age
+    )
+    engine.step(queue, shard, command, now)
+
+
+def delete_group(engine: Engine, name: QueueName, group: str, clock: Clock) -> Iterator[int]:
+    """Delete a group. Messages that only this group needed are deleted in the ticks that follow."""
+    queue = engine.queue(name, clock())
+    record = queue.group(group)
+    left = tuple(other for other in queue.record.groups if other.number != record.number)
+    queue.change(replace(queue.record, groups=left))
+    engine.save_queue(queue)
+    # Every shard forgets the group before the first commit, so that no half of the deletion is ever visible.
+    for shard in queue.shards:
+        engine.step(queue, shard, RemoveGroup(group), clock())
+    yield 0
+    # The shards remember, over a crash too, what is left to delete; the ticks here only do it without delay.
+    for shard in queue.shards:
+        while engine.step(queue, shard, Tick(), clock()):
+            yield 0

@@ -1,0 +1,77 @@
+"""Which deliveries are leased, by whom, and in which partition a delivery is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.core.commands import Find, Leased
+from holdfast.engine.catalog import Queue, QueueName
+
+if TYPE_CHECKING:
+    from holdfast.engine.engine import Engine
+
+
+class DeliveryLocator:
+    """Finds the partition that has a delivery of a group, or remembers how it ended. Valid until the next command."""
+
+    def __init__(self, queue: Queue, group: str) -> None:
+        self._queue = queue
+        self._group = group
+        self._deliveries = [(shard.partition, shard.deliveries_of(group)) for shard in queue.shards]
+        self._ended: dict[int, int] | None = None
+
+    def find(self, message_id: int) -> int:
+        """The partition that has a delivery or remembers it, -1 if none does."""
+        for partition, deliveries in self._deliveries:
+            if message_id in deliveries:
+                return partition
+        if self._ended is None:
+            self._ended = {}
+            for shard in self._queue.shards:
+                self._ended.update(dict.fromkeys(shard.ended_ids(self._group), shard.partition))
+        return self._ended.get(message_id, -1)
+
+    def split(self, ids: list[int]) -> dict[int, list[int]]:
+        """`find` for many: by partition, the indexes of those it has."""
+        for partition, deliveries in self._deliveries:
+            if ids[0] in deliveries:  # what was leased together is mostly in one
+                if deliveries.has_all(ids):
+                    return {partition: list(range(len(ids)))}
+                break
+        parts: dict[int, list[int]] = {}
+        for index, message_id in enumerate(ids):
+            parts.setdefault(self.find(message_id), []).append(index)
+        return parts
+
+
+def leases_of(engine: Engine, name: QueueName, group: str, consumer: str, protocol: str, now: int) -> list[Leased]:
+    """What a consumer has under lease, in the order it was leased."""
+    queue = engine.queues.get(name)
+    if queue is None:
+        return []
+    found: list[Leased] = []
+    for shard in queue.shards:
+        for delivery in shard.deliveries_of(group).leased_to(consumer, protocol):
+            if delivery.deadline <= now:
+                continue  # the tick that is due ends it
+            message, _ = engine.step(queue, shard, Find(delivery.id), now)
+            attempt = delivery.failures + 1
+            found.append(
+                Leased(message, delivery.token, attempt, delivery.deadline, shard.partition, group, delivery.stamp)
+            )
+    return sorted(found, key=lambda leased: leased.token)
+
+
+def delivery_of_token(engine: Engine, name: QueueName, group: str, token: int) -> tuple[int, int] | None:
+    """Message id and partition of the delivery that a lease token is or was for, as far back as is remembered."""
+    queue = engine.queues.get(name)
+    shards = queue.shards if queue is not None else []
+    for shard in shards:
+        ended = shard.ended_message(group, token)
+        if ended is not None:
+            return ended, shard.partition
+    for shard in shards:
+        leased = shard.deliveries_of(group).of_token(token)
+        if leased is not None:
+            return leased, shard.partition
+    return None

@@ -1,0 +1,133 @@
+"""The queues of a cell: creation, configuration, purge, deletion.
+
+What may concern many messages (purge, deletion) is a generator: each step is a bounded amount of work, and between two
+steps the caller commits and lets other work run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from holdfast.core.commands import Purge
+from holdfast.core.deadletter import check_dead_queue, check_unused
+from holdfast.core.effects import DeleteUntil, Op
+from holdfast.core.queue import QueueConfig, QueueRecord, check_name, from_fields
+from holdfast.core.records import Table, queue_key, shard_key
+from holdfast.engine.catalog import Queue, QueueName
+from holdfast.engine.groups import start_group
+from holdfast.engine.wake_ups import Clock
+from holdfast.errors import LimitExceeded, QueueExists
+
+if TYPE_CHECKING:
+    from holdfast.engine.engine import Engine
+
+# The tables of a shard that are deleted with its queue. MESSAGES is not among them: the journal refers to its records.
+_SHARD_TABLES = (
+    Table.SHARDS,
+    Table.GROUPS,
+    Table.READY,
+    Table.SCHEDULED,
+    Table.DUE,
+    Table.KEYED,
+    Table.LEASES,
+    Table.DELIVERIES,
+    Table.SETTLED,
+    Table.EXPIRIES,
+    Table.DEDUP,
+    Table.DEDUP_ENDS,
+    Table.SOURCES,
+    Table.STATES,
+)
+
+
+def create_queue(engine: Engine, name: QueueName, fields: Mapping[str, object], now: int) -> QueueRecord:
+    check_name(name[0], "namespace")
+    check_name(name[1])
+    if name in engine.queues:
+        raise QueueExists(queue=name[1])
+    config = from_fields(fields)
+    check_dead_queue(name[1], config, engine.queues.records(name[0]))
+    return add_queue(engine, name, config, now).record
+
+
+def add_queue(engine: Engine, name: QueueName, config: QueueConfig, now: int, automatic: bool = False) -> Queue:
+    """Add a queue whose name and configuration are valid."""
+    if len(engine.queues) >= engine.limits.max_queues:
+        raise LimitExceeded(
+            what="The number of queues",
+            limit=engine.limits.max_queues,
+            advice="Delete some, or raise queues.max_queues",
+        )
+    numbers = engine.record.new_shards(config.partitions)
+    queue = engine.open_queue(QueueRecord(*name, config, numbers, now, automatic=automatic), now)
+    engine.save_queue(queue)
+    return queue
+
+
+def update_queue(engine: Engine, name: QueueName, fields: Mapping[str, object], now: int) -> QueueRecord:
+    """Change the configuration. New partitions are empty, and every group begins at their beginning."""
+    queue = engine.queue(name, now)
+    config = from_fields(fields, queue.config)
+    check_dead_queue(name[1], config, engine.queues.records(name[0]))
+    reconfigure(engine, queue, config, now)
+    return queue.record
+
+
+def reconfigure(engine: Engine, queue: Queue, config: QueueConfig, now: int) -> None:
+    """Change the configuration to one that is valid. The number of partitions may only have grown."""
+    record = queue.record
+    added = engine.record.new_shards(config.partitions - len(record.shards))
+    record = replace(record, config=config, shards=record.shards + added, automatic=False)
+    new_shards = [
+        engine.open_shard(replace(record, groups=()), partition, number, now)
+        for partition, number in enumerate(added, len(queue.shards))
+    ]
+    queue.shards += new_shards
+    queue.change(record)
+    engine.queues.add(queue)
+    engine.save_queue(queue)
+    for shard in new_shards:
+        for group in record.groups:
+            start_group(engine, queue, shard, group, True, now)
+    engine.dirty_queues.add(queue.name)
+
+
+def purge_queue(engine: Engine, name: QueueName, clock: Clock) -> Iterator[int]:
+    """Delete the messages that wait now. What is leased stays until it is settled."""
+    yield from _purge(engine, engine.queue(name, clock()), clock, everything=False)
+
+
+def delete_queue(engine: Engine, name: QueueName, clock: Clock) -> Iterator[int]:
+    """Purge everything, leased or not, and delete the queue. It is marked first, so that a restart goes on with it."""
+    queue = engine.queue(name, clock())
+    check_unused(name[1], engine.queues.records(name[0]))
+    queue.change(replace(queue.record, closing=True))
+    engine.save_queue(queue)
+    yield 0
+    yield from finish_deletion(engine, queue, clock)
+
+
+def finish_deletion(engine: Engine, queue: Queue, clock: Clock) -> Iterator[int]:
+    """Go on with the deletion of a queue that is marked. Its message records are deleted by the journal's export."""
+    yield from _purge(engine, queue, clock, everything=True)
+    record = queue.record
+    ops: list[Op] = [(Table.QUEUES, queue_key(record.namespace, record.name), None)]
+    for shard in queue.shards:
+        low, high = shard_key(shard.number), shard_key(shard.number + 1)
+        ops += [(table, low, DeleteUntil(high)) for table in _SHARD_TABLES]
+    engine.forget_queue(queue, ops)
+    yield 0
+
+
+def _purge(engine: Engine, queue: Queue, clock: Clock, everything: bool) -> Iterator[int]:
+    for shard in queue.shards:
+        command = Purge(shard.head.next_seq, everything=everything)
+        while True:
+            reply = engine.step(queue, shard, command, clock())
+            yield reply.count
+            if reply.done:
+                break
+            command = replace(command, after=reply.after)

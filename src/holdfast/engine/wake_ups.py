@@ -1,0 +1,53 @@
+"""When each shard has something to do by itself. The engine reads no clock: `now` is an argument."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from heapq import heappop, heappush
+
+from holdfast.core.shard import Shard
+from holdfast.units import NEVER
+
+Clock = Callable[[], int]
+"""Now, in epoch microseconds: for work of many steps, each of which has its own."""
+
+
+class WakeUps:
+    """A heap of instants, with one valid entry for each shard: one that is not the shard's newest is ignored."""
+
+    __slots__ = ("_at", "_heap")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int]] = []
+        self._at: dict[int, int] = {}
+
+    def schedule(self, shard: Shard) -> None:
+        """Take over when the shard wants to be stepped next."""
+        at = shard.wake_at()
+        if at != self._at.get(shard.number, NEVER):
+            if at == NEVER:
+                self.cancel(shard)
+            else:
+                self._at[shard.number] = at
+                heappush(self._heap, (at, shard.number))
+
+    def cancel(self, shard: Shard) -> None:
+        self._at.pop(shard.number, None)
+
+    def is_due(self, shard: Shard, now: int) -> bool:
+        return self._at.get(shard.number, NEVER) <= now
+
+    def due(self, now: int) -> Iterator[int]:
+        """The numbers of shards that have something to do by now, each removed as it is given. A shard that is
+        scheduled again meanwhile is given again if it is due again."""
+        while self._heap and self._heap[0][0] <= now:
+            at, number = heappop(self._heap)
+            if self._at.get(number) == at:
+                del self._at[number]
+                yield number
+
+    def next_at(self) -> int:
+        """The first instant of all; NEVER if nothing is scheduled."""
+        while self._heap and self._at.get(self._heap[0][1]) != self._heap[0][0]:
+            heappop(self._heap)
+        return self._heap[0][0] if self._heap else NEVER
