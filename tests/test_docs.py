@@ -110,6 +110,30 @@ def _exists(module: str, name: str) -> bool:
     return source.exists() and re.search(defined, source.read_text(), re.MULTILINE) is not None
 
 
+def avoided_phrases() -> list[str]:
+    """What the glossary's table for prose has in its first column."""
+    glossary = (ROOT / "docs" / "explanation" / "glossary.md").read_text()
+    _, _, table = glossary.partition("| instead of | write |")
+    rows = [line for line in table.partition("\n\n")[0].splitlines() if line.startswith("| `")]
+    return [phrase for row in rows for phrase in re.findall(r"`([^`]+)`", row.split(" | ")[0])]
+
+
+def dialect(text: str) -> list[str]:
+    prose = " ".join(re.sub(r"```.*?```|`[^`]*`", "", text, flags=re.DOTALL).split())
+    return [phrase for phrase in avoided_phrases() if re.search(rf"\b{phrase}\b", prose, re.IGNORECASE)]
+
+
+def test_pages_written_by_hand_use_the_words_of_the_glossary() -> None:
+    assert len(avoided_phrases()) > 12
+    generated = {ROOT / "docs" / name for name in generate.PAGES} | {ROOT / "docs" / "explanation" / "glossary.md"}
+    found = {str(path.relative_to(ROOT)): dialect(path.read_text()) for path in PAGES if path not in generated}
+    assert {name: phrases for name, phrases in found.items() if phrases} == {}
+
+
+def test_a_phrase_that_is_avoided_is_found() -> None:
+    assert dialect("The caller is\ntold of `figures`, and hears more.") == ["is told", "hears"]
+
+
 def queues_used(path: Path) -> set[str]:
     """Queues that the page's commands and programs name."""
     code = "\n".join(re.findall(r"^```(?:console|sh|python)\n(.*?)^```", path.read_text(), re.DOTALL | re.MULTILINE))

@@ -356,7 +356,7 @@ class ReplyTimeout(HoldfastError):
 
 
 class StreamEnded(HoldfastError):
-    """The stream has ended: {reason}. Open another one to go on."""
+    """The stream has ended: {reason}. Open another one to continue."""
 
     code = "stream_ended"
     retryable = True
@@ -457,7 +457,7 @@ class RateLimited(HoldfastError):
 
 
 class LoginThrottled(HoldfastError):
-    """{problem}. The password was not looked at; retry in {retry_after_ms} ms."""
+    """{problem}. The password was not checked; retry in {retry_after_ms} ms."""
 
     code = "login_throttled"
     retryable = True
@@ -477,7 +477,7 @@ class NothingReady(HoldfastError):
 
 
 class QueuePaused(HoldfastError):
-    """Queue {queue!r} is paused. Resume it to go on."""
+    """Queue {queue!r} is paused. Resume it to continue."""
 
     code = "queue_paused"
     retryable = True
@@ -613,8 +613,8 @@ class ServerUnreachable(HoldfastError):
 
 
 class OutputUnwritable(HoldfastError):
-    """What the command has to say cannot be written: {problem}. Look at where its standard output goes. What it did on
-    the server is done; messages that it received and could not show were given back."""
+    """The command's output cannot be written: {problem}. Check where its standard output goes. What it did on
+    the server is done; messages that it received and could not print were released."""
 
     code = "output_unwritable"
     http = 500
@@ -623,8 +623,8 @@ class OutputUnwritable(HoldfastError):
 
 
 class AnswerUnreadable(HoldfastError):
-    """{url} answered {status} with something that is not an answer of Holdfast: {problem}. Check that the address is
-    the server's own HTTP address, and what stands between (a proxy?)."""
+    """{url} answered {status} with something that is not a response of Holdfast: {problem}. Check that the address
+    is the server's own HTTP address, and whether a proxy is in between."""
 
     code = "answer_unreadable"
     http = 502
@@ -713,7 +713,7 @@ class LakeBusy(HoldfastError):
 
 
 class TablesDamaged(HoldfastError):
-    """The lake's tables in {path} do not fit together: {problem}. The journal itself is untouched. Build them anew from
+    """The lake's tables in {path} do not fit together: {problem}. The journal itself is untouched. Rebuild them from
     it with `holdfast pipeline build --rebuild`."""
 
     code = "tables_damaged"

@@ -163,7 +163,7 @@ def test_what_could_not_be_shown_is_not_acked_but_given_back(shell: Shell, how: 
             check=False,
         )
     assert failed.returncode == 1
-    assert failed.stderr.startswith("error: What the command has to say cannot be written: No space left on device.")
+    assert failed.stderr.startswith("error: The command's output cannot be written: No space left on device.")
     assert failed.stderr.count("\n") == 1
     [again] = shell.json("receive", "q")
     assert again["attempt"] == 1
