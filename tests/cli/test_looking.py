@@ -65,7 +65,7 @@ def test_doctor_finds_a_healthy_server_healthy(shell: Shell, tmp_path: Path) -> 
     assert "will be made at the first start" in found["store"]["found"]
     assert not (tmp_path / "data").exists()
     text = shell.done("doctor", "--data-dir", str(tmp_path), "--http", "127.0.0.1:0", "--mqtt", "127.0.0.1:0")
-    assert "Nothing stands in the way." in text.stderr
+    assert "No problem found." in text.stderr
 
 
 def test_doctor_says_what_is_wrong_and_what_to_do(shell: Shell, tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_doctor_says_what_is_wrong_and_what_to_do(shell: Shell, tmp_path: Path) 
             code=1,
         )
     assert found["store"]["verdict"] == "problem"
-    assert "is no directory" in found["store"]["found"]
+    assert "is not a directory" in found["store"]["found"]
     assert "in use" in found["port mqtt"]["found"]
     assert "ss -ltnp" in found["port mqtt"]["advice"]
     assert "did not answer" in found["server"]["found"]

@@ -186,7 +186,7 @@ def test_receive_says_what_it_could_not_ack(shell: Shell, monkeypatch: pytest.Mo
     monkeypatch.setattr(SyncClient, "settle", late)
     result = shell.run("receive", "q", "--ack", "-o", "json")
     assert result.exit_code == 1
-    assert "1 message not acked, and will come again: " in result.stderr
+    assert "1 message not acked, and will be delivered again: " in result.stderr
     assert shell.json("queue", "show", "q")["depth"] == 1
 
 

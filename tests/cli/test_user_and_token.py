@@ -148,7 +148,7 @@ def test_what_cannot_be_is_refused_and_changes_nothing(
 def test_a_file_that_is_missing_or_broken_is_told(file: Path, tmp_path: Path) -> None:
     done = run("user", "remove", "x", "--file", tmp_path / "none.json")
     assert done.exit_code == 1
-    assert "does not exist. `holdfast user add` makes it" in done.stderr
+    assert "does not exist. `holdfast user add` creates it" in done.stderr
     broken = tmp_path / "broken.json"
     broken.write_text("{")
     done = run("user", "add", "x", "--file", broken, stdin="correct horse\n")

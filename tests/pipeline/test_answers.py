@@ -65,7 +65,7 @@ class Page(HTMLParser):
 def test_report_counts_what_happened_and_the_page_stands_alone(built: Built, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     found = json.loads(ask(built, "report", "-o", "json", "--html", str(page)).stdout)
-    counts = {(one["queue"], one["group"]): one for one in found["standings"]}
+    counts = {(one["queue"], one["group"]): one for one in found["summaries"]}
     for queue, group, event in (
         ("tasks", None, "enqueued"),
         ("tasks", "workers", "acked"),

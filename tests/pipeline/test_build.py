@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from holdfast.errors import LakeBusy, LakeNotFound, SegmentUnusable, TablesDamaged
 from holdfast.pipeline.build.build import Build, Built
 from holdfast.pipeline.build.messages import messages
-from holdfast.pipeline.build.minutes import queue_minutes
+from holdfast.pipeline.build.queue_minutes import queue_minutes
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.lake.maintenance import compact, retain, sweep
 from holdfast.pipeline.lake.tables import ENDS

@@ -72,7 +72,7 @@ def test_rows_that_were_only_in_the_same_file_are_left_as_they_are(tmp_path: Pat
     rows = folded(traffic.export(), [])
     again = folded([], list(rows.values()))
     assert public(again) == public(rows)
-    assert not any(row["told"] for row in again.values())
+    assert not any(row["in_batch"] for row in again.values())
     assert all(row["gone_at"] == row["was_gone_at"] for row in again.values())
 
 

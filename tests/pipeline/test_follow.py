@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from holdfast.client import SyncClient
 from holdfast.pipeline.build import follow
-from holdfast.pipeline.build.follow import Builder, RefreshResult, Upkeep
+from holdfast.pipeline.build.follow import Builder, RefreshOptions, RefreshResult
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.spark.stages import Stages
 from tests.pipeline.test_build import rows
@@ -94,7 +94,7 @@ def test_following_a_live_server_is_exact_over_a_kill_and_ends_when_told(tmp_pat
                 wait_for(lambda: states(data / "lake") == {"waiting": 250, "acked": 150}, log)
                 builder.send_signal(signal.SIGTERM)
                 assert builder.wait(60) == 0, log.read_text()
-    assert "the next build goes on from here" in log.read_text()
+    assert "the next build continues from here" in log.read_text()
     found = rows(Lake(data / "lake"), "messages")
     assert len({row["message_id"] for row in found}) == len(found) == 400
     lsns = sorted(row["lsn"] for row in rows(Lake(data / "lake"), "events"))
@@ -108,7 +108,7 @@ def test_following_joins_files_and_lets_go_of_what_is_old(
     traffic = Traffic(tmp_path, 8)
     lake = Lake(traffic.lake)
     stop, refreshes = Event(), list[RefreshResult]()
-    wanted = Upkeep(keep_seconds=1e9, small_files=2)
+    wanted = RefreshOptions(keep_seconds=1e9, small_files=2)
 
     def on_refresh(refresh: RefreshResult) -> None:
         refreshes.append(refresh)
@@ -124,12 +124,12 @@ def test_following_joins_files_and_lets_go_of_what_is_old(
         Builder(lake, spark, Stages(), wanted).follow(stop, 0.0, on_refresh)
         assert [refresh.built.batches for refresh in refreshes] == [1, 1, 1]
         assert refreshes[1].compacted["events"] == 2
-        assert not any(refresh.let_go for refresh in refreshes), "nothing is that old"
+        assert not any(refresh.expired_rows for refresh in refreshes), "nothing is that old"
         age = (datetime.now(UTC) - rows(lake, "events")[0]["at"]).total_seconds() - 86_400
-        done = Builder(lake, spark, Stages(), Upkeep(keep_seconds=age)).refresh()
-        assert done.let_go["events"] > 0
+        done = Builder(lake, spark, Stages(), RefreshOptions(keep_seconds=age)).refresh()
+        assert done.expired_rows["events"] > 0
         versions = {table.spec.name: table.version for table in lake.tables}
-        again = Builder(lake, spark, Stages(), Upkeep(keep_seconds=age)).refresh()
-        assert again.let_go == {}
+        again = Builder(lake, spark, Stages(), RefreshOptions(keep_seconds=age)).refresh()
+        assert again.expired_rows == {}
     assert {table.spec.name: table.version for table in lake.tables} == versions, "what lives on is left alone"
     assert {row["outcome"] for row in rows(lake, "messages")} == {None}

@@ -141,7 +141,7 @@ def test_dead_letters_are_chosen_by_payload_redriven_once_and_undone(scene: Scen
     assert (by_id["ops-1"]["state"], by_id["ops-1"]["where"], by_id["ops-1"]["moved"]) == ("undone", where, 3)
     assert by_id["ops-1"]["by"] == "anonymous"
     run_record = json.loads(scene.ask("runs", str(more["id"]), "-o", "json").stdout)
-    assert run_record["standing"] == {"waiting": 2}
+    assert run_record["statuses"] == {"waiting": 2}
     assert "ops-1" in scene.ask("runs").stdout
     assert "[run_not_found]" in scene.ask("runs", "nothing", code=1).stderr
 
@@ -224,7 +224,14 @@ def test_the_command_that_triage_gives_works_as_it_is(scene: Scene) -> None:
 def test_every_job_says_what_it_read_and_wrote_and_explains_itself(scene: Scene) -> None:
     queue = "told"
     said = scene.ask("redrive", "--queue", f"dlq/{queue}", "--yes", "--explain")
-    for words in ("Physical Plan", "read ", "wrote 2 messages", "choose letters", "move letters", "Audit id redrive-"):
+    for words in (
+        "Physical Plan",
+        "read ",
+        "wrote 2 messages",
+        "select dead letters",
+        "move dead letters",
+        "Audit id redrive-",
+    ):
         assert words in said.stderr, words
     assert RunStore(scene.lake.path).all()[0].moved == 2
 

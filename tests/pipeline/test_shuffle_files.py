@@ -21,7 +21,7 @@ def test_shares_have_every_event_once_and_messages_whole(seed: int, tmp_path: Pa
     events = traffic.export(rows=Random(seed).randrange(30, 200))
     assert len(traffic.segments()) > 1
     shuffle_files = [
-        write_shuffle_file(read_segment(str(path), NARROW, CODED), str(tmp_path))["piece"]
+        write_shuffle_file(read_segment(str(path), NARROW, CODED), str(tmp_path))["shuffle_file"]
         for path in traffic.segments()
     ]
     ids = sorted(event["message_id"] for event in events)

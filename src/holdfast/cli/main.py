@@ -8,10 +8,10 @@ Exit codes, the same for every command:
     3     there was nothing to receive
     130   ended by Ctrl-C (SIGINT); `serve` and `worker` by a second one, and by a second SIGTERM with 143
 
-Results are on standard output, everything said about them on standard error. Every flag has an environment twin:
+Results are on standard output, messages about them on standard error. Every flag has an environment variable:
 `HOLDFAST_`, the words of the command and the flag in capitals, joined by `_`, as in `HOLDFAST_QUEUE_CREATE_MAX_DEPTH`;
-those that many commands share have one for all: `HOLDFAST_URL`, `HOLDFAST_TOKEN`, `HOLDFAST_OUTPUT`, `HOLDFAST_YES`,
-`HOLDFAST_DRY_RUN`, `HOLDFAST_GROUP`. Flags of `serve` are settings, and go by the variables of those too. `NO_COLOR` is
+flags that many commands share have one for all: `HOLDFAST_URL`, `HOLDFAST_TOKEN`, `HOLDFAST_OUTPUT`, `HOLDFAST_YES`,
+`HOLDFAST_DRY_RUN`, `HOLDFAST_GROUP`. Flags of `serve` are settings, and use the settings' variables too. `NO_COLOR` is
 respected.
 """
 
@@ -49,14 +49,14 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 USAGE = (InvalidConfig, ConfigUnreadable, InvalidName)
-"""What was asked for cannot be, whatever the server: the command line is wrong."""
+"""The command line is wrong, whatever the server."""
 
 
 ANYWHERE = ("--url", "--token", "--token-file")
 
 
 class _Root(click.Group):
-    """Shows our errors as one line instead of a traceback, and takes the server's address after the command too."""
+    """Shows our errors as one line instead of a traceback, and accepts the server's address after the command too."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         return super().parse_args(ctx, _in_front(args))
@@ -71,7 +71,7 @@ class _Root(click.Group):
             ctx.exit(EXIT_USAGE if isinstance(error, USAGE) else EXIT_FAILED)
         except OSError as error:
             if error.errno == errno.EPIPE or error.filename is not None:
-                raise  # a pipe that was closed is click's business; what has a name is a file's, not ours
+                raise  # click handles a closed pipe; an error with a file name is not about our output
             show_error(OutputUnwritable(problem=error.strerror or str(error)))
             ctx.exit(EXIT_FAILED)
         except ModuleNotFoundError as error:

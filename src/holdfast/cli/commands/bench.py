@@ -34,7 +34,7 @@ Progress = Callable[[int], None]
     show_default=True,
     help="Requests at the same time.",
 )
-@click.option("--queue", help="The queue to use; it is emptied of what is put in. [default: a new one, deleted after]")
+@click.option("--queue", help="The queue to use; its messages are consumed. [default: a new one, deleted afterwards]")
 @click.option("--partitions", type=click.IntRange(1, 1_024), default=10, show_default=True, help="Of the new queue.")
 @click.option(
     "--durability",
@@ -56,7 +56,7 @@ def bench(
 ) -> None:
     """Measure a server: store messages, then lease and ack them.
 
-    The figures are what one client process sees, itself included: a Python client is often slower than the server.
+    The results include the client's own time: one Python process is often slower than the server.
     """
     config = {"partitions": partitions, "durability": durability, "max_depth": 0}
     stats = asyncio.run(_bench(messages, size, batch, connections, queue, config))
@@ -67,7 +67,7 @@ def bench(
 
 
 class StepStats(msgspec.Struct, frozen=True):
-    """What a step came to."""
+    """The results of a step."""
 
     step: str
     messages_per_second: float
@@ -117,7 +117,7 @@ async def _bench(
 
 
 class _Benchmark:
-    """Steps of a benchmark, each by `connections` loops that share what is left to do."""
+    """Steps of a benchmark, each run by `connections` loops that share the work."""
 
     def __init__(self, client: Client, queue: str, messages: int, batch: int, connections: int) -> None:
         self._client = client
@@ -131,7 +131,8 @@ class _Benchmark:
         from holdfast.client import calls  # noqa: PLC0415
         from holdfast.wire import Draft  # noqa: PLC0415
 
-        call = calls.enqueue(self._queue, [Draft(base64=payload)] * self._batch)  # the same each time: encoded once
+        # the same for each request: encoded once
+        call = calls.enqueue(self._queue, [Draft(base64=payload)] * self._batch)
 
         async def step(wanted: int) -> int:
             if wanted == self._batch:
@@ -183,7 +184,7 @@ class _Benchmark:
             times.append(time.perf_counter() - started)
             self._left += wanted - done
             if not done:
-                return  # nothing came for long: somebody else took it
+                return  # no message arrived for long: another consumer took them
             advance(self._messages - self._left)
 
 

@@ -1,4 +1,4 @@
-"""`holdfast browse`: look at messages without leasing them."""
+"""`holdfast browse`: show messages without leasing them."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from holdfast.cli.support.queue_names import QUEUE
 def browse(
     queue: str, message_id: str | None, state: str | None, group: str, limit: int, everything: bool, output: str
 ) -> None:
-    """Look at the live messages of QUEUE, oldest first, or at the one with ID. Nothing is leased or changed."""
+    """Show the live messages of QUEUE, oldest first, or the one with ID. Nothing is leased or changed."""
     with connected() as client:
         if message_id is not None:
             fields = document(client.message(queue, message_id))
             show_one(output, fields)
             return
         found = client.browse(queue, state=state or "", group=group, limit=None if everything else limit)
-        if output == "jsonl":  # as they come: there may be millions
+        if output == "jsonl":  # streamed: there may be millions
             for each in found:
                 show_rows(output, [], [document(each)])
             return

@@ -1,4 +1,4 @@
-"""`holdfast completion`: scripts that teach a shell to complete our commands."""
+"""`holdfast completion`: completion scripts for shells."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`holdfast config`: look at and check the configuration of a server."""
+"""`holdfast config`: show and check the configuration of a server."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from holdfast.config.kinds import Duration, Rates, Secret, Size
 
 @click.group()
 def config() -> None:
-    """Look at and check a server's configuration."""
+    """Show and check a server's configuration."""
 
 
 @config.command()
-@click.option("--origin", is_flag=True, help="Also tell where each value comes from.")
+@click.option("--origin", is_flag=True, help="Also show where each value comes from.")
 @output_format
 @setting_flags
 @config_file
@@ -54,8 +54,8 @@ def check(file: Path | None, config_path: Path | None) -> None:
     With --config it is the configuration as `holdfast serve --config` would find it: the environment counts too.
 
     Says what is wrong and ends with exit code 2, or says how many settings differ from their defaults. Certificates
-    are looked at too, where the server's libraries are installed, and unless it is FILE by itself also whether the
-    server may listen where it is told to.
+    are checked too, where the server's libraries are installed, and unless it is FILE by itself also whether the
+    server may listen on its addresses.
     """
     if file is not None and config_path is not None:
         raise click.UsageError("Give the file once: as FILE, or with --config.")
@@ -64,7 +64,7 @@ def check(file: Path | None, config_path: Path | None) -> None:
         from holdfast.auth import exposure, tls  # noqa: PLC0415 - they need them
 
         tls.server_context(loaded.tls)
-        if file is None:  # else the environment may have the credentials that a file by itself has not
+        if file is None:  # otherwise the environment may have the credentials that the file lacks
             exposure.check_fronts(loaded)
     changed = sum(origin != "default" for origin in loaded.origins.values())
     show_note(
@@ -78,7 +78,7 @@ def _value(loaded: Config, field: Field) -> object:
 
 
 def _as_json(loaded: Config, origin: bool) -> dict[str, dict[str, object]]:
-    """By section. Durations and sizes are text, as in a file: nobody has to guess a unit. Secrets are hidden."""
+    """By section. Durations and sizes are text with a unit, as in a file. Secrets are hidden."""
     document: dict[str, dict[str, object]] = {}
     for field in all_fields():
         value = _value(loaded, field)

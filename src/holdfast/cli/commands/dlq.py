@@ -1,4 +1,4 @@
-"""`holdfast dlq`: dead letters: look at them, bring them back, throw them away."""
+"""`holdfast dlq`: list, redrive and delete dead letters."""
 
 from __future__ import annotations
 
@@ -24,20 +24,22 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., object])
 
-POLL_INTERVAL_SECONDS = 0.2  # at a redrive under way
+POLL_INTERVAL_SECONDS = 0.2  # while a redrive runs
 
 _FILTERS = (
-    click.option("--id", "ids", multiple=True, help="This letter. May be given several times."),
+    click.option("--id", "ids", multiple=True, help="This dead letter. May be given several times."),
     click.option(
         "--reason",
         type=click.Choice(["max_retries", "total_timeout", "rejected", "expired"]),
-        help="Only those that died of this.",
+        help="Only those with this reason.",
     ),
     click.option("--error", default="", help="Only those whose last error contains this text."),
     click.option("-g", "--group", default="", help="Only those that died in this group."),
     click.option("--older-than", help="Only those that died at least so long ago, as 1h."),
     click.option("--newer-than", help="Only those that died at most so long ago."),
-    click.option("-p", "--property", "properties", multiple=True, metavar="NAME=VALUE", help="Only those with this."),
+    click.option(
+        "-p", "--property", "properties", multiple=True, metavar="NAME=VALUE", help="Only those with this property."
+    ),
 )
 
 
@@ -49,9 +51,9 @@ def _filter_options(command: Command) -> Command:
 
 def _group_options(command: Command) -> Command:
     command = click.option(
-        "--all-groups", is_flag=True, help="Bring them to all groups of the queue, not only to the one they died in."
+        "--all-groups", is_flag=True, help="Redrive them to all groups of the queue, not only to the one they died in."
     )(command)
-    return click.option("--to-group", default="", help="Bring them to this group. [default: the one each died in]")(
+    return click.option("--to-group", default="", help="Redrive them to this group. [default: the one each died in]")(
         command
     )
 
@@ -73,7 +75,7 @@ def _filter(filters: dict[str, Any]) -> wire.DeadFilter:
 
 @click.group()
 def dlq() -> None:
-    """Look at dead letters, bring them back, throw them away.
+    """List, redrive and delete dead letters.
 
     QUEUE is the queue whose messages died, or a dead queue itself.
     """
@@ -84,7 +86,7 @@ def dlq() -> None:
 @click.option(
     "--reason",
     type=click.Choice(["max_retries", "total_timeout", "rejected", "expired"]),
-    help="Only those that died of this.",
+    help="Only those with this reason.",
 )
 @click.option("--error", default="", help="Only those whose last error contains this text.")
 @click.option("-g", "--group", default="", help="Only those that died in this group.")
@@ -135,7 +137,7 @@ def show(queue: str, letter: str, output: str) -> None:
 
 
 def _dead_letter(client: SyncClient, queue: str, letter: str) -> wire.MessageView:
-    """The dead queue is known by its letters; a queue's configuration names it too."""
+    """The dead queue of a queue, by its dead letters, or else by its configuration."""
     if queue.startswith("dlq/"):
         return client.message(queue, letter)
     return client.message(client.queue(queue).config.dlq.queue or f"dlq/{queue}", letter)
@@ -144,14 +146,14 @@ def _dead_letter(client: SyncClient, queue: str, letter: str) -> wire.MessageVie
 @dlq.command()
 @click.argument("queue", type=QUEUE)
 @click.argument("letters", metavar="ID...", nargs=-1, required=True)
-@click.option("--to", default="", help="The queue to bring it to. [default: where it came from]")
+@click.option("--to", default="", help="The queue to redrive it to. [default: its source queue]")
 @_group_options
 @dry_run_option
 @output_format
 def retry(
     queue: str, letters: tuple[str, ...], to: str, to_group: str, all_groups: bool, dry_run: bool, output: str
 ) -> None:
-    """Bring single dead letters of QUEUE back. Prints where each went."""
+    """Redrive single dead letters of QUEUE. Prints the new id and queue of each."""
     with connected() as client:
         if dry_run:
             for letter in letters:
@@ -170,11 +172,11 @@ def retry(
 @dlq.command()
 @click.argument("queue", type=QUEUE)
 @_filter_options
-@click.option("--to", default="", help="The queue to bring them to. [default: each to where it came from]")
+@click.option("--to", default="", help="The queue to redrive them to. [default: each to its source queue]")
 @_group_options
-@click.option("--rate", type=click.FloatRange(0), default=0, help="Letters a second at most. [default: no limit]")
+@click.option("--rate", type=click.FloatRange(0), default=0, help="Dead letters a second at most. [default: no limit]")
 @click.option("-n", "--limit", type=click.IntRange(0), default=0, help="How many at most. [default: all that match]")
-@click.option("--background", is_flag=True, help="Do not wait: the server goes on by itself.")
+@click.option("--background", is_flag=True, help="Do not wait: the redrive runs in the server.")
 @yes_option
 @dry_run_option
 @output_format
@@ -191,9 +193,9 @@ def redrive(
     output: str,
     **filters: Any,
 ) -> None:
-    """Bring dead letters of QUEUE back: all, or those that match, in the order they died.
+    """Redrive dead letters of QUEUE: all, or those that match, in the order they died.
 
-    Ctrl-C while it waits cancels the rest; what was brought back stays so.
+    Ctrl-C while it waits cancels the rest; what was moved stays moved.
     """
     which = _filter(filters)
     with connected() as client:
@@ -240,7 +242,7 @@ def _wait(client: SyncClient, queue: str, job: wire.RedriveJob, matched: int) ->
 @dry_run_option
 @output_format
 def purge(queue: str, yes: bool, dry_run: bool, output: str, **filters: Any) -> None:
-    """Throw dead letters of QUEUE away: all, or those that match."""
+    """Delete dead letters of QUEUE: all, or those that match."""
     which = _filter(filters)
     with connected() as client:
         matched = client.redrive(queue, which, dry_run=True).matched

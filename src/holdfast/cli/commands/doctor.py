@@ -1,4 +1,4 @@
-"""`holdfast doctor`: looks at everything a server and its clients need, and says what to do about what is wrong."""
+"""`holdfast doctor`: checks everything a server and its clients need, and says how to fix problems."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
 Verdict = Literal["ok", "warning", "problem"]
 
-CLOCK_SECONDS = 2.0  # further apart than this, delays and deadlines look wrong to people
+CLOCK_SECONDS = 2.0  # with a larger difference, delays and deadlines look wrong to people
 FILES_LEAST = 4_096  # open files: connections and the store's tables
 LIBRARIES = ("httpx", "msgspec")
 SERVER_LIBRARIES = ("rocksdict", "uvicorn", "starlette", "uvloop", "pyarrow", "joserfc", "argon2-cffi")
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """What one look found, and what to do about it."""
+    """The result of one check, and what to do about it."""
 
     check: str
     verdict: Verdict
@@ -54,7 +54,7 @@ class Finding(msgspec.Struct, frozen=True):
 @config_file
 @output_format
 def doctor(output: str, config_path: Path | None, **flags: object) -> None:
-    """Look at versions, the data directory, disk, ports and limits here, and at the server of --url.
+    """Check versions, the data directory, disk, ports and limits here, and the server of --url.
 
     Settings are those that `holdfast serve` would see with the same file, environment and flags. Nothing is changed.
     Exit code 1 if there is a problem; warnings alone are 0.
@@ -70,9 +70,9 @@ def doctor(output: str, config_path: Path | None, **flags: object) -> None:
         show_rows(output, [], [msgspec.to_builtins(each) for each in findings])
     problems = sum(each.verdict == "problem" for each in findings)
     if problems:
-        show_note(f"{problems} of {len(findings)} looks found a problem.")
+        show_note(f"{problems} of {len(findings)} checks found a problem.")
         raise click.exceptions.Exit(1)
-    show_note("Nothing stands in the way.")
+    show_note("No problem found.")
 
 
 def _versions(_config: Config) -> Iterator[Finding]:
@@ -87,7 +87,7 @@ def _versions(_config: Config) -> Iterator[Finding]:
 
 
 def _client_only(_config: Config) -> Iterator[Finding]:
-    """Whoever only sends and receives needs no more; a server cannot run here."""
+    """A client needs no more than the core libraries; a server cannot run here."""
     advice = 'To run a server here: pip install "holdfast[server]"'
     yield Finding("server libraries", "warning", f"not installed: {', '.join(missing())}", advice)
 
@@ -108,7 +108,7 @@ def _store(config: Config) -> Iterator[Finding]:
         return
     existing = next((each for each in (path, *path.absolute().parents) if each.exists()), Path("/"))
     if not existing.is_dir():
-        yield Finding("store", "problem", f"{existing} is no directory", "Choose another --data-dir.")
+        yield Finding("store", "problem", f"{existing} is not a directory", "Choose another --data-dir.")
         return
     if not os.access(existing, os.W_OK | os.X_OK):
         advice = f"Give the server's user the right to write to {existing}, or choose another --data-dir."
@@ -121,7 +121,7 @@ def _store(config: Config) -> Iterator[Finding]:
         problem, _, advice = str(error).partition(". ")
         yield Finding("store", "problem", problem, advice)
         return
-    state = f"in use by pid {holder}" if holder else "not in use" if found else "will be made at the first start"
+    state = f"in use by pid {holder}" if holder else "not in use" if found else "will be created at the first start"
     yield Finding("store", "ok", f"{config.store.kind} in {path.absolute()}, {state}")
     yield from _disk(config, existing)
 
@@ -138,7 +138,7 @@ def _format(store: Path) -> int | None:
 
 
 def _holder(file: Path) -> str:
-    """Who has the store open."""
+    """The process that has the store open."""
     try:
         with file.open("rb") as handle:
             try:
@@ -155,10 +155,10 @@ def _disk(config: Config, path: Path) -> Iterator[Finding]:
     least = config.store.min_free_bytes
     found = f"{size(usage.free)} of {size(usage.total)} free"
     if usage.free < least:
-        advice = f"Make room: under {size(least)} (store.min_free_bytes) no messages are taken."
+        advice = f"Make room: under {size(least)} (store.min_free_bytes) no messages are accepted."
         yield Finding("disk", "problem", found, advice)
     elif usage.free < 4 * least:
-        yield Finding("disk", "warning", found, f"Make room soon: under {size(least)} no messages are taken.")
+        yield Finding("disk", "warning", found, f"Make room soon: under {size(least)} no messages are accepted.")
     else:
         yield Finding("disk", "ok", found)
 
@@ -197,12 +197,12 @@ def _access(config: Config) -> Iterator[Finding]:
     from holdfast.auth import exposure  # noqa: PLC0415
 
     if exposure.has_credentials(config.auth):
-        yield Finding("credentials", "ok", "callers must show who they are")
+        yield Finding("credentials", "ok", "callers must authenticate")
         if config.tls.certificate_file is None and not exposure.is_loopback(split_address(config.http.listen)[0]):
             advice = "Set tls.certificate_file, or let a proxy in front speak TLS."
             yield Finding("tls", "warning", "off: passwords, tokens and messages can be read on the way", advice)
     elif exposure.is_loopback(split_address(config.http.listen)[0]):
-        yield Finding("credentials", "ok", "none: everybody on this machine may do everything, nobody else")
+        yield Finding("credentials", "ok", "none: everybody on this machine may do everything, others nothing")
     else:
         advice = "Set auth.users_file or auth.key_file; see holdfast user and holdfast token."
         yield Finding("credentials", "problem", f"none, and {config.http.listen} is open to others", advice)
@@ -238,11 +238,11 @@ def _same_version(theirs: str) -> Iterator[Finding]:
 
 
 def _clock(now: str, began: float, took: float) -> Iterator[Finding]:
-    """The answer was made somewhere between the question and its arrival."""
+    """The server read its clock between the request and the response."""
     difference = datetime.fromisoformat(now).timestamp() - (began + took / 2)
     if abs(difference) > CLOCK_SECONDS + took / 2:
         ahead = "ahead of" if difference > 0 else "behind"
-        advice = "Let both machines keep time by NTP (timedatectl shows whether they do)."
+        advice = "Synchronise both machines by NTP (timedatectl shows whether they do)."
         yield Finding("clock", "warning", f"the server is {abs(difference):.1f} s {ahead} this machine", advice)
     else:
         yield Finding("clock", "ok", f"the server's and ours agree within {max(abs(difference), took / 2):.2f} s")

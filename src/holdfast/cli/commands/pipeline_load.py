@@ -22,10 +22,12 @@ from holdfast.cli.support.pipeline_job import running, spark_options
 )
 @click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="Of the format. May be repeated.")
 @click.option(
-    "--dedup", default="", help="The column that is each message's own id: loaded again, it is not stored again."
+    "--dedup",
+    default="",
+    help="The column with each message's own id: a message that is loaded again is not stored again.",
 )
-@click.option("--key", default="", help="The column that is each message's ordering key.")
-@click.option("--transaction", default="", help="A name for this load: run again under it, nothing is added.")
+@click.option("--key", default="", help="The column with each message's ordering key.")
+@click.option("--transaction", default="", help="A name for this load: a second run with the same name adds nothing.")
 @yes_option
 @dry_run_option
 @spark_options
@@ -46,7 +48,7 @@ def load(
     output: str,
     **job_options: Any,
 ) -> None:
-    """Load rows from PATH, or any source that Spark reads, into a queue, all at once.
+    """Load rows from PATH, or any source that Spark reads, into a queue, in one transaction.
 
     With a column payload (or value), columns that messages have (key, priority, deliver_at, ttl, properties, …) are
     taken as they are named; without one the payload is the whole row as JSON. With --format table, PATH is a table of
@@ -59,7 +61,7 @@ def load(
     with running("load", job_options) as job:
         from holdfast.pipeline.jobs.load import fill, read_source, rows_to_load, sample  # noqa: PLC0415 - Spark
 
-        with job.stages.stage("look at the source"):
+        with job.stages.stage("read the source"):
             rows = rows_to_load(read_source(job.spark, form, path, pairs), dedup, key)
             job.stages.explain("messages", rows)
             total = rows.count()

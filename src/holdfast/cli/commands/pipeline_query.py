@@ -1,4 +1,4 @@
-"""`holdfast pipeline history`, `report` and `triage`: questions to the lake."""
+"""`holdfast pipeline history`, `report` and `triage`: queries of the lake."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 _MADE = {"broker": "the dead letter", "redrive": "redriven", "undo": "a dead letter again", "http": "replayed"}
-"""How a message that names a source came to be, by its protocol."""
+"""How a message with a source was made, by its protocol."""
 
 
 @click.command()
@@ -29,9 +29,9 @@ _MADE = {"broker": "the dead letter", "redrive": "redriven", "undo": "a dead let
 def history(message: int, output: str, **job_options: Any) -> None:
     """Show the whole life of MESSAGE (its id), across dead letters, redrives and replays."""
     with running("history", job_options) as job:
-        from holdfast.pipeline.jobs.history import history as ask  # noqa: PLC0415
+        from holdfast.pipeline.jobs import history  # noqa: PLC0415
 
-        message_history = ask(job.lake, job.spark, job.stages, message)
+        message_history = history.history(job.lake, job.spark, job.stages, message)
     if output != "table":
         fields: dict[str, object] = msgspec.to_builtins(message_history, builtin_types=(datetime, bytes))
         show_json({**fields, **job.stages.summary()})
@@ -70,15 +70,15 @@ def history(message: int, output: str, **job_options: Any) -> None:
 def report(
     since: str | None, until: str | None, queue: str, html: Path | None, output: str, **job_options: Any
 ) -> None:
-    """Throughput, depth, waits, retries, dead letters and slow consumers, for a stretch of time."""
+    """Show throughput, depth, waits, retries, dead letters and slow consumers in a range of time."""
     first, last = instant("--since", since), instant("--until", until)
     with running("report", job_options) as job:
-        from holdfast.pipeline.jobs.report import report as ask  # noqa: PLC0415
+        from holdfast.pipeline.jobs import report  # noqa: PLC0415
         from holdfast.pipeline.jobs.report_page import page  # noqa: PLC0415
 
         lake, spark = job.lake, job.spark
         lake.require()
-        found = ask(
+        found = report.report(
             lake.queue_minutes.read(spark),
             lake.messages.read(spark),
             lake.dead_letters.read(spark),
@@ -140,21 +140,20 @@ def _show_report(found: Report) -> None:
 @click.command()
 @click.option("--since", help="Deaths since this instant, or so long ago, as 24h. [default: all]")
 @click.option("--queue", default="", help="Only this queue, or dead queue.")
-@click.option("--waiting", is_flag=True, help="Only letters that are still in their dead queue.")
+@click.option("--waiting", is_flag=True, help="Only dead letters that are still in their dead queue.")
 @spark_options
 @output_format
 def triage(since: str | None, queue: str, waiting: bool, output: str, **job_options: Any) -> None:
-    """Group dead letters that died of the same thing, with examples and a command that brings each group back."""
+    """Group dead letters by cause, with examples and a command that redrives each group."""
     first = instant("--since", since)
     with running("triage", job_options) as job:
-        from holdfast.pipeline.jobs.triage import clusters  # noqa: PLC0415
-        from holdfast.pipeline.jobs.triage import triage as ask  # noqa: PLC0415
+        from holdfast.pipeline.jobs import triage  # noqa: PLC0415
 
         job.lake.require()
         with job.stages.stage("group deaths"):
             dead_letters = job.lake.dead_letters.read(job.spark)
-            found = ask(dead_letters, first, queue, waiting)
-            job.stages.explain("dead_letters", clusters(dead_letters))
+            found = triage.triage(dead_letters, first, queue, waiting)
+            job.stages.explain("dead_letters", triage.clusters(dead_letters))
         job.stages.count_read("dead_letters", sum(file.rows for file in job.lake.dead_letters.files()))
     for cluster in found:
         if cluster.redrive:
@@ -173,6 +172,6 @@ def triage(since: str | None, queue: str, waiting: bool, output: str, **job_opti
             f" {show_time(cluster.first_seen)} to {show_time(cluster.last_seen)}\n"
             f"  error    {cluster.error_pattern or '-'}\n"
             f"  payload  {shortened(cluster.payload_shape, 100)}\n"
-            f"  letters  {' '.join(map(str, cluster.examples)) or '-'}\n"
+            f"  example  {' '.join(map(str, cluster.examples)) or '-'}\n"
             f"  redrive  {cluster.redrive or '-'}\n"
         )

@@ -1,4 +1,4 @@
-"""`holdfast pipeline redrive` and `runs`: dead letters brought back by SQL, who did that, and how to take them back."""
+"""`holdfast pipeline redrive` and `runs`: redrive dead letters by SQL, undo that, and list who did it."""
 
 from __future__ import annotations
 
@@ -42,17 +42,19 @@ NAMED = 20  # of what was not moved, on a terminal; JSON has more
 @click.command()
 @click.option("--queue", default="", help="The dead queue, as dlq/orders.")
 @click.option("--where", default="", help="A condition of Spark SQL over dead_letters; payload.a.b is a field of JSON.")
-@click.option("--to", default="", help="The queue to bring them to. [default: each to where it came from]")
+@click.option("--to", default="", help="The queue to redrive them to. [default: each to its source queue]")
 @click.option(
     "--set", "sets", multiple=True, metavar="FIELD=SQL", help='Change payloads: "payload.a = SQL". May be repeated.'
 )
-@click.option("--transform", default="", metavar="MODULE:FUNCTION", help="Change payloads by f(payload, letter).")
-@click.option("--rate", type=click.FloatRange(0), default=0, help="Letters a second at most. [default: no limit]")
+@click.option("--transform", default="", metavar="MODULE:FUNCTION", help="Change payloads by f(payload, dead_letter).")
+@click.option("--rate", type=click.FloatRange(0), default=0, help="Dead letters a second at most. [default: no limit]")
 @click.option("-n", "--limit", type=click.IntRange(0), default=0, help="How many at most. [default: all that match]")
-@click.option("--canary", type=click.IntRange(0), default=0, help="So many first; go on only if none dies again.")
-@click.option("--canary-wait", default="60s", show_default=True, help="How long the canary may take to be done.")
-@click.option("--audit", default="", metavar="ID", help="Id of this redrive, or of one to go on with. [default: new]")
-@click.option("--undo", default="", metavar="ID", help="Take back what that redrive brought and nobody has consumed.")
+@click.option(
+    "--canary", type=click.IntRange(0), default=0, help="Redrive so many first; continue only if none dies again."
+)
+@click.option("--canary-wait", default="60s", show_default=True, help="How long the canaries may take to be done.")
+@click.option("--audit", default="", metavar="ID", help="Id of this redrive, or of one to continue. [default: new]")
+@click.option("--undo", default="", metavar="ID", help="Undo that redrive, for messages that nobody has consumed.")
 @yes_option
 @dry_run_option
 @spark_options
@@ -77,11 +79,11 @@ def redrive(
     output: str,
     **job_options: Any,
 ) -> None:
-    """Bring dead letters back that match a condition, as of the last build.
+    """Redrive dead letters that match a condition, as of the last build.
 
     Every redrive has an audit id: in the lake, in the broker, and in each message (`holdfast-redrive`). Under its id a
-    redrive that was killed goes on with the letters it had chosen, and brings back none twice. Exit code 1 if some were
-    not moved, or not taken back.
+    redrive that was killed continues with the dead letters it had selected, and moves none twice. Exit code 1 if some
+    were not moved, or not undone.
     """
     if undo:
         _undo(context, job_options["lake_dir"], undo, queue, yes, dry_run, output, quiet=job_options["quiet"])
@@ -120,8 +122,8 @@ def redrive(
             if not dry_run and run.chosen:
                 where_to = run.to or "where they came from"
                 confirm(f"Bring back {plural(run.chosen, 'dead letter')} of {run.queue} to {where_to}?", yes)
-                go_on = f"holdfast pipeline redrive --audit {run.id}{location_options(job_options['lake_dir'])}"
-                show_note(f"Audit id {run.id}. If this is interrupted, go on with: {go_on}")
+                continue_with = f"holdfast pipeline redrive --audit {run.id}{location_options(job_options['lake_dir'])}"
+                show_note(f"Audit id {run.id}. If this is interrupted, continue with: {continue_with}")
         if not dry_run and run.chosen:
             if dead_letters is not None:
                 kept.begin(run, dead_letters)
@@ -142,34 +144,34 @@ def redrive(
 def _chosen(
     job: Job, wanted: JobRun, before: JobRun | None, limit: int, *, has_selection: bool
 ) -> tuple[JobRun, pa.Table | None, list[dict[str, object]]]:
-    """The run with its letters and a sample of them, or one to go on with as it was begun."""
-    from holdfast.pipeline.jobs import redrive as moving  # noqa: PLC0415 - Spark
+    """The run with its dead letters and a sample of them, or an earlier run to continue."""
+    from holdfast.pipeline.jobs import redrive  # noqa: PLC0415 - Spark
     from holdfast.pipeline.jobs.payload_changes import changes  # noqa: PLC0415
 
     if before is not None:
         if has_selection:
-            moving.check_same(before, wanted)
+            redrive.check_same(before, wanted)
         if before.state == "undone":
-            raise click.UsageError(f"Redrive {before.id} was undone. Leave --audit out to redrive anew.")
+            raise click.UsageError(f"Redrive {before.id} was undone. Leave --audit out to redrive again.")
         return before, None, []
     change = changes(wanted.sets, wanted.transform)
     table = job.lake.dead_letters
-    with job.stages.stage("choose letters"):
-        chosen = moving.choose(table.read(job.spark), wanted.queue, wanted.where, wanted.namespace)
+    with job.stages.stage("select dead letters"):
+        chosen = redrive.choose(table.read(job.spark), wanted.queue, wanted.where, wanted.namespace)
         chosen = chosen.limit(limit) if limit else chosen
         job.stages.explain("dead_letters", chosen)
         dead_letters = chosen.select("letter_id").toArrow()
         job.stages.count_read("dead_letters", sum(file.rows for file in table.files()))
         wanted.chosen = dead_letters.num_rows
-        sample = moving.sample(chosen, change) if wanted.chosen else []
+        sample = redrive.sample(chosen, change) if wanted.chosen else []
     return wanted, dead_letters, sample
 
 
 def _move(job: Job, run: JobRun, rate: float, wait_seconds: float) -> None:
-    from holdfast.pipeline.jobs import redrive as moving  # noqa: PLC0415 - Spark
+    from holdfast.pipeline.jobs import redrive  # noqa: PLC0415 - Spark
 
     with connected() as client:
-        moving.redrive(
+        redrive.redrive(
             client,
             job.lake,
             job.spark,
@@ -177,7 +179,7 @@ def _move(job: Job, run: JobRun, rate: float, wait_seconds: float) -> None:
             run,
             rate=rate,
             wait_seconds=wait_seconds,
-            progress=lambda done: job.progress(done, run.chosen, "letters"),
+            progress=lambda done: job.progress(done, run.chosen, "dead letters"),
         )
 
 
@@ -201,7 +203,7 @@ def _undo(
         run = kept.find(name)
         if run is None:
             if not queue:
-                run = kept.get(name)  # which says that it is not known
+                run = kept.get(name)  # raises that it is not known
                 return
             known = client.redrive_audit(queue, name)
             run = JobRun(
@@ -211,7 +213,7 @@ def _undo(
             summary = Counter[str](fate.fate for fate in client.redriven(run.queue, run.id))
             show_note(f"Would take back {plural(summary['waiting'], 'message')}.")
             if output != "table":
-                show_json({"audit": run.id, "standing": dict(summary)})
+                show_json({"audit": run.id, "statuses": dict(summary)})
             return
         confirm(f"Make dead letters again of what redrive {run.id} brought back and nobody has consumed?", yes)
         with progress_bar("Taking back", run.moved, hidden=quiet) as advance:
@@ -236,7 +238,7 @@ _WHY = {
 
 
 def _show_rest(counts: dict[str, int], rest: list[Unmoved]) -> None:
-    """What was not moved: counted, and the first of it by name."""
+    """What was not moved: counts, and the first of it by name."""
     for why, number in sorted(counts.items()):
         show_note(f"{number:,} not: {_WHY.get(why, why)}")
     rows = [
@@ -244,7 +246,7 @@ def _show_rest(counts: dict[str, int], rest: list[Unmoved]) -> None:
         for one in rest[:NAMED]
     ]
     if rows:
-        show_table(["letter", "message", "queue", "why"], rows)
+        show_table(["dead letter", "message", "queue", "why"], rows)
     if len(rest) > NAMED:
         show_note(f"… and {len(rest) - NAMED:,} more; -o json names them")
 
@@ -254,9 +256,9 @@ def _show_rest(counts: dict[str, int], rest: list[Unmoved]) -> None:
 @lake_option
 @output_format
 def runs(run: str, lake_dir: Path, output: str) -> None:
-    """List redrives and replays: who did what, when, how it was chosen and what became of it.
+    """List redrives and replays: who ran what, when, with which selection and result.
 
-    With the id of a redrive, also how its messages stand now, if the server still knows.
+    With the id of a redrive, also the status of its messages now, if the server still knows.
     """
     require_spark()
     from holdfast.pipeline.lake.job_runs import RunStore  # noqa: PLC0415 - not without the extra
@@ -270,9 +272,9 @@ def runs(run: str, lake_dir: Path, output: str) -> None:
         if output == "table":
             summary = {name: value for name, value in fields.items() if value not in (None, "", 0, False, [], {})}
             fields = summary | {name: _counts(fields[name]) for name in ("not_moved", "not_undone") if name in summary}
-            show_one(output, {**fields, "standing": _counts(states)})
+            show_one(output, {**fields, "statuses": _counts(states)})
         else:
-            show_one(output, {**fields, "standing": states})
+            show_one(output, {**fields, "statuses": states})
         return
     found_all = kept.all()
     if output != "table":
@@ -305,7 +307,7 @@ def _counts(counted: object) -> str:
 
 
 def _message_states(run: JobRun) -> dict[str, int]:
-    """How the messages of a redrive stand now. Nothing, if no server is there to say."""
+    """The status of the messages of a redrive now. Empty if the server cannot be reached."""
     if run.job != "redrive":
         return {}
     try:
@@ -314,5 +316,5 @@ def _message_states(run: JobRun) -> dict[str, int]:
     except AuditNotFound:
         return {}
     except HoldfastError as error:
-        show_note(f"How its messages stand now is not known: {error}")
+        show_note(f"The status of its messages is not known: {error}")
         return {}

@@ -1,4 +1,4 @@
-"""`holdfast pipeline replay`: messages of the past stored again."""
+"""`holdfast pipeline replay`: store past messages again."""
 
 from __future__ import annotations
 
@@ -37,10 +37,12 @@ if TYPE_CHECKING:
 @click.option("--since", help="Stored from this instant on, or so long ago, as 24h.")
 @click.option("--until", help="Stored before this instant, or so long ago.")
 @click.option("--where", default="", help="A condition of Spark SQL over events; payload.a.b is a field of JSON.")
-@click.option("--pace", type=click.Choice(["original"]), help="As they once came. [default: all at once]")
+@click.option(
+    "--pace", type=click.Choice(["original"]), help="At their original pace. [default: all in one transaction]"
+)
 @click.option("--speed", metavar="TIMESx", help="With --pace: so many times as fast, as 10x.")
 @click.option("--rate", metavar="COUNT/s", help="So many messages a second, as 50/s.")
-@click.option("--audit", default="", metavar="ID", help="Id of this replay, or of one to go on with. [default: new]")
+@click.option("--audit", default="", metavar="ID", help="Id of this replay, or of one to continue. [default: new]")
 @yes_option
 @dry_run_option
 @spark_options
@@ -63,11 +65,11 @@ def replay(
     output: str,
     **job_options: Any,
 ) -> None:
-    """Store messages of the past again, from the lake, with new ids; each names the one it repeats.
+    """Store past messages again, from the lake, with new ids; each names the one it repeats.
 
-    All at once in one transaction, or paced (--pace, --rate). Under its audit id a replay that was killed goes on and
-    stores no message twice; under a new one all of them again. The queue's journal must have held payloads. Exit code 1
-    if some were not stored.
+    All in one transaction, or paced (--pace, --rate). Under its audit id a replay that was killed continues and stores
+    no message twice; under a new id it stores all of them again. The queue's journal must have held payloads. Exit code
+    1 if some were not stored.
     """
     require_spark()
     from holdfast.pipeline.lake.job_runs import JobRun, RunStore  # noqa: PLC0415 - not without the extra
@@ -78,7 +80,7 @@ def replay(
     if before is None and not queue:
         raise click.UsageError("Say whose messages: --queue NAME.")
     if before is not None and (queue or where or since or until or pace or rate):
-        raise click.UsageError(f"Replay {audit} goes on as it was begun. Give --audit alone, or another id.")
+        raise click.UsageError(f"Replay {audit} continues with its own options. Give --audit alone, or another id.")
     run = before or JobRun(
         id=audit or kept.new_id("replay"),
         job="replay",
@@ -104,8 +106,8 @@ def replay(
                 show_rows(output, ["at", "message_id", "key", "text"], seen.sample)
             if todo:
                 confirm(f"Store {plural(run.chosen, 'message')} of {run.queue} in {run.to}{_lasting(run, seen)}?", yes)
-                go_on = f"holdfast pipeline replay --audit {run.id}{location_options(job_options['lake_dir'])}"
-                show_note(f"Audit id {run.id}. If this is interrupted, go on with: {go_on}")
+                continue_with = f"holdfast pipeline replay --audit {run.id}{location_options(job_options['lake_dir'])}"
+                show_note(f"Audit id {run.id}. If this is interrupted, continue with: {continue_with}")
         if todo:
             _replay(context, job, run, chosen)
     if dry_run or not run.chosen:
@@ -120,7 +122,7 @@ def replay(
 
 
 def _pace(pace: str | None, speed: str | None, rate: str | None) -> tuple[float, float]:
-    """How many times as fast as they came, and how many a second. 0 and 0: all at once."""
+    """The speed relative to the original pace, and the rate a second. 0 and 0: all in one transaction."""
     if speed and not pace:
         raise click.UsageError("--speed goes with --pace original.")
     if pace and rate:
@@ -137,15 +139,15 @@ def _number(option: str, text: str, unit: str) -> float:
 
 
 def _choose(job: Job, run: JobRun) -> tuple[Any, Chosen]:
-    from holdfast.pipeline.jobs import replay as replaying  # noqa: PLC0415 - Spark
+    from holdfast.pipeline.jobs import replay  # noqa: PLC0415 - Spark
 
     events = job.lake.events
     files = [file for file in events.files() if file.may_hold("at", run.since, run.until)]
-    with job.stages.stage("choose messages"):
+    with job.stages.stage("select messages"):
         frame = events.read(job.spark, files)
-        chosen = replaying.choose(frame, run.queue, run.since, run.until, run.where, run.namespace)
+        chosen = replay.choose(frame, run.queue, run.since, run.until, run.where, run.namespace)
         job.stages.explain("events", chosen)
-        seen = replaying.look(chosen)
+        seen = replay.preview(chosen)
     job.stages.count_read("events", sum(file.rows for file in files))
     run.chosen = seen.messages
     return chosen, seen
@@ -163,17 +165,17 @@ def _lasting(run: JobRun, seen: Chosen | None) -> str:
 
 
 def _replay(context: click.Context, job: Job, run: JobRun, chosen: Any) -> None:
-    """Keep what was chosen, unless that was done before, and store it."""
-    from holdfast.pipeline.jobs import replay as replaying  # noqa: PLC0415 - Spark
+    """Store the selection, unless that was done before, and replay it."""
+    from holdfast.pipeline.jobs import replay  # noqa: PLC0415 - Spark
     from holdfast.pipeline.lake.job_runs import RunStore  # noqa: PLC0415
 
     if chosen is not None:
-        with job.stages.stage("keep what was chosen"):
-            replaying.begin(RunStore(job.lake.path), run, chosen)
+        with job.stages.stage("store the selection"):
+            replay.begin(RunStore(job.lake.path), run, chosen)
     connection: Connection = context.find_root().obj
     with connected() as client:
         if run.speed or run.rate:
-            replaying.replay_paced(
+            replay.replay_paced(
                 client,
                 job.lake,
                 job.spark,
@@ -183,4 +185,4 @@ def _replay(context: click.Context, job: Job, run: JobRun, chosen: Any) -> None:
             )
         else:
             options = {"url": connection.url, "token": connection.secret() or ""}
-            replaying.replay_in_transaction(client, job.lake, job.spark, job.stages, run, options)
+            replay.replay_in_transaction(client, job.lake, job.spark, job.stages, run, options)

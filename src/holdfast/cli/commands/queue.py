@@ -1,4 +1,4 @@
-"""`holdfast queue`: make, look at, change and empty queues."""
+"""`holdfast queue`: create, show, change and empty queues."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from holdfast.errors import QueueExists
 
 @click.group()
 def queue() -> None:
-    """Make, look at, change and empty queues."""
+    """Create, show, change and empty queues."""
 
 
 @queue.command()
 @click.argument("name")
 @queue_settings
-@click.option("--exist-ok", is_flag=True, help="A queue that exists already is left as it is, and that is no error.")
+@click.option("--exist-ok", is_flag=True, help="A queue that already exists is left as it is, without an error.")
 @dry_run_option
 @output_format
 def create(name: str, exist_ok: bool, dry_run: bool, output: str, **values: Any) -> None:
-    """Create the queue NAME. What is not said has its default."""
+    """Create the queue NAME. Settings that are not given have their defaults."""
     given = given_settings(values)
     if dry_run:
         show_note(f"Would create {name} with {_settings_text(given)}.")
@@ -111,7 +111,7 @@ def _flat(config: dict[str, Any]) -> dict[str, object]:
 @dry_run_option
 @output_format
 def update(name: str, dry_run: bool, output: str, **values: Any) -> None:
-    """Change settings of the queue NAME. What is not said stays as it is."""
+    """Change settings of the queue NAME. Settings that are not given stay as they are."""
     given = given_settings(values)
     if not given:
         raise click.UsageError("Nothing to change: give a setting, as --max-depth 1000.")
@@ -141,7 +141,7 @@ names_argument = click.argument("names", type=QUEUE, metavar="NAME...", nargs=-1
 @dry_run_option
 @output_format
 def delete(names: tuple[str, ...], yes: bool, dry_run: bool, output: str) -> None:
-    """Delete queues with all they hold."""
+    """Delete queues with all their messages."""
     with connected() as client:
         held = {name: client.queue(name).depth for name in names}
         for name, depth in held.items():
@@ -159,7 +159,7 @@ def delete(names: tuple[str, ...], yes: bool, dry_run: bool, output: str) -> Non
 @dry_run_option
 @output_format
 def purge(names: tuple[str, ...], yes: bool, dry_run: bool, output: str) -> None:
-    """Remove all messages that wait in queues. What consumers hold stays."""
+    """Delete all waiting messages of queues. Leased messages stay."""
     with connected() as client:
         held = {name: client.queue(name).depth for name in names}
         for name, depth in held.items():
@@ -176,7 +176,7 @@ def purge(names: tuple[str, ...], yes: bool, dry_run: bool, output: str) -> None
 @dry_run_option
 @output_format
 def pause(names: tuple[str, ...], dry_run: bool, output: str) -> None:
-    """Give out no further messages of queues. They still take them."""
+    """Pause deliveries of queues. They still accept messages."""
     with connected() as client:
         for name in names:
             if dry_run:
@@ -191,7 +191,7 @@ def pause(names: tuple[str, ...], dry_run: bool, output: str) -> None:
 @dry_run_option
 @output_format
 def resume(names: tuple[str, ...], dry_run: bool, output: str) -> None:
-    """Give out messages of paused queues again."""
+    """Resume deliveries of paused queues."""
     with connected() as client:
         for name in names:
             if dry_run:
@@ -202,7 +202,7 @@ def resume(names: tuple[str, ...], dry_run: bool, output: str) -> None:
 
 
 def _done(output: str, text: str, name: str, messages: int) -> None:
-    """Tell of an act: to a person, and to a program as one object for each queue."""
+    """Report a change: as a note for people, as one object for each queue for programs."""
     show_note(text)
     if output != "table":
         show_one(output, {"queue": name, "messages": messages})
@@ -212,7 +212,7 @@ def _done(output: str, text: str, name: str, messages: int) -> None:
 @names_argument
 @output_format
 def stats(names: tuple[str, ...], output: str) -> None:
-    """Show figures of queues and their groups."""
+    """Show stats of queues and their groups."""
     with connected() as client:
         found = [client.stats(name) for name in names]
     if output != "table":

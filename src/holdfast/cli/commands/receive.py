@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 EXIT_NOTHING = 3
 EXIT_FAILED = 1
-STOP_SECONDS = 5.0  # that a command has to end by itself when it is told to
-ERROR_BYTES = 1_000  # of what a failing command said last, kept with the message
+STOP_SECONDS = 5.0  # that a command has to end after SIGTERM
+ERROR_BYTES = 1_000  # of the end of a failing command's output, stored with the message
 
 group_option = click.option(
     "-g", "--group", envvar="HOLDFAST_GROUP", default="default", show_default=True, help="The group to consume as."
@@ -41,7 +41,12 @@ group_option = click.option(
 @group_option
 @click.option("-n", "--limit", type=click.IntRange(1, 1_000), default=1, show_default=True, help="How many at most.")
 @click.option(
-    "-w", "--wait", type=DURATION, default="0s", show_default=True, help="If there is none, wait so long for the first."
+    "-w",
+    "--wait",
+    type=DURATION,
+    default="0s",
+    show_default=True,
+    help="If there is none, wait up to this long for the first.",
 )
 @click.option("--lease", type=DURATION, help="How long the leases last, as 5m. [default: the queue's delivery_timeout]")
 @click.option("--ack", is_flag=True, help="Ack what was received as soon as it is printed.")
@@ -53,7 +58,9 @@ group_option = click.option(
     help="Run this shell command for each message, with the payload on its standard input and the HOLDFAST_ "
     "variables set; its exit code 0 is an ack, any other a nack. Leases are extended while it runs.",
 )
-@click.option("-f", "--follow", is_flag=True, help="With --exec: go on for ever. Ctrl-C gives back what is unfinished.")
+@click.option(
+    "-f", "--follow", is_flag=True, help="With --exec: continue for ever. Ctrl-C releases what is unfinished."
+)
 @dry_run_option
 @output_format
 def receive(
@@ -96,7 +103,7 @@ def receive(
             raise click.exceptions.Exit(EXIT_NOTHING)
         try:
             _show(deliveries, output, raw=raw, export=export, ack=ack)
-        except BaseException:  # nobody has seen them: a full disk, a pipe that was closed
+        except BaseException:  # they were not printed: a full disk, a closed pipe
             _settle(client, queue, group, deliveries, "release")
             raise
         refused = _settle(client, queue, group, deliveries, "ack") if ack else []
@@ -108,12 +115,12 @@ def receive(
             + (f" --group {shlex.quote(group)}" if group != "default" else "")
         )
     if refused:
-        show_note(f"{plural(len(refused), 'message')} not acked, and will come again: {refused[0].detail}")
+        show_note(f"{plural(len(refused), 'message')} not acked, and will be delivered again: {refused[0].detail}")
         raise click.exceptions.Exit(EXIT_FAILED)
 
 
 def _show(deliveries: list[Delivery], output: str, *, raw: bool, export: bool, ack: bool) -> None:
-    """Write them, and see to it that they are written."""
+    """Write them, and flush the output."""
     if raw:
         for each in deliveries:
             sys.stdout.buffer.write(each.body())
@@ -130,7 +137,7 @@ def _show(deliveries: list[Delivery], output: str, *, raw: bool, export: bool, a
 def _settle(
     client: SyncClient, queue: str, group: str, deliveries: list[Delivery], action: Literal["ack", "release"]
 ) -> list[ItemError]:
-    """Settle them all alike. Returns what was refused."""
+    """Settle all of them with the same action. Returns what was refused."""
     from holdfast.wire import Settlement  # noqa: PLC0415
 
     settlements = [Settlement(id=each.id, lease_token=each.lease_token, action=action) for each in deliveries]
@@ -151,7 +158,8 @@ def _run_each(
 ) -> None:
     done = failed = 0
     if follow:
-        for number in (signal.SIGTERM, signal.SIGINT):  # a service manager's stop is as good as Ctrl-C: give back, end
+        # a stop by a service manager has the effect of Ctrl-C: release, end
+        for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.default_int_handler)
     with client.consume(queue, group=group, lease=lease) as consumer:
         while follow or done + failed < limit:
@@ -177,7 +185,7 @@ def _next(client: SyncClient, queue: str, group: str, wait: str, lease: str | No
 
 
 def _run_one(message: SyncMessage, command: str) -> bool:
-    """Whether the command did it. What it says goes where ours goes; its last words are kept if it fails."""
+    """Whether the command succeeded. Its output goes where ours goes; the end of its errors is kept if it fails."""
     environment = os.environ | variables(message.delivery) | {"HOLDFAST_URL": settings().url}
     with subprocess.Popen(  # noqa: S602 - a shell command is what --exec is for
         command, shell=True, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, process_group=0
@@ -197,7 +205,7 @@ def _run_one(message: SyncMessage, command: str) -> bool:
 
 
 def _talk(child: subprocess.Popen[bytes], body: bytes) -> bytes:
-    """Give a command its message, and pass on what it complains of until it ends. Returns its last words."""
+    """Write the message to a command, and copy its standard error until it ends. Returns the end of that."""
     assert child.stdin is not None
     assert child.stderr is not None
     giver = threading.Thread(target=_give, args=(child.stdin, body), daemon=True)
@@ -212,12 +220,12 @@ def _talk(child: subprocess.Popen[bytes], body: bytes) -> bytes:
 
 
 def _give(stdin: IO[bytes], body: bytes) -> None:
-    with suppress(BrokenPipeError), stdin:  # a command need not read it
+    with suppress(BrokenPipeError), stdin:  # the command did not read it
         stdin.write(body)
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    """End a command and all that it started: nobody is to go on with a message that goes back to the others."""
+    """End a command and all that it started: its message is released, and nobody may continue to work on it."""
     with suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):

@@ -46,13 +46,15 @@ Draft = Callable[[bytes], wire.Draft]
     type=click.Choice(["auto", "text", "json", "bytes", "message"]),
     default="auto",
     show_default=True,
-    help="What payloads are. auto: text if it is UTF-8. message: each a JSON object as the HTTP API takes it, "
+    help="What payloads are. auto: text if it is UTF-8. message: each a JSON object as in the HTTP API, "
     "with payload, text or base64 and any other field.",
 )
 @click.option("--key", help="Messages of one key are delivered one after another.")
-@click.option("--priority", type=click.IntRange(0, 255), default=128, show_default=True, help="Lower is sooner.")
-@click.option("--delay", type=DURATION, help="Not before so long from now, as 10m.")
-@click.option("--deliver-at", type=INSTANT, help="Not before this instant, as 2026-01-31T12:00:00Z.")
+@click.option(
+    "--priority", type=click.IntRange(0, 255), default=128, show_default=True, help="A lower value is delivered sooner."
+)
+@click.option("--delay", type=DURATION, help="Deliver not before this time from now, as 10m.")
+@click.option("--deliver-at", type=INSTANT, help="Deliver not before this instant, as 2026-01-31T12:00:00Z.")
 @click.option(
     "--ttl", type=DURATION, help="How long it may wait, as 1h; 0s is for ever. [default: the queue's message_ttl]"
 )
@@ -61,8 +63,8 @@ Draft = Callable[[bytes], wire.Draft]
 )
 @click.option("--content-type", help="What the payload is, as image/png.")
 @click.option("-p", "--property", "properties", multiple=True, metavar="NAME=VALUE", help="A field of your own.")
-@click.option("--correlation-id", help="Kept with the message for its whole life.")
-@click.option("--reply-to", help="The queue for answers.")
+@click.option("--correlation-id", help="Stored with the message.")
+@click.option("--reply-to", help="The queue for replies.")
 @click.option(
     "--chunk", type=click.IntRange(1, 10_000), default=1_000, show_default=True, help="Messages in one request."
 )
@@ -90,7 +92,7 @@ def send(
     """
     if sum(given is not None for given in (payload, path, lines)) > 1:
         raise click.UsageError("Give one of PAYLOAD, --file and --lines.")
-    if payload == "-":  # as everywhere; who means a dash has --file
+    if payload == "-":  # as in other commands; for a literal dash there is --file
         payload, lines = None, Path("-")
     if payload is None and path is None and lines is None:
         if sys.stdin.isatty():
@@ -151,7 +153,7 @@ def _source(payload: str | None, path: Path | None, lines: Path | None) -> Itera
 
 
 def _count(file: Path) -> int | None:
-    """Lines of a file, for the bar; of a pipe nobody knows."""
+    """Lines of a file, for the progress bar; unknown for a pipe."""
     if not file.is_file():
         return None
     with file.open("rb") as opened:

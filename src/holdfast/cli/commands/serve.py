@@ -16,13 +16,13 @@ from holdfast.config import load
 @config_file
 @click.pass_context
 def serve(context: click.Context, /, config_path: Path | None, **flags: object) -> None:
-    """Run a broker node until it is told to stop.
+    """Run a broker node until it is stopped.
 
-    Settings come from defaults, the configuration file, HOLDFAST_ variables and these flags, the later ones winning;
-    `holdfast config show --origin` tells which won. SIGTERM or Ctrl-C stops gracefully, a second one at once.
+    Settings come from defaults, the configuration file, HOLDFAST_ variables and these flags; later ones take precedence
+    (`holdfast config show --origin`). SIGTERM or Ctrl-C stops gracefully, a second one immediately.
     """
     config = load(config_path, os.environ, given(flags))
-    # Only this command needs the broker and its libraries; the others should answer at once.
+    # Only this command needs the broker and its libraries; the others should start quickly.
     from holdfast import server  # noqa: PLC0415
 
     context.exit(server.run(config))

@@ -1,4 +1,4 @@
-"""`holdfast ack`, `nack`, `reject`, `release`, `extend`: say what became of a message that was received.
+"""`holdfast ack`, `nack`, `reject`, `release`, `extend`: settle a message that was received.
 
 Queue, id and lease token come as arguments, or from the variables that `holdfast receive --export` sets.
 """
@@ -38,29 +38,29 @@ def _which(command: Command) -> Command:
 @click.command()
 @_which
 def ack(queue: str, message_id: str, lease_token: str, group: str, dry_run: bool, output: str) -> None:
-    """Done: the message is gone for its group."""
+    """Ack: the message is done for its group."""
     _settle(queue, group, Settlement(id=message_id, lease_token=lease_token), "Acked", dry_run, output)
 
 
 @click.command()
 @_which
 @click.option(
-    "--delay", type=DURATION, help="Try again after so long, as 10m. [default: as the queue's retry policy says]"
+    "--delay", type=DURATION, help="Deliver again after this time, as 10m. [default: as the queue's retry policy says]"
 )
-@click.option("--error", default="", help="What went wrong; kept with the message.")
+@click.option("--error", default="", help="What went wrong; stored with the message.")
 def nack(
     queue: str, message_id: str, lease_token: str, group: str, delay: str | None, error: str, dry_run: bool, output: str
 ) -> None:
-    """Failed: try again later; the attempt counts."""
+    """Nack: the attempt failed; deliver the message again later."""
     settlement = Settlement(id=message_id, lease_token=lease_token, action="nack", delay=delay, error=error)
     _settle(queue, group, settlement, "Nacked", dry_run, output)
 
 
 @click.command()
 @_which
-@click.option("--error", default="", help="Why it is hopeless; kept with the message.")
+@click.option("--error", default="", help="Why it can never be processed; stored with the message.")
 def reject(queue: str, message_id: str, lease_token: str, group: str, error: str, dry_run: bool, output: str) -> None:
-    """Hopeless: to the dead queue at once."""
+    """Reject: move the message to the dead queue now."""
     settlement = Settlement(id=message_id, lease_token=lease_token, action="reject", error=error)
     _settle(queue, group, settlement, "Rejected", dry_run, output)
 
@@ -68,7 +68,7 @@ def reject(queue: str, message_id: str, lease_token: str, group: str, error: str
 @click.command()
 @_which
 def release(queue: str, message_id: str, lease_token: str, group: str, dry_run: bool, output: str) -> None:
-    """Not now: back to the others as if it had never been leased."""
+    """Release: return the message to the queue; the attempt does not count."""
     _settle(queue, group, _settlement(message_id, lease_token, "release"), "Released", dry_run, output)
 
 
@@ -78,7 +78,7 @@ def release(queue: str, message_id: str, lease_token: str, group: str, dry_run: 
 def extend(
     queue: str, message_id: str, lease_token: str, group: str, lease: str | None, dry_run: bool, output: str
 ) -> None:
-    """Keep it longer. Prints the new deadline."""
+    """Extend the lease. Prints the new deadline."""
     settlement = Settlement(id=message_id, lease_token=lease_token, action="extend", timeout=lease)
     _settle(queue, group, settlement, "Extended", dry_run, output)
 

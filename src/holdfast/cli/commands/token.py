@@ -1,4 +1,4 @@
-"""`holdfast token`: keys that tokens are signed with, tokens, and what is in a token."""
+"""`holdfast token`: create signing keys and tokens, inspect and revoke tokens."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from holdfast.auth.keys import Keyring
     from holdfast.auth.revoked import Revocation
 
-# The libraries that sign are imported by the commands that need them: the others should answer at once.
+# The libraries that sign are imported by the commands that need them: the others should start quickly.
 
 TTL_MAX = 3660 * DAY
-"""Ten years. A token can be taken back only where the server has a list of such (auth.revoked_file), so it should not
-live as long as that."""
+"""Ten years. A token can be revoked only where the server has auth.revoked_file, so it should not live as long as
+that."""
 
 key_option = click.option(
     "--key",
@@ -41,7 +41,7 @@ key_option = click.option(
 
 @click.group()
 def token() -> None:
-    """Make and look at tokens (JWT), and the keys they are signed with."""
+    """Create and inspect tokens (JWT), and the keys they are signed with."""
 
 
 @token.command()
@@ -58,14 +58,12 @@ def token() -> None:
     type=click.Path(path_type=Path, dir_okay=False),
     help="Also write the public parts of all keys in FILE to this file, for servers to check with.",
 )
-@click.option(
-    "--append", is_flag=True, help="Put the new key in front of those in FILE; tokens of the others stay good."
-)
+@click.option("--append", is_flag=True, help="Put the new key before those in FILE; tokens of the others stay valid.")
 def key(file: Path, algorithm: str, public: Path | None, append: bool) -> None:
-    """Make a key and write it to FILE, which only its owner may read.
+    """Create a key and write it to FILE, which only its owner may read.
 
-    To change keys without a gap: `--append` the new one, wait until the old one's tokens have ended, then delete the
-    old one from the file. A running server sees each change by itself.
+    To rotate keys: `--append` the new one, wait until the old one's tokens have expired, then delete the old one from
+    the file. A running server reloads the file by itself.
     """
     from holdfast.auth import files, keys  # noqa: PLC0415
 
@@ -92,12 +90,12 @@ def key(file: Path, algorithm: str, public: Path | None, append: bool) -> None:
 
 
 @token.command()
-@click.option("--subject", required=True, help="Who the token is for; the audit log calls its user so.")
+@click.option("--subject", required=True, help="Who the token is for; the user's name in the audit log.")
 @click.option(
     "--scope", "scopes", multiple=True, help="What it allows, like produce:orders/#. May be given several times."
 )
 @click.option("--namespace", help="The namespace it is for. [default: the server's node.namespace]")
-@click.option("--ttl", default="1h", show_default=True, help="How long it is good: 15m, 12h, 30d, or none for ever.")
+@click.option("--ttl", default="1h", show_default=True, help="How long it is valid: 15m, 12h, 30d, or none for ever.")
 @key_option
 @output_format
 @config_file
@@ -110,7 +108,7 @@ def create(
     output: str,
     config_path: Path | None,
 ) -> None:
-    """Make a token and print it on standard output.
+    """Create a token and print it on standard output.
 
     Issuer and audience are those of the settings auth.token_issuer and auth.token_audience.
     """
@@ -134,11 +132,13 @@ def create(
         jti=secrets.token_hex(16),
     )
     text = tokens.sign(claims, signing)
-    try:  # a token that the same settings would refuse is of no use to anybody
+    try:  # a token that the same settings would refuse is useless
         checked = tokens.check_signature(text, _keyring(settings, key_path), settings.token_bytes_max)
         tokens.principal(checked, settings, loaded.node.namespace, now)
     except Unauthenticated as error:
-        raise click.UsageError(f"Nobody would take this token: {error.details['problem']}.") from None
+        raise click.UsageError(
+            f"No server with these settings would accept this token: {error.details['problem']}."
+        ) from None
     if output == "table":
         click.echo(text)
     else:
@@ -162,9 +162,9 @@ def create(
 @output_format
 @config_file
 def inspect(key_path: Path | None, output: str, config_path: Path | None) -> None:
-    """Show what is in a token and whether the server would take it.
+    """Show the claims of a token and whether the server would accept it.
 
-    The token is asked for at a terminal, or read from standard input. Exit code 1 if it would not be taken.
+    The token is prompted for at a terminal, or read from standard input. Exit code 1 if it would not be accepted.
     """
     loaded = load(config_path, os.environ)
     text = ask_secret("Token").strip().removeprefix("Bearer ").strip()
@@ -196,11 +196,11 @@ def inspect(key_path: Path | None, output: str, config_path: Path | None) -> Non
 @yes_option
 @config_file
 def revoke(token_id: str | None, path: Path | None, yes: bool, config_path: Path | None) -> None:
-    """Take a token back before its end, for good.
+    """Revoke a token before it expires.
 
-    The token is asked for at a terminal, or read from standard input; `token inspect` shows its id (`jti`). Servers
-    whose setting auth.revoked_file names the same file see the change by themselves, refuse the token, and end
-    connections that were made with it.
+    The token is prompted for at a terminal, or read from standard input; `token inspect` shows its id (`jti`). Servers
+    whose setting auth.revoked_file names the same file reload it by themselves, refuse the token, and close connections
+    that were made with it.
     """
     from holdfast.auth import files, revoked  # noqa: PLC0415
 
@@ -209,7 +209,7 @@ def revoke(token_id: str | None, path: Path | None, yes: bool, config_path: Path
     if path is None:
         raise click.UsageError("Which file? Give --file, or set auth.revoked_file.")
     found = revoked.Revocation(jti=token_id) if token_id else _revocation()
-    confirm(f"Take back the token {found.jti}{f' of {found.sub}' if found.sub else ''}?", yes)
+    confirm(f"Revoke the token {found.jti}{f' of {found.sub}' if found.sub else ''}?", yes)
     try:
         with files.locked(path):
             known = _read_revoked(path, settings)
@@ -217,7 +217,7 @@ def revoke(token_id: str | None, path: Path | None, yes: bool, config_path: Path
             files.replace(path, revoked.as_document({one.jti: one for one in kept}.values()))
     except OSError as error:
         raise InvalidArgument(field=f"File {path}", problem=f"cannot be written: {error}") from error
-    show_note(f"Wrote {path}: the token {found.jti} is good no more. Revoked: {len(kept):,}.")
+    show_note(f"Wrote {path}: the token {found.jti} is revoked. Revoked in all: {len(kept):,}.")
 
 
 def _read_revoked(path: Path | None, settings: AuthSettings) -> dict[str, Revocation]:
@@ -232,14 +232,14 @@ def _read_revoked(path: Path | None, settings: AuthSettings) -> dict[str, Revoca
 
 
 def _revocation() -> Revocation:
-    """Of a token that is read. Nobody need have vouched for it: who can write the file may take back any."""
+    """The claims of a token that is read. Its signature is not checked: who can write the file may revoke any."""
     from holdfast.auth.revoked import Revocation  # noqa: PLC0415
 
     claims = dict(_items(_part(ask_secret("Token").strip().removeprefix("Bearer ").strip(), 1)))
     token_id, subject, end = claims.get("jti"), claims.get("sub"), claims.get("exp")
     if not isinstance(token_id, str) or not token_id:
         raise InvalidArgument(
-            field="The token", problem="has no id (`jti`): only changing the key takes it back, or its end"
+            field="The token", problem="has no id (`jti`): it ends only when it expires or the key is changed"
         )
     return Revocation(
         jti=token_id,
@@ -262,12 +262,12 @@ def _verdict(text: str, loaded: Config, key_path: Path | None) -> dict[str, obje
     except Unauthenticated as error:
         return {**verdict, "valid": False, "problem": error.details["problem"]}
     if checked.claims.jti in _read_revoked(loaded.auth.revoked_file, loaded.auth):
-        return {**verdict, "valid": False, "problem": "the token was taken back (auth.revoked_file)"}
+        return {**verdict, "valid": False, "problem": "the token was revoked (auth.revoked_file)"}
     return {**verdict, "valid": True, "problem": None}
 
 
 def _part(text: str, index: int) -> object:
-    """A part as it stands there; nobody has vouched for it."""
+    """A part of the token, unverified."""
     parts = text.split(".")
     try:
         raw = parts[index]
@@ -298,7 +298,7 @@ def _keyring(settings: AuthSettings, path: Path | None) -> Keyring:
     if path is not None:
         return _read_keys(path, settings.keys_max)
     if not settings.token_secret:
-        raise click.UsageError("Which key? Give --key, or set auth.key_file. `holdfast token key` makes one.")
+        raise click.UsageError("Which key? Give --key, or set auth.key_file. `holdfast token key` creates one.")
     try:
         return keys.Keyring((keys.from_secret(settings.token_secret),))
     except ValueError as error:
@@ -340,7 +340,7 @@ def _until(ttl: str, now: int, settings: AuthSettings) -> int | None:
     if ttl == "none":
         if settings.token_expiry_required:
             raise click.BadParameter(
-                "The server wants an end; the setting auth.token_expiry_required = false allows none.",
+                "The server requires an expiry; the setting auth.token_expiry_required = false allows none.",
                 param_hint="--ttl",
             )
         return None

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from holdfast.client import SyncClient
 
 COLUMNS = ["queue", "depth", "ready", "leased", "later", "size", "in", "out", "acked", "failed", "dead", "oldest"]
-OLD_SECONDS = 300.0  # a message that waits longer than this is worth a colour
+OLD_SECONDS = 300.0  # a message that waits longer than this is coloured
 
 
 @click.command()
@@ -35,7 +35,7 @@ OLD_SECONDS = 300.0  # a message that waits longer than this is worth a colour
     type=click.FloatRange(0.2, 3600),
     default=2.0,
     show_default=True,
-    help="Seconds between two looks.",
+    help="Seconds between two refreshes.",
 )
 @click.option("-n", "--limit", type=click.IntRange(1, 200), default=30, show_default=True, help="Queues shown.")
 @click.option(
@@ -45,10 +45,10 @@ OLD_SECONDS = 300.0  # a message that waits longer than this is worth a colour
     show_default=True,
     help="Which queues come first.",
 )
-@click.option("--once", is_flag=True, help="Show it once and end; also meant when the output is no terminal.")
+@click.option("--once", is_flag=True, help="Show it once and end; the default when the output is not a terminal.")
 @output_format
 def top(prefix: str, interval: float, limit: int, sort: str, once: bool, output: str) -> None:
-    """Show the busiest queues whose names start with PREFIX, again and again until Ctrl-C.
+    """Show the busiest queues whose names start with PREFIX, refreshed until Ctrl-C.
 
     Rates are per second over the last minute: in is enqueued, out is leased.
     """
@@ -68,7 +68,7 @@ def top(prefix: str, interval: float, limit: int, sort: str, once: bool, output:
 
 
 def _fetch_stats(client: SyncClient, prefix: str, limit: int, sort: str) -> list[wire.QueueStats]:
-    """Figures cost a request for each queue, so of very many only the deepest are looked at."""
+    """Stats cost a request for each queue, so of very many only the deepest are fetched."""
     queues = sorted(client.queues(prefix), key=lambda queue: -queue.depth)[: max(limit, 200)]
     found: list[wire.QueueStats] = []
     for queue in queues:
@@ -105,7 +105,7 @@ def _screen(overview: wire.Overview, queues: list[wire.QueueStats]) -> Group:
     head = Text.assemble(
         ("holdfast ", "bold"),
         f"{overview.version}  node {overview.node}  namespace {overview.namespace}  ",
-        ("well" if overview.ok else "NOT WELL: see holdfast doctor", "green" if overview.ok else "bold red"),
+        ("well" if overview.ok else "UNHEALTHY: see holdfast doctor", "green" if overview.ok else "bold red"),
         f"  {overview.now}\n",
         f"{plural(overview.queues, 'queue')}, {plural(overview.depth, 'message')} ({size(overview.size_bytes)}), ",
         f"{count(overview.leased)} leased, {count(overview.dead)} dead; ",

@@ -24,7 +24,7 @@ from holdfast.units import format_duration
 if TYPE_CHECKING:
     from holdfast.auth.users import User, Users
 
-# argon2 and what else the users file needs is imported by the commands that need it: the others should answer at once.
+# argon2 and other libraries of the users file are imported by the commands that need them: the others start quickly.
 
 Command = TypeVar("Command", bound=Callable[..., object])
 
@@ -49,7 +49,7 @@ subject_option = click.option("--subject", help="The subject of the user's clien
 
 @click.group()
 def user() -> None:
-    """Manage the users file. A running server sees a change by itself."""
+    """Manage the users file. A running server reloads it by itself."""
 
 
 @user.command()
@@ -57,8 +57,8 @@ def user() -> None:
 @scopes_option
 @namespace_option
 @subject_option
-@click.option("--no-password", is_flag=True, help="No password: the user comes with its certificate only.")
-@click.option("--generate", is_flag=True, help="Make up a password and print it on standard output, this once.")
+@click.option("--no-password", is_flag=True, help="No password: the user authenticates by its certificate only.")
+@click.option("--generate", is_flag=True, help="Generate a password and print it on standard output, once.")
 @users_file
 @config_file
 def add(
@@ -73,14 +73,16 @@ def add(
 ) -> None:
     """Add the user NAME.
 
-    The password is asked for at a terminal, or read from the first line of standard input. It never stands on the
+    The password is prompted for at a terminal, or read from the first line of standard input. It is never given on the
     command line.
     """
     from holdfast.auth.users import User  # noqa: PLC0415
 
     settings, path = _settings(path, config_path)
     if no_password and (generate or not subject):
-        raise click.UsageError("--no-password needs --subject, and no --generate: how else would the user come in?")
+        raise click.UsageError(
+            "--no-password needs --subject, and no --generate: otherwise the user could not authenticate."
+        )
     with _changing(path, settings, new=True) as change:
         if name in change.users.by_name:
             raise InvalidArgument(field=f"User {name!r}", problem="exists already; change it with update or passwd")
@@ -109,9 +111,9 @@ def update(
     path: Path | None,
     config_path: Path | None,
 ) -> None:
-    """Change what the user NAME may do. Scopes that are given take the place of all it had; what is not given stays.
+    """Change what the user NAME may do. Given scopes replace all it had; what is not given stays.
 
-    Connections of the user are ended, so that they come back with the new rights.
+    Connections of the user are closed, so that clients reconnect with the new permissions.
     """
     settings, path = _settings(path, config_path)
     changes = {"scopes": scopes or None, "namespace": namespace, "subject": subject}
@@ -125,13 +127,13 @@ def update(
 
 @user.command()
 @click.argument("name")
-@click.option("--generate", is_flag=True, help="Make up a password and print it on standard output, this once.")
+@click.option("--generate", is_flag=True, help="Generate a password and print it on standard output, once.")
 @users_file
 @config_file
 def passwd(name: str, generate: bool, path: Path | None, config_path: Path | None) -> None:
-    """Give the user NAME a new password, asked for at a terminal or read from standard input.
+    """Give the user NAME a new password, prompted for at a terminal or read from standard input.
 
-    Connections of the user are ended.
+    Connections of the user are closed.
     """
     settings, path = _settings(path, config_path)
     with _changing(path, settings) as change:
@@ -149,7 +151,7 @@ def passwd(name: str, generate: bool, path: Path | None, config_path: Path | Non
 @users_file
 @config_file
 def remove(name: str, yes: bool, path: Path | None, config_path: Path | None) -> None:
-    """Remove the user NAME. Its connections are ended."""
+    """Remove the user NAME. Its connections are closed."""
     settings, path = _settings(path, config_path)
     with _changing(path, settings) as change:
         change.user(name)
@@ -164,7 +166,7 @@ def remove(name: str, yes: bool, path: Path | None, config_path: Path | None) ->
 @users_file
 @config_file
 def list_users(output: str, path: Path | None, config_path: Path | None) -> None:
-    """List the users with their rights. Passwords are not shown, nor their hashes."""
+    """List the users with their scopes, without passwords and hashes."""
     settings, path = _settings(path, config_path)
     rows: list[dict[str, object]] = [
         {
@@ -196,7 +198,7 @@ def _read(path: Path, settings: AuthSettings) -> Users:
     try:
         return users.read(path.read_bytes(), settings.users_max, settings.scopes_max)
     except FileNotFoundError:
-        problem = "does not exist. `holdfast user add` makes it"
+        problem = "does not exist. `holdfast user add` creates it"
     except OSError as error:
         problem = f"cannot be read: {error.strerror}"
     except ValueError as error:
@@ -218,20 +220,20 @@ class _Change:
             raise InvalidArgument(field=f"User {name!r}", problem="does not exist") from None
 
     def put(self, entry: User) -> None:
-        """Refuses what a server would refuse."""
+        """Raises if a server would refuse the file."""
         owner = self.users.by_subject.get(entry.subject or "")
         try:
             self._check(entry)
         except ValueError as error:
-            raise click.UsageError(f"The users file would not be good: it {error}.") from None
+            raise click.UsageError(f"The users file would be invalid: it {error}.") from None
         if owner is not None and owner.name != entry.name:
-            raise click.UsageError(f"The subject {entry.subject} is that of {owner.name} already.")
+            raise click.UsageError(f"The subject {entry.subject} already belongs to {owner.name}.")
         self.users = self.users.with_user(entry)
 
 
 @contextmanager
 def _changing(path: Path, settings: AuthSettings, *, new: bool = False) -> Iterator[_Change]:
-    """Reads the file, and writes it when the block ends well; one at a time."""
+    """Reads the file, and writes it when the block succeeds; under a lock."""
     from holdfast.auth import files, users  # noqa: PLC0415
 
     if not new:
@@ -271,4 +273,4 @@ def _with_password(entry: User, password: str, settings: AuthSettings) -> User:
 
 
 def _say(settings: AuthSettings, text: str) -> None:
-    show_note(f"{text} A running server sees it within {format_duration(settings.reload_interval)}.")
+    show_note(f"{text} A running server reloads it within {format_duration(settings.reload_interval)}.")

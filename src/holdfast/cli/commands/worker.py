@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     help="Where the module is looked for first. [default: the current directory]",
 )
 @click.option("--concurrency", type=click.IntRange(1, 1_000), help="Handlers at the same time, for each worker.")
-@click.option("--drain", help="How long handlers may take to finish when told to stop, as 30s.")
+@click.option("--drain", help="How long handlers may take to finish after a stop, as 30s.")
 @click.option("--burst", is_flag=True, help="Work until nothing is ready, then end.")
 @click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="info",
     show_default=True,
-    help="The least important line that is written.",
+    help="The lowest level that is logged.",
 )
 @click.pass_context
 def worker(
@@ -51,17 +51,17 @@ def worker(
 ) -> None:
     """Run workers: MODULE:NAME is a Workers, a worker, or a list of workers; MODULE alone means all workers in it.
 
-    SIGTERM or Ctrl-C stops gracefully: handlers finish, messages that none has begun with go back at once. A second one
-    ends at once. Exit code 1 if handlers were not finished in time.
+    SIGTERM or Ctrl-C stops gracefully: handlers finish, messages that no handler has started are released. A second one
+    ends immediately. Exit code 1 if handlers did not finish in time.
     """
     logging.basicConfig(
         level=log_level.upper(), stream=sys.stderr, format="%(asctime)s [%(levelname)s] %(name)s: %(message)s"
     )
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each request is too much
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # httpx logs every request
     app = _load(target, app_dir, drain)
     if settings().namespace is not None:
         with connected():
-            pass  # only to see that the namespace is the right one
+            pass  # checks the namespace
     for each in app.workers:
         if concurrency is not None:
             each.concurrency = each.prefetch = concurrency
@@ -72,7 +72,7 @@ def worker(
         return
     code = app.run(settings().open_async)
     if code:
-        # A handler that hangs in a thread must not keep the process: what it worked on has gone back.
+        # A handler that hangs in a thread must not keep the process alive: its message has been released.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
@@ -93,7 +93,7 @@ def _load(target: str, directory: Path, drain: str | None) -> Workers:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name and not module_name.startswith(error.name):
-            raise  # something that the module imports is missing: the traceback says what
+            raise  # a module that this one imports is missing: the traceback shows which
         raise InvalidArgument(
             field=f"Module {module_name!r}", problem=f"is not found in {directory.absolute()} or the Python path"
         ) from None

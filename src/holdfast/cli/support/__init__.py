@@ -1,1 +1,1 @@
-"""What commands share: connection, options, output."""
+"""Shared by the commands: connection, options, output."""

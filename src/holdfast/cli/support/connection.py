@@ -1,4 +1,4 @@
-"""Which server a command talks to, and as whom: the options of `holdfast` itself, and the client made from them."""
+"""The server and credentials of a command: the options of `holdfast` itself, and the client made from them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from holdfast.errors import InvalidArgument
 if TYPE_CHECKING:
     from holdfast.client import Client, SyncClient, Tls
 
-# The client is imported by the commands that use it: the others should answer at once.
+# The client is imported by the commands that use it: the others should start quickly.
 
 Command = TypeVar("Command", bound=Callable[..., object])
 
 
 class Decorator(Protocol):
-    """What click makes of an option."""
+    """The decorator that click makes of an option."""
 
     def __call__(self, command: Command, /) -> Command: ...
 
@@ -32,7 +32,7 @@ URL = "http://127.0.0.1:8080"
 
 
 class Connection(msgspec.Struct, frozen=True, kw_only=True):
-    """What the options said."""
+    """The values of the options."""
 
     url: str
     token: str | None
@@ -47,8 +47,8 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
     timeout: str
 
     def open(self, *, quick: bool = False) -> SyncClient:
-        """A client. A command that talks to the server uses `connected`, which also checks the namespace. A `quick` one
-        gives up at once, for completions."""
+        """A client. Commands use `connected`, which also checks the namespace. A `quick` one does not retry, for
+        completions."""
         from holdfast.client import Retries, SyncClient  # noqa: PLC0415
 
         if quick:
@@ -57,13 +57,13 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
         return SyncClient(self.url, **self._options())
 
     def open_async(self) -> Client:
-        """The asynchronous one."""
+        """The asynchronous client."""
         from holdfast.client import Client  # noqa: PLC0415
 
         return Client(self.url, **self._options())
 
     def check_namespace(self, client: SyncClient) -> None:
-        """Raises InvalidArgument if the credentials are not for the namespace that was asked for."""
+        """Raises InvalidArgument if the credentials are not for the namespace of --namespace."""
         if self.namespace is None:
             return
         actual = client.overview().namespace
@@ -83,7 +83,7 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
         }
 
     def tls(self) -> Tls:
-        """Whom to trust, and who to be."""
+        """Trusted certificates and the client's own."""
         from holdfast.client import Tls  # noqa: PLC0415
 
         return Tls(
@@ -94,11 +94,11 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def secret(self) -> str | None:
-        """The token to show, for those that are not a client: a Spark job's tasks."""
+        """The token, for callers that do not use the client: a Spark job's tasks."""
         return self._token()
 
     def login(self) -> tuple[str, str] | None:
-        """User and password, for those that are not a client."""
+        """User and password, for callers that do not use the client."""
         return (self.user, self._password() or "") if self.user is not None else None
 
     def _token(self) -> str | None:
@@ -124,7 +124,7 @@ def _secret(file: Path, what: str) -> str:
 def _option(
     flag: str, *, default: object = None, kind: click.ParamType[Any] | None = None, help_text: str
 ) -> Decorator:
-    """An option of `holdfast` itself, with its twin in the environment: --ca-file is HOLDFAST_CA_FILE."""
+    """An option of `holdfast` itself, with its environment variable: --ca-file is HOLDFAST_CA_FILE."""
     env_var = "HOLDFAST_" + flag.partition("/")[0].removeprefix("--").upper().replace("-", "_")
     show_default = isinstance(default, str)
     return click.option(flag, envvar=env_var, default=default, type=kind, show_default=show_default, help=help_text)
@@ -135,11 +135,10 @@ _OPTIONS = (
     _option("--url", default=URL, help_text="The server's HTTP address."),
     _option(
         "--token",
-        help_text="The token to show. On a command line others can see it: rather set HOLDFAST_TOKEN, or use "
-        "--token-file.",
+        help_text="The token. Others can see it on a command line: set HOLDFAST_TOKEN instead, or use --token-file.",
     ),
-    _option("--token-file", kind=_FILE, help_text="A file with the token to show."),
-    _option("--user", help_text="The user to be; its password is asked for."),
+    _option("--token-file", kind=_FILE, help_text="A file with the token."),
+    _option("--user", help_text="The user; its password is prompted for."),
     _option("--password-file", kind=_FILE, help_text="A file with the user's password."),
     _option(
         "--namespace",
@@ -151,9 +150,9 @@ _OPTIONS = (
     _option(
         "--verify/--no-verify",
         default=True,
-        help_text="Whether the server's certificate must be good. [default: verify]",
+        help_text="Whether to verify the server's certificate. [default: verify]",
     ),
-    _option("--timeout", kind=DURATION, default="30s", help_text="How long to wait for an answer."),
+    _option("--timeout", kind=DURATION, default="30s", help_text="How long to wait for a response."),
 )
 
 
@@ -165,7 +164,7 @@ def connection_options(command: Command) -> Command:
 
 
 def connection_of(context: click.Context) -> Connection | None:
-    """What the options said, also while a shell completes and no command runs."""
+    """The values of the options, also while a shell completes and no command runs."""
     root = context.find_root()
     if isinstance(root.obj, Connection):
         return root.obj
@@ -176,7 +175,7 @@ def connection_of(context: click.Context) -> Connection | None:
 
 
 def settings() -> Connection:
-    """What the options of the running command said."""
+    """The values of the running command's options."""
     found = click.get_current_context().find_object(Connection)
     assert found is not None
     return found

@@ -1,4 +1,4 @@
-"""A delivery as commands show it: to a person, to a program, and to a shell or a command that works on it."""
+"""The output of a delivery: for people, for programs, and as variables for a shell or a command."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PAYLOAD_WIDTH = 60  # characters of a payload in a table
 
 
 def variables(delivery: wire.Delivery) -> dict[str, str]:
-    """What a shell or a command is told. `holdfast ack` and its like read the same ones."""
+    """The environment variables of a delivery. `holdfast ack` and the others read the same ones."""
     found = {
         "HOLDFAST_QUEUE": delivery.queue,
         "HOLDFAST_GROUP": delivery.group,
@@ -36,7 +36,7 @@ def variables(delivery: wire.Delivery) -> dict[str, str]:
 
 
 def exports(delivery: wire.Delivery) -> str:
-    """Lines for `eval`. The payload is among them if it is text; what the message does not have is unset."""
+    """Lines for `eval`. The payload is included if it is text; variables without a value are unset."""
     given = variables(delivery)
     body = delivery.body()
     if b"\0" not in body:
@@ -52,7 +52,7 @@ def exports(delivery: wire.Delivery) -> str:
 
 
 def document(message: wire.Message) -> dict[str, Any]:
-    """For programs, with the payload in the field the HTTP API would put it in."""
+    """For programs, with the payload in the field that the HTTP API uses."""
     fields = msgspec.to_builtins(message)
     assert isinstance(fields, dict)
     body = message.body()
@@ -100,7 +100,7 @@ def row(message: wire.Message) -> dict[str, object]:
 
 
 def _status_text(status: wire.Standing) -> str:
-    """A waiting message tells which attempt is next, a leased one whose it is."""
+    """The state, with the next attempt of a waiting message or the consumer of a leased one."""
     more = [f"attempt {status.attempt}"] if status.attempt else []
     more += [status.consumer] if status.consumer and status.state == "leased" else []
     return f"{status.state} ({', '.join(more)})" if more else status.state

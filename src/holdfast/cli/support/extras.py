@@ -1,4 +1,4 @@
-"""What is not installed with the client alone: the libraries of the server."""
+"""The server's libraries, which are not installed with the client alone."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ def missing() -> list[str]:
 
 
 def explain(error: ModuleNotFoundError) -> ServerMissing | None:
-    """What to say when an import failed: None if it is none of the server's."""
+    """The message for a failed import; None if it is not a library of the server."""
     name = (error.name or "").partition(".")[0]
     return ServerMissing(missing=name) if name in SERVER else None

@@ -33,7 +33,7 @@ output_format = click.option(
 
 
 def setting_flags(command: Command) -> Command:
-    """Add a flag for each setting that has one. The command gets them by name; `given` sorts them out."""
+    """Add a flag for each setting that has one. The command gets them by name; `given` collects them."""
     for field in reversed(all_fields()):
         if field.kind.flag:
             command = _option(field, field.kind.flag)(command)
@@ -53,7 +53,7 @@ def add_env_vars(command: click.Command, prefix: str) -> None:
 
 
 def given(flags: dict[str, object]) -> dict[str, object]:
-    """What click collected, by dotted name, as `holdfast.config.load` wants it."""
+    """The values that click collected, by dotted name, for `holdfast.config.load`."""
     return {field.dotted: flags[_parameter(field)] for field in all_fields() if field.kind.flag}
 
 

@@ -1,4 +1,4 @@
-"""What commands write: results on standard output, everything said about them on standard error."""
+"""The output of commands: results on standard output, messages about them on standard error."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from holdfast.errors import HoldfastError
 
 _WIDER_THAN_ANY_LINE = 100_000
 _NUMBER = re.compile(r"-|[\d,.]+( ?(ms|s|B|[KMGT]iB|/s))?|\d+[dhm] \d+[hms]")
-"""What stands to the right in a table."""
+"""Cells that are right-aligned in a table."""
 
 
 def show_table(columns: list[str], rows: list[list[str]]) -> None:
-    """A table that is never cut: in a pipe or a narrow terminal a line grows past the edge instead."""
+    """A table whose cells are never cut: in a pipe or a narrow terminal, lines get longer than the width."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for index, column in enumerate(columns):
         numbers = rows and all(_NUMBER.fullmatch(row[index]) for row in rows)
@@ -34,7 +34,7 @@ def show_table(columns: list[str], rows: list[list[str]]) -> None:
 
 
 def _print(table: Table) -> None:
-    """Without the blanks that fill up the last column."""
+    """Without the blanks that pad the last column."""
     console = Console(file=sys.stdout, width=_WIDER_THAN_ANY_LINE)
     with console.capture() as captured:
         console.print(table)
@@ -59,7 +59,7 @@ def show_rows(output: str, columns: list[str], rows: list[dict[str, object]]) ->
 
 
 def show_one(output: str, fields: dict[str, object]) -> None:
-    """One thing: its fields below one another for people, an object for programs."""
+    """One object: its fields line by line for people, JSON for programs."""
     match output:
         case "json":
             show_json(fields)
@@ -101,7 +101,7 @@ def show_note(text: str) -> None:
 
 @contextmanager
 def progress_bar(what: str, total: int | None, *, hidden: bool) -> Iterator[Callable[[int], None]]:
-    """A bar on standard error, if that is a terminal. Call what it gives with how many are done."""
+    """A progress bar on standard error, if that is a terminal. Yields a function that takes how many are done."""
     console = Console(file=sys.stderr)
     columns = [
         TextColumn("{task.description}"),

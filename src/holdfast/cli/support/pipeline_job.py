@@ -1,4 +1,4 @@
-"""What the commands of `holdfast pipeline` have in common: options, Spark, progress, and what they say at the end.
+"""Shared by the commands of `holdfast pipeline`: options, Spark, progress, and the summary at the end.
 
 Spark is imported only when a command runs that needs it; the rest of Holdfast works without it.
 """
@@ -59,7 +59,7 @@ def spark_options(command: Command) -> Command:
 
 
 class Job:
-    """A job under way: where it runs, what it works on, what it has done."""
+    """A running job: its Spark session, its lake, and what it has done."""
 
     def __init__(self, spark: Any, lake: Lake, stages: Stages, bar: Bar) -> None:
         self.spark = spark
@@ -68,12 +68,12 @@ class Job:
         self._bar = bar
 
     def progress(self, done: int, total: int, what: str = "events") -> None:
-        """Show how much of the work is done."""
+        """Show the progress."""
         self._bar.advance(done, total, what)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Without the bar, while a person is asked something."""
+        """Hide the progress bar, while the user is asked to confirm."""
         self._bar.stop()
         try:
             yield
@@ -82,7 +82,7 @@ class Job:
 
 
 class Bar:
-    """A bar on standard error, if that is a terminal: the stage, and how much of the work is done if that is known."""
+    """A progress bar on standard error, if that is a terminal: the stage, and the progress if that is known."""
 
     def __init__(self, name: str, *, hidden: bool) -> None:
         console = Console(file=sys.stderr)
@@ -111,7 +111,7 @@ class Bar:
 
 
 def require_spark() -> None:
-    """Say what to install, if it is not there."""
+    """Raise SparkMissing, which says what to install, if Spark is not installed."""
     for name in ("pyspark", "deltalake"):
         if importlib.util.find_spec(name) is None:
             raise SparkMissing(missing=name)
@@ -119,7 +119,7 @@ def require_spark() -> None:
 
 @contextmanager
 def running(name: str, job_options: dict[str, Any]) -> Iterator[Job]:
-    """Start Spark, show how the job goes, and say at the end what it did."""
+    """Start Spark, show the job's progress, and at the end its summary."""
     require_spark()
     from holdfast.pipeline.lake.lake import Lake  # noqa: PLC0415
     from holdfast.pipeline.spark.failures import spark_errors  # noqa: PLC0415 - Spark takes seconds to import and start
@@ -154,7 +154,7 @@ def running(name: str, job_options: dict[str, Any]) -> Iterator[Job]:
 
 
 def namespace_of_server(dry_run: bool) -> str:
-    """The namespace that the command's credentials are for. A dry run can do without the server, if it must."""
+    """The namespace of the command's credentials. A dry run works without a server too."""
     wanted = settings()
     try:
         with connected() as client:
@@ -166,7 +166,7 @@ def namespace_of_server(dry_run: bool) -> str:
 
 
 def location_options(lake: Path) -> str:
-    """Options for a command that shall see the same lake and server as this one, where those are not the defaults."""
+    """Options that give another command the same lake and server as this one, where those are not the defaults."""
     words = "" if lake == DEFAULT_LAKE else f" --lake {shlex.quote(str(lake))}"
     url = settings().url
     return words if url == URL else f"{words} --url {shlex.quote(url)}"
@@ -180,7 +180,7 @@ def parsed(field: str, parse: Callable[[object], int], value: object) -> int:
 
 
 def _summary(stages: Stages) -> None:
-    """What was read and written, and how long each part took."""
+    """What was read and written, and how long each stage took."""
     for what, counts in (("read", stages.read), ("wrote", stages.wrote)):
         if counts:
             parts = [size(number) if name == "bytes" else f"{number:,} {name}" for name, number in counts.items()]

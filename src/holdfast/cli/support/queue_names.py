@@ -1,4 +1,4 @@
-"""Names of queues as arguments, which a shell can complete by asking the server."""
+"""Names of queues as arguments, which a shell completes by a request to the server."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from click.shell_completion import CompletionItem
 from holdfast.cli.support.connection import Connection, connection_of
 from holdfast.errors import HoldfastError
 
-COMPLETIONS_MAX = 200  # names offered: more help nobody
+COMPLETIONS_MAX = 200  # names offered at most
 
 
 class QueueName(click.ParamType[str]):
-    """A queue's name. Any text will do here: the server knows what is allowed."""
+    """A queue's name. Any text is accepted here: the server checks it."""
 
     name = "queue"
 
@@ -20,9 +20,9 @@ class QueueName(click.ParamType[str]):
         return str(value)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG002
-        """Queues that start so; nothing if the server cannot be asked, since a completion must not complain."""
+        """Queues with this prefix; none if the server cannot be reached, since a completion must not print errors."""
         wanted: Connection | None = connection_of(ctx)
-        if wanted is None or wanted.user is not None:  # a password would have to be asked for
+        if wanted is None or wanted.user is not None:  # a password would have to be prompted for
             return []
         try:
             with wanted.open(quick=True) as client:

@@ -11,7 +11,7 @@ Command = TypeVar("Command", bound=Callable[..., object])
 
 
 class Flag(NamedTuple):
-    """A setting by its name in the API, and how the command line calls it."""
+    """A setting by its name in the API, and its flag."""
 
     field: str
     flag: str
@@ -27,12 +27,12 @@ _TEXT = click.STRING
 _WHOLE = click.INT
 
 FLAGS = (
-    Flag("partitions", "--partitions", _WHOLE, "Ordered slices of the queue. Can grow later, not shrink."),
+    Flag("partitions", "--partitions", _WHOLE, "Number of partitions. It can grow later, not shrink."),
     Flag(
         "ordering",
         "--ordering",
         click.Choice(["none", "partition", "strict"]),
-        "none; one after another of each key; or strictly one after another.",
+        "none; messages of each key one after another; or all strictly one after another.",
     ),
     Flag("max_message_size", "--max-message-size", _TEXT, "The largest payload, as 64KiB or 1MiB."),
     Flag("max_depth", "--max-depth", _WHOLE, "How many messages it holds at most; 0 is no limit."),
@@ -45,19 +45,31 @@ FLAGS = (
         "durability",
         "--durability",
         click.Choice(["fsync", "buffered"]),
-        "Whether 'stored' means synced, or may lose the last second when the machine dies.",
+        "Whether a stored message is synced, or the last second may be lost when the machine fails.",
     ),
     Flag(
         "topics", "--topic", _TEXT, "An MQTT topic filter whose messages it captures too. May be given several times."
     ),
-    Flag("paused", "--paused/--no-paused", click.BOOL, "Whether it gives out messages."),
+    Flag("paused", "--paused/--no-paused", click.BOOL, "Whether it delivers messages."),
     Flag("retry.max_retries", "--max-retries", _WHOLE, "Failures after which a message is dead."),
-    Flag("retry.initial_backoff", "--initial-backoff", _TEXT, "The pause before the first retry, as 5s."),
-    Flag("retry.max_backoff", "--max-backoff", _TEXT, "The longest pause between retries."),
-    Flag("retry.multiplier", "--multiplier", click.FLOAT, "How much longer each pause is than the one before."),
-    Flag("retry.jitter", "--jitter", click.FLOAT, "How far pauses vary by chance, from 0 to 1."),
-    Flag("retry.total_timeout", "--total-timeout", _TEXT, "Dead at the first failure after so long; 0s is no limit."),
-    Flag("dlq.enabled", "--dlq/--no-dlq", click.BOOL, "Whether dead messages are kept in a dead queue."),
+    Flag("retry.initial_backoff", "--initial-backoff", _TEXT, "The backoff before the first retry, as 5s."),
+    Flag("retry.max_backoff", "--max-backoff", _TEXT, "The longest backoff between retries."),
+    Flag(
+        "retry.multiplier",
+        "--multiplier",
+        click.FLOAT,
+        "The factor by which each backoff is longer than the one before.",
+    ),
+    Flag("retry.jitter", "--jitter", click.FLOAT, "The random part of a backoff, from 0 to 1."),
+    Flag(
+        "retry.total_timeout",
+        "--total-timeout",
+        _TEXT,
+        "Dead-letter at the first failure after this time; 0s is no limit.",
+    ),
+    Flag(
+        "dlq.enabled", "--dlq/--no-dlq", click.BOOL, "Whether messages are dead-lettered to a dead queue, or dropped."
+    ),
     Flag("dlq.queue", "--dlq-queue", _TEXT, "The dead queue, if not dlq/NAME."),
     Flag("dlq.alert_webhook", "--dlq-alert-webhook", _TEXT, "A URL that is called for each dead letter."),
 )
@@ -78,7 +90,7 @@ def queue_settings(command: Command) -> Command:
 
 
 def given_settings(values: dict[str, Any]) -> dict[str, object]:
-    """What was given, as the API takes it."""
+    """The given settings, in the API's format."""
     found = {flag.field: values[flag.parameter] for flag in FLAGS}
     given: dict[str, object] = {field: value for field, value in found.items() if value is not None and value != ()}
     if "topics" in given:

@@ -1,6 +1,6 @@
-"""How commands take what nobody should see: from a hidden prompt, or from standard input; never as an argument.
+"""Input of secrets: from a hidden prompt, or from standard input; never as an argument.
 
-An argument stands in the shell's history, and in the list of processes for everybody on the machine.
+An argument is in the shell's history, and everybody on the machine sees it in the list of processes.
 """
 
 from __future__ import annotations
@@ -17,5 +17,5 @@ def ask_secret(prompt: str, *, confirm: bool = False) -> str:
         return answer
     line = sys.stdin.readline().rstrip("\r\n")
     if not line:
-        raise click.UsageError(f"{prompt} is expected on standard input, and nothing came.")
+        raise click.UsageError(f"{prompt} is expected on standard input, which was empty.")
     return line

@@ -1,4 +1,4 @@
-"""Durations and instants on the command line: what is none is a wrong command line, before anything is sent."""
+"""Durations and instants on the command line: an invalid one is refused before anything is sent."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from holdfast.units import parse_duration, parse_instant
 
 
 class _Time(click.ParamType[str]):
-    """A text that can be read as a time; it is handed on as it was written."""
+    """A text that can be parsed as a time; it is passed on as it was written."""
 
     def __init__(self, name: str, read: Callable[[object], int]) -> None:
         self.name = name

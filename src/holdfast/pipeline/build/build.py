@@ -1,18 +1,18 @@
 """`build`: from the journal's segments to the tables, a batch at a time, each batch exactly once.
 
-A batch is a run of segments. It is committed to the tables one after another, each commit with the journal's position
-as its cursor: `messages` last, because the others are made from the difference to what it said before. So whenever the
-build is killed, the tables stand at one of two positions, and the next build finishes the batch for those that lack it
-before it goes on.
+A batch is a series of consecutive segments. It is committed to one table after another, each commit with the journal's
+position as its cursor: `messages` last, because the other tables are computed from the difference to its old rows. So
+whenever the build is killed, each table is at one of two positions, and the next build finishes the batch for the
+tables that lack it before it continues.
 
     events          the segments themselves, linked into the table once their hash is right
-    queue_minutes   what the batch counts and changes, added to the minutes it touches
-    dead_letters    deaths appended; rows whose letter has ended rewritten, with their file
+    queue_minutes   the batch's counts and changes, added to the rows of their minutes
+    dead_letters    new dead letters appended; files with rows whose dead letter has ended are rewritten
     messages        rows of the batch's messages; files that hold older rows of them are rewritten, no others
 
-Spark's tasks do the work, by columns (tasks.py): one for each segment brings its events into the order of their
-messages (pieces.py), one for each share of the messages folds them and writes their rows (portion.py). What they leave
-for each other lies in `_scratch_dir`, beside the tables, until the batch is done.
+Spark's tasks do the work in columnar form (tasks.py): one for each segment sorts its events by message into a shuffle
+file (shuffle.py), one for each range of message ids folds them and writes their rows (fold_task.py). The intermediate
+files are in `_scratch`, beside the tables, until the batch is done.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ from pyspark.sql import SparkSession
 from holdfast.core.audits import UNDONE_PROPERTY
 from holdfast.errors import SegmentUnusable, TablesDamaged
 from holdfast.journal.segment import digest
-from holdfast.pipeline.build import death_task, deaths, fold_task, minute_task, minutes
-from holdfast.pipeline.build import shuffle as shuffle_files
+from holdfast.pipeline.build import dead_letter_task, dead_letters, fold_task, queue_minute_task, queue_minutes, shuffle
 from holdfast.pipeline.build.fold_task import ID_SECOND_SHIFT
 from holdfast.pipeline.build.shuffle import SAMPLE_STEP, id_ranges
 from holdfast.pipeline.lake import arrow
@@ -47,7 +46,7 @@ from holdfast.pipeline.lake.tables import DEAD_LETTERS
 from holdfast.pipeline.spark.stages import Stages
 from holdfast.pipeline.spark.tasks import Task, TaskResult, frame_of, parallelism, pickle_by_value, run
 
-pickle_by_value(arrow, death_task, minute_task, shuffle_files, fold_task)
+pickle_by_value(arrow, dead_letter_task, queue_minute_task, shuffle, fold_task)
 
 BATCH_ROWS = 4_000_000
 """Events in one batch: a few hundred MB in memory, and a few seconds of work to lose when killed."""
@@ -61,23 +60,23 @@ class Built(msgspec.Struct, kw_only=True):
     events: int = 0
     rows: dict[str, int] = {}
     rewritten: dict[str, int] = {}
-    """Files that were replaced because a batch told something new of rows in them."""
+    """Files that were replaced because a batch changed rows in them."""
     cursor: Cursor = {}
 
 
 _PLACE_DDL = "namespace string, queue string, `group` string"
 SortedArray = np.ndarray[Any, Any]
 _Files = tuple[list[Path], list[DataFile]]
-"""Files that a table gets, and those they stand for."""
+"""Files to add to a table, and the files that they replace."""
 StepHook = Callable[[str], None]
 
 
 def _no_hook(_step: str) -> None:
-    """Tests die here."""
+    """Tests pass a hook that interrupts the build."""
 
 
 class Build:
-    """One run over what the journal holds now."""
+    """One pass over what the journal holds now."""
 
     def __init__(
         self,
@@ -95,11 +94,11 @@ class Build:
         self._batch_rows = batch_rows
         self._on_step = on_step
         self._progress = progress
-        self._scratch_dir = lake.tables_dir.resolve() / "_aside"
+        self._scratch_dir = lake.tables_dir.resolve() / "_scratch"
         self.built = Built(rows={}, rewritten={})
 
     def run(self) -> Built:
-        """Take in everything that the manifests name now. The lake must be locked."""
+        """Build everything that the manifests list now. The lake must be locked."""
         segments = self._lake.segments()
         self._lake.prepare()
         try:
@@ -133,20 +132,20 @@ class Build:
         target = ahead[0]
         batch = up_to(after(segments, behind), target)
         if any(cursor != target for cursor in ahead) or end_of(batch, behind) != target:
-            raise TablesDamaged(path=self._lake.tables_dir, problem=f"they stand at different positions: {cursors}")
+            raise TablesDamaged(path=self._lake.tables_dir, problem=f"they are at different positions: {cursors}")
         return batch
 
     def _batch(self, batch: list[Segment], cursors: dict[str, Cursor]) -> None:
         cursor = end_of(batch, cursors["messages"])
         lake = self._lake
-        shutil.rmtree(self._scratch_dir, ignore_errors=True)  # what a build left that was killed, or the batch before
+        shutil.rmtree(self._scratch_dir, ignore_errors=True)  # left by a build that was killed, or by the batch before
         self._scratch_dir.mkdir()
         lacking = [table for table in lake.tables if cursors[table.spec.name] != cursor]
         if lake.events in lacking:
             with self._stages.stage("verify and link segments"):
                 self._events(batch, cursor)
         with self._stages.stage("sort events by message"):
-            shuffle_files = self._sorted(batch, dead_letters=lake.dead_letters in lacking)
+            shuffle_files = self._sorted(batch, with_dead_letters=lake.dead_letters in lacking)
         with self._stages.stage("fold messages"):
             stale_files = self._stale_files(shuffle_files)
             added, made = self._messages(shuffle_files, stale_files)
@@ -157,7 +156,7 @@ class Build:
                 fact_files = [one["facts"] for one in made if one["facts"]]
                 follow.append((lake.queue_minutes, threads.submit(self._minutes, fact_files)))
             if lake.dead_letters in lacking:
-                follow.append((lake.dead_letters, threads.submit(self._deaths, shuffle_files, made)))
+                follow.append((lake.dead_letters, threads.submit(self._dead_letters, shuffle_files, made)))
             for table, files in follow:
                 self._commit(table, *files.result(), cursor)
         with self._stages.stage("commit"):
@@ -177,7 +176,7 @@ class Build:
     # --- events -----------------------------------------------------------------------------------------------------
 
     def _events(self, batch: list[Segment], cursor: Cursor) -> None:
-        """The segments become files of the table, by a hard link where the file system can, else by a copy."""
+        """Add the segments to the table as files: hard links where the file system has them, otherwise copies."""
         place = self._lake.events.place()
         place.mkdir(parents=True)
         with ThreadPoolExecutor(os.cpu_count()) as threads:
@@ -189,15 +188,19 @@ class Build:
 
     # --- messages ---------------------------------------------------------------------------------------------------
 
-    def _sorted(self, batch: list[Segment], dead_letters: bool) -> list[TaskResult]:
-        """The batch's pieces (pieces.py), with what else the tasks saw."""
+    def _sorted(self, batch: list[Segment], with_dead_letters: bool) -> list[TaskResult]:
+        """Write the batch's shuffle files (shuffle.py). Returns them, with what else the tasks found."""
         names = {segment.path.name for segment in batch}
         files = [file for file in self._lake.events.files() if Path(file.path).name in names]
         if len(files) != len(names):
-            problem = f"{len(names) - len(files)} segments of it are not there"
+            problem = f"{len(names) - len(files)} segments of it are missing"
             raise TablesDamaged(path=self._lake.events.root, problem=problem)
         root = self._lake.events.root.resolve()
-        common: Task = {"place": str(self._scratch_dir), "letters": dead_letters, "undone": UNDONE_PROPERTY}
+        common: Task = {
+            "place": str(self._scratch_dir),
+            "with_dead_letters": with_dead_letters,
+            "undone": UNDONE_PROPERTY,
+        }
         return self._tasks(
             "sorting segments",
             fold_task.sort_segment,
@@ -214,7 +217,7 @@ class Build:
     def _messages(
         self, shuffle_files: list[TaskResult], stale_files: list[DataFile]
     ) -> tuple[list[Path], list[TaskResult]]:
-        """Write the batch's messages, uncommitted. Returns their files, and what else the tasks wrote."""
+        """Write the batch's messages, without committing them. Returns their files, and what else the tasks wrote."""
         table = self._lake.messages
         old = [str(table.root.resolve() / file.path) for file in stale_files]
         sample = [one for shuffle_file in shuffle_files for one in shuffle_file["sample"]]
@@ -225,7 +228,7 @@ class Build:
         place = table.place()
         place.mkdir(parents=True)
         common = {
-            "pieces": [shuffle_file["piece"] for shuffle_file in shuffle_files],
+            "shuffle_files": [shuffle_file["shuffle_file"] for shuffle_file in shuffle_files],
             "old": old,
             "place": str(self._scratch_dir),
             "target": str(place.resolve()),
@@ -241,13 +244,15 @@ class Build:
         self._stages.explain(name, frame_of(self._spark, work, tasks))
         return run(self._spark, work, tasks)
 
-    # --- what follows from the difference ---------------------------------------------------------------------------
+    # --- tables made from the changes of messages ------------------------------------------------------------------
 
     def _minutes(self, fact_files: list[str]) -> _Files:
         table = self._lake.queue_minutes
         if not fact_files:
             return [], []
-        fact_minutes = pa.concat_tables(pq.read_table(path, columns=[*minutes.PLACE, "minute"]) for path in fact_files)
+        fact_minutes = pa.concat_tables(
+            pq.read_table(path, columns=[*queue_minutes.PLACE, "minute"]) for path in fact_files
+        )
         first = pc.min(fact_minutes["minute"]).as_py()
         files = table.files()
         stale_files = [file for file in files if file.may_hold("minute", first, None)]
@@ -257,52 +262,53 @@ class Build:
             fact_files = [*fact_files, *self._carried(fact_minutes, old, earlier)]
         place = table.place()
         place.mkdir(parents=True)
-        of = fact_minutes.num_rows // minute_task.TASK_FACTS + 1
+        of = fact_minutes.num_rows // queue_minute_task.TASK_FACTS + 1
         common = {"facts": fact_files, "old": old, "first": _micros(first), "target": str(place.resolve()), "of": of}
         made = self._tasks(
-            "counting minutes", minute_task.count_minutes, [{**common, "number": number} for number in range(of)]
+            "counting minutes", queue_minute_task.count_minutes, [{**common, "number": number} for number in range(of)]
         )
         return [place / Path(one["rows"]).name for one in made if one["rows"]], stale_files
 
     def _carried(self, fact_minutes: pa.Table, old: list[str], earlier: list[DataFile]) -> list[str]:
-        """Where queues and groups stood that the batch tells of and files of the same time do not: a file of facts."""
+        """The last totals of queues and groups that have events in the batch, but no rows in the `old` files: a file of
+        facts."""
         wanted = _places(fact_minutes)
         known: set[tuple[str | None, ...]] = set()
         for path in old:
-            known |= _places(pq.read_table(path, columns=list(minutes.PLACE)))
+            known |= _places(pq.read_table(path, columns=list(queue_minutes.PLACE)))
         wanted |= {(*place[:2], None) for place in wanted | known}
         if not wanted - known:
             return []
         asked = self._spark.createDataFrame(sorted(wanted - known, key=str), _PLACE_DDL)
-        found = minutes.carried(self._lake.queue_minutes.read(self._spark, earlier), asked)
+        found = queue_minutes.carried(self._lake.queue_minutes.read(self._spark, earlier), asked)
         self._stages.explain("queues before the batch", found)
         carried = self._scratch_dir / "carried.parquet"
         pq.write_table(found.toArrow(), carried)
         return [str(carried)]
 
-    def _deaths(self, shuffle_files: list[TaskResult], made: list[TaskResult]) -> _Files:
+    def _dead_letters(self, shuffle_files: list[TaskResult], made: list[TaskResult]) -> _Files:
         table, spark = self._lake.dead_letters, self._spark
-        dead_letters = [shuffle_file["letters"] for shuffle_file in shuffle_files if shuffle_file["letters"]]
-        back = deaths.latest({was: now for shuffle_file in shuffle_files for was, now in shuffle_file["returned"]})
-        done = np.sort(np.array([*back, *(letter for one in made for letter in one["letters"])], np.int64))
-        stale_files = [file for file in table.files() if _between(done, file.low["letter_id"], file.high["letter_id"])]
-        if not dead_letters and not stale_files:
+        new = [one["dead_letters"] for one in shuffle_files if one["dead_letters"]]
+        back = dead_letters.latest({was: now for one in shuffle_files for was, now in one["returned"]})
+        ended = np.sort(np.array([*back, *(message for one in made for message in one["dead_letters"])], np.int64))
+        stale_files = [file for file in table.files() if _between(ended, file.low["letter_id"], file.high["letter_id"])]
+        if not new and not stale_files:
             return [], []
         place = table.place()
         place.mkdir(parents=True)
         task: Task = {
-            "letters": dead_letters,
+            "dead_letters": new,
             "ends": [one["ends"] for one in made if one["ends"]],
             "old": [str(table.root.resolve() / file.path) for file in stale_files],
             "back": list(back.items()),
             "place": str(self._scratch_dir),
             "target": str(place.resolve()),
         }
-        (found,) = self._tasks("putting deaths together", death_task.merge_dead_letters, [task])
+        (found,) = self._tasks("merging dead letters", dead_letter_task.merge_dead_letters, [task])
         added = [place / Path(found["old"]).name] if found["old"] else []
         if found["new"]:
             rows = spark.read.schema(DEAD_LETTERS.ddl).parquet(spark_path(Path(found["new"])))
-            rows = deaths.with_fingerprint(rows).coalesce(1)
+            rows = dead_letters.with_fingerprint(rows).coalesce(1)
             self._stages.explain("dead_letters", rows)
             added += table.write(rows, "-new")
         return added, stale_files
@@ -316,30 +322,30 @@ def _holds(file: DataFile, seconds: SortedArray) -> bool:
 
 
 def _between(values: SortedArray, low: Bound, high: Bound) -> bool:
-    """Whether one of the sorted values lies from `low` to `high`."""
+    """Whether one of the sorted values is between `low` and `high`."""
     if not isinstance(low, int) or not isinstance(high, int):
         return len(values) > 0
     return bool(np.searchsorted(values, high, "right") > np.searchsorted(values, low, "left"))
 
 
 def _link(segment: Segment, place: Path) -> Path:
-    """The segment as a file of the table. It is what the manifest says, or it is not taken."""
+    """Link the segment into the table, if its size and hash are those of the manifest."""
     name, target = segment.entry.segment, place / segment.path.name
     if not segment.path.is_file():
-        raise SegmentUnusable(segment=name, problem="the file is not there")
+        raise SegmentUnusable(segment=name, problem="the file is missing")
     try:
         os.link(segment.path, target)
     except OSError:  # another file system, or one without links
         shutil.copyfile(segment.path, target)
     if target.stat().st_size != segment.entry.size_bytes or digest(target) != segment.entry.sha256:
-        raise SegmentUnusable(segment=name, problem="it is not as it was written: its hash is another")
+        raise SegmentUnusable(segment=name, problem="it was changed after it was written: its hash differs")
     return target
 
 
 def _places(rows: pa.Table) -> set[tuple[str | None, ...]]:
-    """The queues and groups that some rows are of."""
-    found = rows.select(minutes.PLACE).group_by(list(minutes.PLACE)).aggregate([])
-    return set(zip(*(found[name].to_pylist() for name in minutes.PLACE), strict=True))
+    """The queues and groups of some rows."""
+    found = rows.select(queue_minutes.PLACE).group_by(list(queue_minutes.PLACE)).aggregate([])
+    return set(zip(*(found[name].to_pylist() for name in queue_minutes.PLACE), strict=True))
 
 
 def _micros(instant: datetime) -> int:

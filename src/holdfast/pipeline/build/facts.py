@@ -1,9 +1,9 @@
-"""What a batch tells of each queue, group and minute, from its events and the rows that were folded from them.
+"""Facts of a batch about each queue, group and minute, from its events and the rows that were folded from them.
 
-One long form: namespace, queue, group, minute, what, value. `what` is a count of `queue_minutes` (`acked`, `gone`, …)
-or a bucket of one of its histograms (`wait:31`); values of the same place and thing are added up.
+A fact is a row of namespace, queue, group, minute, what, value. `what` is a count of `queue_minutes` (`acked`, `gone`,
+…) or a bucket of one of its histograms (`wait:31`); values of the same key are added up.
 
-Pure, and imports nothing of Holdfast but the tables' columns: it travels to the executors by value.
+Pure, and imports nothing of Holdfast but the tables' columns: it is pickled by value and sent to the executors.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NAMES = ["duplicates" if name == "duplicate" else name for name in CODES]
 
 
 def facts(events: pa.Table, changes: pa.Table) -> pa.Table:
-    """All of it, each place and thing once for events and once for rows."""
+    """All facts; each key appears at most once for events and once for rows."""
     parts = [_of_events(events)] if events.num_rows else []
     parts += _of_messages(changes) if changes.num_rows else []
     return pa.concat_tables(parts) if parts else SCHEMA.empty_table()
@@ -50,11 +50,11 @@ class _Places:
         namespace, queue, group = map(codes_of, self._columns)
         self._widths = [len(column.dictionary) + 1 for column in self._columns]
         self.own = (namespace * self._widths[1] + queue) * self._widths[2] + self._widths[2] - 1
-        """The place of the queue itself, which has no group."""
+        """The code of the queue itself, which has no group."""
         self.of = np.where(group >= 0, self.own - self._widths[2] + 1 + group, self.own)
 
     def count(self, places: Ints, minutes: Ints, what: Ints, values: Ints, name: Callable[[int], str]) -> pa.Table:
-        """Values added up by place, minute and thing; `name` says what a thing is called."""
+        """Values added up by place, minute and code; `name` is the name of a code."""
         if not len(places):
             return SCHEMA.empty_table()
         first, things = int(minutes.min()), int(what.max()) + 1
@@ -82,7 +82,7 @@ class _Places:
 
 
 def _of_events(events: pa.Table) -> pa.Table:
-    """How often each kind of event happened, and the bytes that were stored."""
+    """Counts of events by kind, and the bytes that were stored."""
     places = _Places(events)
     kinds = coded(events["event"])
     what = numbers_of(pc.index_in(kinds.dictionary, pa.array(CODES)))[codes_of(kinds)]
@@ -103,9 +103,9 @@ def _of_events(events: pa.Table) -> pa.Table:
 
 
 def _of_messages(changes: pa.Table) -> list[pa.Table]:
-    """How long deliveries waited and took, and when messages were gone for good."""
+    """Waiting and processing times of deliveries, and when messages had ended in all groups."""
     places = _Places(changes)
-    in_batch, leads = (changes[name].to_numpy(zero_copy_only=False) for name in ("told", "leads"))
+    in_batch, leads = (changes[name].to_numpy(zero_copy_only=False) for name in ("in_batch", "leads"))
     was_leased, was_out = (changes[name].is_null().to_numpy() for name in ("was_leased_at", "was_outcome"))
     was_gone, gone = numbers_of(changes["was_gone_at"]), numbers_of(changes["gone_at"])
     moved = leads & (was_gone != gone)
@@ -118,7 +118,7 @@ def _of_messages(changes: pa.Table) -> list[pa.Table]:
 
 
 def _times(name: str, changes: pa.Table, places: _Places, mask: Ints, instant: str) -> pa.Table:
-    """How many took how long, by the minute of an instant."""
+    """A histogram of durations, by the minute of an instant."""
     taken = changes[f"{name}_ms"]
     chosen = np.flatnonzero(mask & taken.is_valid().to_numpy())
     milliseconds = pc.fill_null(taken, 0.0).to_numpy()[chosen]

@@ -1,14 +1,15 @@
-"""The life of a message from its events, by columns: what each Spark task does with its share of the messages.
+"""Folds events to rows of `messages`, in columnar form: each Spark task does it for a range of message ids.
 
-`fold` gets all events that a batch holds of some messages, and the rows that earlier batches left of them, and gives
-the rows as they are now. It works on whole columns (NumPy, Arrow): the same as a Spark query with window functions took
-many times the CPU, and forty seconds of compiling before its first row.
+`fold` takes all events of these messages in a batch, and their rows from earlier batches, and returns the rows as they
+are now. It works on whole columns (NumPy, Arrow): a Spark query with window functions took many times the CPU, and
+forty seconds of compiling before its first row.
 
-Everything is brought into one order, by message, group and lsn, the older row before the events. A fact is then "the
-last row of this kind in each stretch", found for all stretches at once by `reduceat`. The rows themselves are not
-moved: text is only taken where a result refers to it, and as a number wherever it repeats.
+Everything is sorted by message, group and lsn, an old row before the events. A message and group is then a segment of
+consecutive rows, and a fact is "the last row of this kind in each segment", computed for all segments together by
+`reduceat`. The rows themselves are not moved: text is only copied where a result refers to it, and is
+dictionary-encoded wherever it repeats.
 
-Pure, and imports nothing of Holdfast but the tables' columns: it travels to the executors by value.
+Pure, and imports nothing of Holdfast but the tables' columns: it is pickled by value and sent to the executors.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from holdfast.pipeline.lake.arrow import KINDS, MESSAGES_SCHEMA
 from holdfast.pipeline.lake.tables import ENDS, EVENTS
 
 NARROW = [name for name in EVENTS.names if name not in ("payload", "properties")]
-"""The columns of `events` that the life of a message is made from."""
+"""The columns of `events` that `messages` is computed from."""
 
 OLD = "old"
-"""What stands in `event` for a row that an earlier batch left."""
+"""The value of `event` for an old row, which an earlier batch wrote."""
 
 CODES = (
     *("enqueued", "duplicate", "leased", "extended", "acked", "failed", "released", "dead", "dropped", "expired"),
@@ -35,14 +36,14 @@ CODES = (
 STATES = ("waiting", "leased", *ENDS)
 
 BEFORE = (
-    ("was_outcome", "string"),  # how the row was before the batch; null: live, or there was none
-    ("was_leased_at", "timestamp"),  # when it had first been leased
-    ("was_gone_at", "timestamp"),  # when the last group had been done with the message
-    ("gone_at", "timestamp"),  # when the last group was done with it now
-    ("leads", "boolean"),  # true in one of a message's rows, for those who count messages and not deliveries
-    ("told", "boolean"),  # whether the batch told anything of it; else it was only in the same file
+    ("was_outcome", "string"),  # the outcome before the batch; null: live, or there was no row
+    ("was_leased_at", "timestamp"),  # when it was first leased, before the batch
+    ("was_gone_at", "timestamp"),  # when the message had ended in all groups, before the batch
+    ("gone_at", "timestamp"),  # when it had ended in all groups, with the batch
+    ("leads", "boolean"),  # true in one of a message's rows, to count messages and not deliveries
+    ("in_batch", "boolean"),  # whether the batch has events of it; else it was only in the same file
 )
-"""Columns that the rows have beside those of the table; only the build reads them."""
+"""Further columns of the rows, which only the build reads."""
 
 SCHEMA = pa.schema([*MESSAGES_SCHEMA, *(pa.field(name, KINDS[kind]) for name, kind in BEFORE)])
 
@@ -52,8 +53,8 @@ NOTHING = np.iinfo(np.int64).min
 
 
 def fold(events: pa.Table, old: pa.Table | None = None) -> pa.Table:
-    """The rows of all messages that `events` (columns NARROW; those that are null throughout may be left out) and `old`
-    (rows of the table) tell of, in the order of their ids, with the columns of SCHEMA. Text may be coded."""
+    """The rows of all messages in `events` (columns NARROW; columns without values may be missing) and in `old` (rows
+    of the table), ordered by id, with the columns of SCHEMA. Text may be dictionary-encoded."""
     old = MESSAGES_SCHEMA.empty_table() if old is None else old
     if not events.num_rows and not old.num_rows:
         return SCHEMA.empty_table()
@@ -61,7 +62,7 @@ def fold(events: pa.Table, old: pa.Table | None = None) -> pa.Table:
 
 
 def coded(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    """Text as numbers into a dictionary, if it is not so already."""
+    """Dictionary-encode text, if it is not so already."""
     if isinstance(column, pa.ChunkedArray):
         column = column.unify_dictionaries() if pa.types.is_dictionary(column.type) else column
         column = column.combine_chunks()
@@ -69,13 +70,13 @@ def coded(column: pa.ChunkedArray | pa.Array) -> pa.Array:
 
 
 def codes_of(column: pa.Array) -> Ints:
-    """The numbers of coded text; -1 where there is none."""
+    """The codes of dictionary-encoded text; -1 for null."""
     found: Ints = pc.fill_null(column.indices, -1).to_numpy(zero_copy_only=False).astype(np.int64)
     return found
 
 
 class _Fold:
-    """Rows are numbered as they came, old ones first; places are positions in the order they are brought into."""
+    """Rows are numbered as given, old ones first; places are positions in the sorted order."""
 
     def __init__(self, events: pa.Table, old: pa.Table) -> None:
         self._events, self._before_rows = events, old
@@ -112,7 +113,7 @@ class _Fold:
         return column
 
     def _words(self, name: str) -> pa.Array:
-        """A column of text, old rows first, coded if the events have it so."""
+        """A column of text, old rows first, dictionary-encoded if it is so in the events."""
         column = self._texts.get(name)
         if column is None:
             here = _text_of(self._events, name)
@@ -136,7 +137,7 @@ class _Fold:
         return wanted[self.event]
 
     def _last_of(self, mask: Ints) -> Ints:
-        """The place of the last row of each stretch that the mask holds; -1 where there is none."""
+        """The place of the last row of each segment that is in the mask; -1 if there is none."""
         return np.maximum.reduceat(np.where(mask, np.arange(len(mask)), -1), self.starts)
 
     def _last(self, *events: str) -> Ints:
@@ -146,7 +147,7 @@ class _Fold:
         return np.add.reduceat(self._mask(event).astype(np.int64), self.starts)
 
     def _was(self, name: str) -> Ints:
-        """A number, or a state, of the row that was there before."""
+        """A number, or a state, of the old row."""
         if not len(self._before_rows):
             return np.full(len(self.starts), NOTHING)
         values = self._befores.get(name)
@@ -173,7 +174,7 @@ class _Fold:
         return named[self.order]
 
     def _of_message(self, places: Ints) -> Ints:
-        """The greatest of a message's values, in each of its stretches."""
+        """The greatest of a message's values, for each of its segments."""
         return np.repeat(np.maximum.reduceat(places, self.messages), self.sizes)
 
     # --- the rows ---------------------------------------------------------------------------------------------------
@@ -202,8 +203,8 @@ class _Fold:
         return self._of_message(mask.astype(np.int64)) > 0
 
     def _whole(self) -> dict[str, Ints | pa.Array]:
-        """What is known of a message whatever the group, in the rows of all its groups."""
-        anywhere = self._of_message(self.old)  # every row that was there before knows it
+        """Columns that are the same in the rows of all groups of a message."""
+        anywhere = self._of_message(self.old)  # every old row has them
         stored = self._of_message(self._last("enqueued"))
         known = np.where(anywhere >= 0, self._number("lsn", anywhere), NOTHING) != NOTHING
         source = np.where(stored >= 0, stored, np.where(known, anywhere, -1))
@@ -228,13 +229,13 @@ class _Fold:
         }
 
     def _sum_of_message(self, name: str, event: str) -> Ints:
-        """Every old row of a message carries the same number, so any will do; the batch's own are added."""
+        """Every old row of a message has the same number, so any will do; the batch's own are added."""
         before: Ints = np.maximum(self._of_message(self._was(name)), 0)
         here: Ints = np.repeat(np.add.reduceat(self._count(event), self.messages), self.sizes)
         return before + here
 
     def _delivery(self, whole: dict[str, Ints | pa.Array]) -> dict[str, Ints | pa.Array]:
-        """What became of a message in one group."""
+        """Columns of a message in one group."""
         leased, failed, ended = self._last("leased"), self._last("failed"), self._last(*ENDS)
         last_event = self._last("leased", "failed", "released", "extended")
         spent = self._mask("failed", "dead", "dropped", "expired") & self._named("error")
@@ -278,12 +279,12 @@ class _Fold:
         }
 
     def _state(self, places: Ints) -> Ints:
-        """The state that an event leads to."""
+        """The state after an event."""
         leads_to = np.array([_LEADS_TO.get(code, NOTHING) for code in CODES])
         return np.where(places >= 0, leads_to[self.event[np.maximum(places, 0)]], NOTHING)
 
     def _who(self, ended: Ints, leased: Ints) -> Ints:
-        """The place that names the consumer: the end if it names one, else the last lease, else the old row."""
+        """The place of the row with the consumer: the end if it has one, else the last lease, else the old row."""
         named = self._named("consumer")
         by_end = (ended >= 0) & named[np.maximum(ended, 0)]
         return np.where(by_end, ended, np.where(leased >= 0, leased, self.old))
@@ -292,7 +293,7 @@ class _Fold:
         return np.maximum(self._was(name), 0) + self._count(event)
 
     def _before(self, live: Ints) -> dict[str, Ints | pa.Array]:
-        """How the rows were, and when the message as a whole was done with."""
+        """The columns of BEFORE: how the rows were, and when the message had ended in all groups."""
         in_group = self._any(self.grouped)
         still = np.where(in_group, self._any(live & self.grouped), self._any(live))
         was = self.old >= 0
@@ -309,7 +310,7 @@ class _Fold:
             "was_gone_at": np.where(was_live, NOTHING, self._of_message(self._was("ended_at"))),
             "gone_at": np.where(still, NOTHING, self._of_message(ended)),
             "leads": lead,
-            "told": np.maximum.reduceat(self.lsn, self.starts) != NOTHING,
+            "in_batch": np.maximum.reduceat(self.lsn, self.starts) != NOTHING,
         }
 
     def _ended_at(self) -> Ints:
@@ -318,7 +319,7 @@ class _Fold:
 
 _OLD = CODES.index(OLD)
 _OF_OLD = {"lsn": "enqueued_lsn", "at": "enqueued_at", "attempt": "attempts"}
-"""What the columns of an event are called in a row of the table."""
+"""Columns of the table by the columns of an event that they continue."""
 _COUNTED = {"leases": "leased", "failures": "failed", "releases": "released", "extensions": "extended"}
 _LEADS_TO = {
     "leased": STATES.index("leased"),
@@ -337,12 +338,12 @@ def _text_of(events: pa.Table, name: str) -> pa.Array:
 
 
 def _like(column: pa.Array, other: pa.Array) -> list[pa.Array]:
-    """Coded text in the exact type of another column's."""
+    """Dictionary-encoded text in the exact type of another column."""
     return [column.cast(other.type)] if column.type != other.type else [column]
 
 
 def numbers_of(column: pa.ChunkedArray | pa.Array) -> Ints:
-    """A column of whole numbers or times; null becomes NOTHING."""
+    """A column of integers or times; null becomes NOTHING."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     if column.type != pa.int64():

@@ -1,6 +1,6 @@
-"""What the build's tasks do: sort a segment into a piece, and fold a share of the messages.
+"""The build's tasks: sort a segment into a shuffle file, and fold a range of message ids.
 
-Travels to the executors by value. Paths come as text, answers are plain values.
+This module is pickled by value and sent to the executors. Paths are text, results are plain values.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from holdfast.pipeline.lake.arrow import EVENTS_SCHEMA, MESSAGES_SCHEMA
 from holdfast.pipeline.lake.tables import MESSAGES
 
 ID_SECOND_SHIFT = 32
-"""Message ids shifted by this are time in steps of about a second: fine enough to tell which files a batch touches."""
+"""Message ids shifted by this are time in steps of about a second: fine enough to find the files that a batch
+changes."""
 
 ROW_GROUP_ROWS = 131_072
-"""Of a file of `messages`: a share that needs a part of it reads little else."""
+"""Of a file of `messages`: a task that needs a part of it reads little else."""
 
 CODED = [
     *("namespace", "queue", "group", "event", "reason", "error", "consumer", "protocol", "key", "source_queue"),
@@ -41,24 +42,24 @@ _REPEATED = [
 
 
 def sort_segment(task: dict[str, Any]) -> dict[str, Any]:
-    """`segment` → a piece in `place`; in which seconds messages were made that it tells more of than their beginning;
-    and, if `dead_letters` are wanted, a file with its deaths and dead letters."""
+    """Sort `segment` into a shuffle file in `place`. Returns also the seconds in which its messages were enqueued, if
+    it has later events of them; and, `with_dead_letters`, a file with its deaths and dead letters."""
     table = read_segment(task["segment"], NARROW, CODED)
     event = table["event"].combine_chunks()
     begun = pc.equal(event, "enqueued")
     moved = table["message_id"].filter(pc.invert(begun)).to_numpy()
-    answer = write_shuffle_file(table, task["place"])
-    answer["seconds"] = np.unique(moved >> ID_SECOND_SHIFT).tolist()
-    answer["letters"], answer["returned"] = None, []
-    if task["letters"]:
+    result = write_shuffle_file(table, task["place"])
+    result["seconds"] = np.unique(moved >> ID_SECOND_SHIFT).tolist()
+    result["dead_letters"], result["returned"] = None, []
+    if task["with_dead_letters"]:
         dead_letters = _dead_letter_rows(task["segment"], table, begun)
-        answer["letters"] = _write(task["place"], "letters", dead_letters)
-        answer["returned"] = _returned(dead_letters, task["undone"])
-    return answer
+        result["dead_letters"] = _write(task["place"], "dead-letters", dead_letters)
+        result["returned"] = _returned(dead_letters, task["undone"])
+    return result
 
 
 def _dead_letter_rows(segment: str, table: pa.Table, begun: pa.Array) -> pa.Table:
-    """Deaths, and messages that name the one they were made from, whole: with payload and properties."""
+    """Deaths, and messages that name a source, with payload and properties."""
     wanted = pc.equal(table["event"].combine_chunks(), "dead")
     if "protocol" in table.column_names:
         undone = pc.fill_null(pc.equal(table["protocol"].combine_chunks(), "undo"), False)
@@ -79,7 +80,7 @@ def _dead_letter_rows(segment: str, table: pa.Table, begun: pa.Array) -> pa.Tabl
 
 
 def _returned(dead_letters: pa.Table, undone: str) -> list[tuple[int, int]]:
-    """Letters that are letters again, because their redrive was undone: what each was, and what it is now."""
+    """Dead letters of undone redrives: the old id of each, and the new one."""
     again = dead_letters.filter(pc.equal(dead_letters["protocol"], "undo")).select(["properties", "message_id"])
     found: list[tuple[int, int]] = []
     for row in again.to_pylist():
@@ -90,7 +91,7 @@ def _returned(dead_letters: pa.Table, undone: str) -> list[tuple[int, int]]:
 
 
 def _rows_of(path: str, columns: list[str], chosen: Ints) -> pa.Table:
-    """Some rows of a file, by their numbers."""
+    """Rows of a file, by their numbers."""
     file = pq.ParquetFile(path)
     parts: list[pa.Table] = []
     first = 0
@@ -108,15 +109,14 @@ def _rows_of(path: str, columns: list[str], chosen: Ints) -> pa.Table:
 
 
 def fold_range(task: dict[str, Any]) -> dict[str, Any]:
-    """The messages from `low` on and before `high`, from `shuffle_files` and the `old` files of the table: their rows
-    as a
-    file in `target`, and in `place` what they tell of minutes and, of those that died or are dead letters that ended,
-    all."""
+    """Fold the messages with ids from `low` (inclusive) to `high`, from `shuffle_files` and the `old` files of the
+    table. Writes their rows to a file in `target`, and to `place` their facts and the rows that `dead_letters`
+    needs."""
     low, high = task["low"], task["high"]
-    events = read_shuffle_files(task["pieces"], low, high)
+    events = read_shuffle_files(task["shuffle_files"], low, high)
     old = _old_rows(task["old"], low, high)
     if not events.num_rows and not old.num_rows:
-        return {"messages": None, "facts": None, "ends": None, "letters": []}
+        return {"messages": None, "facts": None, "ends": None, "dead_letters": []}
     affected = _contains(events["message_id"].to_numpy(), old["message_id"].to_numpy())
     changes = fold(events, old.filter(pa.array(affected))) if events.num_rows else SCHEMA.empty_table()
     ends = _ends(changes)
@@ -124,12 +124,12 @@ def fold_range(task: dict[str, Any]) -> dict[str, Any]:
         "messages": _write_messages(task["target"], changes, old.filter(pa.array(~affected))),
         "facts": _write(task["place"], "facts", facts(events, changes)),
         "ends": _write(task["place"], "ends", ends),
-        "letters": ends["message_id"].filter(ends["source_id"].is_valid()).to_pylist(),
+        "dead_letters": ends["message_id"].filter(ends["source_id"].is_valid()).to_pylist(),
     }
 
 
 def _contains(values: Ints, wanted: Ints) -> Ints:
-    """For each of `wanted` whether it is one of the values."""
+    """For each of `wanted`, whether it is in `values`."""
     if not len(values) or not len(wanted):
         return np.zeros(len(wanted), bool)
     values = np.unique(values)
@@ -139,7 +139,7 @@ def _contains(values: Ints, wanted: Ints) -> Ints:
 
 
 def _old_rows(paths: list[str], low: int | None, high: int | None) -> pa.Table:
-    """The rows that the table has of a range of messages. Its files may be of any order inside."""
+    """The rows of the table for a range of messages. Its files need not be sorted."""
     parts: list[pa.Table] = [MESSAGES_SCHEMA.empty_table()]
     for path in paths:
         file = pq.ParquetFile(path)
@@ -159,7 +159,7 @@ def _old_rows(paths: list[str], low: int | None, high: int | None) -> pa.Table:
 
 
 def _write_messages(target: str, changes: pa.Table, kept: pa.Table) -> str | None:
-    """Rows that the batch changed, and those that were only in the same files, in the order of their ids."""
+    """Write the rows that the batch changed, and the others of the same files, ordered by id."""
     rows = changes.select(MESSAGES.names)
     if kept.num_rows:
         rows = pa.concat_tables([rows.cast(MESSAGES_SCHEMA), kept])
@@ -176,16 +176,16 @@ def _write_messages(target: str, changes: pa.Table, kept: pa.Table) -> str | Non
         use_dictionary=_REPEATED,
         write_statistics=["message_id", "enqueued_at", "ended_at", "queue", "outcome"],
         row_group_size=ROW_GROUP_ROWS,
-        store_schema=False,  # text is coded here, which is no reader's business
+        store_schema=False,  # readers need not know that text is dictionary-encoded here
     )
     return str(path)
 
 
 def _ends(changes: pa.Table) -> pa.Table:
-    """The rows from which `dead_letters` is made: of messages that died, and of letters that are done with."""
+    """The rows that `dead_letters` is computed from: messages that died, and dead letters that ended."""
     outcome = coded(changes["outcome"])
     over = pc.and_(changes["source_id"].is_valid(), outcome.is_valid())
-    over = pc.and_(over, pc.and_(changes["told"], changes["gone_at"].is_valid()))
+    over = pc.and_(over, pc.and_(changes["in_batch"], changes["gone_at"].is_valid()))
     wanted = pc.or_kleene(pc.equal(outcome, "dead"), over)
     return changes.filter(wanted).cast(SCHEMA)
 

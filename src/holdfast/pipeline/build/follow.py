@@ -1,7 +1,7 @@
-"""`build --follow`: the tables kept up to date for as long as the server runs.
+"""`build --follow`: keeps the tables up to date for as long as the server runs.
 
-Each look takes in the segments that are new, joins small files, lets go of what is old and deletes files that nobody
-needs. Whatever kills it, the next one goes on: a look is a build, and a build is exactly once.
+Each refresh builds the new segments, compacts small files, removes expired rows and deletes files that nobody needs. It
+can be killed at any time: a refresh is a build, and a build is exactly once.
 """
 
 from __future__ import annotations
@@ -16,53 +16,53 @@ from pyspark.sql import SparkSession
 
 from holdfast.errors import LakeNotFound
 from holdfast.pipeline.build.build import BATCH_ROWS, Build, Built
-from holdfast.pipeline.lake import maintenance as upkeep
+from holdfast.pipeline.lake import maintenance
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.spark.stages import Stages
 
 SWEEP_HOURS = 1
-"""How long files stay that a rewrite replaced: long enough for whoever is reading them."""
+"""How long replaced files stay: long enough for readers that have them open."""
 
 RETAIN_SECONDS = (60.0, 3600.0)
-"""Between two looks for rows that are too old: a fiftieth of the age, but within this."""
+"""Between two searches for expired rows: a fiftieth of the age, but within these bounds."""
 
 
-class Upkeep(msgspec.Struct, frozen=True, kw_only=True):
-    """What is done beside taking in segments."""
+class RefreshOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of a refresh."""
 
     batch_rows: int = BATCH_ROWS
     compact: bool = True
-    small_files: int = upkeep.SMALL_FILES
-    """Files of a table that are joined when there are so many small ones."""
+    small_files: int = maintenance.SMALL_FILES
+    """A table is compacted when it has this many small files."""
     keep_seconds: float = 0.0
-    """Let go of what ended longer ago; 0: keep everything."""
+    """Remove rows that ended longer ago; 0: keep everything."""
 
 
 class RefreshResult(msgspec.Struct, kw_only=True):
-    """What one look did."""
+    """What one refresh did."""
 
     built: Built
     compacted: dict[str, int] = {}
-    """Files that were joined, by table."""
-    let_go: dict[str, int] = {}
-    """Rows that were too old."""
+    """Compacted files, by table."""
+    expired_rows: dict[str, int] = {}
+    """Rows that were removed because they were too old, by table."""
     swept: int = 0
     """Files that were deleted."""
 
 
 class Stopped(Exception):
-    """Somebody wants it to end, and a batch has just been committed."""
+    """A stop was requested, and a batch has just been committed."""
 
 
 class Builder:
-    """Builds again and again. The lake must be locked."""
+    """Refreshes the tables, once or continuously. The lake must be locked."""
 
     def __init__(
         self,
         lake: Lake,
         spark: SparkSession,
         stages: Stages,
-        wanted: Upkeep,
+        wanted: RefreshOptions,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
         self._lake = lake
@@ -74,21 +74,21 @@ class Builder:
         self._retained_at = -RETAIN_SECONDS[1]
 
     def refresh(self) -> RefreshResult:
-        """Take in what is new, and keep the tables in shape."""
+        """Build what is new, then compact, expire and sweep."""
         lake, spark, stages, wanted = self._lake, self._spark, self._stages, self._wanted
         build = Build(lake, spark, stages, batch_rows=wanted.batch_rows, progress=self._committed)
         done = RefreshResult(built=build.run())
         if wanted.compact:
-            done.compacted = upkeep.compact(lake, spark, stages, wanted.small_files)
+            done.compacted = maintenance.compact(lake, spark, stages, wanted.small_files)
         if wanted.keep_seconds and self._is_time_to_retain():
             before = datetime.now(UTC) - timedelta(seconds=wanted.keep_seconds)
-            done.let_go = upkeep.retain(lake, spark, stages, before)
-        if done.built.batches or done.compacted or done.let_go:
-            done.swept = upkeep.sweep(lake, stages, SWEEP_HOURS)
+            done.expired_rows = maintenance.retain(lake, spark, stages, before)
+        if done.built.batches or done.compacted or done.expired_rows:
+            done.swept = maintenance.sweep(lake, stages, SWEEP_HOURS)
         return done
 
     def _committed(self, events: int, of: int) -> None:
-        """A batch is in the tables."""
+        """Called when a batch is committed."""
         if self._progress is not None:
             self._progress(events, of)
         if self._stop is not None and self._stop.is_set():
@@ -105,7 +105,8 @@ class Builder:
     def follow(
         self, stop: threading.Event, pause_seconds: float, on_refresh: Callable[[RefreshResult], None]
     ) -> RefreshResult:
-        """Look until `stop` is set, and tell of each look. Before the first segment there is nothing to look at yet."""
+        """Refresh until `stop` is set, and call `on_refresh` after each. Before the first segment there is no lake
+        yet."""
         done = RefreshResult(built=Built())
         self._stop = stop
         try:

@@ -1,10 +1,10 @@
-"""`messages`: what became of each message in each group, from its events.
+"""`messages`: the state of each message in each group, computed from its events.
 
-Of one message and group the events of one node are in the order of their lsn, and later batches hold later ones, so a
-fact of the batch stands over the same fact of an older row. An end stands until the delivery is leased again by the
-same node (that happens when a group is removed and made anew); one that another node leased before is no such thing.
+For one message and group the events of one node are ordered by lsn, and later batches hold later events, so a fact of
+the batch overrides the same fact of an older row. An end is final unless the same node leases the delivery again, which
+happens when a group is deleted and created anew; a lease by another node does not count.
 
-The build folds from files (portion.py); here is the same for any DataFrame of events.
+The build folds files (fold_task.py); here is the same for any DataFrame of events.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def messages(events: DataFrame) -> DataFrame:
 
 
 def changes(events: DataFrame) -> DataFrame:
-    """The table with the columns of fold.BEFORE, from which `dead_letters` is made."""
+    """The table with the columns of fold.BEFORE, from which `dead_letters` is computed."""
 
     def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         found = list(batches)
@@ -44,7 +44,7 @@ def changes(events: DataFrame) -> DataFrame:
 
 
 def minute_facts(events: DataFrame) -> DataFrame:
-    """What the events, and the rows folded from them, tell of each queue, group and minute."""
+    """Facts of the events, and of the rows folded from them, by queue, group and minute."""
 
     def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         found = list(batches)

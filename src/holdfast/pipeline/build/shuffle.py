@@ -1,12 +1,13 @@
-"""Events brought together by message: segments are sorted into pieces, and each task gets a range of messages from all.
+"""A columnar shuffle of events by message: segments are sorted into shuffle files, and each task reads a range of ids.
 
-A segment has its events in the order in which they happened, and a message may be in any number of them. So a task for
-each segment writes what is needed of it aside, sorted by message id: its piece. From a sample of all ids follow ranges
-with about as many events each, the shares; a task for each share maps the pieces into memory and takes its range of
-each. That is a shuffle, by columns instead of rows: a fifth of the CPU, and ids are times, so what comes out is sorted
-by time.
+A segment has its events in the order in which they happened, and a message may be in any number of segments. So a task
+for each segment writes the columns that are needed to a shuffle file, sorted by message id. A sample of all ids gives
+ranges with about the same number of events each; a task for each range maps the shuffle files into memory and takes its
+range of each. It needs a fifth of the CPU of Spark's shuffle by rows; and since ids grow with time, the result is
+ordered by time.
 
-Pure but for the files it is told, and imports nothing of Holdfast: it travels to the executors by value.
+Reads and writes only the files it is given, and imports nothing of Holdfast: it is pickled by value and sent to the
+executors.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 SAMPLE_STEP = 512
-"""One id of so many is looked at to find the shares."""
+"""One id in this many is sampled to find the ranges."""
 
 RANGE_ROWS = 250_000
-"""Events of a share: some tens of MB in the memory of its task, and half a second of work."""
+"""Events of a range: some tens of MB in the memory of its task, and half a second of work."""
 
 Ints = np.ndarray[Any, Any]
 Range = tuple[int | None, int | None]
-"""Ids from the first on and before the second; None: no bound."""
+"""Ids from the first (inclusive) to the second (exclusive); None: no bound."""
 
 
 def new_file(directory: str, what: str, suffix: str) -> Path:
@@ -36,7 +37,7 @@ def new_file(directory: str, what: str, suffix: str) -> Path:
 
 
 def read_segment(path: str, columns: list[str], coded: list[str]) -> pa.Table:
-    """Some columns of a segment, without those that are null throughout; repeated text coded."""
+    """Columns of a segment, except those without values; the columns `coded` are dictionary-encoded."""
     table = pq.ParquetFile(path).read(columns=columns, use_threads=False).combine_chunks()
     found: dict[str, pa.Array] = {}
     for name in columns:
@@ -48,18 +49,18 @@ def read_segment(path: str, columns: list[str], coded: list[str]) -> pa.Table:
 
 
 def write_shuffle_file(table: pa.Table, directory: str) -> dict[str, Any]:
-    """Write a piece. Returns its file and a sample of its ids."""
+    """Write a shuffle file. Returns its path and a sample of its ids."""
     ids = table["message_id"].to_numpy()
     order = np.argsort(ids, kind="stable")
     shuffle_file = table.take(pa.array(order)).combine_chunks()
-    path = new_file(directory, "piece", ".arrow")
+    path = new_file(directory, "shuffle", ".arrow")
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, shuffle_file.schema) as writer:
         writer.write_table(shuffle_file)
-    return {"piece": str(path), "sample": ids[order][::SAMPLE_STEP].tolist()}
+    return {"shuffle_file": str(path), "sample": ids[order][::SAMPLE_STEP].tolist()}
 
 
 def read_shuffle_files(paths: list[str], low: int | None, high: int | None) -> pa.Table:
-    """A range of messages from all pieces, in the order of the pieces."""
+    """A range of messages from all shuffle files, file by file."""
     found: list[pa.Table] = []
     for path in paths:
         batches = pa.ipc.open_file(pa.memory_map(path))
@@ -74,14 +75,15 @@ def read_shuffle_files(paths: list[str], low: int | None, high: int | None) -> p
 
 
 def bounds(ids: Ints, low: int | None, high: int | None) -> tuple[int, int]:
-    """Where a range begins and ends in sorted ids."""
+    """The bounds of a range in sorted ids."""
     first = 0 if low is None else int(np.searchsorted(ids, low))
     last = len(ids) if high is None else int(np.searchsorted(ids, high))
     return first, last
 
 
 def id_ranges(sample: list[int], parallelism: int) -> list[Range]:
-    """Ranges of ids with about as many rows each, so many that `parallelism` tasks at a time end together."""
+    """Ranges of ids with about the same number of rows each; their number is a multiple of `parallelism`, if
+    possible."""
     count = max(-(-len(sample) * SAMPLE_STEP // RANGE_ROWS), 1)
     if len(sample) > parallelism:
         count = -(-count // parallelism) * parallelism

@@ -1,10 +1,11 @@
-"""A queue's minutes in their order: running totals, depths, percentiles. What a Spark task does with its queues.
+"""A queue's minutes in their order: running totals, depths, percentiles. Each Spark task does it for some queues.
 
-Imports nothing of Holdfast but the tables' columns: it travels to the executors by value.
+Imports nothing of Holdfast but the tables' columns: it is pickled by value and sent to the executors.
 
-A group's depth is what it has yet to do. The journal does not say when a group was made, so one is taken to have begun
-with what was stored when it was first seen: exactly right for a queue's first group and for those that start with
-everything, too high by what the queue held for one that started at the end of a queue that was not empty.
+A group's depth is the number of messages that it has not settled yet. The journal does not say when a group was
+created, so a group is assumed to begin with what was stored when it was first seen: that is exact for a queue's first
+group and for groups that start at the beginning. For a group that started at the end of a queue, the depth is too high
+by what the queue held then.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ from holdfast.pipeline.lake.arrow import schema_of
 from holdfast.pipeline.lake.tables import ENDS, MINUTE_COUNTS, QUEUE_MINUTES
 
 BUCKETS_PER_DOUBLING = 8
-"""A bucket of the histograms is 9 % wide, so a percentile is right within 5 %."""
+"""A bucket of the histograms is 9 % wide, so a percentile is accurate to 5 %."""
 
 CARRIED = {
     "carried:enqueued": "enqueued_total",
     "carried:ended": "ended_total",
     "carried:skipped": "skipped",
 }
-"""What facts of the last row before the first minute are called, and the columns they come from."""
+"""Facts that carry the last row before the first minute, and the columns they come from."""
 
 BEGUN = {what.replace("carried", "begun"): column for what, column in CARRIED.items()}
-"""The same of the moment before the first row that is there already. It counts for more: the other may be gone."""
+"""The same for the moment before the first old row. It takes precedence: the other row may be gone."""
 
 SCHEMA = schema_of(QUEUE_MINUTES.columns)
 
@@ -48,7 +49,7 @@ def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def rows_of(facts: pa.Table, old: pa.Table | None = None) -> pa.Table:
-    """The rows that follow from facts and from `old` ones, which are made anew. All of a queue must be there, from the
+    """The rows computed from facts and from `old` rows, which they replace. All rows of a queue must be given, from the
     first minute that changes."""
     queues: Queues = {}
     facts = _plain_minutes(facts)
@@ -63,12 +64,12 @@ def rows_of(facts: pa.Table, old: pa.Table | None = None) -> pa.Table:
 
 
 def _plain_minutes(rows: pa.Table) -> pa.Table:
-    """Minutes as whole numbers, which cost a tenth of what times do."""
+    """Minutes as integers, which cost a tenth of what datetimes do."""
     return rows.set_column(rows.column_names.index("minute"), "minute", rows["minute"].cast(pa.int64()))
 
 
 def _add_existing(queues: Queues, old: list[Row]) -> None:
-    """What rows say that are there already, in the order of their minutes."""
+    """Facts of the old rows, in the order of their minutes."""
     begun: set[tuple[str, str, str | None]] = set()
     for row in old:
         key = (row["namespace"], row["queue"], row["group"])
@@ -76,7 +77,7 @@ def _add_existing(queues: Queues, old: list[Row]) -> None:
         pairs = [(name, row[name]) for name in (*MINUTE_COUNTS, "gone")]
         pairs += [(f"wait:{bucket}", count) for bucket, count in row["waits"]]
         pairs += [(f"processing:{bucket}", count) for bucket, count in row["processings"]]
-        if key not in begun:  # where it stood before: retention may have taken what came before
+        if key not in begun:  # the totals before it: retention may have removed earlier rows
             begun.add(key)
             ended = row["gone"] if row["group"] is None else sum(row[end] for end in ENDS)
             carried = (row["enqueued_total"] - row["enqueued"], row["ended_total"] - ended, row["skipped"])
@@ -87,11 +88,11 @@ def _add_existing(queues: Queues, old: list[Row]) -> None:
 
 
 def _queue(namespace: str, queue: str, groups: dict[str | None, Minutes]) -> list[Row]:
-    """One queue, first its own minutes, then those of its groups, which need its totals."""
+    """The rows of one queue: first its own minutes, then those of its groups, which need its totals."""
     own: list[Row] = []
     before = _carried(groups.get(None, {}))
     enqueued, gone = before["carried:enqueued"], before["carried:ended"]
-    history: list[tuple[int, int, int]] = []  # minute, enqueued and gone up to its end
+    history: list[tuple[int, int, int]] = []  # minute, and enqueued and gone up to its end
     start = (enqueued, gone)
     for minute, facts in sorted(_minutes(groups.get(None, {})).items()):
         enqueued += facts.get("enqueued", 0)
@@ -132,7 +133,7 @@ def _group(
 
 
 def _carried(minutes: Minutes) -> Facts:
-    """Where a queue or group stood before its first minute here."""
+    """The totals of a queue or group before its first minute here."""
     found = dict.fromkeys([*CARRIED, "seen"], 0)
     for names in (CARRIED, BEGUN):
         for facts in minutes.values():
@@ -144,7 +145,7 @@ def _carried(minutes: Minutes) -> Facts:
 
 
 def _minutes(minutes: Minutes) -> Minutes:
-    """Those in which something happened."""
+    """The minutes that have events."""
     return {
         minute: facts
         for minute, facts in minutes.items()
@@ -196,7 +197,7 @@ def percentile(histogram: dict[int, int], percent: float) -> float | None:
         passed += histogram[bucket]
         if passed * 100 >= total * percent:
             return milliseconds(bucket)
-    raise AssertionError("a histogram's parts are less than its whole")
+    raise AssertionError("a histogram's buckets sum to less than its total")
 
 
 def milliseconds(bucket: int) -> float:

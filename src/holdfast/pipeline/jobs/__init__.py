@@ -1,1 +1,1 @@
-"""Questions to the lake and what is done with the answers."""
+"""Jobs that query the lake, and jobs that fill queues from it."""

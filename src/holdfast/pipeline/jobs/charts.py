@@ -12,7 +12,7 @@ LEFT, RIGHT, TOP, BOTTOM = 72, 12, 12, 26
 TICKS = 4
 TIME_TICKS = 8
 TIME_STEPS = (60, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200, 86_400)
-"""Seconds between two texts along the axis."""
+"""Seconds between two labels along the axis."""
 
 UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
 """Milliseconds in a unit, the longest first."""
@@ -68,7 +68,7 @@ def line_chart(
 
 
 def _runs(times: Sequence[datetime], values: Sequence[float | None]) -> list[list[tuple[datetime, float]]]:
-    """The stretches of a curve between its gaps."""
+    """The parts of a curve between its gaps."""
     runs: list[list[tuple[datetime, float]]] = [[]]
     for at, value in zip(times, values, strict=True):
         if value is not None:
@@ -121,7 +121,7 @@ def bar_chart(bars: Sequence[tuple[str, float, str]]) -> str:
 
 
 def nice(value: float, steps: Sequence[float] = (1, 2, 4, 6, 8)) -> float:
-    """The next of these numbers times a power of ten. A quarter of one is round too."""
+    """The next round number: one of these times a power of ten. A quarter of it is round too."""
     power = math.pow(10, math.floor(math.log10(value)))
     return next((step * power for step in steps if step * power >= value), 10 * power)
 

@@ -1,7 +1,7 @@
-"""`history`: one message's whole life as a timeline, across deaths, redrives and replays.
+"""`history`: the whole life of a message as a timeline, across deaths, redrives and replays.
 
-A dead letter, a redriven and a replayed message are new messages that name their source. The chain is followed both
-ways: up to where it began, and down to everything that was made of it.
+A dead letter, a redriven and a replayed message are new messages that name their source. The chain is followed in both
+directions: to the first message, and to all messages that were made from it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.spark.stages import Stages
 
 CHAIN_MAX = 1_000
-"""Messages of one chain that are followed: a letter that is redriven every minute and dies again makes many."""
+"""Messages of one chain that are followed: a message that is redriven every minute and dies again makes many."""
 
 EVENTS_MAX = 10_000
 
@@ -44,11 +44,11 @@ class TimelineEvent(msgspec.Struct, frozen=True):
 
 
 class MessageHistory(msgspec.Struct, kw_only=True):
-    """What is known of a message and its relatives."""
+    """A message and its chain."""
 
     message_id: int
     chain: list[Row]
-    """Rows of `messages`, oldest first: the message, what it came from, what was made of it."""
+    """Rows of `messages`, oldest first: the message, its sources, and the messages made from it."""
     timeline: list[TimelineEvent]
     payload: bytes | None = None
 
@@ -69,13 +69,13 @@ def history(lake: Lake, spark: SparkSession, stages: Stages, message_id: int) ->
 
 
 def relatives(messages: DataFrame, ids: list[int]) -> DataFrame:
-    """The rows of these messages, and of those that were made of them: one generation of a chain."""
+    """The rows of these messages, and of those that were made from them: one generation of a chain."""
     return messages.where(F.col("message_id").isin(ids) | F.col("source_id").isin(ids))
 
 
 def _relatives(lake: Lake, spark: SparkSession, message_id: int) -> list[Row]:
-    """The rows of a message's whole chain. Ids grow with time, and children are younger than their parents: so a look
-    upwards needs the files of one id, and one downwards none that is older."""
+    """The rows of a message's whole chain. Ids grow with time, and a message is younger than its source: so the search
+    for sources reads the files of one id, and the search for what was made from it reads no older files."""
     first = message_id
     seen = {message_id}
     while len(seen) < CHAIN_MAX:
@@ -100,7 +100,7 @@ def _relatives(lake: Lake, spark: SparkSession, message_id: int) -> list[Row]:
 def _events(
     lake: Lake, spark: SparkSession, stages: Stages, ids: list[int], asked: int
 ) -> tuple[list[TimelineEvent], bytes | None]:
-    """Everything that happened to these, in order, and the payload of the one that was asked for."""
+    """All events of these messages, in order, and the payload of the requested one."""
     since = datetime.fromtimestamp(time_of_id(min(ids)) / 1_000_000, UTC)
     files = [file for file in lake.events.files() if file.may_hold("at", since, None)]
     names = list(TimelineEvent.__struct_fields__)

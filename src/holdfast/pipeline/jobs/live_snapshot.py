@@ -1,4 +1,4 @@
-"""The broker's side of the proof, from a server that works: asked for over HTTP, kept as the files of a snapshot."""
+"""Fetches a snapshot of a running server over HTTP, for the comparison of `reconcile --live`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.errors import AnswerUnreadable, HoldfastError, ServerUnreachable
 from holdfast.journal.snapshot import Snapshot, read_stream
 
 FIRST_BYTE_SECONDS = 600.0
-"""How long a server may take until its answer goes on: it opens a copy of its whole store first."""
+"""How long a server may take between parts of its response: it opens a checkpoint of its store first."""
 
 
 def fetch(
@@ -23,7 +23,7 @@ def fetch(
     login: tuple[str, str] | None = None,
     tls: Tls | None = None,
 ) -> Snapshot:
-    """Write what is live in the server at `url` now into `directory`, as `holdfast pipeline snapshot` does."""
+    """Write what is live now in the server at `url` to `directory`, as `holdfast pipeline snapshot` does."""
     directory.mkdir(parents=True, exist_ok=True)
     kept = directory / "answer.arrows"
     headers = {"authorization": f"Bearer {token}"} if token else {}
@@ -44,7 +44,7 @@ def fetch(
     except httpx.HTTPError as error:
         raise ServerUnreachable(url=url, problem=str(error) or type(error).__name__) from error
     except ValueError as error:
-        raise AnswerUnreadable(url=url, status=200, problem=f"the snapshot is not whole: {error}") from error
+        raise AnswerUnreadable(url=url, status=200, problem=f"the snapshot is incomplete: {error}") from error
     finally:
         kept.unlink(missing_ok=True)
 

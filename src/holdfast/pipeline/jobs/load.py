@@ -1,7 +1,7 @@
 """`load`: rows into a queue, from any source that Spark reads.
 
-They go through one transaction of the data source, so that consumers see everything or nothing, and a job that is run
-again under the same `transaction` adds nothing.
+They are written in one transaction of the data source, so that consumers see everything or nothing, and a job that is
+run again under the same `transaction` adds nothing.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from holdfast.pipeline.spark.failures import SPARK_ERRORS, summary
 from pyspark_holdfast.writing import WRITABLE
 
 TABLE = "table"
-"""The format of what the session's catalog knows: the path is the table's name."""
+"""The format for tables of the session's catalog: the path is the table's name."""
 
 DEFAULTS = {"csv": {"header": "true", "inferSchema": "true"}}
-"""What most files of a format need; options that are given win."""
+"""Default options of formats; given options take precedence."""
 
 _TEXTS = ("key", "message_id", "correlation_id", "content_type", "reply_to", "source_queue")
 SAMPLE = 5
@@ -69,7 +69,7 @@ def rows_to_load(found: DataFrame, dedup: str = "", key: str = "") -> DataFrame:
 
 
 def sample(rows: DataFrame) -> list[dict[str, object]]:
-    """A few messages, to look at before anything is stored."""
+    """A few messages, as a preview before anything is stored."""
     body = "payload" if "payload" in rows.columns else "value"
     text = F.substring(F.col(body).cast("string"), 1, SAMPLE_TEXT_CHARS).alias("payload")
     others = [name for name in ("message_id", "key", "priority") if name in rows.columns]
@@ -78,5 +78,5 @@ def sample(rows: DataFrame) -> list[dict[str, object]]:
 
 
 def fill(frame: DataFrame, options: dict[str, str]) -> None:
-    """Write messages, all at once."""
+    """Write messages, all in one transaction."""
     frame.write.format("holdfast").options(**options).mode("append").save()

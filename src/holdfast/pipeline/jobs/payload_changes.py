@@ -1,9 +1,9 @@
-"""Other payloads for dead letters on their way back: fields set by SQL, or a function of one's own.
+"""Changes to the payloads of redriven dead letters: fields set by SQL, or a function of the user's.
 
     --set "payload.amount = payload.amount * 100"     Spark computes the value; everything else stays as it was written
     --transform fixes:cents                           def cents(payload: bytes, letter: dict) -> bytes
 
-Spark computes the values; they are put in here, in the driver, where the payloads pass on their way to the broker.
+Spark computes the values; the driver, through which payloads go to the broker, puts them into the payloads.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 from pyspark.sql import DataFrame
 
 from holdfast.errors import InvalidArgument
-from holdfast.pipeline.jobs import payload_fields as fields
+from holdfast.pipeline.jobs import payload_fields
 from holdfast.pipeline.lake.tables import DEAD_LETTERS
 
 DeadLetter = dict[str, Any]
@@ -33,7 +33,7 @@ Path = tuple[str | int, ...]
 
 
 class TransformError(Exception):
-    """A payload that a change cannot be made to; it says why."""
+    """A payload that cannot be changed, and why."""
 
 
 class Setting(msgspec.Struct, frozen=True):
@@ -48,7 +48,7 @@ class Setting(msgspec.Struct, frozen=True):
 
 
 class Changes(msgspec.Struct, frozen=True):
-    """What is to be made of payloads."""
+    """The changes to make to payloads."""
 
     settings: tuple[Setting, ...] = ()
     function: str = ""
@@ -59,7 +59,7 @@ class Changes(msgspec.Struct, frozen=True):
 
 
 def changes(sets: Sequence[str], function: str = "") -> Changes:
-    """Read what was said on the command line."""
+    """Parse the options of the command line."""
     settings: list[Setting] = []
     for text in sets:
         match = _SET.fullmatch(text)
@@ -84,17 +84,17 @@ def load_function(name: str) -> Transform:
 
 
 def with_values(dead_letters: DataFrame, wanted: Changes) -> DataFrame:
-    """Letters with the values that are to be set, as JSON. They have `text`."""
-    with fields.sql_errors_as("--set"):
-        found = fields.with_fields(dead_letters, *[setting.expression for setting in wanted.settings])
+    """Dead letters with the values to set, as JSON. They have a column `text`."""
+    with payload_fields.sql_errors_as("--set"):
+        found = payload_fields.with_fields(dead_letters, *[setting.expression for setting in wanted.settings])
         for setting in wanted.settings:
-            found = found.withColumn(setting.column, fields.value_of(setting.expression))
+            found = found.withColumn(setting.column, payload_fields.value_of(setting.expression))
         found.schema  # noqa: B018 - on a Connect server Spark looks at the expressions only now
     return found
 
 
 def changed(dead_letters: DataFrame, wanted: Changes) -> Iterator[tuple[DeadLetter, bytes | TransformError | None]]:
-    """Each letter of `with_values` with its new payload; None: the function wants it left where it is."""
+    """Each dead letter of `with_values` with its new payload; None: the function declines it."""
     function = load_function(wanted.function) if wanted.function else None
     own = DEAD_LETTERS.names if function else ("letter_id", "payload")
     chosen = dead_letters.select(*[f"`{name}`" for name in (*own, *(setting.column for setting in wanted.settings))])
@@ -115,18 +115,18 @@ def changed(dead_letters: DataFrame, wanted: Changes) -> Iterator[tuple[DeadLett
 
 
 def _plain(value: str | None) -> bytes:
-    """The value out of the object that Spark put it into."""
+    """Unwrap the value from the object that Spark put it into."""
     return b"null" if value is None else value[len('{"v":') : -1].encode()
 
 
 def _whole(value: bytes) -> bytes:
-    """A payload that is set as a whole: text as it is, anything else as JSON."""
+    """A payload that is replaced entirely: text as it is, anything else as JSON."""
     made = msgspec.json.decode(value)
     return made.encode() if isinstance(made, str) else value
 
 
 def put(document: bytes, path: Path, value: bytes) -> bytes:
-    """A JSON document with another value at a path. All that is not on the path stays byte for byte."""
+    """A JSON document with a new value at a path. Everything else stays byte for byte."""
     step, rest = path[0], path[1:]
     try:
         if isinstance(step, int):
@@ -149,7 +149,7 @@ def _path_text(path: Path) -> str:
 
 
 def _called(function: Transform, payload: bytes, letter: DeadLetter) -> bytes | None:
-    """What the function makes of a payload: bytes, text, or something that JSON can say."""
+    """The function's result for a payload: bytes, text, or something that JSON can encode."""
     made = function(payload, letter)
     if made is None or isinstance(made, bytes):
         return made

@@ -1,7 +1,7 @@
 """Conditions and expressions of Spark SQL in which `payload.a.b` is a field of a JSON payload.
 
 Payloads are bytes. For `payload.a.b` to be a number where it is one, and not text that looks like one, the fields'
-types are found in the payloads themselves first; a field that is now this and now that is text.
+types are inferred from the payloads first; a field with several types is text.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from holdfast.errors import InvalidArgument
 
 BODY = "payload_json"
-"""The column that holds the fields, once they are asked for."""
+"""The column that holds the fields."""
 
 _STRING_OR_FIELD = re.compile(r"'(?:[^'\\]|\\.|'')*'|\bpayload(?=(?:\.[\w`]|\[\d))")
 _TYPES = ((r"\bOBJECT<", "STRUCT<"), (r"(?<=[ <])(?:VOID|VARIANT)(?=[,>])", "STRING"))
 
 
 def rewritten(expression: str) -> str:
-    """The expression with `payload.a.b` as a field of the column that holds them. What stands in quotes stays."""
+    """The expression with `payload.a.b` as a field of the column that holds them. Quoted text stays as it is."""
     return _STRING_OR_FIELD.sub(lambda match: BODY if match[0] == "payload" else match[0], expression)
 
 
 def with_text(frame: DataFrame) -> DataFrame:
-    """Rows with their payload as `text`, where it is text."""
+    """Add a column `text`: the payload, where it is text."""
     payload = F.col("payload").cast("string")
     return frame.withColumn("text", F.when(F.is_valid_utf8(payload), payload))
 
 
 def with_fields(frame: DataFrame, *expressions: str) -> DataFrame:
-    """Rows of `with_text`, with the fields of their payloads if one of the expressions asks for some."""
+    """Rows of `with_text`, with the fields of their payloads if one of the expressions uses them."""
     if all(rewritten(expression) == expression for expression in expressions):
         return frame
     objects = frame.where(F.ltrim("text").startswith("{"))
@@ -50,7 +50,7 @@ def with_fields(frame: DataFrame, *expressions: str) -> DataFrame:
 
 @contextmanager
 def sql_errors_as(field: str) -> Iterator[None]:
-    """Around SQL of the user's own: what Spark does not understand of it is an error of that option."""
+    """Around SQL that the user wrote: Spark's errors become errors of that option."""
     try:
         yield
     except (AnalysisException, ParseException) as error:

@@ -2,15 +2,15 @@
 
 Three things together are the proof:
 
-    chain      every segment is there once, as it was written; each manifest line seals the one before; no lsn lacks
-    balance    each enqueued message ended in each group that it was for, or is live: nothing else became of it
-    broker     what the journal says is live is live in the broker at the same lsn, and nothing else is
+    chain      every segment exists once and is unchanged; each manifest line seals the one before; no lsn is missing
+    balance    each enqueued message ended in each group that it was for, or is live
+    broker     the deliveries that are open in the journal are live in the broker at the same lsn, and no others are
 
-Without a snapshot of the broker the third part is left out, and the result says so.
+Without a snapshot of the broker the third part is omitted, and the result says so.
 
-A group that was removed lets go of what it had not done: such deliveries are counted apart and break nothing. A message
-that a group never came to, though it had begun with an earlier one of the same partition, is missed: a leasing group
-touches every message after its start before the message can go.
+When a group is deleted, the deliveries that it had not settled go with it: they are counted separately and break
+nothing. A message that a group never leased, although the group had already begun with an earlier message of the same
+partition, is missed: a leasing group leases every message after its start before the message can end.
 """
 
 from __future__ import annotations
@@ -30,10 +30,9 @@ from pyspark.sql import SparkSession
 from holdfast.errors import InvalidArgument
 from holdfast.journal.snapshot import Snapshot
 from holdfast.journal.verify import verify
-from holdfast.pipeline.build import fold
-from holdfast.pipeline.build import shuffle as shuffle_files
+from holdfast.pipeline.build import fold, shuffle
 from holdfast.pipeline.build.shuffle import id_ranges
-from holdfast.pipeline.jobs import reconcile_task as proof_task
+from holdfast.pipeline.jobs import reconcile_task
 from holdfast.pipeline.lake import arrow, tables
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.lake.segments import Segment
@@ -41,17 +40,17 @@ from holdfast.pipeline.lake.tables import ENDS
 from holdfast.pipeline.spark.stages import Stages
 from holdfast.pipeline.spark.tasks import Task, TaskResult, frame_of, parallelism, pickle_by_value, run
 
-pickle_by_value(arrow, fold, shuffle_files, proof_task, tables)
+pickle_by_value(arrow, fold, shuffle, reconcile_task, tables)
 
 LEFT_SECONDS = 24 * 3600
-"""What a reconcile left that was killed so long ago is removed by the next: no other can still be using it."""
+"""Scratch files of this age are removed: they were left by a reconcile that was killed."""
 
 LAST_LSN = (1 << 63) - 1
 _Place = tuple[str, str, str | None]
 """Namespace, queue, group."""
 
 NAMED_MAX = 10_000
-"""Messages that are named one by one. More than that are counted, and the first so many named."""
+"""Broken messages that are named. Further ones are only counted."""
 
 
 class Broken(msgspec.Struct, frozen=True):
@@ -66,7 +65,7 @@ class Broken(msgspec.Struct, frozen=True):
 
 
 class Balance(msgspec.Struct, frozen=True, kw_only=True):
-    """A queue, or one of its groups: what was enqueued and what became of it."""
+    """A queue, or one of its groups: how many messages were enqueued, and how they ended."""
 
     namespace: str
     queue: str
@@ -78,8 +77,8 @@ class Balance(msgspec.Struct, frozen=True, kw_only=True):
     expired: int = 0
     purged: int = 0
     live: int = 0
-    let_go: int = 0
-    """Open when their group was removed."""
+    group_removed: int = 0
+    """Not settled when their group was deleted."""
     before: int = 0
     """Enqueued before the group's first message, and not for it."""
     broken: int = 0
@@ -91,7 +90,7 @@ class Proof(msgspec.Struct, kw_only=True):
     segments: int = 0
     events: int = 0
     chain: list[str] = []
-    """What is wrong with files and manifests."""
+    """Problems of files and manifests."""
     balances: list[Balance] = []
     broken: list[Broken] = []
     broken_total: int = 0
@@ -110,12 +109,12 @@ def reconcile(lake: Lake, spark: SparkSession, stages: Stages, snapshot_dir: Pat
     """See the module."""
     snapshot = read_snapshot(snapshot_dir) if snapshot_dir is not None else None
     with _scratch_dir(lake) as scratch_dir:
-        return _Reconciling(lake, spark, stages, snapshot, snapshot_dir, scratch_dir).prove()
+        return _Reconciliation(lake, spark, stages, snapshot, snapshot_dir, scratch_dir).prove()
 
 
 @contextmanager
 def _scratch_dir(lake: Lake) -> Iterator[str]:
-    """A directory that all executors see: in the lake, or, if that cannot be written, where this machine has room."""
+    """A directory that all executors see: in the lake, or, if that is read-only, a temporary directory."""
     for left in lake.path.glob("_proof-*"):
         if time.time() - left.stat().st_mtime > LEFT_SECONDS:
             shutil.rmtree(left, ignore_errors=True)
@@ -124,7 +123,7 @@ def _scratch_dir(lake: Lake) -> Iterator[str]:
         yield scratch_dir
 
 
-class _Reconciling:
+class _Reconciliation:
     def __init__(
         self,
         lake: Lake,
@@ -163,30 +162,32 @@ class _Reconciling:
     # --- chain ------------------------------------------------------------------------------------------------------
 
     def _chain(self) -> list[Segment]:
-        """Check files and manifests. Returns the segments that are there, each once."""
+        """Check files and manifests. Returns the segments that exist, each once."""
         proof, snapshot = self._proof, self._snapshot
-        segments = self._lake.segments()  # before the files are looked at: the exporter goes on meanwhile
+        segments = self._lake.segments()  # before the files are checked: the exporter continues meanwhile
         proof.chain = [str(problem) for problem in verify(self._lake.path)]
         found: dict[Path, Segment] = {}
         for node, chain in segments.items():
             for segment in chain:
                 if snapshot is not None and node == snapshot.node and segment.entry.first_lsn > snapshot.last_lsn:
-                    continue  # it came after the point at which the broker is compared
+                    continue  # it is later than the snapshot
                 proof.last_lsn[node] = max(proof.last_lsn.get(node, 0), segment.entry.last_lsn)
                 if segment.path.is_file():
                     found[segment.path] = segment
         if snapshot is not None:
             ends = proof.last_lsn.get(snapshot.node, 0)
             if ends < snapshot.exported_lsn:
-                gone = snapshot.exported_lsn
-                proof.chain.append(f"the store has let go of rows up to lsn {gone}, the lake's manifest ends at {ends}")
+                removed = snapshot.exported_lsn
+                proof.chain.append(
+                    f"the store has removed rows up to lsn {removed}, the lake's manifest ends at {ends}"
+                )
         return list(found.values())
 
     # --- tasks ------------------------------------------------------------------------------------------------------
 
     def _sorted(self, segments: list[Segment]) -> list[TaskResult]:
-        """Pieces of all segments, and of the journal's rows that were in the broker's store at the snapshot. Those that
-        have come into the lake since are taken from there."""
+        """Shuffle files of all segments, and of the journal's rows that were in the broker's store at the snapshot.
+        Rows that were exported since are read from the lake."""
         proof, snapshot = self._proof, self._snapshot
         upto = {snapshot.node: snapshot.last_lsn} if snapshot is not None else {}
         tasks: list[Task] = [
@@ -198,7 +199,7 @@ class _Reconciling:
             after = max(proof.last_lsn.get(snapshot.node, 0), snapshot.exported_lsn)
             tasks.append({"segment": str(tail), "after": after, "upto": snapshot.last_lsn})
             proof.last_lsn[snapshot.node] = snapshot.last_lsn
-        found = self._run("sorting events", proof_task.sort_events, tasks)
+        found = self._run("sorting events", reconcile_task.sort_events, tasks)
         for task, answer in zip(tasks, found, strict=True):
             if answer["problem"] is not None:
                 proof.chain.append(f"{Path(task['segment']).name}: {answer['problem']}")
@@ -217,9 +218,9 @@ class _Reconciling:
 
     def _sorted_live(self) -> TaskResult:
         if self._snapshot_dir is None:
-            return {"piece": None, "sample": []}
+            return {"shuffle_file": None, "sample": []}
         live = str(self._snapshot_dir.resolve() / "live.parquet")
-        return self._run("sorting live deliveries", proof_task.sort_live, [{"live": live}])[0]
+        return self._run("sorting live deliveries", reconcile_task.sort_live, [{"live": live}])[0]
 
     def _checked(self, shuffle_files: list[TaskResult], live: TaskResult) -> list[TaskResult]:
         snapshot = self._snapshot
@@ -229,8 +230,8 @@ class _Reconciling:
             for *place, message in shuffle_file["began"]:
                 began[tuple(place)] = min(message, began.get(tuple(place), message))
         common: Task = {
-            "pieces": [shuffle_file["piece"] for shuffle_file in shuffle_files],
-            "live": live["piece"],
+            "shuffle_files": [one["shuffle_file"] for one in shuffle_files],
+            "live": live["shuffle_file"],
             "against": snapshot is not None,
             "groups": [[queue.namespace, queue.name, group] for queue in queues for group in queue.groups],
             "journalled": [[queue.namespace, queue.name] for queue in queues if queue.journalled],
@@ -239,7 +240,7 @@ class _Reconciling:
         }
         sample = [one for shuffle_file in [*shuffle_files, live] for one in shuffle_file["sample"]]
         tasks = [{**common, "low": low, "high": high} for low, high in id_ranges(sample, parallelism(self._spark))]
-        return self._run("following messages", proof_task.check_range, tasks)
+        return self._run("following messages", reconcile_task.check_range, tasks)
 
     def _run(self, name: str, work: Callable[[Task], TaskResult], tasks: list[Task]) -> list[TaskResult]:
         tasks = [{**task, "place": self._scratch_dir} for task in tasks]
@@ -274,13 +275,13 @@ class _Reconciling:
         snapshot = self._snapshot
         ended, opened = dict(zip(ENDS, totals[1:6], strict=True)), totals[6]
         alive = live if snapshot is not None else opened
-        let_go = before = 0
+        group_removed = before = 0
         if group is not None:
             if snapshot is not None and not any(
                 (one.namespace, one.name) == (namespace, queue) and group in one.groups for one in snapshot.queues
             ):
-                let_go = opened
-            before = max(enqueued - sum(ended.values()) - alive - let_go, 0)
+                group_removed = opened
+            before = max(enqueued - sum(ended.values()) - alive - group_removed, 0)
         return Balance(
             namespace=namespace,
             queue=queue,
@@ -288,7 +289,7 @@ class _Reconciling:
             enqueued=enqueued,
             **ended,
             live=alive,
-            let_go=let_go,
+            group_removed=group_removed,
             before=before,
             broken=broken,
         )

@@ -1,8 +1,8 @@
-"""What the tasks of `reconcile` do: sort what a segment tells of each message's fate, and check a share of the
-messages.
+"""The tasks of `reconcile`: sort a segment by message, and check a range of message ids.
 
-By columns, as the build's (fold.py): rows in the order of message, place and group, where a place is a partition of a
-queue, and facts of all stretches at once. Travels to the executors by value.
+In columnar form, like those of the build (fold.py): rows are sorted by message, place and group, where a place is a
+partition of a queue, and facts are computed for all of them together. This module is pickled by value and sent to the
+executors.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _ENQUEUED, _LEASED, _FIRST_END = 1, 2, 3
 
 
 def sort_events(task: dict[str, Any]) -> dict[str, Any]:
-    """`segment`, rows after the lsn `after` and up to `upto`: a piece in `place`, and from which message on each group
-    has been in each partition. A segment that cannot be read is a problem, and no end of the work."""
+    """Sort the rows of `segment` after the lsn `after` and up to `upto` into a shuffle file in `place`. Returns also
+    the first message of each group in each partition. A segment that cannot be read is reported as a problem."""
     try:
         table = _missing(read_segment(task["segment"], COLUMNS, CODED), COLUMNS, CODED)
     except (OSError, pa.ArrowException, KeyError) as error:
@@ -45,11 +45,11 @@ def sort_events(task: dict[str, Any]) -> dict[str, Any]:
 def sort_live(task: dict[str, Any]) -> dict[str, Any]:
     """The same for the deliveries that are live in the broker."""
     table = _missing(read_segment(task["live"], LIVE, LIVE_CODED), LIVE, LIVE_CODED)
-    return write_shuffle_file(table, task["place"]) if table.num_rows else {"piece": None, "sample": []}
+    return write_shuffle_file(table, task["place"]) if table.num_rows else {"shuffle_file": None, "sample": []}
 
 
 def _missing(table: pa.Table, columns: list[str], text: list[str]) -> pa.Table:
-    """With the columns that were null throughout."""
+    """Add the columns that were left out because they had no values."""
     for name in columns:
         if name not in table.column_names:
             kind = pa.dictionary(pa.int32(), pa.string()) if name in text else pa.int64()
@@ -58,7 +58,7 @@ def _missing(table: pa.Table, columns: list[str], text: list[str]) -> pa.Table:
 
 
 def _began(table: pa.Table) -> list[list[Any]]:
-    """For each place and group the least message that it was told of."""
+    """For each place and group the first message that it has events of."""
     rows = table.filter(table["group"].is_valid())
     names = ["namespace", "queue", "partition", "group"]
     plain = pa.table({**{name: rows[name] for name in names}, "message_id": rows["message_id"]})
@@ -70,11 +70,11 @@ def _began(table: pa.Table) -> list[list[Any]]:
 
 
 def check_range(task: dict[str, Any]) -> dict[str, Any]:
-    """The messages from `low` on and before `high`: what breaks the proof, and how queues and groups balance. With
-    `live`, also against the broker: `groups` are those that exist, `journalled` the queues that keep a journal, `began`
-    where groups have begun."""
-    share = _RangeCheck(task)
-    broken = share.broken()
+    """Check the messages with ids from `low` (inclusive) to `high`: what breaks the proof, and the balances of queues
+    and groups. With `live`, also against the broker: `groups` are those that exist, `journalled` the queues that keep a
+    journal, `began` the first message of each group."""
+    check = _RangeCheck(task)
+    broken = check.broken()
     rows = [row for part in broken for row in part]
     counted: dict[tuple[str, str, str | None], int] = {}
     for _, namespace, queue, group, *_ in rows:
@@ -82,8 +82,8 @@ def check_range(task: dict[str, Any]) -> dict[str, Any]:
     return {
         "broken": sorted(rows, key=lambda row: int(row[4]))[: task["named_max"]],
         "counts": [[*place, count] for place, count in counted.items()],
-        "balances": share.balances(),
-        "live": share.live_counts(),
+        "balances": check.balances(),
+        "live": check.live_counts(),
     }
 
 
@@ -93,7 +93,7 @@ Named = tuple[str, str, str, str | None, int, str]
 class _RangeCheck:
     def __init__(self, task: dict[str, Any]) -> None:
         low, high = task["low"], task["high"]
-        events = _missing(read_shuffle_files(task["pieces"], low, high), COLUMNS, CODED)
+        events = _missing(read_shuffle_files(task["shuffle_files"], low, high), COLUMNS, CODED)
         self._against = task["against"]
         live = read_shuffle_files([task["live"]] if task["live"] else [], low, high)
         self._live = live = _missing(live, LIVE, LIVE_CODED)
@@ -112,13 +112,14 @@ class _RangeCheck:
         self.enqueued = _sums(kind == _ENQUEUED, starts)
         self.ends = _sums(ended, starts)
         self.first_end = -_greatest(np.where(ended, -lsn, NOTHING), starts)
-        last_end = _greatest(np.where(ended, lsn * 8 + kind, NOTHING), starts)  # the lsn, and with it how it ended
+        # the lsn, and in the lowest bits the outcome
+        last_end = _greatest(np.where(ended, lsn * 8 + kind, NOTHING), starts)
         self.outcome = np.where(self.ends > 0, last_end % 8, 0)
         last_lease = _greatest(np.where(leased, lsn, NOTHING), starts)
         self.last_lsn = _greatest(lsn, starts)
         self.last_lease = np.maximum(last_lease, 0)
         self.open = (self.ends == 0) | (self.last_lease > last_end // 8)
-        """Not ended, or leased again after its end (a group made anew)."""
+        """Not ended, or leased again after its end (a group that was created anew)."""
         self._known = np.unique(np.r_[self.ids, live["message_id"].to_numpy()])
         self._messages = np.flatnonzero(new[starts])  # the first of each message's rows
         self._sizes = np.diff(np.r_[self._messages, len(starts)])
@@ -143,7 +144,7 @@ class _RangeCheck:
     def _name(
         self, problem: str, rows: Ints, detail: str, numbers: Ints | None = None, *, whole: bool = False
     ) -> list[Named]:
-        said = self.last_lsn[rows] if numbers is None else numbers
+        details = self.last_lsn[rows] if numbers is None else numbers
         return [
             (
                 problem,
@@ -152,11 +153,11 @@ class _RangeCheck:
                 int(self.ids[row]),
                 detail.format(int(number)),
             )
-            for row, number in zip(rows, said, strict=True)
+            for row, number in zip(rows, details, strict=True)
         ]
 
     def _missed(self) -> list[Named]:
-        """Messages that a group never came to, though it had begun before them."""
+        """Messages that a group never leased, although it had begun before them."""
         names = self._names
         waiting = np.flatnonzero(~self.grouped & (self.enqueued > 0) & (self.ends == 0))
         exist = {tuple(one) for one in self._task["groups"]}
@@ -299,7 +300,7 @@ class _Names:
         return self._groups.get(name, len(self._group_names))
 
     def existing(self, groups: list[list[str]]) -> Any:
-        """Tells of places and groups whether the group exists there."""
+        """A function of places and groups: whether the group exists there."""
         wide = len(self._group_names) + 1
         known = [
             self._numbers[namespace, queue] * wide + self._groups[group]

@@ -1,12 +1,12 @@
-"""`redrive`: dead letters chosen by SQL, brought back by the broker under an id.
+"""`redrive`: moves dead letters, selected by SQL, back to their queues under an audit id.
 
-Spark chooses: over any column of `dead_letters`, and over the payload where it is JSON (`payload.order.amount > 100`).
-The broker moves: each letter is stored in its queue and leaves the dead queue in one step, once under the run's id.
-What was chosen is kept in the lake before the first letter moves (runs.py). So a redrive that is killed and run again
-under its id brings back the same letters, each once, and its counts are exact.
+Spark selects: by any column of `dead_letters`, and by the payload where it is JSON (`payload.order.amount > 100`). The
+broker moves: each dead letter is stored in its queue and leaves the dead queue in one step, once under the run's id.
+The selection is stored in the lake before the first dead letter moves (job_runs.py). So a redrive that is killed and
+run again under its id moves the same dead letters, each once, and its counts are exact.
 
-A canary goes first, if asked for: some letters, whose fate is watched; if one dies again, the rest stays. And as long
-as nobody has consumed them, letters can be taken back.
+Canaries go first, if requested: some dead letters whose outcome is awaited; if one dies again, the rest stays. As long
+as nobody has consumed the messages, a redrive can be undone.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from holdfast.pipeline.spark.stages import Stages
 
 DEAD_LETTERS_PER_REQUEST = 500
 BYTES_PER_REQUEST = 4 << 20
-REQUESTS_PER_SECOND = 10  # of a redrive with a rate: it goes evenly, not in bursts
+REQUESTS_PER_SECOND = 10  # of a redrive with a rate: small requests instead of bursts
 POLL_INTERVAL_SECONDS = 0.2
 FULL_SECONDS = 600.0  # how long a destination may be full before the redrive stops
 SAMPLE = 5
 SAMPLE_TEXT_CHARS = 200
 
 MoveItem = tuple[int, bytes | None]
-"""A letter, and another payload than its own."""
+"""A dead letter, and its new payload; None: its own."""
 
 
 # --- choosing -------------------------------------------------------------------------------------------------------
 
 
 def choose(dead_letters: DataFrame, queue: str, where: str = "", namespace: str = "default") -> DataFrame:
-    """The letters of a dead queue that wait and match, oldest first."""
+    """The waiting dead letters of a dead queue that match, oldest first."""
     waiting = dead_letters.where(
         F.col("outcome").isNull()
         & (F.col("namespace") == namespace)
@@ -57,7 +57,7 @@ def choose(dead_letters: DataFrame, queue: str, where: str = "", namespace: str 
 
 
 def sample(chosen: DataFrame, wanted: Changes) -> list[dict[str, object]]:
-    """A few of the chosen letters, to look at before anything is done; with what would be made of them."""
+    """A few of the selected dead letters with their new payloads, as a preview."""
     few = chosen.limit(SAMPLE)
     columns = ("letter_id", "source_queue", "source_group", "died_at", "reason", "error")
     rows = {
@@ -77,8 +77,8 @@ def _preview(payload: bytes | TransformError | None) -> str:
 
 
 def plan(lake: Lake, spark: SparkSession, run: JobRun) -> JobRun:
-    """Choose the letters of a run and keep them in the lake, so that `redrive` can bring them back. A run that was
-    planned before under the same id is as it was then."""
+    """Select the dead letters of a run and store the selection in the lake, for `redrive`. A run that was planned
+    before under the same id is unchanged."""
     runs = RunStore(lake.path)
     before = runs.find(run.id)
     if before is not None:
@@ -94,7 +94,7 @@ def plan(lake: Lake, spark: SparkSession, run: JobRun) -> JobRun:
 def items_to_move(
     lake: Lake, spark: SparkSession, runs: RunStore, run: JobRun
 ) -> Iterator[tuple[int, bytes | TransformError | None]]:
-    """The letters of a run, oldest first, each with the payload that it is to have; None: its own."""
+    """The dead letters of a run, oldest first, each with its new payload; None: its own."""
     wanted = changes(run.sets, run.transform)
     if not wanted:
         yield from ((letter, None) for letter in runs.chosen(run)["letter_id"].to_pylist())
@@ -102,7 +102,7 @@ def items_to_move(
     ids = spark.read.schema("letter_id bigint").parquet(spark_path(runs.chosen_path(run)))
     dead_letters = with_text(lake.dead_letters.read(spark).join(ids, "letter_id", "left_semi")).orderBy("letter_id")
     for letter, new in changed(with_values(dead_letters, wanted), wanted):
-        stays = TransformError("the function wants it left where it is") if new is None else new
+        stays = TransformError("the function declined it") if new is None else new
         yield letter["letter_id"], stays
 
 
@@ -110,7 +110,7 @@ def items_to_move(
 
 
 class Redriver:
-    """Brings the letters of one run back, and keeps its record."""
+    """Moves the dead letters of one run, and updates its record."""
 
     def __init__(
         self, client: SyncClient, runs: RunStore, run: JobRun, progress: Callable[[int], None] | None = None
@@ -132,7 +132,7 @@ class Redriver:
         wait_seconds: float = 60.0,
         full_seconds: float = FULL_SECONDS,
     ) -> JobRun:
-        """All letters, the canaries first. What was moved before under the run's id counts as moved."""
+        """Move all dead letters, the canaries first. Those that were moved before under the run's id count as moved."""
         run, left = self.run, iter(dead_letters)
         try:
             first = list(islice(left, run.canary))
@@ -147,13 +147,13 @@ class Redriver:
                 run.by = self._client.redrive_audit(run.queue, run.id).by
             run.state, run.ended_at = "stopped" if run.stopped else "done", datetime.now(UTC)
         finally:
-            self._runs.save(run)  # also when the server went away: as running, to be gone on with
+            self._runs.save(run)  # also after an error: the run stays `running` and can be continued
         return run
 
     def _move(
         self, dead_letters: Iterable[tuple[int, bytes | TransformError | None]], rate: float, full_seconds: float
     ) -> dict[str, wire.LetterFate]:
-        """Bring letters back, a request's worth at a time. The fates of those that went."""
+        """Move dead letters, request by request. Returns the results of those that were moved."""
         size = (
             max(min(int(rate / REQUESTS_PER_SECOND), DEAD_LETTERS_PER_REQUEST), 1) if rate else DEAD_LETTERS_PER_REQUEST
         )
@@ -187,7 +187,7 @@ class Redriver:
             yield batch
 
     def _send(self, batch: dict[int, bytes | None], full_seconds: float) -> list[wire.LetterFate]:
-        """One request; again for those whose queue is full, for a while."""
+        """One request. Dead letters whose queue is full are retried for a while."""
         run, until = self.run, time.monotonic() + full_seconds
         outcomes: list[wire.LetterFate] = []
         wanted = {str(letter): payload for letter, payload in batch.items()}
@@ -228,13 +228,13 @@ class Redriver:
             counted = Counter(fate.fate for fate in statuses.values())
             if counted["dead"]:
                 names = ", ".join(sorted(fate.message for fate in statuses.values() if fate.fate == "dead")[:SAMPLE])
-                run.stopped = f"of {len(canaries)} letters of the canary {counted['dead']} died again: {names}"
+                run.stopped = f"of {len(canaries)} canaries {counted['dead']} died again: {names}"
                 return
             undone = sum(counted[state] for state in ("waiting", "leased", "partly"))
             if not undone:
                 return
             if time.monotonic() > until:
-                run.stopped = f"of {len(canaries)} letters of the canary {undone} were not done in {wait_seconds:g} s"
+                run.stopped = f"of {len(canaries)} canaries {undone} were not done in {wait_seconds:g} s"
                 return
             time.sleep(POLL_INTERVAL_SECONDS)
 
@@ -250,22 +250,22 @@ def redrive(
     wait_seconds: float = 60.0,
     progress: Callable[[int], None] | None = None,
 ) -> JobRun:
-    """Bring the letters of a planned run back, the canaries first."""
+    """Move the dead letters of a planned run, the canaries first."""
     runs = RunStore(lake.path)
-    with stages.stage("move letters"):
+    with stages.stage("move dead letters"):
         mover = Redriver(client, runs, run, progress)
         mover.go(items_to_move(lake, spark, runs, run), rate=rate, wait_seconds=wait_seconds)
     stages.count_written("messages", run.moved)
     return run
 
 
-# --- taking back ----------------------------------------------------------------------------------------------------
+# --- undo -----------------------------------------------------------------------------------------------------------
 
 
 def undo(
     client: SyncClient, runs: RunStore, run: JobRun, progress: Callable[[int], None] | None = None
 ) -> list[Unmoved]:
-    """Make dead letters again of what nobody has consumed. Returns what could not be taken back; the run counts it."""
+    """Make dead letters again of messages that nobody has consumed. Returns those that could not be undone."""
     kept: list[Unmoved] = []
     counted: Counter[str] = Counter()
     undone = 0
@@ -284,11 +284,11 @@ def undo(
 
 
 def check_same(before: JobRun, now: JobRun) -> None:
-    """A run goes on under its id only as what it was begun as."""
+    """Check that a run is continued with the options it was started with."""
     different = before.differs(now)
     if different:
         raise InvalidArgument(
             field="--audit",
-            problem=f"{now.id!r} was begun with another {different}: leave the options out to go on with it, "
+            problem=f"{now.id!r} was started with another {different}: leave the options out to continue it, "
             "or give another id",
         )

@@ -1,12 +1,12 @@
-"""`replay`: messages of a queue's past stored again, from the lake, as new ones that name their sources.
+"""`replay`: stores past messages of a queue again, from the lake, as new messages that name their sources.
 
-At once: Spark writes all of them in one transaction, in parallel, and consumers see everything or nothing. Or paced, as
-they once came or at a rate: the driver cuts them into slices, each a transaction of its own, published when its time
-has come.
+Unpaced: Spark writes all of them in one transaction, in parallel, and consumers see everything or nothing. Paced, at
+their original pace or at a rate: the driver cuts them into slices, each a transaction of its own that is published when
+it is due.
 
-What is replayed is fixed before it begins, in the lake (runs.py), and so are the slices. Transactions are published
-once under their name. So a replay that is killed and run again under its id stores each message once; under another id
-all of them again, which is what whoever asks for that wants.
+The selection is stored in the lake before the first message (job_runs.py), and so are the slices. Transactions are
+published once under their name. So a replay that is killed and run again under its id stores each message once; under
+another id it stores all of them again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from holdfast.pipeline.spark.stages import Stages
 REPLAY_PROPERTY = "holdfast-replay"
 """The property of a replayed message: the run's id."""
 
-SLICE_SECONDS = 0.1  # messages that come within so long go together
+SLICE_SECONDS = 0.1  # messages that are due within this time are one slice
 SLICE_ROWS = 500
 FULL_SECONDS = 600.0  # how long the queue may be full before the replay stops
 POLL_INTERVAL_SECONDS = 0.2
@@ -58,7 +58,7 @@ def choose(
     where: str = "",
     namespace: str = "default",
 ) -> DataFrame:
-    """Messages that were once stored in a queue and whose payload the journal has, oldest first."""
+    """Messages that were stored in a queue and whose payload is in the journal, oldest first."""
     stored = events.where(
         (F.col("event") == "enqueued")
         & (F.col("namespace") == namespace)
@@ -73,8 +73,8 @@ def choose(
 
 
 def messages(chosen: DataFrame, run: str) -> DataFrame:
-    """New messages that repeat those, with columns as the data source `holdfast` writes them."""
-    # Spark's maps cannot hold a name twice; of those the last counts (session.LAKE_SETTINGS).
+    """New messages that repeat the selected ones, with the columns that the data source `holdfast` writes."""
+    # Spark's maps cannot hold a name twice: the last one counts (session.LAKE_SETTINGS).
     own = F.filter(
         F.coalesce("properties", F.array().cast(_PAIRS)),
         lambda one: ~one["name"].isin(*OWN_PROPERTIES, REPLAY_PROPERTY),
@@ -100,8 +100,8 @@ class Chosen(msgspec.Struct, frozen=True):
     sample: list[dict[str, object]]
 
 
-def look(chosen: DataFrame) -> Chosen:
-    """Count what was chosen, and show some of it."""
+def preview(chosen: DataFrame) -> Chosen:
+    """Count the selected messages, and take a sample."""
     counted = chosen.agg(F.count("*").alias("messages"), F.min("at").alias("first"), F.max("at").alias("last"))
     row = counted.toArrow().to_pylist()[0]
     sample: list[dict[str, object]] = []
@@ -112,12 +112,12 @@ def look(chosen: DataFrame) -> Chosen:
 
 
 def begin(runs: RunStore, run: JobRun, chosen: DataFrame) -> None:
-    """Keep what is to be replayed, before it is."""
+    """Store the selection before the replay starts."""
     runs.begin_with(run, lambda path: chosen.select(*_PLACE).write.mode("overwrite").parquet(spark_path(path)))
 
 
 def kept(lake: Lake, spark: SparkSession, runs: RunStore, run: JobRun) -> DataFrame:
-    """The events of a run, as they were chosen."""
+    """The events of a run's selection."""
     places = spark.read.schema("at timestamp, node int, lsn bigint").parquet(spark_path(runs.chosen_path(run)))
     files = lake.events.files()
     since = run.since
@@ -126,7 +126,7 @@ def kept(lake: Lake, spark: SparkSession, runs: RunStore, run: JobRun) -> DataFr
     return lake.events.read(spark, files).join(places.select("node", "lsn"), ["node", "lsn"], "left_semi")
 
 
-# --- at once --------------------------------------------------------------------------------------------------------
+# --- unpaced --------------------------------------------------------------------------------------------------------
 
 
 def replay_in_transaction(
@@ -155,7 +155,7 @@ def replay_in_transaction(
 
 
 class Slice(msgspec.Struct, frozen=True):
-    """Messages from `first` up to `end`, to be seen after `seconds`."""
+    """Messages from `first` to `end` (exclusive), due after `seconds`."""
 
     first: int
     end: int
@@ -163,9 +163,10 @@ class Slice(msgspec.Struct, frozen=True):
 
 
 def slices(instants: Sequence[int], speed: float = 0.0, rate: float = 0.0) -> list[Slice]:
-    """Cut a past, given by the microseconds of its messages in order: as it went, so many times as fast; or at a rate.
+    """Cut messages, given by their times in microseconds, into slices: at their original pace times `speed`, or at a
+    rate.
 
-    The same past and pace give the same slices.
+    The same times and pace give the same slices.
     """
     count = len(instants)
     if not count:
@@ -182,7 +183,7 @@ def slices(instants: Sequence[int], speed: float = 0.0, rate: float = 0.0) -> li
 
 
 class Replayer:
-    """Replays the slices of one run in time, and keeps its record."""
+    """Publishes the slices of one run when they are due, and updates its record."""
 
     def __init__(
         self, client: SyncClient, runs: RunStore, run: JobRun, progress: Callable[[int], None] | None = None
@@ -194,7 +195,7 @@ class Replayer:
         run.state, run.stopped, run.ended_at = "running", "", None
 
     def play(self, rows: Iterator[dict[str, Any]], full_seconds: float = FULL_SECONDS) -> JobRun:
-        """`rows` are the run's events in the order in which they were chosen; some may be gone from the lake since."""
+        """`rows` are the run's events in their order; some may have been removed from the lake since."""
         run = self._run
         table = self._runs.chosen(run).sort_by([(name, "ascending") for name in _PLACE])
         instants = table["at"].cast("int64").to_numpy()
@@ -229,7 +230,7 @@ class Replayer:
         return run
 
     def _store(self, name: str, batch: list[dict[str, Any]], full_seconds: float) -> int:
-        """One slice: staged and published, unless that was done before. How many messages it has."""
+        """Stage and publish one slice, unless that was done before. Returns how many messages it has."""
         if not batch:
             return 0
         transaction = self._client.transaction(name)
@@ -238,7 +239,7 @@ class Replayer:
             try:
                 transaction.stage_many(self._run.to, [_draft(row, self._run.id) for row in batch])
                 return transaction.publish().published
-            except TransactionPublished:  # by an attempt that was killed before it could tell
+            except TransactionPublished:  # by an attempt that was killed before it recorded that
                 return transaction.look().published
             except HoldfastError as error:
                 if not error.retryable:
@@ -247,7 +248,7 @@ class Replayer:
                     self._run.stopped = f"{error} Run it again with --audit {self._run.id}"
                     return 0
             time.sleep(POLL_INTERVAL_SECONDS)
-            transaction = self._client.transaction(name)  # its chunks are counted anew, and not stored again
+            transaction = self._client.transaction(name)  # its chunks are numbered from the start, and not stored twice
 
 
 def _draft(row: dict[str, Any], run: str) -> wire.StagedMessage:
@@ -281,7 +282,7 @@ def replay_paced(
     run: JobRun,
     progress: Callable[[int], None] | None = None,
 ) -> JobRun:
-    """Slice by slice, each when its time has come."""
+    """Publish slice by slice, each when it is due."""
     runs = RunStore(lake.path)
     columns = (*_PLACE, "message_id", "queue", "payload", "key", "priority", "correlation_id", "properties")
     frame = kept(lake, spark, runs, run).orderBy(*_PLACE).select(*columns)

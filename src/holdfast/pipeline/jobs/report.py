@@ -1,4 +1,4 @@
-"""`report`: what went through the queues in a stretch of time, as figures. report_page.py draws them."""
+"""`report`: throughput, depth, times and dead letters of the queues in a range of time. report_page.py draws it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ POINTS_MAX = 240
 CONSUMERS_MAX = 15
 DEATHS_MAX = 200
 CURVES_MAX = 12
-"""Queues of which percentiles are also known point by point; the busiest."""
+"""Queues whose percentiles are also computed for each point: the busiest."""
 
 _STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 240, 360, 720, 1440, 2880, 10080, 43200]
 
@@ -34,7 +34,7 @@ class Percentiles(msgspec.Struct, frozen=True):
 
 
 class Point(msgspec.Struct, frozen=True):
-    """A stretch of a curve."""
+    """A point of a curve, for a step of time."""
 
     at: datetime
     enqueued: int = 0
@@ -93,17 +93,17 @@ class Report(msgspec.Struct, kw_only=True):
     since: datetime
     until: datetime
     step_minutes: int
-    standings: list[QueueSummary]
+    summaries: list[QueueSummary]
     deaths: list[Deaths]
     consumers: list[Consumer]
 
     @property
     def queues(self) -> list[QueueSummary]:
-        return [summary for summary in self.standings if summary.group is None]
+        return [summary for summary in self.summaries if summary.group is None]
 
     @property
     def dead_queues(self) -> list[QueueSummary]:
-        """Queues that hold dead letters. They are no work of their own: what is in them was counted where it died."""
+        """Queues that hold dead letters. They are not counted as work: their messages were counted where they died."""
         named = {(death.namespace, death.dead_queue) for death in self.deaths}
         return [one for one in self.queues if one.queue.startswith(DEAD_PREFIX) or (one.namespace, one.queue) in named]
 
@@ -114,7 +114,7 @@ class Report(msgspec.Struct, kw_only=True):
 
     def groups_of(self, queue: QueueSummary) -> list[QueueSummary]:
         key = (queue.namespace, queue.queue)
-        return [one for one in self.standings if one.group is not None and (one.namespace, one.queue) == key]
+        return [one for one in self.summaries if one.group is not None and (one.namespace, one.queue) == key]
 
 
 def report(
@@ -127,7 +127,7 @@ def report(
     until: datetime | None = None,
     queue: str = "",
 ) -> Report:
-    """The figures from `since` to `until`; without them from the first minute to the last."""
+    """The report from `since` to `until`; without them from the first minute to the last."""
     if queue:
         minutes, messages = minutes.where(F.col("queue") == queue), messages.where(F.col("queue") == queue)
         dead_letters = dead_letters.where(F.col("source_queue") == queue)
@@ -137,18 +137,18 @@ def report(
     inside = minutes.where((F.col("minute") >= F.lit(since)) & (F.col("minute") < F.lit(until)))
     stages.explain("queue_minutes", inside)
     with stages.stage("add up minutes"):
-        standings = _summaries(inside, step)
+        summaries = _summaries(inside, step)
     with stages.stage("percentiles"):
-        _measure(inside, standings)
-        _measure_points(inside, standings, step)
+        _measure(inside, summaries)
+        _measure_points(inside, summaries, step)
     with stages.stage("deaths"):
         deaths = _deaths(dead_letters.where((F.col("died_at") >= F.lit(since)) & (F.col("died_at") < F.lit(until))))
     with stages.stage("consumers"):
         consumers = _consumers(messages.where((F.col("ended_at") >= F.lit(since)) & (F.col("ended_at") < F.lit(until))))
     ordered = sorted(
-        standings.values(), key=lambda one: (-one.counts["enqueued"], one.namespace, one.queue, one.group or "")
+        summaries.values(), key=lambda one: (-one.counts["enqueued"], one.namespace, one.queue, one.group or "")
     )
-    return Report(since=since, until=until, step_minutes=step, standings=ordered, deaths=deaths, consumers=consumers)
+    return Report(since=since, until=until, step_minutes=step, summaries=ordered, deaths=deaths, consumers=consumers)
 
 
 def _range(minutes: DataFrame, since: datetime | None, until: datetime | None) -> tuple[datetime, datetime]:
@@ -202,8 +202,8 @@ def _summaries(inside: DataFrame, step: int) -> dict[tuple[str, str, str | None]
     return found
 
 
-def _measure(inside: DataFrame, standings: dict[tuple[str, str, str | None], QueueSummary]) -> None:
-    """Percentiles of waits and processing times, from the minutes' histograms added up."""
+def _measure(inside: DataFrame, summaries: dict[tuple[str, str, str | None], QueueSummary]) -> None:
+    """Percentiles of waiting and processing times, from the sum of the minutes' histograms."""
     for column, field in (("waits", "wait"), ("processings", "processing")):
         exploded = inside.select("namespace", "queue", "group", F.explode(column).alias("bucket", "value"))
         summed = exploded.groupBy("namespace", "queue", "group", "bucket").agg(F.sum("value").alias("value"))
@@ -211,12 +211,12 @@ def _measure(inside: DataFrame, standings: dict[tuple[str, str, str | None], Que
         for row in summed.collect():
             histograms.setdefault((row[0], row[1], row[2]), {})[row[3]] = row[4]
         for key, histogram in histograms.items():
-            setattr(standings[key], field, Percentiles(*(percentile(histogram, percent) for percent in (50, 95, 99))))
+            setattr(summaries[key], field, Percentiles(*(percentile(histogram, percent) for percent in (50, 95, 99))))
 
 
-def _measure_points(inside: DataFrame, standings: dict[tuple[str, str, str | None], QueueSummary], step: int) -> None:
-    """The same point by point, for the groups of the busiest queues."""
-    busy = sorted((one for one in standings.values() if one.group is None), key=lambda one: -one.counts["enqueued"])
+def _measure_points(inside: DataFrame, summaries: dict[tuple[str, str, str | None], QueueSummary], step: int) -> None:
+    """The same for each point, for the groups of the busiest queues."""
+    busy = sorted((one for one in summaries.values() if one.group is None), key=lambda one: -one.counts["enqueued"])
     names = {(one.namespace, one.queue) for one in busy[:CURVES_MAX]}
     width = 60 * step
     at = (F.floor(F.unix_seconds("minute") / width) * width).alias("at")
@@ -232,7 +232,7 @@ def _measure_points(inside: DataFrame, standings: dict[tuple[str, str, str | Non
             percentiles = Percentiles(*(percentile(histogram, percent) for percent in (50, 95, 99)))
             found.setdefault(key, {}).setdefault(datetime.fromtimestamp(seconds, UTC), {})[field] = percentiles
     for key, points in found.items():
-        summary = standings[key]
+        summary = summaries[key]
         summary.points = [msgspec.structs.replace(point, **points.get(point.at, {})) for point in summary.points]
 
 
@@ -247,7 +247,7 @@ def _deaths(inside: DataFrame) -> list[Deaths]:
 
 
 def _consumers(inside: DataFrame) -> list[Consumer]:
-    """The slowest, by the time that 95 of 100 deliveries took them at most."""
+    """The slowest consumers, by the 95th percentile of their processing times."""
     timed = inside.where("outcome = 'acked' AND consumer IS NOT NULL AND processing_ms IS NOT NULL")
     measured = timed.groupBy("namespace", "queue", "group", "consumer").agg(
         F.count("*").alias("acked"), F.percentile_approx("processing_ms", [0.5, 0.95], 1000).alias("times")

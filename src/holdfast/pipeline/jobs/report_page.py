@@ -1,4 +1,4 @@
-"""The report as one HTML page with everything in it: it can be mailed, attached to a ticket, opened in ten years."""
+"""The report as one HTML page without external files, so that it can be mailed or attached to a ticket."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _tiles(report: Report) -> str:
 
 
 def _findings(report: Report) -> str:
-    """What somebody should look at first, in words."""
+    """The most important findings, as sentences."""
     found: list[str] = []
     backlog = max(report.work_queues, key=lambda queue: queue.depth_max, default=None)
     if backlog is not None and backlog.depth_max:
@@ -116,9 +116,9 @@ def _findings(report: Report) -> str:
     return f'<ul class="found">{"".join(f"<li>{line}</li>" for line in found)}</ul>'
 
 
-def _grid_of(report: Report, standings: list[QueueSummary]) -> tuple[list[datetime], list[dict[datetime, Point]]]:
-    """The instants of all curves, the same for every queue, and each standing's points by instant."""
-    known = [{point.at: point for point in summary.points} for summary in standings]
+def _grid_of(report: Report, summaries: list[QueueSummary]) -> tuple[list[datetime], list[dict[datetime, Point]]]:
+    """The instants of all curves, the same for every queue, and each summary's points by instant."""
+    known = [{point.at: point for point in summary.points} for summary in summaries]
     step = timedelta(minutes=report.step_minutes)
     width = report.step_minutes * 60
     times = [datetime.fromtimestamp(report.since.timestamp() // width * width, UTC)]
@@ -142,7 +142,7 @@ def _unit(curves: list[Curve]) -> tuple[float, str]:
 
 
 def _depths(times: list[datetime], known: list[dict[datetime, Point]]) -> list[float]:
-    """The deepest at each point. What it was at the end of one holds until the next says otherwise."""
+    """The greatest depth at each point. The depth at the end of a point holds until the next one."""
     totals = [0.0] * len(times)
     for points in known:
         depth = 0
@@ -172,7 +172,7 @@ def _throughput(report: Report, queues: list[QueueSummary]) -> str:
 
 
 def _depth(report: Report, queues: list[QueueSummary]) -> str:
-    """What is stored; of one queue with several groups also what each has yet to do."""
+    """Stored messages; for one queue with several groups also what each has not settled yet."""
     times, known = _grid_of(report, queues)
     curves: list[Curve] = [("stored", "c5", _depths(times, known))]
     groups = report.groups_of(queues[0]) if len(queues) == 1 else []
@@ -184,7 +184,7 @@ def _depth(report: Report, queues: list[QueueSummary]) -> str:
 
 
 def _latency(report: Report, queue: QueueSummary) -> str:
-    """How long deliveries waited and took, point by point; of several groups the busiest."""
+    """Waiting and processing times, point by point; of several groups the busiest."""
     groups = sorted(report.groups_of(queue), key=lambda group: -group.counts["leased"])
     if not groups or not groups[0].counts["leased"]:
         return ""

@@ -1,6 +1,6 @@
-"""`triage`: dead letters that died of the same thing, together, with what to do about them.
+"""`triage`: groups dead letters by cause, with a command that redrives each group.
 
-Deaths are alike when reason, error without its details and shape of the payload are the same (`fingerprint`).
+Dead letters belong together when reason, error pattern and payload shape are the same (`fingerprint`).
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ class Cluster(msgspec.Struct, kw_only=True):
     payload_shape: str
     deaths: int
     waiting: int
-    """Letters that are still in the dead queue."""
+    """Dead letters that are still in the dead queue."""
     first_seen: datetime
     last_seen: datetime
     consumers: list[str]
     examples: list[int]
-    """Ids of letters, the newest first."""
+    """Ids of dead letters, the newest first."""
     example_error: str | None
     redrive: str
-    """The command that sends the waiting ones back."""
+    """The command that redrives the waiting ones."""
 
 
 def clusters(dead_letters: DataFrame) -> DataFrame:
@@ -82,8 +82,8 @@ def triage(
 
 
 def redrive_command(namespace: str, dead_queue: str | None, fingerprint: str) -> str:
-    """What to type to send the letters of a cluster back where they came from. Nothing, if the lake knows no letters:
-    their queue keeps no journal."""
+    """The command that redrives the dead letters of a cluster. None if the lake has no dead letters because their queue
+    keeps no journal."""
     if dead_queue is None:
         return ""
     place = "" if namespace == "default" else f" --namespace {shlex.quote(namespace)}"

@@ -1,1 +1,1 @@
-"""The lake's tables and how they are kept."""
+"""The lake: the journal's segments, Delta tables, maintenance, records of jobs."""

@@ -1,4 +1,4 @@
-"""The tables' columns as Arrow has them. Imports nothing of Holdfast but the columns: it travels to the executors."""
+"""The tables' schemas in Arrow. Imports nothing of Holdfast but the columns: it is pickled by value."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KINDS: dict[str, pa.DataType] = {
 
 
 def schema_of(columns: Iterable[Column]) -> pa.Schema:
-    """Columns of a table as Arrow has them."""
+    """The Arrow schema of a table."""
     return pa.schema([pa.field(column.name, KINDS[column.kind]) for column in columns])
 
 

@@ -1,11 +1,10 @@
 """Delta tables whose Parquet files Spark wrote and whose commits delta-rs makes.
 
-A commit adds files, removes files and moves the table's cursor (how far it has come in each node's journal) in one
-atomic step: that is what makes a build exactly-once. Files lie in `data/`, in a directory named after the version that
-is to add them, so that a build which is run again after a crash writes over what the first one left.
+A commit adds files, removes files and moves the table's cursor (its position in each node's journal) in one atomic
+step: that is what makes a build exactly-once. Files are in `data/`, in a directory named after the version that adds
+them, so that a build that is run again after a crash overwrites what the first one left.
 
-delta-rs does not refuse a cursor that was committed before: whoever builds looks at `cursor` first, under the lake's
-lock.
+delta-rs does not refuse a cursor that was committed before: a build reads `cursor` first, under the lake's lock.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ Bound = int | datetime | None
 
 
 class DataFile(msgspec.Struct, frozen=True):
-    """A file of a table, with the least and greatest value of the columns that the table keeps places of."""
+    """A file of a table, with the least and greatest value of the columns that the table keeps statistics of."""
 
     path: str
     size_bytes: int
@@ -44,7 +43,7 @@ class DataFile(msgspec.Struct, frozen=True):
     high: dict[str, Bound]
 
     def may_hold(self, column: str, low: Bound, high: Bound) -> bool:
-        """Whether a value from `low` to `high` (None: no bound) may be in it. A file that does not say may hold all."""
+        """Whether it may hold a value from `low` to `high` (None: no bound). A file without statistics may."""
         least, greatest = self.low.get(column), self.high.get(column)
         if least is None or greatest is None:
             return True
@@ -59,7 +58,7 @@ class LakeTable:
         self.spec = spec
         self._table: DeltaTable | None = None
 
-    # --- looking ----------------------------------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------------------------
 
     @property
     def exists(self) -> bool:
@@ -69,7 +68,7 @@ class LakeTable:
         try:
             self._table = DeltaTable(str(self.root))
         except TableNotFoundError as error:
-            raise TablesDamaged(path=self.root, problem="there is no such table yet; `build` makes it") from error
+            raise TablesDamaged(path=self.root, problem="there is no such table yet; `build` creates it") from error
         found = self._table.metadata().configuration.get("holdfast.format")
         if found != str(FORMAT):
             raise TablesDamaged(path=self.root, problem=f"it is of format {found}, this version knows {FORMAT}")
@@ -84,7 +83,7 @@ class LakeTable:
         return self.table.version()
 
     def cursor(self, nodes: Iterable[int]) -> Cursor:
-        """How far the table has come, for these nodes."""
+        """The table's position in the journals of these nodes."""
         found: Cursor = {}
         for node in nodes:
             version = self.table.transaction_version(_app_id(node))
@@ -115,7 +114,7 @@ class LakeTable:
     # --- writing ----------------------------------------------------------------------------------------------------
 
     def create(self) -> None:
-        """Make the table, empty and at no cursor."""
+        """Create the table, empty and without a cursor."""
         self.root.mkdir(parents=True, exist_ok=True)
         self._table = DeltaTable.create(
             str(self.root),
@@ -128,14 +127,14 @@ class LakeTable:
         )
 
     def place(self, what: str = "") -> Path:
-        """Where the files of the next version go. What an interrupted run left there is removed."""
+        """The directory for the files of the next version. Files that an interrupted build left there are removed."""
         place = self.root / "data" / f"v{self.version + 1:09d}{what}"
         if place.exists():
             shutil.rmtree(place)
         return place
 
     def write(self, frame: DataFrame, what: str = "") -> list[Path]:
-        """Write rows to the next version's place. They count when they are committed."""
+        """Write rows to the directory of the next version. They are visible when they are committed."""
         place = self.place(what)
         frame.select(*[f"`{name}`" for name in self.spec.names]).write.option(
             "mapreduce.fileoutputcommitter.marksuccessfuljobs", "false"
@@ -179,9 +178,9 @@ class LakeTable:
         _sync(log)
 
     def sweep(self, keep_hours: int) -> list[str]:
-        """Delete files that no version needs which is younger than `keep_hours`, and directories left empty by it.
+        """Delete files that no version younger than `keep_hours` needs, and directories that are empty then.
 
-        delta-rs tells which; deleting them here keeps its log free of two commits for every look.
+        delta-rs lists them; deleting them here avoids two commits in its log for every refresh.
         """
         gone = self.table.vacuum(retention_hours=keep_hours, dry_run=True, enforce_retention_duration=False, full=True)
         for name in gone:
@@ -193,7 +192,7 @@ class LakeTable:
 
 
 def read_files(spark: SparkSession, spec: TableSpec, paths: list[Path]) -> DataFrame:
-    """Parquet files with the columns of a table. Not taken for partitions by the names of their directories."""
+    """Read Parquet files with the columns of a table, without partition discovery by directory names."""
     if not paths:
         return spark.createDataFrame([], spec.ddl)
     reader = spark.read.schema(spec.ddl).option("recursiveFileLookup", "true").option("__globPaths__", "false")
@@ -201,12 +200,12 @@ def read_files(spark: SparkSession, spec: TableSpec, paths: list[Path]) -> DataF
 
 
 def spark_path(path: Path) -> str:
-    """A local path for Spark, which wants a scheme and does not undo percent signs."""
+    """A local path for Spark, which needs a scheme and does not decode percent signs."""
     return f"file://{path.resolve()}"
 
 
 def statistics(path: Path, spec: TableSpec) -> tuple[int, str]:
-    """A file's rows and, as Delta's JSON, least and greatest values of the columns that are places: from its footer."""
+    """A file's row count and statistics, as Delta's JSON, from its footer."""
     meta = pq.read_metadata(path)
     low: dict[str, Bound] = {}
     high: dict[str, Bound] = {}

@@ -1,10 +1,10 @@
-"""Records of redrives and replays in the lake: who did what, when, how it was chosen, what became of it.
+"""Records of redrives and replays in the lake: who ran what, when, with which selection and result.
 
-    LAKE/runs/ID.json       a Run
-    LAKE/runs/ID.parquet    what was chosen, so that a run that was killed goes on with the same
+    LAKE/runs/ID.json       a JobRun
+    LAKE/runs/ID.parquet    the selection, so that a run that was killed continues with the same one
 
-A run is written before anything is done, and again when it ends. Its id is also in the broker and in every message that
-came of it. No Spark here: listing runs takes no time. Spark reads them too: `spark.read.json("LAKE/runs/*.json")`.
+A run is written before it starts, and again when it ends. Its id is also in the broker and in every message that it
+stored. No Spark here: listing runs is instant. Spark reads them too: `spark.read.json("LAKE/runs/*.json")`.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from holdfast.errors import InvalidArgument, RunNotFound
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 UNMOVED_MAX = 1_000
-"""Letters or messages that were not moved, kept by name; the rest is counted."""
+"""Dead letters or messages that were not moved and are named; the rest is counted."""
 
 
 class Unmoved(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One that was not moved or not taken back, and why."""
+    """One that was not moved or not undone, and why."""
 
     id: int
     why: str
@@ -47,10 +47,10 @@ class JobRun(msgspec.Struct, kw_only=True):
     began_at: datetime
     ended_at: datetime | None = None
     by: str = ""
-    """As whom the server knew the one who did it."""
+    """The identity of the caller at the server."""
     namespace: str = "default"
     queue: str = ""
-    """The dead queue of a redrive; the queue whose past a replay repeats."""
+    """The dead queue of a redrive; the queue whose messages a replay repeats."""
     to: str = ""
     where: str = ""
     since: datetime | None = None
@@ -58,28 +58,28 @@ class JobRun(msgspec.Struct, kw_only=True):
     sets: list[str] = []
     transform: str = ""
     speed: float = 0.0
-    """A replay at the pace of the past: so many times as fast."""
+    """Of a replay at the original pace: so many times as fast."""
     rate: float = 0.0
-    """A replay of so many messages a second."""
+    """Of a replay at a rate: messages a second."""
     slices_done: int = 0
-    """Of a paced replay: how far it has come."""
+    """Of a paced replay: its progress."""
     canary: int = 0
     canary_passed: bool = False
     chosen: int = 0
     moved: int = 0
-    """How many were stored under this id, in this and earlier attempts."""
+    """How many were moved under this id, in this and earlier attempts."""
     not_moved: dict[str, int] = {}
-    """How many were not, by why."""
+    """How many were not moved, by cause."""
     unmoved: list[Unmoved] = []
     """The first of those."""
     stopped: str = ""
-    """Why it ended before all were moved."""
+    """Why it stopped before all were moved."""
     undone: int = 0
     not_undone: dict[str, int] = {}
 
     @property
     def note(self) -> str:
-        """What the broker keeps of how it was chosen. The same for all attempts."""
+        """The selection as text, which the broker stores. The same for all attempts."""
         parts = (
             f"from {self.since:%Y-%m-%d %H:%M:%S}" if self.since else "",
             f"until {self.until:%Y-%m-%d %H:%M:%S}" if self.until else "",
@@ -90,7 +90,7 @@ class JobRun(msgspec.Struct, kw_only=True):
         return "; ".join([part for part in parts if part])
 
     def differs(self, other: JobRun) -> str:
-        """The name of what another attempt under the same id says differently."""
+        """The name of the first option that differs in another attempt under the same id."""
         for name in ("job", "queue", "to", "where", "since", "until", "sets", "transform", "speed", "rate"):
             if getattr(self, name) != getattr(other, name):
                 return name
@@ -122,11 +122,11 @@ class RunStore:
         return sorted(found, key=lambda run: run.began_at, reverse=True)
 
     def begin(self, run: JobRun, chosen: pa.Table) -> None:
-        """Keep what is to be done, before it is done."""
+        """Store a run and its selection, before it starts."""
         self.begin_with(run, lambda path: pq.write_table(chosen, path))
 
     def begin_with(self, run: JobRun, write: Callable[[Path], object]) -> None:
-        """The same for what is written by somebody else: a file, or a directory of files."""
+        """The same for a selection that is already written: a file, or a directory of files."""
         self._directory.mkdir(parents=True, exist_ok=True)
         path = self._parts(run.id)
         write(path)

@@ -23,7 +23,7 @@ from holdfast.pipeline.lake.tables import DEAD_LETTERS, EVENTS, MESSAGES, QUEUE_
 
 
 class Lake:
-    """See the module. The journal need not be there before it is read."""
+    """See the module. The journal need not exist before it is read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -35,7 +35,7 @@ class Lake:
 
     @property
     def tables(self) -> list[LakeTable]:
-        """In the order in which a batch is committed to them: what needs the old state of `messages` before it."""
+        """In the order in which a batch is committed: `messages` last, because the others need its old rows."""
         return [self.events, self.queue_minutes, self.dead_letters, self.messages]
 
     def segments(self) -> dict[int, list[Segment]]:
@@ -49,7 +49,7 @@ class Lake:
         return frame
 
     def require(self) -> None:
-        """For jobs that answer from the tables: they must have been built."""
+        """Check that the tables were built, for jobs that read them."""
         missing = [table.spec.name for table in self.tables if not table.exists]
         if missing:
             raise TablesDamaged(
@@ -59,7 +59,7 @@ class Lake:
             table.load()
 
     def prepare(self) -> None:
-        """Make the tables that are missing."""
+        """Create the tables that are missing."""
         made = [table.exists for table in self.tables]
         if any(made) and not all(made):
             here = [table.spec.name for table, there in zip(self.tables, made, strict=True) if there]
@@ -75,13 +75,14 @@ class Lake:
         return {table.spec.name: table.cursor(nodes) for table in self.tables}
 
     def forget_tables(self) -> None:
-        """Remove all tables, to build them anew. The journal stays."""
+        """Delete all tables, to rebuild them. The journal stays."""
         for name in TABLES:
             shutil.rmtree(self.tables_dir / name, ignore_errors=True)
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Only one process builds at a time. The operating system lets go of the lock when it dies."""
+        """Lock the lake: only one process builds at a time. The operating system releases the lock when the process
+        ends."""
         self.tables_dir.mkdir(parents=True, exist_ok=True)
         with (self.tables_dir / "_lock").open("a+") as file:
             try:

@@ -1,6 +1,6 @@
-"""Keeping the tables in shape: small files joined, old rows let go, files that nobody needs deleted.
+"""Maintenance of the tables: compaction, retention, and deletion of files that nobody needs.
 
-Nothing here touches the journal. All of it is under the lake's lock, and each table's change is one commit.
+Nothing here changes the journal. All of it runs under the lake's lock, and each table's change is one commit.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.spark.stages import Stages
 
 FILE_ROWS = 1_000_000
-"""Rows of a file that is large enough to be left alone: 50 to 100 MB, and about a second to rewrite for a late fact."""
+"""Rows of a file that is not compacted further: 50 to 100 MB, and about a second to rewrite for a late event."""
 
 SMALL_FILES = 16
-"""Small files of a table before they are joined: with a segment a minute that is every quarter of an hour."""
+"""Small files of a table before they are compacted: with a segment a minute, every quarter of an hour."""
 
 _ORDER = {
     "events": ("node", "lsn"),
@@ -30,7 +30,7 @@ _ORDER = {
 
 
 def compact(lake: Lake, spark: SparkSession, stages: Stages, at_least: int = SMALL_FILES) -> dict[str, int]:
-    """Join the small files of each table that has at least so many. Returns how many files were joined."""
+    """Compact the small files of each table that has at least so many. Returns how many files were compacted."""
     joined: dict[str, int] = {}
     for table in lake.tables:
         small = [file for file in table.files() if file.rows < FILE_ROWS // 2]
@@ -43,7 +43,7 @@ def compact(lake: Lake, spark: SparkSession, stages: Stages, at_least: int = SMA
 
 
 def _arranged(table: LakeTable, frame: DataFrame, files: list[DataFile]) -> DataFrame:
-    """In few files, each with a range of its own, so that a reader can pass the others over."""
+    """Write few files, each with a range of its own, so that a reader can skip the others."""
     order = _ORDER[table.spec.name]
     count = max(sum(file.rows for file in files) // FILE_ROWS, 1)
     ranged = frame.repartitionByRange(count, *order) if count > 1 else frame.coalesce(1)
@@ -60,8 +60,8 @@ def _replace(table: LakeTable, files: list[DataFile], frame: DataFrame, *, data_
 
 
 def retain(lake: Lake, spark: SparkSession, stages: Stages, before: datetime) -> dict[str, int]:
-    """Let go of what ended before an instant. Live messages and waiting letters stay, however old they are, and of each
-    queue and group the last minute, from which its depth goes on. Returns how many rows went."""
+    """Remove rows that ended before an instant. Live messages and waiting dead letters stay, however old they are, and
+    the last minute of each queue and group, from which its depth continues. Returns how many rows were removed."""
     last = Window.partitionBy("namespace", "queue", "group")
     old = F.lit(before)
     kept: dict[str, tuple[str, Callable[[DataFrame], DataFrame]]] = {
@@ -83,17 +83,17 @@ def retain(lake: Lake, spark: SparkSession, stages: Stages, before: datetime) ->
         files = [file for file in table.files() if _wholly_before(file, column, before)]
         if not files:
             continue
-        with stages.stage(f"let go of old {table.spec.name}"):
+        with stages.stage(f"expire {table.spec.name}"):
             left = keep(table.read(spark, files))
             old_rows = sum(file.rows for file in files) - left.count()
-            if old_rows:  # what lives on in old files would be rewritten at every look
+            if old_rows:  # live rows in old files would be rewritten at every refresh
                 _replace(table, files, left.coalesce(1), data_change=True)
                 gone[table.spec.name] = old_rows
     return gone
 
 
 def _wholly_before(file: DataFile, column: str, before: datetime) -> bool:
-    """Whether all rows of a file are old. One that does not say (the journal was off for all of it) is looked into."""
+    """Whether all rows of a file are old. A file without statistics (the journal was off for all of it) is read."""
     high = file.high.get(column)
     return high is None or (isinstance(high, datetime) and high < before)
 

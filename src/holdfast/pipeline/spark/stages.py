@@ -1,4 +1,4 @@
-"""What a job did and how long each part of it took: for the summary it prints, and for progress while it runs."""
+"""What a job did and how long each stage took: for its summary, and for progress while it runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Stage(msgspec.Struct):
 
 
 class Stages:
-    """The parts of a job by name, in the order of their first appearance. `watch` hears of each as it begins."""
+    """The stages of a job by name, in the order in which they first started. `watch` is called when a stage starts."""
 
     def __init__(self, watch: Callable[[str], None] | None = None, explaining: bool = False) -> None:
         self._watch = watch
@@ -31,7 +31,7 @@ class Stages:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """A part of the job. Parts of the same name add up."""
+        """A stage of the job. The times of stages of the same name add up."""
         if self._watch is not None:
             self._watch(name)
         began = time.perf_counter()
@@ -49,7 +49,7 @@ class Stages:
         self.wrote[what] = self.wrote.get(what, 0) + count
 
     def explain(self, name: str, frame: DataFrame) -> None:
-        """Keep Spark's plan for a frame, if plans were asked for."""
+        """Record Spark's plan for a frame, if plans were requested."""
         if self.explaining:
             plan_text = io.StringIO()
             with contextlib.redirect_stdout(plan_text):

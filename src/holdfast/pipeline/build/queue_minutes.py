@@ -1,8 +1,8 @@
 """`queue_minutes`: each queue and group, minute by minute.
 
-Everything is brought into one long form first (facts.py): namespace, queue, group, minute, what, value. Facts of the
-same place and thing are added up, and the table's rows made of the sums (timeline.py): totals, depths and percentiles
-run along the minutes of a queue."""
+Events and changes become facts first (facts.py): namespace, queue, group, minute, what, value. Facts of the same key
+are added up, and the table's rows are computed from the sums (timeline.py): totals and depths continue from minute to
+minute."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def queue_minutes(events: DataFrame) -> DataFrame:
 
 
 def carried(rows: DataFrame, wanted: DataFrame) -> DataFrame:
-    """Where some queues and groups (`wanted`: their PLACE) stood in the last of `rows`, as facts: what the next minutes
-    go on from."""
+    """The totals of some queues and groups (`wanted`: their PLACE) in the last of `rows`, as facts: the next minutes
+    continue from them."""
     same = [rows[name].eqNullSafe(wanted[name]) for name in PLACE]
     chosen = (
         rows.join(F.broadcast(wanted), same, "left_semi")

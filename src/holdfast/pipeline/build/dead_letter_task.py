@@ -1,7 +1,6 @@
-"""What a task does for `dead_letters`: deaths and letters put together, and the ends of letters that were there
-already.
+"""The task that builds `dead_letters`: joins deaths with their dead letters, and adds the ends of older dead letters.
 
-The fingerprint is left to Spark. Travels to the executors by value.
+Spark computes the fingerprint. This module is pickled by value and sent to the executors.
 """
 
 from __future__ import annotations
@@ -43,9 +42,9 @@ _FROM_SOURCE = ("enqueued_at", "first_leased_at", "last_leased_at", "client_mess
 
 def merge_dead_letters(task: dict[str, Any]) -> dict[str, Any]:
     """From the events in `dead_letters` and the rows in `ends`: new rows of the table, without fingerprints, in
-    `place`, and
-    the rows of its `old` files with the ends that have come, in `target`. `back`: letters that are others now."""
-    events = _read(task["letters"], EVENTS_SCHEMA)
+    `place`, and the rows of its `old` files with the new ends, in `target`. `back` maps dead letters to those that
+    replaced them when a redrive was undone."""
+    events = _read(task["dead_letters"], EVENTS_SCHEMA)
     changes = _read(task["ends"], CHANGES_SCHEMA)
     ends = _ends(changes)
     back = dict(task["back"])
@@ -68,20 +67,20 @@ def _write(directory: str, what: str, rows: pa.Table) -> str | None:
 
 
 def _deaths(events: pa.Table, changes: pa.Table) -> pa.Table:
-    """Each death with its letter and with how its source had fared. The first death of a message goes with its first
-    letter, the second, in another group, with the second."""
+    """Each death with its dead letter and the row of its source message. The first death of a message belongs to its
+    first dead letter, the second, in another group, to the second."""
     deaths = events.filter(pc.equal(events["event"], "dead"))
-    # Redriven and replayed messages name a source as well, but no broker makes them by itself.
-    by_itself = pc.equal(events["protocol"], "broker")
-    dead_letters = events.filter(pc.and_kleene(pc.equal(events["event"], "enqueued"), by_itself))
+    # Redriven and replayed messages name a source too, but the broker does not make them by itself.
+    by_broker = pc.equal(events["protocol"], "broker")
+    dead_letters = events.filter(pc.and_kleene(pc.equal(events["event"], "enqueued"), by_broker))
     deaths, ordinals = _ordinals(deaths, "message_id")
-    dead_letters, letter_ordinals = _ordinals(dead_letters, "source_id")
-    letter = _matching((deaths["message_id"], ordinals), (dead_letters["source_id"], letter_ordinals))
+    dead_letters, dead_letter_ordinals = _ordinals(dead_letters, "source_id")
+    dead_letter = _matching((deaths["message_id"], ordinals), (dead_letters["source_id"], dead_letter_ordinals))
     sources = changes.filter(pc.equal(changes["outcome"], "dead"))
     source = _matching((deaths["message_id"], deaths["group"]), (sources["message_id"], sources["group"]))
     columns = {name: deaths[of] for name, of in _FROM_DEATH.items()}
     columns["attempts"] = pc.fill_null(deaths["attempt"], 0)
-    columns |= {name: dead_letters[of].take(letter) for name, of in _FROM_DEAD_LETTER.items()}
+    columns |= {name: dead_letters[of].take(dead_letter) for name, of in _FROM_DEAD_LETTER.items()}
     columns |= {name: sources[name].take(source) for name in _FROM_SOURCE}
     return pa.Table.from_arrays(
         [columns[field.name] if field.name in columns else pa.nulls(len(deaths), field.type) for field in SCHEMA],
@@ -90,7 +89,7 @@ def _deaths(events: pa.Table, changes: pa.Table) -> pa.Table:
 
 
 def _ordinals(rows: pa.Table, name: str) -> tuple[pa.Table, pa.Array]:
-    """In the order of a message and lsn, with each row's number within the message."""
+    """Sort by message and lsn, and number the rows of each message."""
     rows = rows.sort_by([(name, "ascending"), ("lsn", "ascending")])
     ids = rows[name].to_numpy()
     position = np.arange(len(ids))
@@ -99,7 +98,7 @@ def _ordinals(rows: pa.Table, name: str) -> tuple[pa.Table, pa.Array]:
 
 
 def _matching(wanted: tuple[pa.Array, pa.Array], there: tuple[pa.Array, pa.Array]) -> pa.Array:
-    """For each pair of values the place where it is there; null: nowhere."""
+    """For each pair of values in `wanted` its index in `there`; null if it is not there."""
     count = len(wanted[0])
     first = _codes(wanted[0], there[0])
     second = _codes(wanted[1], there[1])
@@ -114,24 +113,24 @@ def _matching(wanted: tuple[pa.Array, pa.Array], there: tuple[pa.Array, pa.Array
 
 
 def _codes(one: pa.ChunkedArray | pa.Array, other: pa.ChunkedArray | pa.Array) -> Ints:
-    """The values of two columns, one after the other, as numbers; null is a value too."""
+    """Dictionary codes of the values of two columns, concatenated; null is a value too."""
     arrays = [column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column for column in (one, other)]
     found: Ints = pa.concat_arrays(arrays).dictionary_encode("encode").indices.to_numpy().astype(np.int64)
     return found
 
 
 def _ends(changes: pa.Table) -> pa.Table:
-    """Letters that are no longer waiting, one row each. With several groups on a dead queue the last to be done
+    """Dead letters that no longer wait, one row each. If a dead queue has several groups, the last one to finish
     counts."""
     over = pc.and_(changes["source_id"].is_valid(), changes["outcome"].is_valid())
-    over = pc.and_(over, pc.and_(changes["told"], changes["gone_at"].is_valid()))
+    over = pc.and_(over, pc.and_(changes["in_batch"], changes["gone_at"].is_valid()))
     rows = changes.filter(over).sort_by([("ended_at", "ascending"), ("outcome", "ascending")])
     last = rows.group_by("message_id", use_threads=False).aggregate([("ended_at", "last"), ("outcome", "last")])
     return last.combine_chunks()
 
 
 def _with_returned(rows: pa.Table, back: dict[int, int]) -> pa.Table:
-    """Rows of the table, with the letters that are others now: those wait again."""
+    """Replace dead letters by those that an undone redrive made of them: these wait again."""
     if not rows.num_rows or not back:
         return rows
     place = pc.index_in(rows["letter_id"], pa.array(list(back), pa.int64()), skip_nulls=True)
@@ -146,7 +145,7 @@ def _with_returned(rows: pa.Table, back: dict[int, int]) -> pa.Table:
 
 
 def _with_ends(rows: pa.Table, ends: pa.Table) -> pa.Table:
-    """Rows of the table, with the ends that have come."""
+    """Add the ends of dead letters to rows of the table."""
     if not rows.num_rows or not ends.num_rows:
         return rows
     place = pc.index_in(rows["letter_id"], ends["message_id"], skip_nulls=True)

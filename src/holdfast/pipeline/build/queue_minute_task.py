@@ -1,7 +1,7 @@
-"""What a task does for `queue_minutes`: the rows of some queues, from what a batch told and from the rows before.
+"""The task that builds `queue_minutes`: the rows of some queues, from a batch's facts and from the old rows.
 
-Rows of minutes before the first that the batch tells of stay as they are. Those from it on are made anew, since totals
-and depths run along them. Travels to the executors by value."""
+Rows before the first minute of the batch stay as they are. Later ones are computed again, since totals and depths
+continue from minute to minute. This module is pickled by value and sent to the executors."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ PLACE = ["namespace", "queue", "group"]
 
 
 def count_minutes(task: dict[str, Any]) -> dict[str, Any]:
-    """`facts` and the `old` files of the table, of each queue whose number modulo `of` is `number`: their rows from the
-    minute `first` on made anew, those before as they are, in a file in `target`."""
+    """Write the rows of each queue whose number modulo `of` is `number` to a file in `target`: rows from minute `first`
+    on computed from `facts` and the `old` files of the table, earlier ones as they are."""
     first = pa.scalar(task["first"], pa.int64()).cast(SCHEMA.field("minute").type)
     new_facts = _all(task, task["facts"], facts.SCHEMA)
     old = _all(task, task["old"], SCHEMA)
@@ -40,7 +40,7 @@ def count_minutes(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def carried_totals(rows: pa.Table) -> pa.Table:
-    """Where each queue and group stood in the last of some rows, as facts."""
+    """The totals of each queue and group in the last of some rows, as facts."""
     if not rows.num_rows:
         return facts.SCHEMA.empty_table()
     last = rows.sort_by("minute").group_by(PLACE, use_threads=False)
@@ -60,7 +60,7 @@ def _all(task: dict[str, Any], paths: list[str], schema: pa.Schema) -> pa.Table:
 
 
 def _chosen(task: dict[str, Any], path: str, schema: pa.Schema) -> pa.Table:
-    """The rows of a file that are this task's."""
+    """The rows of a file that belong to this task."""
     table = pq.ParquetFile(path).read(columns=schema.names, use_threads=False).cast(schema)
     if task["of"] == 1:
         return table

@@ -1,9 +1,9 @@
-"""`dead_letters`: what died, why, and what became of the letter; with a fingerprint by which like deaths are found.
+"""`dead_letters`: what died, why, and what became of the dead letter; with a fingerprint that groups similar deaths.
 
-A death and its letter are journalled in one commit, so they are in one batch: the `dead` event of the source, and the
-`enqueued` event of the letter, which names the source. If a message dies in several groups it has several letters; the
-first death goes with the first letter. A letter that was redriven and taken back is a new message that names the letter
-it was: the death has another letter. death_task.py puts all that together; here is what deaths have in common.
+A death and its dead letter are journalled in one commit, so they are in one batch: the `dead` event of the source, and
+the `enqueued` event of the dead letter, which names the source. A message that dies in several groups has several dead
+letters; the first death belongs to the first of them. When a redrive is undone, the dead letter is a new message that
+names the old one, and the row gets its id. dead_letter_task.py joins all that; here are the fingerprints.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
 ERROR_MAX = 300
-"""Characters of an error that its pattern is made from: what tells errors apart stands at their beginning."""
+"""Characters of an error that its pattern is made from: errors differ at their beginning."""
 
-# Details that differ from one occurrence to the next, most specific first, and what is put for them.
+# Details that differ from one occurrence to the next, most specific first, and their placeholders.
 DETAILS = (
     (r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}", "<uuid>"),
     (r"\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:?\d{2})?", "<time>"),
@@ -36,7 +36,7 @@ def error_pattern(error: Column) -> Column:
 
 
 def payload_shape(payload: Column) -> Column:
-    """The structure of a payload: keys and types of JSON, else what kind of thing it is."""
+    """The structure of a payload: keys and types of JSON, else `text`, `binary` or `empty`."""
     text = F.when(F.is_valid_utf8(payload.cast("string")), payload.cast("string"))
     shape = F.schema_of_variant(F.try_parse_json(text))
     # Whether a number has a fraction, and how many digits, is a value and not a shape.
@@ -55,7 +55,7 @@ def fingerprint(reason: Column, pattern: Column, shape: Column) -> Column:
 
 
 def with_fingerprint(deaths: DataFrame) -> DataFrame:
-    """Deaths with what they have in common with others."""
+    """Add error pattern, payload shape and fingerprint."""
     shaped = deaths.withColumns(
         {"error_pattern": error_pattern(F.col("error")), "payload_shape": payload_shape(F.col("payload"))}
     )
@@ -65,7 +65,7 @@ def with_fingerprint(deaths: DataFrame) -> DataFrame:
 
 
 def latest(now: dict[int, int]) -> dict[int, int]:
-    """What letters are now, by what they were; those that were taken back more than once: in the end."""
+    """By dead letter, the one that replaced it; after several undone redrives the last one."""
     found: dict[int, int] = {}
     for letter, following in now.items():
         last = following
