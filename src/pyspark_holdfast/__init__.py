@@ -5,13 +5,13 @@ Spark finds data sources in modules whose names begin with `pyspark_`, so nothin
 Only Spark's driver needs this package. It is sent to the executors with the work (by value, not by name), and needs
 nothing there but pyspark and pyarrow. So nothing in it may import anything else of Holdfast.
 
-    source.py    what Spark asks for: a reader or a writer
-    options.py   what the user said
+    source.py    the data source: makes readers and writers for Spark
+    options.py   the user's options
     schema.py    the columns of each view
     batches.py   spark.read
     streams.py   spark.readStream
     filters.py   conditions that the server checks
-    ranges.py    sequences shared out among tasks
+    ranges.py    assigns sequences to tasks
     writing.py   df.write and df.writeStream
     progress.py  how far a query is behind
     wire.py      requests to a server

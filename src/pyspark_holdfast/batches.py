@@ -1,6 +1,7 @@
 """`spark.read`: a queue as it is when the query is planned. Nothing is leased or changed.
 
-What comes later is not read. What is settled while the query runs may or may not be in it: a queue has no snapshots.
+Later messages are not read. Messages that are settled while the query runs may or may not be in it: a queue has no
+snapshots.
 """
 
 from __future__ import annotations
@@ -42,13 +43,13 @@ class BatchReader(DataSourceReader):
             ranges = self._ranges()
         except Refused as refusal:
             if refusal.code == "queue_not_found" and options.view == "dead_letters" and self._queue != options.queue:
-                return []  # nothing has died yet
+                return []  # there are no dead letters yet
             raise
         works = assign_ranges(narrowed(ranges, self._conditions), options.min_partitions)
         return [BatchTask(work.ranges, self._queue, self._conditions) for work in works]
 
     def _use_dead_queue(self) -> None:
-        """The dead queue of the queue; others may use the same one. A dead queue stands for itself."""
+        """The dead queue of the queue; others may use the same one. For a dead queue, the queue itself."""
         if self._queue.startswith(DEAD_PREFIX):
             return
         queue = self._queue
@@ -69,7 +70,7 @@ class BatchReader(DataSourceReader):
         ]
 
     def _places(self, place: Place) -> dict[int, int]:
-        """By partition, the sequence that is meant; not there: no bound."""
+        """By partition, the sequence of an offset; a missing partition has no bound."""
         if isinstance(place, dict):
             return place
         if isinstance(place, datetime):
@@ -77,7 +78,8 @@ class BatchReader(DataSourceReader):
         return {}
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        for one in getattr(partition, "ranges", ()):  # Spark makes one of its own where there is nothing to read
+        # Spark makes a partition of its own where there is nothing to read
+        for one in getattr(partition, "ranges", ()):
             at = one.first
             while at:
                 table, at = self._options.server.browse(
@@ -94,7 +96,7 @@ class BatchReader(DataSourceReader):
 
 
 class BatchTask(RangeTask):
-    """What one task reads, of which queue, and what the server is to leave out."""
+    """What one task reads, of which queue, and the conditions that the server checks."""
 
     def __init__(self, ranges: list[Range], queue: str, conditions: list[Condition]) -> None:
         super().__init__(ranges)
@@ -102,7 +104,7 @@ class BatchTask(RangeTask):
 
 
 class PushingReader(BatchReader):
-    """A reader to which Spark gives conditions. A class of its own: Spark refuses one that could take some while
+    """A reader with filter pushdown. A class of its own: Spark refuses a reader that supports it while
     `spark.sql.python.filterPushdown.enabled` is off."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name

@@ -1,4 +1,4 @@
-"""Conditions of a query that the server checks, so that only what meets them travels."""
+"""Filter pushdown: conditions of a query that the server checks, so that only matching messages are sent."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ _OPERATORS: dict[type[Filter], str] = {
 }
 
 Condition = tuple[str, str, Any]
-"""Column, operator, value: as the server's `where` has them."""
+"""Column, operator, value: as in the server's `where`."""
 
 
 def condition_of(given: Filter, view: str) -> Condition | None:
-    """What the server understands of a filter; None: nothing, Spark has to check it itself."""
+    """The filter in the server's form; None: the server cannot check it, and Spark has to."""
     operator = _OPERATORS.get(type(given))
     path: tuple[str, ...] = getattr(given, "attribute", ())
     if operator is None or len(path) != 1 or path[0] not in PUSHED[view]:
@@ -68,12 +68,12 @@ def _value(value: Any) -> int | str | None:
         case int() | str():
             return value
         case datetime():
-            return value.astimezone(UTC).isoformat()  # in microseconds, as the server keeps it
+            return value.astimezone(UTC).isoformat()  # in microseconds, as in the server
     return None
 
 
 def narrowed(ranges: list[Range], conditions: list[Condition]) -> list[Range]:
-    """What is left to read: conditions on partitions and sequences say what need not even be looked at."""
+    """The ranges that remain after conditions on partitions and sequences."""
     for column, operator, value in conditions:
         if column == "partition":
             ranges = [one for one in ranges if _holds(one.partition, operator, value)]
@@ -89,7 +89,7 @@ def _holds(number: int, operator: str, value: Any) -> bool:
 
 
 def _between(operator: str, value: Any) -> tuple[int, int]:
-    """From where, and before where."""
+    """The bounds of a condition: first, and end (exclusive)."""
     everything = 1 << 62
     match operator:
         case "=":

@@ -1,4 +1,4 @@
-"""What the user said: every option with its default, checked."""
+"""The user's options, with their defaults, validated."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Place = str | datetime | dict[int, int]
 
 
 class Options:
-    """See the module. Knows a server, but opens no connection before it is used."""
+    """See the module. Opens no connection before it is used."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
         given_options = {name.lower(): value for name, value in given.items()}
@@ -90,7 +90,7 @@ class Options:
                 raise ValueError(f"holdfast: option {name!r} is needed here: .option({name!r}, …)")
 
     def check_namespace(self) -> None:
-        """A credential belongs to one namespace: what somebody names here must be that one."""
+        """A credential belongs to one namespace: the option must name that one."""
         if self.namespace:
             found = self.server.namespace(self.queue)
             if found not in (None, self.namespace):

@@ -1,4 +1,4 @@
-"""How far a query is behind: from what Spark's own progress says of its sources."""
+"""The lag of a query, from Spark's progress of its sources."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 def lag(progress: Any) -> dict[int, int]:
     """By partition, how many sequences a query has still to read: of `query.lastProgress`, or of a listener's event.
 
-    What has come since the last batch was planned counts too. Empty if nothing is known yet.
+    Messages that arrived since the last batch was planned count too. Empty if nothing is known yet.
     """
     sources: Iterable[Any] = progress["sources"] if isinstance(progress, dict) else getattr(progress, "sources", ())
     behind: dict[int, int] = {}

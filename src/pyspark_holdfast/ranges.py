@@ -1,4 +1,4 @@
-"""Ranges of sequences, shared out among Spark's tasks."""
+"""Ranges of sequences, assigned to Spark's tasks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class RangeTask(InputPartition):
 
 
 def assign_ranges(ranges: Iterable[Range], at_least: int) -> list[RangeTask]:
-    """A task for each partition; fewer, if they have little to read, unless `at_least` so many are wanted."""
+    """A task for each partition; fewer, if they have little to read, but not fewer than `at_least`."""
     full = [one for one in ranges if len(one)]
     total = sum(map(len, full))
     if at_least > 0:

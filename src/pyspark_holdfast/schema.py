@@ -1,4 +1,4 @@
-"""The columns of each view, as Spark and as Arrow know them."""
+"""The columns of each view, as Spark's and as Arrow's schema."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ MESSAGES = {
     "size_bytes": "bigint",
     "payload": "binary",
 }
-"""What waits in a queue, its dead letters, and a stream of it."""
+"""Columns of a queue's messages, of its dead letters, and of a stream."""
 
 DELIVERIES = {
     "id": "bigint",
@@ -69,13 +69,13 @@ DELIVERIES = {
     "ready_at": "timestamp",
     "error": "string",
 }
-"""How each message stands in each group."""
+"""Columns of the delivery status of each message in each group."""
 
 VIEWS = {"messages": MESSAGES, "dead_letters": MESSAGES, "deliveries": DELIVERIES}
 
 
 def schema_of(view: str, columns: Sequence[str], properties: bool) -> StructType:
-    """A view as Spark is told of it: the columns that were asked for, or all."""
+    """The Spark schema of a view: the requested columns, or all."""
     known = VIEWS[view]
     for name in columns:
         if name not in known:
@@ -85,7 +85,7 @@ def schema_of(view: str, columns: Sequence[str], properties: bool) -> StructType
 
 
 def check_schema(view: str, schema: StructType) -> list[str]:
-    """The columns of a schema that somebody gave by hand (`.schema(…)`), if the view has them."""
+    """Check a schema that the user gave (`.schema(…)`) against the view."""
     known = VIEWS[view]
     for field in schema.fields:
         kind = known.get(field.name)
@@ -97,7 +97,7 @@ def check_schema(view: str, schema: StructType) -> list[str]:
 
 
 def shaped(view: str, table: pa.Table, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Rows in the types that Spark was told."""
+    """Rows in the types of Spark's schema."""
     known = VIEWS[view]
     wanted = pa.schema([pa.field(name, _KINDS[known[name]][1]) for name in names])
     yield from table.select(list(names)).cast(wanted).to_batches()

@@ -1,10 +1,10 @@
-"""What Spark asks for: a reader or a writer.
+"""The data source `holdfast`: makes readers and writers for Spark.
 
-spark.read         what waits in a queue, its deliveries, or its dead letters; nothing is leased or changed
+spark.read         waiting messages of a queue, its deliveries, or its dead letters; nothing is leased or changed
 spark.readStream   a queue as a log, through a cursor group: offsets are sequences, a range can be read again until
                    it is committed, so a checkpointed query is exactly-once into an idempotent sink
-df.write           all rows in one transaction: seen all at once or never, however often tasks are tried
-df.writeStream     a transaction for each batch, named after query and batch: a batch that runs again is there once
+df.write           all rows in one transaction: visible together or never, however often tasks are retried
+df.writeStream     a transaction for each batch, named after query and batch: a batch that runs again is stored once
 """
 
 from __future__ import annotations

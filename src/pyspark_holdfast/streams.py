@@ -7,9 +7,9 @@ The order in which Spark calls, for each batch:
 
     latestOffset(start) · offset log · commit(end of the batch before) · partitions · read · sink · commit log
 
-So all before `start` is in Spark's log of commits when `latestOffset` is called, also when idle and at the end of
-AvailableNow, whereas `commit` is called only once there is more data: both commit to the broker. Not so with
-asynchronous progress tracking, which must stay off. A test watches over this order.
+So everything before `start` is in Spark's commit log when `latestOffset` is called, also when idle and at the end of
+AvailableNow, whereas `commit` is called only when there is more data: both commit to the broker. This does not hold
+with asynchronous progress tracking, which must stay off. A test checks this order.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ Offset = dict[str, int]
 """By partition, the next sequence to read. (JSON has no other keys than text.)"""
 
 Ends = dict[str, dict[str, int]]
-"""By partition, what the server says of the group: `first` and `end`."""
+"""By partition, the group's `first` and `end` at the server."""
 
 WITHOUT_LIMIT = 1 << 62
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """See the module. Spark keeps one of these for a query, and makes others for planning: nothing is done before it is
-    asked for."""
+    """See the module. Spark keeps one of these for a query, and makes others for planning: the constructor does
+    nothing."""
 
     def __init__(self, options: Options, names: list[str]) -> None:
         options.need("queue", "group")
         if options.view != "messages":
             raise ValueError("holdfast: a stream reads messages; for dead letters stream the dead queue, as dlq/orders")
         if options.ending != "latest":
-            raise ValueError("holdfast: option endingOffsets is for batch reads; a stream goes on")
+            raise ValueError("holdfast: option endingOffsets is for batch reads; a stream does not end")
         self._options, self._names = options, names
         self._target: Offset | None = None
         self._committed: Offset = {}
 
-    # --- where to begin ---------------------------------------------------------------------------------------------
+    # --- initial offset ---------------------------------------------------------------------------------------------
 
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name, as those below
-        """Spark asks twice, so the answer follows from where the group stands, which moves only with a commit."""
+        """Spark calls it twice, so it depends on the group's committed position only."""
         options = self._options
         options.check_namespace()
         options.server.make_cursor(
@@ -84,7 +84,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         found = self._options.server.ends(self._options.queue, self._options.group)
         return {str(partition): end for partition, end in found.items()}
 
-    # --- how far to go ----------------------------------------------------------------------------------------------
+    # --- latest offset ----------------------------------------------------------------------------------------------
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadMaxRows(self._options.max_messages)
@@ -93,7 +93,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = {name: end["end"] for name, end in self._ends().items()}
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
-        """How far the next batch goes. All before `start` is in Spark's log of commits, so the broker may let it go."""
+        """The end of the next batch. Everything before `start` is in Spark's commit log, so it is committed to the
+        broker."""
         ends = self._ends()
         self._check(start, ends)
         self._commit(start)
@@ -105,13 +106,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._within_bytes(start, end) if self._options.max_bytes else end
 
     def _check(self, start: Offset, ends: Ends) -> None:
-        """Whether what Spark wants to read next is still there."""
+        """Check that the messages that Spark reads next still exist."""
         for name, first in start.items():
             end = ends.get(name)
             if end is None or first > end["end"]:
                 raise RuntimeError(
                     f"holdfast: the query has read queue {self._options.queue!r} up to sequence {first - 1} of "
-                    f"partition {name}, but there are no such messages any more: the queue was deleted and made anew. "
+                    f"partition {name}, but there are no such messages: the queue was deleted and created anew. "
                     "Start with a new checkpoint and a new group"
                 )
             if first < end["first"] and self._options.fail_on_loss:
@@ -121,12 +122,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return (
             f"holdfast: sequences {first} to {last} of partition {partition} of queue {self._options.queue!r} are not "
             f"kept for group {self._options.group!r} any more: it was too far behind (its max_lag), or somebody else "
-            "committed for it. Set failOnDataLoss to false to go on without them"
+            "committed for it. Set failOnDataLoss to false to continue without them"
         )
 
     def _within_bytes(self, start: Offset, end: Offset) -> Offset:
-        """Less, so that payloads stay below `maxBytesPerTrigger`: an even share for each partition, one message at
-        least. The server counts; nothing but sizes travels."""
+        """Lower the end, so that payloads stay below `maxBytesPerTrigger`: the same bytes for each partition, at least
+        one message. The server counts; only sizes are sent."""
         open_ones = [name for name, until in end.items() if until > start.get(name, 1)]
         found = dict(end)
         left = self._options.max_bytes
@@ -137,7 +138,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found
 
     def _reach(self, partition: int, first: int, until: int, share: int) -> tuple[int, int]:
-        """How far from `first` a share of bytes goes, and how much of it is used."""
+        """The end of a range from `first` within a number of bytes, and the bytes it uses."""
         at, used = first, 0
         while at < until and (used < share or at == first):
             request = {
@@ -151,22 +152,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             table, facts = self._read(request)
             sizes = table["size_bytes"].to_pylist()
             if at != first and sizes and used + sizes[0] > share:
-                break  # the server gives one message at least, also one that is too much
+                break  # the server returns at least one message, even if it is too large
             used += sum(sizes)
             at = max(facts["next"], at + 1)
         return at, used
 
     def reportLatestOffset(self) -> Offset:  # noqa: N802
-        """What Spark shows in the query's progress, beside how far the query is."""
+        """Metrics that Spark shows in the query's progress."""
         return {name: end["end"] for name, end in self._ends().items()}
 
-    # --- letting go -------------------------------------------------------------------------------------------------
+    # --- commit -----------------------------------------------------------------------------------------------------
 
     def commit(self, end: Offset) -> None:
         self._commit(end)
 
     def _commit(self, offset: Offset) -> None:
-        """The group needs nothing before `offset`."""
+        """Commit everything before `offset` for the group."""
         positions = {
             int(name): first - 1 for name, first in offset.items() if first > 1 and self._committed.get(name, 1) < first
         }
@@ -196,7 +197,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 at = max(facts["next"], at + 1)
 
     def _read(self, request: dict[str, Any]) -> tuple[pa.Table, dict[str, int]]:
-        """A range of the group. What it does not keep any more is passed over, if the user can do without."""
+        """Read a range of the group. Messages that are no longer kept are skipped if `failOnDataLoss` is off."""
         options = self._options
         try:
             return options.server.read(options.queue, options.group, request)
@@ -214,7 +215,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def advance(start: Offset, reach: Offset, room: int) -> Offset:
-    """The end of a batch of at most `room` sequences, an even share for each partition that has some."""
+    """The end of a batch of at most `room` sequences, evenly from each partition that has some."""
     end = {name: start.get(name, 1) for name in reach} | start
     open_ones = {name: max(reach.get(name, 0) - first, 0) for name, first in end.items()}
     while room > 0 and any(open_ones.values()):

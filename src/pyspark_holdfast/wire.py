@@ -1,7 +1,7 @@
-"""What Spark's tasks say to a server: a few requests over HTTP, Arrow in both directions.
+"""The requests of Spark's tasks to a server: HTTP, with Arrow in both directions.
 
-Standard library and pyarrow only: tasks start often, and on machines that have little. Every request can be repeated
-without harm but for `enqueue`, so one whose answer was lost is sent again.
+Standard library and pyarrow only: tasks start often, and executors have few packages. Every request except `enqueue` is
+idempotent, so one whose response was lost is sent again.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from pyspark_holdfast.ranges import Range
 
 ARROW = "application/vnd.apache.arrow.stream"
 TIMEOUT_SECONDS = 60.0
-PUBLISH_SECONDS = 900.0  # ten million messages at once take minutes
-PAUSE_SECONDS = (0.1, 0.3, 1.0, 3.0)  # before attempts to come; the last one again and again
+PUBLISH_SECONDS = 900.0  # publishing ten million messages takes minutes
+PAUSE_SECONDS = (0.1, 0.3, 1.0, 3.0)  # between attempts; the last one repeats
 AGAIN = frozenset({429, 502, 503, 504, 507})
-READ_ROWS = 10_000  # as many as a server gives at a time
+READ_ROWS = 10_000  # as many as a server returns in one response
 
 
 class Refused(Exception):
-    """The server refused: its code, and what it said."""
+    """An error response: its code and detail."""
 
     def __init__(self, status: int, code: str, detail: str) -> None:
         self.status, self.code, self.detail = status, code, detail
@@ -38,8 +38,8 @@ class Refused(Exception):
 
 
 class Server:
-    """A server's HTTP API, as far as the data source needs it. Its connection is kept open between requests, and does
-    not come along when it is sent to another process. For one thread."""
+    """A server's HTTP API, as far as the data source needs it. Its connection is kept open between requests, and is not
+    pickled. For one thread."""
 
     def __init__(self, url: str, token: str | None, retry_seconds: float) -> None:
         self._url = url.rstrip("/")
@@ -53,7 +53,7 @@ class Server:
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_connection": None}
 
-    # --- looking ----------------------------------------------------------------------------------------------------
+    # --- queues -----------------------------------------------------------------------------------------------------
 
     def namespace(self, queue: str) -> str | None:
         """The namespace of a queue, as the credential has it; None if there is no such queue yet."""
@@ -66,12 +66,12 @@ class Server:
         return found
 
     def dead_queue(self, queue: str) -> str:
-        """Where the dead letters of a queue go; it may not be there yet."""
+        """The dead queue of a queue; it may not exist yet."""
         settings = self._json("GET", _queue(queue))["config"]["dlq"]
         return settings["queue"] or f"dlq/{queue}"
 
     def bounds(self, queue: str, since: datetime | None = None) -> list[Range]:
-        """By partition, which sequences it has, or has since an instant."""
+        """By partition, the sequences it has, or has since an instant."""
         query = f"?{urllib.parse.urlencode({'since': since.isoformat()})}" if since is not None else ""
         found = self._json("GET", f"{_queue(queue)}/partitions{query}")
         return [Range(one["partition"], one["first"], one["end"]) for one in found["partitions"]]
@@ -88,7 +88,8 @@ class Server:
         columns: Sequence[str],
         where: Sequence[tuple[str, str, Any]],
     ) -> tuple[pa.Table, int]:
-        """What waits in a range of sequences, and where to go on (0: there are no more); nothing is leased."""
+        """The waiting messages in a range of sequences, and where to continue (0: there are no more); nothing is
+        leased."""
         request = {"view": view, "first": first, "until": until, "limit": limit, "columns": ",".join(columns)}
         if where:
             request["where"] = json.dumps(where)
@@ -99,11 +100,12 @@ class Server:
     # --- cursor groups ----------------------------------------------------------------------------------------------
 
     def make_cursor(self, queue: str, group: str, start: str) -> None:
-        """Make sure that a cursor group is there. One that is there stays as it is."""
+        """Create a cursor group, unless it exists."""
         try:
             self._json("PUT", _group(queue, group), {"kind": "cursor", "start": start})
         except Refused as refusal:
-            # One with a max_lag of its own; or a queue that appears, with the group, when its ends are asked for.
+            # The group exists with a max_lag of its own; or the queue is created, with the group, by the request for
+            # `ends`.
             if refusal.code not in ("group_exists", "queue_not_found"):
                 raise
 
@@ -113,12 +115,12 @@ class Server:
         return {end["partition"]: end for end in found["partitions"]}
 
     def read(self, queue: str, group: str, request: Mapping[str, Any]) -> tuple[pa.Table, dict[str, int]]:
-        """A range of a cursor group, and where to go on."""
+        """Read a range of a cursor group. Returns also where to continue."""
         body, headers = self._call("POST", f"{_group(queue, group)}/read", json.dumps(request).encode(), accept=ARROW)
         return pa.ipc.open_stream(body).read_all(), {"next": int(headers["holdfast-next"])}
 
     def commit(self, queue: str, group: str, positions: Mapping[int, int]) -> None:
-        """A cursor group needs nothing up to and including these sequences."""
+        """Commit a cursor group up to and including these sequences."""
         request = [{"partition": partition, "sequence": sequence} for partition, sequence in sorted(positions.items())]
         self._json("POST", f"{_group(queue, group)}/commit", {"positions": request})
 
@@ -129,7 +131,7 @@ class Server:
         self._call("POST", f"{_queue(queue)}/messages?atomic=true", _stream(table), content_type=ARROW)
 
     def stage(self, transaction: str, queue: str, table: pa.Table, part: str, attempt: str, chunk: int) -> None:
-        """Stage rows. Those of a transaction that was published before are passed over: it is done."""
+        """Stage rows. If the transaction was published before, nothing is staged: it is done."""
         query = urllib.parse.urlencode({"queue": queue, "part": part, "attempt": attempt, "chunk": chunk})
         path = f"/api/v1/transactions/{_part(transaction)}/stage?{query}"
         try:
@@ -139,13 +141,13 @@ class Server:
                 raise
 
     def publish(self, transaction: str, parts: Mapping[str, str]) -> dict[str, Any]:
-        """Make what these attempts staged visible, all at once and once."""
+        """Publish what these attempts staged, all together and once."""
         path = f"/api/v1/transactions/{_part(transaction)}/publish"
         found: dict[str, Any] = self._json("POST", path, {"parts": dict(parts)}, PUBLISH_SECONDS)
         return found
 
     def abort(self, transaction: str) -> None:
-        """Forget what was staged. One that was published stays so."""
+        """Abort: delete what was staged. A published transaction stays published."""
         try:
             self._json("POST", f"/api/v1/transactions/{_part(transaction)}/abort", {})
         except Refused as refusal:
@@ -168,14 +170,14 @@ class Server:
         content_type: str = "application/json",
         timeout: float = TIMEOUT_SECONDS,
     ) -> tuple[bytes, Mapping[str, str]]:
-        """One request, again while the server is away or busy, for as long as `retryTimeout` says."""
+        """One request, retried while the server is unavailable or busy, up to `retryTimeout`."""
         headers = {"Accept": accept, "Content-Type": content_type}
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
         until = time.monotonic() + self._retry_seconds
         attempt = 0
         while True:
-            stale = self._connection is not None  # it may have been closed meanwhile: no reason to wait
+            stale = self._connection is not None  # the server may have closed an idle connection: retry immediately
             try:
                 return self._once(method, path, body, headers, timeout)
             except Refused as refusal:
@@ -186,7 +188,7 @@ class Server:
                 if stale and not isinstance(error, TimeoutError):
                     continue
                 if time.monotonic() > until:
-                    raise Refused(0, "server_unreachable", f"{self._url} did not answer: {error}") from error
+                    raise Refused(0, "server_unreachable", f"{self._url} did not respond: {error}") from error
             time.sleep(PAUSE_SECONDS[min(attempt, len(PAUSE_SECONDS) - 1)])
             attempt += 1
 

@@ -1,10 +1,10 @@
 """`df.write` and `df.writeStream`: rows become messages.
 
-transactional   tasks stage, the driver publishes: all rows are seen at once or never, and once however often tasks
-                or batches are tried
-idempotent      tasks enqueue at once; a row that comes again within the queue's dedup_window, by its `message_id`,
+transactional   tasks stage, the driver publishes: all rows are visible together or never, and once however often
+                tasks or batches are retried
+idempotent      tasks enqueue directly; a row that is sent again within the queue's dedup_window, by its `message_id`,
                 is not stored again
-atLeastOnce     tasks enqueue at once; a task that is tried again enqueues again
+atLeastOnce     tasks enqueue directly; a task that is retried enqueues again
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ WRITABLE = tuple(name for name in _COLUMNS if name not in ("queue", "value"))
 """Columns that a message can be written from, beside `queue` and `value` (another name of `payload`)."""
 
 REQUEST_BYTES = 8 << 20
-"""About how large a request may be: enough that its overhead does not matter, and well below what a server takes."""
+"""About how large a request may be: its overhead does not matter, and it is well below a server's limit."""
 
 
 def check_writing(options: Options, schema: StructType, overwrite: bool) -> Options:
-    """Whether rows of a schema can be written as the options say."""
+    """Check that rows of a schema can be written with these options."""
     names = set(schema.fieldNames())
     if overwrite:
         raise ValueError("holdfast: messages are added, not overwritten: use mode('append')")
@@ -76,9 +76,9 @@ def check_writing(options: Options, schema: StructType, overwrite: bool) -> Opti
     if "queue" not in names:
         options.need("queue")
     if options.delivery != "transactional" and names & {"source_id", "source_queue"}:
-        raise ValueError("holdfast: messages that name a source are replays, which go in transactions")
+        raise ValueError("holdfast: messages that name a source are replays, which need transactional delivery")
     if options.delivery == "idempotent" and "message_id" not in names:
-        raise ValueError("holdfast: delivery idempotent needs a column message_id: by it a row is known again")
+        raise ValueError("holdfast: delivery idempotent needs a column message_id, by which duplicates are recognised")
     return options
 
 
@@ -93,7 +93,7 @@ def _is_text_map(kind: DataType) -> bool:
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What one task has written, and if it is staged, under which name."""
+    """What one task has written, and if it is staged, under which attempt."""
 
     transaction: str
     part: str
@@ -102,8 +102,8 @@ class Written(WriterCommitMessage):
 
 
 def stage(options: Options, transaction: str, batches: Iterator[pa.RecordBatch]) -> Written:
-    """Stage a task's rows under a name that no other run has: what another attempt of the same task staged, also one
-    that a driver before this one started, does not count."""
+    """Stage a task's rows under an attempt of its own: what another attempt of the same task staged, even for an
+    earlier driver, does not count."""
     context = TaskContext.get()
     assert context is not None
     written = Written(transaction, str(context.partitionId()), f"{context.taskAttemptId()}-{uuid.uuid4().hex}", 0)
@@ -116,7 +116,7 @@ def stage(options: Options, transaction: str, batches: Iterator[pa.RecordBatch])
 
 
 def enqueue(options: Options, batches: Iterator[pa.RecordBatch]) -> Written:
-    """Enqueue a task's rows at once."""
+    """Enqueue a task's rows directly."""
     written = Written("", "", "", 0)
     pace = _pace(options.rate)
     for queue, table in _requests(batches, options):
@@ -129,7 +129,7 @@ def enqueue(options: Options, batches: Iterator[pa.RecordBatch]) -> Written:
 
 
 def _pace(rate: int) -> Callable[[int], None]:
-    """Called with how many rows were sent: waits until more may be."""
+    """Called with how many rows were sent; waits until more may be sent."""
     began, sent = time.monotonic(), 0
 
     def wait(rows: int) -> None:
@@ -142,7 +142,7 @@ def _pace(rate: int) -> Callable[[int], None]:
 
 
 def _requests(batches: Iterator[pa.RecordBatch], options: Options) -> Iterator[tuple[str, pa.Table]]:
-    """Rows as requests take them: of one queue, not too many, not too large."""
+    """Slices of rows for requests: of one queue, within the limits of rows and bytes."""
     rows = min(options.batch_rows, max(options.rate, 1)) if options.rate else options.batch_rows
     for batch in batches:
         for queue, table in _by_queue(pa.Table.from_batches([batch]), options.queue):
@@ -151,7 +151,7 @@ def _requests(batches: Iterator[pa.RecordBatch], options: Options) -> Iterator[t
 
 
 def _by_queue(table: pa.Table, queue: str) -> Iterator[tuple[str, pa.Table]]:
-    """Rows by the queue they are for, in their order."""
+    """Rows by queue, in their order."""
     if "value" in table.column_names:
         table = table.rename_columns(["payload" if name == "value" else name for name in table.column_names])
     if "queue" not in table.column_names:
@@ -159,7 +159,7 @@ def _by_queue(table: pa.Table, queue: str) -> Iterator[tuple[str, pa.Table]]:
         return
     if table["queue"].null_count:
         raise ValueError("holdfast: a row has no queue")
-    ordered = table.take(pc.sort_indices(table["queue"]))  # it is stable
+    ordered = table.take(pc.sort_indices(table["queue"]))  # a stable sort
     names, rest = ordered["queue"], ordered.drop_columns(["queue"])
     at = 0
     for run in pc.run_end_encode(names.combine_chunks()).run_ends.to_pylist() if len(names) else ():
@@ -168,7 +168,7 @@ def _by_queue(table: pa.Table, queue: str) -> Iterator[tuple[str, pa.Table]]:
 
 
 def _row_slices(table: pa.Table, rows_max: int) -> Iterator[tuple[int, int]]:
-    """From where to where a request goes."""
+    """The bounds of each request."""
     if table.num_rows <= rows_max and table.nbytes <= REQUEST_BYTES:
         if table.num_rows:
             yield 0, table.num_rows
@@ -186,7 +186,7 @@ def _row_slices(table: pa.Table, rows_max: int) -> Iterator[tuple[int, int]]:
 
 
 def _publish(options: Options, transaction: str, written: Sequence[WriterCommitMessage | None]) -> None:
-    """Make a transaction's rows visible. Also one without any: it too is not to be done again."""
+    """Publish a transaction. Also one without rows, so that it is known as done."""
     parts = {one.part: one.attempt for one in written if one is not None and one.rows}  # type: ignore[attr-defined]
     options.server.publish(transaction, parts)
 

@@ -62,7 +62,7 @@ def test_doctor_finds_a_healthy_server_healthy(shell: Shell, tmp_path: Path) -> 
     assert {each["verdict"] for each in found.values()} <= {"ok", "warning"}
     assert found["clock"]["verdict"] == "ok"
     assert found["server store"]["verdict"] == "ok"
-    assert "will be made at the first start" in found["store"]["found"]
+    assert "will be created at the first start" in found["store"]["found"]
     assert not (tmp_path / "data").exists()
     text = shell.done("doctor", "--data-dir", str(tmp_path), "--http", "127.0.0.1:0", "--mqtt", "127.0.0.1:0")
     assert "No problem found." in text.stderr

@@ -67,7 +67,7 @@ def test_what_cannot_be_undone_is_asked_for(shell: Shell) -> None:
     shell.done("send", "q", stdin="1\n2\n")
     refused = shell.run("queue", "purge", "q")
     assert refused.exit_code == 2
-    assert "Say --yes" in refused.stderr
+    assert "Give --yes" in refused.stderr
     assert shell.done("queue", "purge", "q", "--dry-run").stderr == "Would purge q of up to 2 messages.\n"
     assert shell.json("queue", "show", "q")["depth"] == 2
     purged = shell.done("queue", "purge", "q", "--yes", "-o", "jsonl")

@@ -115,7 +115,7 @@ def test_dead_letters_are_chosen_by_payload_redriven_once_and_undone(scene: Scen
     assert (again["chosen"], again["moved"]) == (3, 3), "run again, it has done the same and nothing more"
     assert scene.stored(queue) == Counter({7: 1, 9: 1, 11: 1})
     other = scene.ask("redrive", *chosen[:-2], "--audit", "ops-1", "--to", "elsewhere", "--yes", code=1)
-    assert "begun with another to" in other.stderr
+    assert "started with another to" in other.stderr
 
     [delivery] = scene.client.lease(queue, limit=1)
     undone = scene.ask("redrive", "--undo", "ops-1", "--yes", "-o", "json", code=1)

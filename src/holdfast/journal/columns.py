@@ -1,8 +1,9 @@
-"""The rows of journal blocks as columns: what `journal.rows` gives, a few times faster.
+"""The rows of journal blocks in columnar form: the same as `journal.rows`, a few times faster.
 
-A segment is columns, and most of them say the same for a whole entry: a thousand messages acked together share time,
-queue, group and consumer. So those columns are kept by *run* (one value an entry, and where the run ends) and only the
-others by row, as *cells*. A cell column that an entry does not touch is not written for it: `cell` fills the holes.
+Most columns of a segment have one value for a whole entry: a thousand messages acked together share time, queue, group
+and consumer. So those columns are run-length encoded (one value for each entry, and where its run ends), and only the
+others are kept by row, as *cells*. A cell column without values in an entry is not written for it: `cell` fills the
+gaps.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ CELLS = (
 
 
 Fetch = Callable[[int, int, int], list[list[Message] | HomogeneousBatch]]
-"""(shard, first seq, count) -> the messages, in order. They are there: their deletion waits for this very export."""
+"""(shard, first seq, count) -> the messages, in order. They exist: they are deleted only after this export."""
 
 RunLength = tuple[int, int, str, str, int, str | None, str, str | None, str | None, str | None, str | None]
-"""The number of rows up to and including it, and what they have in common, in the order of RUNS."""
+"""The number of rows up to and including it, and the values that they share, in the order of RUNS."""
 
 
 class Columns:
@@ -49,7 +50,7 @@ class Columns:
         self.rows = 0
         self.runs: list[RunLength] = []
         self.message_ids: list[int] = []  # a cell that every row has
-        self.gone: dict[int, list[int]] = {}  # message records that the blocks give up, by shard
+        self.gone: dict[int, list[int]] = {}  # message records that may be deleted after the export, by shard
         self._cells: dict[str, list[Any]] = {name: [] for name in CELLS}
 
     def add(self, block: Block, entries: list[Decoded], fetch: Fetch) -> None:
@@ -72,7 +73,7 @@ class Columns:
         return self.runs[0][1]
 
     def cell(self, name: str) -> list[Any]:
-        """A column that is kept by row, complete."""
+        """A column that is kept by row, with its gaps filled."""
         column = self._cells[name]
         missing = self.rows - len(column)
         if missing:
@@ -80,7 +81,7 @@ class Columns:
         return column
 
     def empty(self, name: str) -> bool:
-        """Whether no row has anything in a column that is kept by row."""
+        """Whether a column that is kept by row has no values."""
         return not self._cells[name]
 
     def append(
@@ -95,7 +96,7 @@ class Columns:
         consumer: str,
         protocol: str,
     ) -> None:
-        """Append rows with what they have in common. Their other cells must have been appended before."""
+        """Append rows with the values that they share. Their cells must have been appended before."""
         self.message_ids += ids
         self.rows = rows = self.rows + len(ids)
         self.runs.append(
@@ -130,7 +131,7 @@ def _enqueued(columns: Columns, entry: Decoded, at: int, name: ShardName, fetch:
 
 
 def _append_homogeneous(columns: Columns, messages: HomogeneousBatch, name: ShardName) -> Sequence[int]:
-    """As `_each`, of which nothing is done for each of them but to cut out its payload."""
+    """As `_each`, for a homogeneous batch: only the payload is read for each message."""
     first, payloads = messages
     count, cell = len(payloads), columns.cell
     cell("priority").extend([first.priority] * count)

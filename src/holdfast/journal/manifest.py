@@ -1,11 +1,11 @@
-"""The manifest: which segments are the journal, in order, each line sealed by the hash of the line before.
+"""The manifest: the list of the journal's segments, in order, each line sealed by the hash of the line before.
 
-    journal/_manifest-<node>.jsonl                                  one line a segment, only ever appended to
+    journal/_manifest-<node>.jsonl                                  one line for each segment, append-only
     journal/_tmp/                                                   segments being written
-    journal/date=YYYY-MM-DD/<node>-<first lsn>-<last lsn>.parquet   segments in their place
+    journal/date=YYYY-MM-DD/<node>-<first lsn>-<last lsn>.parquet   finished segments
 
-A file is part of the journal when the manifest names it, not when it exists. Nodes that share a lake have a manifest
-each. Names begin with `_` so that a reader that takes the directory for a table (Spark, pyarrow) passes over them.
+A file is part of the journal when the manifest lists it, not when it exists. Nodes that share a lake have a manifest
+each. Names begin with `_` so that a reader that reads the directory as a table (Spark, pyarrow) ignores them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import msgspec
 from holdfast.errors import LakeDamaged
 
 NO_ENTRY = "0" * 64
-"""What the first entry says of the one before."""
+"""The hash in the first entry, which has no predecessor."""
 
 TAIL_BYTES = 1 << 16  # more than two lines, whatever they hold
 
@@ -44,7 +44,7 @@ class SegmentEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     schema: int
     written_at: str
     missing_from: int | None = None
-    """When rows before this segment never reached the lake (the exporter was off): the first of them."""
+    """If rows before this segment were never exported (the exporter was off): the first of them."""
 
 
 _encode = msgspec.json.Encoder().encode
@@ -54,7 +54,7 @@ _NAME = re.compile(r"(\d+)-(\d+)-(\d+)\.parquet")
 
 
 def segment_name(node: int, first_lsn: int, last_lsn: int) -> str:
-    """Of fixed width, so that names sort as lsn do."""
+    """Of fixed width, so that names sort by lsn."""
     return f"{node:04d}-{first_lsn:019d}-{last_lsn:019d}.parquet"
 
 
@@ -68,7 +68,7 @@ def manifests(journal: Path) -> list[Path]:
 
 
 def segment_files(journal: Path, node: int | None = None) -> Iterator[tuple[int, Path]]:
-    """The segments that are in their place, of one node or of all, named by a manifest or not: first lsn, file."""
+    """The finished segments of one node or of all, whether a manifest lists them or not: first lsn, file."""
     for directory in sorted(journal.glob("date=*")):
         for path in sorted(directory.iterdir()):
             match = _NAME.fullmatch(path.name)
@@ -77,12 +77,12 @@ def segment_files(journal: Path, node: int | None = None) -> Iterator[tuple[int,
 
 
 def seal(line: bytes) -> str:
-    """What the next entry says of this line."""
+    """The hash of this line, for the next entry."""
     return hashlib.sha256(line).hexdigest()
 
 
 def parse(line: bytes) -> SegmentEntry:
-    """A line; ValueError says what is wrong with it."""
+    """Parse a line; ValueError says what is wrong with it."""
     try:
         return _decode(line)
     except msgspec.DecodeError as error:
@@ -96,12 +96,12 @@ class Manifest:
         self.path = path
         self.last: SegmentEntry | None = None
         self.head = NO_ENTRY
-        self.torn = False  # there is something after the last entry that is none
+        self.torn = False  # there is a torn line after the last entry
         self._line = b""
         self._end = 0  # of the last good entry
 
     def read(self) -> None:
-        """Find the last entry. A torn line after it is what a crash leaves; anything else that is none is damage."""
+        """Find the last entry. A crash may leave a torn line after it; anything else is damage."""
         self.last, self.head, self.torn, self._line, self._end = None, NO_ENTRY, False, b"", 0
         try:
             with self.path.open("rb") as file:
@@ -121,7 +121,7 @@ class Manifest:
             self.torn = True
         if not lines:
             if end:
-                raise LakeDamaged(path=self.path, problem="it ends in something that is no entry")
+                raise LakeDamaged(path=self.path, problem="it ends with a line that is not an entry")
             return
         self._line = lines[-1]
         try:
@@ -132,8 +132,8 @@ class Manifest:
         self._end = end
 
     def settle(self) -> None:
-        """Cut off what follows the last entry, and make that entry durable, whatever became of the sync after it was
-        written: writing it again makes the file system take it for new."""
+        """Cut off what follows the last entry, and make that entry durable: a failed sync may have dropped it from the
+        cache, so it is written again."""
         if self.last is None and not self.torn:
             return
         with self.path.open("r+b") as file:
@@ -146,7 +146,7 @@ class Manifest:
         self.torn = False
 
     def append(self, entry: SegmentEntry) -> None:
-        """Write an entry after the last. It counts when `sync` has returned."""
+        """Append an entry. It is durable when `sync` has returned."""
         line = _encode(entry)
         with self.path.open("ab") as file:
             file.write(line + b"\n")

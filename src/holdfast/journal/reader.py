@@ -1,8 +1,8 @@
-"""Reading the journal for its export: blocks in pages, and the messages they refer to in few scans.
+"""Reads the journal for its export: blocks in pages, and the messages they refer to in few scans.
 
 A block of one commit may hold one message or ten thousand. A scan costs as much as reading a hundred records, so the
-messages of many small blocks are fetched together: sequences of a shard follow each other from block to block, which
-makes it one scan a shard and window. A window is bounded in rows and in bytes, since all of it is in memory.
+messages of many small blocks are read together: the sequences of a shard continue from block to block, so that one scan
+for each shard and window is enough. A window is bounded in rows and in bytes, since all of it is in memory.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from holdfast.journal.columns import Fetch
 from holdfast.store.contract import Store
 
 PAGE_BLOCKS = 64
-WINDOW_ROWS = 8_192  # turning a window into Arrow holds the GIL for some milliseconds a column at most
+WINDOW_ROWS = 8_192  # converting a window to Arrow holds the GIL for at most some milliseconds a column
 WINDOW_BYTES = 8 << 20
 
 
@@ -45,7 +45,7 @@ class Window:
         return block.first_lsn + block.rows - 1
 
     def add(self, block: Block, value: bytes) -> bool:
-        """True when it is full."""
+        """Add a block. Returns True when the window is full."""
         self.blocks.append(block)
         self.values.append(value)
         self.entries.append(list(decoded(block)))
@@ -54,14 +54,14 @@ class Window:
         return self.rows >= WINDOW_ROWS or self.size_bytes >= WINDOW_BYTES
 
     def gone(self, into: dict[int, list[int]]) -> None:
-        """Collect the message records that the blocks give up."""
+        """Collect the message records that may be deleted after the export."""
         for entries in self.entries:
             for entry in entries:
                 if entry[0] == EntryKind.GONE:
                     into.setdefault(entry[1], []).extend(entry[2])
 
     def ranges(self) -> dict[int, list[tuple[int, int]]]:
-        """The sequences it refers to, by shard, as ranges: first, and the one after the last."""
+        """The sequences it refers to, by shard, as ranges: first, and end (exclusive)."""
         found: dict[int, list[tuple[int, int]]] = {}
         for entries in self.entries:
             for entry in entries:
@@ -77,11 +77,11 @@ class Window:
 
 
 class RecordRange(msgspec.Struct, frozen=True, array_like=True):
-    """Message records of consecutive sequences, as they lie together."""
+    """Message records of consecutive sequences, as the store returns them."""
 
     shard: int
     first_seq: int
-    template: tuple[bytes, int, bytes] | None  # of a series: what is the same in all of them, and the first's number
+    template: tuple[bytes, int, bytes] | None  # of a homogeneous run: the shared header, and the number of the first
     sizes: bytes
     data: bytes
 
@@ -97,7 +97,7 @@ def record_range(shard: int, first_seq: int, run: RecordRun) -> RecordRange:
 
 
 class RawWindow(msgspec.Struct, frozen=True, array_like=True):
-    """A window of the journal as it lies in the store: blocks, and the messages they refer to."""
+    """A window of the journal as the store has it: blocks, and the messages they refer to."""
 
     blocks: list[bytes]
     messages: list[RecordRange]
@@ -119,7 +119,7 @@ class RawWindow(msgspec.Struct, frozen=True, array_like=True):
                     break
                 part = max(first, low) - low, min(last, end) - low
                 found.append(messages.part(*part) if isinstance(messages, HomogeneousBatch) else messages[slice(*part)])
-            return found  # what is missing is not there: whoever asked for it is told so
+            return found  # missing messages are not included: the caller raises
 
         return fetch
 
@@ -157,12 +157,12 @@ class BlockReader:
             yield window
 
     def raw(self, window: Window) -> RawWindow:
-        """A window as it lies in the store."""
+        """Read a window from the store."""
         messages: list[RecordRange] = []
         for shard, ranges in window.ranges().items():
             for first, end in ranges:
                 runs = self._store.scan_runs(Table.MESSAGES, message_key(shard, first), end - first)
-                if sum(map(len, runs)) == end - first:  # else some are missing, and who converts it will say so
+                if sum(map(len, runs)) == end - first:  # otherwise some are missing, and the conversion raises
                     starts = accumulate(map(len, runs), initial=first)
                     messages += [record_range(shard, start, run) for start, run in zip(starts, runs, strict=False)]
         return RawWindow(window.values, messages)

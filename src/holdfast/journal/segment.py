@@ -1,11 +1,11 @@
-"""A journal segment: its columns, and how rows become a Parquet file.
+"""A journal segment: its columns, and how rows are written as a Parquet file.
 
-Types are those that Spark, and every other reader, takes as they are: no unsigned numbers, no dictionaries, no
-nanoseconds. `properties` is a list of (name, value) and not a map: MQTT allows a name twice and keeps the order, a
-replay must give back what was sent, and readers disagree on maps with a name twice.
+Types are those that Spark and every other reader supports: no unsigned numbers, no dictionaries, no nanoseconds.
+`properties` is a list of (name, value) and not a map: MQTT allows a name twice and keeps the order, a replay must
+repeat what was sent, and readers disagree on maps with a name twice.
 
 Changing a column: raise SCHEMA, add the column at the end and nullable, so that old and new segments are read together.
-It stands in every manifest entry and, as `holdfast.schema`, in every file.
+The schema's number is in every manifest entry and, as `holdfast.schema`, in every file.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ COLUMNS = pa.schema(
     metadata={"holdfast.schema": str(SCHEMA)},
 )
 
-# Columns with few values, which Parquet then writes as numbers; for the others the attempt only costs time.
+# Columns with few distinct values, which Parquet dictionary-encodes; for the others the attempt only costs time.
 _REPEATED = [
     *("at", "node", "namespace", "queue", "partition", "group", "event", "attempt", "reason", "error", "consumer"),
     *("protocol", "priority", "key", "source_queue", "properties.list.element.name"),
 ]
-# Columns by which readers choose row groups. Least and greatest payload would serve nobody and take space.
+# Columns by which readers select row groups. Statistics of payloads would be useless and take space.
 _STATISTICS = [
     *("lsn", "at", "node", "namespace", "queue", "partition", "group", "message_id", "event", "attempt", "reason"),
     *("priority", "key", "size_bytes", "source_id"),
@@ -76,7 +76,7 @@ ROW_GROUP_ROWS = 131_072
 
 
 def record_batch(columns: Columns, node: int) -> pa.RecordBatch:
-    """The rows in the shape of COLUMNS."""
+    """The rows with the columns of COLUMNS."""
     rows = columns.rows
     ends, *values = zip(*columns.runs, strict=True)
     run_ends = pa.array(ends, pa.int32())
@@ -95,7 +95,7 @@ def record_batch(columns: Columns, node: int) -> pa.RecordBatch:
 
 
 def write_segment(path: Path, batches: list[pa.RecordBatch]) -> None:
-    """Write a Parquet file. It is neither synced nor in its place yet."""
+    """Write a Parquet file, without syncing or renaming it."""
     pq.write_table(
         pa.Table.from_batches(batches, COLUMNS),
         path,

@@ -1,13 +1,13 @@
-"""What is live in a node at one point of its journal: the other half of the proof that nothing was lost.
+"""A snapshot: what is live in a node at one lsn. `reconcile` compares it with the journal.
 
-A snapshot names the last lsn, every live delivery, the groups that exist, and the journal's rows that are not in the
-lake yet. It is taken between two commits, so all of it belongs to the same moment. As files:
+It has the last lsn, every live delivery, the groups that exist, and the journal's rows that are not exported yet. It is
+taken between two commits, so it is consistent. As files:
 
     snapshot.json    node, last lsn, when, queues with their groups and whether they are journalled
     live.parquet     namespace, queue, group, message_id, state, attempt
-    tail.parquet     rows of the journal after the last segment, in the shape of a segment
+    tail.parquet     rows of the journal after the last segment, with a segment's columns
 
-A running node gives one as two Arrow streams (broker/snapshot_dump.py). This module has the format and the reader.
+A running node sends one as two Arrow streams (broker/snapshot_dump.py). This module has the format and the reader.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class QueueState(msgspec.Struct, frozen=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """See the module; the rows lie in the files beside it."""
+    """See the module; the rows are in the other files."""
 
     node: int
     last_lsn: int
@@ -54,13 +54,13 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_stream(source: BinaryIO, directory: Path) -> Snapshot:
-    """What `write_stream` wrote, as `take` would have written it. ValueError: it is not whole."""
+    """Read the streams of `write_stream`, and write the files as `take` does. ValueError: they are incomplete."""
     directory.mkdir(parents=True, exist_ok=True)
     try:
         with pa.ipc.open_stream(source) as live:
             state = (live.schema.metadata or {}).get(STATE_KEY)
             if state is None:
-                raise ValueError("it is no snapshot")
+                raise ValueError("it is not a snapshot")
             with pq.ParquetWriter(directory / "live.parquet", LIVE) as writer:
                 for batch in live:
                     writer.write_batch(batch.replace_schema_metadata(None))

@@ -1,6 +1,6 @@
-"""Checking a lake: is every segment there, as it was written, once, and is the chain of the manifest unbroken?
+"""Checks a lake: every segment exists once and is unchanged, and the manifest's chain of hashes is unbroken.
 
-The same facts that the pipeline's `reconcile` stands on. Nothing here needs the broker or its store.
+The pipeline's `reconcile` is based on it. Nothing here needs the broker or its store.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from holdfast.journal.segment import digest
 
 
 class Flaw(StrEnum):
-    UNREADABLE = "unreadable"  # a line of the manifest is no entry
+    UNREADABLE = "unreadable"  # a line of the manifest is not an entry
     CHAIN = "chain"  # an entry does not carry the hash of the line before
     GAP = "gap"  # rows are missing between two segments
-    DOUBLED = "doubled"  # rows, or a segment, are there twice
+    DOUBLED = "doubled"  # rows, or a segment, occur twice
     COUNT = "count"  # an entry's number of rows is not that of its lsn
-    MISSING = "missing"  # a segment that an entry names is not there
-    CHANGED = "changed"  # a segment is not as it was written
+    MISSING = "missing"  # a segment that an entry names is missing
+    CHANGED = "changed"  # a segment was changed after it was written
     UNNAMED = "unnamed"  # a segment that no entry names
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """Something that is not as it should be: in which file, and, in a manifest, in which line (1-based)."""
+    """A problem: in which file, and, in a manifest, in which line (1-based)."""
 
     flaw: Flaw
     path: str
@@ -39,7 +39,7 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 def verify(directory: Path) -> list[Problem]:
-    """Everything that is wrong in a lake, in all its nodes' chains. Reads every segment once."""
+    """All problems of a lake, in the chains of all nodes. Reads every segment once."""
     journal = directory / "journal"
     problems: list[Problem] = []
     named: set[str] = set()
@@ -61,7 +61,7 @@ def verify(directory: Path) -> list[Problem]:
 
 
 class _Chain:
-    """One manifest, followed from its first line."""
+    """Checks one manifest, from its first line."""
 
     def __init__(self, journal: Path, name: str) -> None:
         self.problems: list[Problem] = []

@@ -1,7 +1,7 @@
-"""The shapes of the HTTP API: what requests and answers look like, as msgspec structs and nothing else.
+"""The schemas of the HTTP API: requests and responses as msgspec structs, and nothing else.
 
-The server reads and writes them, its OpenAPI description is made from them, and the Python client uses the same ones;
-so nothing here may need the server. Ids are strings, because JavaScript loses 63-bit integers.
+The server decodes and encodes them, its OpenAPI description is generated from them, and the Python client uses the same
+ones; so nothing here may import the server. Ids are strings, because JavaScript loses 63-bit integers.
 """
 
 from holdfast.wire.cursors import CursorCommit as CursorCommit

@@ -9,32 +9,32 @@ from holdfast.wire.messages import Message
 
 
 class CursorRead(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A range of one partition. The group appears, as a cursor group, if it is new."""
+    """A range of one partition. If the group does not exist, it is created as a cursor group."""
 
     partition: int = 0
     first: int = 0
-    """The sequence to start at; `0`: after what is committed."""
+    """The sequence to start at; `0`: after the committed one."""
     until: int = 0
     """The sequence to stop before; `0`: the end."""
     limit: int = 1000
     max_bytes: int = 8 << 20
-    """About how many bytes of payload to give at most; one message is always given."""
+    """About how many bytes of payload to return at most; at least one message is returned."""
     encoding: Encoding = "auto"
     columns: list[str] = []
-    """Of an Arrow stream: which; empty: all."""
+    """The columns of an Arrow stream; empty: all."""
 
 
 class CursorRange(msgspec.Struct, frozen=True, kw_only=True):
-    """What a read found. It can be read again until it is committed. Go on at `next`.
+    """The messages of a range. It can be read again until it is committed. Continue at `next`.
 
-    `lost_from` to `lost_to` were given up for the group's `max_lag` since its last commit; both 0: nothing was.
+    Sequences `lost_from` to `lost_to` were dropped for the group's `max_lag` since its last commit; both 0: none were.
     """
 
     messages: list[Message]
     next: int
     committed: int
     high: int
-    """The sequence that the next message will get: all there is lies below it."""
+    """The sequence that the next message will get: all existing ones are below it."""
     lost_from: int = 0
     lost_to: int = 0
 
@@ -64,12 +64,12 @@ class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CursorCommit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the group needs no more, for any number of partitions."""
+    """Positions to commit, for any number of partitions."""
 
     positions: list[Position]
 
 
 class CursorCommitted(msgspec.Struct, frozen=True):
-    """How many messages that were."""
+    """How many messages were settled."""
 
     messages: int

@@ -1,4 +1,4 @@
-"""Dead letters: looking at them, and bringing them back."""
+"""Dead letters: filters and redrives."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from holdfast.wire.times import Duration
 
 
 class DeadFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Which dead letters are meant; all that is given must hold. Nothing given: all of them."""
+    """Selects dead letters; all given conditions must hold. None given: all dead letters."""
 
     ids: list[str] = []
     """These (ids of dead letters, not of their sources)."""
@@ -19,9 +19,9 @@ class DeadFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     error: str = ""
     """The last error contains this text, in upper or lower case."""
     older_than: Duration | None = None
-    """It died at least so long ago."""
+    """It died at least this long ago."""
     newer_than: Duration | None = None
-    """It died at most so long ago."""
+    """It died at most this long ago."""
     properties: dict[str, str] = {}
     """It has these properties with these values."""
     group: str = ""
@@ -29,17 +29,17 @@ class DeadFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Redrive(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Dead letters to bring back. Those that die after the redrive was started are not part of it."""
+    """Dead letters to redrive. Messages that die after the redrive was started are not part of it."""
 
     filter: DeadFilter = DeadFilter()
     to: str = ""
-    """The queue to bring them to, there for all its groups. Empty: each to the queue it came from."""
+    """The queue to redrive them to, for all its groups. Empty: each to its source queue."""
     group: str = ""
-    """Bring them to this group alone. Empty: in the queue it came from, each goes to the group in which it died."""
+    """Redrive them to this group alone. Empty: in its source queue, each goes to the group in which it died."""
     all_groups: bool = False
-    """Bring them to all groups of the queue they came from, also to those that had done with them."""
+    """Redrive them to all groups of their source queue, also to those that had settled them."""
     rate: float = 0
-    """Messages a second at most; `0`: as fast as it goes."""
+    """Messages a second at most; `0`: no limit."""
     limit: int = 0
     """How many at most; `0`: all that match."""
     dry_run: bool = False
@@ -47,9 +47,9 @@ class Redrive(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class RedriveJob(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a redrive has come. What it moved is moved; what it has yet to move is still in the dead queue.
+    """The progress of a redrive. What it has not moved yet is still in the dead queue.
 
-    A restart of the server interrupts it only: the next start goes on with it, with these counts.
+    A restart of the server only interrupts it: the server continues it after the start, with these counts.
     """
 
     id: str
@@ -64,7 +64,7 @@ class RedriveJob(msgspec.Struct, frozen=True, kw_only=True):
     matched: int = 0
     moved: int = 0
     skipped: int = 0
-    """Matched, but leased by a consumer of the dead queue, or refused by their destination; they are left there."""
+    """Matched, but leased by a consumer of the dead queue, or refused by their destination; they stay there."""
     problem: str = ""
     """Why it waits, skipped something or failed."""
     started_at: str
@@ -78,41 +78,41 @@ class RedriveList(msgspec.Struct, frozen=True):
 
 
 class Retried(msgspec.Struct, frozen=True):
-    """Where a dead letter went: its queue and its new id there."""
+    """A redriven dead letter: its queue and its new id there."""
 
     queue: str
     id: str
 
 
 class AuditedLetter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A dead letter to bring back, by its id."""
+    """A dead letter to redrive, by its id."""
 
     id: str
     base64: bytes | None = None
-    """Another payload than its own. The message then has the property `holdfast-original-sha256`."""
+    """A new payload. The message then has the property `holdfast-original-sha256`."""
 
 
 class AuditedMove(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Dead letters to bring back under an id. `to` and `note` are the same in every request of one id."""
+    """Dead letters to redrive under an audit id. `to` and `note` are the same in every request of one id."""
 
     letters: list[AuditedLetter]
     to: str = ""
-    """The queue to bring them to. Empty: each to the queue it came from."""
+    """The queue to redrive them to. Empty: each to its source queue."""
     note: str = ""
-    """Why, and how they were chosen: for whoever looks later."""
+    """Why, and how they were selected: for the audit."""
 
 
 class LetterFate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What became of a dead letter, or how the message stands that was made of it."""
+    """What became of a dead letter, or the status of the message that was made of it."""
 
     letter: str
     fate: Literal["moved", "repeated", "leased", "gone", "refused", "undone", "waiting", "partly", "dead"]
-    """When letters are brought back: `moved`; `repeated`: it was before, under this id; `leased` by a consumer of the
-    dead queue; `gone` from it; `refused` by its destination; `undone`. When they are looked at or taken back: the
-    message is `waiting`, `leased`, `partly` done (in some groups), `dead` (its letter waits), `gone` (done, or
-    removed), or the letter is one again (`undone`)."""
+    """In a redrive: `moved`; `repeated`: moved before, under this id; `leased` by a consumer of the dead queue; `gone`
+    from it; `refused` by its destination; `undone`. In an audit or undo: the message is `waiting`, `leased`, `partly`
+    done (in some groups), `dead` (its dead letter waits), `gone` (done, or deleted), or a dead letter again
+    (`undone`)."""
     queue: str = ""
-    """Where it was brought to."""
+    """The queue it was moved to."""
     message: str = ""
     """Its id there."""
     again: str = ""
@@ -124,7 +124,7 @@ class LetterFate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RedriveAudit(msgspec.Struct, frozen=True, kw_only=True):
-    """A redrive under an id: who began it, when and why, and how many letters that are."""
+    """An audited redrive: who started it, when and why, and how many dead letters it moved."""
 
     id: str
     dead_queue: str
@@ -138,20 +138,20 @@ class RedriveAudit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RedriveAudits(msgspec.Struct, frozen=True):
-    """Redrives under an id, newest first."""
+    """Audited redrives, newest first."""
 
     audits: list[RedriveAudit]
 
 
 class LetterFates(msgspec.Struct, frozen=True):
-    """Letters of a redrive. Go on with `cursor`; empty: there are no more."""
+    """Dead letters of a redrive. Continue with `cursor`; empty: there are no more."""
 
     letters: list[LetterFate]
     cursor: str = ""
 
 
 class UndoPage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Which letters of a redrive to take back: so many, from after `cursor` on."""
+    """Which dead letters of a redrive to undo: at most `limit`, after `cursor`."""
 
     cursor: str = ""
     limit: int = 1_000

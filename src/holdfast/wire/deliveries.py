@@ -14,34 +14,34 @@ Encoding = Literal["auto", "base64"]
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A wish for deliveries."""
+    """A request for deliveries."""
 
     group: str = "default"
     limit: int = 1
     wait: Duration = 0
-    """If nothing is ready, wait so long for the first."""
+    """If nothing is ready, wait up to this long for the first."""
     timeout: Duration | None = None
     """How long the leases last. Without it: the queue's `delivery_timeout`."""
     consumer: str = ""
-    """Who asks: shown to others, and able to settle without a token."""
+    """The consumer's name: others see it, and it can settle without a token."""
     max_bytes: int = 0
-    """About how many bytes of payload to give at most; `0`: as many as the server allows."""
+    """About how many bytes of payload to return at most; `0`: as many as the server allows."""
     encoding: Encoding = "auto"
 
 
 class Delivery(Message, kw_only=True, omit_defaults=True):
-    """A message in a consumer's hands, until `lease_deadline`."""
+    """A message that is leased until `lease_deadline`."""
 
     queue: str
     group: str
     attempt: int
     lease_token: str
-    """Settles it. It changes with every lease; of two, the larger number is the later lease."""
+    """The token that settles it. It changes with every lease; the larger of two belongs to the later lease."""
     lease_deadline: str
 
 
 class Leased(msgspec.Struct, frozen=True):
-    """What was leased; nothing if nothing was ready in time."""
+    """The leased deliveries; none if nothing was ready in time."""
 
     deliveries: list[Delivery]
 
@@ -50,15 +50,15 @@ Action = Literal["ack", "nack", "reject", "release", "extend"]
 
 
 class Settlement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What a consumer says of one delivery. With `lease_token`, or as the `consumer` that holds the lease."""
+    """The settlement of one delivery: with `lease_token`, or as the `consumer` that holds the lease."""
 
     id: str
     lease_token: str = ""
     action: Action = "ack"
     delay: Duration | None = None
-    """For nack: before it is ready again. Without it the retry policy says."""
+    """For nack: the time before it is ready again. Without it the retry policy decides."""
     error: str = ""
-    """For nack and reject: what went wrong; kept with the message."""
+    """For nack and reject: what went wrong; stored with the message."""
     timeout: Duration | None = None
     """For extend: how long from now. Without it: the queue's `delivery_timeout`."""
     consumer: str = ""
@@ -74,9 +74,9 @@ class Settle(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Settled(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of settlements: how many were done, why others were not, and the new deadlines of extended leases.
+    """The result of settlements: how many were done, why others were refused, and the new deadlines of extended leases.
 
-    All that is not in `errors` is done, and durable.
+    Everything that is not in `errors` is done, and durable.
     """
 
     settled: int

@@ -1,4 +1,4 @@
-"""Messages: as producers give them, and as they are shown."""
+"""Messages: as producers send them, and as the API returns them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.wire.problems import ItemError
 from holdfast.wire.times import Duration, Instant
 
 Properties = dict[str, str | list[str]]
-"""A producer's own fields. A list where a name occurs more than once (MQTT allows that)."""
+"""The producer's own fields. A list of values where a name occurs more than once (MQTT allows that)."""
 
 JsonPayload = Annotated[Raw, Meta(description="Any JSON value.")]
 
@@ -20,9 +20,9 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """A message to enqueue. Its payload is exactly one of `payload`, `text` and `base64`; none of them: empty."""
 
     payload: JsonPayload | UnsetType = UNSET
-    """Any JSON value, kept as it is written here."""
+    """Any JSON value, stored as it is written here."""
     text: str | UnsetType = UNSET
-    """Text, kept as UTF-8 and marked `text/plain` unless `content_type` says otherwise."""
+    """Text, stored as UTF-8, with the content type `text/plain` unless `content_type` is given."""
     base64: bytes | UnsetType = UNSET
     """Bytes."""
     content_type: str | None = None
@@ -32,15 +32,15 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """The producer's id: a second enqueue with it, and with the same `key`, inside the queue's `dedup_window` stores
     nothing."""
     priority: int = 128
-    """0 to 255, lower is sooner."""
+    """0 to 255; a lower value is delivered sooner."""
     delay: Duration | None = None
     deliver_at: Instant | None = None
-    """Not before this instant. Not together with `delay`."""
+    """Deliver not before this instant. Not together with `delay`."""
     ttl: Duration | None = None
     """How long it may wait; `0`: for ever. Without it: the queue's `message_ttl`."""
     properties: Properties = {}
     correlation_id: str | None = None
-    """Kept for the message's whole life. Without it: the request's `X-Correlation-Id`, if it has one."""
+    """Stored with the message. Without it: the request's `X-Correlation-Id`, if it has one."""
     reply_to: str | None = None
 
 
@@ -52,7 +52,7 @@ class Enqueue(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of an enqueue. It is given when what was stored is as durable as the queue says.
+    """The result of an enqueue. It is sent when the messages are as durable as the queue is configured.
 
     `ids` has an id for each message, in order: null where it was refused (`errors` says why), the first one's where it
     is a duplicate (`duplicates` has its index).
@@ -115,7 +115,7 @@ class Message(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How a message stands in one group."""
+    """The delivery status of a message in one group."""
 
     group: str
     state: str
@@ -131,7 +131,7 @@ class HistoryStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """One step of a message's life, as the journal has it."""
 
     lsn: int
-    """Its place in the journal of the node."""
+    """Its lsn in the journal of the node."""
     at: str
     event: str
     """`enqueued`, `duplicate`, `leased`, `extended`, `acked`, `failed`, `released`, `dead`, `dropped`, `expired`,
@@ -145,29 +145,29 @@ class HistoryStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class History(msgspec.Struct, frozen=True):
-    """Every step of a message's life. Not `complete`: the lake has more segments than are looked at."""
+    """Every step of a message's life. Not `complete`: the lake has more segments than were searched."""
 
     steps: list[HistoryStep]
     complete: bool = True
 
 
 class MessageView(Message, kw_only=True, omit_defaults=True):
-    """A message and how it stands in each group."""
+    """A message and its delivery status in each group."""
 
     standings: list[Standing] = []
     history: list[HistoryStep] = []
-    """Only if it was asked for."""
+    """Only if it was requested."""
 
 
 class MessagePage(msgspec.Struct, frozen=True):
-    """Live messages, oldest first; nothing is leased. Go on with `cursor`; empty: there are no more."""
+    """Live messages, oldest first; nothing is leased. Continue with `cursor`; empty: there are no more."""
 
     messages: list[MessageView]
     cursor: str = ""
 
 
 class MessageRange(msgspec.Struct, frozen=True):
-    """Live messages of one partition by sequence; nothing is leased. Go on at `next`; 0: there are no more."""
+    """Live messages of one partition by sequence; nothing is leased. Continue at `next`; 0: there are no more."""
 
     messages: list[MessageView]
     next: int = 0
@@ -195,13 +195,13 @@ class MessageEdit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 
 
 class ImportItem(Draft, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A message with where it comes from. Importing the same `source_id` and `source_group` again stores nothing."""
+    """A message with its origin. Importing the same `source_id` and `source_group` again stores nothing."""
 
     origin: Origin
 
 
 class Import(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Stored items to take in, as one commit."""
+    """Items to import, as one commit."""
 
     items: list[ImportItem]
     atomic: bool = False

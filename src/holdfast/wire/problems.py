@@ -1,4 +1,4 @@
-"""Errors as they travel: RFC 9457 problems with a stable `code`."""
+"""Errors on the wire: RFC 9457 problems with a stable `code`."""
 
 from __future__ import annotations
 
@@ -31,4 +31,4 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The facts in `detail` by name, for programs."""
     correlation_id: str = ""
     errors: list[ItemError] = []
-    """For a batch of which nothing was taken: why, for each item."""
+    """For a batch of which every item was refused: the error of each item."""

@@ -22,16 +22,16 @@ class RetryConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeadLetterConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Where dead messages go."""
+    """What happens to messages that can no longer be delivered."""
 
     enabled: bool = True
     queue: str = ""
-    """Empty: `dlq/<name>`, which appears with the first dead letter."""
+    """Empty: `dlq/<name>`, which is created with the first dead letter."""
     alert_webhook: str = ""
 
 
 class QueueConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What a queue is set to. In requests every field is optional; what is not named keeps its value or default."""
+    """The configuration of a queue. In requests every field is optional; others keep their value or default."""
 
     partitions: int = 10
     ordering: Literal["none", "partition", "strict"] = "partition"
@@ -41,7 +41,7 @@ class QueueConfig(msgspec.Struct, frozen=True, kw_only=True):
     message_ttl: Duration = "7d"
     """`0s`: messages never expire."""
     delivery_timeout: Duration = "30s"
-    """How long a lease lasts, unless who leases says otherwise."""
+    """How long a lease lasts, unless the consumer gives another time."""
     batch_size: int = 1
     dedup_window: Duration = "5m"
     """How long a producer's `message_id` is remembered. `0s`: not at all."""
@@ -50,7 +50,7 @@ class QueueConfig(msgspec.Struct, frozen=True, kw_only=True):
     topics: list[str] = []
     """MQTT topic filters whose messages this queue captures too."""
     paused: bool = False
-    """A paused queue takes messages and gives none out."""
+    """A paused queue accepts messages and delivers none."""
     retry: RetryConfig = RetryConfig()
     dlq: DeadLetterConfig = DeadLetterConfig()
 
@@ -60,7 +60,7 @@ ConfigFields = dict[str, Any]
 
 
 class QueueCreate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A queue to make."""
+    """A queue to create."""
 
     name: str
     config: ConfigFields = {}
@@ -83,21 +83,21 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str
     created_at: str
     automatic: bool = False
-    """It is a dead letter queue that appeared by itself."""
+    """It is a dead queue that was created automatically."""
     depth: int = 0
     config: QueueConfig = QueueConfig()
     groups: list[Group] = []
 
 
 class QueueList(msgspec.Struct, frozen=True):
-    """A page of queues by name. Go on with `cursor`; empty: there are no more."""
+    """A page of queues by name. Continue with `cursor`; empty: there are no more."""
 
     queues: list[Queue]
     cursor: str = ""
 
 
 class QueueDeleted(msgspec.Struct, frozen=True):
-    """How many messages went with the queue."""
+    """How many messages were deleted with the queue."""
 
     messages: int
 
@@ -109,14 +109,15 @@ class Purged(msgspec.Struct, frozen=True):
 
 
 class GroupCreate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A group to make. Without `start` the first group of a queue starts with all that is stored, others at the end."""
+    """A group to create. Without `start` the first group of a queue starts with the oldest message, others at the
+    end."""
 
     kind: Literal["lease", "cursor"] = "lease"
     start: Literal["earliest", "latest"] | None = None
     max_lag_messages: int = 0
-    """Cursor groups: how many messages it may hold back; `0`: no limit."""
+    """Cursor groups: how many uncommitted messages are kept for it; `0`: no limit."""
     max_lag_age: Duration = 0
-    """Cursor groups: how old a message may grow for it; `0`: no limit."""
+    """Cursor groups: how long an uncommitted message is kept for it; `0`: no limit."""
 
 
 class GroupList(msgspec.Struct, frozen=True):

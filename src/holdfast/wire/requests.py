@@ -10,7 +10,7 @@ from holdfast.wire.times import Duration
 
 
 class Request(Draft, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A message to enqueue, for which somebody is to enqueue a reply to its `reply_to`, with its correlation id."""
+    """A message to enqueue, whose consumer enqueues a reply to its `reply_to`, with its correlation id."""
 
     timeout: Duration = "30s"
     """How long to wait for the reply."""

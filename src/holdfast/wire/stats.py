@@ -1,4 +1,4 @@
-"""Figures and health of a node and its queues."""
+"""Stats and health of a node and its queues."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Latency(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupStats(msgspec.Struct, frozen=True, kw_only=True):
-    """Figures of a group. Counters count from the group's beginning."""
+    """Stats of a group. Counters start at the creation of the group."""
 
     name: str
     kind: Literal["lease", "cursor"]
@@ -49,7 +49,7 @@ class GroupStats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueueStats(msgspec.Struct, frozen=True, kw_only=True):
-    """Figures of a queue. Counters count from its beginning; rates are per second over the last minute."""
+    """Stats of a queue. Counters start at its creation; rates are per second over the last minute."""
 
     namespace: str
     name: str
@@ -90,7 +90,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
-    """A node at a glance. Queues are those of the caller's namespace."""
+    """An overview of a node. Queues are those of the caller's namespace."""
 
     version: str
     node: int
@@ -104,7 +104,7 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     scheduled: int
     leased: int
     dead: int
-    """Messages in automatic dead letter queues."""
+    """Messages in automatic dead queues."""
     enqueued: int
     acked: int
     failed: int

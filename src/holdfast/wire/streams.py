@@ -9,7 +9,7 @@ from holdfast.wire.problems import Problem
 
 
 class StreamLine(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One line of a stream: a delivery, a sign of life, or its end with the reason."""
+    """One line of a stream: a delivery, a heartbeat, or its end with the reason."""
 
     delivery: Delivery | None = None
     heartbeat: str | None = None

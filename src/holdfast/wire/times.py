@@ -1,4 +1,4 @@
-"""How durations and instants are spelt on the wire."""
+"""The format of durations and instants on the wire."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Duration: TypeAlias = Annotated[
 Instant: TypeAlias = Annotated[
     str | int | float,
     Meta(
-        description="An instant: RFC 3339 with its offset, or milliseconds since 1970. Answers give RFC 3339 in UTC.",
+        description="An instant: RFC 3339 with its offset, or milliseconds since 1970. Responses have RFC 3339 in UTC.",
         examples=["2026-01-31T12:00:00Z"],
     ),
 ]
 Size: TypeAlias = Annotated[
-    int | str, Meta(description="Bytes: a number, or `64KiB`, `1MiB`. Answers give a number.", examples=["1MiB"])
+    int | str, Meta(description="Bytes: a number, or `64KiB`, `1MiB`. Responses have a number.", examples=["1MiB"])
 ]

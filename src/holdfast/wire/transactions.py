@@ -10,8 +10,8 @@ from holdfast.wire.messages import Draft
 
 
 class StagedMessage(Draft, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A message to stage. It may say which message it repeats: it is then stored as a replay of that one, with
-    `replayed` as its origin's reason, also if such a one is there already."""
+    """A message to stage. It may name the message that it repeats: it is then stored as a replay of that one, with
+    `replayed` as its origin's reason, also if there is such a replay already."""
 
     source_id: str = ""
     source_queue: str = ""
@@ -25,10 +25,10 @@ class StageBatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Stage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Messages to store that nobody sees until the transaction is published: all of them, or none if one is wrong.
+    """Messages to stage: invisible until the transaction is published. All are stored, or none if one is refused.
 
-    Who stages in several requests counts them with `chunk`; one that is repeated stores nothing again. Who may be
-    started twice for the same work (a task of a job) names the work `part` and itself `attempt`.
+    A producer that stages in several requests numbers them with `chunk`; a repeated chunk is not stored again. A
+    producer that may be started twice for the same work (a task of a job) names the work `part` and itself `attempt`.
     """
 
     batches: list[StageBatch]
@@ -38,7 +38,7 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Staged(msgspec.Struct, frozen=True, kw_only=True):
-    """What the transaction holds now. `repeated`: this chunk had been staged before."""
+    """What the transaction holds now. `repeated`: this chunk was staged before."""
 
     messages: int
     size_bytes: int
@@ -50,7 +50,7 @@ class Publish(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """What to publish. Without `parts` every part counts, and each must have been staged by one attempt."""
 
     parts: dict[str, str] | None = None
-    """For each part the attempt that counts; what else was staged goes."""
+    """For each part the attempt that counts; what other attempts staged is deleted."""
 
 
 class TransactionPart(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,7 +64,7 @@ class TransactionPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Transaction(msgspec.Struct, frozen=True, kw_only=True):
-    """A transaction as it stands."""
+    """The status of a transaction."""
 
     id: str
     state: Literal["open", "publishing", "published"]
@@ -77,7 +77,7 @@ class Transaction(msgspec.Struct, frozen=True, kw_only=True):
     published_at: str | None = None
     published: int = 0
     duplicates: int = 0
-    """Messages that were in their queue already, by their `message_id`."""
+    """Duplicates: messages that were already in their queue, by their `message_id`."""
     dropped: int = 0
     """Messages whose queue was deleted meanwhile."""
     repeated: bool = False
@@ -85,6 +85,6 @@ class Transaction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Aborted(msgspec.Struct, frozen=True):
-    """Whether there was anything to remove."""
+    """Whether there was anything to delete."""
 
     aborted: bool
