@@ -66,6 +66,10 @@ class TurnParticipant(Protocol):
     def written(self) -> None:
         """The turn's batch is in the store."""
 
+    def delivered(self) -> None:
+        """Deliveries were handed to members: send what these made of them. Comes after `written` of the same turn; if
+        the turn has to be synced first, after that sync."""
+
     def failed(self, error: HoldfastError) -> None:
         """The store failed: what the participant has in memory is ahead of it, and must be discarded."""
 
@@ -301,16 +305,25 @@ class Cell:
         if must_sync or self.dispatcher.has_held:
             self.dispatcher.hold_until_synced()
             self.commit.on_durable(self._deliver_held)
+            delivered = False
         else:
+            delivered = self.dispatcher.has_granted
             self._finish_delivery(self.dispatcher.deliver_granted())
         for participant in self.participants:
             participant.written()
+        if delivered:
+            self._delivered()
         self._arm_timer()
         self.export_scheduler.check_due()
 
     def _deliver_held(self, error: HoldfastError | None) -> None:
         if error is None:
             self._finish_delivery(self.dispatcher.deliver_held())
+            self._delivered()
+
+    def _delivered(self) -> None:
+        for participant in self.participants:
+            participant.delivered()
 
     def _finish_delivery(self, unclaimed: Unclaimed) -> None:
         """Deliveries were handed over: release those that nobody took, and report dead letters."""

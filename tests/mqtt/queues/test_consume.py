@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from holdfast.config.settings import MemberSettings
+from holdfast.core.commands import Draft
 from holdfast.mqtt.codec import V5, V311, Publish
 from holdfast.store import open_store
 from holdfast.units import MILLISECOND
-from tests.mqtt.queues.rig import Raw, Server, config_for, until, user_properties_of
+from tests.mqtt.queues.rig import SPACE, Raw, Server, config_for, until, user_properties_of
 
 
 async def enqueue(server: Server, queue: str, *payloads: bytes, **user: str) -> None:
@@ -400,3 +401,21 @@ async def test_a_request_is_answered_over_queues(server: Server) -> None:
     await worker.settle(request)
     reply = await asker.take()
     assert (reply.payload, reply.properties.correlation_data) == (b"49", b"q1")
+
+
+async def test_a_delivery_is_sent_in_the_turn_that_leased_it(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    consumer = await server.client("billing-1")
+    await consumer.subscribe("$queue/jobs")
+    commit = server.node.cell.commit
+    await commit.durable()
+    turns: list[int] = []
+    write_batch = commit.write_batch
+
+    def turn() -> None:
+        turns.append(1)
+        write_batch()
+
+    monkeypatch.setattr(commit, "write_batch", turn)
+    await server.node.messages.enqueue((SPACE, "jobs"), [Draft(b"one")])
+    assert (await consumer.delivery()).payload == b"one"
+    assert len(turns) == 1

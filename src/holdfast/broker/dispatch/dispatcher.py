@@ -70,6 +70,11 @@ class Dispatcher:
             self._granted.append((waiter, found))
 
     @property
+    def has_granted(self) -> bool:
+        """Whether something was granted in this turn, and not held."""
+        return bool(self._granted)
+
+    @property
     def has_held(self) -> bool:
         """Whether grants are held: what is granted later is delivered later."""
         return bool(self._held_grants)

@@ -37,7 +37,7 @@ class PendingEnqueue(Protocol):
 
 
 class EnqueueBatcher:
-    """A companion of the node's: see the module."""
+    """A participant in the turns of the cell: see the module."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -55,7 +55,7 @@ class EnqueueBatcher:
         else:
             self._node.cell.commit.schedule()
 
-    def collect_ops(self, now: int) -> list[Op]:  # noqa: ARG002 - the companion's contract
+    def collect_ops(self, now: int) -> list[Op]:  # noqa: ARG002 - the protocol's signature
         """Enqueue what came."""
         for name, requests in self._drain().items():
             self._enqueue(name, requests)
@@ -89,6 +89,9 @@ class EnqueueBatcher:
 
     def written(self) -> None:
         """Requests hear of their sync."""
+
+    def delivered(self) -> None:
+        """It has no members."""
 
     def failed(self, error: HoldfastError) -> None:
         """Nothing was enqueued yet, and nothing will be."""

@@ -56,7 +56,7 @@ _ACKS_HELD_MAX: Final = 2000
 
 
 class MqttFront:
-    """A companion of the node, and the owner of every link."""
+    """A participant in the turns of the cell, and the owner of every link."""
 
     def __init__(self, config: Config, node: Node, gate: Gate) -> None:
         self._config = config
@@ -322,6 +322,16 @@ class MqttFront:
             self._send(output)
         if batch.due != self._timer_at:
             self._arm(batch.due)
+
+    def delivered(self) -> None:
+        """See `broker.cell.TurnParticipant`: what the deliveries made is sent in the same turn."""
+        hub, bridge = self._hub, self._bridge
+        if hub is None or bridge is None:
+            return
+        for output in hub.take_ready():
+            self._send(output)
+        if bridge.busy or not hub.empty:
+            self._schedule_commit()
 
     def _durable(self, release: Callable[[], None], administered: bool, error: HoldfastError | None) -> None:
         if error is None:  # else `failed` cuts the connections

@@ -435,7 +435,7 @@ class QueueBridge:
         """The group was deleted under its consumer. It would wait for ever: it is sent away, to subscribe anew."""
         error = GroupNotFound(group=consumer.group, queue=consumer.queue[1])
         self._plain.revoke_subscription(connection, consumer.filter, str(error), self.now())
-        self.soon()
+        self._node.cell.commit.schedule()
 
     def unsubscribed(self, connection: Connection, subscriber: Subscriber, now: int) -> None:  # noqa: ARG002 - the seam's
         """See `ports.Bridge`."""
@@ -534,9 +534,6 @@ class QueueBridge:
 
     def settle(self, queue: QueueName, group: str, settlement: Settlement) -> None:
         self._settle_batch(queue, group).settlements.append(settlement)
-
-    def soon(self) -> None:
-        self._node.cell.commit.schedule()
 
 
 def _refusal(ack: PubAck, sent: SentDelivery) -> Settlement:

@@ -56,7 +56,6 @@ class FeedSink(Protocol):
     def send(self, connection: Connection, data: bytes) -> None: ...
     def settle(self, queue: QueueName, group: str, settlement: Settlement) -> None: ...
     def now(self) -> int: ...
-    def soon(self) -> None: ...
 
 
 class Consumer:
@@ -89,7 +88,6 @@ class Consumer:
         feed = self._feed
         feed.waiting.extend([(self, leased) for leased in batch])
         feed.pump(feed.outlet.now())
-        feed.outlet.soon()  # the turn that leased them is over: without another nobody would send what was pumped
 
     def sent(self, leased: Leased) -> SentDelivery:
         message = leased.message

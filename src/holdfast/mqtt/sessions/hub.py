@@ -319,6 +319,15 @@ class Hub:
         """End the turn: everything that is to be done since the last one."""
         return self._outbox.take(self._timers.next_due())
 
+    def take_ready(self) -> list[Output]:
+        """Within a turn, after it was taken: what the bridge has sent since and may go out."""
+        return self._outbox.take_ready()
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to take."""
+        return self._outbox.empty
+
     def synced(self, number: int) -> list[Output]:
         """The batches of turn `number` and of all before it are durable. What may be sent now."""
         return self._outbox.mark_synced(number)

@@ -106,21 +106,38 @@ class Outbox:
             connection.dirty = True
             self._dirty.append(connection)
 
+    def take_ready(self) -> list[Output]:
+        """What waits for no sync, and may be sent before the turn is taken. What waits for the sync of an earlier turn
+        goes out with that one; the rest stays for `take`."""
+        ready: list[Output] = []
+        rest: list[Connection] = []
+        for connection in self._dirty:
+            if connection.held_turn <= self.synced:  # the sync it waited for may have ended within this turn
+                ready.append(Output(connection, b"".join(connection.out + connection.held), connection.closing))
+                connection.out.clear()
+                connection.held.clear()
+            elif connection.held_turn < self.number:
+                self._behind.setdefault(connection.held_turn, {})[connection] = None
+            else:
+                rest.append(connection)
+                continue
+            connection.dirty = False
+        self._dirty = rest
+        return ready
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to take."""
+        return not self._dirty and not self.ops
+
     def take(self, due: int | None) -> OutboxBatch:
-        now: list[Output] = []
+        now = self.take_ready()
         held: list[Output] = []
         for connection in self._dirty:
             connection.dirty = False
-            closing = connection.closing
-            if connection.held_turn <= self.synced:  # the sync it waited for may have ended within this turn
-                now.append(Output(connection, b"".join(connection.out + connection.held), closing))
-            elif connection.held_turn < self.number:
-                self._behind.setdefault(connection.held_turn, {})[connection] = None
-                continue
-            else:
-                if connection.out:
-                    now.append(Output(connection, b"".join(connection.out), close=False))
-                held.append(Output(connection, b"".join(connection.held), closing))
+            if connection.out:
+                now.append(Output(connection, b"".join(connection.out), close=False))
+            held.append(Output(connection, b"".join(connection.held), connection.closing))
             connection.out.clear()
             connection.held.clear()
         batch = OutboxBatch(self.number, self.ops, now, held, due)

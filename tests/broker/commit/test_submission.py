@@ -1,0 +1,267 @@
+"""A submission ends when its commit is durable or written, and counts itself into the inbox until then."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from holdfast.broker.commit.group_commit import LAZY_SYNC_SECONDS
+from holdfast.broker.node import Node
+from holdfast.broker.submission import Moment, Submission
+from holdfast.core.commands import Draft, Leased, Settlement
+from holdfast.errors import HoldfastError, LeaseLost, QueueFull, StoreUnavailable
+from holdfast.store.memory import MemoryStore
+from tests.broker.conftest import config_for, running
+
+Q = ("default", "tasks")
+PATIENCE_SECONDS = 30
+
+
+class SlowDisk(MemoryStore):
+    """Its syncs wait for `go_on` while it is held; it can be made to fail."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.syncs = 0
+        self.begun = threading.Event()
+        self.go_on = threading.Event()
+        self.go_on.set()
+        self.failure: StoreUnavailable | None = None
+
+    def sync(self) -> None:
+        self.begun.set()
+        assert self.go_on.wait(PATIENCE_SECONDS)
+        self.syncs += 1
+        if self.failure is not None:
+            raise self.failure
+        super().sync()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        self.begun.clear()
+        self.go_on.clear()
+        try:
+            yield
+        finally:
+            self.go_on.set()
+
+    async def until_begun(self) -> None:
+        assert await asyncio.to_thread(self.begun.wait, PATIENCE_SECONDS)
+
+
+@pytest.fixture
+def disk() -> SlowDisk:
+    return SlowDisk()
+
+
+@pytest.fixture
+async def node(disk: SlowDisk, tmp_path: Path) -> AsyncIterator[Node]:
+    async with running(config_for(tmp_path), disk) as node:
+        now = node.clock()
+        node.cell.clock = lambda: now
+        # A new queue or group, and ids reserved for a while, make a turn whose answers must all wait for its sync.
+        await node.queues.create(Q)
+        await node.groups.create(Q, "g")
+        await node.messages.enqueue(("default", "other"), drafts(b"reserves ids"))
+        yield node
+
+
+def drafts(*payloads: bytes) -> list[Draft]:
+    return [Draft(payload) for payload in payloads]
+
+
+def outcome(submission: Submission[object]) -> list[HoldfastError | None]:
+    """What the submission's callback is called with."""
+    called: list[HoldfastError | None] = []
+    submission.on_done(called.append)
+    return called
+
+
+def acks(leased: list[Leased]) -> list[Settlement]:
+    return [Settlement(one.message.id, one.token, partition=one.partition) for one in leased]
+
+
+async def some_passes() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def test_it_is_applied_when_the_call_returns_and_done_when_it_is_synced(node: Node, disk: SlowDisk) -> None:
+    with disk.held():
+        submission = node.messages.enqueue(Q, drafts(b"a"))
+        assert submission.moment is Moment.DURABLE
+        assert submission.result.ids[0]
+        assert node.inspection.current_stats(Q).depth == 1
+        called = outcome(submission)
+        await disk.until_begun()
+        await some_passes()
+        assert called == []
+    assert await submission is submission.result
+    assert called == [None]
+    assert outcome(submission) == [None], "one that is done calls back at once"
+    assert await submission is submission.result, "and can be awaited again"
+
+
+async def test_what_is_applied_while_a_sync_runs_waits_for_the_next(node: Node, disk: SlowDisk) -> None:
+    with disk.held():
+        first = node.messages.enqueue(Q, drafts(b"a"))
+        await disk.until_begun()
+        disk.begun.clear()
+        second = outcome(node.messages.enqueue(Q, drafts(b"b")))
+        await some_passes()
+        disk.go_on.set()
+        await first
+        disk.go_on.clear()
+        await disk.until_begun()
+        await some_passes()
+        assert second == [], "the sync that has ended began before it was written"
+    await node.cell.commit.durable()
+    assert second == [None]
+
+
+async def test_a_change_that_a_delivery_causes_inside_a_turn_is_not_taken_for_synced_with_it(
+    node: Node, disk: SlowDisk
+) -> None:
+    """`deliver` runs after the turn's batch is written and before its sync starts."""
+    settled: list[HoldfastError | None] = []
+    lost_in_a_crash: list[bool] = []
+
+    def deliver(leased: list[Leased]) -> None:
+        writes = node.cell.engine.writes
+
+        def done(error: HoldfastError | None) -> None:
+            settled.append(error)
+            lost_in_a_crash.append(node.cell.engine.writes == writes)
+
+        node.messages.settle(Q, "g", acks(leased)).on_done(done)
+
+    await node.subscriptions.join(Q, "g", "m", deliver)
+    await node.messages.enqueue(Q, drafts(b"a"))
+    await node.cell.commit.durable()
+    assert settled == [None]
+    assert lost_in_a_crash == [False], "the ack was confirmed by a sync that began before it was written"
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+async def test_a_callback_may_submit_more(node: Node, monkeypatch: pytest.MonkeyPatch, in_place: bool) -> None:
+    if in_place:
+        syncer = node.cell.commit._syncer
+        monkeypatch.setattr(syncer, "start", lambda: syncer._done(*syncer._sync()))
+    more: list[Submission[object]] = []
+    node.messages.enqueue(Q, drafts(b"a")).on_done(lambda _: more.append(node.messages.enqueue(Q, drafts(b"b"))))
+    await node.cell.commit.durable()
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await more[0]
+    assert node.inspection.current_stats(Q).depth == 2
+
+
+async def test_a_callback_that_raises_keeps_nothing_from_the_others(node: Node) -> None:
+    def fails(_: HoldfastError | None) -> None:
+        raise RuntimeError("an answer that cannot be sent")
+
+    submission = node.messages.enqueue(Q, drafts(b"a"))
+    submission.on_done(fails)
+    called = outcome(submission)
+    await submission
+    assert called == [None]
+
+
+async def test_it_counts_into_the_inbox_until_it_is_done_whether_somebody_waits_or_not(
+    node: Node, disk: SlowDisk
+) -> None:
+    inbox = node.cell.inbox
+    with disk.held():
+        waiting = asyncio.ensure_future(node.messages.enqueue(Q, drafts(b"abc", b"de")))
+        node.messages.enqueue(Q, drafts(b"f"))
+        assert (inbox.messages, inbox.size_bytes) == (3, 6)
+        await disk.until_begun()
+        waiting.cancel()
+        await some_passes()
+        assert (inbox.messages, inbox.size_bytes) == (3, 6), "what is under way is under way"
+    await node.cell.commit.durable()
+    assert (inbox.messages, inbox.size_bytes) == (0, 0)
+
+
+async def test_a_store_that_fails_ends_all_of_them_with_the_error(node: Node, disk: SlowDisk) -> None:
+    with disk.held():
+        running_sync = node.messages.enqueue(Q, drafts(b"a"))
+        await disk.until_begun()
+        written = node.messages.enqueue(Q, drafts(b"b"))
+        called = outcome(written)
+        await some_passes()
+        applied = node.messages.enqueue(Q, drafts(b"c"))
+        disk.failure = StoreUnavailable(problem="the disk is gone")
+    for submission in (running_sync, written, applied):
+        with pytest.raises(StoreUnavailable, match="the disk is gone"):
+            await submission
+    assert called == [disk.failure]
+    assert (node.cell.inbox.messages, node.cell.inbox.size_bytes) == (0, 0)
+    disk.failure = None
+
+
+async def test_a_lease_is_done_when_it_is_written(node: Node, disk: SlowDisk) -> None:
+    await node.messages.enqueue(Q, drafts(b"a"))
+    with disk.held():
+        node.messages.enqueue(Q, drafts(b"b"))
+        await disk.until_begun()
+        lease = node.messages.lease_ready(Q, "g", 1)
+        assert lease is not None
+        assert lease.moment is Moment.WRITTEN
+        assert [one.message.payload for one in await lease] == [b"a"]
+        assert not disk.go_on.is_set()
+    lease.release()
+    assert [one.message.payload for one in await node.messages.lease(Q, "g", 2)] == [b"a", b"b"]
+
+
+async def test_a_buffered_queue_is_done_when_it_is_written_and_synced_later(
+    node: Node, disk: SlowDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await node.queues.update(Q, {"durability": "buffered"})
+    delays: list[float] = []
+    loop = asyncio.get_running_loop()
+    call_later = loop.call_later
+
+    def noted(delay: float, callback: object, *args: object) -> asyncio.TimerHandle:
+        if callback == node.cell.commit._sync_lazily:
+            delays.append(delay)
+            delay = 0
+        return call_later(delay, callback, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(loop, "call_later", noted)
+    with disk.held():
+        submission = node.messages.enqueue(Q, drafts(b"a"))
+        assert submission.moment is Moment.WRITTEN
+        await submission
+        await disk.until_begun()  # nobody waits for it
+    assert delays == [LAZY_SYNC_SECONDS]
+
+
+async def test_what_was_refused_as_a_whole_is_not_synced(node: Node, disk: SlowDisk) -> None:
+    await node.queues.update(Q, {"max_depth": 1})
+    await node.messages.enqueue(Q, drafts(b"a"))
+    syncs = disk.syncs
+    refused = node.messages.enqueue(Q, drafts(b"b"))
+    assert isinstance(refused.result.errors[0], QueueFull)
+    lost = node.messages.settle(Q, "g", [Settlement(1, 1)])
+    assert isinstance(lost.result[0], LeaseLost)
+    assert {refused.moment, lost.moment} == {Moment.WRITTEN}
+    await refused
+    await lost
+    assert disk.syncs == syncs
+
+
+async def test_a_response_can_be_made_while_the_disk_works(node: Node, disk: SlowDisk) -> None:
+    made: list[HoldfastError | None] = []
+    with disk.held():
+        submission = node.messages.enqueue(Q, drafts(b"a"))
+        submission.on_written(made.append)
+        called = outcome(submission)
+        await disk.until_begun()
+        await some_passes()
+        assert (made, called) == ([None], [])
+    await submission
