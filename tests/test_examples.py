@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from holdfast.testing import Broker
+from tests.waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
@@ -19,7 +20,7 @@ def test_the_in_process_example() -> None:
         [sys.executable, "-W", "error", ROOT / "examples" / "in_process.py"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=True,
     )
     printed = [line for line in done.stdout.splitlines() if "[info" not in line]
@@ -38,7 +39,7 @@ def run(*command: str | Path, url: str = "") -> subprocess.CompletedProcess[str]
         env={**environment, "HOLDFAST_URL": url},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=True,
     )
 

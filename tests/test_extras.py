@@ -19,6 +19,7 @@ import pytest
 
 from holdfast.cli.support.extras import SERVER
 from holdfast.testing import Broker
+from tests.waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -51,7 +52,9 @@ def client_only(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 def run(environment: dict[str, str], *arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, *arguments]
-    return subprocess.run(command, env=environment, cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        command, env=environment, cwd=cwd, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+    )
 
 
 def holdfast(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -16,6 +16,8 @@ import httpx
 import pyarrow as pa
 import pytest
 
+from tests.waiting import PATIENCE_SECONDS
+
 HOLDFAST = Path(sys.executable).parent / "holdfast"
 
 # A real node stops in milliseconds. To see what the server does about one that hangs, this one never ends stopping.
@@ -95,7 +97,7 @@ class Server:
         self.process.send_signal(number)
 
     def exit_code(self) -> int:
-        return self.process.wait(timeout=30)
+        return self.process.wait(timeout=PATIENCE_SECONDS)
 
 
 @contextmanager
@@ -130,10 +132,15 @@ def refused(data: Path) -> tuple[int, str]:
         [HOLDFAST, "serve", "--data-dir", data, "--http", "127.0.0.1:0", "--mqtt", "127.0.0.1:0"],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     return done.returncode, done.stderr
+
+
+def enqueue_one(url: object) -> None:
+    body = {"messages": [{"payload": 1}]}
+    httpx.post(f"{url}/api/v1/queues/q/messages", json=body, timeout=PATIENCE_SECONDS).raise_for_status()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -203,7 +210,7 @@ def test_a_lake_that_hangs_does_not_keep_the_process_from_ending(tmp_path: Path)
     quick = {"HOLDFAST_JOURNAL_SEGMENT_AGE": "1s", "HOLDFAST_JOURNAL_STOP_TIMEOUT": "50ms"}
     with serving(tmp_path / "data", program=LAKE_HANGS, **quick) as server:
         url = server.wait_for("HTTP API is listening")["url"]
-        httpx.post(f"{url}/api/v1/queues/q/messages", json={"messages": [{"payload": 1}]}).raise_for_status()
+        enqueue_one(url)
         server.wait_for("the lake hangs")
         server.signal(signal.SIGTERM)
         server.wait_for("holdfast has stopped")
@@ -213,7 +220,7 @@ def test_a_lake_that_hangs_does_not_keep_the_process_from_ending(tmp_path: Path)
 def test_nor_does_one_that_hangs_while_somebody_reads_from_it(tmp_path: Path) -> None:
     with serving(tmp_path / "data", program=HISTORY_HANGS) as server, ThreadPoolExecutor(1) as threads:
         url = server.wait_for("HTTP API is listening")["url"]
-        reading = threads.submit(httpx.get, f"{url}/api/v1/queues/q/messages/1/history", timeout=30)
+        reading = threads.submit(httpx.get, f"{url}/api/v1/queues/q/messages/1/history", timeout=PATIENCE_SECONDS)
         server.wait_for("the lake hangs")
         server.signal(signal.SIGTERM)
         server.wait_for("holdfast has stopped")
@@ -239,7 +246,7 @@ def test_the_log_is_readable_for_people_by_default(tmp_path: Path) -> None:
     assert process.stderr is not None
     line = next(line for line in process.stderr if "holdfast is running" in line)
     process.terminate()
-    process.communicate(timeout=30)
+    process.communicate(timeout=PATIENCE_SECONDS)
     assert "[info" in line
     assert "\x1b" not in line, "colours are for terminals"
 
@@ -249,8 +256,8 @@ def test_the_server_has_no_use_for_pandas_and_does_not_load_it(tmp_path: Path) -
     pytest.importorskip("pandas")
     with serving(tmp_path / "data") as server:
         url = server.wait_for("HTTP API is listening")["url"]
-        httpx.post(f"{url}/api/v1/queues/q/messages", json={"messages": [{"payload": 1}]}).raise_for_status()
+        enqueue_one(url)
         arrow = {"accept": "application/vnd.apache.arrow.stream"}
-        found = httpx.post(f"{url}/api/v1/queues/q/groups/log/read", json={}, headers=arrow)
+        found = httpx.post(f"{url}/api/v1/queues/q/groups/log/read", json={}, headers=arrow, timeout=PATIENCE_SECONDS)
         assert pa.ipc.open_stream(found.content).read_all().column_names[0] == "id"
         assert "/pandas/" not in Path(f"/proc/{server.process.pid}/maps").read_text()

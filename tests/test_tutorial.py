@@ -144,7 +144,7 @@ def matches(shown: str, answer: str) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
 def test_a_tutorial_runs_as_it_stands(page: Path, tmp_path: Path) -> None:
     if "holdfast pipeline" in page.read_text():
@@ -162,7 +162,7 @@ def test_a_tutorial_runs_as_it_stands(page: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_the_tutorial_continues_on_the_server_of_the_readme(tmp_path: Path) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     (tmp_path / ".venv").symlink_to(BIN.parent)

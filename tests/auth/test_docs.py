@@ -13,6 +13,7 @@ import pytest
 
 from holdfast.auth import users
 from tests.cli.test_cli import HOLDFAST
+from tests.waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 SECURITY = (ROOT / "docs" / "security.md").read_text()
@@ -47,7 +48,7 @@ def test_the_commands_of_a_page_work_one_after_another(page: str, tmp_path: Path
         env={**environ, "PATH": f"{HOLDFAST.parent}:{environ['PATH']}", "HOLDFAST_AUTH_HASH_MEMORY": "8KiB"},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -22,6 +22,7 @@ from websockets.exceptions import InvalidStatus
 from holdfast.auth import files, keys, tokens
 from tests.auth.rig import user, write_keys, write_users
 from tests.cli.test_cli import HOLDFAST
+from tests.waiting import PATIENCE_SECONDS
 
 GOOD = "correct horse"
 SIGNING = keys.generate("ES256")
@@ -143,7 +144,7 @@ def context(authority: trustme.CA) -> ssl.SSLContext:
 
 def test_over_http_callers_may_do_what_their_scopes_say(server: Server, context: ssl.SSLContext) -> None:
     bearer = {"Authorization": f"Bearer {token(scope='produce:orders/#')}"}
-    with httpx.Client(base_url=server.url, verify=context) as http:
+    with httpx.Client(base_url=server.url, timeout=PATIENCE_SECONDS, verify=context) as http:
         assert message(http, "orders/new") == 401
         assert message(http, "orders/new", auth=("shop", "wrong")) == 401
         assert message(http, "orders/new", headers={"Authorization": "Bearer " + token()[:-3] + "AAA"}) == 401
@@ -173,7 +174,7 @@ TOO_FAR: list[dict[str, object]] = [
 
 
 def test_a_queue_reaches_no_further_than_who_configures_it(server: Server, context: ssl.SSLContext) -> None:
-    with httpx.Client(base_url=server.url, verify=context, auth=("team", GOOD)) as http:
+    with httpx.Client(base_url=server.url, timeout=PATIENCE_SECONDS, verify=context, auth=("team", GOOD)) as http:
         for config in TOO_FAR:
             refused = http.post("/api/v1/queues", json={"name": "team/jobs", "config": config})
             assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
@@ -205,7 +206,7 @@ async def test_nor_over_mqtt(server: Server) -> None:
 def test_a_page_of_queues_does_not_name_those_that_the_caller_cannot_see(
     server: Server, context: ssl.SSLContext
 ) -> None:
-    with httpx.Client(base_url=server.url, verify=context, auth=("team", GOOD)) as http:
+    with httpx.Client(base_url=server.url, timeout=PATIENCE_SECONDS, verify=context, auth=("team", GOOD)) as http:
         for name in ("secret/1", "secret/2", "team/a", "team/b", "zoo"):
             http.post("/api/v1/queues", json={"name": name}, auth=("ops", GOOD)).raise_for_status()
         hidden = http.get("/api/v1/queues", params={"limit": 1, "prefix": "secret"}).json()
@@ -267,7 +268,7 @@ async def _strictly(client: aiomqtt.Client, topic: str, payload: bytes = b"x") -
     inner.on_publish = answered
     try:
         inner.publish(topic, payload, qos=1)
-        code = await asyncio.wait_for(answer, 10)
+        code = await asyncio.wait_for(answer, PATIENCE_SECONDS)
     finally:
         inner.on_publish = before
     if getattr(code, "is_failure", False):
@@ -277,10 +278,10 @@ async def _strictly(client: aiomqtt.Client, topic: str, payload: bytes = b"x") -
 def test_a_certificate_is_a_user_over_tls(
     server: Server, context: ssl.SSLContext, authority: trustme.CA, tmp_path: Path
 ) -> None:
-    with httpx.Client(base_url=server.url, verify=context) as http:
+    with httpx.Client(base_url=server.url, timeout=PATIENCE_SECONDS, verify=context) as http:
         assert message(http, "prints") == 401
     context.load_cert_chain(_certificate(tmp_path / "press.pem", authority))
-    with httpx.Client(base_url=server.url, verify=context) as http:
+    with httpx.Client(base_url=server.url, timeout=PATIENCE_SECONDS, verify=context) as http:
         assert message(http, "prints") == 200
         assert message(http, "prints") == 200, "also the second request on a connection"
         assert message(http, "orders/new") == 403
@@ -328,7 +329,7 @@ async def test_a_user_that_is_removed_is_put_out(server: Server, context: ssl.SS
             with pytest.raises(aiomqtt.MqttError):
                 async for _ in client.messages:
                     pass
-        async with httpx.AsyncClient(base_url=server.url, verify=context) as http:
+        async with httpx.AsyncClient(base_url=server.url, timeout=PATIENCE_SECONDS, verify=context) as http:
             assert (await http.get("/api/v1/queues", auth=("shop", GOOD))).status_code == 401
             assert (await http.get("/api/v1/queues", auth=("ops", GOOD))).status_code == 200
     finally:
@@ -336,7 +337,7 @@ async def test_a_user_that_is_removed_is_put_out(server: Server, context: ssl.SS
 
 
 def test_without_credentials_pages_from_elsewhere_are_kept_out(tmp_path: Path) -> None:
-    with serving(tmp_path) as server, httpx.Client(base_url=server.url) as http:
+    with serving(tmp_path) as server, httpx.Client(base_url=server.url, timeout=PATIENCE_SECONDS) as http:
         assert message(http, "orders") == 200
         assert message(http, "orders", headers={"Origin": "http://evil.example"}) == 403
         assert message(http, "orders", headers={"Host": "evil.example"}) == 403
@@ -365,7 +366,7 @@ def test_without_credentials_a_server_does_not_start_on_another_address(tmp_path
         "127.0.0.1:0",
     ]
     command = [str(HOLDFAST), "serve", *arguments, flag, "0.0.0.0:0"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
     assert done.returncode == 2
     assert "[exposure_refused]" in done.stderr
 
@@ -376,7 +377,7 @@ def test_a_server_with_bad_credentials_does_not_start(tmp_path: Path) -> None:
         env={**os.environ, "HOLDFAST_AUTH_USERS_FILE": str(tmp_path / "none.json")},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     assert done.returncode == 2
@@ -388,7 +389,7 @@ def test_a_transaction_is_ended_by_those_who_may_fill_it(server: Server, context
     path = "/api/v1/transactions/batch-1"
     body = {"batches": [{"queue": "orders/new", "messages": [{"text": "one"}]}]}
     stranger = {"Authorization": f"Bearer {token(scope='produce:prints consume:#')}"}
-    with httpx.Client(base_url=server.url, verify=context) as http:
+    with httpx.Client(base_url=server.url, timeout=PATIENCE_SECONDS, verify=context) as http:
         assert http.post(f"{path}/stage", json=body, headers=stranger).status_code == 403
         assert http.post(f"{path}/stage", json=body, auth=("shop", GOOD)).status_code == 200
         for end in ("publish", "abort"):

@@ -12,6 +12,7 @@ import pytest
 from holdfast.config import AuthSettings, Config, load
 from holdfast.config.kinds import Rate, Rates
 from holdfast.config.secret import SecretText, is_secret_name
+from tests.waiting import PATIENCE_SECONDS
 
 SECRET = "a secret that is forty characters long!!"
 
@@ -31,7 +32,7 @@ structlog.get_logger().warning("hello", **hidden, user="shop", lease_token="42")
 @pytest.mark.parametrize("shape", ["json", "console"])
 def test_log_lines_hide_what_goes_by_a_secret_name(shape: str) -> None:
     command = [sys.executable, "-c", LOGGING, shape, SECRET]
-    line = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stderr
+    line = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True).stderr
     assert SECRET not in line
     assert line.count("********") == 4
     assert "shop" in line

@@ -13,6 +13,7 @@ from holdfast.broker.lake_reader import LakeReads
 from holdfast.config import Config
 from holdfast.config.settings import JournalSettings, NodeSettings
 from holdfast.errors import LakeUnreadable
+from tests.waiting import PATIENCE_SECONDS
 
 
 class Disk:
@@ -102,4 +103,4 @@ def test_a_loop_that_ends_waits_for_none(tmp_path: Path, disk: Disk) -> None:
         assert not reading.done()
 
     asyncio.run(leave())  # were it to wait, it would wait for ever
-    assert disk.asked.acquire(timeout=30)
+    assert disk.asked.acquire(timeout=PATIENCE_SECONDS)

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet as pq
-import pytest
 
 from holdfast.broker.node import Node
 from holdfast.core.commands import Leased, Settlement
@@ -151,7 +150,6 @@ def _check_lake(path: Path, lsn: int) -> None:
     assert sorted(lsns) == list(range(1, lsn + 1)), "the lake has a hole or a double"
 
 
-@pytest.mark.timeout(240)
 async def test_kill_minus_nine_at_random_moments_loses_and_resurrects_nothing(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:

@@ -7,8 +7,6 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from holdfast.broker.node import Node
 from holdfast.core.transactions import TransactionState
 from holdfast.errors import TransactionNotFound
@@ -40,7 +38,6 @@ def by_transaction(found: dict[Place, str]) -> Counter[str]:
     return Counter(name.split("/")[0] for name in found.values())
 
 
-@pytest.mark.timeout(240)
 async def test_a_killed_node_publishes_all_of_a_transaction_or_nothing(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:

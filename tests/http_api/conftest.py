@@ -5,8 +5,7 @@ Starting and stopping a server takes longer than most tests, so one serves them 
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from inspect import iscoroutinefunction
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from holdfast.config.settings import HttpSettings, JournalSettings, NodeSettings
 from holdfast.errors import QueueInUse
 from holdfast.http_api import HttpFront
 from holdfast.store import open_store
+from tests.waiting import PATIENCE_SECONDS
 
 STORES = ["memory", "rocks"]
 HERE = Path(__file__).parent
@@ -47,12 +47,6 @@ def config_for(path: Path, **http: object) -> Config:
 
 async def _nobody(websocket: WebSocket) -> None:
     await websocket.close()
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Wait for something that has no event."""
-    while not condition():  # noqa: ASYNC110
-        await asyncio.sleep(0.001)
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session", params=STORES)
@@ -94,5 +88,5 @@ async def node(front: HttpFront) -> Node:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def http(front: HttpFront) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=front.url, timeout=30) as client:
+    async with httpx.AsyncClient(base_url=front.url, timeout=PATIENCE_SECONDS) as client:
         yield client

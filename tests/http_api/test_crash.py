@@ -21,6 +21,7 @@ import pytest
 
 from tests.crash.facts import Facts, check_lake, drain
 from tests.crash.farm import HTTP_URL, kill_after, servers
+from tests.waiting import PATIENCE_SECONDS
 
 KILLS = 22
 BACKLOG = 600
@@ -144,7 +145,7 @@ async def _deliveries(answer: httpx.Response) -> AsyncIterator[list[dict[str, st
 async def load(url: str, facts: Facts, dice: random.Random) -> None:
     """Everybody at once, until the server is gone."""
     over = asyncio.Event()
-    async with httpx.AsyncClient(base_url=url, timeout=30) as http:
+    async with httpx.AsyncClient(base_url=url, timeout=PATIENCE_SECONDS) as http:
         tasks = [
             asyncio.create_task(work)
             for queue in QUEUES
@@ -165,7 +166,7 @@ async def load(url: str, facts: Facts, dice: random.Random) -> None:
 
 
 async def create(url: str) -> None:
-    async with httpx.AsyncClient(base_url=url) as http:
+    async with httpx.AsyncClient(base_url=url, timeout=PATIENCE_SECONDS) as http:
         for queue in QUEUES:
             assert (await http.post("/api/v1/queues", json={"name": queue, "config": FIELDS})).status_code == 201
             for group in GROUPS:  # both see everything from the start
@@ -173,7 +174,6 @@ async def create(url: str) -> None:
 
 
 @pytest.mark.crash
-@pytest.mark.timeout(240)
 async def test_kill_minus_nine_at_random_moments_as_http_clients_see_it(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:

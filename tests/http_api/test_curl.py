@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.broker.node import Node
 from holdfast.http_api import HttpFront
-from tests.http_api.conftest import until
+from tests.waiting import until
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "use-http-with-curl.md"
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,12 +14,7 @@ from holdfast.core.commands import Draft
 from holdfast.errors import HoldfastError, LakeUnavailable
 from holdfast.journal.verify import verify
 from holdfast.store.memory import MemoryStore
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Wait for something that has no event."""
-    while not condition():  # noqa: ASYNC110
-        await asyncio.sleep(0.001)
+from tests.waiting import until
 
 
 @pytest.mark.parametrize(

@@ -34,14 +34,13 @@ from holdfast.journal.segment import write_segment
 from holdfast.journal.verify import verify
 from holdfast.store import open_store
 from tests.broker.export.lake import NODE, Life
-
-SECONDS = 100.0
+from tests.waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture
 def process(monkeypatch: pytest.MonkeyPatch) -> Iterator[InProcess]:
     monkeypatch.setattr(export, "FEW_ROWS", 1)
-    process = InProcess(SECONDS)
+    process = InProcess(PATIENCE_SECONDS)
     yield process
     process.close()
 
@@ -75,7 +74,7 @@ class Deadly(InProcess):
     """Its process is killed while it has half of a segment, so many times."""
 
     def __init__(self, times: int) -> None:
-        super().__init__(SECONDS)
+        super().__init__(PATIENCE_SECONDS)
         self.times = times
         self.killed: list[int] = []
 
@@ -166,7 +165,7 @@ class Hanging(InProcess):
             self.hung.append(process.pid)
             self.stands.set()
         else:
-            self._seconds = SECONDS
+            self._seconds = PATIENCE_SECONDS
         return process
 
 
@@ -189,7 +188,7 @@ async def test_a_node_that_stops_does_not_wait_for_a_process_that_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(export, "FEW_ROWS", 1)
-    hanging = Hanging(SECONDS)
+    hanging = Hanging(PATIENCE_SECONDS)
     monkeypatch.setattr(ExportScheduler, "_converter", lambda _: hanging)
     config = Config(node=NodeSettings(data_dir=tmp_path), journal=JournalSettings(stop_timeout=50_000))
     name = ("default", "orders")
@@ -198,7 +197,7 @@ async def test_a_node_that_stops_does_not_wait_for_a_process_that_hangs(
     await node.start()
     await node.messages.enqueue(name, [Draft(b"%d" % number) for number in range(20)])
     exporting = asyncio.create_task(node.cell.export())
-    assert await asyncio.to_thread(hanging.stands.wait, SECONDS)
+    assert await asyncio.to_thread(hanging.stands.wait, PATIENCE_SECONDS)
     behind = node.cell.export_scheduler.behind
     assert behind >= 20
     await node.stop()  # were it to wait, it would wait for ever
@@ -237,7 +236,7 @@ async def test_a_node_that_stops_does_not_wait_for_a_lake_that_hangs(
     await node.start()
     await node.messages.enqueue(("default", "orders"), [Draft(b"%d" % number) for number in range(20)])
     exporting = asyncio.create_task(node.cell.export())
-    assert await asyncio.to_thread(stands.wait, SECONDS)
+    assert await asyncio.to_thread(stands.wait, PATIENCE_SECONDS)
     behind = node.cell.export_scheduler.behind
     await node.stop()  # were it to wait, it would wait for ever
     store.close()
@@ -274,7 +273,7 @@ def test_the_process_ends_when_the_node_is_killed() -> None:
         child = psutil.Process(int(parent.stdout.readline()))
         parent.kill()
         parent.wait()
-    child.wait(timeout=30)  # raises if it lives on
+    child.wait(timeout=PATIENCE_SECONDS)  # raises if it lives on
     assert not child.is_running()
 
 

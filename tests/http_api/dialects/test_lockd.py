@@ -14,7 +14,7 @@ import pytest
 from holdfast.broker.node import Node
 from holdfast.core.commands import Draft
 from holdfast.http_api.server.request import Call
-from tests.http_api.conftest import until
+from tests.waiting import until
 
 Q = "orders"
 NAME = ("default", Q)

@@ -16,6 +16,7 @@ from holdfast.config.secret import SecretText
 from holdfast.http_api import HttpFront
 from holdfast.store import open_store
 from tests.http_api.conftest import config_for
+from tests.waiting import PATIENCE_SECONDS
 
 PLACE = {"namespace": "payments", "topic": "process-refund"}
 DATA = b64encode(b"refund 17").decode()
@@ -102,12 +103,14 @@ async def test_a_token_reaches_its_own_namespace_only(tmp_path: Path) -> None:
     await front.start()
     token = _token("payments", "produce:process-refund")
     try:
-        async with httpx.AsyncClient(base_url=front.url, headers={"Authorization": f"Bearer {token}"}) as http:
+        async with httpx.AsyncClient(
+            base_url=front.url, timeout=PATIENCE_SECONDS, headers={"Authorization": f"Bearer {token}"}
+        ) as http:
             assert (await http.post("/enqueue", json=[{**PLACE, "payload": DATA}])).status_code == 200
             for body in ({"namespace": "other", "topic": "process-refund"}, {"namespace": "payments", "topic": "x"}):
                 assert (await http.post("/enqueue", json=[body])).status_code == 403
             assert (await http.get("/dequeue", params=PLACE)).status_code == 403
-        async with httpx.AsyncClient(base_url=front.url) as nobody:
+        async with httpx.AsyncClient(base_url=front.url, timeout=PATIENCE_SECONDS) as nobody:
             assert (await nobody.get("/dequeue", params=PLACE)).status_code == 401
     finally:
         await front.stop()

@@ -20,7 +20,8 @@ from holdfast.http_api import HttpFront
 from holdfast.http_api.endpoints.metrics import all_series
 from holdfast.store import open_store
 from holdfast.store.faulty import Fault, FaultyStore
-from tests.http_api.conftest import config_for, until
+from tests.http_api.conftest import config_for
+from tests.waiting import PATIENCE_SECONDS, until
 
 JOBS = ("default", "jobs")
 
@@ -123,7 +124,7 @@ async def test_how_far_the_lake_is_behind_is_said_and_nothing_is_lost_for_it(tmp
         problems = (await http.get("/readyz")).json()["problems"]
         return parts["journal"]["facts"]["rows_behind"], parts["journal"]["problem"], problems
 
-    async with httpx.AsyncClient(base_url=front.url) as http:
+    async with httpx.AsyncClient(base_url=front.url, timeout=PATIENCE_SECONDS) as http:
         await node.messages.enqueue(("default", "tasks"), [Draft(b"x")] * 4)
         assert await journal(http) == (4, "", [])
         await node.messages.enqueue(("default", "tasks"), [Draft(b"x")] * 4)
@@ -154,7 +155,7 @@ async def test_readiness_fails_while_the_store_cannot_sync(tmp_path: Path) -> No
     await node.start()
     front = HttpFront(config, node, Gate(config, node.clock))
     await front.start()
-    async with httpx.AsyncClient(base_url=front.url) as http:
+    async with httpx.AsyncClient(base_url=front.url, timeout=PATIENCE_SECONDS) as http:
         assert (await http.get("/readyz")).status_code == 200
         failing.append(Fault(StoreUnavailable(problem="the disk is gone")))
         with pytest.raises(StoreUnavailable):

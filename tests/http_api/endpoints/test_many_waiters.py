@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import psutil
-import pytest
 
 from benchmarks.fronts import server
 from benchmarks.waiting import (
@@ -20,7 +19,6 @@ from benchmarks.waiting import (
 MEMORY_MAX = 300 << 20
 
 
-@pytest.mark.timeout(180)
 async def test_a_thousand_long_polls_and_two_hundred_streams_are_held_and_each_message_goes_to_one() -> None:
     with server() as served:
         async with WaitingClients(served.http) as clients:

@@ -18,7 +18,8 @@ from holdfast.http_api import HttpFront
 from holdfast.http_api.server.app import ANONYMOUS
 from holdfast.http_api.server.request import ClientDisconnected
 from holdfast.store import open_store
-from tests.http_api.conftest import config_for, until
+from tests.http_api.conftest import config_for
+from tests.waiting import PATIENCE_SECONDS, until
 
 JOBS = ("default", "jobs")
 QUEUE = "/api/v1/queues/jobs"
@@ -178,7 +179,7 @@ async def own(tmp_path: Path) -> AsyncIterator[tuple[Node, HttpFront]]:
 async def test_a_silent_stream_carries_heartbeats_and_ends_when_its_queue_does(own: tuple[Node, HttpFront]) -> None:
     node, front = own
     async with (
-        httpx.AsyncClient(base_url=front.url, timeout=30) as http,
+        httpx.AsyncClient(base_url=front.url, timeout=PATIENCE_SECONDS) as http,
         http.stream("GET", f"{QUEUE}/stream") as response,
     ):
         stream = lines(response)
@@ -207,7 +208,7 @@ async def test_a_stream_learns_immediately_that_its_queue_or_group_was_deleted(
 
 async def test_a_stream_has_no_more_bytes_unsettled_than_it_may(own: tuple[Node, HttpFront]) -> None:
     node, front = own
-    async with httpx.AsyncClient(base_url=front.url, timeout=30) as http:
+    async with httpx.AsyncClient(base_url=front.url, timeout=PATIENCE_SECONDS) as http:
         await node.messages.enqueue(JOBS, [Draft(b"x" * 1_000) for _ in range(5)])
         async with http.stream("GET", f"{QUEUE}/stream", params={"credit": 100}) as response:
             stream = lines(response)
@@ -237,7 +238,7 @@ async def test_while_a_server_stops_what_is_under_way_is_finished_and_what_is_ne
     await until(lambda: front.api.working == 1)
     stopping = asyncio.create_task(front.stop())
     await until(lambda: front.api.closing)
-    async with httpx.AsyncClient(base_url=front.url) as http:
+    async with httpx.AsyncClient(base_url=front.url, timeout=PATIENCE_SECONDS) as http:
         refused = await http.get("/api/v1/queues")
         assert (refused.status_code, refused.json()["code"]) == (503, "shutting_down")
         assert refused.headers["retry-after"] == "1"
@@ -251,7 +252,7 @@ async def test_while_a_server_stops_what_is_under_way_is_finished_and_what_is_ne
 
 async def test_a_stop_ends_long_polls_immediately_and_notifies_streams(own: tuple[Node, HttpFront]) -> None:
     node, front = own
-    async with httpx.AsyncClient(base_url=front.url, timeout=30) as http:
+    async with httpx.AsyncClient(base_url=front.url, timeout=PATIENCE_SECONDS) as http:
         poll = asyncio.create_task(http.post(f"{QUEUE}/leases", json={"wait": "10m"}))
         await until(lambda: node.inspection.waiting(JOBS) == 1)
         async with http.stream("GET", f"{QUEUE}/stream", params={"group": "other"}) as response:

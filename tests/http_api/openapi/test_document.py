@@ -34,6 +34,7 @@ from holdfast.http_api.openapi.routes import Right
 from holdfast.http_api.server.app import ROUTES
 from holdfast.store import open_store
 from tests.http_api.conftest import config_for
+from tests.waiting import PATIENCE_SECONDS
 
 ENDPOINTS = [endpoint for routes in ROUTES for endpoint in routes.endpoints]
 
@@ -69,7 +70,7 @@ async def test_without_a_credential_nothing_is_told_but_health_and_description(t
     gate = Gate(config, node.clock)
     front = HttpFront(config, node, gate)
     await front.start()
-    async with httpx.AsyncClient(base_url=front.url) as http:
+    async with httpx.AsyncClient(base_url=front.url, timeout=PATIENCE_SECONDS) as http:
         for endpoint in ENDPOINTS:
             path = re.sub(r"{\w+}", "1", endpoint.path)
             for headers in ({}, {"authorization": "Bearer nonsense"}, {"authorization": "nonsense"}):

@@ -34,7 +34,8 @@ from holdfast.http_api.server.connection import Connection
 from holdfast.store.faulty import Fault, FaultyStore
 from holdfast.store.memory import MemoryStore
 from tests.auth.rig import settings, user, write_users
-from tests.http_api.conftest import config_for, until
+from tests.http_api.conftest import config_for
+from tests.waiting import until
 
 JOBS = ("default", "jobs")
 PATH = "/api/v1/queues/jobs/messages"

@@ -22,7 +22,8 @@ from holdfast.core.commands import Draft
 from holdfast.http_api import HttpFront
 from holdfast.store import open_store
 from holdfast.store.memory import MemoryStore
-from tests.http_api.conftest import config_for, until
+from tests.http_api.conftest import config_for
+from tests.waiting import PATIENCE_SECONDS, until
 
 JOBS = ("default", "jobs")
 ARROW = "application/vnd.apache.arrow.stream"
@@ -60,7 +61,7 @@ async def talk(front: HttpFront, *parts: bytes) -> bytes:
 
 async def test_a_body_that_is_too_large_is_refused_whether_its_length_is_told_or_not(tmp_path: Path) -> None:
     async with serving(tmp_path, max_request_bytes=2048) as (node, front):
-        async with httpx.AsyncClient(base_url=front.url) as http:
+        async with httpx.AsyncClient(base_url=front.url, timeout=PATIENCE_SECONDS) as http:
 
             async def chunks() -> AsyncIterator[bytes]:
                 for _ in range(5):
@@ -101,7 +102,7 @@ async def test_a_handshake_that_does_not_go_on_does_not_hold_a_connection(tmp_pa
         for sent in (b"", b"\x16\x03\x01"):
             reader, writer = await asyncio.open_connection(*front.address)
             writer.write(sent)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 with suppress(ConnectionResetError):
                     assert await reader.read() == b""
             writer.close()
@@ -141,7 +142,10 @@ async def test_more_connections_than_allowed_are_closed(tmp_path: Path) -> None:
 
 
 async def test_more_concurrent_requests_than_allowed_are_refused_as_retryable(tmp_path: Path) -> None:
-    async with serving(tmp_path, max_concurrency=1) as (_, front), httpx.AsyncClient(base_url=front.url) as http:
+    async with (
+        serving(tmp_path, max_concurrency=1) as (_, front),
+        httpx.AsyncClient(base_url=front.url, timeout=PATIENCE_SECONDS) as http,
+    ):
         _, slow = await asyncio.open_connection(*front.address)
         slow.write(HEAD + b"content-length: 100\r\n\r\n{")
         await until(lambda: front.api.working == 1)
@@ -154,7 +158,10 @@ async def test_more_concurrent_requests_than_allowed_are_refused_as_retryable(tm
 
 
 async def test_bodies_that_arrive_together_may_not_fill_the_memory(tmp_path: Path) -> None:
-    async with serving(tmp_path, max_buffered_bytes=4096) as (_, front), httpx.AsyncClient(base_url=front.url) as http:
+    async with (
+        serving(tmp_path, max_buffered_bytes=4096) as (_, front),
+        httpx.AsyncClient(base_url=front.url, timeout=PATIENCE_SECONDS) as http,
+    ):
         _, slow = await asyncio.open_connection(*front.address)
         slow.write(HEAD + b"content-length: 9000\r\n\r\n" + b" " * 3000)
         await until(lambda: front.api.buffered_bytes == 3000)
@@ -211,7 +218,7 @@ async def test_a_stream_that_is_not_read_gives_its_deliveries_back(tmp_path: Pat
 async def test_more_streams_than_allowed_are_refused(tmp_path: Path) -> None:
     async with (
         serving(tmp_path, max_streams=1) as (_, front),
-        httpx.AsyncClient(base_url=front.url) as http,
+        httpx.AsyncClient(base_url=front.url, timeout=PATIENCE_SECONDS) as http,
         http.stream("GET", "/api/v1/queues/jobs/stream"),
     ):
         refused = await http.get("/api/v1/queues/jobs/stream")

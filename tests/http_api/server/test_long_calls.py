@@ -21,7 +21,8 @@ from holdfast.http_api import HttpFront
 from holdfast.http_api.server import long_calls
 from holdfast.store.memory import MemoryStore
 from tests.auth.rig import settings, user, write_users
-from tests.http_api.conftest import config_for, until
+from tests.http_api.conftest import config_for
+from tests.waiting import PATIENCE_SECONDS, until
 
 JOBS = ("default", "jobs")
 QUEUE = "/api/v1/queues/jobs"
@@ -51,7 +52,7 @@ async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
     front = HttpFront(config, node, Gate(config, node.clock))
     await front.start()
     await node.queues.create(JOBS, {"partitions": 1})
-    async with httpx.AsyncClient(base_url=front.url, timeout=30, auth=("shop", "open sesame")) as http:
+    async with httpx.AsyncClient(base_url=front.url, timeout=PATIENCE_SECONDS, auth=("shop", "open sesame")) as http:
         yield Rig(front, http, users)
     await front.stop()
     await node.stop()

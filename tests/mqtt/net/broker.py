@@ -3,7 +3,6 @@ can move."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,7 +23,8 @@ from holdfast.mqtt.sessions.session import Session
 from holdfast.store.contract import Store
 from holdfast.store.memory import MemoryDisk, MemoryStore
 from holdfast.units import SECOND
-from tests.mqtt.net.client import PATIENCE_SECONDS, Client
+from tests.mqtt.net.client import Client
+from tests.waiting import until
 
 
 def config_for(path: Path, **mqtt: object) -> Config:
@@ -99,10 +99,7 @@ class Broker:
         return self.sessions()[client_id]
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Let the loop run until it is so."""
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while not condition():  # noqa: ASYNC110 - what is looked at has no event
-                await asyncio.sleep(0.001)
+        await until(condition)
 
     async def settled(self) -> None:
         """Everything that has arrived so far is durable and was answered."""

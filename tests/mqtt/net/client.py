@@ -26,8 +26,8 @@ from holdfast.mqtt.codec import (
     Subscription,
     encode,
 )
+from tests.waiting import PATIENCE_SECONDS
 
-PATIENCE_SECONDS = 20.0
 """How long anything may take on a busy machine before it counts as never."""
 
 

@@ -26,9 +26,9 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 from holdfast.config.settings import AuditSettings
 from tests.auth import rig
 from tests.mqtt.net.broker import Broker, config_for, memory_broker
-from tests.mqtt.net.client import PATIENCE_SECONDS
 from tests.mqtt.net.conftest import Run
 from tests.mqtt.net.secure import Certificates
+from tests.waiting import PATIENCE_SECONDS
 
 V311, V5 = MQTTProtocolVersion.MQTTv311, MQTTProtocolVersion.MQTTv5
 BOTH = pytest.mark.parametrize("version", [V311, V5], ids=["3.1.1", "5"])

@@ -27,8 +27,9 @@ from holdfast.store.faulty import Fault, FaultyStore
 from holdfast.store.memory import MemoryDisk, MemoryStore
 from tests.mqtt.net.broker import Broker, config_for
 from tests.mqtt.net.clauses import covers
-from tests.mqtt.net.client import PATIENCE_SECONDS, Client, Ended
+from tests.mqtt.net.client import Client, Ended
 from tests.mqtt.net.conftest import Run
+from tests.waiting import PATIENCE_SECONDS
 
 BOTH = pytest.mark.parametrize("version", [V311, V5])
 KEPT = 1000

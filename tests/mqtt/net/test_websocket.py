@@ -36,9 +36,10 @@ from holdfast.mqtt.codec import (
 from tests.auth import rig
 from tests.mqtt.net.broker import Broker, config_for, memory_broker
 from tests.mqtt.net.clauses import covers
-from tests.mqtt.net.client import PATIENCE_SECONDS, Client
+from tests.mqtt.net.client import Client
 from tests.mqtt.net.conftest import Run
 from tests.mqtt.net.secure import Certificates
+from tests.waiting import PATIENCE_SECONDS
 
 BOTH = pytest.mark.parametrize("version", [V311, V5])
 

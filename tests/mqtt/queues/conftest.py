@@ -11,6 +11,7 @@ import pytest
 from holdfast.store import open_store
 from holdfast.store.contract import Store
 from tests.mqtt.queues.rig import Server, config_for
+from tests.waiting import PATIENCE_SECONDS
 
 STORES = ["memory", "rocks"]
 
@@ -43,6 +44,6 @@ async def quick(tmp_path: Path) -> AsyncIterator[Server]:
 @pytest.fixture
 async def http(server: Server) -> AsyncIterator[httpx.AsyncClient]:
     await server.http.start()
-    async with httpx.AsyncClient(base_url=server.http.url, timeout=30) as client:
+    async with httpx.AsyncClient(base_url=server.http.url, timeout=PATIENCE_SECONDS) as client:
         yield client
     await server.http.stop()

@@ -49,9 +49,9 @@ from holdfast.store.contract import Store
 from holdfast.store.memory import MemoryStore
 from holdfast.units import SECOND
 from tests.mqtt import pipe
+from tests.waiting import PATIENCE_SECONDS, until
 
 T = TypeVar("T", bound=object)
-PATIENCE_SECONDS = 20.0
 SPACE = "default"
 
 
@@ -136,13 +136,6 @@ class Server:
         """What a queue holds, oldest first."""
         page = await self.node.inspection.browse((SPACE, queue), 1000)
         return [message.payload for _, message, _ in page.messages]
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Wait until the server is in a certain state."""
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while not condition():  # noqa: ASYNC110 - what is waited for is inside the server, which tells nobody
-            await asyncio.sleep(0.002)
 
 
 Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter | pipe.ClientEnd]

@@ -19,8 +19,7 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
 from tests.mqtt.queues.rig import Server, until
-
-WAIT_SECONDS = 20.0
+from tests.waiting import PATIENCE_SECONDS
 
 
 def properties(kind: int, **user: str) -> Properties:
@@ -57,16 +56,16 @@ class Paho:
     def subscribe(self, topic: str, **user: str) -> ReasonCode:
         told = properties(PacketTypes.SUBSCRIBE, **user) if self.version == mqtt.MQTTv5 else None
         self.client.subscribe(topic, 1, properties=told)
-        return self.granted.get(timeout=WAIT_SECONDS)[0]
+        return self.granted.get(timeout=PATIENCE_SECONDS)[0]
 
     def publish(self, topic: str, payload: bytes = b"", **user: str) -> ReasonCode | None:
         told = properties(PacketTypes.PUBLISH, **user) if self.version == mqtt.MQTTv5 else None
         sent = self.client.publish(topic, payload, 1, properties=told)
-        sent.wait_for_publish(WAIT_SECONDS)
+        sent.wait_for_publish(PATIENCE_SECONDS)
         return self.answers.get(sent.mid)
 
     def take(self) -> mqtt.MQTTMessage:
-        return self.messages.get(timeout=WAIT_SECONDS)
+        return self.messages.get(timeout=PATIENCE_SECONDS)
 
     def accept(self, message: mqtt.MQTTMessage) -> None:
         self.client.ack(message.mid, message.qos)
@@ -120,7 +119,7 @@ def three(server: Server) -> None:
         worker.publish("$queue/bills/$reject", b'{"error": "unreadable"}')
         worker.accept(bad)
         worker.client.publish("$queue/bills/$ack", b'{"message-id": "1"}', 1)  # no such delivery: it gets no answer
-        assert worker.gone.wait(WAIT_SECONDS)
+        assert worker.gone.wait(PATIENCE_SECONDS)
 
 
 async def test_paho_in_version_5(server: Server) -> None:
@@ -177,6 +176,6 @@ client.subscribe('$queue/bills', {qos: 1}, () => {
 async def test_mqtt_js(server: Server) -> None:
     program = MQTT_JS.replace("PORT", str(server.port))
     process = await asyncio.create_subprocess_exec("node", "-e", program, stdout=asyncio.subprocess.PIPE)
-    out, _ = await asyncio.wait_for(process.communicate(), WAIT_SECONDS)
+    out, _ = await asyncio.wait_for(process.communicate(), PATIENCE_SECONDS)
     assert out.decode() == "1 red 1\n"
     await until(lambda: server.depth("bills") == 0)

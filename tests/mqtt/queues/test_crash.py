@@ -143,7 +143,6 @@ async def create(port: int) -> None:
 
 
 @pytest.mark.crash
-@pytest.mark.timeout(240)
 async def test_kill_minus_nine_at_random_moments_as_mqtt_clients_see_it(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:

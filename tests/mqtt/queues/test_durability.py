@@ -12,6 +12,7 @@ from holdfast.config.settings import StoreSettings
 from holdfast.mqtt.codec import PubAck
 from holdfast.store.memory import MemoryDisk, MemoryStore
 from tests.mqtt.queues.rig import SPACE, Server, config_for, until
+from tests.waiting import PATIENCE_SECONDS
 
 
 async def test_nothing_is_answered_before_it_is_durable(tmp_path: Path) -> None:
@@ -21,7 +22,7 @@ async def test_nothing_is_answered_before_it_is_durable(tmp_path: Path) -> None:
         may_sync = threading.Event()
 
         def sync(self) -> None:
-            assert self.may_sync.wait(20)
+            assert self.may_sync.wait(PATIENCE_SECONDS)
             super().sync()
 
     store = Slow(MemoryDisk())

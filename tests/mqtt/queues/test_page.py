@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.mqtt.queues.rig import Server, until
+from tests.waiting import PATIENCE_SECONDS
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "durable-queues-with-mqtt.md"
 
@@ -29,7 +30,7 @@ async def run(path: Path, *command: str, **environment: str) -> list[str]:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    out, errors = await asyncio.wait_for(process.communicate(), 60)
+    out, errors = await asyncio.wait_for(process.communicate(), PATIENCE_SECONDS)
     assert process.returncode == 0, errors.decode()
     return out.decode().splitlines()
 

@@ -1,0 +1,19 @@
+"""Waiting for what must happen, on a machine that may have much else to do.
+
+Only a test that fails waits for as long as this; one that passes goes on as soon as its condition holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+PATIENCE_SECONDS = 120.0
+"""More than anything here takes with fifteen busy processes beside it; less than the time limit of a test."""
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Let the loop run until it is so; for what has no event to wait for."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not condition():  # noqa: ASYNC110 - see above
+            await asyncio.sleep(0.001)
