@@ -110,6 +110,40 @@ def _exists(module: str, name: str) -> bool:
     return source.exists() and re.search(defined, source.read_text(), re.MULTILINE) is not None
 
 
+def options_of(command: click.Command) -> set[str]:
+    return {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+
+
+def unknown_options(text: str) -> list[str]:
+    """Commands and options of `holdfast` in a page's examples that the command line does not have."""
+    code = "\n".join(re.findall(r"^```(?:console|sh)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)).replace("\\\n", " ")
+    wrong: list[str] = []
+    for line in re.findall(r"\bholdfast ([a-z].*)", code):
+        command: click.Command = main
+        known = options_of(main)
+        plain = re.sub(r"'[^']*'|\"[^\"]*\"", "quoted", line)
+        for word in re.split(r"[|;<>&#)]|\$\(", plain)[0].split():
+            if isinstance(command, click.Group):
+                if word not in command.commands:
+                    wrong.append(line)
+                    break
+                command = command.commands[word]
+                known |= options_of(command)
+            elif word.startswith("-") and word != "-" and word not in known:
+                wrong.append(f"{word} in {line}")
+    return wrong
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_commands_in_examples_have_the_options_they_use(path: Path) -> None:
+    assert unknown_options(path.read_text()) == []
+
+
+def test_an_option_that_does_not_exist_is_found() -> None:
+    text = "```console\n$ holdfast queue create a --max-retrys 2\n$ holdfast queues list\n```\n"
+    assert unknown_options(text) == ["--max-retrys in queue create a --max-retrys 2", "queues list"]
+
+
 def avoided_phrases() -> list[str]:
     """What the glossary's table for prose has in its first column."""
     glossary = (ROOT / "docs" / "explanation" / "glossary.md").read_text()
