@@ -36,6 +36,16 @@ def test_every_setting_is_documented() -> None:
     assert [f.dotted for f in all_fields() if f"### `{f.dotted}`" not in text or f"`{f.variable}`" not in text] == []
 
 
+def test_settings_that_pages_name_exist() -> None:
+    names = {field.dotted for field in all_fields()}
+    sections = {field.section for field in all_fields()}
+    pages = [path for path in PAGES if path.parent.name in ("how-to", "explanation", "tutorial")]
+    named = [name for path in pages for name in re.findall(r"`([a-z_]+\.[a-z_]+)`", path.read_text())]
+    settings = {name for name in named if name.split(".")[0] in sections}
+    assert len(settings) > 20
+    assert settings - names == set()
+
+
 def test_every_command_is_documented() -> None:
     text = page("cli.md")
 
