@@ -14,12 +14,13 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from holdfast.broker.node import Node
+from holdfast.broker.node import Node, wall_clock
 from holdfast.config import Config
 from holdfast.config.settings import JournalSettings, NodeSettings
 from holdfast.core.commands import Settlement
 from holdfast.journal.verify import verify
 from holdfast.store import open_store
+from holdfast.units import MINUTE
 
 SPACE = "default"
 
@@ -70,7 +71,7 @@ async def drain(path: Path, queues: tuple[str, ...], facts: Facts) -> int:
     """Open what is left, ack all of it, and export. Returns the last lsn."""
     store = open_store("rocks", path / "data" / "store")
     config = Config(node=NodeSettings(data_dir=path / "data"), journal=JournalSettings(segment_age=3_600_000_000))
-    node = Node(config, store)
+    node = Node(config, store, lambda: wall_clock() + MINUTE)  # the leases of those that were killed are over
     await node.start()
     for queue in queues:
         for group in facts.groups:

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from holdfast.broker.node import Node
+from holdfast.broker.node import Node, wall_clock
 from holdfast.core.commands import Leased, Settlement
 from holdfast.journal.verify import verify
 from holdfast.store import open_store
+from holdfast.units import MINUTE
 from tests.crash.killing import kill_under_load
 from tests.crash.load import GROUPS, config
 
@@ -50,7 +51,7 @@ class Facts:
 async def drain(path: Path, facts: Facts) -> None:
     """Open what is left, consume all of it, and account for every message."""
     store = open_store("rocks", path / "store")
-    node = Node(config(path), store)
+    node = Node(config(path), store, lambda: wall_clock() + MINUTE)  # the leases of those that were killed are over
     await node.start()
     ended: dict[tuple[str, str], set[str]] = {key: set() for key in facts.acked}
     for queue, groups in GROUPS.items():
@@ -158,6 +159,6 @@ async def test_kill_minus_nine_at_random_moments_loses_and_resurrects_nothing(
     dice = random.Random(seed)
     facts = Facts()
     for number in range(KILLS):
-        facts.take(kill_under_load(tmp_path, seed + number, dice.uniform(0.05, 0.5), "tests.crash.load"))
+        facts.take(kill_under_load(tmp_path, seed + number, dice.randrange(100, 4_000), "tests.crash.load"))
     assert sum(map(len, facts.enqueued.values())) > 1000
     await drain(tmp_path, facts)

@@ -48,7 +48,7 @@ async def test_a_killed_node_publishes_all_of_a_transaction_or_nothing(
     confirmed: set[str] = set()
     read: dict[Place, str] = {}
     for number in range(KILLS):
-        said = kill_under_load(tmp_path, seed + number, dice.uniform(0.2, 0.7), "tests.crash.staging")
+        said = kill_under_load(tmp_path, seed + number, dice.randrange(50, 400), "tests.crash.staging")
         for line in said.splitlines(keepends=True):
             match line.split() if line.endswith("\n") else []:
                 case ["b", name, count]:

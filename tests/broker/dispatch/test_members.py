@@ -124,7 +124,7 @@ async def test_a_member_whose_lease_runs_out_has_its_credit_back(node: Node) -> 
     await node.subscriptions.join(Q, "g", "m1", inbox, lease_timeout=20_000)
     await node.messages.enqueue(Q, [Draft(b"a")])
     got = await inbox.expect(2)
-    assert [item.attempt for item in got] == [1, 2]
+    assert [item.attempt for item in got[:2]] == [1, 2]  # on a busy machine there may be a third
 
 
 async def test_stopping_releases_what_members_hold(node: Node) -> None:
