@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core import cursors, effects
+from holdfast.core import cursors
 from holdfast.core.commands import CursorCommit, Draft, Progress, RemoveGroup
-from holdfast.core.effects import DeleteUntil
+from holdfast.core.effects import DeleteRun
 from holdfast.core.queue import GroupKind
 from holdfast.core.records import NO_EXTRA, Extra, Origin, Table
 from holdfast.engine.messages import delete_message
@@ -93,8 +93,6 @@ def test_large_steps_leave_what_single_ones_do(
     one_by_one = Scene(batch, deleted, leasing, second)
     count = one_by_one.commit([1])
     with pytest.MonkeyPatch.context() as patch:
-        for module in (cursors, effects):
-            patch.setattr(module, "RANGE_MIN", 2)
         patch.setattr(cursors, "SPAN", 7)
         patch.setattr(cursors, "CHUNK", chunk)
         together = Scene(batch, deleted, leasing, second)
@@ -109,9 +107,7 @@ def test_of_what_the_last_reader_has_passed_nothing_is_left(
     batch: list[Draft], deleted: set[int], sizes: list[int]
 ) -> None:
     scene = Scene(batch, deleted, leasing=False, second=0)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cursors, "RANGE_MIN", 2)
-        assert scene.commit(sizes) == scene.last - len([index for index in deleted if index < scene.last])
+    assert scene.commit(sizes) == scene.last - len([index for index in deleted if index < scene.last])
     assert not any(scene.stored().values())
     head = scene.bench.shard.head
     assert (head.ready, head.scheduled, head.size_bytes, head.priorities) == (0, 0, 0, {})
@@ -128,8 +124,8 @@ def test_neighbours_go_by_one_deletion() -> None:
         bench.shard.supply(reply.reads, bench.engine._fetch(reply.reads))
         reply = bench.shard.step(CursorCommit("log", 90), bench.now)
     assert [(table, type(value)) for table, _, value in reply.ops] == [
-        (Table.READY, DeleteUntil),
-        (Table.KEYED, DeleteUntil),
+        (Table.READY, DeleteRun),
+        (Table.KEYED, DeleteRun),
     ]
 
 

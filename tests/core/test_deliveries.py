@@ -37,31 +37,46 @@ def single(message_id: int, token: int, consumer: str = "") -> Delivery:
     )
 
 
-def test_a_delivery_is_made_for_who_asks_and_stays() -> None:
-    deliveries = leased(batch(1, 2))
-    assert deliveries.part_of(2) is not None
-    found = deliveries[2]
+def test_a_delivery_that_is_checked_out_has_an_object_of_its_own() -> None:
+    granted = batch(1, 2)
+    deliveries = leased(granted)
+    found = deliveries.checkout(2)
     assert (found.id, found.token, found.deadline, found.consumer) == (2, 1_002, DEADLINE, "ann")
     found.failures = 3
-    assert deliveries.get(2) is found
-    assert deliveries.part_of(2) is None
-    assert deliveries.part_of(1) is not None
+    assert deliveries.get(2) is deliveries.checkout(2) is found
+    assert granted.made == 0b10
     assert deliveries.get(3) is None
     assert 3 not in deliveries
-    assert deliveries.pop(1).id == 1
+    with pytest.raises(KeyError):
+        deliveries.checkout(3)
+    deliveries.remove([1])
     assert 1 not in deliveries
     assert len(deliveries) == 1
 
 
-def test_whoever_only_looks_changes_nothing() -> None:
-    deliveries = leased(batch(1, 2))
+def test_a_delivery_that_is_only_read_stays_part_of_its_batch() -> None:
+    granted = batch(1, 2)
+    deliveries = leased(granted)
+    read = deliveries.get(2)
+    assert read is not None
+    assert read == deliveries[2]
+    assert read is not deliveries[2]
+    read.failures = 3
+    assert deliveries[2].failures == 0
+    assert granted.made == 0
+    assert deliveries.parts([1, 2], [1_001, 1_002]) == ([(granted, 0, 2)], [])
+
+
+def test_questions_change_nothing() -> None:
+    granted = batch(1, 2)
+    deliveries = leased(granted)
     deliveries[9] = single(9, 1_009, "ann")
     deliveries[8] = single(8, 0)
     assert [one.id for one in deliveries.values()] == [1, 2, 9, 8]
     assert [one.id for one in deliveries.leased_to("ann", "http")] == [1, 2, 9]
     assert deliveries.leased_to("bob", "http") == []
     assert deliveries.enqueued_at() == [1, 2, 77, 77]
-    assert deliveries.part_of(1) is not None
+    assert granted.made == 0
     assert deliveries.has_all([1, 2, 8])
     assert not deliveries.has_all([1, 3])
     assert deliveries.has_none([3, 4])
@@ -69,7 +84,8 @@ def test_whoever_only_looks_changes_nothing() -> None:
 
 
 def test_a_lease_is_current_by_token_and_deadline() -> None:
-    deliveries = leased(batch(1, 2))
+    granted = batch(1, 2)
+    deliveries = leased(granted)
     deliveries[9] = single(9, 1_009)
     assert deliveries.is_leased(2, 1_002, DEADLINE)
     assert deliveries.is_leased(9, 1_009, DEADLINE)
@@ -77,15 +93,15 @@ def test_a_lease_is_current_by_token_and_deadline() -> None:
     assert not deliveries.is_leased(2, 1_002, DEADLINE + 1)
     assert not deliveries.is_leased(9, 1_008, DEADLINE)
     assert not deliveries.is_leased(3, 1_003, DEADLINE)
-    assert deliveries.part_of(2) is not None
+    assert granted.made == 0
 
 
 def test_the_message_of_a_token() -> None:
     deliveries = leased(batch(1, 2, 3), batch(4, 5))
     assert [deliveries.of_token(token) for token in (1_001, 1_003, 1_005)] == [1, 3, 5]
-    deliveries[2].token = 55
+    deliveries.checkout(2).token = 55
     assert [deliveries.of_token(token) for token in (1_002, 55)] == [None, 2], "it was given anew"
-    assert deliveries[3].token == 1_003
+    assert deliveries.checkout(3).token == 1_003
     assert deliveries.of_token(1_003) == 3, "as its batch has it, and in its own right"
     deliveries.remove([1])
     assert deliveries.of_token(1_001) is None
@@ -103,22 +119,32 @@ def test_the_message_of_a_token() -> None:
     ],
 )
 def test_how_much_of_a_batch_is_asked_for_in_its_order(first: int, ids: list[int], at: int, count: int) -> None:
-    assert batch(1, 2, 3, 4).count_unchanged(first, ids, [each + 1_000 for each in ids], at) == count
+    assert batch(1, 2, 3, 4).count_matching(first, ids, [each + 1_000 for each in ids], at) == count
 
 
 def test_only_what_is_as_it_was_given_counts() -> None:
     ids, tokens = [1, 2, 3], [1_001, 1_002, 1_003]
-    assert batch(*ids).count_unchanged(0, ids, [1_001, 1_002, 7], 0) == 2
-    assert batch(*ids, flags=1).count_unchanged(0, ids, tokens, 0) == 0
-    assert batch(*ids, key=b"key hash").count_unchanged(0, ids, tokens, 0) == 0
+    assert batch(*ids).count_matching(0, ids, [1_001, 1_002, 7], 0) == 2
     one = batch(*ids)
     one.make(1)
-    assert one.count_unchanged(0, ids, tokens, 0) == 1
+    assert one.count_matching(0, ids, tokens, 0) == 1
     one.gone |= 1
-    assert one.count_unchanged(2, [3], [1_003], 0) == 1
+    assert one.count_matching(2, [3], [1_003], 0) == 1
 
 
-# --- acks, by columns -----------------------------------------------------------------------------------------------
+def test_the_deliveries_under_some_tokens_and_those_that_are_lost() -> None:
+    first, second = batch(1, 2, 3, 4), batch(5, 6)
+    deliveries = leased(first, second)
+    own = deliveries.checkout(3)
+    ids = [5, 1, 2, 3, 4, 9, 6]
+    tokens = [each + 1_000 for each in ids]
+    tokens[-1] = 7
+    expected = [(second, 0, 1), (first, 0, 2), (own, 0, 1), (first, 3, 1)]
+    assert deliveries.parts(ids, tokens) == (expected, [5, 6])
+    assert deliveries.parts([3], [7]) == ([], [0])
+
+
+# --- acks, columnar -----------------------------------------------------------------------------------------------
 
 
 def ack(bench: Bench, found: list[Leased], partition: int = -1, group: str = "g") -> list[bool]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.effects import RANGE_MIN, RUN_MIN, DeleteUntil, deletions, puts
+from holdfast.core.effects import DeleteRun, DeleteUntil, deletions, puts
 from holdfast.core.records import Table, ready_key, ready_prefix
 from holdfast.core.runs import RecordRun
 from holdfast.store.memory import MemoryStore
@@ -30,32 +30,36 @@ def test_what_is_named_goes_and_nothing_else(named: list[int]) -> None:
 
 @given(numbers)
 def test_what_lies_in_a_row_is_one_deletion(gaps: list[int]) -> None:
-    row = list(range(1_000, 1_000 + RANGE_MIN))
+    row = range(1_000, 1_032)
     ops = deletions(Table.READY, PREFIX, [*row, *gaps])
-    assert (Table.READY, key(1_000), DeleteUntil(key(1_000 + RANGE_MIN))) in ops
+    assert (Table.READY, key(1_000), DeleteRun(row)) in ops
 
 
-def test_a_short_row_goes_one_by_one() -> None:
-    row = list(range(RANGE_MIN - 1))
-    assert deletions(Table.READY, PREFIX, row) == [(Table.READY, key(number), None) for number in row]
+def test_one_record_and_none() -> None:
+    assert deletions(Table.READY, PREFIX, [7]) == [(Table.READY, key(7), None)]
     assert deletions(Table.READY, PREFIX, []) == []
 
 
-@given(numbers.map(sorted), st.booleans())
-def test_what_is_put_is_there_however_it_lies(named: list[int], in_two: bool) -> None:
+def test_records_with_nothing_between_them_are_one_deletion() -> None:
+    ((_, first, run),) = deletions(Table.READY, PREFIX, [3, 7, 20], adjacent=True)
+    assert run == DeleteRun([3, 7, 20]) != DeleteRun([3, 7])
+    assert isinstance(run, DeleteRun)
+    assert run.keys(first) == [key(3), key(7), key(20)]
+    assert run.until(first) == DeleteUntil(key(21))
+    assert {run: len(run)} == {DeleteRun([3, 7, 20]): 3}
+    assert repr(run) == "DeleteRun(3)"
+
+
+@given(numbers.map(sorted))
+def test_what_is_put_is_there(named: list[int]) -> None:
     store = MemoryStore()
-    heads, tails = [b"%d" % number for number in named], [b"-%d" % number for number in named]
-    store.write(store.acquire(), puts(Table.READY, PREFIX, named, heads, tails if in_two else None))
-    expected = map(b"".join, zip(heads, tails, strict=True)) if in_two else heads
-    assert store.scan(Table.READY, key(0), key(1_000), 1_000) == list(zip(map(key, named), expected, strict=True))
+    values = [b"%d" % number for number in named]
+    store.write(store.acquire(), puts(Table.READY, PREFIX, named, values))
+    assert store.scan(Table.READY, key(0), key(1_000), 1_000) == list(zip(map(key, named), values, strict=True))
 
 
-def test_a_row_is_one_run_and_a_short_row_is_none() -> None:
-    row = list(range(5, 5 + RUN_MIN))
-    values = [b"%d" % number for number in row]
-    run = RecordRun.of(values)
-    assert puts(Table.READY, PREFIX, row, values) == [(Table.READY, key(5), run)]
-    assert puts(Table.READY, PREFIX, row[1:], values[1:]) == [
-        (Table.READY, key(number), b"%d" % number) for number in row[1:]
-    ]
-    assert run.rows(key(5)) == [(key(number), b"%d" % number) for number in row]
+def test_consecutive_records_are_one_run() -> None:
+    values = [b"5", b"6", b"9"]
+    run = RecordRun.of(values[:2])
+    assert puts(Table.READY, PREFIX, [5, 6, 9], values) == [(Table.READY, key(5), run), (Table.READY, key(9), b"9")]
+    assert run.rows(key(5)) == [(key(5), b"5"), (key(6), b"6")]

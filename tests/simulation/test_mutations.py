@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from holdfast.core import admin, cursors, enqueue, leasing, publishing
+from holdfast.core import admin, cursors, enqueue, leasing
 from holdfast.core import shard as shard_module
 from holdfast.core.codecs import read_dedup
-from holdfast.core.commands import Command, Draft, RemoveGroup, Verb, Withdraw
+from holdfast.core.commands import Command, Draft, Enqueued, Publish, RemoveGroup, Verb, Withdraw
 from holdfast.core.deliveries import Delivery
-from holdfast.core.effects import DeleteUntil, Effects, Op, Outcome, deletions
+from holdfast.core.effects import Effects, Op, Outcome, deletions
 from holdfast.core.groups import LeaseGroup
-from holdfast.core.ids import IdGenerator
-from holdfast.core.records import GroupHead, Listed, Place, Table
-from holdfast.core.shard import Shard
+from holdfast.core.ids import UNKEYED, IdGenerator
+from holdfast.core.records import GroupHead, Listed, Place, Table, ready_key
+from holdfast.core.shard import COMMANDS, PlaceColumns, Shard
 from holdfast.core.states import Reason
 from holdfast.core.transactions import Transaction, TransactionState
 from holdfast.engine import engine as engine_module
@@ -42,7 +42,6 @@ def frontiers_are_not_stored(patch: pytest.MonkeyPatch) -> None:
 
 
 def an_acked_message_stays(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(leasing, "_ack_fast_path", lambda *_: False)
     patch.setattr(Shard, "mark_settled", lambda *_: None)
 
 
@@ -175,10 +174,10 @@ def leases_outlive_their_group(patch: pytest.MonkeyPatch) -> None:
 def a_range_takes_one_more(patch: pytest.MonkeyPatch) -> None:
     right = deletions
 
-    def wrong(table: Table, prefix: bytes, numbers: list[int]) -> list[Op]:
-        return right(table, prefix, [*numbers, max(numbers) + 1] if numbers else [])
+    def wrong(table: Table, prefix: bytes, numbers: list[int], adjacent: bool = False) -> list[Op]:
+        return right(table, prefix, [*numbers, max(numbers) + 1] if numbers else [], adjacent)
 
-    patch.setattr(leasing, "deletions", wrong)
+    patch.setattr(shard_module, "deletions", wrong)
 
 
 def a_dead_letter_forgets_the_state(patch: pytest.MonkeyPatch) -> None:
@@ -194,32 +193,49 @@ def a_group_comes_upon_what_is_for_another(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_commit_takes_what_lies_beyond(patch: pytest.MonkeyPatch) -> None:
-    """Of the order of delivery, all that comes after what the cursor has passed."""
-    patch.setattr(cursors, "DeleteUntil", lambda end: DeleteUntil(end[:-8] + b"\xff" * 8))
+    """Of the order of delivery, one more than the cursor has passed."""
+    right = Shard.unlist
+
+    def wrong(self: Shard, places: PlaceColumns, effects: Effects, adjacent: bool = False) -> None:
+        right(self, places, effects, adjacent)
+        if adjacent and places.seqs:
+            effects.ops.append(
+                (Table.READY, ready_key(self.number, places.priorities[-1], places.stamps[-1] + 1), None)
+            )
+
+    patch.setattr(Shard, "unlist", wrong)
 
 
 def keys_outlive_a_commit(patch: pytest.MonkeyPatch) -> None:
-    right = cursors._deletions
+    right = cursors._columns
 
-    def wrong(number: int, priority: int, rows: list[Listed], ranges: bool) -> list[Op]:
-        return [op for op in right(number, priority, rows, ranges) if op[0] is not Table.KEYED]
+    def wrong(rows: list[Listed]) -> PlaceColumns:
+        return right(rows)._replace(keys=[UNKEYED] * len(rows))
 
-    patch.setattr(cursors, "_deletions", wrong)
+    patch.setattr(cursors, "_columns", wrong)
 
 
-def what_was_packed_is_in_no_window(patch: pytest.MonkeyPatch) -> None:
-    right = enqueue.count_in
+def what_was_staged_is_in_no_window(patch: pytest.MonkeyPatch) -> None:
+    right = enqueue.arrive
 
-    def wrong(shard: Shard, count: int, size_bytes: int, arrivals: enqueue.Arrivals, now: int) -> None:
-        right(shard, count, size_bytes, {priority: (arrived, []) for priority, (arrived, _) in arrivals.items()}, now)
+    def wrong(shard: Shard, arrivals: enqueue.Arrivals, only: LeaseGroup | None = None) -> None:
+        right(shard, {priority: (arrived, []) for priority, (arrived, _) in arrivals.items()}, only)
 
-    patch.setattr(publishing, "count_in", wrong)
+    publish = COMMANDS[Publish]
+
+    def publish_wrong(shard: Shard, command: Publish, now: int, effects: Outcome[Enqueued]) -> None:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(enqueue, "arrive", wrong)
+            publish(shard, command, now, effects)
+
+    handlers: dict[Any, Any] = COMMANDS
+    patch.setitem(handlers, Publish, publish_wrong)
 
 
 BREAKS: dict[Break, int] = {
     a_commit_takes_what_lies_beyond: 30,
     keys_outlive_a_commit: 3,
-    what_was_packed_is_in_no_window: 26,
+    what_was_staged_is_in_no_window: 26,
     a_redriven_message_is_for_everybody: 9,
     a_group_comes_upon_what_is_for_another: 13,
     a_dead_letter_forgets_the_state: 9,

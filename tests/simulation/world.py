@@ -15,11 +15,9 @@ from holdfast.core import (
     admin,
     cursors,
     deliveries,
-    effects,
     enqueue,
     groups,
     leasing,
-    publishing,
     reading,
     shard,
     sweeps,
@@ -30,7 +28,7 @@ from holdfast.core.ids import EPOCH_MS
 from holdfast.core.queue import DeadLetterPolicy, JournalMode, Ordering, QueueConfig, RetryPolicy
 from holdfast.core.shard import SKIP_BLOCKED_MAX
 from holdfast.engine.transactions import TransactionLimits
-from holdfast.store import rocks_runs
+from holdfast.store import rocks, rocks_runs
 
 SECOND = 1_000_000
 START = EPOCH_MS * 1000 + 40 * 24 * 3600 * SECOND
@@ -41,16 +39,15 @@ _MODULES = (
     admin,
     cursors,
     deliveries,
-    effects,
     enqueue,
     groups,
     windows,
     leasing,
-    publishing,
     reading,
     shard,
     sweeps,
     transactions,
+    rocks,
     rocks_runs,
 )
 
@@ -176,7 +173,9 @@ def _constants(random: Random) -> dict[str, int]:
         "SKIP_BLOCKED_MAX": random.choice((1, 10, 20_000)),
         "SKIP_BLOCKED_WINDOW": random.choice((1, 5, 4_000)),
         "RANGE_MIN": random.choice((1, 2, 4)),
+        "MESSAGE_RANGE_MIN": 2,
         "RUN_MIN": 2,
+        "COLUMNAR_MIN": 2,
         "PACK_MIN": 2,
         "PACK_MAX": window + 3,
         "RESOLVED_AT": 3,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.effects import DeleteUntil, Op
+from holdfast.core.effects import DeleteRun, DeleteUntil, Op
 from holdfast.core.records import Table
 from holdfast.core.runs import RecordRun
 from holdfast.errors import CopyUnsupported, Fenced, StoreError
@@ -340,6 +340,9 @@ def apply_to_model(model: Model, batch: list[Op]) -> None:
         elif isinstance(value, DeleteUntil):
             for place in [place for place in model if place[0] == table and key <= place[1] < value.end]:
                 del model[place]
+        elif isinstance(value, DeleteRun):
+            for one in value.keys(key):
+                model.pop((table, one), None)
         elif isinstance(value, RecordRun):
             model.update(((table, one), content) for one, content in value.rows(key))
         else:

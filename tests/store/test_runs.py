@@ -12,7 +12,7 @@ from random import Random
 
 import pytest
 
-from holdfast.core.effects import DeleteUntil, Op
+from holdfast.core.effects import DeleteRun, DeleteUntil, Op
 from holdfast.core.records import LAST, Table, message_key, ready_key
 from holdfast.core.runs import BytesColumn, HomogeneousRun, RecordRun, key_after
 from holdfast.errors import StoreCorrupt
@@ -57,7 +57,7 @@ class Writer:
             table, shard = random.choice(RUNS), random.choice((1, 2))
             end = self.next[table, shard]
             number = random.randint(max(0, end - 60), end + 2)
-            match random.choice(("run", "run", "put", "new", "delete", "delete", "delete", "range", "all")):
+            match random.choice(("run", "run", "put", "new", "delete", "delete", "delete", "deletes", "range", "all")):
                 case "run":
                     first = end + random.choice((0, 0, 1, 300))
                     count = random.randint(1, 40)
@@ -74,6 +74,8 @@ class Writer:
                     yield table, key(table, shard, end), random.randbytes(3)
                 case "delete":
                     yield table, key(table, shard, number), None
+                case "deletes":
+                    yield table, key(table, shard, number), DeleteRun(range(number, number + random.choice((2, 7, 40))))
                 case "range":
                     yield (
                         table,

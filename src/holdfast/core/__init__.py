@@ -3,7 +3,7 @@
 Importing the package registers all commands with the shard.
 """
 
-from holdfast.core import admin, cursors, enqueue, leasing, publishing, reading, sweeps, workflow
+from holdfast.core import admin, cursors, enqueue, leasing, reading, sweeps, workflow
 from holdfast.core.shard import HotBodies, Shard
 
 __all__ = [
@@ -13,7 +13,6 @@ __all__ = [
     "cursors",
     "enqueue",
     "leasing",
-    "publishing",
     "reading",
     "sweeps",
     "workflow",

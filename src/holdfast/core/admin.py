@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from holdfast.core.codecs import read_message, read_ready, read_scheduled, scheduled_value, write_mask, write_message
+from holdfast.core.codecs import read_message, read_ready, read_scheduled, write_mask, write_message
 from holdfast.core.commands import AddGroup, Delete, Edit, Purge, Purged, RemoveGroup, Withdraw
 from holdfast.core.effects import DeleteUntil, Effects, Outcome
-from holdfast.core.enqueue import make_ready, place_of
+from holdfast.core.enqueue import make_ready, place_of, schedule
 from holdfast.core.groups import LeaseGroup
 from holdfast.core.journal import EntryKind
 from holdfast.core.leasing import free_key, next_of_keys, remove_from_window
@@ -28,7 +28,7 @@ from holdfast.core.records import (
     scheduled_key,
     settled_key,
 )
-from holdfast.core.shard import Shard, handles, new_cursor_head, new_group_head
+from holdfast.core.shard import PlaceColumns, Shard, handles, new_cursor_head, new_group_head
 from holdfast.core.states import DeliveryState, Event, journal_names
 from holdfast.errors import InvalidArgument, MessageNotWaiting
 
@@ -175,9 +175,9 @@ def _remove_everywhere(shard: Shard, place: Place, message: Message, effects: Ef
             remove_from_window(group, place)
         else:
             group.remove_waiting(delivery)
-            shard.forget_delivery(group, message.id, effects)
+            shard.forget_deliveries(group, [(delivery, 0, 1)], effects)
     names += [cursor.name for cursor in shard.cursors.values() if cursor.needs(place.seq)]
-    shard.unlist(place, effects)
+    shard.unlist(PlaceColumns.of([place]), effects)
     _mark_removed(shard, place.seq, effects)
     return names or [""]
 
@@ -275,7 +275,7 @@ def edit(shard: Shard, command: Edit, now: int, effects: Outcome[Message]) -> No
     shard.replace_body(message.seq, value)
     shard.head.size_bytes += place.size_bytes
     if later:
-        _schedule(shard, edited, place, effects)
+        schedule(shard, edited.id, deliver_at, place, effects)
     else:
         make_ready(shard, message.id, place, now, effects)
     if place.flags:
@@ -318,21 +318,8 @@ def _remove_from_ready(shard: Shard, place: Place, message_id: int, effects: Eff
             remove_from_window(group, place)
         else:
             group.remove_waiting(delivery)
-            shard.forget_delivery(group, message_id, effects)
-    shard.unlist(place, effects)
-
-
-def _schedule(shard: Shard, message: Message, place: Place, effects: Effects) -> None:
-    effects.ops.append(
-        (
-            Table.SCHEDULED,
-            scheduled_key(shard.number, message.deliver_at, message.seq),
-            scheduled_value(message.id, place.priority, place.key, place.flags, place.size_bytes),
-        )
-    )
-    shard.head.scheduled += 1
-    if not shard.head.next_due or message.deliver_at < shard.head.next_due:
-        shard.head.next_due = message.deliver_at
+            shard.forget_deliveries(group, [(delivery, 0, 1)], effects)
+    shard.unlist(PlaceColumns.of([place]), effects)
 
 
 def _journal_edit(shard: Shard, message: Message, effects: Effects) -> None:

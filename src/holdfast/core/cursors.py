@@ -13,9 +13,10 @@ from typing import Final, NamedTuple
 
 from holdfast.core.codecs import read_listed, read_mask, read_message
 from holdfast.core.commands import CursorCommit, CursorRange, CursorRead, Progress
-from holdfast.core.effects import RANGE_MIN, DeleteUntil, Effects, Op, Outcome, Read, deletions
+from holdfast.core.effects import Effects, Outcome, Read, deletions
 from holdfast.core.enqueue import place_of
 from holdfast.core.groups import CursorGroup
+from holdfast.core.ids import UNKEYED
 from holdfast.core.journal import EntryKind
 from holdfast.core.queue import JournalMode
 from holdfast.core.reading import CHUNK, GONE_STATE, Live, chunk_for, liveness, log, unschedule
@@ -29,17 +30,14 @@ from holdfast.core.records import (
     NO_KEY_HASH,
     Listed,
     Message,
-    Place,
     Table,
-    keyed_key,
     message_key,
     ready_key,
-    ready_prefix,
     seq_of,
     settled_key,
     shard_key,
 )
-from holdfast.core.shard import Shard, handles
+from holdfast.core.shard import PlaceColumns, Shard, handles
 from holdfast.core.states import Event, JournalEvent, journal_names
 from holdfast.errors import CursorOutOfRange
 
@@ -187,14 +185,14 @@ def advance_cursor(
     live = liveness(shard, [message for message in ending if settled.get(message.seq) != KEPT])
     cursor.head.committed = last
     cursor.dirty = True
-    _unlist(shard, leaving, alone and not shard.groups, effects)
+    shard.unlist(_columns(leaving), effects, adjacent=alone and not shard.groups)
     for message in ending:
         live_state = live.get(message.seq, GONE_STATE)
         if live_state.live is Live.SCHEDULED:
             unschedule(shard, message, effects)
             shard.remove_extras(place_of(shard, message, 0), effects)
         elif live_state.live is Live.READY:
-            shard.unlist(place_of(shard, message, live_state.stamp), effects)
+            shard.unlist(PlaceColumns.of([place_of(shard, message, live_state.stamp)]), effects)
     shard.gone += sorted([row[SEQ] for row in leaving] + [message.seq for message in ending])
     _forget_settled(shard, settled, effects)
     ids = sorted([row[STAMP] for row in listed] + [message.id for message in passed])  # which is by sequence
@@ -275,49 +273,12 @@ def _listed(shard: Shard, first_id: int, last: int, limit: int) -> tuple[list[Li
 # --- what goes --------------------------------------------------------------------------------------------------------
 
 
-def _unlist(shard: Shard, rows: list[Listed], ranges: bool, effects: Effects) -> None:
-    """`Shard.unlist` for many. `ranges`: in each priority nothing else stands between the first and the last."""
-    head, bodies = shard.head, shard.bodies
-    by_priority: dict[int, list[Listed]] = {}
-    for row in rows:
-        by_priority.setdefault(row[PRIORITY], []).append(row)
-    for priority, own in by_priority.items():
-        effects.ops += _deletions(shard.number, priority, own, ranges)
-        head.priorities[priority] -= len(own)
-        if not head.priorities[priority]:
-            del head.priorities[priority]
-    head.ready -= len(rows)
-    head.size_bytes -= sum([row[SIZE] for row in rows])
-    for _, priority, stamp, seq, key, flags, size_bytes in [row for row in rows if row[FLAGS]]:
-        shard.remove_extras(Place(stamp, seq, key, flags, priority, size_bytes), effects)
-    for group in shard.groups.values():
-        passed = group.skips.intersection([row[SEQ] for row in rows])
-        if passed:
-            group.skips -= passed
-            group.dirty = True
-    if bodies:
-        shard.hot.used_bytes -= sum([len(bodies.pop(row[SEQ], b"")) for row in rows])
-
-
-def _deletions(number: int, priority: int, rows: list[Listed], ranges: bool) -> list[Op]:
-    """Delete rows of one priority from the order of delivery and from the index of keys."""
-    first, end = rows[0][STAMP], rows[-1][STAMP] + 1
-    keyed = [(row[KEY], row[STAMP]) for row in rows if row[KEY] != NO_KEY_HASH]
-    keys = {key for key, _ in keyed} if ranges else set()
-    ops: list[Op]
-    if ranges and len(rows) >= RANGE_MIN:
-        ops = [(Table.READY, ready_key(number, priority, first), DeleteUntil(ready_key(number, priority, end)))]
-    else:
-        ops = deletions(Table.READY, ready_prefix(number, priority), [row[STAMP] for row in rows])
-    if ranges and len(keyed) >= RANGE_MIN * len(keys):
-        ops += [
-            (Table.KEYED, keyed_key(number, key, priority, first), DeleteUntil(keyed_key(number, key, priority, end)))
-            for key in sorted(keys)
-        ]
-    else:
-        table = Table.KEYED  # as a name of this function: to look it up costs as much as to pack a key
-        ops += [(table, keyed_key(number, key, priority, stamp), None) for key, stamp in keyed]
-    return ops
+def _columns(rows: list[Listed]) -> PlaceColumns:
+    if not rows:
+        return PlaceColumns.of([])
+    _, priorities, stamps, seqs, keys, flags, sizes_bytes = zip(*rows, strict=True)
+    keys = tuple([UNKEYED if key == NO_KEY_HASH else key for key in keys])
+    return PlaceColumns(priorities, stamps, seqs, keys, flags, sizes_bytes)
 
 
 def _forget_settled(shard: Shard, settled: dict[int, int], effects: Effects) -> None:

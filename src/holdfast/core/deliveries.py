@@ -80,6 +80,27 @@ def first_leases(
     )
 
 
+def as_leases(delivery: Delivery) -> Leases:
+    """The lease of a delivery as a batch of one."""
+    return Leases(
+        LEASES_VERSION,
+        delivery.leased_at,
+        delivery.deadline,
+        delivery.consumer,
+        delivery.protocol,
+        [delivery.id],
+        [delivery.token],
+        [delivery.seq],
+        [delivery.priority],
+        [delivery.order],
+        [delivery.key],
+        [delivery.flags],
+        [delivery.enqueued_at],
+        [delivery.expires_at],
+        [delivery.size_bytes],
+    )
+
+
 class LeaseBatch:
     """First leases that one call gave, in memory. Their record goes when none is left in it.
 
@@ -111,9 +132,9 @@ class LeaseBatch:
             self._indexes = dict(zip(ids, range(len(ids)), strict=True))
         return self._indexes[message_id]
 
-    def count_unchanged(self, first: int, ids: list[int], tokens: list[int], at: int) -> int:
+    def count_matching(self, first: int, ids: list[int], tokens: list[int], at: int) -> int:
         """How many of `ids` and `tokens` from index `at` on are the leases from index `first` on, in this order, as far
-        as no delivery was made of them and they have neither keys nor flags."""
+        as these are as they were granted."""
         leases = self.leases
         count = min(len(ids) - at, len(leases.ids) - first)
         part, asked = slice(first, first + count), slice(at, at + count)
@@ -121,18 +142,15 @@ class LeaseBatch:
             mine, theirs = zip(leases.ids[part], leases.tokens[part]), zip(ids[asked], tokens[asked])  # noqa: B905
             count = list(map(eq, mine, theirs)).index(False)
         changed = (self.gone | self.made) >> first & (1 << count) - 1
-        if changed:
-            count = (changed & -changed).bit_length() - 1
-        part = slice(first, first + count)
-        return 0 if any(leases.flags[part]) or any(leases.keys[part]) else count
+        return (changed & -changed).bit_length() - 1 if changed else count
 
     def make(self, index: int) -> Delivery:
-        """A delivery, which may change from now on."""
+        """The delivery of a lease as an object that may be changed from now on."""
         self.made |= 1 << index
         return self.view(index)
 
     def view(self, index: int) -> Delivery:
-        """A delivery, to be looked at."""
+        """The delivery of a lease, as a copy."""
         leases = self.leases
         return Delivery(
             leases.ids[index],
@@ -157,8 +175,12 @@ class LeaseBatch:
         )
 
 
+LeasePart = tuple[LeaseBatch | Delivery, int, int]
+"""Deliveries of one group: `count` leases of a batch from an index on, or a delivery that has an object of its own."""
+
+
 class Deliveries:
-    """See the module."""
+    """See the module. A delivery that waits for another attempt always has an object of its own."""
 
     __slots__ = ("_known",)
 
@@ -175,29 +197,47 @@ class Deliveries:
         self._known[message_id] = delivery
 
     def __getitem__(self, message_id: int) -> Delivery:
+        """A delivery, to be read: of a lease that is part of its batch this is a copy. Nothing changes."""
+        found = self._known[message_id]
+        return found.view(found.index_of(message_id)) if isinstance(found, LeaseBatch) else found
+
+    def get(self, message_id: int) -> Delivery | None:
+        """As `[]`; None if there is none."""
+        return self[message_id] if message_id in self._known else None
+
+    def checkout(self, message_id: int) -> Delivery:
+        """A delivery that is about to change: it gets an object of its own."""
         found = self._known[message_id]
         if isinstance(found, LeaseBatch):
             found = self._known[message_id] = found.make(found.index_of(message_id))
         return found
 
-    def get(self, message_id: int) -> Delivery | None:
-        return self[message_id] if message_id in self._known else None
-
-    def pop(self, message_id: int) -> Delivery:
-        delivery = self[message_id]
-        del self._known[message_id]
-        return delivery
-
-    # --- by the batch -----------------------------------------------------------------------------------------------
+    # --- in batches -------------------------------------------------------------------------------------------------
 
     def lease(self, batch: LeaseBatch) -> None:
-        """Take in the first leases of one call."""
-        self._known.update(dict.fromkeys(batch.leases.ids, batch))
+        """Add the first leases of one call."""
+        ids = batch.leases.ids
+        self._known.update(dict.fromkeys([ids[index] for index in batch.held()] if batch.gone else ids, batch))
 
-    def part_of(self, message_id: int) -> LeaseBatch | None:
-        """The batch that a delivery is part of, if nobody has asked for it since it was leased."""
-        found = self._known.get(message_id)
-        return found if isinstance(found, LeaseBatch) else None
+    def parts(self, ids: list[int], tokens: list[int]) -> tuple[list[LeasePart], list[int]]:
+        """The deliveries that are leased under these ids and tokens, and the indexes of those that are not."""
+        parts: list[LeasePart] = []
+        lost: list[int] = []
+        at = 0
+        while at < len(ids):
+            found = self._known.get(ids[at])
+            first, count = 0, 0
+            if isinstance(found, LeaseBatch):
+                first = found.index_of(ids[at])
+                count = found.count_matching(first, ids, tokens, at)
+            elif found is not None and found.token == tokens[at]:
+                count = 1
+            if found is not None and count:
+                parts.append((found, first, count))
+            else:
+                lost.append(at)
+            at += count or 1
+        return parts, lost
 
     def remove(self, ids: list[int]) -> None:
         known = self._known
@@ -210,7 +250,7 @@ class Deliveries:
     def has_none(self, ids: list[int]) -> bool:
         return self._known.keys().isdisjoint(ids)
 
-    # --- looking, without asking for deliveries ---------------------------------------------------------------------
+    # --- questions --------------------------------------------------------------------------------------------------
 
     def is_leased(self, message_id: int, token: int, deadline: int) -> bool:
         """Whether a delivery is leased under this token until then."""
@@ -249,7 +289,7 @@ class Deliveries:
         ]
 
     def leased_to(self, consumer: str, protocol: str) -> list[Delivery]:
-        """What a consumer has under lease, to be looked at."""
+        """The deliveries that a consumer holds, to be read."""
         found_leases: list[Delivery] = []
         for message_id, found in self._known.items():
             if isinstance(found, LeaseBatch):
@@ -260,7 +300,7 @@ class Deliveries:
         return found_leases
 
     def values(self) -> list[Delivery]:
-        """All of them, to be looked at."""
+        """All of them, to be read."""
         return [
             found.view(found.index_of(message_id)) if isinstance(found, LeaseBatch) else found
             for message_id, found in self._known.items()

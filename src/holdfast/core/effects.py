@@ -12,7 +12,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from holdfast.core.deliveries import Delivery
 from holdfast.core.records import Message, Table, WorkflowState
-from holdfast.core.runs import RecordRun
+from holdfast.core.runs import RecordRun, key_after
 
 R = TypeVar("R")
 
@@ -37,68 +37,80 @@ class DeleteUntil:
         return f"DeleteUntil({self.end.hex()})"
 
 
-# (table, key, value): bytes are put, None deletes the key, DeleteUntil deletes a range, RecordRun puts many. Plain
-# tuples: one is
-# made for most records of every message, and a class here costs more than the RocksDB call it stands for.
-Op = tuple[Table, bytes, "bytes | DeleteUntil | RecordRun | None"]
+class DeleteRun:
+    """The value of an operation that deletes records whose keys differ from its key in the last eight bytes only: those
+    are `numbers`, ascending, the first of which is in the key. No other record is between them, so that a store may
+    delete the range instead."""
+
+    __slots__ = ("numbers",)
+
+    def __init__(self, numbers: Sequence[int]) -> None:
+        self.numbers = numbers
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, DeleteRun) and list(other.numbers) == list(self.numbers)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.numbers))
+
+    def __repr__(self) -> str:
+        return f"DeleteRun({len(self)})"
+
+    def keys(self, key: bytes) -> list[bytes]:
+        prefix, pack = key[:-8], _U64.pack
+        return [prefix + pack(number) for number in self.numbers]
+
+    def until(self, key: bytes) -> DeleteUntil:
+        """The range."""
+        return DeleteUntil(key_after(key, self.numbers[-1] - self.numbers[0] + 1))
 
 
-# Records in a row that are rather deleted by a range than one by one. In RocksDB a range costs as much as 5 deletions,
-# and the next read 0.2 us for each of some hundred recent ones: at this many both ways cost the same at worst.
-RANGE_MIN = 32
-# Records in a row that are rather put as a run: what it takes to keep account of one is that of about four records.
-RUN_MIN = 8
+# (table, key, value): bytes are put, None deletes the key, RecordRun puts many, DeleteRun deletes many, DeleteUntil
+# deletes a range. Plain tuples: there is one for most records of every message, and creating an object of a class would
+# cost more than the RocksDB call that the operation stands for.
+Op = tuple[Table, bytes, "bytes | DeleteUntil | DeleteRun | RecordRun | None"]
 
 
-def deletions(table: Table, prefix: bytes, numbers: list[int]) -> list[Op]:
-    """Delete the records whose keys are `prefix` and one of these numbers, which are all different.
-
-    Consecutive numbers go by range. That is exact: there is no other key between them.
-    """
-    pack = _U64.pack
-    if len(numbers) < RANGE_MIN:
-        return [(table, prefix + pack(number), None) for number in numbers]
+def deletions(table: Table, prefix: bytes, numbers: list[int], adjacent: bool = False) -> list[Op]:
+    """Delete the records whose keys are `prefix` and one of these numbers, which are all different. `adjacent`: they
+    ascend, and no other record is between the first and the last."""
+    if len(numbers) < 2:
+        return [(table, prefix + _U64.pack(number), None) for number in numbers]
+    if adjacent:
+        return [(table, prefix + _U64.pack(numbers[0]), DeleteRun(numbers))]
     numbers = sorted(numbers)
     ops: list[Op] = []
     start = 0
     while start < len(numbers):
         end = run_end(numbers, start)
-        if end - start >= RANGE_MIN:
-            ops.append((table, prefix + pack(numbers[start]), DeleteUntil(prefix + pack(numbers[end - 1] + 1))))
-        else:
-            ops += [(table, prefix + pack(number), None) for number in numbers[start:end]]
+        run = DeleteRun(range(numbers[start], numbers[end - 1] + 1)) if end - start > 1 else None
+        ops.append((table, prefix + _U64.pack(numbers[start]), run))
         start = end
     return ops
 
 
-def puts(
-    table: Table, prefix: bytes, numbers: Sequence[int], values: list[bytes], tails: list[bytes] | None = None
-) -> list[Op]:
-    """Put new records whose keys are `prefix` and these numbers, which grow; consecutive ones as runs."""
+def puts(table: Table, prefix: bytes, numbers: Sequence[int], values: list[bytes]) -> list[Op]:
+    """Put new records whose keys are `prefix` and these numbers, which ascend; consecutive ones as runs."""
     ops: list[Op] = []
     start = 0
     while start < len(numbers):
         end = run_end(numbers, start)
-        run = RecordRun.of(values[start:end], tails and tails[start:end])
-        ops += put_run(table, prefix + _U64.pack(numbers[start]), run)
+        run = values[start] if end - start == 1 else RecordRun.of(values[start:end])
+        ops.append((table, prefix + _U64.pack(numbers[start]), run))
         start = end
     return ops
 
 
-def put_run(table: Table, key: bytes, run: RecordRun) -> list[Op]:
-    """Put new records under consecutive keys; a few by themselves."""
-    if len(run) >= RUN_MIN:
-        return [(table, key, run)]
-    return [(table, one, value) for one, value in run.rows(key)]
-
-
 def run_end(numbers: Sequence[int], start: int) -> int:
-    """Where the consecutive numbers that begin at index `start` end; `numbers` are sorted and all different."""
+    """Where the consecutive numbers that begin at index `start` end; `numbers` ascend and are all different."""
     first = numbers[start] - start
     if numbers[-1] - (len(numbers) - 1) == first:
         return len(numbers)
     end = start + 1
-    while numbers[end] - end == first:  # ends, since the last one does not belong to them
+    while numbers[end] - end == first:  # it stops, since the last number is not one of them
         end += 1
     return end
 

@@ -163,65 +163,63 @@ class LeaseGroup:
         if delivery.token:
             self.leased += 1
             self.deadlines.add(delivery.deadline, [delivery.id], [delivery.token])
-            self.hold(delivery)
+            self.hold(delivery.key, delivery.id)
         elif delivery.doom or delivery.key:
             # The first tick asks the dead queue again, or makes it ready once it is known what waits for its key.
             if delivery.ready_at <= now and not delivery.doom:
                 delivery.ready_at = 0  # it was ready: it stays so, whatever the clock does
             heappush(self.backoffs, (delivery.ready_at, delivery.id))
-            self.hold(delivery)
+            self.hold(delivery.key, delivery.id)
         else:
             self.requeue(delivery, now)
-        if delivery.key:
-            state = self.keys[delivery.key]
+        self._find_deferred(delivery.key)
+
+    def restore_batch(self, batch: LeaseBatch) -> None:
+        """Add the stored leases of one call when the shard is opened."""
+        leases, held = batch.leases, batch.held()
+        if not held:
+            return
+        self.deliveries.lease(batch)
+        self.leased += len(held)
+        self.deadlines.add(leases.deadline, [leases.ids[i] for i in held], [leases.tokens[i] for i in held])
+        for index in held:
+            self.hold(leases.keys[index], leases.ids[index])
+            self._find_deferred(leases.keys[index])
+
+    def _find_deferred(self, key: bytes) -> None:
+        """It is not known any more which messages of a key were skipped: look through all of them."""
+        if key:
+            state = self.keys[key]
             state.deferred = True
             state.first = (0, 0)
 
-    def restore_batch(self, batch: LeaseBatch, now: int) -> None:
-        """Add the stored leases of one call when the shard is opened."""
-        for index in batch.held():
-            self.restore(batch.make(index), now)
+    def detach(self, delivery: Delivery) -> None:
+        """A delivery has ended or gets a record of its own: the record of its batch, if any, no longer speaks of it."""
+        if delivery.batch is not None:
+            self.end_in_batch(delivery.batch, delivery.index, 1)
+            delivery.batch = None
 
-    def detach_from_batches(self, deliveries: list[Delivery]) -> list[int]:
-        """These are over or get records of their own. Returns the ids of those that have one already."""
-        own: list[int] = []
-        ended: dict[LeaseBatch, list[int]] = {}
-        for delivery in deliveries:
-            batch = delivery.batch
-            if batch is None:
-                own.append(delivery.id)
-            else:
-                ended.setdefault(batch, []).append(delivery.index)
-                delivery.batch = None
-        for batch, indexes in ended.items():
-            batch.left -= len(indexes)
-            for index in indexes:
-                batch.gone |= 1 << index
-            self.changed[batch.token] = batch
-            self.dirty = True
-        return own
-
-    def detach_from_batch(self, batch: LeaseBatch, first: int, count: int) -> None:
-        """`detach_from_batches` for some in a row of which no delivery was made."""
+    def end_in_batch(self, batch: LeaseBatch, first: int, count: int) -> None:
+        """`count` leases of a batch have ended, from an index on."""
         batch.left -= count
         batch.gone |= (1 << count) - 1 << first
         self.changed[batch.token] = batch
         self.dirty = True
 
-    def hold(self, delivery: Delivery) -> None:
-        """Its key has something out."""
-        if delivery.key:
-            state = self.keys.get(delivery.key)
+    def hold(self, key: bytes, message_id: int) -> None:
+        """A message of this key, if any, is leased or backing off: others of it must wait."""
+        if key:
+            state = self.keys.get(key)
             if state is None:
-                state = self.keys[delivery.key] = KeyState()
-            if delivery.id not in state.held:
-                state.held.append(delivery.id)
+                state = self.keys[key] = KeyState()
+            if message_id not in state.held:
+                state.held.append(message_id)
 
     def requeue(self, delivery: Delivery, now: int) -> None:
         """A delivery waits for another attempt: until `ready_at`, or for the next consumer."""
         if delivery.ready_at > now:
             heappush(self.backoffs, (delivery.ready_at, delivery.id))
-            self.hold(delivery)
+            self.hold(delivery.key, delivery.id)
             return
         delivery.ready_at = 0
         if delivery.key:
@@ -239,16 +237,16 @@ class LeaseGroup:
         index = bisect_left(self.ready, entry)
         if index < len(self.ready) and self.ready[index] == entry:
             del self.ready[index]
-        self.release_key(delivery)
+        self.release_key(delivery.key, delivery.id)
 
-    def release_key(self, delivery: Delivery) -> None:
-        """Its key is no longer kept by it. The key's state stays until `forget_key`."""
-        if delivery.key:
-            state = self.keys[delivery.key]
-            if delivery.id in state.waiting:
-                state.waiting.remove(delivery.id)
-            if delivery.id in state.held:
-                state.held.remove(delivery.id)
+    def release_key(self, key: bytes, message_id: int) -> None:
+        """A message no longer makes others of its key, if any, wait. The state of the key stays until `forget_key`."""
+        if key:
+            state = self.keys[key]
+            if message_id in state.waiting:
+                state.waiting.remove(message_id)
+            if message_id in state.held:
+                state.held.remove(message_id)
 
     def forget_key(self, key: bytes) -> None:
         state = self.keys[key]
@@ -274,7 +272,7 @@ class LeaseGroup:
         if ended:
             # By id: one that was extended to the same time twice is there twice.
             overdue = {delivery.id: delivery for delivery in self.expiring}
-            overdue.update((message_id, self.deliveries[message_id]) for message_id in ended)
+            overdue.update((message_id, self.deliveries.checkout(message_id)) for message_id in ended)
             self.expiring = sorted(overdue.values(), key=attrgetter("deadline", "id"))
         return self.expiring
 

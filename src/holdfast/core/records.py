@@ -120,6 +120,7 @@ ready_prefix = Layout(">IB").pack  # of the keys of one priority; a stamp follow
 scheduled_key = SCHEDULED_KEY.pack
 expiry_key = SCHEDULED_KEY.pack
 keyed_key = KEYED_KEY.pack
+keyed_prefix = Layout(">I8sB").pack  # of the keys of one key and priority; a stamp follows
 delivery_key = DELIVERY_KEY.pack
 leases_key = LEASES_KEY.pack
 journal_key = _U64.pack

@@ -10,8 +10,8 @@ enqueue.py, leasing.py, sweeps.py, admin.py and reading.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from holdfast.core.codecs import (
     dedup_value,
@@ -31,10 +31,10 @@ from holdfast.core.codecs import (
     write_mask,
 )
 from holdfast.core.commands import AddGroup, Command
-from holdfast.core.deliveries import Deliveries, Delivery, LeaseBatch
-from holdfast.core.effects import Effects, Missing, Outcome, Read
+from holdfast.core.deliveries import Deliveries, Delivery, LeaseBatch, LeasePart
+from holdfast.core.effects import Effects, Missing, Outcome, Read, deletions
 from holdfast.core.groups import CursorGroup, GroupCounts, LeaseGroup
-from holdfast.core.ids import IdGenerator
+from holdfast.core.ids import UNKEYED, IdGenerator
 from holdfast.core.journal import EntryKind
 from holdfast.core.queue import GroupKind, GroupRecord, QueueConfig
 from holdfast.core.records import (
@@ -53,14 +53,14 @@ from holdfast.core.records import (
     Place,
     ShardHead,
     Table,
-    delivery_key,
     due_key,
     expiry_key,
     group_key,
-    keyed_key,
+    keyed_prefix,
     leases_key,
     message_key,
     ready_key,
+    ready_prefix,
     seq_of,
     settled_key,
     shard_key,
@@ -85,6 +85,49 @@ SKIP_BLOCKED_WINDOW = 4_000  # read at a time meanwhile
 MASKS_MAX = 20_000
 # Producers' ids past their window are removed together, at most this late; they no longer count anyway.
 DEDUP_PAUSE = 10_000_000
+
+
+class PlaceColumns(NamedTuple):
+    """Places, columnar."""
+
+    priorities: Sequence[int]
+    stamps: Sequence[int]
+    seqs: Sequence[int]
+    keys: Sequence[bytes]
+    flags: Sequence[int]
+    sizes_bytes: Sequence[int]
+
+    @classmethod
+    def of(cls, places: list[Place]) -> PlaceColumns:
+        return cls(
+            [place.priority for place in places],
+            [place.stamp for place in places],
+            [place.seq for place in places],
+            [place.key for place in places],
+            [place.flags for place in places],
+            [place.size_bytes for place in places],
+        )
+
+    def rows(self) -> list[Place]:
+        columns = zip(self.stamps, self.seqs, self.keys, self.flags, self.priorities, self.sizes_bytes, strict=True)
+        return [Place(*row) for row in columns]
+
+    def take(self, indexes: list[int]) -> PlaceColumns:
+        """Those with these indexes."""
+        rows = self.rows()
+        return PlaceColumns.of([rows[index] for index in indexes])
+
+    def by_priority(self) -> dict[int, tuple[list[int], Sequence[bytes]]]:
+        """Stamps and keys of each priority."""
+        priorities = self.priorities
+        if priorities and priorities.count(priorities[0]) == len(priorities):
+            return {priorities[0]: (list(self.stamps), self.keys)}
+        found: dict[int, tuple[list[int], list[bytes]]] = {}
+        for priority, stamp, key in zip(priorities, self.stamps, self.keys, strict=True):
+            stamps, keys = found.setdefault(priority, ([], []))
+            stamps.append(stamp)
+            keys.append(key)
+        return dict(found.items())
 
 
 class HotBodies:
@@ -163,7 +206,7 @@ class Shard:
         for number, delivery in out:
             by_number[number].restore(delivery, now)
         for number, token, leases, ended in read_leases(lease_rows):
-            by_number[number].restore_batch(LeaseBatch(token, leases, ended), now)
+            by_number[number].restore_batch(LeaseBatch(token, leases, ended))
 
     def add_cursor(self, record: GroupRecord | AddGroup, head: CursorHead) -> None:
         self.cursors[record.name] = CursorGroup(
@@ -493,21 +536,25 @@ class Shard:
         value = self.get(Table.SETTLED, settled_key(self.number, seq))
         return 0 if value is None else read_mask(value)
 
-    def mark_settled(self, group: LeaseGroup, place: Place, effects: Effects) -> None:
-        """`group` has settled a message: it goes, unless another group needs it still."""
+    def mark_settled(self, group: LeaseGroup, places: PlaceColumns, effects: Effects) -> None:
+        """`group` has settled messages: they are removed, unless another group still needs them."""
         if not self.shared():
-            self.remove(place, effects)
+            self.remove(places, effects)
             return
-        seq = place.seq
-        mask = self.mask(seq) | group.bit
-        needed = self.needed(seq)
-        if mask & needed == needed:
-            if not self.kept_by_cursor(seq):
-                self.remove(place, effects)
-                return
-            self.unlist(place, effects)
-            mask = KEPT
-        self.set_mask(seq, mask, effects)
+        unneeded: list[int] = []
+        kept: list[int] = []  # for cursor groups only
+        for index, seq in enumerate(places.seqs):
+            mask = self.mask(seq) | group.bit
+            needed = self.needed(seq)
+            if mask & needed != needed:
+                self.set_mask(seq, mask, effects)
+            elif self.kept_by_cursor(seq):
+                self.set_mask(seq, KEPT, effects)
+                kept.append(index)
+            else:
+                unneeded.append(index)
+        self.remove(places.take(unneeded), effects)
+        self.unlist(places.take(kept), effects)
 
     def set_mask(self, seq: int, mask: int, effects: Effects) -> None:
         self.masks[seq] = mask
@@ -521,36 +568,49 @@ class Shard:
         self.require_masks(place.seq for place in places)
         self.require_bodies(place.seq for place in places if place.flags & (FLAG_SOURCED | FLAG_EARLY))
 
-    def unlist(self, place: Place, effects: Effects) -> None:
-        """No leasing group needs a message any more: it leaves the order of delivery."""
-        ops, number, head = effects.ops, self.number, self.head
-        ops.append((Table.READY, ready_key(number, place.priority, place.stamp), None))
-        if place.key:
-            ops.append((Table.KEYED, keyed_key(number, place.key, place.priority, place.stamp), None))
-        left = head.priorities[place.priority] - 1
-        if left:
-            head.priorities[place.priority] = left
-        else:
-            del head.priorities[place.priority]
-        head.ready -= 1
-        head.size_bytes -= place.size_bytes
-        if place.flags:
-            self.remove_extras(place, effects)
-        for group in self.groups.values():
-            if place.seq in group.skips:
-                group.skips.remove(place.seq)
-                group.dirty = True
-        body = self.bodies.pop(place.seq, None)
-        if body is not None:
-            self.hot.used_bytes -= len(body)
+    def unlist(self, places: PlaceColumns, effects: Effects, adjacent: bool = False) -> None:
+        """No leasing group needs these messages any more: they leave the order of delivery.
 
-    def remove(self, place: Place, effects: Effects) -> None:
-        """Nobody needs a message any more. Its record goes when the journal that refers to it has been exported."""
-        self.unlist(place, effects)
+        `adjacent`: they ascend, and in each priority no other message stands between the first and the last of them.
+        """
+        head, seqs = self.head, places.seqs
+        for priority, (stamps, keys) in places.by_priority().items():
+            effects.ops += deletions(Table.READY, ready_prefix(self.number, priority), stamps, adjacent)
+            by_key: dict[bytes, list[int]] = {}
+            if any(keys):
+                for key, stamp in zip(keys, stamps, strict=True):
+                    by_key.setdefault(key, []).append(stamp)
+                by_key.pop(UNKEYED, None)
+            for key, own in by_key.items():
+                effects.ops += deletions(Table.KEYED, keyed_prefix(self.number, key, priority), own, adjacent)
+            left = head.priorities[priority] - len(stamps)
+            if left:
+                head.priorities[priority] = left
+            else:
+                del head.priorities[priority]
+        head.ready -= len(seqs)
+        head.size_bytes -= sum(places.sizes_bytes)
+        if any(places.flags):
+            for place in places.rows():
+                self.remove_extras(place, effects)
+        for group in self.groups.values():
+            skipped = group.skips.intersection(seqs) if group.skips else ()
+            if skipped:
+                group.skips -= skipped
+                group.dirty = True
+        if self.bodies:
+            take = self.bodies.pop
+            self.hot.used_bytes -= sum([len(take(seq, b"")) for seq in seqs])
+
+    def remove(self, places: PlaceColumns, effects: Effects) -> None:
+        """No group needs these messages any more. Their records are deleted when the journal that refers to them has
+        been exported."""
+        self.unlist(places, effects)
         if self.shared():
-            self.masks.pop(place.seq, None)
-            effects.ops.append((Table.SETTLED, settled_key(self.number, place.seq), None))
-        self.gone.append(place.seq)
+            for seq in places.seqs:
+                self.masks.pop(seq, None)
+            effects.ops += deletions(Table.SETTLED, shard_key(self.number), list(places.seqs))
+        self.gone += places.seqs
 
     def remove_extras(self, place: Place, effects: Effects) -> None:
         """Remove the records that only some messages have, by the flags."""
@@ -584,16 +644,27 @@ class Shard:
         self.hot.used_bytes -= sum(map(len, self.bodies.values()))
         self.bodies.clear()
 
-    def forget_delivery(self, group: LeaseGroup, message_id: int, effects: Effects) -> None:
-        """A delivery has ended: its record goes."""
-        delivery = group.deliveries.pop(message_id)
-        if delivery.token:
-            group.leased -= 1
-        key = delivery_key(self.number, group.number, message_id)
-        if group.detach_from_batches([delivery]):
-            effects.ops.append((Table.DELIVERIES, key, None))
-        if delivery.flags & FLAG_STATE:
-            effects.ops.append((Table.STATES, key, None))
+    def forget_deliveries(self, group: LeaseGroup, parts: list[LeasePart], effects: Effects) -> None:
+        """Deliveries have ended: their records are deleted."""
+        own: list[int] = []
+        stateful: list[int] = []
+        for part, first, count in parts:
+            if isinstance(part, LeaseBatch):
+                group.deliveries.remove(part.leases.ids[first : first + count])
+                group.leased -= count
+                group.end_in_batch(part, first, count)
+                continue
+            group.deliveries.remove([part.id])
+            if part.token:
+                group.leased -= 1
+            if part.batch is None:
+                own.append(part.id)
+            if part.flags & FLAG_STATE:
+                stateful.append(part.id)
+            group.detach(part)
+        prefix = group_key(self.number, group.number)
+        effects.ops += deletions(Table.DELIVERIES, prefix, own)
+        effects.ops += deletions(Table.STATES, prefix, stateful)
         group.dirty = True
 
 

@@ -32,7 +32,7 @@ from holdfast.core.records import (
     seq_of,
     settled_key,
 )
-from holdfast.core.shard import DEDUP_PAUSE, Shard, handles
+from holdfast.core.shard import DEDUP_PAUSE, PlaceColumns, Shard, handles
 from holdfast.core.states import JournalEvent, Reason
 from holdfast.units import NEVER
 
@@ -265,7 +265,7 @@ def drop_unneeded(shard: Shard, _now: int, effects: Effects) -> bool:
     for seq, mask in masks.items():
         if seq in messages:
             if live_states[seq].live is Live.READY:
-                shard.unlist(place_of(shard, messages[seq], live_states[seq].stamp), effects)
+                shard.unlist(PlaceColumns.of([place_of(shard, messages[seq], live_states[seq].stamp)]), effects)
             if mask != GONE:
                 shard.gone.append(seq)
         # What only groups had settled that are no more says nothing now.

@@ -51,6 +51,7 @@ def put_state(shard: Shard, command: PutState, _now: int, effects: Outcome[Workf
     if command.data is None and not seen:
         effects.reply = before
         return
+    delivery = group.deliveries.checkout(command.id)
     after = WorkflowState(before.etag + 1, command.data)
     key = delivery_key(shard.number, group.number, delivery.id)
     effects.ops.append((Table.STATES, key, write_state(after)))

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
-from holdfast.core.effects import Op
+from holdfast.core.effects import DeleteRun, Op
 from holdfast.core.records import Table
 from holdfast.core.runs import RecordRun, key_after
 from holdfast.errors import CopyUnsupported, Fenced, StoreError
@@ -91,7 +91,11 @@ class MemoryDisk:
                     undo.append((table, one, None))
                     records.put(one, content)
             else:
-                for each in list(records.keys.ascending(key, value.end)):
+                end = value.until(key).end if isinstance(value, DeleteRun) else value.end
+                deleted = list(records.keys.ascending(key, end))
+                if isinstance(value, DeleteRun):
+                    assert set(deleted) <= set(value.keys(key)), "no other record is between those of a run"
+                for each in deleted:
                     undo.append((table, each, records.values[each]))
                     records.delete(each)
 

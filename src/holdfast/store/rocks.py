@@ -21,7 +21,7 @@ from pathlib import Path
 
 from rocksdict import Checkpoint, Rdict, WriteBatch
 
-from holdfast.core.effects import DeleteUntil, Op
+from holdfast.core.effects import DeleteRun, DeleteUntil, Op
 from holdfast.core.records import Table
 from holdfast.core.runs import RecordRun, key_after
 from holdfast.errors import DiskFull, Fenced, StoreCorrupt, StoreError
@@ -35,6 +35,9 @@ from holdfast.store.rocks_sweep import Span
 from holdfast.store.rocks_tuning import (
     CACHE_BYTES,
     FAMILY_OF,
+    MESSAGE_RANGE_MIN,
+    RANGE_MIN,
+    RUN_MIN,
     SKIPPED_MAX,
     WRITE_BUFFER_BYTES,
     range_options,
@@ -193,7 +196,7 @@ class RocksStore:
         try:
             batch = self._batch(ops)
         except BaseException:
-            self._runs.forget()  # what it made of the runs is not written
+            self._runs.forget()  # what the batch changed of the packs is not written
             raise
         self._commit(batch)
 
@@ -206,7 +209,7 @@ class RocksStore:
         delete = batch.delete
         last = Table.META
         prefix, home = homes[last]
-        in_runs = False  # whether records of this table may be in runs
+        in_runs = False  # whether records of this table may be in packs
         runs.begin()
         for table, key, value in ops:
             if table is not last:  # operations of one table mostly follow each other
@@ -220,18 +223,40 @@ class RocksStore:
             elif value is None:
                 if not in_runs or not runs.leave(table, key):
                     delete(prefix + key, home)
-            elif isinstance(value, RecordRun):
-                self._put_direct(batch, runs.join(table, key, value))
-                in_runs = True
-            elif key < value.end:
-                self._put_direct(batch, [(table, key, value)])
-                if in_runs:
-                    self._put_direct(batch, runs.leave_range(table, key, value.end))
+            else:
+                self._put_many(batch, table, key, value)
+                in_runs = runs.may_be_packed(table)
         self._put_direct(batch, runs.settle())
         return batch
 
+    def _put_many(
+        self, batch: WriteBatch, table: Table, key: bytes, value: RecordRun | DeleteRun | DeleteUntil
+    ) -> None:
+        """Operations on many records: as packs and ranges where that is cheaper than one by one."""
+        runs = self._runs
+        packed = runs.may_be_packed(table)
+        prefix, home = self._opened().homes[table]
+        if isinstance(value, RecordRun):
+            if len(value) >= RUN_MIN:
+                self._put_direct(batch, runs.join(table, key, value))
+                return
+            for one, content in value.rows(key):
+                batch.put(prefix + one, content, home)
+            return
+        if isinstance(value, DeleteRun):
+            if len(value) < (MESSAGE_RANGE_MIN if table is Table.MESSAGES else RANGE_MIN):
+                for one in value.keys(key):
+                    if not packed or not runs.leave(table, one):
+                        batch.delete(prefix + one, home)
+                return
+            value = value.until(key)
+        if key < value.end:
+            self._put_direct(batch, [(table, key, value)])
+            if packed:
+                self._put_direct(batch, runs.leave_range(table, key, value.end))
+
     def _put_direct(self, batch: WriteBatch, ops: Iterable[Op]) -> None:
-        """Operations that no run has to hear of."""
+        """Add operations that concern no pack."""
         handles = self._opened()
         for table, key, value in ops:
             prefix, home = handles.homes[table]

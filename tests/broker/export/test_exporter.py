@@ -15,9 +15,9 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from holdfast.broker.export.exporter import RANGE_MIN, STEPS, Exporter, removal_of, removal_ops
+from holdfast.broker.export.exporter import STEPS, Exporter, removal_of, removal_ops
 from holdfast.core.commands import Verb
-from holdfast.core.effects import DeleteUntil
+from holdfast.core.effects import DeleteRun, DeleteUntil
 from holdfast.core.journal import Row
 from holdfast.core.records import Extra, Table, journal_key, message_key
 from holdfast.errors import LakeDamaged, LakeUnavailable, StoreCorrupt, StoreUnavailable
@@ -246,12 +246,10 @@ def test_a_message_leaves_the_store_with_the_block_that_gives_it_up(life: Life) 
 
 
 def test_neighbouring_messages_are_removed_as_one_range() -> None:
-    few = list(range(100, 100 + RANGE_MIN - 1))
-    many = list(range(1, RANGE_MIN + 1))
-    assert removal_of(3, 5, {2: [4], 1: few + many}) == [
-        (Table.MESSAGES, message_key(1, 1), DeleteUntil(message_key(1, RANGE_MIN + 1))),
-        *[(Table.MESSAGES, message_key(1, seq), None) for seq in few],
-        (Table.MESSAGES, message_key(2, 4), None),
+    assert removal_of(3, 5, {2: [4], 1: [100, 101, 3, 1, 2]}) == [
+        (Table.MESSAGES, message_key(1, 1), DeleteRun(range(1, 4))),
+        (Table.MESSAGES, message_key(1, 100), DeleteRun(range(100, 102))),
+        (Table.MESSAGES, message_key(2, 4), DeleteRun([4])),
         (Table.JOURNAL, journal_key(3), DeleteUntil(journal_key(6))),
     ]
 

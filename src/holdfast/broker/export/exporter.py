@@ -23,7 +23,7 @@ import msgspec
 import structlog
 
 from holdfast.broker.export.worker import Converted, Converter, InThread, consecutive_ranges
-from holdfast.core.effects import DeleteUntil, Op
+from holdfast.core.effects import DeleteRun, DeleteUntil, Op
 from holdfast.core.records import Table, journal_key, message_key
 from holdfast.errors import LakeDamaged, LakeUnavailable, StoreCorrupt
 from holdfast.journal.manifest import Manifest, SegmentEntry, manifest_path, segment_files, segment_name
@@ -44,9 +44,6 @@ STEPS = (
     "entry synced",
 )
 """What an export does, in order; a test dies after each."""
-
-# Fewer neighbours than this are deleted one by one: a range costs RocksDB more than a few keys, at every later read.
-RANGE_MIN = 8
 
 FEW_ROWS = 10_000
 """Fewer than this are converted in the exporter's own thread: it takes less than to hand them to a process."""
@@ -103,12 +100,9 @@ def removal_of(first_block: int, last_block: int, gone: Gone) -> list[Op]:
 
 
 def _removal(first_block: int, last_block: int, gone: list[tuple[int, int, int]]) -> list[Op]:
-    ops: list[Op] = []
-    for shard, first, last in gone:
-        if last - first + 1 >= RANGE_MIN:
-            ops.append((Table.MESSAGES, message_key(shard, first), DeleteUntil(message_key(shard, last + 1))))
-        else:
-            ops += [(Table.MESSAGES, message_key(shard, seq), None) for seq in range(first, last + 1)]
+    ops: list[Op] = [
+        (Table.MESSAGES, message_key(shard, first), DeleteRun(range(first, last + 1))) for shard, first, last in gone
+    ]
     ops.append((Table.JOURNAL, journal_key(first_block), DeleteUntil(journal_key(last_block + 1))))
     return ops
 
