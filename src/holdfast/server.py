@@ -22,7 +22,6 @@ from typing import Protocol
 
 import structlog
 import uvloop
-from starlette.routing import BaseRoute, WebSocketRoute
 
 from holdfast import __version__, logs
 from holdfast.auth import exposure, tls
@@ -31,7 +30,7 @@ from holdfast.broker.export.pandas_free import block_pandas_import
 from holdfast.broker.node import Node, wall_clock
 from holdfast.config import Config
 from holdfast.errors import StoreReadOnly
-from holdfast.http_api import HttpFront
+from holdfast.http_api import HttpFront, Upgrade
 from holdfast.mqtt.net import MqttFront
 from holdfast.store import open_store
 from holdfast.store.contract import Store
@@ -195,14 +194,14 @@ def _fronts(config: Config, node: Node, gate: Gate) -> list[Front]:
     """The fronts that are switched on, in the order in which they start. MQTT stops first: its WebSockets are the HTTP
     server's, and its clients are to be told why they are closed."""
     fronts: list[Front] = []
-    routes: list[BaseRoute] = []
+    upgrades: dict[str, Upgrade] = {}
     if config.mqtt.enabled:
         mqtt = MqttFront(config, node, gate)
         fronts.append(mqtt)
         if config.mqtt.websocket:
-            routes.append(WebSocketRoute("/mqtt", mqtt.websocket()))
+            upgrades["/mqtt"] = mqtt.websocket()
     if config.http.enabled:
-        fronts.insert(0, HttpFront(config, node, gate, routes))
+        fronts.insert(0, HttpFront(config, node, gate, upgrades))
     return fronts
 
 

@@ -9,7 +9,6 @@ import pytest
 
 from holdfast.client import Client, Consumer, Message
 from holdfast.errors import ShuttingDown, WrongGroupKind
-from holdfast.http_api.server.connection import Connection
 from holdfast.testing import Broker
 
 
@@ -35,10 +34,8 @@ async def following(consumer: Consumer) -> Message:
 def cut_off(broker: Broker) -> None:
     """Break all connections, in the middle of whatever they do."""
     assert broker._front is not None
-    assert broker._front._server is not None
-    for connection in list(broker._front._server.server_state.connections):
-        assert isinstance(connection, Connection)
-        connection.transport.abort()
+    for connection in list(broker._front.connections.open):
+        connection.abort()
 
 
 async def leased(client: Client, queue: str = "jobs") -> int:

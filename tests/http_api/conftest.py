@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from inspect import iscoroutinefunction
 from pathlib import Path
+from typing import NoReturn
 
 import httpx
 import pytest
 import pytest_asyncio
 from msgspec.structs import replace
-from starlette.routing import WebSocketRoute
-from starlette.websockets import WebSocket
 
 from holdfast.auth.gate import Gate
 from holdfast.broker.node import Node
@@ -45,8 +44,8 @@ def config_for(path: Path, **http: object) -> Config:
     )
 
 
-async def _nobody(websocket: WebSocket) -> None:
-    await websocket.close()
+def _nobody(on_lost: object) -> NoReturn:
+    raise AssertionError(f"no test upgrades a connection: {on_lost}")
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session", params=STORES)
@@ -57,9 +56,8 @@ async def shared(
     store = open_store(request.param, path / "store")
     node = Node(config_for(path), store)
     await node.start()
-    # With an endpoint of another front's, as a server has it: what is neither's is ours to refuse.
-    extra = [WebSocketRoute("/elsewhere", _nobody)]
-    front = HttpFront(node.config, node, Gate(node.config, node.clock), extra_routes=extra)
+    # With a path of another front's, as a server has it: requests that do not upgrade are ours to refuse.
+    front = HttpFront(node.config, node, Gate(node.config, node.clock), {"/elsewhere": _nobody})
     await front.start()
     yield node, front
     await front.stop()

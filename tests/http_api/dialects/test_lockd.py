@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from email.message import Message
@@ -13,7 +14,7 @@ import pytest
 
 from holdfast.broker.node import Node
 from holdfast.core.commands import Draft
-from holdfast.http_api.server.request import Call
+from holdfast.http_api.server.request import Request
 from tests.waiting import until
 
 Q = "orders"
@@ -217,11 +218,11 @@ async def test_what_is_found_when_the_client_has_gone_is_given_back(
 ) -> None:
     await enqueue(http)
 
-    async def gone(_call: Call) -> None:
-        return
-
-    monkeypatch.setattr(Call, "gone", gone)
-    await http.post("/v1/queue/dequeue", json={"queue": Q, "owner": "me", "wait_seconds": 30})
+    gone = asyncio.get_running_loop().create_future()
+    gone.set_result(None)
+    monkeypatch.setattr(Request, "disconnected", gone)
+    with pytest.raises(httpx.TransportError):
+        await http.post("/v1/queue/dequeue", json={"queue": Q, "owner": "me", "wait_seconds": 30})
     [leased] = await node.messages.lease(NAME, "default")
     assert leased.attempt == 1
 

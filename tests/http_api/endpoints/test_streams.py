@@ -16,7 +16,7 @@ from holdfast.broker.node import Node
 from holdfast.core.commands import Draft
 from holdfast.http_api import HttpFront
 from holdfast.http_api.server.app import ANONYMOUS
-from holdfast.http_api.server.request import ClientDisconnected
+from holdfast.http_api.server.body import ClientDisconnected
 from holdfast.store import open_store
 from tests.http_api.conftest import config_for
 from tests.waiting import PATIENCE_SECONDS, until
@@ -69,9 +69,9 @@ async def test_a_client_that_goes_while_it_waits_takes_nothing_with_it(http: htt
 async def test_what_is_found_in_the_very_moment_in_which_the_client_goes_is_given_back(front: HttpFront) -> None:
     class Leaving:
         principal = ANONYMOUS
+        disconnected = asyncio.get_running_loop().create_future()
 
-        async def gone(self) -> None:
-            return
+    Leaving.disconnected.set_result(None)
 
     async def work() -> list[str]:
         return ["a delivery"]

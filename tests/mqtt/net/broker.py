@@ -8,7 +8,6 @@ from pathlib import Path
 
 import httpx
 from msgspec.structs import replace
-from starlette.routing import WebSocketRoute
 
 from holdfast.auth.gate import Gate
 from holdfast.broker.node import Node, wall_clock
@@ -61,7 +60,7 @@ class Broker:
         self.front = MqttFront(self.config, self.node, gate)
         await self.front.start()
         if self.config.http.enabled:
-            self.http = HttpFront(self.config, self.node, gate, [WebSocketRoute("/mqtt", self.front.websocket())])
+            self.http = HttpFront(self.config, self.node, gate, {"/mqtt": self.front.websocket()})
             await self.http.start()
 
     async def stop(self) -> None:

@@ -9,7 +9,7 @@ from holdfast import wire
 from holdfast.core.queue import QueueConfig
 from holdfast.errors import InvalidArgument, MalformedRequest, MessageTooLarge, QueueNotFound, RequestTooLarge
 from holdfast.http_api.codecs.multipart import Limits, boundary_of, read_parts
-from holdfast.http_api.server.request import Call, decode
+from holdfast.http_api.server.request import Request, decode
 
 META_BYTES_MAX = 256 << 10  # properties are at most 64 KiB, with their JSON a few times that at worst
 OCTETS = "application/octet-stream"
@@ -31,7 +31,7 @@ _properties = msgspec.json.Decoder(wire.Properties).decode
 _meta = msgspec.json.Decoder(wire.Draft).decode
 
 
-async def read_raw(call: Call) -> wire.Draft:
+async def read_raw(call: Request) -> wire.Draft:
     """The body is the payload, the headers say the rest. The content type is kept unless it says nothing."""
     fields: dict[str, object] = {}
     for name in call.headers:
@@ -52,7 +52,7 @@ async def read_raw(call: Call) -> wire.Draft:
     return replace(draft, base64=await call.body(), content_type=content_type)
 
 
-async def read_form(call: Call) -> wire.Draft:
+async def read_form(call: Request) -> wire.Draft:
     """A form with `payload`, and `meta` that says the rest as JSON. The payload is not copied about as it arrives."""
     limit = _message_bytes_max(call)
     limits = Limits(
@@ -73,7 +73,7 @@ async def read_form(call: Call) -> wire.Draft:
     return replace(draft, base64=bytes(payload.content), content_type=content_type)
 
 
-def _message_bytes_max(call: Call) -> int:
+def _message_bytes_max(call: Request) -> int:
     try:
         return call.node.queues.get(call.queue).config.max_message_size
     except QueueNotFound:

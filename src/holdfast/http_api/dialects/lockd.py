@@ -59,7 +59,7 @@ from holdfast.http_api.dialects.lockd_shapes import (
 )
 from holdfast.http_api.endpoints.streams import NO_BUFFERING, Stream, StreamQuery, open_stream
 from holdfast.http_api.openapi.routes import ErrorFormat, Handler, Right, Routes
-from holdfast.http_api.server.request import Call, decode, read_id
+from holdfast.http_api.server.request import Request, decode, read_id
 from holdfast.http_api.server.response import EVENTS, RETRY_AFTER_SECONDS, Header, Response, encode, response
 from holdfast.units import SECOND
 
@@ -125,7 +125,7 @@ _attributes = msgspec.json.Decoder(dict[str, Any]).decode
     request_types=("multipart/form-data", RELATED),
     errors=(QueueNotFound, QueueFull, MessageTooLarge, RequestTooLarge, Forbidden),
 )
-async def enqueue(call: Call) -> Response:
+async def enqueue(call: Request) -> Response:
     """Enqueue one message: a form with `meta` (JSON) and `payload`."""
     limits = Limits(
         {
@@ -178,13 +178,13 @@ async def enqueue(call: Call) -> Response:
 
 
 @_consuming("/v1/queue/dequeue", NothingReady)
-async def dequeue(call: Call) -> Response:
+async def dequeue(call: Request) -> Response:
     """Lease deliveries, waiting for the first. If none comes in time, the answer is 409 `waiting`."""
     return await _dequeue_now(call, with_state=False)
 
 
 @_consuming("/v1/queue/dequeueWithState", NothingReady)
-async def dequeue_with_state(call: Call) -> Response:
+async def dequeue_with_state(call: Request) -> Response:
     """Lease deliveries with their workflow state, which is made if there is none (`{}`).
 
     `meta` has its tag and lease. The state itself is at `/api/v1/queues/{name}/messages/{id}/state`. It is kept through
@@ -193,7 +193,7 @@ async def dequeue_with_state(call: Call) -> Response:
     return await _dequeue_now(call, with_state=True)
 
 
-async def _dequeue_now(call: Call, *, with_state: bool) -> Response:
+async def _dequeue_now(call: Request, *, with_state: bool) -> Response:
     wish = await call.json(_dequeue)
     name = _queue(call, wish, Action.CONSUME)
     limits = call.api.config.limits
@@ -222,7 +222,7 @@ async def _dequeue_now(call: Call, *, with_state: bool) -> Response:
 
 
 @_consuming("/v1/queue/subscribe", LimitExceeded)
-async def subscribe(call: Call) -> Response:
+async def subscribe(call: Request) -> Response:
     """Be sent deliveries as they become ready, for as long as the connection lasts, `page_size` unsettled at a time.
 
     What is not settled when the connection ends is given back at once.
@@ -231,12 +231,12 @@ async def subscribe(call: Call) -> Response:
 
 
 @_consuming("/v1/queue/subscribeWithState", LimitExceeded)
-async def subscribe_with_state(call: Call) -> Response:
+async def subscribe_with_state(call: Request) -> Response:
     """Be sent deliveries as they become ready, each with its workflow state, as `dequeueWithState` gives it."""
     return await _subscribe(call, with_state=True)
 
 
-async def _subscribe(call: Call, *, with_state: bool) -> Response:
+async def _subscribe(call: Request, *, with_state: bool) -> Response:
     wish = await call.json(_dequeue)
     name = _queue(call, wish, Action.CONSUME)
     query = StreamQuery(
@@ -261,7 +261,7 @@ async def _endless(stream: Stream, name: QueueName, boundary: str, *, with_state
                 yield _parts(stream.call, name, line, states, boundary)
 
 
-async def _states(call: Call, name: QueueName, found: list[Leased]) -> dict[int, int]:
+async def _states(call: Request, name: QueueName, found: list[Leased]) -> dict[int, int]:
     """The tags of the deliveries' states; a delivery that has none is given an empty one."""
     tags: dict[int, int] = {}
     for leased, state in zip(found, await call.node.workflow_state.of_leased(name, GROUP, found), strict=True):
@@ -271,7 +271,7 @@ async def _states(call: Call, name: QueueName, found: list[Leased]) -> dict[int,
     return tags
 
 
-def _parts(call: Call, name: QueueName, found: list[Leased], states: dict[int, int], boundary: str) -> bytes:
+def _parts(call: Request, name: QueueName, found: list[Leased], states: dict[int, int], boundary: str) -> bytes:
     """Two parts for each delivery. Several in one answer are told apart by file names."""
     config = call.node.queues.get(name).config
     parts: list[bytes | str] = []
@@ -324,7 +324,7 @@ def _message(name: QueueName, config: QueueConfig, leased: Leased, state: int | 
 
 
 @_settling("/v1/queue/ack", LockdLease, LockdAcked)
-async def ack(call: Call) -> Response:
+async def ack(call: Request) -> Response:
     """Acknowledge a delivery: it is done and goes."""
     wish = await call.json(_lease)
     _, correlation_id = await _settle(call, wish, Verb.ACK)
@@ -332,7 +332,7 @@ async def ack(call: Call) -> Response:
 
 
 @_settling("/v1/queue/nack", LockdNack, LockdRequeued)
-async def nack(call: Call) -> Response:
+async def nack(call: Request) -> Response:
     """Give a delivery back: as a failure, which spends an attempt, or to be done later (`defer`), which does not.
 
     A deferred one with a delay is not seen before that has passed.
@@ -348,7 +348,7 @@ async def nack(call: Call) -> Response:
 
 
 @_settling("/v1/queue/extend", LockdExtend, LockdExtended)
-async def extend(call: Call) -> Response:
+async def extend(call: Request) -> Response:
     """Hold a delivery for `extend_by_seconds` from now, or for the queue's own time."""
     wish = await call.json(_extend)
     timeout = wish.extend_by_seconds * SECOND if wish.extend_by_seconds else -1
@@ -359,7 +359,7 @@ async def extend(call: Call) -> Response:
 
 
 async def _settle(
-    call: Call,
+    call: Request,
     wish: LockdLease,
     verb: Verb,
     delay: int = -1,
@@ -386,7 +386,7 @@ async def _settle(
     return result or 0, correlation_id
 
 
-async def _check_state(call: Call, name: QueueName, message_id: int, token: int, etag: str) -> None:
+async def _check_state(call: Request, name: QueueName, message_id: int, token: int, etag: str) -> None:
     """Who acks must have seen the state as it is now."""
     state = await call.node.workflow_state.get(name, GROUP, message_id, token)
     if state is None or str(state.etag) != etag:
@@ -399,7 +399,7 @@ async def _check_state(call: Call, name: QueueName, message_id: int, token: int,
 @ROUTES(
     "POST", "/v1/queue/stats", Right.AUTHENTICATED, body=LockdPlace, gives=LockdStats, errors=(QueueNotFound, Forbidden)
 )
-async def stats(call: Call) -> Response:
+async def stats(call: Request) -> Response:
     """How a queue stands: who waits, and what is first in line."""
     wish = await call.json(_place)
     name = _queue(call, wish, Action.CONSUME)
@@ -434,7 +434,7 @@ async def stats(call: Call) -> Response:
     errors=(QueueNotFound, LimitExceeded, Forbidden),
     waits=True,
 )
-async def watch(call: Call) -> Response:
+async def watch(call: Request) -> Response:
     """Be told, as server-sent events, when the first message in line changes. Nothing is leased."""
     wish = await call.json(_place)
     name = _queue(call, wish, Action.CONSUME)
@@ -442,9 +442,9 @@ async def watch(call: Call) -> Response:
     return Response(_events(call, name), 200, EVENTS, NO_BUFFERING)
 
 
-async def _events(call: Call, name: QueueName) -> AsyncIterator[bytes]:
+async def _events(call: Request, name: QueueName) -> AsyncIterator[bytes]:
     heartbeat = call.api.config.http.heartbeat / SECOND
-    gone = asyncio.create_task(call.gone())
+    gone = call.disconnected
     over = call.api.closing
     last_head: int | None = -1
     number = 0
@@ -471,11 +471,9 @@ async def _events(call: Call, name: QueueName) -> AsyncIterator[bytes]:
                         yield b": keepalive\n\n"
         except HoldfastError:
             return  # the queue was deleted: the stream ends
-        finally:
-            gone.cancel()
 
 
-def _watched(call: Call, name: QueueName, head_id: int | None, number: int) -> bytes:
+def _watched(call: Request, name: QueueName, head_id: int | None, number: int) -> bytes:
     event = LockdWatched(
         namespace=name[0],
         queue=name[1],
@@ -490,7 +488,7 @@ def _watched(call: Call, name: QueueName, head_id: int | None, number: int) -> b
 # --- common ---------------------------------------------------------------------------------------------------------
 
 
-def _queue(call: Call, place: LockdPlace, action: Action) -> QueueName:
+def _queue(call: Request, place: LockdPlace, action: Action) -> QueueName:
     """Nobody reaches into another's namespace; where no credentials are configured there are no others."""
     principal = call.principal
     namespace = place.namespace or principal.namespace

@@ -29,7 +29,7 @@ from holdfast.errors import (
     RequestTooLarge,
 )
 from holdfast.http_api.openapi.routes import Right, Routes
-from holdfast.http_api.server.request import Call, instant
+from holdfast.http_api.server.request import Request, instant
 from holdfast.http_api.server.response import Response, response
 from holdfast.units import format_instant
 
@@ -99,7 +99,7 @@ _nack = msgspec.json.Decoder(MQueueNack)
     gives=list[Id],
     errors=(QueueNotFound, QueueFull, MessageTooLarge, LimitExceeded, RequestTooLarge, Forbidden),
 )
-async def enqueue(call: Call) -> Response:
+async def enqueue(call: Request) -> Response:
     """Enqueue items, to one or several topics, and get their ids.
 
     The items of one topic are stored all or none, since the answer has no place for a single refusal. If a later topic
@@ -126,7 +126,7 @@ async def enqueue(call: Call) -> Response:
     return response(ids)
 
 
-def _draft(call: Call, item: MQueueItem) -> Draft:
+def _draft(call: Request, item: MQueueItem) -> Draft:
     try:
         payload = b64decode(item.payload, validate=True)
     except binascii.Error:
@@ -145,7 +145,7 @@ def _draft(call: Call, item: MQueueItem) -> Draft:
     gives=list[MQueueDequeued],
     errors=(QueueNotFound, Forbidden),
 )
-async def dequeue(call: Call) -> Response:
+async def dequeue(call: Request) -> Response:
     """Lease up to `limit` items, the best first. An empty list means that nothing is ready."""
     query = call.query(DequeueQuery)
     name = _queue(call, query.namespace, query.topic, Action.CONSUME)
@@ -159,20 +159,20 @@ async def dequeue(call: Call) -> Response:
 
 
 @ROUTES("POST", "/ack", Right.AUTHENTICATED, body=MQueueAck, errors=(QueueNotFound, LeaseLost, Forbidden))
-async def ack(call: Call) -> Response:
+async def ack(call: Request) -> Response:
     """Acknowledge an item: it is done and goes."""
     request = await call.json(_ack)
     return await _settle(call, request, Verb.ACK, "")
 
 
 @ROUTES("POST", "/nack", Right.AUTHENTICATED, body=MQueueNack, errors=(QueueNotFound, LeaseLost, Forbidden))
-async def nack(call: Call) -> Response:
+async def nack(call: Request) -> Response:
     """Say that an item failed: it is retried after the queue's backoff, or dead."""
     request = await call.json(_nack)
     return await _settle(call, request, Verb.NACK, request.error)
 
 
-async def _settle(call: Call, request: MQueueAck | MQueueNack, verb: Verb, error: str) -> Response:
+async def _settle(call: Request, request: MQueueAck | MQueueNack, verb: Verb, error: str) -> Response:
     name = _queue(call, request.namespace, request.topic, Action.CONSUME)
     settlement = Settlement(request.id, verb=verb, error=error, consumer=_consumer(call))
     [result] = await call.node.messages.settle(name, GROUP, [settlement])
@@ -181,11 +181,11 @@ async def _settle(call: Call, request: MQueueAck | MQueueNack, verb: Verb, error
     return Response(b"", 200)
 
 
-def _consumer(call: Call) -> str:
+def _consumer(call: Request) -> str:
     return f"{call.principal.method}:{call.principal.name}"
 
 
-def _queue(call: Call, namespace: str, topic: str, action: Action) -> QueueName:
+def _queue(call: Request, namespace: str, topic: str, action: Action) -> QueueName:
     """Nobody reaches into another's namespace; where no credentials are configured there are no others."""
     principal = call.principal
     if namespace != principal.namespace and not principal.unlimited:

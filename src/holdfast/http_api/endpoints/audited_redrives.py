@@ -11,7 +11,7 @@ from holdfast.engine.audited_redrive import RedriveResult
 from holdfast.errors import AuditNotFound, InvalidArgument, LimitExceeded, NoDeadQueue, QueueNotFound
 from holdfast.http_api.endpoints.dead_letters import check_destination, dead_queue
 from holdfast.http_api.openapi.routes import Right, Routes
-from holdfast.http_api.server.request import Call, read_id
+from holdfast.http_api.server.request import Request, read_id
 from holdfast.http_api.server.response import Response, response
 from holdfast.units import format_instant
 
@@ -31,7 +31,7 @@ _undo = msgspec.json.Decoder(wire.UndoPage)
     errors=(QueueNotFound, NoDeadQueue, LimitExceeded),
     act="dlq.redrive",
 )
-async def move(call: Call) -> Response:
+async def move(call: Request) -> Response:
     """Bring dead letters back under an id, each once however often the request is repeated.
 
     Every message gets the property `holdfast-redrive` with the id. A letter and its message change places in one step,
@@ -62,7 +62,7 @@ async def move(call: Call) -> Response:
     gives=wire.RedriveAudits,
     errors=(QueueNotFound, NoDeadQueue),
 )
-async def list_all(call: Call) -> Response:
+async def list_all(call: Request) -> Response:
     """List the redrives under an id of a queue's dead letters, newest first."""
     return response(
         wire.RedriveAudits([_to_wire(audit) for audit in call.node.dead_letters.audits(dead_queue(call)[0])])
@@ -76,7 +76,7 @@ async def list_all(call: Call) -> Response:
     gives=wire.RedriveAudit,
     errors=(QueueNotFound, NoDeadQueue, AuditNotFound),
 )
-async def get(call: Call) -> Response:
+async def get(call: Request) -> Response:
     """Show who began a redrive, when and why, and how many letters it brought back."""
     return response(_to_wire(call.node.dead_letters.audit(dead_queue(call)[0], call.parameters[1])))
 
@@ -97,7 +97,7 @@ class DeadLettersQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gives=wire.LetterFates,
     errors=(QueueNotFound, NoDeadQueue, AuditNotFound),
 )
-async def letters(call: Call) -> Response:
+async def letters(call: Request) -> Response:
     """List the letters that a redrive brought back, and how their messages stand now."""
     query = call.query(DeadLettersQuery)
     after, limit = _place(query.cursor, query.limit)
@@ -115,7 +115,7 @@ async def letters(call: Call) -> Response:
     errors=(QueueNotFound, NoDeadQueue, AuditNotFound),
     act="dlq.undo",
 )
-async def undo(call: Call) -> Response:
+async def undo(call: Request) -> Response:
     """Take back what a redrive brought back and nobody has consumed: those messages are dead letters again.
 
     A letter has its own payload and properties again, and a new id. The answer tells for each letter what became of it;

@@ -28,7 +28,7 @@ from holdfast.errors import (
 )
 from holdfast.http_api.codecs.shapes import view_to_wire
 from holdfast.http_api.openapi.routes import Right, Routes
-from holdfast.http_api.server.request import Call, duration, read_id
+from holdfast.http_api.server.request import Request, duration, read_id
 from holdfast.http_api.server.response import Response, response
 from holdfast.units import format_instant
 
@@ -39,7 +39,7 @@ _redrive = msgspec.json.Decoder(wire.Redrive)
 _filter = msgspec.json.Decoder(wire.DeadFilter)
 
 
-def dead_queue(call: Call) -> tuple[QueueName, str]:
+def dead_queue(call: Request) -> tuple[QueueName, str]:
     """The dead queue of the queue in the path, and whose letters in it are meant. A dead queue stands for itself."""
     name = call.queue
     if name[1].startswith(DEAD_PREFIX):
@@ -50,7 +50,7 @@ def dead_queue(call: Call) -> tuple[QueueName, str]:
     return dead, name[1]
 
 
-def _matching(call: Call, chosen: wire.DeadFilter, source: str) -> DeadLetterFilter:
+def _matching(call: Request, chosen: wire.DeadFilter, source: str) -> DeadLetterFilter:
     now = call.node.clock()
     return DeadLetterFilter(
         ids=frozenset(read_id(text, "ids") for text in chosen.ids),
@@ -85,7 +85,7 @@ class DeadQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gives=wire.MessagePage,
     errors=(QueueNotFound, NoDeadQueue),
 )
-async def list_all(call: Call) -> Response:
+async def list_all(call: Request) -> Response:
     """List the dead letters of a queue, oldest first. Nothing is leased or changed.
 
     A page may hold fewer letters than `limit`, even none, and still have a `cursor`: go on until it is empty. Needs the
@@ -134,7 +134,7 @@ class RetryQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     errors=(QueueNotFound, NoDeadQueue, MessageNotFound, MessageNotWaiting, QueueFull, GroupNotFound, WrongGroupKind),
     act="dlq.retry",
 )
-async def retry(call: Call) -> Response:
+async def retry(call: Request) -> Response:
     """Bring one dead letter back to the queue it came from, or to another.
 
     Back in its queue it goes to the group in which it died: the others have had it. It is stored there and leaves the
@@ -157,13 +157,13 @@ async def retry(call: Call) -> Response:
     raise MessageNotFound(message_id=dead_letter, queue=dead[1])
 
 
-def check_destination(call: Call, to: str) -> None:
+def check_destination(call: Request, to: str) -> None:
     if to:
         call.principal.require(Action.ADMIN, check_name(to))
         call.node.queues.get((call.namespace, to))  # a name that is misspelt must not become a queue
 
 
-def _destination(call: Call, target: RetryQuery | wire.Redrive) -> Destination:
+def _destination(call: Request, target: RetryQuery | wire.Redrive) -> Destination:
     check_destination(call, target.to)
     if target.group and target.all_groups:
         raise InvalidArgument(field="group", problem="cannot be given together with all_groups")
@@ -187,7 +187,7 @@ def _destination(call: Call, target: RetryQuery | wire.Redrive) -> Destination:
     act="dlq.redrive",
     waits=True,
 )
-async def redrive(call: Call) -> Response:
+async def redrive(call: Request) -> Response:
     """Bring dead letters back: all, or those that match; to their source or elsewhere; at a rate.
 
     They go in the order in which they died. Back in its queue a letter goes to the group in which it died: the others
@@ -230,7 +230,7 @@ async def redrive(call: Call) -> Response:
     gives=wire.RedriveList,
     errors=(QueueNotFound, NoDeadQueue),
 )
-async def redrives(call: Call) -> Response:
+async def redrives(call: Request) -> Response:
     """List the redrives of a queue's dead letters, newest first."""
     dead, _ = dead_queue(call)
     return response(wire.RedriveList([_to_wire(job) for job in call.node.redrive_jobs.of(dead)]))
@@ -243,7 +243,7 @@ async def redrives(call: Call) -> Response:
     gives=wire.RedriveJob,
     errors=(QueueNotFound, NoDeadQueue, RedriveNotFound),
 )
-async def progress(call: Call) -> Response:
+async def progress(call: Request) -> Response:
     """Show how far a redrive has come."""
     dead, _ = dead_queue(call)
     return response(_to_wire(call.node.redrive_jobs.get(dead, call.parameters[1])))
@@ -257,7 +257,7 @@ async def progress(call: Call) -> Response:
     errors=(QueueNotFound, NoDeadQueue, RedriveNotFound),
     act="dlq.cancel",
 )
-async def cancel(call: Call) -> Response:
+async def cancel(call: Request) -> Response:
     """Cancel a redrive. What it has moved stays moved, the rest stays in the dead queue."""
     dead, _ = dead_queue(call)
     job = call.node.redrive_jobs.get(dead, call.parameters[1])
@@ -276,7 +276,7 @@ async def cancel(call: Call) -> Response:
     act="dlq.purge",
     waits=True,
 )
-async def purge(call: Call) -> Response:
+async def purge(call: Request) -> Response:
     """Throw dead letters away: all of this queue, or those that match. What is leased stays.
 
     Once begun it goes on to its end, also if the caller does not wait for it.
@@ -284,12 +284,12 @@ async def purge(call: Call) -> Response:
     request = await call.json(_filter, b"{}")
     dead, source = dead_queue(call)
     letters = _matching(call, request, source)
-    purged = call.noted["messages"] = 0
+    purged = call.audit_details["messages"] = 0
     try:
         async with aclosing(call.node.dead_letters.redrive(dead, letters, discard=True)) as steps:
             async for step in steps:
                 purged += len(step.moved)
-                call.noted["messages"] = purged
+                call.audit_details["messages"] = purged
                 if call.api.closing:
                     raise ShuttingDown
     except QueueNotFound:

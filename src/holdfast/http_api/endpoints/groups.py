@@ -20,7 +20,7 @@ from holdfast.http_api.codecs.arrow_request import MEDIA_TYPE
 from holdfast.http_api.codecs.arrow_response import MESSAGES, choose, write_messages
 from holdfast.http_api.codecs.shapes import group_to_wire, message_to_wire
 from holdfast.http_api.openapi.routes import Right, Routes
-from holdfast.http_api.server.request import ID_MAX, OFFLOAD_MESSAGES, Call, duration
+from holdfast.http_api.server.request import ID_MAX, OFFLOAD_MESSAGES, Request, duration
 from holdfast.http_api.server.response import ARROW, Response, response
 
 ROUTES = Routes("Groups")
@@ -31,12 +31,12 @@ _read = msgspec.json.Decoder(wire.CursorRead)
 _commit = msgspec.json.Decoder(wire.CursorCommit)
 
 
-def _group(call: Call) -> str:
+def _group(call: Request) -> str:
     return check_name(call.parameters[1], "group")
 
 
 @ROUTES("GET", "/api/v1/queues/{name}/groups", Right.ANY, gives=wire.GroupList, errors=(QueueNotFound,))
-async def list_all(call: Call) -> Response:
+async def list_all(call: Request) -> Response:
     """List the groups of a queue."""
     return response(wire.GroupList([group_to_wire(group) for group in call.node.queues.get(call.queue).groups]))
 
@@ -49,7 +49,7 @@ async def list_all(call: Call) -> Response:
     gives=wire.Group,
     errors=(QueueNotFound, GroupExists, LimitExceeded),
 )
-async def create(call: Call) -> Response:
+async def create(call: Request) -> Response:
     """Create a group by hand. Creating one that is there already, of the same kind, changes nothing."""
     request = await call.json(_create, b"{}")
     name, group = call.queue, _group(call)
@@ -85,7 +85,7 @@ async def create(call: Call) -> Response:
     errors=(QueueNotFound, GroupNotFound),
     act="group.delete",
 )
-async def delete(call: Call) -> Response:
+async def delete(call: Request) -> Response:
     """Delete a group. What only it still needed goes with it."""
     await call.node.groups.delete(call.queue, _group(call))
     return Response(status=204)
@@ -100,7 +100,7 @@ async def delete(call: Call) -> Response:
     response_types=(MEDIA_TYPE,),
     errors=(QueueNotFound, WrongGroupKind, CursorOutOfRange, LimitExceeded, ArrowMissing),
 )
-async def read(call: Call) -> Response:
+async def read(call: Request) -> Response:
     """Read a range of sequences of one partition, in order, without leasing anything.
 
     The same range can be read again until the group commits past it. The group appears if it is new.
@@ -153,7 +153,7 @@ async def read(call: Call) -> Response:
     gives=wire.CursorEnds,
     errors=(QueueNotFound, WrongGroupKind, LimitExceeded),
 )
-async def ends(call: Call) -> Response:
+async def ends(call: Request) -> Response:
     """Show what a cursor group can read now, by partition. It costs the same at any depth.
 
     The group appears, as a cursor group, if it is new.
@@ -181,7 +181,7 @@ async def ends(call: Call) -> Response:
     gives=wire.CursorCommitted,
     errors=(QueueNotFound, GroupNotFound, WrongGroupKind, CursorOutOfRange),
 )
-async def commit(call: Call) -> Response:
+async def commit(call: Request) -> Response:
     """Commit a cursor group: it needs nothing up to and including these sequences.
 
     Partitions are committed one after another; if one is refused, those before it stay committed.

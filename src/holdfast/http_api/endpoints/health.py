@@ -9,7 +9,7 @@ from holdfast.core.queue import GroupKind
 from holdfast.engine.stats import QueueStats
 from holdfast.errors import HoldfastError
 from holdfast.http_api.openapi.routes import Right, Routes
-from holdfast.http_api.server.request import Call
+from holdfast.http_api.server.request import Request
 from holdfast.http_api.server.response import Response, response
 from holdfast.units import SECOND, format_instant
 
@@ -19,7 +19,7 @@ STATUS_HEADERS = ((b"cache-control", b"no-store"),)
 
 
 @ROUTES("GET", "/livez", Right.ANONYMOUS, gives=wire.Status, always_served=True)
-async def live(call: Call) -> Response:
+async def live(call: Request) -> Response:
     """Tell whether the process works: it does unless it must be restarted (503)."""
     broken = call.node.cell.broken
     problems = [str(broken.result())] if broken is not None and broken.done() else []
@@ -27,7 +27,7 @@ async def live(call: Call) -> Response:
 
 
 @ROUTES("GET", "/readyz", Right.ANONYMOUS, gives=wire.Status, always_served=True)
-async def ready(call: Call) -> Response:
+async def ready(call: Request) -> Response:
     """Tell whether the node can take work now: the store syncs, the disk has room, the loop keeps up (else 503).
 
     The store is tried out, not asked; however many ask, at most once a second.
@@ -44,7 +44,7 @@ def _status(problems: list[str]) -> Response:
 
 
 @ROUTES("GET", "/api/v1/health", Right.NODE, gives=wire.Health)
-async def health(call: Call) -> Response:
+async def health(call: Request) -> Response:
     """Show the health of each part of the node."""
     parts = await call.node.health.components()
     result = [
@@ -53,7 +53,7 @@ async def health(call: Call) -> Response:
     return response(wire.Health(ok=all(part.ready for part in parts), parts=result))
 
 
-async def all_stats(call: Call, namespace: str | None) -> list[QueueStats]:
+async def all_stats(call: Request, namespace: str | None) -> list[QueueStats]:
     """The figures of all queues, or of those of a namespace, a few at a time."""
     found: list[QueueStats] = []
     names = [name for name in call.node.cell.engine.queues if namespace is None or name[0] == namespace]
@@ -68,7 +68,7 @@ async def all_stats(call: Call, namespace: str | None) -> list[QueueStats]:
 
 
 @ROUTES("GET", "/api/v1/overview", Right.AUTHENTICATED, gives=wire.Overview)
-async def overview(call: Call) -> Response:
+async def overview(call: Request) -> Response:
     """Show a node at a glance. Of queues, those that the caller may do something with."""
     node = call.node
     stats = [figures for figures in await all_stats(call, call.namespace) if call.principal.can_see(figures.name)]

@@ -23,8 +23,8 @@ from holdfast.http_api.codecs.json_acks import read_acks
 from holdfast.http_api.codecs.json_batch import encode_batch
 from holdfast.http_api.codecs.shapes import read_consumer, read_settlement
 from holdfast.http_api.openapi.routes import Right, Routes
-from holdfast.http_api.server.request import Call, duration
-from holdfast.http_api.server.response import DeferredResponse, Response, item_error, response
+from holdfast.http_api.server.request import Request, duration
+from holdfast.http_api.server.response import DeferredResponse, Outcome, Response, TaskResponse, item_error, response
 from holdfast.units import format_instant
 
 ROUTES = Routes("Deliveries")
@@ -32,17 +32,6 @@ PROTOCOL = "http"
 
 _lease = msgspec.json.Decoder(wire.Lease)
 _settle = msgspec.json.Decoder(wire.Settle)
-
-
-def begin_lease(call: Call, body: bytes) -> DeferredResponse | None:
-    """Lease what is ready; None if there is nothing and somebody will wait for it."""
-    request = call.decoded(_lease, body, b"{}")
-    name, group = call.queue, request.group
-    submission = call.node.messages.lease_ready(name, group, request.limit, **_lease_options(request))
-    if submission is None:
-        return None
-    result = Response(encode_batch(submission.result, name[1], request.encoding))
-    return DeferredResponse(result, submission, submission.release)
 
 
 class _LeaseOptions(TypedDict):
@@ -73,17 +62,25 @@ def _lease_options(request: wire.Lease) -> _LeaseOptions:
     gives=wire.Leased,
     errors=(QueueNotFound, GroupNotFound, WrongGroupKind, LimitExceeded),
     waits=True,
-    begin=begin_lease,
 )
-async def lease(call: Call) -> Response:
+def lease(call: Request) -> Outcome:
     """Lease up to 1,000 deliveries; wait for the first if there is none.
 
     A client that goes away while it waits gives back what was leased for it. No deliveries in the answer means that
     nothing became ready within `wait`.
     """
-    request = await call.json(_lease, b"{}")
+    request = call.decoded(_lease, call.content, b"{}")
+    name, options = call.queue, _lease_options(request)
+    submission = call.node.messages.lease_ready(name, request.group, request.limit, **options)
+    if submission is None:
+        return TaskResponse(_wait(call, request, options))
+    result = Response(encode_batch(submission.result, name[1], request.encoding))
+    return DeferredResponse(result, submission, submission.release)
+
+
+async def _wait(call: Request, request: wire.Lease, options: _LeaseOptions) -> Response:
+    """Lease what becomes ready."""
     name = call.queue
-    options = _lease_options(request)
     work = call.node.messages.lease(name, request.group, request.limit, **options)
 
     async def release(found: list[Leased]) -> None:
@@ -94,19 +91,10 @@ async def lease(call: Call) -> Response:
     return Response(encode_batch(found, name[1], request.encoding))
 
 
-def begin_settle(call: Call, body: bytes) -> DeferredResponse:
-    acks = read_acks(body) if call.is_json else None
-    if acks is not None:
-        submission = call.node.messages.ack(call.queue, acks.group, acks.ids, acks.tokens, acks.partition)
-        results = submission.result
-        errors: dict[int, HoldfastError] = {}
-        if results.count(None) != len(results):
-            errors = {place: result for place, result in enumerate(results) if isinstance(result, HoldfastError)}
-        return _settled(call, errors, len(results), {}, submission)
-    request = call.decoded(_settle, body)
+def _settle_any(call: Request, request: wire.Settle) -> DeferredResponse:
     if not request.settlements:
         raise InvalidArgument(field="settlements", problem="is empty; send at least one")
-    errors = {}
+    errors: dict[int, HoldfastError] = {}
     settlements: list[Settlement] = []
     places: list[int] = []
     for index, item in enumerate(request.settlements):
@@ -126,7 +114,7 @@ def begin_settle(call: Call, body: bytes) -> DeferredResponse:
 
 
 def _settled(
-    call: Call,
+    call: Request,
     errors: dict[int, HoldfastError],
     asked: int,
     deadlines: dict[str, str],
@@ -146,12 +134,19 @@ def _settled(
     body=wire.Settle,
     gives=wire.Settled,
     errors=(QueueNotFound, GroupNotFound, LeaseLost, LimitExceeded),
-    begin=begin_settle,
 )
-async def settle(call: Call) -> Response:
+def settle(call: Request) -> Outcome:
     """Settle up to 10,000 deliveries: ack, nack, reject, release or extend.
 
     All of them are one commit. One that is refused is reported by its index and does not stop the others. If all are
     refused, the answer is the first one's problem.
     """
-    return await call.when_durable(begin_settle(call, await call.body()))
+    acks = read_acks(call.content) if call.is_json else None
+    if acks is not None:
+        submission = call.node.messages.ack(call.queue, acks.group, acks.ids, acks.tokens, acks.partition)
+        results = submission.result
+        errors: dict[int, HoldfastError] = {}
+        if results.count(None) != len(results):
+            errors = {place: result for place, result in enumerate(results) if isinstance(result, HoldfastError)}
+        return _settled(call, errors, len(results), {}, submission)
+    return _settle_any(call, call.decoded(_settle, call.content))

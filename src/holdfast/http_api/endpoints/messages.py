@@ -34,8 +34,16 @@ from holdfast.http_api.codecs.json_batch import ids_in_json
 from holdfast.http_api.codecs.raw_body import HEADERS, read_form, read_raw
 from holdfast.http_api.codecs.shapes import history_to_wire, message_to_wire, read_draft, read_import, view_to_wire
 from holdfast.http_api.openapi.routes import Right, Routes
-from holdfast.http_api.server.request import OFFLOAD_BYTES, OFFLOAD_MESSAGES, Call, decode, instant
-from holdfast.http_api.server.response import ARROW, DeferredEnqueue, DeferredResponse, Response, item_error, response
+from holdfast.http_api.server.request import OFFLOAD_BYTES, OFFLOAD_MESSAGES, Request, decode, instant
+from holdfast.http_api.server.response import (
+    ARROW,
+    DeferredResponse,
+    Outcome,
+    Response,
+    TaskResponse,
+    item_error,
+    response,
+)
 
 ROUTES = Routes("Messages")
 PROTOCOL = "http"
@@ -72,7 +80,7 @@ _import = msgspec.json.Decoder(wire.Import)
 _edit = msgspec.json.Decoder(wire.MessageEdit)
 
 
-def _read_request(call: Call, body: bytes) -> _EnqueueRequest:
+def _read_request(call: Request, body: bytes) -> _EnqueueRequest:
     """What a body of JSON wants stored."""
     key = _idempotency_key(call)
     items, errors, atomic = _read(body)
@@ -80,15 +88,6 @@ def _read_request(call: Call, body: bytes) -> _EnqueueRequest:
         ids = _made_ids(key, len(items))
         items = [item and _identified(item, made) for item, made in zip(items, ids, strict=True)]
     return _EnqueueRequest(call, items, errors, atomic, read_draft)
-
-
-def begin(call: Call, body: bytes) -> DeferredResponse | DeferredEnqueue:
-    """Store what a body of JSON brings; if it can be, together with what others bring."""
-    request = _read_request(call, body)
-    if request.atomic or not request.drafts:
-        return _stored(call, request)
-    request.admit()
-    return DeferredEnqueue(call.queue, request.drafts, request.response)
 
 
 @ROUTES(
@@ -101,9 +100,8 @@ def begin(call: Call, body: bytes) -> DeferredResponse | DeferredEnqueue:
     query=EnqueueQuery,
     request_types=(MEDIA_TYPE, "multipart/form-data", "application/octet-stream", "text/plain"),
     headers=("Idempotency-Key", *HEADERS),
-    begin=begin,
 )
-async def enqueue(call: Call) -> Response:
+def enqueue(call: Request) -> Outcome:
     """Enqueue 1 to 10,000 messages.
 
     All of them are one commit, and the answer comes when it is durable. A message that is wrong is reported by its
@@ -118,6 +116,16 @@ async def enqueue(call: Call) -> Response:
     `deliver_at`, `ttl`, `properties`, `correlation_id`, `content_type` and `reply_to`; not compressed, and in plain
     layouts (binary and string, also large or of a fixed size; no views, dictionaries or run-ends).
     """
+    head = call.head
+    if head.content_type != "application/json" or head.query or len(call.content) > OFFLOAD_BYTES:
+        return TaskResponse(_enqueue_any(call))
+    request = _read_request(call, call.content)
+    request.admit()
+    return _stored(call, request) if request.atomic or not request.drafts else request
+
+
+async def _enqueue_any(call: Request) -> Response:
+    """Enqueue what any kind of body brings."""
     query = call.query(EnqueueQuery)
     kind = call.content_type
     key = _idempotency_key(call)
@@ -129,13 +137,13 @@ async def enqueue(call: Call) -> Response:
         return await store(call, [_identified(await read_raw(call), key)], {}, True, read_draft)
     if kind == FORM:
         return await store(call, [_identified(await read_form(call), key)], {}, True, read_draft)
-    body = await call.body()
-    return await call.when_durable(
-        _stored(call, await call.offload(len(body) > OFFLOAD_BYTES, lambda: _read_request(call, body)))
-    )
+    body = call.content
+    request = await call.offload(len(body) > OFFLOAD_BYTES, lambda: _read_request(call, body))
+    request.admit()
+    return await _stored(call, request).ready()
 
 
-async def _enqueue_arrow(call: Call, atomic: bool, key: str | None) -> Response:
+async def _enqueue_arrow(call: Request, atomic: bool, key: str | None) -> Response:
     """Rows are messages; if they are payloads alone, nothing is done for each of them but what the node does. The
     answer names all of them: it is made while the disk works."""
     table = read_table(await call.body(), call.api.config.limits.enqueue_max)
@@ -179,7 +187,7 @@ def _arrow_receipt(receipt: Receipt) -> Response:
     return response(wire.Receipt(ids=ids, duplicates=sorted(receipt.duplicates), errors=errors, durability=durability))
 
 
-def _idempotency_key(call: Call) -> str | None:
+def _idempotency_key(call: Request) -> str | None:
     """With it a request as a whole can be repeated: its messages without an id get one made from it."""
     key = call.header(b"idempotency-key")
     if key == "":
@@ -218,30 +226,34 @@ def _read(raw: bytes) -> tuple[list[wire.Draft | None], dict[int, HoldfastError]
 
 
 async def store(
-    call: Call,
+    call: Request,
     items: list[_Item | None],
     errors: dict[int, HoldfastError],
     atomic: bool,
     read: Callable[[_Item, int, str | None], Draft],
 ) -> Response:
     """Store what can be stored, and say for each what became of it."""
-    return await call.when_durable(_stored(call, _EnqueueRequest(call, items, errors, atomic, read)))
-
-
-def _stored(call: Call, request: _EnqueueRequest) -> DeferredResponse:
+    request = _EnqueueRequest(call, items, errors, atomic, read)
     request.admit()
+    return await _stored(call, request).ready()
+
+
+def _stored(call: Request, request: _EnqueueRequest) -> DeferredResponse:
     submission = call.node.messages.enqueue(call.queue, request.drafts, PROTOCOL, atomic=request.atomic)
     return DeferredResponse(request.response(submission.result), submission)
 
 
 class _EnqueueRequest:
-    """What a request wants stored: `drafts`, which are its messages at `places`; what is wrong with the others."""
+    """What a request wants stored: `drafts`, which are its messages at `places`; what is wrong with the others.
 
-    __slots__ = ("atomic", "call", "count", "drafts", "errors", "places", "size_bytes")
+    As an outcome (see `Outcome`) it enqueues them together with those of other requests.
+    """
+
+    __slots__ = ("_response", "atomic", "call", "count", "drafts", "errors", "places", "size_bytes")
 
     def __init__(
         self,
-        call: Call,
+        call: Request,
         items: list[_Item | None],
         errors: dict[int, HoldfastError],
         atomic: bool,
@@ -253,6 +265,7 @@ class _EnqueueRequest:
         now = call.node.clock()
         correlation_id = call.given_correlation_id
         self.call = call
+        self._response: Response | None = None
         self.count = len(items)
         self.errors = errors
         self.atomic = atomic
@@ -273,6 +286,26 @@ class _EnqueueRequest:
     def admit(self) -> None:
         """Raises RateLimited if it is too much for now."""
         self.call.api.gate.admit(self.call.namespace, len(self.drafts), self.size_bytes)
+
+    def deliver(self, request: Request) -> None:
+        request.api.batcher.add(request.queue, self)
+
+    def enqueued(self, receipt: Receipt) -> bool:
+        """See `PendingEnqueue`."""
+        try:
+            self._response = self.response(receipt)
+        except Exception as error:  # noqa: BLE001 - it is answered
+            self.call.fail(error)
+            return False
+        return True
+
+    def on_done(self, error: HoldfastError | None) -> None:
+        """See `PendingEnqueue`."""
+        if error is not None:
+            self.call.fail(error)
+        else:
+            assert self._response is not None
+            self.call.respond(self._response)
 
     def response(self, receipt: Receipt) -> Response:
         """What is to be answered when it is safe. Raises the first one's error if nothing was taken."""
@@ -315,7 +348,7 @@ class BrowseQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     response_types=(MEDIA_TYPE,),
     errors=(QueueNotFound, GroupNotFound, ArrowMissing),
 )
-async def browse(call: Call) -> Response:
+async def browse(call: Request) -> Response:
     """Browse live messages, oldest first. Nothing is leased or changed.
 
     A page may hold fewer messages than `limit`, even none, and still have a `cursor`: go on until it is empty. As an
@@ -349,7 +382,7 @@ class MessageQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gives=wire.MessageView,
     errors=(QueueNotFound, MessageNotFound, LakeUnreadable),
 )
-async def get(call: Call) -> Response:
+async def get(call: Request) -> Response:
     """Show one live message, how it stands in each group, and if wished its history."""
     query = call.query(MessageQuery)
     partition, message, statuses = await call.node.inspection.find(call.queue, call.message_id())
@@ -366,7 +399,7 @@ async def get(call: Call) -> Response:
     gives=wire.History,
     errors=(MessageNotFound, LakeUnreadable),
 )
-async def history(call: Call) -> Response:
+async def history(call: Request) -> Response:
     """Show every step of a message's life, also if it is long gone, from the journal.
 
     Queues with `journal = off` have none, and a step can be as old as the oldest segment in the lake.
@@ -377,7 +410,7 @@ async def history(call: Call) -> Response:
     return response(history_to_wire(found))
 
 
-async def _history(call: Call) -> History:
+async def _history(call: Request) -> History:
     """It may take long: a client that has gone, or a server that stops, need not wait for the lake."""
     return await call.api.until_disconnect(call, call.node.inspection.history(call.queue, call.message_id()))
 
@@ -391,7 +424,7 @@ async def _history(call: Call) -> History:
     errors=(QueueNotFound, QueueFull, MessageTooLarge, LimitExceeded, RequestTooLarge),
     act="queue.import",
 )
-async def take_in(call: Call) -> Response:
+async def take_in(call: Request) -> Response:
     """Import stored items with where they come from.
 
     Importing the same `source_id` and `source_group` again, while the first is still there, stores nothing and is
@@ -410,7 +443,7 @@ async def take_in(call: Call) -> Response:
     errors=(QueueNotFound, MessageNotFound, MessageNotWaiting),
     act="message.edit",
 )
-async def edit(call: Call) -> Response:
+async def edit(call: Request) -> Response:
     """Change the priority or the delivery time of a waiting message."""
     change = await call.json(_edit)
     deliver_at = None if change.deliver_at is None else instant(change.deliver_at, "deliver_at")
@@ -428,7 +461,7 @@ async def edit(call: Call) -> Response:
     errors=(QueueNotFound, MessageNotFound, MessageNotWaiting),
     act="message.delete",
 )
-async def delete(call: Call) -> Response:
+async def delete(call: Request) -> Response:
     """Remove a waiting message, for all groups."""
     await call.node.messages.delete(call.queue, call.message_id())
     return Response(status=204)

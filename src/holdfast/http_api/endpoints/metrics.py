@@ -23,7 +23,7 @@ from holdfast.engine.stats import GroupStats, Histogram, QueueStats
 from holdfast.errors import HoldfastError
 from holdfast.http_api.endpoints.health import all_stats
 from holdfast.http_api.openapi.routes import Right, Routes
-from holdfast.http_api.server.request import Call
+from holdfast.http_api.server.request import Request
 from holdfast.http_api.server.response import Response
 from holdfast.units import SECOND
 
@@ -265,7 +265,7 @@ class MetricsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @ROUTES("GET", "/metrics", Right.NODE, query=MetricsQuery, response_types=("text/plain",))
-async def metrics(call: Call) -> Response:
+async def metrics(call: Request) -> Response:
     """Give the figures of the node and its queues in Prometheus' text format."""
     query = call.query(MetricsQuery)
     snapshot = await _snapshot(call, query.queues)
@@ -281,7 +281,7 @@ def _render(snapshot: MetricsSnapshot) -> bytes:
     return generate_latest(registry)
 
 
-async def _snapshot(call: Call, queues: str) -> MetricsSnapshot:
+async def _snapshot(call: Request, queues: str) -> MetricsSnapshot:
     node, api = call.node, call.api
     up = True
     try:

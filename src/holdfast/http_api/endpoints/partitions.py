@@ -14,7 +14,7 @@ from holdfast.http_api.codecs.arrow_response import DELIVERIES, MESSAGES, ArrowR
 from holdfast.http_api.codecs.conditions import Test, read_conditions
 from holdfast.http_api.codecs.shapes import view_to_wire
 from holdfast.http_api.openapi.routes import Right, Routes
-from holdfast.http_api.server.request import ID_MAX, OFFLOAD_MESSAGES, Call, instant
+from holdfast.http_api.server.request import ID_MAX, OFFLOAD_MESSAGES, Request, instant
 from holdfast.http_api.server.response import ARROW, Response, response
 
 ROUTES = Routes("Partitions")
@@ -35,7 +35,7 @@ class BoundsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gives=wire.PartitionList,
     errors=(QueueNotFound,),
 )
-async def list_all(call: Call) -> Response:
+async def list_all(call: Request) -> Response:
     """Show between which sequences each partition has messages. It costs the same at any depth."""
     query = call.query(BoundsQuery)
     since = instant(query.since, "since") if query.since else 0
@@ -73,7 +73,7 @@ class RangeQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     response_types=(MEDIA_TYPE,),
     errors=(QueueNotFound, ArrowMissing),
 )
-async def browse(call: Call) -> Response:
+async def browse(call: Request) -> Response:
     """Browse live messages of one partition by sequence. Nothing is leased or changed.
 
     A range may hold fewer messages than `limit`, even none: go on at `next` until it is 0. In an Arrow stream `next` is

@@ -20,7 +20,7 @@ from holdfast.errors import (
 )
 from holdfast.http_api.codecs.shapes import queue_to_wire, stats_to_wire
 from holdfast.http_api.openapi.routes import Right, Routes
-from holdfast.http_api.server.request import Call
+from holdfast.http_api.server.request import Request
 from holdfast.http_api.server.response import Response, response
 
 ROUTES = Routes("Queues")
@@ -39,7 +39,7 @@ class ListQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limit: int = 100
 
 
-def _queue_response(call: Call, name: tuple[str, str]) -> wire.Queue:
+def _queue_response(call: Request, name: tuple[str, str]) -> wire.Queue:
     return queue_to_wire(call.node.cell.engine.queue(name, call.node.clock()))
 
 
@@ -53,10 +53,10 @@ def _queue_response(call: Call, name: tuple[str, str]) -> wire.Queue:
     errors=(QueueExists, InvalidName, InvalidConfig, DeadQueueInvalid, LimitExceeded),
     act="queue.create",
 )
-async def create(call: Call) -> Response:
+async def create(call: Request) -> Response:
     """Create a queue."""
     request = await call.json(_create)
-    call.noted["queue"] = request.name
+    call.audit_details["queue"] = request.name
     call.principal.require(Action.ADMIN, request.name)
     call.principal.require_config(request.config)
     name = (call.namespace, request.name)
@@ -65,7 +65,7 @@ async def create(call: Call) -> Response:
 
 
 @ROUTES("GET", "/api/v1/queues", Right.AUTHENTICATED, query=ListQuery, gives=wire.QueueList)
-async def list_all(call: Call) -> Response:
+async def list_all(call: Request) -> Response:
     """List queues by name. Those that the caller may do nothing with are left out."""
     query = call.query(ListQuery)
     if not 1 <= query.limit <= PAGE_MAX:
@@ -77,7 +77,7 @@ async def list_all(call: Call) -> Response:
 
 
 @ROUTES("GET", "/api/v1/queues/{name}", Right.ANY, gives=wire.Queue, errors=(QueueNotFound,))
-async def get(call: Call) -> Response:
+async def get(call: Request) -> Response:
     """Show a queue: its configuration, groups and depth."""
     return response(_queue_response(call, call.queue))
 
@@ -91,10 +91,10 @@ async def get(call: Call) -> Response:
     errors=(QueueNotFound, InvalidConfig, DeadQueueInvalid),
     act="queue.update",
 )
-async def update(call: Call) -> Response:
+async def update(call: Request) -> Response:
     """Change a queue's configuration. What is not named stays as it is."""
     fields = await call.json(_fields)
-    call.noted.update(fields)
+    call.audit_details.update(fields)
     call.principal.require_config(fields)
     await call.node.queues.update(call.queue, fields)
     return response(_queue_response(call, call.queue))
@@ -108,21 +108,21 @@ async def update(call: Call) -> Response:
     errors=(QueueNotFound, QueueInUse),
     act="queue.delete",
 )
-async def delete(call: Call) -> Response:
+async def delete(call: Request) -> Response:
     """Delete a queue with all it holds."""
     messages = await call.node.queues.delete(call.queue)
-    call.noted["messages"] = messages
+    call.audit_details["messages"] = messages
     return response(wire.QueueDeleted(messages))
 
 
 @ROUTES("GET", "/api/v1/queues/{name}/stats", Right.ADMIN, gives=wire.QueueStats, errors=(QueueNotFound,))
-async def stats(call: Call) -> Response:
+async def stats(call: Request) -> Response:
     """Show the figures of a queue and its groups. Asking costs the same at any depth."""
     return response(stats_to_wire(await call.node.inspection.stats(call.queue)))
 
 
 @ROUTES("GET", "/api/v1/queues/{name}/consumers", Right.ADMIN, gives=wire.ConsumerList, errors=(QueueNotFound,))
-async def consumers(call: Call) -> Response:
+async def consumers(call: Request) -> Response:
     """List the push consumers of a queue, with their partitions and what they have in flight."""
     members = call.node.inspection.consumers(call.queue)
     result = [
@@ -137,17 +137,17 @@ async def consumers(call: Call) -> Response:
 @ROUTES(
     "POST", "/api/v1/queues/{name}/purge", Right.ADMIN, gives=wire.Purged, errors=(QueueNotFound,), act="queue.purge"
 )
-async def purge(call: Call) -> Response:
+async def purge(call: Request) -> Response:
     """Remove every message that waits now. What is leased stays until it is settled."""
     messages = await call.node.queues.purge(call.queue)
-    call.noted["messages"] = messages
+    call.audit_details["messages"] = messages
     return response(wire.Purged(messages))
 
 
 @ROUTES(
     "POST", "/api/v1/queues/{name}/pause", Right.ADMIN, gives=wire.Queue, errors=(QueueNotFound,), act="queue.pause"
 )
-async def pause(call: Call) -> Response:
+async def pause(call: Request) -> Response:
     """Pause a queue: it takes messages and gives none out."""
     await call.node.queues.update(call.queue, {"paused": True})
     return response(_queue_response(call, call.queue))
@@ -156,7 +156,7 @@ async def pause(call: Call) -> Response:
 @ROUTES(
     "POST", "/api/v1/queues/{name}/resume", Right.ADMIN, gives=wire.Queue, errors=(QueueNotFound,), act="queue.resume"
 )
-async def resume(call: Call) -> Response:
+async def resume(call: Request) -> Response:
     """Resume a queue that was paused."""
     await call.node.queues.update(call.queue, {"paused": False})
     return response(_queue_response(call, call.queue))

@@ -16,7 +16,7 @@ from holdfast.errors import (
 )
 from holdfast.http_api.codecs.shapes import message_to_wire, read_draft
 from holdfast.http_api.openapi.routes import Right, Routes
-from holdfast.http_api.server.request import Call, duration
+from holdfast.http_api.server.request import Request, duration
 from holdfast.http_api.server.response import Response, response
 
 ROUTES = Routes("Request and response")
@@ -34,7 +34,7 @@ _request = msgspec.json.Decoder(wire.Request)
     errors=(QueueNotFound, QueueFull, MessageTooLarge, LimitExceeded, RequestTooLarge, ReplyTimeout),
     waits=True,
 )
-async def request(call: Call) -> Response:
+async def request(call: Request) -> Response:
     """Enqueue a message and wait for the reply to it.
 
     The message carries `reply_to`, a queue, and `correlation_id`. Whoever works on it enqueues the reply to that queue

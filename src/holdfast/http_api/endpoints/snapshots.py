@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.errors import CopyUnsupported, LimitExceeded, SnapshotFailed
 from holdfast.http_api.openapi.routes import Right, Routes
-from holdfast.http_api.server.request import Call
+from holdfast.http_api.server.request import Request
 from holdfast.http_api.server.response import ARROW, Response
 
 ROUTES = Routes("Health and figures")
@@ -19,7 +19,7 @@ ROUTES = Routes("Health and figures")
     act="node.snapshot",
     waits=True,
 )
-async def snapshot(call: Call) -> Response:
+async def snapshot(call: Request) -> Response:
     """Take everything that is live at one point of the journal, of all namespaces, as two Arrow streams in a row.
 
     The first has a row for each live delivery: `namespace`, `queue`, `partition`, `group`, `message_id`, `state` and

@@ -31,7 +31,7 @@ from holdfast.errors import (
 from holdfast.http_api.codecs.shapes import delivery_to_wire, read_consumer
 from holdfast.http_api.openapi.routes import Right, Routes
 from holdfast.http_api.server.long_calls import expired
-from holdfast.http_api.server.request import Call, duration
+from holdfast.http_api.server.request import Request, duration
 from holdfast.http_api.server.response import EVENTS, NDJSON, Response, encode, problem_of
 from holdfast.units import SECOND, format_instant
 
@@ -68,7 +68,7 @@ Line = list[Leased] | HoldfastError | None
 class Stream:
     """One client that is being sent to."""
 
-    def __init__(self, call: Call, query: StreamQuery, queue: QueueName) -> None:
+    def __init__(self, call: Request, query: StreamQuery, queue: QueueName) -> None:
         self.call = call
         self.query = query
         self.queue = queue
@@ -100,15 +100,15 @@ class Stream:
                 self.subscription.release_deliveries(self._arrived)
             self.subscription.leave(GONE[self.query.gone])
 
-    def _gone(self, _task: asyncio.Task[None]) -> None:
+    def _gone(self, _: asyncio.Future[None]) -> None:
         self.client_gone = True
         self._wake.set()
 
     async def lines(self) -> AsyncGenerator[Line, None]:
         """What is to be sent."""
         heartbeat = self.call.api.config.http.heartbeat / SECOND
-        watch = asyncio.create_task(self.call.gone())
-        watch.add_done_callback(self._gone)
+        disconnected = self.call.disconnected
+        disconnected.add_done_callback(self._gone)
         left = self.query.limit or 1 << 62
         long_calls, principal = self.call.api.long_calls, self.call.principal
         if self.call.api.closing:
@@ -139,7 +139,7 @@ class Stream:
                         yield StreamEnded(reason="it has sent as many deliveries as were asked for")
                         return
         finally:
-            watch.cancel()
+            disconnected.remove_done_callback(self._gone)
 
     def check(self) -> None:
         """End it if there is no more reason to go on."""
@@ -187,7 +187,7 @@ def _event(item: Line, stream: Stream) -> bytes:
     errors=(QueueNotFound, WrongGroupKind, LimitExceeded),
     waits=True,
 )
-async def stream(call: Call) -> Response:
+async def stream(call: Request) -> Response:
     """Be sent deliveries as they become ready, one line each, never more unsettled than `credit`.
 
     With `Accept: text/event-stream` as server-sent events (`event: delivery`, then at the end `event: end`), else as
@@ -200,7 +200,7 @@ async def stream(call: Call) -> Response:
     return Response(_parts(opened, write), 200, content_type, NO_BUFFERING, opened.close)
 
 
-async def open_stream(call: Call, query: StreamQuery, queue: QueueName, protocol: str = PROTOCOL) -> Stream:
+async def open_stream(call: Request, query: StreamQuery, queue: QueueName, protocol: str = PROTOCOL) -> Stream:
     """A stream that has joined its group. Whoever opens it must close it."""
     streams = call.api.streams
     if len(streams) >= call.api.config.http.max_streams:

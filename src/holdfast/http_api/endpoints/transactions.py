@@ -25,7 +25,7 @@ from holdfast.errors import (
 from holdfast.http_api.codecs.arrow_request import MEDIA_TYPE, read_drafts
 from holdfast.http_api.codecs.shapes import read_staged
 from holdfast.http_api.openapi.routes import Right, Routes
-from holdfast.http_api.server.request import OFFLOAD_BYTES, Call
+from holdfast.http_api.server.request import OFFLOAD_BYTES, Request
 from holdfast.http_api.server.response import Response, response
 from holdfast.units import format_instant
 
@@ -66,7 +66,7 @@ class StageQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Forbidden,
     ),
 )
-async def stage(call: Call) -> Response:
+async def stage(call: Request) -> Response:
     """Stage messages: stored, but seen by nobody until the transaction is published.
 
     All messages of a request are staged, or none; `errors` counts them through all batches. Needs the right to produce
@@ -106,7 +106,7 @@ async def stage(call: Call) -> Response:
     )
 
 
-def _read(call: Call, body: bytes) -> tuple[wire.Stage, Batches]:
+def _read(call: Request, body: bytes) -> tuple[wire.Stage, Batches]:
     request = call.decoded(_stage, body)
     now, correlation_id = call.node.clock(), call.given_correlation_id
     batches: Batches = []
@@ -135,7 +135,7 @@ def _read(call: Call, body: bytes) -> tuple[wire.Stage, Batches]:
     errors=(QueueFull, QueueNotFound, TransactionNotFound, TransactionIncomplete, LimitExceeded, Forbidden),
     waits=True,
 )
-async def publish(call: Call) -> Response:
+async def publish(call: Request) -> Response:
     """Make everything that was staged visible, all at once and once.
 
     Needs the right to produce to each queue. The answer comes when all of it is in its queues and durable. Publishing
@@ -157,7 +157,7 @@ async def publish(call: Call) -> Response:
     gives=wire.Aborted,
     errors=(TransactionPublished, Forbidden),
 )
-async def abort(call: Call) -> Response:
+async def abort(call: Request) -> Response:
     """Remove what was staged. The id may be used again. Needs the right to produce to each queue."""
     await _demand(call)
     return response(wire.Aborted(await call.node.transactions.abort((call.namespace, call.parameters[0]))))
@@ -170,12 +170,12 @@ async def abort(call: Call) -> Response:
     gives=wire.Transaction,
     errors=(TransactionNotFound,),
 )
-async def get(call: Call) -> Response:
+async def get(call: Request) -> Response:
     """Show a transaction that is open, or was published and is remembered."""
     return response(_to_wire(await call.node.transactions.get((call.namespace, call.parameters[0]))))
 
 
-async def _demand(call: Call) -> None:
+async def _demand(call: Request) -> None:
     """Whoever ends a transaction must be allowed what it does: to produce to each of its queues."""
     try:
         view = await call.node.transactions.get((call.namespace, call.parameters[0]))

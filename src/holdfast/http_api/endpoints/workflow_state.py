@@ -16,7 +16,7 @@ from holdfast.errors import (
     WrongGroupKind,
 )
 from holdfast.http_api.openapi.routes import Right, Routes
-from holdfast.http_api.server.request import Call, read_id
+from holdfast.http_api.server.request import Request, read_id
 from holdfast.http_api.server.response import Response
 
 ROUTES = Routes("Workflow state")
@@ -42,7 +42,7 @@ class StateQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     response_types=(BYTES,),
     errors=(QueueNotFound, GroupNotFound, WrongGroupKind, MessageNotFound, LeaseLost),
 )
-async def get(call: Call) -> Response:
+async def get(call: Request) -> Response:
     """Get the workflow state of a delivery, as it was put.
 
     The header `ETag` has a number that grows with every change. Where nothing was put yet, or it was deleted, the body
@@ -65,7 +65,7 @@ async def get(call: Call) -> Response:
     headers=("If-Match", "If-None-Match"),
     errors=(QueueNotFound, GroupNotFound, WrongGroupKind, LeaseLost, StateChanged, LimitExceeded),
 )
-async def put(call: Call) -> Response:
+async def put(call: Request) -> Response:
     """Put the workflow state of a delivery, under its lease. The body is kept as it is, whatever its type.
 
     With `If-Match` only over the state that has this ETag, `"0"` for none; `If-None-Match: *` means the same as that.
@@ -89,7 +89,7 @@ async def put(call: Call) -> Response:
     headers=("If-Match",),
     errors=(QueueNotFound, GroupNotFound, WrongGroupKind, LeaseLost, StateChanged),
 )
-async def delete(call: Call) -> Response:
+async def delete(call: Request) -> Response:
     """Delete the workflow state of a delivery, under its lease: as if nothing had been put. Without one it is well too.
 
     With `If-Match` only the state that has this ETag. A dead letter then carries none, and a redriven message's own is
@@ -101,7 +101,7 @@ async def delete(call: Call) -> Response:
     return Response(status=204, headers=_headers(NOTHING))
 
 
-def _if_match(call: Call) -> int | None:
+def _if_match(call: Request) -> int | None:
     """The ETag that the state must have, 0 for none; None: whatever it has."""
     none_match = call.header(b"if-none-match")
     if none_match is None:
@@ -111,7 +111,7 @@ def _if_match(call: Call) -> int | None:
     return 0
 
 
-def _must_match(call: Call) -> int | None:
+def _must_match(call: Request) -> int | None:
     match = call.header(b"if-match")
     if match is None or match.strip() == "*":
         return None

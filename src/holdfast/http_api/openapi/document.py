@@ -24,7 +24,7 @@ from holdfast.http_api.openapi.descriptions import (
     type_of,
 )
 from holdfast.http_api.openapi.routes import Endpoint, Right, Routes
-from holdfast.http_api.server.request import Call
+from holdfast.http_api.server.request import Request
 from holdfast.http_api.server.response import Response
 
 ROUTES = Routes("Description")
@@ -153,7 +153,7 @@ _PROBLEM = {"application/problem+json": {"schema": {"$ref": REF.format(name="Pro
 
 
 @ROUTES("GET", "/openapi.json", Right.ANONYMOUS, response_types=("application/json",))
-async def openapi(call: Call) -> Response:
+async def openapi(call: Request) -> Response:
     """Describe the API as OpenAPI 3.1."""
     return Response(_encoded(tuple(call.api.router.endpoints)))
 
@@ -164,7 +164,7 @@ def _encoded(endpoints: tuple[Endpoint, ...]) -> bytes:
 
 
 @ROUTES("GET", "/docs", Right.ANONYMOUS, response_types=("text/html",))
-async def docs(call: Call) -> Response:
+async def docs(call: Request) -> Response:
     """Show the API's documentation, as one page."""
     return Response(
         _page(tuple(call.api.router.endpoints)), content_type=b"text/html; charset=utf-8", headers=PAGE_HEADERS

@@ -7,22 +7,26 @@ are made from the same table, so that neither can say anything else than what is
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 from urllib.parse import unquote
 
 import msgspec
 
 from holdfast.errors import HoldfastError, MalformedRequest
+from holdfast.http_api.server.response import Outcome, Response, TaskResponse
 
 if TYPE_CHECKING:
-    from holdfast.http_api.server.request import Call
-    from holdfast.http_api.server.response import DeferredEnqueue, DeferredResponse, Response
+    from holdfast.http_api.server.request import Request
 
-Handler = Callable[["Call"], Awaitable["Response"]]
-FastHandler = Callable[["Call", bytes], "DeferredResponse | DeferredEnqueue | None"]
-"""Does with a body of JSON all that a handler does but to wait. None: nothing was done, and the handler must do it."""
+InlineHandler = Callable[["Request"], Outcome]
+"""Called when the whole body is in `Request.content`, unless that is a form. It waits for nothing."""
+
+CoroutineHandler = Callable[["Request"], Coroutine[Any, Any, Response]]
+"""Called when the head is read. It runs in a task of its own."""
+
+Handler = InlineHandler | CoroutineHandler
 _Handler = TypeVar("_Handler", bound=Handler)
 
 
@@ -51,6 +55,8 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     method: str
     path: str
     handler: Handler
+    call: InlineHandler
+    coroutine: CoroutineHandler | None  # the handler, if it is one; `call` then runs it in a task
     tag: str
     right: Right
     body: type[msgspec.Struct] | object | None = None
@@ -65,7 +71,6 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     error_format: ErrorFormat | None = None  # how errors look, if not as problems
     waits: bool = False  # may wait long: does not count against http.max_concurrency
     always_served: bool = False  # gives its answer with 503 too, and while the server stops
-    begin: FastHandler | None = None  # how most of its requests can be served at once, without a task
 
     @property
     def summary(self) -> str:
@@ -105,15 +110,18 @@ class Routes:
         act: str = "",
         waits: bool = False,
         always_served: bool = False,
-        begin: FastHandler | None = None,
     ) -> Callable[[_Handler], _Handler]:
         """Register a handler."""
 
         def register(handler: _Handler) -> _Handler:
+            coroutine = cast("CoroutineHandler", handler) if inspect.iscoroutinefunction(handler) else None
+            assert coroutine is not None or not act, "the audit log is waited for"
             endpoint = Endpoint(
                 method=method,
                 path=path,
                 handler=handler,
+                call=cast("InlineHandler", handler) if coroutine is None else _in_task(coroutine),
+                coroutine=coroutine,
                 tag=self.tag,
                 right=right,
                 body=body,
@@ -127,13 +135,16 @@ class Routes:
                 act=act,
                 waits=waits,
                 always_served=always_served,
-                begin=begin,
                 error_format=self.error_format,
             )
             self.endpoints.append(endpoint)
             return handler
 
         return register
+
+
+def _in_task(handler: CoroutineHandler) -> InlineHandler:
+    return lambda request: TaskResponse(handler(request))
 
 
 class _Branch:

@@ -1,10 +1,8 @@
-"""Who asks, and whether they may: credentials from the request, rights from the endpoint's table."""
+"""Authentication and authorization of a request: its credentials, and the right that its endpoint asks for."""
 
 from __future__ import annotations
 
 from base64 import b64decode
-
-from starlette.types import Scope
 
 from holdfast.auth.gate import Gate
 from holdfast.auth.principal import Action, Principal
@@ -14,18 +12,11 @@ from holdfast.http_api.openapi.routes import Endpoint, Right
 _ACTIONS = {Right.PRODUCE: Action.PRODUCE, Right.CONSUME: Action.CONSUME, Right.ADMIN: Action.ADMIN}
 
 
-async def identify(gate: Gate, scope: Scope, headers: dict[bytes, bytes]) -> Principal:
-    """Who calls. Not a web page from elsewhere, by way of somebody's browser."""
-    principal = await _credentials(gate, scope, headers)
-    check_browser(gate, principal, headers)
-    return principal
-
-
-def recognize(gate: Gate, scope: Scope, headers: dict[bytes, bytes]) -> Principal | None:
-    """Who calls, if that can be told without waiting; None: `identify` must find out. Web pages are not looked for."""
+def recognize(gate: Gate, subject: str | None, headers: dict[bytes, bytes]) -> Principal | None:
+    """The caller, if that can be told without waiting; None: `identify` must find out."""
     authorization = headers.get(b"authorization")
     if authorization is None:
-        return _uncredentialed(gate, scope)
+        return _uncredentialed(gate, subject)
     scheme, _, value = authorization.partition(b" ")
     try:
         match scheme.lower():
@@ -39,13 +30,12 @@ def recognize(gate: Gate, scope: Scope, headers: dict[bytes, bytes]) -> Principa
 
 
 def check_browser(gate: Gate, principal: Principal, headers: dict[bytes, bytes]) -> None:
-    """Refuses a web page from elsewhere, by way of somebody's browser."""
+    """Refuses a web page of another site that calls through a user's browser."""
     gate.check_browser(principal, _text(headers.get(b"host")), _text(headers.get(b"origin")))
 
 
-def _uncredentialed(gate: Gate, scope: Scope) -> Principal:
-    """A client certificate says who calls, or nothing does."""
-    subject = scope.get("extensions", {}).get("tls", {}).get("client_cert_name")
+def _uncredentialed(gate: Gate, subject: str | None) -> Principal:
+    """The caller whom its certificate names, or an anonymous one."""
     known = gate.certificate(subject) if subject is not None else None
     return known if known is not None else gate.anonymous()
 
@@ -62,13 +52,8 @@ def _user_and_password(value: bytes) -> tuple[str, bytes]:
     return user.decode(), password
 
 
-async def _credentials(gate: Gate, scope: Scope, headers: dict[bytes, bytes]) -> Principal:
-    """A token or a password in `Authorization`, else a client certificate, else nobody in particular."""
-    authorization = headers.get(b"authorization")
-    if authorization is None:
-        return _uncredentialed(gate, scope)
-    client = scope.get("client")
-    peer = client[0] if client else ""
+async def identify(gate: Gate, authorization: bytes, peer: str) -> Principal:
+    """The caller, by a token or a password in `Authorization`."""
     scheme, _, value = authorization.partition(b" ")
     try:
         if scheme.lower() == b"bearer":
@@ -81,7 +66,7 @@ async def _credentials(gate: Gate, scope: Scope, headers: dict[bytes, bytes]) ->
 
 
 def authorize(endpoint: Endpoint, principal: Principal, name: str) -> None:
-    """Whether the caller may do this with the queue of that name, as far as the table can tell."""
+    """Refuses a caller that has not the right which the endpoint asks for on the queue of that name."""
     action = _ACTIONS.get(endpoint.right)
     if action is not None:
         principal.require(action, name)

@@ -1,34 +1,29 @@
-"""The application: finds the endpoint of a request, checks who asks, calls the handler, sends the answer.
+"""The application: finds out who sends a request, checks that it may, calls the endpoint's handler, responds.
 
-It is an ASGI application. What is not under its own paths is offered to `extra_routes`: other fronts' endpoints that
-share the port, such as MQTT over WebSocket.
+It is called by a connection for every request, in the same way. A handler that is a plain function is called when the
+whole body is here and gives a response, or what becomes one by a callback of the node: that needs no task and no
+future. A handler that is a coroutine runs in a task and may read the body as it arrives.
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing
 from itertools import chain, count
 from typing import Any, TypeVar
-
-import structlog
-from starlette.routing import BaseRoute, Match
-from starlette.routing import Router as StarletteRouter
-from starlette.types import Receive, Scope, Send
 
 from holdfast.auth.gate import Gate
 from holdfast.auth.principal import Principal
 from holdfast.broker.dispatch.members import GroupName
 from holdfast.broker.node import Node
 from holdfast.config import Config
-from holdfast.errors import HoldfastError, MethodNotAllowed, Overloaded, RouteNotFound, ShuttingDown
+from holdfast.errors import HoldfastError, Overloaded, ShuttingDown
 from holdfast.http_api.dialects import lockd, mqueue
-from holdfast.http_api.endpoints import audited_redrives as audits
-from holdfast.http_api.endpoints import dead_letters as deadletters
 from holdfast.http_api.endpoints import (
+    audited_redrives,
+    dead_letters,
     groups,
     health,
     leases,
@@ -40,29 +35,26 @@ from holdfast.http_api.endpoints import (
     snapshots,
     streams,
     transactions,
+    workflow_state,
 )
-from holdfast.http_api.endpoints import workflow_state as states
 from holdfast.http_api.openapi import document as openapi
-from holdfast.http_api.openapi.routes import Endpoint, Right, Router, Routes, decoded
-from holdfast.http_api.server.access import authorize, identify
+from holdfast.http_api.openapi.routes import Endpoint, Right, Router, Routes
+from holdfast.http_api.server.access import authorize, check_browser, identify, recognize
 from holdfast.http_api.server.batcher import EnqueueBatcher
+from holdfast.http_api.server.body import ClientDisconnected
 from holdfast.http_api.server.long_calls import LongCalls, expired
-from holdfast.http_api.server.request import Call, ClientDisconnected, connection_extension, read_headers
-from holdfast.http_api.server.response import Header, Response, error_response
-from holdfast.units import SECOND
-
-log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+from holdfast.http_api.server.request import Request
 
 ROUTES: tuple[Routes, ...] = (
     messages.ROUTES,
     partitions.ROUTES,
     leases.ROUTES,
-    states.ROUTES,
+    workflow_state.ROUTES,
     streams.ROUTES,
     queues.ROUTES,
     groups.ROUTES,
-    deadletters.ROUTES,
-    audits.ROUTES,
+    dead_letters.ROUTES,
+    audited_redrives.ROUTES,
     mqueue.ROUTES,
     lockd.ROUTES,
     requests.ROUTES,
@@ -74,13 +66,10 @@ ROUTES: tuple[Routes, ...] = (
 )
 
 ANONYMOUS = Principal(name="", namespace="", method="anonymous")
-"""Who asks for what needs no credential. It may do nothing else."""
-
-CORRELATION_BYTES_MAX = 255
-CORRELATION = b"x-correlation-id"
+"""The caller of what needs no credential. It may do nothing else."""
 
 THREADS = 4
-"""For long bodies and answers. They compute and wait for nothing; more of them would only take turns on the GIL."""
+"""For long bodies and responses. They compute and wait for nothing; more of them would only take turns on the GIL."""
 
 _Result = TypeVar("_Result")
 
@@ -93,7 +82,6 @@ class Api:
         config: Config,
         node: Node,
         gate: Gate,
-        extra_routes: Sequence[BaseRoute] = (),
         routes: Iterable[Routes] = ROUTES,
     ) -> None:
         self.config = config
@@ -105,7 +93,6 @@ class Api:
         self.idle = asyncio.Event()  # there is none
         self.idle.set()
         self.buffered_bytes = 0
-        self._extra = StarletteRouter(list(extra_routes), redirect_slashes=False) if extra_routes else None
         self.streams: dict[tuple[GroupName, str], streams.Stream] = {}
         self.answered: dict[tuple[str, str, int], int] = {}  # by method, route and status
         self.long_calls = LongCalls(gate)
@@ -114,6 +101,7 @@ class Api:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="holdfast-http")
         self._process = secrets.token_hex(4)
         self._requests = count(1)
+        self._tasks: set[asyncio.Task[None]] = set()
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -126,13 +114,26 @@ class Api:
         """Nothing is under way any more."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a part of a request in a task of its own."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def cancel(self) -> None:
+        """End what did not end by itself."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
     async def on_thread(self, make: Callable[[], _Result]) -> _Result:
         """What `make` computes, on a thread. Nothing that may hang belongs here."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, make)
 
     async def until_disconnect(
         self,
-        call: Call,
+        request: Request,
         work: Coroutine[Any, Any, _Result],
         undo: Callable[[_Result], Awaitable[object]] | None = None,
     ) -> _Result:
@@ -145,7 +146,7 @@ class Api:
             work.close()
             raise ShuttingDown
         task = asyncio.create_task(work)
-        gone = asyncio.create_task(call.gone())
+        gone = request.disconnected
         reason: Exception = ClientDisconnected()
 
         def end(why: HoldfastError) -> None:
@@ -154,14 +155,14 @@ class Api:
             task.cancel()
 
         try:
-            with self.long_calls.until(call.principal, end):
+            with self.long_calls.until(request.principal, end):
                 await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
             if not task.done():
                 task.cancel()
                 await asyncio.wait((task,))
             if task.cancelled():
                 raise reason
-            if task.exception() is None and not gone.done() and not self.long_calls.is_valid(call.principal):
+            if task.exception() is None and not gone.done() and not self.long_calls.is_valid(request.principal):
                 end(expired())
             elif undo is None or not gone.done() or task.exception() is not None:
                 return task.result()
@@ -170,81 +171,89 @@ class Api:
             raise reason
         finally:
             task.cancel()
-            gone.cancel()
 
     # --- a request --------------------------------------------------------------------------------------------------
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            if self._extra is not None:
-                await self._extra(scope, receive, send)
-            return
-        found = self.router.find(scope["raw_path"].decode("ascii"))
-        if found is None and self._extra is not None and _has_route(self._extra, scope):
-            await self._extra(scope, receive, send)
-            return
-        correlation_id = self.new_correlation_id()
-        call: Call | None = None
-        endpoint: Endpoint | None = None
+    def serve(self, request: Request) -> None:
+        """Respond to a request, now or later. It is the only one of its connection that is being served."""
+        head = request.head
         try:
-            headers = read_headers(scope["headers"])
-            correlation_id = _given_correlation_id(headers) or correlation_id
-            endpoint, parameters = _endpoint(scope, found)
-            principal = ANONYMOUS if endpoint.right is Right.ANONYMOUS else await identify(self.gate, scope, headers)
-            call = Call(self, scope, receive, endpoint, parameters, headers, correlation_id, principal)
-            result = await self._answer(call)
-        except ClientDisconnected:
-            return
+            if head.refusal is not None:
+                raise head.refusal
+            endpoint = request.endpoint
+            if endpoint.right is Right.ANONYMOUS:
+                principal: Principal | None = ANONYMOUS
+            else:
+                principal = recognize(self.gate, request.subject, head.headers)
+            if principal is None:
+                self.spawn(self._identify(request))
+            else:
+                self._serve_known(request, principal)
         except Exception as error:  # noqa: BLE001 - it is answered
-            result = error_response(error, endpoint, call, correlation_id)
-        finally:
-            if call is not None:
-                call.close()
-        self.count(scope["method"], call.endpoint.path if call is not None else "", result.status)
-        await self._send(result, scope, send, correlation_id)
+            request.fail(error)
 
-    def new_correlation_id(self) -> str:
-        """For a request that brings none: unique among processes, and without a call of the system."""
-        return f"{self._process}-{next(self._requests):x}"
-
-    def count(self, method: str, path: str, status: int) -> None:
-        """An answer goes out."""
-        place = (method, path, status)
-        self.answered[place] = self.answered.get(place, 0) + 1
-
-    async def _answer(self, call: Call) -> Response:
-        """Let the caller in, and do what it asks; for an act of administration, with an entry in the audit log."""
-        endpoint = call.endpoint
-        name = call.parameters[0] if call.parameters else ""
-        if not endpoint.act:
-            authorize(endpoint, call.principal, name)
-            return await self._work(call)
-        with self.gate.audit.act(call.principal, endpoint.act, name, front="http", peer=call.peer) as noted:
-            call.noted = noted
-            authorize(endpoint, call.principal, name)
-            response = await self._work(call)
-        await self.gate.audit.synced()
-        return response
-
-    async def _work(self, call: Call) -> Response:
-        self.check(call.endpoint)
-        if call.endpoint.waits:
-            return await call.endpoint.handler(call)
-        self.enter()
+    async def _identify(self, request: Request) -> None:
+        """For a credential that takes time to check."""
         try:
-            return await call.endpoint.handler(call)
-        finally:
-            self.leave()
+            principal = await identify(self.gate, request.headers[b"authorization"], request.peer)
+            self._serve_known(request, principal)
+        except Exception as error:  # noqa: BLE001 - it is answered
+            request.fail(error)
 
-    def check(self, endpoint: Endpoint) -> None:
-        """Whether one more request can be taken."""
+    def _serve_known(self, request: Request, principal: Principal) -> None:
+        head, endpoint = request.head, request.endpoint
+        if principal is not head.authorized and principal is not ANONYMOUS:
+            check_browser(self.gate, principal, head.headers)
+        request.principal = principal
+        if endpoint.act:
+            self.spawn(self._administer(request))
+            return
+        if principal is not head.authorized:
+            authorize(endpoint, principal, head.parameters[0] if head.parameters else "")
+            head.authorized = principal
+        self._admit(request, endpoint)
+        if endpoint.coroutine is not None or head.is_form or request.collect(self._collected):
+            endpoint.call(request).deliver(request)
+
+    def _collected(self, request: Request, error: Exception | None) -> None:
+        """The whole body has arrived, or it will not."""
+        try:
+            if error is not None:
+                raise error
+            request.endpoint.call(request).deliver(request)
+        except Exception as failure:  # noqa: BLE001 - it is answered
+            request.fail(failure)
+
+    async def _administer(self, request: Request) -> None:
+        """Do an act of administration: the audit log has it before it is answered, also if it is refused."""
+        endpoint = request.endpoint
+        name = request.parameters[0] if request.parameters else ""
+        try:
+            act = self.gate.audit.act(request.principal, endpoint.act, name, front="http", peer=request.peer)
+            with act as request.audit_details:
+                authorize(endpoint, request.principal, name)
+                self._admit(request, endpoint)
+                assert endpoint.coroutine is not None, "see `Routes`"
+                response = await endpoint.coroutine(request)
+            await self.gate.audit.synced()
+        except Exception as error:  # noqa: BLE001 - it is answered
+            request.fail(error)
+        else:
+            request.respond(response)
+        finally:
+            request.end()
+
+    def _admit(self, request: Request, endpoint: Endpoint) -> None:
+        """Take on one more request, if that is possible."""
         if self.closing and not endpoint.always_served:
             raise ShuttingDown
-        if not endpoint.waits and self.working >= self.config.http.max_concurrency:
-            raise Overloaded(waiting=self.working)
+        if not endpoint.waits:
+            if self.working >= self.config.http.max_concurrency:
+                raise Overloaded(waiting=self.working)
+            request.start_work()
 
     def enter(self) -> None:
-        """A request is under way, until it leaves."""
+        """A request is being worked on, until it leaves."""
         if not self.working:
             self.idle.clear()
         self.working += 1
@@ -254,71 +263,11 @@ class Api:
         if not self.working:
             self.idle.set()
 
-    async def _send(self, result: Response, scope: Scope, send: Send, correlation_id: str) -> None:
-        headers: list[Header] = [
-            (b"content-type", result.content_type),
-            *result.headers,
-        ]
-        if not any(name == CORRELATION for name, _ in result.headers):
-            headers.append((CORRELATION, correlation_id.encode()))
-        if self.closing:
-            headers.append((b"connection", b"close"))
-        body = result.body
-        timeout = self.config.http.write_timeout / SECOND
-        try:
-            if isinstance(body, bytes):
-                headers.append((b"content-length", b"%d" % len(body)))
-                extension = connection_extension(scope)
-                if extension is not None and extension["answer"](result.status, headers, body):
-                    return
-                async with asyncio.timeout(timeout):
-                    await send({"type": "http.response.start", "status": result.status, "headers": headers})
-                    await send({"type": "http.response.body", "body": body})
-            else:
-                await send({"type": "http.response.start", "status": result.status, "headers": headers})
-                await _send_parts(body, send, timeout)
-        except TimeoutError:
-            log.warning("a client does not read its answer; closing", correlation_id=correlation_id)
-            extension = connection_extension(scope)
-            if extension is None:
-                raise
-            extension["abort"]()
-        finally:
-            if result.close is not None:
-                result.close()
+    def new_correlation_id(self) -> str:
+        """For a request that brings none: unique among processes, and without a call of the system."""
+        return f"{self._process}-{next(self._requests):x}"
 
-
-def _has_route(extra: StarletteRouter, scope: Scope) -> bool:
-    return any(route.matches(scope)[0] is not Match.NONE for route in extra.routes)
-
-
-def _endpoint(scope: Scope, found: tuple[dict[str, Endpoint], list[str]] | None) -> tuple[Endpoint, list[str]]:
-    path = scope["raw_path"].decode("ascii")
-    if found is None:
-        raise RouteNotFound(path=path)
-    methods, parameters = found
-    method = scope["method"]
-    endpoint = methods.get("GET" if method == "HEAD" else method)
-    if endpoint is None or (method == "HEAD" and endpoint.waits):
-        raise MethodNotAllowed(path=path, method=method, allowed=", ".join(methods))
-    return endpoint, [decoded(value) for value in parameters]
-
-
-async def _send_parts(parts: AsyncIterator[bytes], send: Send, timeout: float) -> None:  # noqa: ASYNC109
-    async with aclosing(parts) as open_parts:  # type: ignore[type-var]
-        async for part in open_parts:
-            async with asyncio.timeout(timeout):
-                await send({"type": "http.response.body", "body": part, "more_body": True})
-                await send({"type": "http.response.body", "body": b"", "more_body": True})  # waits for the client
-    await send({"type": "http.response.body", "body": b""})
-
-
-def _given_correlation_id(headers: dict[bytes, bytes]) -> str:
-    """The caller's, or none. One that is too long or not printable counts as none: it goes into headers and logs."""
-    given = headers.get(CORRELATION)
-    if given is not None:
-        text = given.decode("latin-1")
-        if 0 < len(given) <= CORRELATION_BYTES_MAX and text.isascii() and text.isprintable():
-            return text
-        del headers[CORRELATION]
-    return ""
+    def count(self, method: str, path: str, status: int) -> None:
+        """A response is sent."""
+        place = (method, path, status)
+        self.answered[place] = self.answered.get(place, 0) + 1

@@ -1,452 +1,584 @@
-"""One connection: uvicorn's protocols, with what they lack.
+"""One HTTP/1.1 connection: bytes in, requests to the application, responses out.
 
-HTTP/1.1: it bounds the number of connections, the size of a request's head and the time it may take, and it tells a
-request that runs while further ones wait behind it (pipelining) that its client has gone. A request whose like was
-there before is served at once (at_once.py), past uvicorn; what comes before its answer is held until then. Many clients
-send the head and the body apart: the rest of such a request is waited for, but only for a moment. Whatever does not fit
-is given to uvicorn from its first byte on. A long body that is wanted as a whole is gathered here: uvicorn's way, which
-wakes the application for every 64 KiB and stops the client until that has taken them, costs three times as much.
+Heads are parsed by httptools, or known from before (head.py). Requests are served one after the other, in the order in
+which they came; what a client sends ahead waits, parsed or as bytes, and is bounded. Everything else is bounded too:
+the number of connections, the size of a head and the time it may take, how long a body may take to arrive after its
+request was refused, how long a response may stay unread, and how long a connection may be idle.
 
-WebSocket: its application is told the subject of the client's certificate, and can end the connection at once: ASGI
-knows no way to get rid of a client that does not read.
+A request to upgrade hands the connection to another protocol, if one is registered for its path.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import aclosing
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
-from starlette.types import Scope
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-from websockets.http11 import Request
+import httptools
+import structlog
 
 from holdfast.auth.tls import peer_subject
 from holdfast.config.settings import HttpSettings
-from holdfast.errors import HoldfastError
-from holdfast.http_api.server import fast_path
-from holdfast.http_api.server.head_cache import HEADS_MAX, Head
-from holdfast.http_api.server.request import ClientDisconnected
-from holdfast.http_api.server.response import Response
+from holdfast.errors import MalformedRequest
+from holdfast.http_api.server.body import UNREAD_BYTES_MAX, Body, ClientDisconnected
+from holdfast.http_api.server.head import HEADS_MAX, Head, KnownHead, remember
+from holdfast.http_api.server.request import Request
+from holdfast.http_api.server.response import (
+    CONTINUE,
+    LAST_CHUNK,
+    DateHeader,
+    Header,
+    Response,
+    encode_chunk,
+    encode_head,
+    error_response,
+    refusal,
+)
 from holdfast.units import SECOND
 
 if TYPE_CHECKING:
     from holdfast.http_api.server.app import Api
 
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
-REST_BYTES_MAX = 64 << 10
-"""Of a request that is kept until all of it is here: as much as uvicorn takes before it pauses a client."""
-
-REST_SECONDS = 1.0
-"""How long the rest is waited for. What takes longer is uvicorn's business, and `http.body_timeout`'s."""
+WEBSOCKET: Final = b"websocket"
 
 
-class Connection(HttpToolsProtocol):
+class UpgradedConnection(Protocol):
+    """What takes over a connection: an asyncio protocol that can be told to stop."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None: ...
+    def data_received(self, data: bytes) -> None: ...
+    def shutdown(self) -> None: ...
+    def abort(self) -> None: ...
+
+
+Upgrade = Callable[[Callable[[UpgradedConnection], None]], UpgradedConnection]
+"""Makes what takes over a connection, given what it has to call when the connection is lost. The head of the request is
+the first that it receives."""
+
+
+class ConnectionPool:
+    """The open connections of a server, and what they share."""
+
+    def __init__(self, api: Api, settings: HttpSettings, upgrades: Mapping[str, Upgrade]) -> None:
+        self.api = api
+        self.settings = settings
+        self.upgrades = upgrades
+        self.date = DateHeader()
+        self.open: set[Connection | UpgradedConnection] = set()
+        self.empty = asyncio.Event()
+        self.empty.set()
+
+    def add(self, connection: Connection | UpgradedConnection) -> None:
+        self.open.add(connection)
+        self.empty.clear()
+
+    def discard(self, connection: Connection | UpgradedConnection) -> None:
+        self.open.discard(connection)
+        if not self.open:
+            self.empty.set()
+
+
+class Connection(asyncio.Protocol):
     """See the module."""
 
-    settings: ClassVar[HttpSettings]
-    api: ClassVar[Api]
+    __slots__ = (
+        "__weakref__",
+        "_answered_at",
+        "_closing",
+        "_fed_bytes",
+        "_head",
+        "_head_bytes",
+        "_head_timer",
+        "_held",
+        "_in_message",
+        "_keep_alive_timer",
+        "_known_heads",
+        "_last_words",
+        "_linger_timer",
+        "_loop",
+        "_missing",
+        "_parser",
+        "_parts",
+        "_pipeline",
+        "_pool",
+        "_raw_head",
+        "_raw_headers",
+        "_read_paused",
+        "_receiving",
+        "_refused",
+        "_request",
+        "_transport",
+        "_url",
+        "_writable",
+        "_write_timer",
+        "lost",
+        "peer",
+        "subject",
+    )
 
-    def __init__(self, *args: Any, **keywords: Any) -> None:
-        super().__init__(*args, **keywords)
-        self._head_timer: asyncio.TimerHandle | None = None
-        self._head_bytes = 0  # of the head that is being read, before the data at hand
-        self._fed_bytes = 0  # of the data at hand
-        self._in_head = True
-        self._running: RequestResponseCycle | None = None
-        self._subject: str | None = None
-        self._refused = False
-        self._extension: dict[object, object] = {}  # what the application may do with the connection, besides ASGI
-        self._abort_timer: asyncio.TimerHandle | None = None
-        self._linger_timer: asyncio.TimerHandle | None = None
-        self._between = True  # the parser waits for the first byte of a request
-        self._raw_head = b""  # what may be the head of the request that comes
-        self._heads: list[Head] = []  # newest first
-        self._scope: Scope = {}  # of requests that are served at once: the same for all
-        self._fast_path = False  # one is under way
-        self._held = b""  # what came meanwhile
-        self._parts: list[bytes] = []  # of a request that is served at once when all of it is here
-        self._missing = 0
-        self._rest_timer: asyncio.TimerHandle | None = None
-        self._body_buffer: _BodyBuffer | None = None  # the body that is being read
-        self._last = False  # the server stops: it is the last one
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._pool = pool
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport
+        self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
+        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)  # what comes behind is not looked at
+        self.peer = ""
+        self.subject: str | None = None
+        self.lost = False
+        # the request that is being read
+        self._in_message = False  # the parser has begun with it
+        self._url = b""
+        self._raw_headers: list[Header] = []
+        self._raw_head = b""  # what may be its head, if it began with the data at hand
+        self._fed_bytes = 0  # the data at hand, if its first byte is of that request
+        self._head_bytes = 0  # of its head, while that is not complete
+        self._head: Head | None = None  # its head, until a request is made of it
+        self._parts: list[bytes] = []  # its body, until then
+        self._receiving: Body | None = None  # its body from then on
+        self._missing = 0  # how much of that is still to come, if the parser does not count it
+        self._known_heads: list[KnownHead] = []  # newest first
+        # the requests that were read
+        self._request: Request | None = None  # the one being served
+        self._pipeline: deque[Request] = deque()  # parsed, to be served after it
+        self._held = b""  # not parsed, to be read after those
+        self._read_paused = False
+        # the response
+        self._writable: asyncio.Event | None = None  # set when more may be written; None: it may
+        self._closing = False  # the next response is the last
+        self._refused = False  # nothing more is read
+        self._last_words = b""  # what to send when the requests before have been answered, before it closes
         self._answered_at = 0.0
-        self._usual_headers: list[tuple[bytes, bytes]] | None = None
-        self._usual_lines = b""
-        self._lost = False
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._keep_alive_timer: asyncio.TimerHandle | None = None
+        self._linger_timer: asyncio.TimerHandle | None = None
+        self._write_timer: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._extension = {
-            "abort": transport.abort,
-            "answer": self.answer_whole,
-            "arrived": self.arrived,
-            "body": self.take_body,
-            "gather": self.buffer_body,
-        }
-        self._subject = peer_subject(transport.get_extra_info("ssl_object"))
-        tls = {} if self._subject is None else {"tls": {"client_cert_name": self._subject}}
-        self._scope = {"type": "http", "client": self.client, "query_string": b"", "extensions": tls}
-        if len(self.connections) > self.settings.max_connections:
-            transport.abort()
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's are, in all but the name
+        peer = transport.get_extra_info("peername")
+        self.peer = str(peer[0]) if isinstance(peer, tuple) else ""
+        self.subject = peer_subject(transport.get_extra_info("ssl_object"))
+        self._pool.add(self)
+        if len(self._pool.open) > self._pool.settings.max_connections:
+            self._transport.abort()
             return
         self._watch_head()
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._unwatch_head()
-        for timer in (self._linger_timer, self._abort_timer, self._rest_timer):
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+        """Nothing of what the client sent is kept, and nothing refers to the connection any more: heads have tokens in
+        them, and what refers to itself stays in memory until the garbage collector looks for cycles, which is
+        seldom."""
+        self.lost = True
+        self._pool.discard(self)
+        for timer in (self._head_timer, self._keep_alive_timer, self._linger_timer, self._write_timer):
             if timer is not None:
                 timer.cancel()
-        if self._running is not None and not self._running.response_complete:
-            self._running.disconnected = True
-            self._running.message_event.set()
-        if self._body_buffer is not None:
-            self._body_buffer.end(ClientDisconnected())
-        super().connection_lost(exc)
-        self._lost = True
-        self._clear()
+        request, self._request = self._request, None
+        if request is not None:
+            request.disconnect()
+        if self._writable is not None:
+            self._writable.set()
+        self._parser = self._head = self._receiving = None
+        self._known_heads, self._raw_headers, self._held, self._raw_head = [], [], b"", b""
+        self._parts.clear()
+        self._pipeline.clear()
 
-    def _clear(self) -> None:
-        """Keep nothing of what the client sent, and let the connection go at once: heads have tokens in them, and what
-        refers to itself stays in memory until somebody looks for such things, which is seldom."""
-        self._heads, self._held, self._scope, self._parts = [], b"", {}, []
-        self.pipeline.clear()
-        running: RequestResponseCycle | None = self._running
-        if running is None or running.response_complete:  # else it is told so when it ends
-            self._extension.clear()
-            for cycle in (running, self.cycle):
-                if cycle is not None:
-                    cycle.on_response = _nothing
+    def shutdown(self) -> None:
+        """The server stops: what has begun is served, and nothing more."""
+        if self._request is None and not self._pipeline:
+            self._transport.close()
+        else:
+            self._closing = True
 
-    def timeout_keep_alive_handler(self) -> None:
-        """Nothing came for long. What is still to be sent may be read for a while, not for ever.
-
-        Requests that are served at once do not stop the timer, which costs more than to look here when the last was.
-        """
-        left = self._answered_at + self.timeout_keep_alive - self.loop.time()
-        busy = self._fast_path or bool(self._parts)
-        if busy or left > 0:
-            left = self.timeout_keep_alive if busy else left
-            self.timeout_keep_alive_task = self.loop.call_later(left, self.timeout_keep_alive_handler)
-            return
-        super().timeout_keep_alive_handler()
-        self._abort_timer = self.loop.call_later(self.settings.write_timeout / SECOND, self.transport.abort)
+    def abort(self) -> None:
+        """End it now; nothing more is sent."""
+        self._transport.abort()
 
     def _watch_head(self) -> None:
-        self._unwatch_head()
-        self._head_timer = self.loop.call_later(self.settings.header_timeout / SECOND, self._head_too_slow)
+        self._head_timer = self._loop.call_later(self._pool.settings.header_timeout / SECOND, self._head_timed_out)
 
     def _unwatch_head(self) -> None:
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
 
-    def _head_too_slow(self) -> None:
-        if not self.transport.is_closing():
-            self._refuse(b"408 Request Timeout", b"The request's headers did not arrive in time.")
+    def _head_timed_out(self) -> None:
+        self._head_timer = None
+        self._refuse(HTTPStatus.REQUEST_TIMEOUT, b"The request's headers did not arrive in time.")
 
-    def _head_too_large(self) -> None:
-        self._refuse(b"431 Request Header Fields Too Large", b"The request's headers are too large.")
+    def _idle_too_long(self) -> None:
+        """Nothing came for long. What is still to be sent may be read for a while, not for ever.
+
+        The timer is not stopped by every request, which costs more than to look here when the last was.
+        """
+        keep_alive = self._pool.settings.keep_alive / SECOND
+        busy = self._request is not None or bool(self._pipeline) or self._in_message
+        left = keep_alive if busy else self._answered_at + keep_alive - self._loop.time()
+        if left > 0:
+            self._keep_alive_timer = self._loop.call_later(left, self._idle_too_long)
+            return
+        self._transport.close()
+        if self._write_timer is None:
+            self._write_timer = self._loop.call_later(self._pool.settings.write_timeout / SECOND, self._transport.abort)
+
+    def _refuse(self, status: HTTPStatus, text: bytes) -> None:
+        """Answer what is no request that could be served, and close: after the requests before it."""
+        self._refused = True
+        self._unwatch_head()
+        if self._transport.is_closing():
+            return
+        self._last_words = refusal(status, text)
+        if self._request is None and not self._pipeline:
+            self._say_last_words()
+
+    def _say_last_words(self) -> None:
+        self._transport.write(self._last_words)
+        self._transport.close()
+
+    # --- reading ----------------------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
         if self._refused:
             return
-        if self._fast_path:
-            self._held += data
-            self.flow.pause_reading()
-            return
-        if self._parts:
-            self._missing -= len(data)
-            self._parts.append(data)
-            if self._missing > 0:
+        if self._missing:
+            data = self._receive(data)
+            if not data:
                 return
-            data = self._take_parts()
-        self._raw_head = b""
-        before: RequestResponseCycle | None = self.cycle
-        if self._between and (before is None or before.response_complete) and not self.flow.write_paused:
-            for head in self._heads:
-                if data.startswith(head.prefix):
-                    start, missing = head.body_at(data)
-                    if missing and len(data) + missing <= REST_BYTES_MAX:
-                        self._wait_for_rest(data, missing)
-                        return
-                    if start and not missing and self._begin(head, data[start:]):
-                        return
-                    break
-            else:
-                self._raw_head = data[: data.find(b"\r\n\r\n") + 4]
+        if self._in_message:
+            self._feed(data)
+        elif self._request is None and not self._pipeline and not self._held and self._writable is None:
+            self._begin(data)
+        else:
+            self._held += data
+            if len(self._held) > UNREAD_BYTES_MAX:
+                self.pause_reading()
+
+    def _receive(self, data: bytes) -> bytes:
+        """Take what belongs to the body that is being received. What comes behind it is given back."""
+        body, missing = self._receiving, self._missing
+        assert body is not None
+        if len(data) < missing:
+            self._missing -= len(data)
+            body.feed(data)
+            return b""
+        self._missing = 0
+        body.feed(data[:missing] if len(data) > missing else data)
+        self._end_body(body)
+        return data[missing:]
+
+    def _begin(self, data: bytes) -> None:
+        """Read a request from its first byte on."""
+        for known in self._known_heads:
+            if data.startswith(known.prefix):
+                found = known.split(data)
+                if found is not None:
+                    self._begin_known(known.head, data, *found)
+                    return
+                break
+        else:
+            self._raw_head = data[: data.find(b"\r\n\r\n") + 4]
         self._feed(data)
 
+    def _begin_known(self, head: Head, data: bytes, start: int, end: int) -> None:
+        if self._head_timer is not None:
+            self._unwatch_head()
+        api = self._pool.api
+        if len(data) >= end:
+            self._held = data[end:]
+            self._serve(Request(api, self, head, data[start:end], None))
+            return
+        self._missing = end - len(data)
+        self._receiving = Body(self, data[start:])
+        self._serve(Request(api, self, head, None, self._receiving))
+
     def _feed(self, data: bytes) -> None:
-        """The ordinary way."""
+        """Let the parser read. It calls the methods below."""
+        parser = self._parser
+        if parser is None:
+            return
         self._fed_bytes = len(data)
-        super().data_received(data)
-        if self._in_head and not self.transport.is_closing():
-            self._head_bytes += len(data)
-            if self._head_bytes > self.settings.max_header_bytes:
+        self._head_bytes += len(data)
+        try:
+            parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._upgrade(data[upgrade.args[0] :])
+            return
+        except httptools.HttpParserError:
+            self._refuse(HTTPStatus.BAD_REQUEST, b"Invalid HTTP request received.")
+            return
+        finally:
+            self._raw_head = b""
+        if self._head is not None:  # its body has yet to come
+            head, self._head = self._head, None
+            self._receiving = Body(self, self._take_parts())
+            self._line_up(Request(self._pool.api, self, head, None, self._receiving))
+        elif self._in_message and self._receiving is None and not self._refused:  # in the midst of a head
+            if self._head_bytes > self._pool.settings.max_header_bytes:
                 self._head_too_large()
             elif self._head_timer is None:  # most heads arrive whole, and need none
                 self._watch_head()
 
-    def _wait_for_rest(self, data: bytes, missing: int) -> None:
-        if self._head_timer is not None:
-            self._unwatch_head()
-        self._parts, self._missing = [data], missing
-        self._rest_timer = self.loop.call_later(REST_SECONDS, self._give_up_rest)
-
     def _take_parts(self) -> bytes:
-        data, self._parts = b"".join(self._parts), []
-        if self._rest_timer is not None:
-            self._rest_timer.cancel()
-            self._rest_timer = None
-        return data
+        content = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        self._parts = []
+        return content
 
-    def _give_up_rest(self) -> None:
-        """It takes too long, or the server stops."""
-        data = self._take_parts()
-        if not self.transport.is_closing():
-            self._raw_head = b""
-            self._feed(data)
-
-    def _begin(self, head: Head, body: bytes) -> bool:
-        """Serve a request at once, if it can be."""
-        if self._head_timer is not None:
-            self._unwatch_head()
-        self._fast_path = True
-        if fast_path.begin(self.api, head, body, self._scope, self._reply):
-            return True
-        self._fast_path = False
-        return False
-
-    def _reply(self, result: Response, correlation_id: str) -> bool:
-        """Answer the request that was served at once. False: the client has gone."""
-        self._fast_path = False
-        transport = self.transport
-        if transport.is_closing():
-            return False
-        assert isinstance(result.body, bytes)
-        last = self._last or self.api.closing
-        if self.server_state.default_headers is not self._usual_headers:  # they change once a second
-            self._usual_headers = self.server_state.default_headers
-            self._usual_lines = _lines(self._usual_headers)
-        transport.write(
-            b"%b%b%b%bcontent-type: %b\r\nx-correlation-id: %b\r\ncontent-length: %d\r\n\r\n%b"
-            % (
-                STATUS_LINE[result.status],
-                self._usual_lines,
-                _lines(result.headers) if result.headers else b"",
-                b"connection: close\r\n" if last else b"",
-                result.content_type,
-                correlation_id.encode(),
-                len(result.body),
-                result.body,
-            )
-        )
-        self.server_state.total_requests += 1
-        self._answered_at = self.loop.time()
-        if last:
-            transport.close()
-        elif self._held:
-            self.loop.call_soon(self._resume)
-        elif self.timeout_keep_alive_task is None:
-            self.timeout_keep_alive_task = self.loop.call_later(
-                self.timeout_keep_alive, self.timeout_keep_alive_handler
-            )
-        return True
-
-    def _resume(self) -> None:
-        """Take what came before the answer."""
-        data, self._held = self._held, b""
-        if not self.transport.is_closing():
-            self.flow.resume_reading()
-            self.data_received(data)
-
-    def _cache_head(self) -> None:
-        head = fast_path.read_head(self.api, self._raw_head, self.url, self.headers)
-        if head is not None:
-            self._heads = [head, *self._heads[: HEADS_MAX - 1]]
-
-    def shutdown(self) -> None:
-        """The server stops: no more requests over this connection."""
-        if self._fast_path:
-            self._last = True
-            return
-        if self._parts:
-            self._give_up_rest()
-        super().shutdown()
+    def _head_too_large(self) -> None:
+        self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, b"The request's headers are too large.")
 
     def on_message_begin(self) -> None:
-        self._between = False
-        self._in_head = True
-        self._head_bytes = 0
-        super().on_message_begin()
-        self.scope.setdefault("extensions", {})["holdfast"] = self._extension
-        if self._subject is not None:
-            self.scope.setdefault("extensions", {})["tls"] = {"client_cert_name": self._subject}
+        self._in_message = True
+        self._head_bytes = self._fed_bytes
+        self._url = b""
+        self._raw_headers = []
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._raw_headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        self._in_head = False
+        parser = self._parser
+        if self._refused or parser is None:
+            return
         self._unwatch_head()
-        limit = self.settings.max_header_bytes
-        if self._head_bytes + self._fed_bytes > limit:  # it may be the body that came with it
-            size = len(self.url) + sum([len(name) + len(value) for name, value in self.headers])
-            if size > limit:
-                self._head_too_large()
-                return
+        size = len(self._url) + sum([len(name) + len(value) for name, value in self._raw_headers])
+        if size > self._pool.settings.max_header_bytes:
+            self._head_too_large()
+            return
+        keep_alive = parser.get_http_version() == "1.1" and parser.should_keep_alive() and not parser.should_upgrade()
+        method = parser.get_method().decode("ascii")
+        head = Head(method, self._url, self._raw_headers, self._pool.api.router, keep_alive=keep_alive)
         if self._raw_head:
-            self._cache_head()
+            known = remember(self._raw_head, self._raw_headers, head)
+            if known is not None:
+                self._known_heads = [known, *self._known_heads[: HEADS_MAX - 1]]
             self._raw_head = b""
-        super().on_headers_complete()
+        self._head = head
 
-    def on_body(self, body: bytes) -> None:
+    def on_body(self, data: bytes) -> None:
         if self._refused:
             return
-        if self._body_buffer is None or not self._body_buffer.take(body):
-            super().on_body(body)
+        if self._receiving is not None:
+            self._receiving.feed(data)
+        else:
+            self._parts.append(data)
 
     def on_message_complete(self) -> None:
         if self._refused:
             return
-        self._between = self.parser.should_keep_alive() and not self.parser.should_upgrade()
-        super().on_message_complete()
-        if self._body_buffer is not None:
-            self._body_buffer.end()
-            self._body_buffer = None
-        if self._linger_timer is not None:  # what was refused is all here: the next request may come
+        self._in_message = False
+        self._fed_bytes = 0
+        if self._receiving is not None:
+            self._end_body(self._receiving)
+            return
+        head = self._head
+        if head is not None and self._upgrade_to(head) is None:  # else the parser stops here, for `_upgrade`
+            self._head = None
+            self._line_up(Request(self._pool.api, self, head, self._take_parts(), None))
+
+    def _end_body(self, body: Body) -> None:
+        self._receiving = None
+        body.end()
+        if self._linger_timer is not None:  # it was refused, and now all of it is here: the next request may come
             self._linger_timer.cancel()
             self._linger_timer = None
-            self.timeout_keep_alive_task = self.loop.call_later(
-                self.timeout_keep_alive, self.timeout_keep_alive_handler
-            )
+            self._go_on()
 
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        if self._lost:
-            self._clear()
+    def pause_reading(self) -> None:
+        if not self._read_paused:
+            self._read_paused = True
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self._read_paused and not self.lost:
+            self._read_paused = False
+            self._transport.resume_reading()
+
+    def want_body(self, head: Head) -> None:
+        """The body of the request being served is about to be read."""
+        if head.expects_continue and not self._transport.is_closing():
+            head.expects_continue = False
+            self._transport.write(CONTINUE)
+
+    # --- another protocol -------------------------------------------------------------------------------------------
+
+    def _upgrade_to(self, head: Head) -> Upgrade | None:
+        """What takes over the connection after this request; None: nothing does."""
+        if head.headers.get(b"upgrade", b"").lower() != WEBSOCKET or head.method != "GET":
+            return None
+        if isinstance(head.refusal, MalformedRequest):
+            return None
+        tokens = [token.strip() for token in head.headers.get(b"connection", b"").lower().split(b",")]
+        return self._pool.upgrades.get(head.path) if b"upgrade" in tokens else None
+
+    def _upgrade(self, rest: bytes) -> None:
+        """The client wants to go on in another protocol. If we do not, its request has been served as any other."""
+        head, self._head = self._head, None
+        take_over = self._upgrade_to(head) if head is not None else None
+        if head is None or take_over is None or self._request is not None or self._pipeline:
+            self._refused = True  # what follows is not HTTP, or was sent before the client knew
             return
-        if self.cycle.more_body and not self.pipeline and not self.transport.is_closing():
-            # It was answered before all of it was read. To close now would make the client lose the answer; to read on
-            # for ever would let it hold the connection with one byte now and then.
-            self._linger_timer = self.loop.call_later(self.settings.header_timeout / SECOND, self.transport.close)
+        lines = [b"%b: %b\r\n" % header for header in self._raw_headers]
+        raw = b"GET %b HTTP/1.1\r\n%b\r\n" % (self._url, b"".join(lines))
+        pool, transport = self._pool, self._transport
+        if self._keep_alive_timer is not None:
+            self._keep_alive_timer.cancel()
+        protocol = take_over(pool.discard)
+        pool.discard(self)
+        pool.add(protocol)
+        transport.set_protocol(cast("asyncio.Protocol", protocol))
+        protocol.connection_made(transport)
+        protocol.data_received(raw + rest)
+        self._parser = None
 
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        self._running = cycle
-        super()._start_asgi_task(cycle, app)
+    # --- serving ----------------------------------------------------------------------------------------------------
 
-    def arrived(self) -> bool:
-        """Whether all of the request's body is here: there is nothing to wait for, and no timer needed."""
-        return self._running is not None and not self._running.more_body
+    def _line_up(self, request: Request) -> None:
+        """A request was read: it is served when those before it have been."""
+        if self._request is None and not self._pipeline and self._writable is None:
+            self._serve(request)
+        else:
+            self._pipeline.append(request)
 
-    def take_body(self) -> bytes | None:
-        """The request's body, if all of it is here; None: it must be received."""
-        cycle = self._running
-        if cycle is None or cycle.more_body or cycle.disconnected or cycle.waiting_for_100_continue:
-            return None
-        body = bytes(cycle.body)
-        cycle.body = bytearray()
-        cycle.flow.resume_reading()
-        cycle.message_event.clear()
-        return body
+    def _serve(self, request: Request) -> None:
+        self._request = request
+        self._pool.api.serve(request)
 
-    def buffer_body(self, hold: Callable[[int], None]) -> asyncio.Future[bytes] | None:
-        """The request's body when all of it is here; None: it must be received. `hold` is told how much is in memory,
-        and raises if that is too much."""
-        cycle = self._running
-        if cycle is None or cycle is not self.cycle or not cycle.more_body or cycle.disconnected:
-            return None
-        if cycle.waiting_for_100_continue or self._body_buffer is not None:
-            return None
-        self._body_buffer = body_buffer = _BodyBuffer(self.loop.create_future(), hold)
-        if cycle.body:
-            body_buffer.take(bytes(cycle.body))
-            cycle.body = bytearray()
-        cycle.flow.resume_reading()
-        return body_buffer.done
+    def _go_on(self) -> None:
+        """The request before was answered and is all here: go on with what came behind it."""
+        if self._writable is not None or self._linger_timer is not None or self.lost:
+            return
+        if self._pipeline or (self._held and not self._refused):
+            self._loop.call_soon(self._next)
+            return
+        if self._last_words:
+            self._say_last_words()
+            return
+        if self._keep_alive_timer is None:
+            keep_alive = self._pool.settings.keep_alive / SECOND
+            self._keep_alive_timer = self._loop.call_later(keep_alive, self._idle_too_long)
+        if self._read_paused:
+            self.resume_reading()
 
-    def answer_whole(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> bool:
-        """Send an answer in one write; uvicorn's way are two, of which each is a call of the system: a fifth of what a
-        small request costs. False: it must go the ordinary way, and nothing was done."""
-        cycle = self._running
-        if cycle is None or cycle.response_started or cycle.disconnected or cycle.flow.write_paused:
+    def _next(self) -> None:
+        if self._transport.is_closing() or self._request is not None or self._writable is not None:
+            return
+        if self._pipeline:
+            self._serve(self._pipeline.popleft())
+            return
+        data, self._held = self._held, b""
+        self.resume_reading()
+        if data:
+            self.data_received(data)
+
+    # --- responding -------------------------------------------------------------------------------------------------
+
+    def send(self, request: Request, response: Response) -> bool:
+        """Send the response to the request being served. False: the client has gone."""
+        if self._request is not request or self._transport.is_closing():
+            if response.close is not None:
+                response.close()
             return False
-        parts = [STATUS_LINE[status]]
-        for name, value in (*cycle.default_headers, *headers):
-            if b"\n" in value or b"\r" in value:
-                return False  # uvicorn refuses it
-            if name == b"connection" and value == b"close":
-                cycle.keep_alive = False
-            else:
-                parts += (name, b": ", value, b"\r\n")
-        parts.append(b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n")
-        if cycle.scope["method"] != "HEAD":
-            parts.append(body)
-        self.transport.write(b"".join(parts))
-        cycle.response_started = cycle.response_complete = True
-        cycle.message_event.set()
-        if not cycle.keep_alive:
-            self.transport.close()
-        cycle.on_response()
-        return True
-
-    def _refuse(self, status: bytes, text: bytes) -> None:
-        """An answer for a request that never became one."""
-        self._refused = True
-        self._unwatch_head()
-        self.transport.write(
-            b"HTTP/1.1 %s\r\ncontent-type: text/plain\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%s"
-            % (status, len(text), text)
-        )
-        self.transport.close()
-
-
-class _BodyBuffer:
-    """A body that is wanted as a whole."""
-
-    __slots__ = ("_hold", "_parts", "done")
-
-    def __init__(self, done: asyncio.Future[bytes], hold: Callable[[int], None]) -> None:
-        self.done = done
-        self._hold = hold
-        self._parts: list[bytes] = []
-
-    def take(self, part: bytes) -> bool:
-        """False: nobody wants it any more."""
-        if self.done.done():
-            return False
+        body, head = response.body, request.head
+        pool = self._pool
+        last = not head.keep_alive or pool.api.closing or (self._closing and not self._pipeline)
+        if not isinstance(body, bytes):
+            pool.api.spawn(self._stream(request, response, body, last=last))
+            return True
+        framing = b"content-length: %d\r\n" % len(body)
         try:
-            self._hold(len(part))
-        except HoldfastError as error:
-            self.end(error)
-            return False
-        self._parts.append(part)
+            data = encode_head(response, request.correlation_id, pool.date.line(), framing, close=last)
+        except ValueError as error:
+            return self.send(request, error_response(error, head.endpoint, (), request.correlation_id))
+        self._transport.write(data if head.method == "HEAD" else data + body)
+        if response.close is not None:
+            response.close()
+        self._finish(request, last=last)
         return True
 
-    def end(self, error: Exception | None = None) -> None:
-        """All of it is here, or will not be."""
-        if not self.done.done():
-            if error is None:
-                self.done.set_result(b"".join(self._parts))
-            else:
-                self.done.set_exception(error)
-        self._parts.clear()
+    async def _stream(self, request: Request, response: Response, parts: AsyncIterator[bytes], *, last: bool) -> None:
+        """Send a response as its parts are made, no faster than the client reads."""
+        head = request.head
+        whole = head.method == "HEAD"
+        framing = b"transfer-encoding: chunked\r\n"
+        try:
+            data = encode_head(response, request.correlation_id, self._pool.date.line(), framing, close=last)
+            self._transport.write(data)
+            async with aclosing(parts) as open_parts:  # type: ignore[type-var]
+                async for part in open_parts:
+                    if part and not whole:
+                        self._transport.write(encode_chunk(part))
+                    await self._drain()
+            await self._drain()
+            if not whole:
+                self._transport.write(LAST_CHUNK)
+        except ClientDisconnected:
+            return
+        except Exception as error:
+            log.error("a response failed midway", correlation_id=request.correlation_id, exc_info=error)
+            self._transport.abort()
+            return
+        finally:
+            if response.close is not None:
+                response.close()
+        self._finish(request, last=last)
 
+    async def _drain(self) -> None:
+        """Wait until more may be written. A client that reads nothing for too long is disconnected."""
+        if self._writable is not None:
+            await self._writable.wait()
+        if self._transport.is_closing():
+            raise ClientDisconnected
 
-def _nothing() -> None:
-    """For a response whose connection is no more."""
+    def _finish(self, request: Request, *, last: bool) -> None:
+        self._request = None
+        self._answered_at = self._loop.time()
+        if last:
+            self._transport.close()
+            return
+        body = request.unread_body
+        if body is not None:
+            # To close now would make the client lose the response; to read on for ever would let it hold the connection
+            # with one byte now and then.
+            body.fail(ClientDisconnected())
+            timeout = self._pool.settings.header_timeout / SECOND
+            self._linger_timer = self._loop.call_later(timeout, self._transport.close)
+            return
+        self._go_on()
 
+    def pause_writing(self) -> None:
+        """The client does not read as fast as it is sent to."""
+        self._writable = asyncio.Event()
+        self._arm_write_timer(self._transport.get_write_buffer_size())
 
-def _lines(headers: Sequence[tuple[bytes, bytes]]) -> bytes:
-    return b"".join([b"%b: %b\r\n" % header for header in headers])
+    def _arm_write_timer(self, unread: int) -> None:
+        timeout = self._pool.settings.write_timeout / SECOND
+        self._write_timer = self._loop.call_later(timeout, self._check_progress, unread)
 
+    def _check_progress(self, unread: int) -> None:
+        left = self._transport.get_write_buffer_size()
+        if left < unread:
+            self._arm_write_timer(left)
+            return
+        self._write_timer = None
+        log.warning("a client does not read its response; closing", peer=self.peer)
+        self._transport.abort()
 
-class WebSocketConnection(WebSocketsSansIOProtocol):
-    """See the module. What it adds stands in the scope, as the extensions `tls` and `holdfast`."""
-
-    def handle_connect(self, event: Request) -> None:
-        super().handle_connect(event)  # starts the application in the next pass of the loop
-        extensions = self.scope.setdefault("extensions", {})
-        extensions["holdfast"] = {"abort": self.transport.abort}
-        subject = peer_subject(self.transport.get_extra_info("ssl_object"))
-        if subject is not None:
-            extensions["tls"] = {"client_cert_name": subject}
+    def resume_writing(self) -> None:
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
+        if self._writable is not None:
+            self._writable.set()
+            self._writable = None
+        if self._request is None:
+            self._go_on()

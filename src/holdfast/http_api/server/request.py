@@ -1,14 +1,13 @@
-"""One request: its parameters, its headers and its body, read within limits."""
+"""One request: its parameters, its headers and its body, read within limits; and its response, sent once."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
-from starlette.types import Receive, Scope
 
 from holdfast import wire
 from holdfast.auth.principal import Principal
@@ -21,15 +20,17 @@ from holdfast.errors import (
     MalformedRequest,
     MediaTypeUnsupported,
     Overloaded,
-    RequestTimeout,
     RequestTooLarge,
 )
 from holdfast.http_api.openapi.routes import Endpoint
-from holdfast.http_api.server.response import DeferredResponse, Response, item_error
+from holdfast.http_api.server.body import Body, ClientDisconnected
+from holdfast.http_api.server.head import Head
+from holdfast.http_api.server.response import Response, error_response, item_error
 from holdfast.units import SECOND, parse_duration, parse_instant
 
 if TYPE_CHECKING:
     from holdfast.http_api.server.app import Api
+    from holdfast.http_api.server.connection import Connection
 
 _Shape = TypeVar("_Shape")
 
@@ -37,76 +38,64 @@ ID_MAX = (1 << 63) - 1
 
 OFFLOAD_BYTES = 256 << 10
 OFFLOAD_MESSAGES = 1_000
-"""A body, or an answer, of more than this is read or made on a thread: it takes 5 ms or more, up to 50, and whoever
-else calls would wait for it."""
+"""A body, or a response, of more than this is read or made on a thread: it takes 5 ms or more, up to 50, and other
+callers would wait for it."""
 
-QUEUE_TOPIC = "$queue/"
 _JSON = {"application/json", ""}
-_ONCE = frozenset(
-    (
-        b"authorization",
-        b"content-encoding",
-        b"content-type",
-        b"host",
-        b"idempotency-key",
-        b"if-match",
-        b"if-none-match",
-        b"last-event-id",
-        b"origin",
-        b"x-correlation-id",
-    )
-)
 
 
-class ClientDisconnected(Exception):
-    """The client closed the connection; nobody waits for an answer."""
-
-
-class Call:
+class Request:
     """See the module."""
 
     __slots__ = (
-        "_held",
-        "_receive",
+        "_body",
+        "_buffered_bytes",
+        "_connection",
+        "_content",
+        "_disconnected",
+        "_working",
         "api",
+        "audit_details",
         "batch_errors",
         "correlation_id",
-        "endpoint",
-        "headers",
-        "noted",
-        "parameters",
+        "head",
         "principal",
-        "scope",
     )
 
-    def __init__(
-        self,
-        api: Api,
-        scope: Scope,
-        receive: Receive,
-        endpoint: Endpoint,
-        parameters: list[str],
-        headers: dict[bytes, bytes],
-        correlation_id: str,
-        principal: Principal,
-    ) -> None:
+    def __init__(self, api: Api, connection: Connection, head: Head, content: bytes | None, body: Body | None) -> None:
+        """`content` is the whole body if it arrived with the head, else `body` is where it arrives."""
         self.api = api
-        self.scope = scope
-        self.endpoint = endpoint
-        if parameters and parameters[0].startswith(QUEUE_TOPIC):
-            parameters[0] = parameters[0].removeprefix(QUEUE_TOPIC)
-        self.parameters = parameters
-        self.headers = headers
-        self.correlation_id = correlation_id
-        self.principal = principal
-        self.noted: dict[str, object] = {}  # details for the audit log
+        self.head = head
+        self.principal = UNKNOWN
+        self.correlation_id = head.correlation_id or api.new_correlation_id()
+        self.audit_details: dict[str, object] = {}
         self.batch_errors: list[wire.ItemError] = []
-        self._receive = receive
-        self._held = 0
+        self._connection = connection
+        self._content = content
+        self._body = body
+        self._buffered_bytes = 0
+        self._working = False
+        self._disconnected: asyncio.Future[None] | None = None
+
+    # --- the head ---------------------------------------------------------------------------------------------------
 
     @property
     def node(self) -> Node:
         return self.api.node
+
+    @property
+    def endpoint(self) -> Endpoint:
+        assert self.head.endpoint is not None, "a request without one is refused before anybody asks"
+        return self.head.endpoint
+
+    @property
+    def parameters(self) -> list[str]:
+        """The variable parts of the path, decoded."""
+        return self.head.parameters
+
+    @property
+    def headers(self) -> dict[bytes, bytes]:
+        return self.head.headers
 
     @property
     def namespace(self) -> str:
@@ -115,11 +104,11 @@ class Call:
     @property
     def queue(self) -> QueueName:
         """The queue that the path names, by its name or by its MQTT topic (as a message's `reply_to` may have it)."""
-        return (self.namespace, check_name(self.parameters[0]))
+        return (self.principal.namespace, check_name(self.head.parameters[0]))
 
     def header(self, name: bytes) -> str | None:
         """A request header, None if it was not sent. Header values are UTF-8, or Latin-1 where they are not."""
-        raw = self.headers.get(name)
+        raw = self.head.headers.get(name)
         if raw is None:
             return None
         try:
@@ -130,12 +119,12 @@ class Call:
     @property
     def given_correlation_id(self) -> str | None:
         """The correlation id the caller sent, if it sent one: that one is kept with messages."""
-        return self.correlation_id if b"x-correlation-id" in self.headers else None
+        return self.head.correlation_id or None
 
     @property
     def content_type(self) -> str:
         """The body's content type in lower case, without parameters."""
-        return (self.header(b"content-type") or "").partition(";")[0].strip().lower()
+        return self.head.content_type
 
     @property
     def is_json(self) -> bool:
@@ -150,21 +139,25 @@ class Call:
     @property
     def peer(self) -> str:
         """The caller's address."""
-        client = self.scope.get("client")
-        return client[0] if client else ""
+        return self._connection.peer
+
+    @property
+    def subject(self) -> str | None:
+        """The subject of the caller's certificate."""
+        return self._connection.subject
 
     def refused(self, errors: Mapping[int, HoldfastError]) -> HoldfastError:
-        """For a batch of which nothing was taken: the first one's error, with all of them in the answer."""
+        """For a batch of which nothing was taken: the first one's error, with all of them in the response."""
         self.batch_errors = [item_error(index, errors[index]) for index in sorted(errors)]
         return errors[min(errors)]
 
     def message_id(self, position: int = 1) -> int:
         """A message's id in the path."""
-        return read_id(self.parameters[position], "the message id")
+        return read_id(self.head.parameters[position], "the message id")
 
     def query(self, shape: type[_Shape]) -> _Shape:
         """The query string as a struct. Unknown names and wrong values are refused."""
-        raw = self.scope["query_string"]
+        raw = self.head.query
         try:
             return msgspec.convert(_pairs(raw) if raw else {}, shape, strict=False)
         except msgspec.ValidationError as error:
@@ -172,81 +165,96 @@ class Call:
 
     # --- the body ---------------------------------------------------------------------------------------------------
 
-    async def chunks(self) -> AsyncIterator[bytes]:
-        """The body as it arrives, within the limits of size, time and memory."""
-        self._check_encoding()
-        settings = self.api.config.http
-        deadline = asyncio.get_running_loop().time() + settings.body_timeout / SECOND
-        extension = connection_extension(self.scope)
-        total = 0
-        more = True
-        while more:
-            if extension is not None and extension["arrived"]():
-                event = await self._receive()
-            else:
-                try:
-                    async with asyncio.timeout_at(deadline):
-                        event = await self._receive()
-                except TimeoutError:
-                    raise RequestTimeout(limit_seconds=settings.body_timeout // SECOND) from None
-            if event["type"] == "http.disconnect":
-                raise ClientDisconnected
-            chunk = event.get("body", b"")
-            more = event.get("more_body", False)
-            total += len(chunk)
-            if total > settings.max_request_bytes:
-                raise RequestTooLarge(limit_bytes=settings.max_request_bytes)
-            self.hold(len(chunk))
-            if chunk:
-                yield chunk
+    @property
+    def content(self) -> bytes:
+        """The whole body, for a handler that is called when it is here."""
+        assert self._content is not None, "only forms are read as they arrive"
+        return self._content
 
-    def _check_encoding(self) -> None:
-        """A payload that was packed on the way would be stored so, and nobody would know."""
-        encoding = self.header(b"content-encoding")
-        if encoding is not None and encoding.lower() != "identity":
-            given = f"{self.content_type}, Content-Encoding {encoding[:64]}"
-            raise MediaTypeUnsupported(given=given, allowed="it without Content-Encoding")
+    def collect(self, done: Callable[[Request, Exception | None], None]) -> bool:
+        """Have the whole body in `content`: True if it is, else `done` is called when it is, or cannot be."""
+        self._check_body()
+        limit = self.api.config.http.max_request_bytes
+        if self._content is not None:
+            if len(self._content) > limit:
+                raise RequestTooLarge(limit_bytes=limit)
+            if not self._buffered_bytes:
+                self.buffer(len(self._content))
+            return True
+        assert self._body is not None, "either it came with the head, or it arrives"
+        body, size = self._body, 0
 
-    def hold(self, size_bytes: int) -> None:
-        """So much of the call is in memory, until it is over. Raises Overloaded if that is too much."""
-        if self.api.buffered_bytes + size_bytes > self.api.config.http.max_buffered_bytes:
-            raise Overloaded(waiting=self.api.working)
-        self.api.buffered_bytes += size_bytes
-        self._held += size_bytes
+        def account(more: int) -> None:
+            nonlocal size
+            size += more
+            if size > limit:
+                raise RequestTooLarge(limit_bytes=limit)
+            self.buffer(more)
 
-    def close(self) -> None:
-        """The call is over; what it held in memory is free."""
-        self.api.buffered_bytes -= self._held
-        self._held = 0
+        def collected(error: Exception | None) -> None:
+            if error is None:
+                self._content = body.take()
+            done(self, error)
+
+        self._connection.want_body(self.head)
+        body.collect(account, self.api.config.http.body_timeout / SECOND, collected)
+        return False
 
     async def body(self) -> bytes:
         """The whole body."""
-        self._check_encoding()
-        length = self.headers.get(b"content-length")
-        limit = self.api.config.http.max_request_bytes
-        if length is not None and length.isdigit() and int(length) > limit:
-            raise RequestTooLarge(limit_bytes=limit)
-        extension = connection_extension(self.scope)
-        whole: bytes | None = extension["body"]() if extension is not None else None
-        if whole is None:
-            buffered = await self._buffered(extension) if extension is not None and length is not None else None
-            return b"".join([chunk async for chunk in self.chunks()]) if buffered is None else buffered
-        if len(whole) > limit:
-            raise RequestTooLarge(limit_bytes=limit)
-        self.hold(len(whole))
-        return whole
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    async def _buffered(self, extension: dict[str, Any]) -> bytes | None:
-        """The whole body, if the connection can wait for it."""
-        done: asyncio.Future[bytes] | None = extension["gather"](self.hold)
-        if done is None:
-            return None
+        def collected(_: Request, error: Exception | None) -> None:
+            if done.done():
+                return
+            if error is None:
+                done.set_result(None)
+            else:
+                done.set_exception(error)
+
+        if not self.collect(collected):
+            await done
+        assert self._content is not None
+        return self._content
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """The body as it arrives, within the limits of size, time and memory."""
+        self._check_body()
         settings = self.api.config.http
-        try:
-            async with asyncio.timeout(settings.body_timeout / SECOND):
-                return await done
-        except TimeoutError:
-            raise RequestTimeout(limit_seconds=settings.body_timeout // SECOND) from None
+        limit, timeout = settings.max_request_bytes, settings.body_timeout / SECOND
+        if self._content is not None:
+            if len(self._content) > limit:
+                raise RequestTooLarge(limit_bytes=limit)
+            self.buffer(len(self._content))
+            yield self._content
+            return
+        assert self._body is not None
+        self._connection.want_body(self.head)
+        deadline = asyncio.get_running_loop().time() + timeout
+        size = 0
+        while chunk := await self._body.read(deadline, timeout):
+            size += len(chunk)
+            if size > limit:
+                raise RequestTooLarge(limit_bytes=limit)
+            self.buffer(len(chunk))
+            yield chunk
+
+    def _check_body(self) -> None:
+        encoding = self.head.headers.get(b"content-encoding")
+        if encoding is not None and encoding.lower() != b"identity":  # a packed payload would be stored as it is
+            given = f"{self.content_type}, Content-Encoding {encoding.decode('latin-1')[:64]}"
+            raise MediaTypeUnsupported(given=given, allowed="it without Content-Encoding")
+        limit = self.api.config.http.max_request_bytes
+        if self.head.content_length > limit:
+            raise RequestTooLarge(limit_bytes=limit)
+
+    def buffer(self, size_bytes: int) -> None:
+        """Count so much of the request as held in memory until it is over. Raises Overloaded if that is too much."""
+        api = self.api
+        if api.buffered_bytes + size_bytes > api.config.http.max_buffered_bytes:
+            raise Overloaded(waiting=api.working)
+        api.buffered_bytes += size_bytes
+        self._buffered_bytes += size_bytes
 
     async def json(self, decoder: msgspec.json.Decoder[_Shape], default: bytes = b"") -> _Shape:
         """The body as a struct. `default` stands for a body that was left out."""
@@ -261,18 +269,64 @@ class Call:
         return decode(decoder.decode, raw)
 
     async def offload(self, large: bool, make: Callable[[], _Shape]) -> _Shape:
-        """What `make` makes, on a thread if it is much work. It may touch nothing that others have, too."""
+        """What `make` makes, on a thread if it is much work. It may touch nothing that others use too."""
         return await self.api.on_thread(make) if large else make()
 
-    async def when_durable(self, deferred: DeferredResponse) -> Response:
-        """What was promised, when it may be given."""
-        await deferred.submission
-        return deferred.response
+    # --- the response -----------------------------------------------------------------------------------------------
 
-    async def gone(self) -> None:
-        """Returns when the client has gone."""
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
+    def start_work(self) -> None:
+        """Count it as being worked on until it is over."""
+        self.api.enter()
+        self._working = True
+
+    def end(self) -> None:
+        """It is over: what it held in memory is free."""
+        self.api.buffered_bytes -= self._buffered_bytes
+        self._buffered_bytes = 0
+        if self._working:
+            self._working = False
+            self.api.leave()
+
+    def respond(self, response: Response) -> bool:
+        """Send the response. False: the client has gone."""
+        self.end()
+        head = self.head
+        path = head.endpoint.path if head.endpoint is not None and self.principal is not UNKNOWN else ""
+        self.api.count(head.method, path, response.status)
+        return self._connection.send(self, response)
+
+    def fail(self, error: Exception) -> None:
+        """Send what the error says, if anybody is there to read it."""
+        if isinstance(error, ClientDisconnected):
+            self.end()
+            self._connection.abort()
+            return
+        self.respond(error_response(error, self.head.endpoint, self.batch_errors, self.correlation_id))
+
+    @property
+    def disconnected(self) -> asyncio.Future[None]:
+        """Done when the client has gone."""
+        if self._disconnected is None:
+            self._disconnected = asyncio.get_running_loop().create_future()
+            if self._connection.lost:
+                self._disconnected.set_result(None)
+        return self._disconnected
+
+    def disconnect(self) -> None:
+        """The client has gone."""
+        if self._body is not None:
+            self._body.fail(ClientDisconnected())
+        if self._disconnected is not None and not self._disconnected.done():
+            self._disconnected.set_result(None)
+
+    @property
+    def unread_body(self) -> Body | None:
+        """What is still arriving of it."""
+        return None if self._body is None or self._body.ended else self._body
+
+
+UNKNOWN = Principal(name="", namespace="", method="unknown")
+"""The caller of a request that was not identified, or not yet."""
 
 
 def _pairs(raw: bytes) -> dict[str, str]:
@@ -285,26 +339,6 @@ def _pairs(raw: bytes) -> dict[str, str]:
     if len(values) != len(pairs):
         raise MalformedRequest(problem="a query parameter is given twice")
     return values
-
-
-def read_headers(raw: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
-    """Headers by name. One that has a meaning here is refused if it is given twice: whoever looked at the request on
-    its way may have gone by the other."""
-    headers = dict(raw)
-    if len(headers) != len(raw):
-        seen: set[bytes] = set()
-        for name, _ in raw:
-            if name in seen and (name in _ONCE or name.startswith(b"holdfast-")):
-                raise MalformedRequest(problem=f"the header {name.decode('latin-1')} is given twice")
-            seen.add(name)
-        headers[b"accept"] = b", ".join([value for name, value in raw if name == b"accept"])
-    return headers
-
-
-def connection_extension(scope: Scope) -> dict[str, Any] | None:
-    """What our own connection offers besides ASGI; None under another server, as in tests without sockets."""
-    extension: dict[str, Any] | None = scope.get("extensions", {}).get("holdfast")
-    return extension
 
 
 def decode(decoder: Callable[[bytes], _Shape], raw: bytes) -> _Shape:

@@ -1,23 +1,23 @@
-"""What a handler returns, and how errors become RFC 9457 problems."""
+"""What a handler returns, how errors become RFC 9457 problems, and how a response is written."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import msgspec
 import structlog
 
 from holdfast import wire
-from holdfast.broker.parts.messages import Receipt
 from holdfast.broker.submission import Submission
-from holdfast.core.commands import Draft
-from holdfast.engine.catalog import QueueName
 from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
     from holdfast.http_api.openapi.routes import Endpoint
-    from holdfast.http_api.server.request import Call
+    from holdfast.http_api.server.request import Request
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -27,6 +27,8 @@ NDJSON = b"application/x-ndjson"
 EVENTS = b"text/event-stream"
 ARROW = b"application/vnd.apache.arrow.stream"
 
+CORRELATION: Final = b"x-correlation-id"
+
 RETRY_AFTER_SECONDS = 1
 """What `Retry-After` says where nothing better is known: long enough not to hammer, short enough not to idle."""
 
@@ -35,8 +37,15 @@ Header = tuple[bytes, bytes]
 encode = msgspec.json.Encoder().encode
 
 
+class Outcome(Protocol):
+    """What an endpoint's handler gives: a response, or how it comes about."""
+
+    def deliver(self, request: Request) -> None:
+        """Respond to the request, now or later."""
+
+
 class Response:
-    """A whole answer, or one whose body comes bit by bit."""
+    """A whole response, or one whose body is sent in parts as they are made."""
 
     __slots__ = ("body", "close", "content_type", "headers", "status")
 
@@ -49,19 +58,13 @@ class Response:
         close: Callable[[], None] | None = None,
     ) -> None:
         self.body = body
-        self.close = close  # called when the answer is over, however it ends
+        self.close = close  # called when the response is over, however it ends
         self.status = status
         self.content_type = content_type
         self.headers = headers
 
-
-class DeferredEnqueue(NamedTuple):
-    """Messages to enqueue together with those of other requests, and what makes the answer of the receipt, or raises
-    why there is none."""
-
-    queue: QueueName
-    drafts: list[Draft]
-    response: Callable[[Receipt], Response]
+    def deliver(self, request: Request) -> None:
+        request.respond(self)
 
 
 class DeferredResponse(NamedTuple):
@@ -70,7 +73,42 @@ class DeferredResponse(NamedTuple):
     response: Response
     submission: Submission[object]
     undo: Callable[[], None] | None = None
-    """Called if the client has gone before the answer."""
+    """Called if the client has gone before the response."""
+
+    def deliver(self, request: Request) -> None:
+        response, undo = self.response, self.undo
+
+        def on_done(error: HoldfastError | None) -> None:
+            if error is not None:
+                request.fail(error)
+            elif not request.respond(response) and undo is not None:
+                undo()
+
+        self.submission.on_done(on_done)
+
+    async def ready(self) -> Response:
+        """The response, when it may be sent."""
+        await self.submission
+        return self.response
+
+
+class TaskResponse(NamedTuple):
+    """A response that a coroutine makes, in a task of its own."""
+
+    work: Coroutine[object, object, Response]
+
+    def deliver(self, request: Request) -> None:
+        request.api.spawn(self._run(request))
+
+    async def _run(self, request: Request) -> None:
+        try:
+            result = await self.work
+        except Exception as error:  # noqa: BLE001 - it is answered
+            request.fail(error)
+        else:
+            request.respond(result)
+        finally:
+            request.end()
 
 
 def response(value: object, status: int = 200) -> Response:
@@ -115,8 +153,10 @@ def problem_response(error: HoldfastError, correlation_id: str = "", errors: Seq
     return Response(encode(problem_of(error, correlation_id, errors)), error.http, PROBLEM, error_headers(error))
 
 
-def error_response(error: Exception, endpoint: Endpoint | None, call: Call | None, correlation_id: str) -> Response:
-    """The answer to a request that failed, as its endpoint says such things."""
+def error_response(
+    error: Exception, endpoint: Endpoint | None, batch_errors: Sequence[wire.ItemError], correlation_id: str
+) -> Response:
+    """The response to a request that failed, in the format of its endpoint."""
     if not isinstance(error, HoldfastError):
         path = endpoint.path if endpoint is not None else ""
         log.error("a request failed", path=path, correlation_id=correlation_id, exc_info=error)
@@ -125,7 +165,7 @@ def error_response(error: Exception, endpoint: Endpoint | None, call: Call | Non
         result = endpoint.error_format.make(error)
         result.headers = [*result.headers, *error_headers(error)]
         return result
-    return problem_response(error, correlation_id, call.batch_errors if call is not None else ())
+    return problem_response(error, correlation_id, batch_errors)
 
 
 def error_headers(error: HoldfastError) -> list[Header]:
@@ -139,3 +179,61 @@ def error_headers(error: HoldfastError) -> list[Header]:
     if error.http == 405:
         headers.append((b"allow", str(error.details["allowed"]).encode()))
     return headers
+
+
+# --- on the wire ----------------------------------------------------------------------------------------------------
+
+_STATUS_LINES: Final = {status.value: b"HTTP/1.1 %d %b\r\n" % (status, status.phrase.encode()) for status in HTTPStatus}
+
+CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+LAST_CHUNK: Final = b"0\r\n\r\n"
+
+
+class DateHeader:
+    """The `date` header, made once a second."""
+
+    def __init__(self) -> None:
+        self._second = 0
+        self._line = b""
+
+    def line(self) -> bytes:
+        now = int(time.time())
+        if now != self._second:
+            self._second = now
+            self._line = b"date: %b\r\n" % formatdate(now, usegmt=True).encode()
+        return self._line
+
+
+def encode_head(response: Response, correlation_id: str, date: bytes, framing: bytes, *, close: bool) -> bytes:
+    """The head of a response, up to and with the empty line. `framing` is the header that says where the body ends."""
+    correlation = b"%b: %b\r\n" % (CORRELATION, correlation_id.encode())
+    lines = b""
+    if response.headers:
+        lines = b"".join([b"%b: %b\r\n" % header for header in response.headers])
+        if lines.count(b"\n") != len(response.headers) or lines.count(b"\r") != len(response.headers):
+            raise ValueError("a response header has a line break in it")
+        if any(name == CORRELATION for name, _ in response.headers):
+            correlation = b""
+    return b"%b%bcontent-type: %b\r\n%b%b%b%b\r\n" % (
+        _STATUS_LINES[response.status],
+        date,
+        response.content_type,
+        lines,
+        correlation,
+        framing,
+        b"connection: close\r\n" if close else b"",
+    )
+
+
+def encode_chunk(part: bytes) -> bytes:
+    """A part of a body of unknown length."""
+    return b"%x\r\n%b\r\n" % (len(part), part)
+
+
+def refusal(status: HTTPStatus, text: bytes) -> bytes:
+    """The whole response to a request that could not be read, after which the connection is closed."""
+    return b"%bcontent-type: text/plain\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b" % (
+        _STATUS_LINES[status],
+        len(text),
+        text,
+    )

@@ -137,8 +137,13 @@ class MqttFront:
         return Link(self, decoder, self._settings.buffer_bytes, self._settings.stall_timeout / SECOND)
 
     def websocket(self) -> WebSocketEndpoint:
-        """For the HTTP server, to be mounted at `/mqtt`."""
-        return WebSocketEndpoint(self.make_link, partial(self._gate.check_browser, None), self._settings.buffer_bytes)
+        """For the HTTP server: what takes over its connections at `/mqtt`."""
+        return WebSocketEndpoint(
+            self.make_link,
+            partial(self._gate.check_browser, None),
+            buffer_bytes=self._settings.buffer_bytes,
+            message_bytes_max=self._settings.max_packet_bytes,  # a stranger can make us keep as much
+        )
 
     async def stop(self) -> None:
         """Tell everybody, release what they hold, and close."""

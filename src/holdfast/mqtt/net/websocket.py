@@ -1,158 +1,229 @@
-"""MQTT over WebSocket: an ASGI endpoint that the HTTP server mounts at `/mqtt`.
+"""MQTT over WebSocket: takes over a connection of the HTTP server at `/mqtt`.
 
 Packets may be cut and joined in messages at will [MQTT-6.0.0-2], text messages are refused [MQTT-6.0.0-1], the
-subprotocol is `mqtt` [MQTT-6.0.0-3].
+subprotocol is `mqtt` [MQTT-6.0.0-3]. Frames and handshakes are read and written by `websockets`, without its I/O.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, Final
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Final, cast
 
 import structlog
+from websockets.frames import CloseCode, Frame, Opcode
+from websockets.http11 import Request
+from websockets.protocol import State
+from websockets.server import ServerProtocol
+from websockets.typing import Subprotocol
 
+from holdfast.auth import tls
 from holdfast.errors import HoldfastError
 from holdfast.mqtt.net.link import LINGER_SECONDS, Link
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+SUBPROTOCOL: Final = Subprotocol("mqtt")
 
-SUBPROTOCOL: Final = "mqtt"
-_UNSUPPORTED_DATA: Final = 1003
-_PROTOCOL_ERROR: Final = 1002
-_POLICY_VIOLATION: Final = 1008
+PING_SECONDS: Final = 20.0
+"""How often a client is asked whether it is there, and within which it has to answer: MQTT 3.1.1 clients need not keep
+alive, and proxies close what is silent."""
 
 
 class WebSocketEndpoint:
-    """Makes a link of every WebSocket that is opened."""
+    """Makes what takes over a connection."""
 
-    def __init__(self, make: Callable[[], Link], check: Callable[[str, str | None], None], buffer_bytes: int) -> None:
-        """`check` is given the headers host and origin, and raises if a page from elsewhere opens the WebSocket."""
-        self._make = make
-        self._check = check
-        self._buffer_bytes = buffer_bytes
+    def __init__(
+        self,
+        make_link: Callable[[], Link],
+        check: Callable[[str, str | None], None],
+        *,
+        buffer_bytes: int,
+        message_bytes_max: int,
+    ) -> None:
+        """`check` is given the headers host and origin, and raises if a page of another site opens the WebSocket."""
+        self.make_link = make_link
+        self.check = check
+        self.buffer_bytes = buffer_bytes
+        self.message_bytes_max = message_bytes_max
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if (await receive())["type"] != "websocket.connect":
-            return
-        if SUBPROTOCOL not in scope.get("subprotocols", ()):
-            await send({"type": "websocket.close", "code": _PROTOCOL_ERROR, "reason": "subprotocol mqtt is needed"})
-            return
-        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
-        try:
-            self._check(headers.get(b"host", ""), headers.get(b"origin"))
-        except HoldfastError as error:
-            log.warning("WebSocket refused", code=error.code, origin=headers.get(b"origin"))
-            await send({"type": "websocket.close", "code": _POLICY_VIOLATION, "reason": error.code})
-            return
-        await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL})
-        link = self._make()
-        extensions = scope.get("extensions") or {}
-        link.subject = extensions.get("tls", {}).get("client_cert_name")
-        link.host, link.origin = headers.get(b"host", ""), headers.get(b"origin")
-        transport = WebSocketTransport(
-            link, send, self._buffer_bytes, extensions.get("holdfast", {}).get("abort", _nothing)
-        )
-        client = scope.get("client")
-        link.open(transport, str(client[0]) if client else "")
-        writer = asyncio.create_task(transport.write_out())
-        try:
-            await _read(link, transport, receive)
-        finally:
-            link.connection_lost(None)
-            transport.close()
-            await asyncio.wait((writer,), timeout=LINGER_SECONDS)
-            transport.abort()
-            await writer
+    def __call__(self, on_lost: Callable[[WebSocketConnection], None]) -> WebSocketConnection:
+        return WebSocketConnection(self, on_lost)
 
 
-async def _read(link: Link, transport: WebSocketTransport, receive: Receive) -> None:
-    while not transport.ended.is_set():
-        await transport.readable.wait()
-        message = await receive()
-        if message["type"] != "websocket.receive":
-            return
-        data = message.get("bytes")
-        if data is None:
-            transport.code = _UNSUPPORTED_DATA
-            transport.close()
-            return
-        link.data_received(data)
+class WebSocketConnection(asyncio.Protocol):
+    """One WebSocket: to asyncio a protocol, to its link a transport."""
 
+    def __init__(self, endpoint: WebSocketEndpoint, on_lost: Callable[[WebSocketConnection], None]) -> None:
+        self._endpoint = endpoint
+        self._on_lost = on_lost
+        self._loop = asyncio.get_running_loop()
+        self._socket = ServerProtocol(subprotocols=[SUBPROTOCOL], max_size=endpoint.message_bytes_max)
+        self._transport: asyncio.Transport
+        self._link: Link | None = None
+        self._message: list[bytes] = []  # the frames of one that is not complete
+        self._reading = True
+        self._pinged = False  # and not answered
+        self._ping_timer: asyncio.TimerHandle | None = None
+        self._linger_timer: asyncio.TimerHandle | None = None
 
-def _nothing() -> None:
-    """Another server than ours may know no way to end a connection at once."""
+    # --- from asyncio -----------------------------------------------------------------------------------------------
 
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's are, in all but the name
+        self._transport.set_write_buffer_limits(high=self._endpoint.buffer_bytes)
 
-class WebSocketTransport:
-    """`Wire` over ASGI's calls: what is written waits here, and the link is told when it is too much."""
+    def data_received(self, data: bytes) -> None:
+        self._socket.receive_data(data)
+        for event in self._socket.events_received():
+            if isinstance(event, Request):
+                self._open(event)
+            elif isinstance(event, Frame):
+                self._read(event)
+        self._flush()
 
-    def __init__(self, link: Link, send: Send, buffer_bytes: int, abort: Callable[[], None]) -> None:
-        self._abort = abort
-        self._link = link
-        self._send = send
-        self._high = buffer_bytes
-        self._parts: list[bytes] = []
-        self._size = 0
-        self._paused = False
-        self._more = asyncio.Event()
-        self._closing = False
-        self.code = 1000
-        self.readable = asyncio.Event()
-        self.readable.set()
-        self.ended = asyncio.Event()
+    def eof_received(self) -> None:
+        self._socket.receive_eof()
+        self._flush()
 
-    def write(self, data: bytes) -> None:
-        self._parts.append(data)
-        self._size += len(data)
-        self._more.set()
-        if self._size > self._high and not self._paused:
-            self._paused = True
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+        for timer in (self._ping_timer, self._linger_timer):
+            if timer is not None:
+                timer.cancel()
+        self._end_link()
+        self._on_lost(self)
+
+    def pause_writing(self) -> None:
+        if self._link is not None:
             self._link.pause_writing()
 
+    def resume_writing(self) -> None:
+        if self._link is not None:
+            self._link.resume_writing()
+
+    # --- the WebSocket ----------------------------------------------------------------------------------------------
+
+    def _open(self, request: Request) -> None:
+        host, origin = _first(request, "Host") or "", _first(request, "Origin")
+        offered = [
+            name.strip() for line in request.headers.get_all("Sec-WebSocket-Protocol") for name in line.split(",")
+        ]
+        try:
+            self._endpoint.check(host, origin)
+        except HoldfastError as error:
+            log.warning("WebSocket refused", code=error.code, origin=origin)
+            self._socket.send_response(self._socket.reject(HTTPStatus.FORBIDDEN, error.code))
+            return
+        if SUBPROTOCOL not in offered:
+            self._socket.send_response(self._socket.reject(HTTPStatus.FORBIDDEN, "subprotocol mqtt is needed"))
+            return
+        self._socket.send_response(self._socket.accept(request))
+        if self._socket.state is not State.OPEN:
+            return
+        self._flush()
+        link = self._link = self._endpoint.make_link()
+        link.subject = tls.peer_subject(self._transport.get_extra_info("ssl_object"))
+        link.host, link.origin = host, origin
+        peer = self._transport.get_extra_info("peername")
+        link.open(self, str(peer[0]) if isinstance(peer, tuple) else "")
+        self._ping_timer = self._loop.call_later(PING_SECONDS, self._ping)
+
+    def _read(self, frame: Frame) -> None:
+        self._pinged = False
+        match frame.opcode:
+            case Opcode.TEXT:
+                self._socket.fail(CloseCode.UNSUPPORTED_DATA, "MQTT is binary")
+                self._end_link()
+            case Opcode.BINARY | Opcode.CONT:
+                self._message.append(bytes(frame.data))
+                if frame.fin and self._link is not None:
+                    data, self._message = b"".join(self._message), []
+                    self._link.data_received(data)
+            case Opcode.CLOSE:
+                self._end_link()
+
+    def _flush(self) -> None:
+        """Send what `websockets` has to say."""
+        if self._transport.is_closing():
+            return
+        for data in self._socket.data_to_send():
+            if data:
+                self._transport.write(data)
+            else:
+                self._end()
+        if self._socket.parser_exc is not None:
+            self._end_link()
+
+    def _end(self) -> None:
+        """All has been said. What the client still sends is read and thrown away, for a while: the system resets a
+        connection that is closed with input unread, and the client may then never see why it was closed."""
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+            self.resume_reading()
+            if self._linger_timer is None:
+                self._linger_timer = self._loop.call_later(LINGER_SECONDS, self._transport.abort)
+        else:
+            self._transport.close()
+
+    def _end_link(self) -> None:
+        link, self._link = self._link, None
+        if link is not None:
+            link.connection_lost(None)
+
+    def _ping(self) -> None:
+        if self._pinged and self._reading:
+            self._transport.abort()
+            return
+        self._pinged = True
+        if self._socket.state is State.OPEN:
+            self._socket.send_ping(b"")
+            self._flush()
+        self._ping_timer = self._loop.call_later(PING_SECONDS, self._ping)
+
+    # --- from the link ----------------------------------------------------------------------------------------------
+
+    def write(self, data: bytes) -> None:
+        if self._socket.state is State.OPEN:
+            self._socket.send_binary(data)
+            self._flush()
+
     def can_write_eof(self) -> bool:
-        return False  # a WebSocket has its own goodbye
+        return False  # a WebSocket has a close of its own
 
     def write_eof(self) -> None:
         raise NotImplementedError("see can_write_eof")
 
     def close(self) -> None:
-        self._closing = True
-        self._more.set()
+        if self._socket.state is State.OPEN:
+            self._socket.send_close(CloseCode.NORMAL_CLOSURE)
+            self._flush()
+            self.resume_reading()
 
     def abort(self) -> None:
-        self._parts.clear()
-        self.close()
-        self.readable.set()
-        if not self.ended.is_set():
-            self.ended.set()
-            self._abort()
+        self._transport.abort()
 
     def pause_reading(self) -> None:
-        self.readable.clear()
+        if self._reading:
+            self._reading = False
+            self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        self.readable.set()
+        if not self._reading:
+            self._reading = True
+            self._transport.resume_reading()
 
-    async def write_out(self) -> None:
-        """Send what is written until it is closed."""
-        try:
-            while self._parts or not self._closing:
-                if not self._parts:
-                    self._more.clear()
-                    await self._more.wait()
-                    continue
-                data, self._parts, self._size = b"".join(self._parts), [], 0
-                await self._send({"type": "websocket.send", "bytes": data})
-                if self._paused and self._size <= self._high // 4:
-                    self._paused = False
-                    self._link.resume_writing()
-            await self._send({"type": "websocket.close", "code": self.code})
-        except Exception:  # noqa: BLE001, S110 - the client is gone; servers raise what they like then, and reading ends too
-            pass
-        self.ended.set()
-        self.readable.set()
+    # --- from the HTTP server ---------------------------------------------------------------------------------------
+
+    def shutdown(self) -> None:
+        """The server stops."""
+        if self._socket.state is State.OPEN:
+            self._socket.send_close(CloseCode.SERVICE_RESTART)
+            self._flush()
+        else:
+            self._transport.close()
+
+
+def _first(request: Request, name: str) -> str | None:
+    values = request.headers.get_all(name)
+    return values[0] if values else None

@@ -1,0 +1,134 @@
+"""The body of a request that did not arrive together with its head.
+
+The connection feeds it. Until somebody reads, little of it is taken in, and the client has to wait. It is then either
+collected whole, which neither wakes anybody nor stops the client until all of it is here, or read in pieces.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from holdfast.errors import HoldfastError, RequestTimeout
+
+UNREAD_BYTES_MAX: Final = 64 << 10
+"""How much is taken in before somebody reads it, or beyond what was read."""
+
+
+class ClientDisconnected(Exception):
+    """The client closed the connection; nobody waits for a response."""
+
+
+class Source(Protocol):
+    """Where a body comes from: the connection."""
+
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+
+
+class Body:
+    """See the module."""
+
+    __slots__ = ("_account", "_done", "_failure", "_parts", "_source", "_timer", "_unread", "_wake", "ended")
+
+    def __init__(self, source: Source, first: bytes) -> None:
+        self._source = source
+        self._parts = [first] if first else []
+        self._unread = len(first)
+        self._failure: Exception | None = None
+        self._account: Callable[[int], None] | None = None
+        self._done: Callable[[Exception | None], None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._wake: asyncio.Future[None] | None = None
+        self.ended = False
+
+    # --- from the connection ----------------------------------------------------------------------------------------
+
+    def feed(self, data: bytes) -> None:
+        """The next piece has arrived."""
+        if self._failure is not None:
+            return
+        if self._account is not None:
+            try:
+                self._account(len(data))
+            except HoldfastError as error:
+                self.fail(error)
+                return
+            self._parts.append(data)
+            return
+        self._parts.append(data)
+        self._unread += len(data)
+        if self._unread > UNREAD_BYTES_MAX:
+            self._source.pause_reading()
+        self._notify()
+
+    def end(self) -> None:
+        """All of it has arrived."""
+        self.ended = True
+        self._finish(None)
+
+    def fail(self, error: Exception) -> None:
+        """The rest is not wanted, or will not arrive."""
+        if self._failure is None and not self.ended:
+            self._failure = error
+            self._parts.clear()
+            self._source.resume_reading()
+            self._finish(error)
+
+    def _finish(self, error: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        done, self._done = self._done, None
+        if done is not None:
+            done(error)
+        self._notify()
+
+    def _notify(self) -> None:
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+    # --- from who reads ---------------------------------------------------------------------------------------------
+
+    def collect(
+        self, account: Callable[[int], None], timeout_seconds: float, done: Callable[[Exception | None], None]
+    ) -> None:
+        """Take in all of it, then call `done`. `account` is called with the size of every piece and raises if that is
+        too much."""
+        if self._failure is not None:
+            raise self._failure
+        account(self._unread)
+        if self.ended:
+            done(None)
+            return
+        self._account, self._done = account, done
+        self._source.resume_reading()
+        self._timer = asyncio.get_running_loop().call_later(timeout_seconds, self._time_out, timeout_seconds)
+
+    def _time_out(self, seconds: float) -> None:
+        self._timer = None
+        self.fail(RequestTimeout(limit_seconds=int(seconds)))
+
+    def take(self) -> bytes:
+        """What is here."""
+        content = b"".join(self._parts)
+        self._parts.clear()
+        self._unread = 0
+        return content
+
+    async def read(self, deadline: float, timeout_seconds: float) -> bytes:
+        """The next piece; nothing at the end."""
+        while not self._parts and not self.ended:
+            if self._failure is not None:
+                raise self._failure
+            self._source.resume_reading()
+            self._wake = asyncio.get_running_loop().create_future()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._wake
+            except TimeoutError:
+                raise RequestTimeout(limit_seconds=int(timeout_seconds)) from None
+            finally:
+                self._wake = None
+        return self.take()
