@@ -37,7 +37,7 @@ Verdict = Literal["ok", "warning", "problem"]
 CLOCK_SECONDS = 2.0  # with a larger difference, delays and deadlines look wrong to people
 FILES_LEAST = 4_096  # open files: connections and the store's tables
 LIBRARIES = ("httpx", "msgspec")
-SERVER_LIBRARIES = ("rocksdict", "uvicorn", "starlette", "uvloop", "pyarrow", "joserfc", "argon2-cffi")
+SERVER_LIBRARIES = ("rocksdict", "httptools", "uvloop", "pyarrow", "joserfc", "argon2-cffi")
 
 
 class Finding(msgspec.Struct, frozen=True):

@@ -7,8 +7,8 @@ from importlib.util import find_spec
 from holdfast.errors import ServerMissing
 
 SERVER = (
-    *("argon2", "cryptography", "httptools", "joserfc", "prometheus_client", "pyarrow", "rocksdict", "starlette"),
-    *("structlog", "uvicorn", "uvloop", "websockets"),
+    *("argon2", "cryptography", "httptools", "joserfc", "prometheus_client", "pyarrow", "rocksdict"),
+    *("structlog", "uvloop", "websockets"),
 )
 """Modules of the extra `[server]`."""
 

@@ -1,7 +1,7 @@
 """multipart/form-data as it arrives: a `meta` part with JSON and a `payload` part, which may be large.
 
-Bytes go to their part as they come; only the payload itself is ever held whole. By hand, because the library that
-starlette would use for this buffers to temporary files and is one more dependency for eighty lines.
+Bytes go to their part as they come; only the payload itself is ever held whole. By hand, because the usual library
+buffers to temporary files and is one more dependency for eighty lines.
 """
 
 from __future__ import annotations
