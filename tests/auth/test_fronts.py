@@ -100,7 +100,12 @@ def token(**claims: object) -> str:
 @asynccontextmanager
 async def mqtt(server: Server, name: str | None = None, password: str | None = None) -> AsyncIterator[aiomqtt.Client]:
     async with aiomqtt.Client(
-        "127.0.0.1", server.mqtt[False], username=name, password=password, protocol=aiomqtt.ProtocolVersion.V5
+        "127.0.0.1",
+        server.mqtt[False],
+        username=name,
+        password=password,
+        protocol=aiomqtt.ProtocolVersion.V5,
+        timeout=PATIENCE_SECONDS,
     ) as client:
         yield client
 
@@ -290,7 +295,7 @@ def test_a_certificate_is_a_user_over_tls(
 
 
 async def _over_mqtts(server: Server, context: ssl.SSLContext) -> None:
-    async with aiomqtt.Client("127.0.0.1", server.mqtt[True], tls_context=context) as client:
+    async with aiomqtt.Client("127.0.0.1", server.mqtt[True], tls_context=context, timeout=PATIENCE_SECONDS) as client:
         await client.publish("$queue/prints", b"x", qos=1)
 
 
@@ -346,10 +351,10 @@ def test_without_credentials_pages_from_elsewhere_are_kept_out(tmp_path: Path) -
 
 async def _websockets(server: Server) -> None:
     url = server.url.replace("http", "ws") + "/mqtt"
-    async with connect(url, subprotocols=["mqtt"]):  # type: ignore[list-item]
+    async with connect(url, open_timeout=PATIENCE_SECONDS, subprotocols=["mqtt"]):  # type: ignore[list-item]
         pass
     with pytest.raises(InvalidStatus, match="403"):
-        async with connect(url, subprotocols=["mqtt"], origin="http://evil.example"):  # type: ignore[list-item,arg-type]
+        async with connect(url, open_timeout=PATIENCE_SECONDS, subprotocols=["mqtt"], origin="http://evil.example"):  # type: ignore[list-item,arg-type]
             pass
 
 

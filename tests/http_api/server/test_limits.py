@@ -112,7 +112,7 @@ async def test_a_handshake_that_does_not_go_on_does_not_hold_a_connection(tmp_pa
 
 
 async def test_a_second_request_on_a_connection_must_come_in_time_too(tmp_path: Path) -> None:
-    async with serving(tmp_path, header_timeout=200 * MILLISECOND) as (_, front):
+    async with serving(tmp_path, header_timeout=2_000 * MILLISECOND) as (_, front):
         first = b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n"
         answer = await talk(front, first, HEAD[:30])
         assert answer.startswith(b"HTTP/1.1 200 ")

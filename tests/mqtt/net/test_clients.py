@@ -80,6 +80,7 @@ class Paho:
         if transport.endswith("tls"):
             self.client.tls_set_context(ssl.create_default_context(cafile=trust))
         self.client.username_pw_set("shop", "secret")
+        self.client.connect_timeout = PATIENCE_SECONDS
         self.connected: queue.Queue[ReasonCode] = queue.Queue()
         self.granted: queue.Queue[list[ReasonCode]] = queue.Queue()
         self.messages: queue.Queue[paho.MQTTMessage] = queue.Queue()
@@ -232,7 +233,13 @@ async def test_aiomqtt(run: Run, tmp_path: Path, certificates: Certificates, ver
     async with serving(run, tmp_path, certificates, "tls") as broker:
         host, port = address(broker, "tls")
         context = ssl.create_default_context(cafile=certificates.authority_file)
-        login = {"username": "shop", "password": "secret", "tls_context": context, "protocol": version}
+        login = {
+            "username": "shop",
+            "password": "secret",
+            "tls_context": context,
+            "protocol": version,
+            "timeout": PATIENCE_SECONDS,
+        }
         async with (
             aiomqtt.Client(host, port, identifier="reader", **login) as reader,  # type: ignore[arg-type]
             aiomqtt.Client(host, port, identifier="writer", **login) as writer,  # type: ignore[arg-type]
@@ -285,7 +292,7 @@ def mqtt_js(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         aside = tmp_path_factory.mktemp("npm-install")
         command = ["npm", "install", "--no-audit", "--no-fund", "--no-save", "--prefix", str(aside), "mqtt@5"]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+            done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
         except subprocess.TimeoutExpired:
             pytest.skip("npm cannot install the package mqtt: no answer from its registry")
         if done.returncode:

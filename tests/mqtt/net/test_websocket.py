@@ -78,7 +78,7 @@ def url(broker: Broker) -> str:
 
 
 async def open_socket(broker: Broker, version: int = V5, **options: object) -> Socket:
-    raw = await connect(url(broker), subprotocols=["mqtt"], compression=None, **options)  # type: ignore[arg-type, list-item]
+    raw = await connect(url(broker), subprotocols=["mqtt"], compression=None, open_timeout=PATIENCE_SECONDS, **options)  # type: ignore[arg-type, list-item]
     return Socket(raw, version)
 
 
@@ -130,20 +130,22 @@ async def test_a_text_message_ends_the_connection(broker: Broker) -> None:
 @covers("6.0.0-3", v311="6.0.0-3")
 async def test_only_the_subprotocol_mqtt_is_spoken(broker: Broker, offered: list[str]) -> None:
     with pytest.raises(InvalidStatus) as refused:
-        await connect(url(broker), subprotocols=offered or None)  # type: ignore[arg-type]
+        await connect(url(broker), subprotocols=offered or None, open_timeout=PATIENCE_SECONDS)  # type: ignore[arg-type]
     assert refused.value.response.status_code == 403
     assert not broker.front._links
 
 
 async def test_among_several_subprotocols_mqtt_is_chosen(broker: Broker) -> None:
-    async with connect(url(broker), subprotocols=["chat", "mqtt"]) as raw:  # type: ignore[list-item]
+    async with connect(url(broker), subprotocols=["chat", "mqtt"], open_timeout=PATIENCE_SECONDS) as raw:  # type: ignore[list-item]
         assert raw.subprotocol == "mqtt"
 
 
 async def test_there_is_nothing_at_other_paths(broker: Broker) -> None:
     for path in ("/", "/mqtt/", "/api"):
         with pytest.raises(InvalidStatus):
-            await connect(url(broker).removesuffix("/mqtt") + path, subprotocols=["mqtt"])  # type: ignore[list-item]
+            await connect(
+                url(broker).removesuffix("/mqtt") + path, subprotocols=["mqtt"], open_timeout=PATIENCE_SECONDS
+            )  # type: ignore[list-item]
 
 
 @BOTH

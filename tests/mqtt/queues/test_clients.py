@@ -49,6 +49,7 @@ class Paho:
         client.on_publish = lambda _client, _data, mid, code, _told: self.answers.update({mid: code})
         client.on_subscribe = lambda _client, _data, _mid, codes, _told: self.granted.put(codes)
         client.on_disconnect = lambda *_: self.gone.set()
+        client.connect_timeout = PATIENCE_SECONDS
         client.connect("127.0.0.1", port)
         client.loop_start()
         self.client = client
@@ -135,7 +136,7 @@ async def test_paho_in_version_3_1_1(server: Server) -> None:
 
 async def test_aiomqtt(server: Server) -> None:
     async with aiomqtt.Client(
-        "127.0.0.1", server.port, identifier="billing-1", protocol=aiomqtt.ProtocolVersion.V5
+        "127.0.0.1", server.port, identifier="billing-1", protocol=aiomqtt.ProtocolVersion.V5, timeout=PATIENCE_SECONDS
     ) as client:
         await client.subscribe("$queue/bills", qos=1)
         await client.publish("$queue/bills", b"1", qos=1, properties=properties(PacketTypes.PUBLISH, colour="red"))
