@@ -142,10 +142,9 @@ async def test_among_several_subprotocols_mqtt_is_chosen(broker: Broker) -> None
 
 async def test_there_is_nothing_at_other_paths(broker: Broker) -> None:
     for path in ("/", "/mqtt/", "/api"):
+        other = url(broker).removesuffix("/mqtt") + path
         with pytest.raises(InvalidStatus):
-            await connect(
-                url(broker).removesuffix("/mqtt") + path, subprotocols=["mqtt"], open_timeout=PATIENCE_SECONDS
-            )  # type: ignore[list-item]
+            await connect(other, subprotocols=["mqtt"], open_timeout=PATIENCE_SECONDS)  # type: ignore[list-item]
 
 
 @BOTH
