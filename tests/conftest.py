@@ -23,8 +23,8 @@ settings.register_profile("explore", PATIENT, print_blob=True)
 settings.load_profile("steady")
 
 SPARK = "tests/pipeline/"
-OWN_SPARK = ("tests/pipeline/test_example.py", "tests/pipeline/test_follow.py::test_following_a_live_server")
-"""They start one of their own, so they need not wait for the others."""
+OWN_SPARK = "tests/pipeline/test_follow.py::test_following_a_live_server"
+"""It starts one of its own, so it need not wait for the others."""
 
 ARCHIVE = Path(sys.prefix) / "spark.jsa"
 """Spark's classes, made ready by tests/pipeline/archive.py. Java passes over one that does not fit, and is to do so

@@ -21,7 +21,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-TUTORIALS = sorted((DOCS / "tutorial").glob("*.md"))
+TUTORIAL = DOCS / "tutorial"
 BIN = Path(sys.executable).parent
 END = "@@end of the answer@@"
 
@@ -94,13 +94,14 @@ class Shell:
 
 
 @contextmanager
-def shell_in(directory: Path) -> Iterator[Shell]:
+def shell_in(directory: Path, commands: Path = BIN) -> Iterator[Shell]:
+    """A shell in a directory, with the commands of another one first on its PATH."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
     with socket.create_server(("127.0.0.1", 0)) as probe:
         address = f"127.0.0.1:{probe.getsockname()[1]}"
     environment = {
         **clean,
-        "PATH": f"{BIN}:{os.environ['PATH']}",
+        "PATH": f"{commands}:{BIN}:{os.environ['PATH']}",
         "HOLDFAST_URL": f"http://{address}",
         "HOLDFAST_HTTP_LISTEN": address,
         "HOLDFAST_MQTT_LISTEN": "127.0.0.1:0",
@@ -143,22 +144,24 @@ def matches(shown: str, answer: str) -> bool:
     return text.endswith(last) and len(text) - len(last) >= at
 
 
+def follow(page: Path, shell: Shell) -> int:
+    """Do what a page shows, and compare what comes of it. Returns how many commands that were."""
+    typed = 0
+    for kind, what, text in steps(page.read_text()):
+        if kind == "file":
+            (shell.directory / what).write_text(text)
+            continue
+        answer = shell.type(what)
+        assert matches(text, answer), f"$ {what}\n--- shown\n{text}\n--- answered\n{answer}"
+        typed += 1
+    return typed
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
-def test_a_tutorial_runs_as_it_stands(page: Path, tmp_path: Path) -> None:
-    if "holdfast pipeline" in page.read_text():
-        pytest.importorskip("pyspark", reason="needs the extra [spark]")
-    typed = 0
+def test_the_first_tutorial_runs_as_it_stands(tmp_path: Path) -> None:
     with shell_in(tmp_path) as shell:
-        for kind, what, text in steps(page.read_text()):
-            if kind == "file":
-                (tmp_path / what).write_text(text)
-                continue
-            answer = shell.type(what)
-            assert matches(text, answer), f"$ {what}\n--- shown\n{text}\n--- answered\n{answer}"
-            typed += 1
-    assert typed > 10
+        assert follow(TUTORIAL / "first-job.md", shell) > 10
 
 
 @pytest.mark.slow
@@ -189,8 +192,9 @@ def test_the_commands_of_a_how_to_answer_as_shown(name: str, tmp_path: Path) -> 
             assert matches(text, answer), f"$ {what}\n--- shown\n{text}\n--- answered\n{answer}"
 
 
-def test_there_is_a_tutorial() -> None:
-    assert [page.stem for page in TUTORIALS] == ["first-job", "what-became-of-it"]
+def test_every_tutorial_has_a_test() -> None:
+    """The second one is in tests/pipeline/test_tutorial.py, where the tests share Spark."""
+    assert sorted(page.stem for page in TUTORIAL.glob("*.md")) == ["first-job", "what-became-of-it"]
 
 
 def test_what_is_shown_must_be_what_is_answered() -> None:
