@@ -83,7 +83,7 @@ class Engine:
         self.dead_lettering = DeadLettering(self)
         self.transactions = Transactions(self, self.limits.transactions)
         self.audits = Audits(self, self.limits.audits)
-        self.dirty_queues: set[QueueName] = set()  # in which something may have become ready
+        self.dirty_queues: dict[QueueName, None] = {}  # in which something may have become ready, in that order
         self.unfinished: set[QueueName] = set()  # in which the last lease stopped looking: ask again
         self.alerts: list[Alert] = []  # new dead letters that a webhook is configured for; the broker takes them
         self.dropped: list[DeadLetterCandidate] = []  # dead letters whose queue has no dead queue; the broker logs them
@@ -243,7 +243,7 @@ class Engine:
             tried = self.enqueue_routed(queue, routes, drafts, room, protocol, now, dry_run=True)
             if tried.errors:
                 return Enqueued([0] * len(drafts), {}, tried.errors)
-        self.dirty_queues.add(queue.name)
+        self.dirty_queues[queue.name] = None
         if len(routes) == 1:
             shard, _ = routes[0]
             return self.step(queue, shard, Enqueue(drafts, room, protocol, group=group), now)
@@ -383,7 +383,7 @@ class Engine:
     def settle(self, name: QueueName, group: str, settlements: list[Settlement], now: int) -> list[SettleResult]:
         """Settle deliveries; a result for each, in order."""
         queue = self.queue(name, now)
-        self.dirty_queues.add(name)
+        self.dirty_queues[name] = None
         together = {settlement.partition for settlement in settlements}
         if len(together) == 1 and 0 <= (partition := together.pop()) < len(queue.shards):
             return self.step(queue, queue.shards[partition], Settle(group, settlements), now).results
@@ -410,7 +410,7 @@ class Engine:
     ) -> list[SettleResult]:
         """Ack deliveries, in columnar form. `partition`: that of all; -1: not known."""
         queue = self.queue(name, now)
-        self.dirty_queues.add(name)
+        self.dirty_queues[name] = None
         if 0 <= partition < len(queue.shards):
             return self.step(queue, queue.shards[partition], Ack(group, ids, tokens), now).results
         results: list[SettleResult] = [None] * len(ids)
@@ -442,7 +442,7 @@ class Engine:
         for _ in range(TICK_ROUNDS_MAX):
             if not self.step(queue, shard, Tick(), now):
                 break
-            self.dirty_queues.add(queue.name)
+            self.dirty_queues[queue.name] = None
         self.wake_ups.schedule(shard)
 
     def wake_at(self) -> int:

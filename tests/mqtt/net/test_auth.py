@@ -267,4 +267,4 @@ async def test_connections_that_end_while_a_password_is_checked_leave_nothing(br
         await client.send(Connect("c", username="shop", password=b"%d" % (number % 3)))
         client.cut()
     await broker.until(lambda: not broker.front._links and len(broker.front._tasks) == chores)
-    assert (broker.sessions(), broker.hub.connections) == ({}, set())
+    assert (broker.sessions(), broker.hub.connections) == ({}, {})

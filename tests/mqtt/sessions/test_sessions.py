@@ -67,7 +67,7 @@ def test_a_connection_silent_for_one_and_a_half_keep_alives_is_closed(version: i
     client.send(PingReq())
     rig.pass_time(14.9)
     assert Disconnect not in map(type, client.take())
-    assert rig.hub.connections == {client.connection}
+    assert rig.hub.connections == {client.connection: None}
     rig.pass_time(0.2)
     assert client.closed
     codes = [packet.reason_code for packet in client.take() if isinstance(packet, Disconnect)]
@@ -85,10 +85,10 @@ def test_a_connection_without_connect_is_closed_in_time() -> None:
     rig = Rig()
     client = rig.client()
     rig.pass_time(9)
-    assert rig.hub.connections == {client.connection}
+    assert rig.hub.connections == {client.connection: None}
     rig.pass_time(2)
     assert client.closed
-    assert rig.hub.connections == set()
+    assert rig.hub.connections == {}
 
 
 class NoWills(AllowAll):
@@ -114,7 +114,7 @@ def test_a_refused_connect_is_told_why_and_closed(connect: Connect, code: int) -
     assert isinstance(answer, ConnAck)
     assert (answer.reason_code, answer.session_present, client.closed) == (code, False, True)  # [MQTT-3.2.2-7]
     assert answer.properties.reason_string
-    assert rig.hub.connections == set()
+    assert rig.hub.connections == {}
 
 
 def test_a_311_client_is_refused_with_a_return_code_or_in_silence() -> None:
@@ -365,7 +365,7 @@ def test_what_the_shell_says_late_changes_nothing() -> None:
     assert rig.settle().now == []
     stranger = rig.client()
     stranger.drop()
-    assert rig.hub.connections == set()
+    assert rig.hub.connections == {}
 
 
 def test_deadlines_that_are_moved_often_do_not_pile_up() -> None:

@@ -70,7 +70,7 @@ class MqttFront:
         self._administered = False  # something was, in this turn
         self._audit_barrier = AuditBarrier(gate.audit.synced)
         self._hub: Hub | None = None
-        self._links: set[Link] = set()
+        self._links: dict[Link, None] = {}  # in the order they were made
         self._full: set[Link] = set()  # links that are not read because too much of theirs is unanswered
         self._batch: OutboxBatch | None = None
         self._servers: list[asyncio.Server] = []
@@ -192,7 +192,7 @@ class MqttFront:
         hub = self._hub
         if hub is None or self._stopping or len(self._links) >= 2 * self._limits.connections_max:
             return None
-        self._links.add(link)
+        self._links[link] = None
         connection = hub.open(link, self._node.clock())
         self._schedule_commit()
         return connection
@@ -284,7 +284,7 @@ class MqttFront:
             self._schedule_commit()
 
     def lost(self, link: Link) -> None:
-        self._links.discard(link)
+        self._links.pop(link, None)
         self._full.discard(link)
         if self._stopping and not self._links:
             self._empty.set()

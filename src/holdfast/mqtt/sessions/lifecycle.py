@@ -42,7 +42,7 @@ class Lifecycle:
         self._bridge = bridge
         self._wills = Wills(router, bridge)
         self.namespaces: dict[str, Namespace] = {}
-        self.connections: set[Connection] = set()
+        self.connections: dict[Connection, None] = {}  # in the order they were made
         self.clients = 0  # connections whose CONNECT was accepted
 
     def ns(self, name: str) -> Namespace:
@@ -55,7 +55,7 @@ class Lifecycle:
 
     def open(self, tag: object, now: int) -> Connection:
         connection = Connection(tag, now)
-        self.connections.add(connection)
+        self.connections[connection] = None
         self._timers.set(connection, now + self._settings.connect_timeout_us)
         return connection
 
@@ -93,7 +93,7 @@ class Lifecycle:
         self.leave(session, now)
 
     def _drop(self, connection: Connection) -> None:
-        self.connections.discard(connection)
+        self.connections.pop(connection, None)
         self._timers.cancel(connection)
         self._outbox.close(connection)
 
