@@ -81,6 +81,7 @@ class GroupCommit:
         self._turn_after_sync = False
         self._synced_upto: tuple[Engine | None, int] = (None, 0)  # the last write of an engine that is synced
         self._syncing_upto: tuple[Engine | None, int] = (None, 0)  # the same, once the sync that runs has ended
+        self._required_upto: tuple[Engine | None, int] = (None, 0)  # the last write that no answer may precede
         # Callbacks go down this list: a turn writes, then the next sync starts, then it ends.
         self._on_written: list[DoneCallback] = []
         self._on_durable: list[DoneCallback] = []  # of what is applied, and perhaps not written
@@ -163,7 +164,7 @@ class GroupCommit:
             if self.engine is not engine:  # the store failed meanwhile, and all callbacks were called
                 return
             pending = engine.pending
-            must_sync = engine.write()
+            must_sync = self._must_sync(engine, engine.write())
         except HoldfastError as error:
             self.fail(error)
             return
@@ -193,6 +194,15 @@ class GroupCommit:
             )
             self._start_sync()
             engine.drop_written_batch()
+
+    def _must_sync(self, engine: Engine, required: bool) -> bool:
+        """Whether all answers to this turn wait for a sync: because its batch requires that, or one before it does that
+        is not synced yet. Ids that one batch reserves are given out in the turns after it."""
+        if required:
+            self._required_upto = (engine, engine.writes)
+        required_by, upto = self._required_upto
+        synced_of, synced = self._synced_upto
+        return required_by is engine and (synced_of is not engine or synced < upto)
 
     def _start_sync(self) -> None:
         if not self._on_next_sync or self._syncing:
