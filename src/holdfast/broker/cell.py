@@ -21,7 +21,7 @@ import structlog
 
 from holdfast.broker.commit.admission import DiskReserve, Inbox
 from holdfast.broker.commit.group_commit import GroupCommit
-from holdfast.broker.commit.guard import Guard
+from holdfast.broker.commit.guard import Guard, UnattendedGuard
 from holdfast.broker.dispatch.dispatcher import Dispatcher, Unclaimed
 from holdfast.broker.dispatch.members import Member
 from holdfast.broker.export.scheduler import ExportScheduler
@@ -92,6 +92,7 @@ class Cell:
         self.participants: list[TurnParticipant] = []
         self.on_opened: list[Callable[[], None]] = []  # called when the engine is open: take up interrupted work
         self.guard = Guard(self)  # gives the engine for one operation
+        self._unattended_guard = UnattendedGuard(self)
         self.broken: asyncio.Future[HoldfastError] | None = None  # done when the node cannot go on
         self._config = config
         self._offer_alert = offer_alert
@@ -101,6 +102,7 @@ class Cell:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = NEVER
         self._tasks: set[asyncio.Task[None]] = set()
+        self._recovery: asyncio.Task[None] | None = None
         self._watchers: dict[QueueName, set[asyncio.Event]] = {}
 
     # --- life -------------------------------------------------------------------------------------------------------
@@ -227,9 +229,9 @@ class Cell:
         total = 0
         first = self.engine
         while True:
+            if self.engine is not first:
+                raise StoreUnavailable(problem="it was opened anew before this was done")
             with self.guard as engine:
-                if engine is not first:
-                    raise StoreUnavailable(problem="it was opened anew before this was done")
                 count = next(work, None)
             if engine.pending:
                 await self.commit.durable()
@@ -347,13 +349,15 @@ class Cell:
 
     def settle_unattended(self, name: QueueName, group: str, settlements: list[Settlement]) -> None:
         """Settle on behalf of a consumer that has gone: nobody waits for the result."""
-        engine = self.open_engine
-        if engine is None:
+        if self.open_engine is None:
             return
         try:
-            results = engine.settle(name, group, settlements, self.clock())
+            with self._unattended_guard as engine:
+                results = engine.settle(name, group, settlements, self.clock())
         except (QueueNotFound, GroupNotFound):
             return  # deleted meanwhile, and all its leases with it
+        except StoreError:
+            return  # the guard has failed the commit, which reports it
         self.dispatcher.members.settled((name, group), settlements, results)
         self.commit.schedule()
 
@@ -425,7 +429,8 @@ class Cell:
             if self.broken is not None and not self.broken.done():
                 self.broken.set_result(error)
             return
-        self.spawn(self._recover())
+        if self._recovery is None or self._recovery.done():  # else this is the same failure: a sync that ended late
+            self._recovery = self.spawn(self._recover())
 
     async def _recover(self) -> None:
         while True:

@@ -51,3 +51,14 @@ class Guard:
             failure = StoreUnavailable(problem=f"internal error: {error!r}")
             self._owner.commit.fail(failure)
             raise failure from error
+
+
+class UnattendedGuard(Guard):
+    """For what the cell itself does, also while it takes no calls: the engine must be open."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> Engine:
+        engine = self._owner.commit.engine
+        assert engine is not None
+        return engine

@@ -112,10 +112,10 @@ class Cursors:
         at, left_bytes = first, request.max_bytes
         while True:
             chunk = min(request.limit - len(found), STEP_MESSAGES)
+            if self._cell.engine is not engine:
+                raise StoreUnavailable(problem="it was opened anew before this was done")
             try:
-                with self._cell.guard as open_now:
-                    if open_now is not engine:
-                        raise StoreUnavailable(problem="it was opened anew before this was done")
+                with self._cell.guard:
                     got = cursor_read(
                         engine,
                         request.name,

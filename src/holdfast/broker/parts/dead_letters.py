@@ -59,11 +59,11 @@ class DeadLetters:
             first, name, which, self._cell.clock, to=to, step=step, limit=limit, dry_run=dry_run, discard=discard
         )
         while True:
+            if self._cell.engine is not first:
+                raise StoreUnavailable(problem="it was opened anew while letters were being redriven")
+            if not dry_run and not discard:
+                self._cell.disk_reserve.check(self._cell.clock())
             with self._cell.guard as engine:
-                if engine is not first:
-                    raise StoreUnavailable(problem="it was opened anew while letters were being redriven")
-                if not dry_run and not discard:
-                    self._cell.disk_reserve.check(self._cell.clock())
                 done = next(work, None)
                 if done is not None and note is not None:
                     engine.add(note(done))
