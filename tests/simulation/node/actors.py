@@ -1,0 +1,281 @@
+"""Who uses the node: producers, consumers, readers, administrators. Each reports its answers to the ledger."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from itertools import count
+from random import Random
+
+from holdfast.core.commands import Draft, Leased, Settlement, Verb
+from holdfast.core.records import Extra
+from holdfast.errors import HoldfastError
+from tests.simulation.mail import Violation
+from tests.simulation.node.driver import SECOND, Driver, Enqueued
+from tests.simulation.node.ledger import Call, Ledger
+
+QUEUES = ("jobs", "mail", "logs")
+TEMPORARY = "temp"
+GROUPS = ("work", "audit")
+
+
+class Violations:
+    """What was found wrong. Callbacks run inside the node, which must not swallow it."""
+
+    def __init__(self) -> None:
+        self.found: list[Violation] = []
+
+    def guarded(self, call: Callable[..., None]) -> Callable[..., None]:
+        def guarded(*args: object) -> None:
+            try:
+                call(*args)
+            except Violation as violation:
+                self.found.append(violation)
+
+        return guarded
+
+
+class Actors:
+    """All actors of one process's life. `payloads` numbers messages over all lives."""
+
+    def __init__(
+        self, random: Random, driver: Driver, ledger: Ledger, violations: Violations, payloads: count[int]
+    ) -> None:
+        self._random = random
+        self._driver = driver
+        self._ledger = ledger
+        self._violations = violations
+        self._payloads = payloads
+        self._held: dict[tuple[str, str], list[Leased]] = {}
+        self.refusals = 0
+        self.tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        random = self._random
+        work: list[Callable[[], Awaitable[None]]] = [
+            *[self.produce] * 3,
+            self.produce_with_callback,
+            self.produce_in_batcher,
+            *[self.consume] * 3,
+            *[self.settle] * 3,
+            self.be_pushed,
+            self.read,
+            self.transact,
+            self.administer,
+        ]
+        for operation in work:
+            self.spawn(self._repeat(operation, random.choice((0.05, 0.2, 0.5))))
+
+    def spawn(self, work: Coroutine[None, None, None]) -> None:
+        self.tasks.append(asyncio.get_running_loop().create_task(work))
+
+    async def _repeat(self, operation: Callable[[], Awaitable[None]], pause: float) -> None:
+        """Do something again and again. Some callers give up before they are answered."""
+        random = self._random
+        while True:
+            await asyncio.sleep(random.random() * pause)
+            try:
+                if random.random() < 0.1:
+                    async with asyncio.timeout(random.choice((0.0, 0.0001, 0.001, 0.05))):
+                        await operation()
+                else:
+                    await operation()
+            except HoldfastError:
+                self.refusals += 1
+            except TimeoutError:
+                pass
+
+    def stop(self) -> None:
+        for task in self.tasks:
+            task.cancel()
+
+    def check(self) -> None:
+        """An actor that ended has found something, or the node raised what is no answer."""
+        for task in self.tasks:
+            if task.done() and not task.cancelled():
+                task.result()
+
+    # --- producing --------------------------------------------------------------------------------------------------
+
+    def _queue(self) -> str:
+        return self._random.choice((*QUEUES, *QUEUES, TEMPORARY))
+
+    def _drafts(self, most: int) -> list[Draft]:
+        random = self._random
+        drafts = []
+        for _ in range(random.randint(1, most)):
+            number = next(self._payloads)
+            extra = Extra(
+                key=random.choice((None, "a", "b", "c")),
+                message_id=random.choice((None, None, f"m{random.randrange(40)}")),
+            )
+            delay = random.choice((0, 0, 0, SECOND // 5))
+            drafts.append(Draft(b"%d" % number, deliver_at=self._driver.clock() + delay if delay else 0, extra=extra))
+        return drafts
+
+    async def produce(self) -> None:
+        random = self._random
+        queue, drafts = self._queue(), self._drafts(random.choice((1, 3, 12)))
+        call = Call(queue, [draft.payload for draft in drafts])
+        self._ledger.calls.append(call)
+        try:
+            self._answered(queue, call, await self._driver.enqueue(queue, drafts, atomic=random.random() < 0.3))
+        except BaseException:
+            call.partly |= any(draft.extra.message_id for draft in drafts)  # duplicates are not stored
+            raise
+
+    def _answered(self, queue: str, call: Call, answer: Enqueued) -> None:
+        call.partly = bool(answer.errors or answer.duplicates)
+        self._ledger.enqueued(queue, [message_id for message_id in answer.ids if message_id], durable=answer.durable)
+
+    async def produce_with_callback(self) -> None:
+        """The answer comes inside the node's turn, and there the next call is made."""
+        queue, drafts = self._queue(), self._drafts(3)
+        call = Call(queue, [draft.payload for draft in drafts], partly=True)
+        self._ledger.calls.append(call)
+
+        @self._violations.guarded
+        def answered(answer: Enqueued) -> None:
+            self._answered(queue, call, answer)
+
+        self._driver.enqueue_with_callback(queue, drafts, answered)
+
+    async def produce_in_batcher(self) -> None:
+        """As small HTTP requests do: those of one pass of the loop are enqueued together."""
+        for _ in range(self._random.choice((1, 4))):
+            queue, drafts = self._queue(), self._drafts(2)
+            call = Call(queue, [draft.payload for draft in drafts], partly=True)
+            self._ledger.calls.append(call)
+
+            def answered(answer: Enqueued | HoldfastError, queue: str = queue, call: Call = call) -> None:
+                if not isinstance(answer, HoldfastError):
+                    self._answered(queue, call, answer)
+
+            self._driver.enqueue_in_batcher(queue, drafts, self._violations.guarded(answered))
+
+    async def transact(self) -> None:
+        """Messages of several calls that appear together."""
+        name = f"t{next(self._payloads)}"
+        staged: list[bytes] = []
+        queue = self._random.choice(QUEUES)
+        drafts = [Draft(b"%d" % next(self._payloads)) for _ in range(self._random.randint(1, 5))]
+        await self._driver.stage(name, queue, drafts)
+        staged += [draft.payload for draft in drafts]
+        await self._driver.publish(name)
+        for payload in staged:
+            self._ledger.payload_stored(queue, payload)
+
+    # --- consuming --------------------------------------------------------------------------------------------------
+
+    async def consume(self) -> None:
+        random = self._random
+        queue, group = self._queue(), random.choice(GROUPS)
+        wait = random.choice((0, 0, SECOND // 10, 3 * SECOND))
+        timeout = random.choice((-1, SECOND, 20 * SECOND))
+        limit = random.choice((1, 2, 10))
+        self._took(
+            queue, group, await self._driver.lease(queue, group, limit, wait=wait, lease_timeout=timeout, consumer="c")
+        )
+
+    def _took(self, queue: str, group: str, leased: list[Leased]) -> None:
+        self._ledger.leased(group, leased)
+        held = self._held.setdefault((queue, group), [])
+        held += leased
+        del held[:-60]
+
+    async def settle(self) -> None:
+        random = self._random
+        places = [place for place, held in self._held.items() if held]
+        if not places:
+            return
+        queue, group = random.choice(places)
+        held = self._held[queue, group]
+        chosen = random.sample(held, random.randint(1, len(held)))
+        if random.random() < 0.1:
+            await self._driver.put_state(queue, group, chosen[0], b"state")
+        self._held[queue, group] = [leased for leased in held if leased not in chosen]
+        verb = random.choice((Verb.ACK, Verb.ACK, Verb.ACK, Verb.NACK, Verb.RELEASE, Verb.EXTEND, Verb.REJECT))
+        settlements = [
+            Settlement(leased.message.id, leased.token, verb, partition=random.choice((-1, leased.partition)))
+            for leased in chosen
+        ]
+        answer = await self._driver.settle(queue, group, settlements)
+        self._ledger.settled(queue, group, settlements, answer.results, durable=answer.durable)
+
+    async def be_pushed(self) -> None:
+        """Join a group for a while. What is pushed is settled later, or released by leaving."""
+        random = self._random
+        queue, group = self._queue(), random.choice(GROUPS)
+
+        @self._violations.guarded
+        def deliver(leased: list[Leased]) -> None:
+            self._took(queue, group, leased)
+
+        joined = await self._driver.join(queue, group, f"m{random.randrange(3)}", deliver, random.choice((1, 5, 50)))
+        try:
+            await asyncio.sleep(random.choice((0.01, 0.5, 3.0)))
+        finally:
+            joined.leave(random.choice((Verb.RELEASE, Verb.DISCONNECT, None)))
+
+    async def read(self) -> None:
+        """Read a queue as a log, and commit some of it."""
+        queue = self._random.choice(QUEUES)
+        found = await self._driver.read(queue, "log", 0, self._random.choice((1, 10)))
+        self._ledger.read(queue, 0, found.messages)
+        if found.messages and self._random.random() < 0.5:
+            await self._driver.commit(queue, "log", 0, found.messages[-1].seq)
+
+    # --- administration ---------------------------------------------------------------------------------------------
+
+    async def administer(self) -> None:
+        random = self._random
+        acts: list[Callable[[], Coroutine[None, None, None]]] = [
+            self._create, self._create, self._delete, self._pause, self._grow, self._purge, self._group, self._ungroup,
+            self._redrive, self._configure,
+        ]  # fmt: skip
+        await random.choice(acts)()
+
+    async def _create(self) -> None:
+        partitions = self._random.choice((1, 3))
+        await self._driver.create_queue(TEMPORARY, {"partitions": partitions})
+        record = self._ledger.durable.queue(TEMPORARY)
+        self._ledger.administered("a new queue", record is not None)
+
+    async def _delete(self) -> None:
+        await self._driver.delete_queue(TEMPORARY)
+
+    async def _pause(self) -> None:
+        queue = self._random.choice(QUEUES)
+        await self._driver.update_queue(queue, {"paused": True})
+        record = self._ledger.durable.queue(queue)
+        self._ledger.administered("a pause", record is not None and record.config.paused)
+        await asyncio.sleep(self._random.random())
+        await self._driver.update_queue(queue, {"paused": False})
+
+    async def _grow(self) -> None:
+        queue = self._random.choice(QUEUES)
+        record = self._ledger.written.queue(queue)
+        wanted = (record.config.partitions if record is not None else 1) + 1
+        if wanted <= 4:
+            await self._driver.update_queue(queue, {"partitions": wanted})
+            record = self._ledger.durable.queue(queue)
+            self._ledger.administered("growth", record is not None and record.config.partitions >= wanted)
+
+    async def _configure(self) -> None:
+        await self._driver.update_queue(self._random.choice(QUEUES), {"max_depth": self._random.choice((50, 100_000))})
+
+    async def _purge(self) -> None:
+        await self._driver.purge(self._queue())
+
+    async def _group(self) -> None:
+        queue, random = self._random.choice(QUEUES), self._random
+        name = f"g{random.randrange(3)}"
+        await self._driver.create_group(queue, name, cursor=random.random() < 0.3, earliest=random.random() < 0.5)
+        record = self._ledger.durable.queue(queue)
+        self._ledger.administered("a new group", record is not None and record.group(name) is not None)
+
+    async def _ungroup(self) -> None:
+        await self._driver.delete_group(self._random.choice(QUEUES), f"g{self._random.randrange(3)}")
+
+    async def _redrive(self) -> None:
+        await self._driver.redrive(f"$dead/{self._random.choice(QUEUES)}")
