@@ -94,10 +94,12 @@ class Cell:
         self.guard = Guard(self)  # gives the engine for one operation
         self._unattended_guard = UnattendedGuard(self)
         self.broken: asyncio.Future[HoldfastError] | None = None  # done when the node cannot go on
+        self.commit = GroupCommit(
+            store, self._before_write, self._after_write, self._store_failed, config.store.sync_in_place_max / SECOND
+        )
+        self.export_scheduler = ExportScheduler(config, store, lambda: self.commit.engine, self.commit.durable)
         self._config = config
         self._offer_alert = offer_alert
-        self._commit: GroupCommit | None = None
-        self._export_scheduler: ExportScheduler | None = None
         self._refusal: HoldfastError | None = ShuttingDown()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = NEVER
@@ -109,18 +111,10 @@ class Cell:
 
     async def start(self) -> None:
         """Open what is stored and take calls."""
-        config = self._config
         self.broken = asyncio.get_running_loop().create_future()
-        self._commit = GroupCommit(
-            self.store,
-            self._before_write,
-            self._after_write,
-            self._store_failed,
-            config.store.sync_in_place_max / SECOND,
-        )
-        self._export_scheduler = ExportScheduler(config, self.store, lambda: self.commit.engine, self.commit.durable)
+        self.commit.start()
         self._open_engine()
-        await self.export_scheduler.recover()
+        await self.export_scheduler.start()
         self.spawn(self.export_scheduler.run())
         self._resume()
 
@@ -173,16 +167,6 @@ class Cell:
         await self.commit.close()
 
     @property
-    def commit(self) -> GroupCommit:
-        assert self._commit is not None, "the cell has not been started"
-        return self._commit
-
-    @property
-    def export_scheduler(self) -> ExportScheduler:
-        assert self._export_scheduler is not None, "the cell has not been started"
-        return self._export_scheduler
-
-    @property
     def engine(self) -> Engine:
         """The engine, if the cell can take calls."""
         if self._refusal is not None:
@@ -193,8 +177,8 @@ class Cell:
 
     @property
     def open_engine(self) -> Engine | None:
-        """The engine, None while the store is failed or not open yet."""
-        return self._commit.engine if self._commit is not None else None
+        """The engine, None while the store is not open or has failed."""
+        return self.commit.engine
 
     @property
     def refusal(self) -> HoldfastError | None:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Generator
 from enum import Enum
+from functools import partial
 from typing import Generic, TypeVar
 
 from holdfast.broker.commit.admission import Inbox
-from holdfast.broker.commit.group_commit import DoneCallback, GroupCommit, notify, resolver
+from holdfast.broker.commit.group_commit import DoneCallback, GroupCommit, notify, resolve
 from holdfast.errors import HoldfastError
 
 T_co = TypeVar("T_co", covariant=True)
@@ -32,7 +33,9 @@ class Submission(Generic[T_co]):
     It counts its `messages` and `size_bytes` into the inbox until it is done.
     """
 
-    __slots__ = ("_callbacks", "_commit", "_done", "_error", "_inbox", "_messages", "_size_bytes", "moment", "result")
+    __slots__ = (
+        "_callbacks", "_commit", "_done", "_error", "_future", "_inbox", "_messages", "_size_bytes", "moment", "result",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -49,7 +52,8 @@ class Submission(Generic[T_co]):
         self._inbox = inbox
         self._messages = messages
         self._size_bytes = size_bytes
-        self._callbacks: list[DoneCallback] = []
+        self._callbacks: list[DoneCallback] | None = None
+        self._future: asyncio.Future[None] | None = None  # of the first that awaits it
         self._done = False
         self._error: HoldfastError | None = None
         inbox.messages += messages
@@ -64,13 +68,18 @@ class Submission(Generic[T_co]):
         self._error = error
         self._inbox.messages -= self._messages
         self._inbox.size_bytes -= self._size_bytes
-        notify(self._callbacks, error)
-        self._callbacks.clear()
+        if self._callbacks is not None:
+            notify(self._callbacks, error)
+            self._callbacks = None
+        if self._future is not None:
+            resolve(self._future, error)
 
     def on_done(self, callback: DoneCallback) -> None:
         """Call back when the moment has come, or with the error because of which it will not; now, if it has."""
         if self._done:
             callback(self._error)
+        elif self._callbacks is None:
+            self._callbacks = [callback]
         else:
             self._callbacks.append(callback)
 
@@ -82,7 +91,10 @@ class Submission(Generic[T_co]):
     def __await__(self) -> Generator[object, None, T_co]:
         if not self._done:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._callbacks.append(resolver(future))
+            if self._future is None:
+                self._future = future
+            else:
+                self.on_done(partial(resolve, future))
             yield from future
         if self._error is not None:
             raise self._error

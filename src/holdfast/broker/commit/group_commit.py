@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left
 from collections.abc import Callable
+from functools import partial
 
 import structlog
 
@@ -72,8 +73,10 @@ class GroupCommit:
         self._before = before
         self._after = after
         self._on_failure = on_failure
-        self._loop = asyncio.get_running_loop()
-        self._syncer = Syncer(store, self._synced, sync_in_place_max_seconds)
+        self._store = store
+        self._sync_in_place_max_seconds = sync_in_place_max_seconds
+        self._loop: asyncio.AbstractEventLoop  # from `start` on
+        self._syncer: Syncer
         self._scheduled = False
         self._collecting = False  # in a turn, before its batch is written
         self._delivering = False  # in a turn, after that
@@ -88,6 +91,11 @@ class GroupCommit:
         self._on_next_sync: list[DoneCallback] = []  # of what is written
         self._on_running_sync: list[DoneCallback] = []
         self._lazy_sync: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Use the loop that runs, and a thread for syncs."""
+        self._loop = asyncio.get_running_loop()
+        self._syncer = Syncer(self._store, self._synced, self._sync_in_place_max_seconds)
 
     def schedule(self) -> None:
         """Have a turn at the end of this pass of the loop."""
@@ -121,13 +129,13 @@ class GroupCommit:
     def written(self) -> asyncio.Future[None]:
         """`on_written` as a future of the caller's own."""
         future: asyncio.Future[None] = self._loop.create_future()
-        self.on_written(resolver(future))
+        self.on_written(partial(resolve, future))
         return future
 
     def durable(self) -> asyncio.Future[None]:
         """`on_durable` as a future of the caller's own."""
         future: asyncio.Future[None] = self._loop.create_future()
-        self.on_durable(resolver(future))
+        self.on_durable(partial(resolve, future))
         return future
 
     def sync_lazily(self) -> None:
@@ -247,7 +255,7 @@ class GroupCommit:
             self._lazy_sync.cancel()
         if self._syncing:
             ended: asyncio.Future[None] = self._loop.create_future()
-            self._on_running_sync.append(resolver(ended))
+            self._on_running_sync.append(partial(resolve, ended))
             await asyncio.wait([ended])
         self._syncer.close()
 
@@ -261,19 +269,15 @@ def notify(callbacks: list[DoneCallback], error: HoldfastError | None) -> None:
             log.exception("an answer failed")
 
 
-def resolver(future: asyncio.Future[None]) -> DoneCallback:
-    """A callback that ends a future, unless whoever waited for it has stopped waiting."""
-
-    def resolve(error: HoldfastError | None) -> None:
-        if future.done():
-            return
-        if error is None:
-            future.set_result(None)
-        else:
-            future.set_exception(error)
-            future.exception()  # nobody may be waiting; that is no error of the loop's
-
-    return resolve
+def resolve(future: asyncio.Future[None], error: HoldfastError | None) -> None:
+    """End a future, unless whoever waited for it has stopped waiting."""
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
+        future.exception()  # nobody may be waiting; that is no error of the loop's
 
 
 def _ignore(error: HoldfastError | None) -> None:

@@ -17,11 +17,10 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 class EngineOwner(Protocol):
     """Has the engine, and the group commit that fails if the engine must be discarded."""
 
-    @property
-    def engine(self) -> Engine: ...
+    commit: GroupCommit
 
     @property
-    def commit(self) -> GroupCommit: ...
+    def engine(self) -> Engine: ...
 
 
 class Guard:

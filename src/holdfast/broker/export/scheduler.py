@@ -1,7 +1,8 @@
 """When the journal is exported: by age or by size, on a thread of its own, and what follows in the store.
 
-The exporter itself (export.py) is synchronous and knows no time. Here it is called when a segment is full or the oldest
-record is old enough; then the exported blocks, and the messages that were only kept for them, leave the store.
+The exporter itself (exporter.py) is synchronous and has no clock. The scheduler calls it when a segment is full or the
+oldest record is old enough; then the exported blocks, and the messages that were only kept for them, are deleted from
+the store.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 _Result = TypeVar("_Result")
 
-RETRY_SECONDS = 5.0  # after an export that failed: a full disk or a lake that is away
-THROTTLE_FACTOR = 3.0  # of an exporter beside writers: so many times as long as it worked
+RETRY_SECONDS = 5.0  # after an export that failed: a full disk or an unavailable lake
+THROTTLE_FACTOR = 3.0  # while others write: the exporter pauses so many times as long as it worked
 THROTTLE_MAX_SECONDS = 0.1
-LEAVE_SECONDS = 2.0  # for the thread to see that the export was given up, before it is taken for stuck in the system
+LEAVE_SECONDS = 2.0  # for the thread to notice that the export was abandoned, before it counts as hung in the system
 
 
 class ExportScheduler:
-    """Sees to the export of a node's journal. `engine` gives the open engine or None, `durable` waits for a commit."""
+    """Exports the journal of a cell. `engine` gives the open engine or None, `durable` waits for a commit."""
 
     def __init__(
         self,
@@ -57,7 +58,7 @@ class ExportScheduler:
             throttle=self._throttle,
         )
         self._seen_writes = 0
-        self._worker = threads.Worker("holdfast-export")
+        self._worker: threads.Worker  # from `start` on
         self._under_way: Future[Any] | None = None
         self._wanted = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
@@ -71,7 +72,7 @@ class ExportScheduler:
 
     def _throttle(self, seconds: float) -> None:
         """Between two windows of the journal, on the exporter's thread: while others write, leave them the processors
-        and the GIL for most of the time. What is behind meanwhile waits in the store, as long as it is not much."""
+        and the GIL for most of the time. The backlog waits in the store meanwhile, as long as it is small."""
         engine = self._engine()
         if engine is None:
             return
@@ -90,7 +91,7 @@ class ExportScheduler:
         self._bytes += payload_bytes
 
     def check_due(self) -> None:
-        """After a commit: is a segment full, or must its age be watched?"""
+        """After a commit: export now if a segment is full, else when it is old enough."""
         engine = self._engine()
         if engine is None or engine.record.next_block - 1 <= engine.record.exported_block:
             return
@@ -102,11 +103,12 @@ class ExportScheduler:
     def _arm(self, seconds: float) -> None:
         self._timer = asyncio.get_running_loop().call_later(seconds, self._wanted.set)
 
-    async def recover(self) -> None:
-        """Before anything is written: what reached the lake before a crash and is still in the store leaves it now.
+    async def start(self) -> None:
+        """Before anything is written: blocks that reached the lake before a crash are deleted from the store.
 
         A lake that cannot be read does not keep the node from working: the journal stays in the store meanwhile.
         """
+        self._worker = threads.Worker("holdfast-export")
         engine = self._engine()
         if engine is None or not self._settings.enabled:
             return
@@ -115,8 +117,8 @@ class ExportScheduler:
             position = await self._run(self._exporter.recover, record.exported_lsn)
             if position.last_block <= record.exported_block:
                 return
-            # A store that is younger than its lake (made anew, or from a backup) must not number its blocks and rows
-            # as others are numbered already.
+            # A store that is younger than its lake (new, or restored from a backup) must not reuse the numbers of
+            # blocks and rows that are in the lake.
             last_block = min(position.last_block, record.next_block - 1)
             removal = await self._run(self._exporter.gone_of, record.exported_block + 1, last_block)
         except (LakeUnavailable, LakeDamaged) as error:
@@ -148,7 +150,7 @@ class ExportScheduler:
                 self._timer = None
             try:
                 await self.export()
-            except Exception as error:  # noqa: BLE001 - whatever it is (no memory, say), the journal must go on later
+            except Exception as error:  # noqa: BLE001 - whatever it is (out of memory, say), the export is tried again
                 self._record_failure(error)
             else:
                 self.failed = ""
@@ -181,8 +183,8 @@ class ExportScheduler:
         return await asyncio.wrap_future(under_way)
 
     async def close(self) -> None:
-        """Wait for an export under way, but not for long: what it wrote is found by `recover`, and what it did not
-        write is in the store."""
+        """Wait for an export under way, but not for long: `start` finds what it wrote, and what it did not write is in
+        the store."""
         if self._timer is not None:
             self._timer.cancel()
         if self._under_way is not None and not self._under_way.cancel():
@@ -196,4 +198,4 @@ class ExportScheduler:
         if self._worker.end(LEAVE_SECONDS):
             self._exporter.close()
         else:
-            log.warning("the lake does not answer; what hangs there is left behind")
+            log.warning("the lake does not respond; a thread that hangs there is abandoned")

@@ -128,20 +128,27 @@ class Messages:
         """Lease up to `limit` deliveries; if none is ready, wait up to `wait` microseconds for the first."""
         cell = self._cell
         waiters = cell.dispatcher.waiters
-        request = self._lease_request(name, group, limit, timeout, wait, consumer, protocol, max_bytes)
+        self._check_lease(limit, timeout, wait)
+        size_limit = self._lease_bytes(max_bytes)
+        target = (name, group)
         found: list[Leased] = []
-        if not (wait and waiters.in_group(request.group)):  # whoever waits already comes first
-            found = self._lease(request)
+        if not (wait and waiters.in_group(target)):  # whoever waits already comes first
+            found = self._lease(name, group, limit, timeout, consumer, protocol, size_limit)
             while not found and name in cell.engine.unfinished:
                 await asyncio.sleep(0)  # a long search behind a hot key: others have their turn
-                found = self._lease(request)
-        if found or not wait:
-            if found or cell.engine.pending:
-                await self._written_or_released(LeaseSubmission(cell, request.group, found))
+                found = self._lease(name, group, limit, timeout, consumer, protocol, size_limit)
+        if found or (not wait and cell.engine.pending):
+            submission = LeaseSubmission(cell, target, found)
+            try:
+                return await submission
+            except asyncio.CancelledError:
+                submission.release()
+                raise
+        if not wait:
             return found
         if waiters.count >= self._limits.max_waiters:
             raise Overloaded(waiting=waiters.count)
-        return await self._wait(request, wait)
+        return await self._wait(LeaseRequest(target, limit, timeout, size_limit, consumer, protocol), wait)
 
     def lease_ready(
         self,
@@ -157,53 +164,32 @@ class Messages:
     ) -> LeaseSubmission | None:
         """As `lease`, for what is ready now. None: there is something to wait for, or more to search; use `lease`."""
         cell = self._cell
-        request = self._lease_request(name, group, limit, timeout, wait, consumer, protocol, max_bytes)
-        if wait and cell.dispatcher.waiters.in_group(request.group):
+        self._check_lease(limit, timeout, wait)
+        target = (name, group)
+        if wait and cell.dispatcher.waiters.in_group(target):
             return None
-        found = self._lease(request)
+        found = self._lease(name, group, limit, timeout, consumer, protocol, self._lease_bytes(max_bytes))
         if not found and (wait or name in cell.engine.unfinished):
             return None
-        return LeaseSubmission(cell, request.group, found)
+        return LeaseSubmission(cell, target, found)
 
-    def _lease_request(
-        self,
-        name: QueueName,
-        group: str,
-        limit: int,
-        timeout: int,
-        wait: int,
-        consumer: str,
-        protocol: str,
-        max_bytes: int,
-    ) -> LeaseRequest:
+    def _check_lease(self, limit: int, timeout: int, wait: int) -> None:
         limits = self._limits
         if not 1 <= limit <= limits.lease_max:
             raise InvalidArgument(field="limit", problem=f"is 1 to {limits.lease_max}, not {limit}")
         self.check_lease_timeout(timeout)
         if wait > limits.max_wait:
             raise InvalidArgument(field="wait", problem=f"is at most {limits.max_wait // SECOND} s")
-        max_bytes = min(max_bytes or limits.lease_bytes, limits.lease_bytes)
-        return LeaseRequest((name, group), limit, timeout, max_bytes, consumer, protocol)
 
-    def _lease(self, request: LeaseRequest) -> list[Leased]:
-        with self._cell.guard as engine:
-            return engine.lease(
-                *request.group,
-                request.limit,
-                request.timeout,
-                request.consumer,
-                request.protocol,
-                self._cell.clock(),
-                None,
-                request.max_bytes,
-            )
+    def _lease_bytes(self, max_bytes: int) -> int:
+        return min(max_bytes or self._limits.lease_bytes, self._limits.lease_bytes)
 
-    async def _written_or_released(self, submission: LeaseSubmission) -> None:
-        try:
-            await submission
-        except asyncio.CancelledError:
-            submission.release()
-            raise
+    def _lease(
+        self, name: QueueName, group: str, limit: int, timeout: int, consumer: str, protocol: str, max_bytes: int
+    ) -> list[Leased]:
+        cell = self._cell
+        with cell.guard as engine:
+            return engine.lease(name, group, limit, timeout, consumer, protocol, cell.clock(), None, max_bytes)
 
     async def _wait(self, request: LeaseRequest, wait: int) -> list[Leased]:
         cell = self._cell
