@@ -23,7 +23,7 @@ COVERAGE := --cov=holdfast.core --cov=holdfast.engine --cov=holdfast.mqtt --cov-
   --cov-report=term-missing:skip-covered --cov-fail-under=100
 
 .DEFAULT_GOAL := help
-.PHONY: help setup spark serve test gate test-cluster check fmt bench bench-spark simulate docs lock clean
+.PHONY: help setup spark serve test gate test-cluster check check-style check-types check-imports check-names fmt bench bench-spark simulate docs lock clean
 
 help:  ## Show this help
 	@awk 'BEGIN {FS = ":.*## "; print "Targets (make TARGET):\n"} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,11 +69,21 @@ $(CLASSES): $(SPARK)
 test-cluster: $(SPARK)  ## Run the tests on a two-worker Spark cluster and on Spark Connect
 	$(BIN)/python -m pytest -m cluster tests/pipeline $(ARGS)
 
-check: $(SPARK)  ## Lint, format, types and import rules, without the tests
+check: $(SPARK)  ## Lint, format, types, import rules and names, without the tests
+	@$(MAKE) --no-print-directory -j 4 --output-sync=target check-style check-types check-imports check-names
+
+check-style: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+check-types: $(SPARK)
 	$(BIN)/mypy
+
+check-imports: $(STAMP)
 	$(BIN)/lint-imports --no-logo
+
+check-names: $(STAMP)
+	$(BIN)/python tools/check_names.py
 
 fmt: $(STAMP)  ## Format the code and fix what ruff can fix
 	$(BIN)/ruff check --fix-only --exit-zero .

@@ -194,17 +194,17 @@ async def dequeue_with_state(call: Request) -> Response:
 
 
 async def _dequeue_now(call: Request, *, with_state: bool) -> Response:
-    wish = await call.json(_dequeue)
-    name = _queue(call, wish, Action.CONSUME)
+    fields = await call.json(_dequeue)
+    name = _queue(call, fields, Action.CONSUME)
     limits = call.api.config.limits
-    wait = limits.max_wait if wish.wait_seconds == 0 else min(max(wish.wait_seconds, 0) * SECOND, limits.max_wait)
+    wait = limits.max_wait if fields.wait_seconds == 0 else min(max(fields.wait_seconds, 0) * SECOND, limits.max_wait)
     work = call.node.messages.lease(
         name,
         GROUP,
-        min(max(wish.page_size, 1), PAGE_MAX),
-        timeout=wish.visibility_timeout_seconds * SECOND or -1,
+        min(max(fields.page_size, 1), PAGE_MAX),
+        timeout=fields.visibility_timeout_seconds * SECOND or -1,
         wait=wait,
-        consumer=_owner(wish),
+        consumer=_owner(fields),
         protocol=PROTOCOL,
     )
 
@@ -237,13 +237,13 @@ async def subscribe_with_state(call: Request) -> Response:
 
 
 async def _subscribe(call: Request, *, with_state: bool) -> Response:
-    wish = await call.json(_dequeue)
-    name = _queue(call, wish, Action.CONSUME)
+    fields = await call.json(_dequeue)
+    name = _queue(call, fields, Action.CONSUME)
     query = StreamQuery(
         group=GROUP,
-        credit=min(max(wish.page_size, 1), PAGE_MAX),
-        timeout=f"{wish.visibility_timeout_seconds}s" if wish.visibility_timeout_seconds else "",
-        consumer=_owner(wish),
+        credit=min(max(fields.page_size, 1), PAGE_MAX),
+        timeout=f"{fields.visibility_timeout_seconds}s" if fields.visibility_timeout_seconds else "",
+        consumer=_owner(fields),
     )
     stream = await open_stream(call, query, name, PROTOCOL)
     boundary = secrets.token_hex(16)
@@ -326,8 +326,8 @@ def _message(name: QueueName, config: QueueConfig, leased: Leased, state: int | 
 @_settling("/v1/queue/ack", LockdLease, LockdAcked)
 async def ack(call: Request) -> Response:
     """Acknowledge a delivery: it is done and goes."""
-    wish = await call.json(_lease)
-    _, correlation_id = await _settle(call, wish, Verb.ACK)
+    fields = await call.json(_lease)
+    _, correlation_id = await _settle(call, fields, Verb.ACK)
     return response(LockdAcked(True, correlation_id))
 
 
@@ -337,44 +337,46 @@ async def nack(call: Request) -> Response:
 
     A deferred one with a delay is not seen before that has passed.
     """
-    wish = await call.json(_nack)
-    error = wish.last_error if isinstance(wish.last_error, str) else encode(wish.last_error).decode()
-    delay = wish.delay_seconds * SECOND if wish.delay_seconds else -1
-    if wish.intent == "defer":
-        _, correlation_id = await _settle(call, wish, Verb.RELEASE, delay)
+    fields = await call.json(_nack)
+    error = fields.last_error if isinstance(fields.last_error, str) else encode(fields.last_error).decode()
+    delay = fields.delay_seconds * SECOND if fields.delay_seconds else -1
+    if fields.intent == "defer":
+        _, correlation_id = await _settle(call, fields, Verb.RELEASE, delay)
     else:
-        _, correlation_id = await _settle(call, wish, Verb.NACK, delay, error if wish.last_error is not None else "")
-    return response(LockdRequeued(True, wish.meta_etag or wish.lease_id, correlation_id))
+        _, correlation_id = await _settle(
+            call, fields, Verb.NACK, delay, error if fields.last_error is not None else ""
+        )
+    return response(LockdRequeued(True, fields.meta_etag or fields.lease_id, correlation_id))
 
 
 @_settling("/v1/queue/extend", LockdExtend, LockdExtended)
 async def extend(call: Request) -> Response:
     """Hold a delivery for `extend_by_seconds` from now, or for the queue's own time."""
-    wish = await call.json(_extend)
-    timeout = wish.extend_by_seconds * SECOND if wish.extend_by_seconds else -1
-    deadline, correlation_id = await _settle(call, wish, Verb.EXTEND, timeout=timeout)
-    config = call.node.queues.get(_queue(call, wish, Action.CONSUME)).config
-    seconds = wish.extend_by_seconds or config.delivery_timeout // SECOND
-    return response(LockdExtended(deadline // SECOND, seconds, wish.meta_etag or wish.lease_id, correlation_id))
+    fields = await call.json(_extend)
+    timeout = fields.extend_by_seconds * SECOND if fields.extend_by_seconds else -1
+    deadline, correlation_id = await _settle(call, fields, Verb.EXTEND, timeout=timeout)
+    config = call.node.queues.get(_queue(call, fields, Action.CONSUME)).config
+    seconds = fields.extend_by_seconds or config.delivery_timeout // SECOND
+    return response(LockdExtended(deadline // SECOND, seconds, fields.meta_etag or fields.lease_id, correlation_id))
 
 
 async def _settle(
     call: Request,
-    wish: LockdLease,
+    fields: LockdLease,
     verb: Verb,
     delay: int = -1,
     error: str = "",
     timeout: int = -1,  # noqa: ASYNC109
 ) -> tuple[int, str]:
     """The new deadline, if it has one, and the message's own correlation id."""
-    name = _queue(call, wish, Action.CONSUME)
-    message_id = read_id(wish.message_id, "message_id")
-    token = read_id(wish.lease_id, "lease_id")
-    tokens = {wish.fencing_token, wish.state_fencing_token} - {0}
-    if tokens - {token} or wish.state_lease_id not in {"", wish.lease_id}:
+    name = _queue(call, fields, Action.CONSUME)
+    message_id = read_id(fields.message_id, "message_id")
+    token = read_id(fields.lease_id, "lease_id")
+    tokens = {fields.fencing_token, fields.state_fencing_token} - {0}
+    if tokens - {token} or fields.state_lease_id not in {"", fields.lease_id}:
         raise LeaseLost(message_id=message_id)
-    if wish.state_etag and verb is Verb.ACK:
-        await _check_state(call, name, message_id, token, wish.state_etag)
+    if fields.state_etag and verb is Verb.ACK:
+        await _check_state(call, name, message_id, token, fields.state_etag)
     correlation_id = call.correlation_id
     with suppress(MessageNotFound):  # it may have been settled before: that is answered as the first time
         _, message, _ = await call.node.inspection.find(name, message_id)
@@ -401,8 +403,8 @@ async def _check_state(call: Request, name: QueueName, message_id: int, token: i
 )
 async def stats(call: Request) -> Response:
     """How a queue stands: who waits, and what is first in line."""
-    wish = await call.json(_place)
-    name = _queue(call, wish, Action.CONSUME)
+    fields = await call.json(_place)
+    name = _queue(call, fields, Action.CONSUME)
     dispatcher = call.node.cell.dispatcher
     head = call.node.inspection.head(name, GROUP)
     now = call.node.clock()
@@ -436,8 +438,8 @@ async def stats(call: Request) -> Response:
 )
 async def watch(call: Request) -> Response:
     """Be told, as server-sent events, when the first message in line changes. Nothing is leased."""
-    wish = await call.json(_place)
-    name = _queue(call, wish, Action.CONSUME)
+    fields = await call.json(_place)
+    name = _queue(call, fields, Action.CONSUME)
     call.node.queues.get(name)
     return Response(_events(call, name), 200, EVENTS, NO_BUFFERING)
 
@@ -501,10 +503,10 @@ def _queue(call: Request, place: LockdPlace, action: Action) -> QueueName:
     return (namespace, place.queue)
 
 
-def _owner(wish: LockdDequeue) -> str:
-    if not wish.owner:
+def _owner(fields: LockdDequeue) -> str:
+    if not fields.owner:
         raise InvalidArgument(field="owner", problem="is missing: name the consumer")
-    return read_consumer(wish.owner)
+    return read_consumer(fields.owner)
 
 
 def _attempts_max(config: QueueConfig) -> int:

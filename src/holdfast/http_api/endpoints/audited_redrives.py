@@ -16,7 +16,7 @@ from holdfast.http_api.server.response import Response, response
 from holdfast.units import format_instant
 
 ROUTES = Routes("Dead letters")
-LETTERS_MAX = 1_000  # of one request: half a second's work at most
+DEAD_LETTERS_MAX = 1_000  # of one request: half a second's work at most
 
 _move = msgspec.json.Decoder(wire.AuditedMove)
 _undo = msgspec.json.Decoder(wire.UndoPage)
@@ -41,8 +41,8 @@ async def move(call: Request) -> Response:
     request = await call.json(_move)
     dead, _ = dead_queue(call)
     check_destination(call, request.to)
-    if len(request.letters) > LETTERS_MAX:
-        raise LimitExceeded(what="One request", limit=f"{LETTERS_MAX} letters", advice="Send several")
+    if len(request.letters) > DEAD_LETTERS_MAX:
+        raise LimitExceeded(what="One request", limit=f"{DEAD_LETTERS_MAX} letters", advice="Send several")
     fates = await call.node.dead_letters.audited_redrive(
         dead,
         call.parameters[1],
@@ -86,7 +86,7 @@ class DeadLettersQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     cursor: str = ""
     """Where the page before ended."""
-    limit: int = LETTERS_MAX
+    limit: int = DEAD_LETTERS_MAX
 
 
 @ROUTES(
@@ -129,8 +129,8 @@ async def undo(call: Request) -> Response:
 
 
 def _place(cursor: str, limit: int) -> tuple[int, int]:
-    if not 1 <= limit <= LETTERS_MAX:
-        raise InvalidArgument(field="limit", problem=f"is 1 to {LETTERS_MAX}")
+    if not 1 <= limit <= DEAD_LETTERS_MAX:
+        raise InvalidArgument(field="limit", problem=f"is 1 to {DEAD_LETTERS_MAX}")
     return read_id(cursor, "cursor") if cursor else 0, limit
 
 

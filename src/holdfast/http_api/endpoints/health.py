@@ -13,8 +13,8 @@ from holdfast.http_api.server.request import Request
 from holdfast.http_api.server.response import Response, response
 from holdfast.units import SECOND, format_instant
 
-ROUTES = Routes("Health and figures")
-QUEUES_PER_SLICE = 20  # queues whose figures are gathered before others have a turn
+ROUTES = Routes("Health and stats")
+QUEUES_PER_SLICE = 20  # queues whose stats are collected before other requests have a turn
 STATUS_HEADERS = ((b"cache-control", b"no-store"),)
 
 
@@ -54,7 +54,7 @@ async def health(call: Request) -> Response:
 
 
 async def all_stats(call: Request, namespace: str | None) -> list[QueueStats]:
-    """The figures of all queues, or of those of a namespace, a few at a time."""
+    """The stats of all queues, or of those of a namespace, a few at a time."""
     found: list[QueueStats] = []
     names = [name for name in call.node.cell.engine.queues if namespace is None or name[0] == namespace]
     for index, name in enumerate(names):
@@ -71,9 +71,9 @@ async def all_stats(call: Request, namespace: str | None) -> list[QueueStats]:
 async def overview(call: Request) -> Response:
     """Show a node at a glance. Of queues, those that the caller may do something with."""
     node = call.node
-    stats = [figures for figures in await all_stats(call, call.namespace) if call.principal.can_see(figures.name)]
-    groups = [group for figures in stats for group in figures.groups if group.kind is GroupKind.LEASE]
-    rates = {name: sum(figures.rates[name] for figures in stats) for name in stats[0].rates} if stats else {}
+    stats = [queue for queue in await all_stats(call, call.namespace) if call.principal.can_see(queue.name)]
+    groups = [group for queue in stats for group in queue.groups if group.kind is GroupKind.LEASE]
+    rates = {name: sum(queue.rates[name] for queue in stats) for name in stats[0].rates} if stats else {}
     parts = await node.health.components()
     return response(
         wire.Overview(
@@ -83,22 +83,20 @@ async def overview(call: Request) -> Response:
             started_at=format_instant(node.started_at),
             now=format_instant(node.clock()),
             queues=len(stats),
-            depth=sum(figures.depth for figures in stats),
-            size_bytes=sum(figures.size_bytes for figures in stats),
-            ready=sum(figures.ready for figures in stats),
-            scheduled=sum(figures.scheduled for figures in stats),
+            depth=sum(queue.depth for queue in stats),
+            size_bytes=sum(queue.size_bytes for queue in stats),
+            ready=sum(queue.ready for queue in stats),
+            scheduled=sum(queue.scheduled for queue in stats),
             leased=sum(group.leased for group in groups),
-            dead=sum(
-                figures.depth for figures in stats if node.queues.get((figures.namespace, figures.name)).automatic
-            ),
-            enqueued=sum(figures.enqueued for figures in stats),
+            dead=sum(queue.depth for queue in stats if node.queues.get((queue.namespace, queue.name)).automatic),
+            enqueued=sum(queue.enqueued for queue in stats),
             acked=sum(group.acked for group in groups),
             failed=sum(sum(group.failures.values()) for group in groups),
             rates=rates,
             staged=node.transactions.staged(call.namespace).messages,
             consumers=sum(len(group.members) for group in groups),
             waiting=node.cell.dispatcher.waiters.count,
-            oldest_message_age_seconds=max((figures.oldest_age for figures in stats), default=0) / SECOND,
+            oldest_message_age_seconds=max((queue.oldest_age for queue in stats), default=0) / SECOND,
             ok=all(part.ready for part in parts),
         )
     )

@@ -27,7 +27,7 @@ from holdfast.http_api.server.request import Request
 from holdfast.http_api.server.response import Response
 from holdfast.units import SECOND
 
-ROUTES = Routes("Health and figures")
+ROUTES = Routes("Health and stats")
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -141,7 +141,7 @@ class NodeCollector(Collector):
         yield from self._of_node()
         yield from map(_family, found.readings)
         yield from _families(OF_QUEUES, ["namespace", "queue"], _queue_rows(found.queues), found.detailed)
-        groups = [(figures, group) for figures in found.queues for group in figures.groups]
+        groups = [(queue, group) for queue in found.queues for group in queue.groups]
         yield from _families(OF_GROUPS, ["namespace", "queue", "group"], _group_rows(groups), found.detailed)
         for key, series in LATENCIES.items():
             yield _latency(series, key, groups, found.detailed)
@@ -182,16 +182,16 @@ Sample = tuple[list[str], str, float, str]
 
 
 def _queue_rows(queues: list[QueueStats]) -> Iterator[Sample]:
-    for figures in queues:
-        labels = [figures.namespace, figures.name]
+    for queue in queues:
+        labels = [queue.namespace, queue.name]
         for key in OF_QUEUES:
-            value = getattr(figures, key)
+            value = getattr(queue, key)
             yield labels, key, value / SECOND if key == "oldest_age" else value, ""
 
 
 def _group_rows(groups: list[tuple[QueueStats, GroupStats]]) -> Iterator[Sample]:
-    for figures, group in groups:
-        labels = [figures.namespace, figures.name, group.name]
+    for queue, group in groups:
+        labels = [queue.namespace, queue.name, group.name]
         for key, series in OF_GROUPS.items():
             value = getattr(group, key)
             if series.label:
@@ -227,11 +227,11 @@ def _latency(
     labels = ["namespace", "queue", "group"] if detailed else []
     family = HistogramMetricFamily(PREFIX + series.name, series.text, labels=labels)
     sums: dict[tuple[str, ...], tuple[list[int], list[int]]] = {}
-    for figures, group in groups:
+    for queue, group in groups:
         if group.kind is not GroupKind.LEASE:
             continue
         histogram: Histogram = getattr(group, key)
-        place: tuple[str, ...] = (figures.namespace, figures.name, group.name) if detailed else ()
+        place: tuple[str, ...] = (queue.namespace, queue.name, group.name) if detailed else ()
         bounds, counts = sums.setdefault(place, (histogram.bounds_ms, [0] * len(histogram.counts)))
         if len(histogram.counts) > len(counts):
             bounds, counts = histogram.bounds_ms, counts + [0] * (len(histogram.counts) - len(counts))
@@ -266,7 +266,7 @@ class MetricsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @ROUTES("GET", "/metrics", Right.NODE, query=MetricsQuery, response_types=("text/plain",))
 async def metrics(call: Request) -> Response:
-    """Give the figures of the node and its queues in Prometheus' text format."""
+    """Give the metrics of the node and its queues in Prometheus' text format."""
     query = call.query(MetricsQuery)
     snapshot = await _snapshot(call, query.queues)
     return Response(await call.api.on_thread(lambda: _render(snapshot)), content_type=CONTENT_TYPE)
@@ -294,7 +294,7 @@ async def _snapshot(call: Request, queues: str) -> MetricsSnapshot:
     except HoldfastError:
         room = None
     staged = node.transactions.staged()
-    figures: dict[str, float] = {
+    node_metrics: dict[str, float] = {
         "transactions": staged.transactions,
         "staged": staged.messages,
         "staged_bytes": staged.size_bytes,
@@ -314,12 +314,12 @@ async def _snapshot(call: Request, queues: str) -> MetricsSnapshot:
         **msgspec.structs.asdict(api.gate.counts),
     }
     if room is not None:
-        figures["room"] = room
+        node_metrics["room"] = room
     detailed = queues == "all" or (queues == "auto" and len(found) <= api.config.http.metrics_queues)
     return MetricsSnapshot(
         queues=found,
         detailed=detailed,
-        node=figures,
+        node=node_metrics,
         requests=dict(api.answered),
         sync_times=_copied(commit.sync_times),
         batch_rows=_copied(commit.batch_rows),

@@ -7,7 +7,7 @@ from holdfast.http_api.openapi.routes import Right, Routes
 from holdfast.http_api.server.request import Request
 from holdfast.http_api.server.response import ARROW, Response
 
-ROUTES = Routes("Health and figures")
+ROUTES = Routes("Health and stats")
 
 
 @ROUTES(
