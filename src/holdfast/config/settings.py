@@ -37,8 +37,9 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Who this node is and where it keeps its data."""
 
     node_id: Annotated[int, Count(0, 1023, flag="--node-id")] = 0
-    """The number of this node, unique among nodes that share queues or a lake. It is 10 of the 63 bits of every message
-    id, so there can be 1024 nodes. Two nodes with the same number would give out the same ids."""
+    """The number of this node, unique among nodes that share queues or a lake. It is 10 of the 63 bits of every
+    message id, so there can be 1024 nodes. Two nodes with the same number would assign the same ids. On embedded
+    storage a node is one cell, and this is the cell's number."""
 
     data_dir: Annotated[Path, Location(flag="--data-dir")] = Path("data")
     """The directory that holds everything this node must not lose: the store and the journal's lake. It is made if it
@@ -52,7 +53,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     more of them should be sent here."""
 
     shutdown_timeout: Annotated[int, Duration(0, 10 * MINUTE)] = 20 * SECOND
-    """How long a graceful stop may take before the node stops at once. 20 s leaves room inside the 30 s that
+    """How long a graceful stop may take before the node stops immediately. 20 s leaves room inside the 30 s that
     Kubernetes waits between SIGTERM and SIGKILL. Whatever hangs (a disk, a thread), the process has ended 5 s later.
     Nothing confirmed is lost either way; leases that were not released run until their deadline."""
 
@@ -104,41 +105,42 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LimitSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the node takes in at once. Above a limit a request is refused at once with an error that says retry."""
+    """How much the node accepts at a time. Above a limit it refuses a request with a retryable error."""
 
     inbox_messages: Annotated[int, Count(1, 10_000_000)] = 100_000
-    """Messages and settlements that wait for their turn, over all callers. Past it new ones are refused as `overloaded`
-    instead of waiting in memory. At 50,000 a second 100,000 are a wait of 2 s, longer than a caller should be left."""
+    """Messages and settlements that wait for their commit, over all callers. Past it new ones are refused as
+    `overloaded` instead of waiting in memory. At 50,000 a second 100,000 are a wait of 2 s, longer than a caller
+    should be left."""
 
     inbox_bytes: Annotated[int, Size(MIB, 64 * GIB)] = 64 * MIB
-    """Payload bytes that wait for their turn, over all callers: the same limit for large messages. 100,000 messages of
-    1 MiB would be 100 GiB; 64 MiB are 64 of the largest or 65,536 of 1 KiB."""
+    """Payload bytes that wait for their commit, over all callers: the same limit for large messages. 100,000
+    messages of 1 MiB would be 100 GiB; 64 MiB are 64 of the largest or 65,536 of 1 KiB."""
 
     enqueue_max: Annotated[int, Count(1, 100_000)] = 10_000
-    """Messages in one enqueue request. At 256 bytes 10,000 are 2.5 MiB; a larger request gains nothing, since the cost
-    of the sync is shared by then, and holds up everybody else for its whole turn."""
+    """Messages in one enqueue request. At 256 bytes 10,000 are 2.5 MiB; a larger request gains nothing, since the
+    cost of the sync is shared by then, and holds up all other requests while it is processed."""
 
     settle_max: Annotated[int, Count(1, 100_000)] = 10_000
     """Settlements in one settle request, for the same reason."""
 
     lease_max: Annotated[int, Count(1, 10_000)] = 1_000
-    """Messages in one lease request. All of them must be worked on before the lease ends: 1,000 in the default 30 s are
-    30 ms each. Who is faster asks more often."""
+    """Messages in one lease request. All of them must be worked on before the lease ends: 1,000 in the default 30 s
+    are 30 ms each. A faster consumer asks more often."""
 
     lease_bytes: Annotated[int, Size(MIB, GIB)] = 32 * MIB
     """Payload bytes in one lease's answer, and those that a consumer to whom messages are pushed may have unsettled; at
     least one message is always given. 1,000 messages of 1 MiB would be 1 GiB in one answer."""
 
     read_max: Annotated[int, Count(1, 100_000)] = 10_000
-    """Messages in one read of a cursor group, over all partitions it asks for. Reading 10,000 takes about 30 ms in
-    which nobody else has a turn; what Spark takes at a time is as many."""
+    """Messages in one read of a cursor group, over all partitions it asks for. Reading 10,000 takes about 30 ms, in
+    which no other request runs; Spark reads as many at a time."""
 
     read_bytes: Annotated[int, Size(MIB, GIB)] = 32 * MIB
     """Payload bytes in one read of a cursor group, for the same reason as lease_bytes."""
 
     state_bytes: Annotated[int, Size(1, 64 * MIB)] = MIB
-    """The workflow state that a consumer keeps beside one delivery. It is written anew with every change and carried by
-    dead letters; 1 MiB is as much as a message may have by default."""
+    """The workflow state that a consumer keeps beside one delivery. It is written again with every change and
+    carried by dead letters; 1 MiB is as much as a message may have by default."""
 
     max_wait: Annotated[int, Duration(0, HOUR)] = 15 * MINUTE
     """The longest a lease request may wait for a message. A waiting request costs a few hundred bytes and no work, but
@@ -161,7 +163,7 @@ class LimitSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TransactionSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages that are staged and published all at once."""
+    """Messages that are staged and published together."""
 
     timeout: Annotated[int, Duration(SECOND, 30 * DAY)] = HOUR
     """A transaction into which nothing was staged for so long, and which was not published, is removed with what it
@@ -195,7 +197,7 @@ class TransactionSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     step_messages: Annotated[int, Count(1, 100_000)] = 4_000
     """Messages that one step of publishing moves into their queues. Up to so many become visible in one and the same
-    commit, and nobody else has a turn meanwhile: 4,000 take about 25 ms. Raise it where larger transactions must be
+    commit, and no other request runs meanwhile: 4,000 take about 25 ms. Raise it where larger transactions must be
     seen whole or not at all, and nobody minds the wait."""
 
     step_bytes: Annotated[int, Size(64 * KIB, GIB)] = 8 * MIB
@@ -219,11 +221,11 @@ class MemberSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Consumers to whom messages are pushed."""
 
     heartbeat_timeout: Annotated[int, Duration(100 * MILLISECOND, HOUR)] = 30 * SECOND
-    """A member not heard of for so long is taken out of its group and its partitions go to others. A client should beat
-    three times in it, so that one lost beat costs nothing."""
+    """A member that sends no heartbeat for so long is removed from its group, and its partitions are assigned to
+    others. A client should send three in that time, so that one lost heartbeat costs nothing."""
 
     max_members_per_group: Annotated[int, Count(1, 100_000)] = 10_000
-    """Members of one group. The assignment is worked out anew on every join and leave, in time that grows with the
+    """Members of one group. The assignment is computed again on every join and leave, in time that grows with the
     number of members."""
 
     max_prefetch: Annotated[int, Count(1, 100_000)] = 1_000
@@ -250,9 +252,9 @@ class JournalSettings(msgspec.Struct, frozen=True, kw_only=True):
     has at most 1,440 segments from one node."""
 
     max_behind: Annotated[int, Count(1, 1_000_000_000_000)] = 10_000_000
-    """`/readyz` says no while more rows than this wait for their export. They are in the store, which grows by them: 10
-    million are about 2 GiB and, at 30,000 a second, five minutes in which the lake could not be written. While less
-    than a quarter of it waits, the exporter rests beside whoever writes, three times as long as it works."""
+    """`/readyz` says no while more rows than this wait for their export. They are in the store, which grows by them:
+    10 million are about 2 GiB and, at 30,000 a second, five minutes in which the lake could not be written. While
+    less than a quarter of it waits, the exporter pauses while clients write, three times as long as it works."""
 
     conversion: Annotated[str, Choice(("process", "thread"))] = "process"
     """Where rows become columns. In a process of its own it takes no time from the node's loop, and about 200 MiB of
@@ -260,9 +262,9 @@ class JournalSettings(msgspec.Struct, frozen=True, kw_only=True):
     process and are always converted in a thread."""
 
     conversion_timeout: Annotated[int, Duration(100 * MILLISECOND, DAY)] = 10 * MINUTE
-    """A process that works longer than this on one segment hangs: it is killed and the segment begun anew. The largest
-    that can be configured takes a minute or two; the default takes seconds. Nothing is lost for it: rows wait in the
-    store."""
+    """A process that works longer than this on one segment hangs: it is killed and the segment is started again. The
+    largest that can be configured takes a minute or two; the default takes seconds. Nothing is lost for it: rows
+    wait in the store."""
 
     stop_timeout: Annotated[int, Duration(0, 10 * MINUTE)] = 5 * SECOND
     """How long a node that stops waits for the segment that is being written. Then the process that converts it is
@@ -275,8 +277,8 @@ class JournalSettings(msgspec.Struct, frozen=True, kw_only=True):
     are enough for people who look, and few enough to be left behind."""
 
     read_timeout: Annotated[int, Duration(100 * MILLISECOND, 10 * MINUTE)] = 30 * SECOND
-    """How long a caller waits for a history before it is told that the lake cannot be read. The 2,000 segments that are
-    looked at, at most, take some seconds on a local disk."""
+    """How long a caller waits for a history before its request fails as `lake_unreadable`. The 2,000 segments that
+    are looked at, at most, take some seconds on a local disk."""
 
     segment_rows: Annotated[int, Count(1, 10_000_000)] = 500_000
     """A segment is closed at this many records, however small they are. Columns of 500,000 rows take about 100 MiB in
@@ -336,7 +338,7 @@ class AuthSettings(msgspec.Struct, frozen=True, kw_only=True):
     are what HS256 is worth. It is never shown."""
 
     token_issuer: Annotated[str, Text(255)] = ""
-    """The `iss` that tokens must carry. None: whoever has the key is trusted."""
+    """The `iss` that tokens must carry. None: every issuer that has the key is trusted."""
 
     token_audience: Annotated[str, Text(255)] = ""
     """The `aud` that tokens must carry. None: tokens that name an audience are refused, since they are meant for
@@ -375,14 +377,14 @@ class AuthSettings(msgspec.Struct, frozen=True, kw_only=True):
     after a restart cost one argon2 and not a thousand."""
 
     password_cache_age: Annotated[int, Duration(0, HOUR)] = 5 * MINUTE
-    """How long a checked password is remembered. It is forgotten at once when the users file changes."""
+    """How long a checked password is remembered. It is forgotten immediately when the users file changes."""
 
     password_bytes_max: Annotated[int, Size(16, 64 * KIB)] = KIB
     """Longer passwords are refused unread: hashing them would be work that a stranger chooses."""
 
     hash_memory: Annotated[int, Size(8 * KIB, GIB)] = 19 * MIB
-    """Memory of one argon2id hash, for passwords set from now on. 19 MiB with 2 passes is OWASP's advice; it takes some
-    30 ms, here and for whoever guesses."""
+    """Memory of one argon2id hash, for passwords set from now on. 19 MiB with 2 passes is OWASP's advice; it takes
+    some 30 ms, here and for an attacker."""
 
     hash_passes: Annotated[int, Count(1, 100)] = 2
     """Passes of argon2id over its memory, for passwords set from now on."""
@@ -508,8 +510,8 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
     close, else they send into a connection that is just being closed."""
 
     max_connections: Annotated[int, Count(1, 1_000_000)] = 10_000
-    """Connections at the same time. Each costs a file descriptor and about 20 KiB: 10,000 are 200 MiB. Further ones are
-    closed at once."""
+    """Connections at the same time. Each costs a file descriptor and about 20 KiB: 10,000 are 200 MiB. Further ones
+    are closed immediately."""
 
     max_concurrency: Annotated[int, Count(1, 1_000_000)] = 1_000
     """Requests that are being worked on at the same time, not counting those that only wait (long polls, streams). Past
@@ -555,7 +557,7 @@ class MqttSettings(msgspec.Struct, frozen=True, kw_only=True):
     while they wait in the client: with 30 s leases 10 leave 3 s for each, worked off one after another."""
 
     stats_interval: Annotated[int, Duration(100 * MILLISECOND, HOUR)] = 5 * SECOND
-    """How often subscribers of `$admin/queue/<name>/stats` are sent the figures."""
+    """How often subscribers of `$admin/queue/<name>/stats` are sent the stats."""
 
     max_connections: Annotated[int, Count(1, 1_000_000)] = 10_000
     """Clients at the same time. Each costs a file descriptor and some 10 KiB; past it a CONNECT is answered with
@@ -570,15 +572,15 @@ class MqttSettings(msgspec.Struct, frozen=True, kw_only=True):
     """From the opening of a connection to its CONNECT: a stranger who says nothing holds a connection no longer."""
 
     keep_alive_max: Annotated[int, Duration(0, 18 * HOUR)] = 20 * MINUTE
-    """A v5 client that asks for a longer keep alive, or for none, is told this one: a connection whose peer vanished
-    must not hold memory for ever. 0 leaves it to the client. 3.1.1 has no way to be told."""
+    """A v5 client that asks for a longer keep alive, or for none, gets this one: a connection whose peer vanished
+    must not hold memory for ever. 0 leaves it to the client. 3.1.1 has no such negotiation."""
 
     max_connect_bytes: Annotated[int, Size(KIB, 256 * MIB)] = 128 * KIB
     """The largest CONNECT, which a stranger may make us keep: room for a token and a will of 64 KiB each."""
 
     max_packet_bytes: Annotated[int, Size(KIB, 256 * MIB)] = MIB + 128 * KIB
     """The largest packet of a client that is connected: a message of 1 MiB, a topic of 64 KiB and as much again for
-    properties. v5 clients are told."""
+    properties. CONNACK says so to v5 clients."""
 
     receive_maximum: Annotated[int, Count(1, 65_535)] = 1_000
     """QoS 1 and 2 messages a v5 client may send before they are answered: at 256 B a quarter of a megabyte, and enough

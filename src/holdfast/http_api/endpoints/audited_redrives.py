@@ -77,7 +77,7 @@ async def list_all(call: Request) -> Response:
     errors=(QueueNotFound, NoDeadQueue, AuditNotFound),
 )
 async def get(call: Request) -> Response:
-    """Show who began a redrive, when and why, and how many letters it brought back."""
+    """Show who began a redrive, when and why, and how many dead letters it moved."""
     return response(_to_wire(call.node.dead_letters.audit(dead_queue(call)[0], call.parameters[1])))
 
 
@@ -98,7 +98,7 @@ class DeadLettersQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     errors=(QueueNotFound, NoDeadQueue, AuditNotFound),
 )
 async def letters(call: Request) -> Response:
-    """List the letters that a redrive brought back, and how their messages stand now."""
+    """List the dead letters that a redrive moved, with the status of their messages."""
     query = call.query(DeadLettersQuery)
     after, limit = _place(query.cursor, query.limit)
     return response(
@@ -116,7 +116,7 @@ async def letters(call: Request) -> Response:
     act="dlq.undo",
 )
 async def undo(call: Request) -> Response:
-    """Take back what a redrive brought back and nobody has consumed: those messages are dead letters again.
+    """Undo a redrive for the messages that nobody has consumed: they are dead letters again.
 
     A letter has its own payload and properties again, and a new id. The answer tells for each letter what became of it;
     messages that are leased, done or dead are left as they are.

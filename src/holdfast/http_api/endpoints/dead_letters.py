@@ -88,8 +88,8 @@ class DeadQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 async def list_all(call: Request) -> Response:
     """List the dead letters of a queue, oldest first. Nothing is leased or changed.
 
-    A page may hold fewer letters than `limit`, even none, and still have a `cursor`: go on until it is empty. Needs the
-    right to consume the dead queue.
+    A page may hold fewer dead letters than `limit`, even none, and still have a `cursor`: continue until it is
+    empty. Needs the right to consume the dead queue.
     """
     query = call.query(DeadQuery)
     dead, source = dead_queue(call)
@@ -279,7 +279,7 @@ async def cancel(call: Request) -> Response:
 async def purge(call: Request) -> Response:
     """Throw dead letters away: all of this queue, or those that match. What is leased stays.
 
-    Once begun it goes on to its end, also if the caller does not wait for it.
+    Once begun it is completed, even if the caller does not wait for it.
     """
     request = await call.json(_filter, b"{}")
     dead, source = dead_queue(call)

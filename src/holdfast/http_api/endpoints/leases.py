@@ -66,7 +66,7 @@ def _lease_options(request: wire.Lease) -> _LeaseOptions:
 def lease(call: Request) -> Outcome:
     """Lease up to 1,000 deliveries; wait for the first if there is none.
 
-    A client that goes away while it waits gives back what was leased for it. No deliveries in the answer means that
+    What was leased for a client that disconnects while it waits is released. No deliveries in the answer means that
     nothing became ready within `wait`.
     """
     request = call.decoded(_lease, call.content, b"{}")

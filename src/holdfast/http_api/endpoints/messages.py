@@ -351,8 +351,8 @@ class BrowseQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 async def browse(call: Request) -> Response:
     """Browse live messages, oldest first. Nothing is leased or changed.
 
-    A page may hold fewer messages than `limit`, even none, and still have a `cursor`: go on until it is empty. As an
-    Arrow stream the messages have no standings, and the cursor is in the header `Holdfast-Cursor`.
+    A page may hold fewer messages than `limit`, even none, and still have a `cursor`: continue until it is empty. As
+    an Arrow stream the messages have no standings, and the cursor is in the header `Holdfast-Cursor`.
     """
     query = call.query(BrowseQuery)
     page = await call.node.inspection.browse(call.queue, query.limit, query.cursor, query.state, query.group)

@@ -76,8 +76,8 @@ class RangeQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 async def browse(call: Request) -> Response:
     """Browse live messages of one partition by sequence. Nothing is leased or changed.
 
-    A range may hold fewer messages than `limit`, even none: go on at `next` until it is 0. In an Arrow stream `next` is
-    in the header `Holdfast-Next`.
+    A range may hold fewer messages than `limit`, even none: continue at `next` until it is 0. In an Arrow stream
+    `next` is in the header `Holdfast-Next`.
     """
     query = call.query(RangeQuery)
     for field, sequence in (("first", query.first), ("until", query.until)):

@@ -117,7 +117,7 @@ async def delete(call: Request) -> Response:
 
 @ROUTES("GET", "/api/v1/queues/{name}/stats", Right.ADMIN, gives=wire.QueueStats, errors=(QueueNotFound,))
 async def stats(call: Request) -> Response:
-    """Show the figures of a queue and its groups. Asking costs the same at any depth."""
+    """Show the stats of a queue and its groups. Asking costs the same at any depth."""
     return response(stats_to_wire(await call.node.inspection.stats(call.queue)))
 
 

@@ -37,9 +37,9 @@ _request = msgspec.json.Decoder(wire.Request)
 async def request(call: Request) -> Response:
     """Enqueue a message and wait for the reply to it.
 
-    The message carries `reply_to`, a queue, and `correlation_id`. Whoever works on it enqueues the reply to that queue
-    with the same correlation id (over MQTT: publishes to the Response Topic with the same Correlation Data). A reply
-    that comes after `timeout` is dropped and counted.
+    The message carries `reply_to`, a queue, and `correlation_id`. The consumer enqueues the reply to that queue with
+    the same correlation id (over MQTT: publishes to the Response Topic with the same Correlation Data). A reply that
+    comes after `timeout` is dropped and counted.
     """
     request = await call.json(_request)
     timeout = duration(request.timeout, "timeout")

@@ -52,8 +52,8 @@ class StreamQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     consumer: str = ""
     """The member's name. A second stream of the same name takes over from the first."""
     gone: Literal["release", "fail", "keep"] = "release"
-    """What becomes of unsettled deliveries when the client goes: given back as they were, an attempt spent, or kept:
-    they can be settled until their leases end."""
+    """What becomes of unsettled deliveries when the client disconnects: released, an attempt spent, or kept: they
+    can be settled until their leases end."""
     limit: int = 0
     """End after so many deliveries; `0`: never."""
     encoding: wire.Encoding = "auto"
@@ -192,7 +192,7 @@ async def stream(call: Request) -> Response:
 
     With `Accept: text/event-stream` as server-sent events (`event: delivery`, then at the end `event: end`), else as
     NDJSON: lines with `delivery`, `heartbeat` or `end`. Settle with ordinary requests; each makes room for another
-    delivery. When the client goes, what it has not settled is given back at once.
+    delivery. When the client disconnects, what it has not settled is released immediately.
     """
     opened = await open_stream(call, call.query(StreamQuery), call.queue)
     events = "text/event-stream" in (call.header(b"accept") or "")

@@ -136,7 +136,7 @@ def _read(call: Request, body: bytes) -> tuple[wire.Stage, Batches]:
     waits=True,
 )
 async def publish(call: Request) -> Response:
-    """Make everything that was staged visible, all at once and once.
+    """Make everything that was staged visible together, exactly once.
 
     Needs the right to produce to each queue. The answer comes when all of it is in its queues and durable. Publishing
     again is answered as the first time.

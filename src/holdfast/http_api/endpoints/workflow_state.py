@@ -92,8 +92,8 @@ async def put(call: Request) -> Response:
 async def delete(call: Request) -> Response:
     """Delete the workflow state of a delivery, under its lease: as if nothing had been put. Without one it is well too.
 
-    With `If-Match` only the state that has this ETag. A dead letter then carries none, and a redriven message's own is
-    gone as well. ETags of what is put later go on from those before, so that no two states have the same.
+    With `If-Match` only the state that has this ETag. A dead letter then carries none, and a redriven message's own
+    is gone as well. ETags of what is put later continue from those before, so that no two states have the same.
     """
     query = call.query(StateQuery)
     token = read_id(query.lease_token, "lease_token")

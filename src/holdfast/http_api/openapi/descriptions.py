@@ -43,7 +43,7 @@ PARAMETERS = {
     "id": "A message's id.",
     "group": "The group's name, percent-encoded as one segment.",
     "redrive": "A redrive's id.",
-    "audit": "Id of a redrive, as whoever began it chose it.",
+    "audit": "Id of a redrive, chosen by the caller that began it.",
     "transaction": "The transaction's id, chosen by who stages: at most 255 bytes of printable text.",
 }
 
