@@ -6,12 +6,13 @@ from holdfast.core.codecs import read_message
 from holdfast.core.effects import Op
 from holdfast.core.journal import Row, gone, read_block, rows
 from holdfast.core.records import Message, Table, message_key, seq_of
-from holdfast.core.states import ENDED, TRANSITIONS, DeliveryState, JournalEvent
+from holdfast.core.states import ENDED, NEXT, DeliveryState, JournalEvent
 from holdfast.engine.engine import Engine
 from holdfast.store.contract import Store
 from tests.simulation.mail import must
 from tests.simulation.model import Model
 from tests.simulation.picture import EVERYTHING
+from tests.transcripts.lives import event_of
 
 _WAITING = frozenset({DeliveryState.READY, DeliveryState.SCHEDULED})
 _ENDS = {state.value for state in ENDED}
@@ -82,7 +83,8 @@ class _Replay:
         key = (message_id, row.group or "")
         must(key not in self.ends, f"{what} in {row.group}: ended before, {self.ends.get(key)}")
         states = self.states.get(key, _WAITING)
-        after = {t.to for t in TRANSITIONS if t.state in states and t.journal is row.event}
+        steps = [NEXT.get((state, event_of(row, state))) for state in states]
+        after = {step.to for step in steps if step is not None and step.journal is row.event}
         must(bool(after), f"{what} in {row.group}: not possible for one that is {sorted(states)}")
         if after & _WAITING:
             after |= _WAITING

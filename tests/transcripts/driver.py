@@ -15,7 +15,9 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from msgspec.structs import replace
 
@@ -51,6 +53,7 @@ from holdfast.engine.queues import create_queue, delete_queue, purge_queue, upda
 from holdfast.engine.redrive import Destination, redrive
 from holdfast.errors import HoldfastError
 from holdfast.store.memory import MemoryDisk, MemoryStore
+from holdfast.store.rocks import RocksStore
 from holdfast.units import NEVER, format_duration, parse_duration
 from tests.transcripts.lives import Lives
 
@@ -97,6 +100,7 @@ def replay(path: Path) -> tuple[str, str, set[tuple[DeliveryState, Event]]]:
                 lines += scene.run(command)
         parts.append("\n".join(lines))
     scene.check_journal()
+    scene.close()
     return stands, "\n\n".join(parts) + "\n", scene.lives.seen
 
 
@@ -106,6 +110,7 @@ class Scene:
     def __init__(self) -> None:
         self.now = START
         self.disk = MemoryDisk()
+        self.directory: TemporaryDirectory[str] | None = None
         self.limits = Limits()
         self.engine = self._open()
         self.syncing = True
@@ -120,7 +125,8 @@ class Scene:
         self.lives = Lives()
 
     def _open(self) -> Engine:
-        engine = Engine(MemoryStore(self.disk), cell=1, limits=self.limits)
+        store = MemoryStore(self.disk) if self.directory is None else RocksStore(self.directory.name)
+        engine = Engine(store, cell=1, limits=self.limits)
         engine.open(self.now)
         return engine
 
@@ -129,7 +135,9 @@ class Scene:
         name, *words = shlex.split(line)
         arguments = [word for word in words if not _is_option(word)]
         options = dict(word.split("=", 1) for word in words if _is_option(word))
-        command: Callable[[list[str], Options], Iterator[str]] = getattr(self, "do_" + name.replace("-", "_"))
+        command: Callable[[list[str], Options], Iterator[str]] = (
+            partial(self._settle, VERBS[name]) if name in VERBS else getattr(self, "do_" + name.replace("-", "_"))
+        )
         trace: list[str] = []
         dead_letter_candidates = self._dead_letter_candidates()
         try:
@@ -383,17 +391,16 @@ class Scene:
             f", error={origin.error!r}, attempts={origin.attempts} {times}"
         )
 
-    def _settle(self, line: str) -> Iterator[str]:
+    def _settle(self, verb: Verb, messages: list[str], options: Options) -> Iterator[str]:
         """`ack m1 m2 group=g token=t1`, and so on for every verb."""
-        verb, *words = shlex.split(line)
-        options = dict(word.split("=", 1) for word in words if _is_option(word))
-        messages = [word for word in words if not _is_option(word)]
         group = options.get("group", GROUP_DEFAULT)
-        settlements = [self._settlement(VERBS[verb], self.ids[name], group, options) for name in messages]
+        settlements = [self._settlement(verb, self.ids[name], group, options) for name in messages]
         yield from self._settle_trace(self.homes[self.ids[messages[0]]], group, settlements)
 
     def _settle_trace(self, queue: str, group: str, settlements: list[Settlement]) -> Iterator[str]:
-        results = self.engine.settle(("default", queue), group, settlements, self.now)
+        yield from self._results(settlements, self.engine.settle(("default", queue), group, settlements, self.now))
+
+    def _results(self, settlements: list[Settlement], results: list[int | HoldfastError | None]) -> Iterator[str]:
         for settlement, result in zip(settlements, results, strict=True):
             name = self.name(settlement.id)
             if isinstance(result, HoldfastError):
@@ -419,23 +426,14 @@ class Scene:
             options.get("consumer", ""),
         )
 
-    def do_ack(self, arguments: list[str], options: Options) -> Iterator[str]:
-        yield from self._settle(_line("ack", arguments, options))
-
-    def do_nack(self, arguments: list[str], options: Options) -> Iterator[str]:
-        yield from self._settle(_line("nack", arguments, options))
-
-    def do_reject(self, arguments: list[str], options: Options) -> Iterator[str]:
-        yield from self._settle(_line("reject", arguments, options))
-
-    def do_release(self, arguments: list[str], options: Options) -> Iterator[str]:
-        yield from self._settle(_line("release", arguments, options))
-
-    def do_extend(self, arguments: list[str], options: Options) -> Iterator[str]:
-        yield from self._settle(_line("extend", arguments, options))
-
-    def do_vanish(self, arguments: list[str], options: Options) -> Iterator[str]:
-        yield from self._settle(_line("vanish", arguments, options))
+    def do_acks(self, arguments: list[str], options: Options) -> Iterator[str]:
+        """Columnar acks: `acks m1 m2 m3:t9 group=g`, each by the last token of its message, or by the one named."""
+        group = options.get("group", GROUP_DEFAULT)
+        pairs = [argument.partition(":") for argument in arguments]
+        found = [self._settlement(Verb.ACK, self.ids[m], group, {"token": t} if t else {}) for m, _, t in pairs]
+        ids, tokens = [one.id for one in found], [one.token for one in found]
+        results = self.engine.ack(("default", self.homes[ids[0]]), group, ids, tokens, self.now)
+        yield from self._results(found, results)
 
     def do_settle(self, arguments: list[str], options: Options) -> Iterator[str]:
         """Several verbs in one batch: `settle "extend m1" "ack m1"`."""
@@ -727,6 +725,24 @@ class Scene:
         self.lives.forget(self._next_lsn)
         yield f"up again, next lsn {self.engine.record.next_lsn}"
 
+    def do_store(self, arguments: list[str], options: Options) -> Iterator[str]:
+        """Begin anew on RocksDB, which keeps the records of a batch in packs."""
+        assert arguments == ["rocks"]
+        self.directory = TemporaryDirectory(prefix="holdfast-transcript-")
+        self.engine = self._open()
+        yield "on RocksDB"
+
+    def do_restart(self, arguments: list[str], options: Options) -> Iterator[str]:
+        """Stop in order, and start again: what was in memory is read from the store."""
+        self.engine.store.close()
+        self.engine = self._open()
+        yield f"up again, next lsn {self.engine.record.next_lsn}"
+
+    def close(self) -> None:
+        self.engine.store.close()
+        if self.directory is not None:
+            self.directory.cleanup()
+
     def do_export(self, arguments: list[str], options: Options) -> Iterator[str]:
         """What the exporter does to the store: exported blocks go, and the message records that waited for it."""
         last = self.engine.record.next_block - 1
@@ -748,10 +764,6 @@ class Scene:
 
 def _is_option(word: str) -> bool:
     return re.match(r"[a-z_.]+=", word) is not None
-
-
-def _line(verb: str, arguments: list[str], options: Options) -> str:
-    return shlex.join([verb, *arguments, *[f"{name}={value}" for name, value in options.items()]])
 
 
 def _fields(options: Options) -> dict[str, object]:

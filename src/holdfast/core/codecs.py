@@ -180,7 +180,9 @@ def message_head(
 def write_message(
     message_id: int, enqueued_at: int, deliver_at: int, expires_at: int, priority: int, extra: Extra, payload: bytes
 ) -> bytes:
-    packed = write_extra(extra)
+    if extra is NO_EXTRA:
+        return message_head(message_id, enqueued_at, deliver_at, expires_at, priority, 0) + payload
+    packed = _encode(extra)
     return message_head(message_id, enqueued_at, deliver_at, expires_at, priority, len(packed)) + packed + payload
 
 

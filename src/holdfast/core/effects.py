@@ -94,11 +94,13 @@ def deletions(table: Table, prefix: bytes, numbers: list[int], adjacent: bool = 
 
 def puts(table: Table, prefix: bytes, numbers: Sequence[int], values: list[bytes]) -> list[Op]:
     """Put new records whose keys are `prefix` and these numbers, which ascend; consecutive ones as runs."""
+    if len(numbers) == 1:
+        return [(table, prefix + _U64.pack(numbers[0]), values[0])]
     ops: list[Op] = []
     start = 0
     while start < len(numbers):
         end = run_end(numbers, start)
-        run = values[start] if end - start == 1 else RecordRun.of(values[start:end])
+        run = values[start] if end - start == 1 else RecordRun(values=values[start:end])
         ops.append((table, prefix + _U64.pack(numbers[start]), run))
         start = end
     return ops
