@@ -1,4 +1,4 @@
-"""Redrives under an id: each letter once, whatever is repeated or killed; and back, where nobody consumed it."""
+"""Redrives under an id: each dead letter once, whatever is repeated or killed; and back, where nobody consumed it."""
 
 from __future__ import annotations
 
@@ -8,88 +8,96 @@ from hashlib import sha256
 
 import pytest
 
-from holdfast.broker.node import Node
-from holdfast.config.settings import RedriveSettings
-from holdfast.core.audits import ORIGINAL_PROPERTY, REDRIVE_PROPERTY, UNDONE_PROPERTY
+from holdfast.core.audits import ORIGINAL_PROPERTY, REDRIVE_PROPERTY, UNDONE_PROPERTY, Audit
 from holdfast.core.commands import Draft, Leased, Settlement, Verb
 from holdfast.core.effects import Op
-from holdfast.core.records import Extra, Message
+from holdfast.core.records import Extra, Table
 from holdfast.engine import audited_redrive
-from holdfast.engine.audited_redrive import RedriveResult, RedriveStatus
+from holdfast.engine.audited_redrive import Payloads, RedriveResult, RedriveStatus, Require
+from holdfast.engine.audits import AuditLimits
 from holdfast.engine.browse import browse_messages
 from holdfast.engine.engine import Engine
-from holdfast.engine.queues import create_queue
-from holdfast.errors import AuditNotFound, Forbidden, InvalidArgument, MessageTooLarge, QueueNotFound
+from holdfast.engine.queues import create_queue, update_queue
+from holdfast.errors import AuditNotFound, Forbidden, InvalidArgument, MessageTooLarge
 from holdfast.store import MemoryDisk, MemoryStore
-from tests.broker.conftest import Restart
+from tests.engine.rig import DEAD, Rig
 
-TASKS = ("default", "tasks")
-DEAD = ("default", "dlq/tasks")
 NOW = 1_772_323_200_000_000
 
 
-async def dead_letter(node: Node, count: int) -> list[int]:
-    """Letters of messages that died, oldest first."""
-    drafts = [Draft(b'{"n": %d}' % n, extra=Extra(properties=(("colour", "red"),))) for n in range(count)]
-    await node.messages.enqueue(TASKS, drafts)
-    await settle(node, Verb.REJECT, count)
-    return [message.id for _, message, _ in (await node.inspection.browse(DEAD, 1000)).messages]
+def dead_letter(cell: Rig, count: int) -> list[int]:
+    """The ids of new dead letters, oldest first."""
+    cell.enqueue(*[Draft(b'{"n": %d}' % n, extra=Extra(properties=(("colour", "red"),))) for n in range(count)])
+    cell.consume(count, Verb.REJECT)
+    return [message.id for message in cell.live(DEAD)]
 
 
-async def settle(node: Node, verb: Verb, count: int) -> None:
-    leased = await node.messages.lease(TASKS, "g", count)
-    settlements = [Settlement(one.message.id, one.token, verb, error="boom", partition=one.partition) for one in leased]
-    await node.messages.settle(TASKS, "g", settlements)
+def redrive(
+    cell: Rig,
+    name: str,
+    dead_letters: Payloads | list[int],
+    *,
+    to: str = "",
+    by: str = "",
+    note: str = "",
+    require: Require = str,
+) -> list[RedriveResult]:
+    payloads = dict.fromkeys(dead_letters) if isinstance(dead_letters, list) else dead_letters
+    work = audited_redrive.move(
+        cell.engine, DEAD, name, payloads, to=to, by=by, note=note, require=require, now=cell.now
+    )
+    return [one for step in cell.run(work) for one in step]
 
 
-async def waiting(node: Node, name: tuple[str, str] = TASKS) -> list[Message]:
-    try:
-        return [message for _, message, _ in (await node.inspection.browse(name, 1000)).messages]
-    except QueueNotFound:
-        return []
+def undo(cell: Rig, name: str, after: int = 0) -> list[RedriveResult]:
+    return [
+        one for step in cell.run(audited_redrive.undo(cell.engine, DEAD, name, after, 100, cell.now)) for one in step
+    ]
+
+
+def audit(cell: Rig, name: str) -> Audit:
+    return cell.engine.audits.get(DEAD, name)
 
 
 def statuses(found: list[RedriveResult]) -> list[str]:
     return [one.fate.value for one in found]
 
 
-async def test_a_dead_letter_is_redriven_once_and_says_by_which_redrive(node: Node) -> None:
-    dead_letters = await dead_letter(node, 3)
-    first = await node.dead_letters.audited_redrive(DEAD, "a-1", dict.fromkeys(dead_letters[:2]), by="ops", note="why")
+def test_a_dead_letter_is_redriven_once_and_says_by_which_redrive(cell: Rig) -> None:
+    dead_letters = dead_letter(cell, 3)
+    first = redrive(cell, "a-1", dead_letters[:2], by="ops", note="why")
     assert statuses(first) == ["moved", "moved"]
-    again = await node.dead_letters.audited_redrive(
-        DEAD, "a-1", dict.fromkeys([*dead_letters, 17]), by="else", note="why"
-    )
+    again = redrive(cell, "a-1", [*dead_letters, 17], by="else", note="why")
     assert statuses(again) == ["repeated", "repeated", "moved", "gone"]
     assert [one.message for one in again[:2]] == [one.message for one in first]
-    audit = node.dead_letters.audit(DEAD, "a-1")
-    assert (audit.moved, audit.undone, audit.by, audit.note) == (3, 0, "ops", "why")
-    back = await waiting(node)
+    found = audit(cell, "a-1")
+    assert (found.moved, found.undone, found.by, found.note) == (3, 0, "ops", "why")
+    back = cell.live()
     assert [dict(message.extra.properties) for message in back] == [{"colour": "red", REDRIVE_PROPERTY: "a-1"}] * 3
     assert all(message.extra.origin and message.extra.origin.reason == "rejected" for message in back)
-    assert await waiting(node, DEAD) == []
-    assert [found.id for found in node.dead_letters.audits(DEAD)] == ["a-1"]
+    assert cell.live(DEAD) == []
+    assert [found.id for found in cell.engine.audits.of(DEAD)] == ["a-1"]
     with pytest.raises(AuditNotFound):
-        node.dead_letters.audit(DEAD, "a-2")
+        audit(cell, "a-2")
 
 
-async def test_a_changed_payload_keeps_source_and_hash_and_is_undone_to_what_it_was(node: Node) -> None:
-    [letter] = await dead_letter(node, 1)
-    [source] = [one.extra.origin.source_id for one in await waiting(node, DEAD) if one.extra.origin]
-    await node.dead_letters.audited_redrive(DEAD, "fix", {letter: b'{"n": 99}'})
-    [message] = await waiting(node)
+def test_a_changed_payload_keeps_source_and_hash_and_is_undone_to_what_it_was(cell: Rig) -> None:
+    [letter] = dead_letter(cell, 1)
+    [source] = [one.extra.origin.source_id for one in cell.live(DEAD) if one.extra.origin]
+    redrive(cell, "fix", {letter: b'{"n": 99}'})
+    [message] = cell.live()
     assert message.payload == b'{"n": 99}'
     assert message.extra.origin is not None
     assert message.extra.origin.source_id == source
     original = sha256(b'{"n": 0}').hexdigest()
     assert dict(message.extra.properties)[ORIGINAL_PROPERTY] == original
-    await settle(node, Verb.REJECT, 1)
-    [second] = await waiting(node, DEAD)
-    await node.dead_letters.audited_redrive(DEAD, "fix-2", {second.id: b'{"n": 100}'})
-    [message] = await waiting(node)
+    cell.consume(1, Verb.REJECT)
+    [second] = cell.live(DEAD)
+    redrive(cell, "fix-2", {second.id: b'{"n": 100}'})
+    [message] = cell.live()
     assert dict(message.extra.properties) == {"colour": "red", REDRIVE_PROPERTY: "fix-2", ORIGINAL_PROPERTY: original}
-    assert statuses(await node.dead_letters.undo_redrive(DEAD, "fix-2", 0, 100)) == ["undone"]
-    [restore_dead_letter] = await waiting(node, DEAD)
+    assert statuses(undo(cell, "fix-2", 0)) == ["undone"]
+    [restore_dead_letter] = cell.live(DEAD)
     assert restore_dead_letter.payload == b'{"n": 99}'
     assert dict(restore_dead_letter.extra.properties) == {
         "colour": "red",
@@ -98,107 +106,130 @@ async def test_a_changed_payload_keeps_source_and_hash_and_is_undone_to_what_it_
     }
 
 
-async def test_undo_takes_back_what_nobody_consumed_and_names_the_rest(node: Node, restart: Restart) -> None:
-    dead_letters = await dead_letter(node, 5)
-    before = {message.payload: message.extra.origin for message in await waiting(node, DEAD)}
-    await node.dead_letters.audited_redrive(DEAD, "a", dict.fromkeys(dead_letters))
-    await settle(node, Verb.ACK, 1)
-    await settle(node, Verb.REJECT, 1)
-    [leased] = await node.messages.lease(TASKS, "g", 1)
-    told = await node.dead_letters.redriven(DEAD, "a", 0, 100)
+def test_undo_takes_back_what_nobody_consumed_and_names_the_rest(cell: Rig) -> None:
+    dead_letters = dead_letter(cell, 5)
+    before = {message.payload: message.extra.origin for message in cell.live(DEAD)}
+    redrive(cell, "a", dead_letters)
+    cell.consume(1, Verb.ACK)
+    cell.consume(1, Verb.REJECT)
+    [leased] = cell.lease(1)
+    told = audited_redrive.redrive_results(cell.engine, DEAD, "a", 0, 100, cell.now)
     assert Counter(statuses(told)) == {"gone": 1, "dead": 1, "leased": 1, "waiting": 2}
-    undone = await node.dead_letters.undo_redrive(DEAD, "a", 0, 100)
+    undone = undo(cell, "a", 0)
     assert Counter(statuses(undone)) == {"gone": 1, "dead": 1, "leased": 1, "undone": 2}
-    assert await node.dead_letters.undo_redrive(DEAD, "a", dead_letters[-1], 100) == []
-    assert [message.id for message in await waiting(node)] == [leased.message.id]
-    again = [message for message in await waiting(node, DEAD) if UNDONE_PROPERTY in dict(message.extra.properties)]
+    assert undo(cell, "a", dead_letters[-1]) == []
+    assert [message.id for message in cell.live()] == [leased.message.id]
+    again = [message for message in cell.live(DEAD) if UNDONE_PROPERTY in dict(message.extra.properties)]
     assert [message.extra.origin for message in again] == [before[message.payload] for message in again]
     assert sorted(message.id for message in again) == sorted(
         one.again for one in undone if one.fate is RedriveStatus.UNDONE
     )
-    assert node.dead_letters.audit(DEAD, "a").undone == 2
-    assert Counter(statuses(await node.dead_letters.undo_redrive(DEAD, "a", 0, 100))) == Counter(statuses(undone)), (
-        "it says so again"
-    )
+    assert audit(cell, "a").undone == 2
+    assert Counter(statuses(undo(cell, "a", 0))) == Counter(statuses(undone)), "it says so again"
     with pytest.raises(InvalidArgument, match="was undone"):
-        await node.dead_letters.audited_redrive(DEAD, "a", dict.fromkeys(dead_letters))
+        redrive(cell, "a", dead_letters)
 
 
-async def test_a_message_that_one_of_two_groups_has_done_is_not_taken_back(node: Node) -> None:
-    dead_letters = await dead_letter(node, 2)
+def test_a_message_that_one_of_two_groups_has_done_is_not_taken_back(cell: Rig) -> None:
+    dead_letters = dead_letter(cell, 2)
     other = ("default", "other")
     for group in ("g", "h"):
-        await node.groups.create(other, group)
-    await node.dead_letters.audited_redrive(DEAD, "a", dict.fromkeys(dead_letters), to="other")
-    await node.messages.settle(
-        other, "g", [Settlement(i.message.id, i.token) for i in await node.messages.lease(other, "g", 1)]
-    )
-    assert sorted(statuses(await node.dead_letters.undo_redrive(DEAD, "a", 0, 100))) == ["partly", "undone"]
+        cell.create_group(group, other)
+    redrive(cell, "a", dead_letters, to="other")
+    cell.consume(1, name=other)
+    assert sorted(statuses(undo(cell, "a", 0))) == ["partly", "undone"]
 
 
-async def test_a_dead_letter_goes_to_the_group_it_died_in_and_is_taken_back_from_there(node: Node) -> None:
-    await node.groups.create(TASKS, "h")
-    await node.groups.create(TASKS, "g")
-    dead_letters = await dead_letter(node, 2)
-    held = len(await node.messages.lease(TASKS, "h", 10))
-    assert statuses(await node.dead_letters.audited_redrive(DEAD, "a", dict.fromkeys(dead_letters))) == [
+def test_a_dead_letter_goes_to_the_group_it_died_in_and_is_taken_back_from_there(cell: Rig) -> None:
+    cell.create_group("h")
+    cell.create_group("g")
+    dead_letters = dead_letter(cell, 2)
+    held = len(cell.lease(10, "h"))
+    assert statuses(redrive(cell, "a", dead_letters)) == [
         "moved",
         "moved",
     ]
-    assert (held, await node.messages.lease(TASKS, "h", 10)) == (2, [])
-    await settle(node, Verb.ACK, 1)
-    assert sorted(statuses(await node.dead_letters.undo_redrive(DEAD, "a", 0, 100))) == ["gone", "undone"]
-    assert await node.messages.lease(TASKS, "g", 10) == []
+    assert (held, cell.lease(10, "h")) == (2, [])
+    cell.consume(1, Verb.ACK)
+    assert sorted(statuses(undo(cell, "a", 0))) == ["gone", "undone"]
+    assert cell.lease(10) == []
 
 
-async def test_what_cannot_go_stays_and_says_why(node: Node) -> None:
-    await node.queues.create(TASKS, {"max_message_size": "1KiB"})
-    dead_letters = await dead_letter(node, 3)
-    [leased] = await node.messages.lease(DEAD, "operators", 1)
+def test_what_cannot_go_stays_and_says_why(cell: Rig) -> None:
+    cell.create_queue(max_message_size="1KiB")
+    dead_letters = dead_letter(cell, 3)
+    [leased] = cell.lease(1, "operators", DEAD)
     wanted: dict[int, bytes | None] = {dead_letters[0]: None, dead_letters[1]: b"x" * 2000, dead_letters[2]: b"mine"}
 
     def require(queue: str) -> None:
         raise Forbidden(action="produce", resource=queue)
 
-    told = await node.dead_letters.audited_redrive(DEAD, "a", {dead_letters[1]: wanted[dead_letters[1]]})
+    told = redrive(cell, "a", {dead_letters[1]: wanted[dead_letters[1]]})
     assert isinstance(told[0].error, MessageTooLarge)
-    told = await node.dead_letters.audited_redrive(DEAD, "a", wanted, require=require)
+    told = redrive(cell, "a", wanted, require=require)
     assert statuses(told) == ["leased", "refused", "refused"]
     assert isinstance(told[2].error, Forbidden)
-    assert len(await waiting(node, DEAD)) == 3
+    assert len(cell.live(DEAD)) == 3
     assert leased.message.id == dead_letters[0]
     with pytest.raises(InvalidArgument, match="another destination or note"):
-        await node.dead_letters.audited_redrive(DEAD, "a", wanted, note="else")
+        redrive(cell, "a", wanted, note="else")
     with pytest.raises(InvalidArgument, match="the dead queue itself"):
-        await node.dead_letters.audited_redrive(DEAD, "b", wanted, to="dlq/tasks")
+        redrive(cell, "b", wanted, to="dlq/tasks")
     for name, note in (("", ""), ("x" * 300, ""), ("a\n", ""), ("ok", "n" * 20_000)):
         with pytest.raises(InvalidArgument):
-            await node.dead_letters.audited_redrive(DEAD, name, wanted, note=note)
+            redrive(cell, name, wanted, note=note)
 
 
-async def test_redrives_are_remembered_over_a_restart_and_forgotten_in_time(restart: Restart) -> None:
-    node = await restart()
-    dead_letters = await dead_letter(node, 2)
-    await node.dead_letters.audited_redrive(DEAD, "a", dict.fromkeys(dead_letters))
-    node = await restart()
-    assert node.dead_letters.audit(DEAD, "a").moved == 2
-    assert statuses(await node.dead_letters.audited_redrive(DEAD, "a", dict.fromkeys(dead_letters))) == ["repeated"] * 2
-    audits = node.cell.engine.audits
+def test_what_a_dead_letter_does_not_say_must_be_said(cell: Rig) -> None:
+    cell.create_queue(DEAD, dlq={"enabled": False})
+    ids = cell.enqueue(b"sent here by hand", name=DEAD).ids
+    [refused] = redrive(cell, "a", ids)
+    assert (refused.fate, refused.letter) == (RedriveStatus.REFUSED, ids[0])
+    assert "must be named" in str(refused.error)
+    assert statuses(redrive(cell, "a", ids)) == ["refused"], "nothing was recorded of it"
+    assert statuses(redrive(cell, "b", ids, to="other")) == ["moved"]
+
+
+def test_a_message_that_was_done_without_a_dead_queue_is_gone(cell: Rig) -> None:
+    dead_letters = dead_letter(cell, 1)
+    redrive(cell, "a", dead_letters, to="other")
+    cell.consume(1, name=("default", "other"))
+    assert statuses(undo(cell, "a")) == ["gone"]
+
+
+def test_an_undo_that_the_dead_queue_cannot_take_leaves_the_message(cell: Rig) -> None:
+    dead_letters = dead_letter(cell, 2)
+    redrive(cell, "a", {dead_letters[0]: None, dead_letters[1]: None})
+    before = cell.live()
+    update_queue(cell.engine, DEAD, {"max_message_size": 1}, cell.now)
+    refused = undo(cell, "a")
+    assert statuses(refused) == ["refused", "refused"]
+    assert all(isinstance(one.error, MessageTooLarge) for one in refused)
+    assert (cell.live(), cell.live(DEAD), audit(cell, "a").undone) == (before, [], 0)
+
+
+def test_redrives_are_remembered_over_a_restart_and_forgotten_in_time(cell: Rig) -> None:
+    dead_letters = dead_letter(cell, 2)
+    redrive(cell, "a", dead_letters)
+    cell.restart()
+    assert audit(cell, "a").moved == 2
+    assert statuses(redrive(cell, "a", dead_letters)) == ["repeated"] * 2
+    audits = cell.engine.audits
     wake = audits.wake_at()
-    assert wake == node.dead_letters.audit(DEAD, "a").changed_at + RedriveSettings().remember
+    assert wake == audit(cell, "a").changed_at + AuditLimits().remember
     audits.tick(wake)
-    node.cell.engine.write()
-    assert node.dead_letters.audits(DEAD) == []
-    assert node.cell.engine.store.scan(28, b"", b"\xff" * 99, 9) == []  # type: ignore[arg-type]
-    assert node.cell.engine.store.scan(29, b"", b"\xff" * 99, 9) == []  # type: ignore[arg-type]
+    cell.engine.write()
+    assert cell.engine.audits.of(DEAD) == []
+    assert cell.engine.store.scan(Table.AUDITS, b"", b"\xff" * 99, 9) == []
+    assert cell.engine.store.scan(Table.AUDITED, b"", b"\xff" * 99, 9) == []
 
 
-async def test_the_oldest_redrive_is_forgotten_for_a_new_one(node: Node) -> None:
-    dead_letters = await dead_letter(node, 3)
-    node.cell.engine.audits.limits = type(node.cell.engine.audits.limits)(max_remembered=2)
+def test_the_oldest_redrive_is_forgotten_for_a_new_one(cell: Rig) -> None:
+    dead_letters = dead_letter(cell, 3)
+    cell.engine.audits.limits = type(cell.engine.audits.limits)(max_remembered=2)
     for index, letter in enumerate(dead_letters):
-        await node.dead_letters.audited_redrive(DEAD, f"a{index}", {letter: None})
-    assert [audit.id for audit in node.dead_letters.audits(DEAD)] == ["a2", "a1"]
+        redrive(cell, f"a{index}", {letter: None})
+    assert [audit.id for audit in cell.engine.audits.of(DEAD)] == ["a2", "a1"]
 
 
 # --- crashes --------------------------------------------------------------------------------------------------------

@@ -1,0 +1,191 @@
+"""The engine itself: batches, routing, time, and what it leaves for the broker."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.core.commands import Draft, Verb
+from holdfast.core.ids import NODE_MAX
+from holdfast.core.records import Extra, Table
+from holdfast.engine.cell_record import CELL_KEY, read_cell_record
+from holdfast.engine.dead_letters import DeadLetterFilter
+from holdfast.engine.engine import Engine, Limits
+from holdfast.engine.queues import delete_queue
+from holdfast.engine.redrive import IDS_MAX, redrive
+from holdfast.errors import InvalidArgument, MessageTooLarge
+from holdfast.store import MemoryDisk, MemoryStore
+from holdfast.units import NEVER, SECOND
+from tests.engine.rig import DEAD, START, TASKS, Rig
+
+
+def test_ids_carry_the_number_of_the_cell() -> None:
+    engine = Engine(MemoryStore(), cell=5)
+    engine.open(START)
+    [message_id] = engine.enqueue(TASKS, [Draft(b"m")], "test", START).ids
+    assert message_id >> 12 & NODE_MAX == 5
+    engine.write()
+    value = engine.store.get(Table.META, CELL_KEY)
+    assert value is not None
+    assert read_cell_record(value).cell == 5
+
+
+def test_a_batch_that_reserves_ids_or_changes_a_queue_must_be_synced(memory: Rig) -> None:
+    engine = memory.engine
+    assert engine.write() is False, "there is nothing to write"
+    engine.enqueue(TASKS, [Draft(b"m")], "test", memory.now)
+    assert engine.pending
+    assert engine.write() is True, "the queue is new"
+    engine.enqueue(TASKS, [Draft(b"m")], "test", memory.now)
+    assert engine.write() is False
+    memory.now += 60 * SECOND
+    engine.enqueue(TASKS, [Draft(b"m")], "test", memory.now)
+    assert engine.write() is True, "ids are reserved further ahead"
+    engine.drop_written_batch()
+    writes = engine.writes
+    engine.write()
+    assert engine.writes == writes, "there was nothing to write"
+
+
+def test_what_is_written_early_is_synced_at_the_end_of_the_turn(memory: Rig) -> None:
+    memory.engine.enqueue(TASKS, [Draft(b"m")], "test", memory.now)
+    memory.engine.write_early()
+    assert not memory.engine.pending
+    assert memory.engine.write() is True
+    assert memory.engine.write() is False
+
+
+@pytest.mark.parametrize("keys", [("a", "b", "c", "d"), (None,)])
+def test_an_atomic_batch_is_stored_whole_or_not_at_all(cell: Rig, keys: tuple[str | None, ...]) -> None:
+    cell.create_queue(partitions=3, max_message_size="1KiB")
+    good = [Draft(b"m", extra=Extra(key=key)) for key in keys]
+    reply = cell.enqueue(*good, Draft(b"x" * 2000, extra=Extra(key=keys[0])), atomic=True)
+    assert set(reply.ids) == {0}
+    assert isinstance(reply.errors[len(keys)], MessageTooLarge)
+    assert cell.live() == []
+    assert all(cell.enqueue(*good, atomic=True).ids)
+    assert len(cell.live()) == len(keys)
+
+
+def test_a_batch_over_partitions_keeps_room_and_duplicates(cell: Rig) -> None:
+    cell.create_queue(partitions=4, max_depth=3, dedup_window="1h")
+    drafts = [Draft(b"%d" % n, extra=Extra(key=f"k{n}", message_id=f"id{n % 4}")) for n in range(4)]
+    reply = cell.enqueue(*drafts)
+    assert (len(reply.errors), sum(map(bool, reply.ids))) == (1, 3)
+    again = cell.enqueue(*[draft for index, draft in enumerate(drafts) if reply.ids[index]])
+    assert len(again.duplicates) == 3
+    assert len(cell.live()) == 3
+
+
+def test_a_lease_is_bounded_by_bytes_over_all_partitions(cell: Rig) -> None:
+    cell.create_queue(partitions=3)
+    for _ in range(3):
+        cell.enqueue(b"x" * 40)
+    assert len(cell.lease(9, max_bytes=100)) == 2
+    assert len(cell.lease(9, max_bytes=10)) == 1, "one at least"
+    assert cell.lease(9, max_bytes=10) == []
+
+
+def test_a_lease_that_stops_behind_a_hot_key_says_so(memory: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.engine.engine.SKIP_BLOCKED_MAX", 50)
+    monkeypatch.setattr("holdfast.core.shard.SKIP_BLOCKED_MAX", 50)
+    monkeypatch.setattr("holdfast.core.shard.SKIP_BLOCKED_WINDOW", 20)
+    monkeypatch.setattr("holdfast.core.shard.WINDOW", 20)
+    memory.create_queue(partitions=1)
+    memory.enqueue(*[Draft(b"hot", extra=Extra(key="hot"))] * 300, Draft(b"cold", extra=Extra(key="cold")))
+    assert len(memory.lease(1)) == 1
+    rounds = 0
+    while not (found := memory.lease(1)):
+        assert memory.engine.unfinished == {TASKS}
+        rounds += 1
+    assert [leased.message.payload for leased in found] == [b"cold"]
+    assert rounds > 2
+    assert memory.engine.unfinished == set()
+
+
+def test_a_tick_does_a_bounded_number_of_steps(memory: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.engine.engine.TICK_ROUNDS_MAX", 2)
+    monkeypatch.setattr("holdfast.core.sweeps.DUE_CHUNK", 2)
+    memory.create_queue(partitions=1)
+    memory.create_group("g")
+    memory.enqueue(*[Draft(b"%d" % n, deliver_at=memory.now + SECOND) for n in range(10)])
+    memory.now += SECOND
+    [shard] = memory.queue().shards
+    due: list[int] = []
+
+    def count_due(now: int) -> list[int]:
+        due.append(shard.head.scheduled)
+        return [shard.number] if len(due) == 1 else []
+
+    monkeypatch.setattr(type(memory.engine.wake_ups), "due", lambda self, now: count_due(now))
+    memory.engine.tick(memory.now)
+    assert (due[0], shard.head.scheduled) == (10, 6)
+    assert memory.engine.wake_at() <= memory.now, "the rest is still due"
+
+
+def test_a_deleted_shard_is_not_woken(memory: Rig) -> None:
+    memory.create_queue(partitions=1)
+    memory.enqueue(Draft(b"m", deliver_at=memory.now + SECOND))
+    [shard] = memory.queue().shards
+    assert memory.engine.wake_at() == memory.now + SECOND
+    memory.run(delete_queue(memory.engine, TASKS, memory.clock))
+    assert memory.engine.wake_at() == NEVER
+    shard.head.next_due = memory.now
+    memory.engine.wake_ups.schedule(shard)
+    memory.advance(SECOND)
+    assert memory.engine.wake_at() == NEVER
+    assert not memory.engine.pending
+
+
+def test_a_dead_letter_is_announced_where_a_webhook_is_set_and_dropped_without_a_dead_queue(memory: Rig) -> None:
+    memory.create_queue(dlq={"alert_webhook": "https://alerts.example/x"})
+    [message_id] = memory.enqueue(b"a").ids
+    memory.consume(1, Verb.REJECT)
+    [alert] = memory.engine.alerts
+    assert (alert.message_id, alert.dead_queue, alert.reason, alert.attempts) == (
+        message_id,
+        "dlq/tasks",
+        "rejected",
+        1,
+    )
+    other = ("default", "other")
+    memory.create_queue(other, dlq={"enabled": False})
+    [dropped] = memory.enqueue(b"b", name=other).ids
+    memory.consume(1, Verb.REJECT, name=other)
+    assert [item.message.id for item in memory.engine.dropped] == [dropped]
+
+
+def test_a_dead_queue_for_which_there_is_no_room_takes_nothing() -> None:
+    disk = MemoryDisk()
+    cell = Rig(lambda: MemoryStore(disk), Limits(max_queues=1))
+    cell.enqueue(b"a")
+    cell.consume(1, Verb.REJECT)
+    assert set(cell.engine.queues) == {TASKS}
+    assert [message.payload for message in cell.live()] == [b"a"], "it waits until there is room"
+
+
+def test_a_redrive_names_no_more_than_it_can_search_for(memory: Rig) -> None:
+    memory.enqueue(b"a")
+    memory.consume(1, Verb.REJECT)
+    which = DeadLetterFilter(ids=frozenset(range(IDS_MAX + 1)))
+    with pytest.raises(InvalidArgument, match="at most"):
+        next(redrive(memory.engine, DEAD, which, memory.clock))
+
+
+def test_dead_letters_that_arrive_during_a_redrive_are_left_alone(memory: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.engine.dead_letters.PAGE_MESSAGES", 1)
+    memory.create_queue(DEAD, partitions=1, dlq={"enabled": False})
+    memory.enqueue(*[b"%d" % number for number in range(10)])
+    memory.consume(10, Verb.REJECT)
+    work = redrive(memory.engine, DEAD, DeadLetterFilter(), memory.clock, step=2)
+    moved = len(next(work).moved)
+    memory.consume(1, Verb.REJECT)
+    moved += sum(len(step.moved) for step in memory.run(work))
+    assert (moved, len(memory.live(DEAD))) == (10, 1)
+
+
+def test_a_transaction_that_is_not_published_does_not_move(memory: Rig) -> None:
+    transactions = memory.engine.transactions
+    assert transactions.move(("default", "unknown"), memory.now) is False
+    transactions.stage(("default", "t"), [("tasks", [Draft(b"m")])], "p", "1", 0, memory.now)
+    assert transactions.move(("default", "t"), memory.now) is False
+    assert memory.live() == []
