@@ -196,7 +196,7 @@ async def test_a_long_body_in_chunks_is_read_whole(tmp_path: Path, expect: bytes
 
 
 async def test_a_long_body_that_fills_the_memory_is_refused_before_all_of_it_is_there(tmp_path: Path) -> None:
-    async with serving(tmp_path, max_buffered_bytes=200_000) as (node, front):
+    async with serving(tmp_path, max_buffered_bytes=200_000, header_timeout=2_000 * MILLISECOND) as (node, front):
         answer = await talk(front, HEAD + b"content-length: 900000\r\n\r\n" + b" " * 300_000)
         assert answer.startswith(b"HTTP/1.1 503 ")
         assert front.api.buffered_bytes == 0

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
+import os
 import queue
 import shutil
 import ssl
@@ -281,28 +281,6 @@ client.on("connect", () => client.subscribe({ "open/+": { qos: 2 } }, (error, gr
 """
 
 
-@pytest.fixture(scope="session")
-def mqtt_js(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with the npm package `mqtt`, fetched once and kept in pytest's cache."""
-    if shutil.which("node") is None or shutil.which("npm") is None:
-        pytest.skip("node and npm are not installed")
-    cache = getattr(request.config, "cache", None)
-    home = (Path(cache.mkdir("npm")) if cache is not None else tmp_path_factory.mktemp("npm")) / "mqtt-5"
-    if not home.exists():
-        aside = tmp_path_factory.mktemp("npm-install")
-        command = ["npm", "install", "--no-audit", "--no-fund", "--no-save", "--prefix", str(aside), "mqtt@5"]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
-        except subprocess.TimeoutExpired:
-            pytest.skip("npm cannot install the package mqtt: no answer from its registry")
-        if done.returncode:
-            pytest.skip(f"npm cannot install the package mqtt: {done.stderr.strip()[-200:]}")
-        with contextlib.suppress(FileExistsError, OSError):  # another worker may have been faster
-            shutil.move(aside, home)
-    (home / "scene.js").write_text(SCRIPT)
-    return home
-
-
 @pytest.mark.parametrize(
     ("transport", "version"), [("tcp", 4), ("tls", 5), ("websocket", 5), ("websocket over tls", 4)]
 )
@@ -314,9 +292,10 @@ async def test_mqtt_js(
         path = "/mqtt" if transport.startswith("websocket") else ""
         url = f"{scheme}://127.0.0.1:{address(broker, transport)[1]}{path}"
         ca = [str(certificates.authority_file)] if transport.endswith("tls") else []
+        (tmp_path / "scene.js").write_text(SCRIPT)
         child = await asyncio.create_subprocess_exec(
-            *("node", str(mqtt_js / "scene.js"), url, str(version), *ca),
-            cwd=mqtt_js,
+            *("node", str(tmp_path / "scene.js"), url, str(version), *ca),
+            env={**os.environ, "NODE_PATH": str(mqtt_js)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )

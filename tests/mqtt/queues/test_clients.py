@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import queue
-import shutil
-import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import aiomqtt
 import paho.mqtt.client as mqtt
-import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
@@ -149,13 +148,6 @@ async def test_aiomqtt(server: Server) -> None:
     await until(lambda: server.depth("bills") == 0)
 
 
-def has_mqtt_js() -> bool:
-    node = shutil.which("node")
-    if node is None:
-        return False
-    return not subprocess.run([node, "-e", "require.resolve('mqtt')"], check=False, capture_output=True).returncode
-
-
 MQTT_JS = """
 const mqtt = require('mqtt')
 const client = mqtt.connect({host: '127.0.0.1', port: PORT, clientId: 'billing-1', protocolVersion: 5})
@@ -173,10 +165,12 @@ client.subscribe('$queue/bills', {qos: 1}, () => {
 """
 
 
-@pytest.mark.skipif(not has_mqtt_js(), reason="Node with the package mqtt is not here; NODE_PATH says where to look")
-async def test_mqtt_js(server: Server) -> None:
+async def test_mqtt_js(server: Server, mqtt_js: Path) -> None:
     program = MQTT_JS.replace("PORT", str(server.port))
-    process = await asyncio.create_subprocess_exec("node", "-e", program, stdout=asyncio.subprocess.PIPE)
+    environment = {**os.environ, "NODE_PATH": str(mqtt_js)}
+    process = await asyncio.create_subprocess_exec(
+        "node", "-e", program, env=environment, stdout=asyncio.subprocess.PIPE
+    )
     out, _ = await asyncio.wait_for(process.communicate(), PATIENCE_SECONDS)
     assert out.decode() == "1 red 1\n"
     await until(lambda: server.depth("bills") == 0)

@@ -37,7 +37,7 @@ class _Address:
 
 
 class SimulatedTransport(asyncio.Transport):
-    """One end of a connection. What is written arrives in order, in one piece or several."""
+    """One end of a connection. What is written arrives in order, in one chunk or several."""
 
     def __init__(self, loop: SimulatedLoop, protocol: asyncio.Protocol) -> None:
         super().__init__()
@@ -78,9 +78,9 @@ class SimulatedTransport(asyncio.Transport):
         sent = bytes(data)
         random = self._loop.random
         at = random.randrange(len(sent)) if random.random() < 0.2 else 0
-        for piece in (sent[:at], sent[at:]):
-            if piece:
-                self._send(lambda peer, piece=piece: peer.protocol.data_received(piece))  # type: ignore[misc]
+        for chunk in (sent[:at], sent[at:]):
+            if chunk:
+                self._send(lambda peer, chunk=chunk: peer.protocol.data_received(chunk))  # type: ignore[misc]
 
     def can_write_eof(self) -> bool:
         return True
