@@ -197,3 +197,32 @@ def test_pages_that_are_followed_on_one_server_do_not_share_queues() -> None:
     used = [queues_used(page) for page in pages]
     assert [{"greetings", "images", "invoices"} <= used[0], "emails" in used[1], "signups" in used[2]] == [True] * 3
     assert sum(map(len, used)) == len(set().union(*used))
+
+
+def diagram_problems(diagram: str) -> list[str]:
+    """What would keep a Mermaid diagram from being drawn, as far as it can be seen without drawing it."""
+    lines = [line.strip() for line in diagram.splitlines()]
+    kind = lines[0].split()[0]
+    problems = [line for line in lines if line.count('"') % 2]
+    if kind not in ("flowchart", "sequenceDiagram", "erDiagram", "stateDiagram-v2"):
+        problems.append(kind)
+    if sum(line.startswith("subgraph") for line in lines) != lines.count("end"):
+        problems.append("a subgraph without its end")
+    if kind == "sequenceDiagram":
+        declared = {line.split()[1] for line in lines if line.startswith("participant ")}
+        arrows = [re.match(r"(\w+)--?>>(\w+): ", line) for line in lines]
+        problems += [one[0] for one in arrows if one and not {one[1], one[2]} <= declared]
+        problems += [line for line in lines if ";" in line or "#" in line]  # each ends a statement there
+    return problems
+
+
+def test_diagrams_can_be_drawn() -> None:
+    mermaid = re.compile(r"```mermaid\n(.*?)```", re.DOTALL)
+    blocks = [(path.name, block) for path in PAGES for block in mermaid.findall(path.read_text())]
+    assert len(blocks) >= 7
+    assert {name: diagram_problems(block) for name, block in blocks if diagram_problems(block)} == {}
+
+
+def test_a_diagram_that_cannot_be_drawn_is_found() -> None:
+    assert diagram_problems("sequenceDiagram\nparticipant A as a\nA->>B: hello\n") == ["A->>B: "]
+    assert diagram_problems('flowchart LR\nsubgraph a["b]\n') == ['subgraph a["b]', "a subgraph without its end"]
