@@ -22,7 +22,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from holdfast.broker.export.exporter import Exporter, removal_ops
+from holdfast.broker.export.exporter import Exporter
 from holdfast.broker.snapshot_dump import take
 from holdfast.client import SyncClient
 from holdfast.core.commands import Draft, Settlement, Verb
@@ -109,7 +109,7 @@ def work(engine: Engine, name: str, failing: float, now: int, chance: random.Ran
 def export(engine: Engine, exporter: Exporter) -> None:
     """What a server does by itself, every minute."""
     while exported := exporter.export(engine.record.exported_block, True):
-        engine.exported(exported.last_block, exported.last_lsn, removal_ops(exported))
+        engine.exported(exported.last_block, exported.last_lsn, exported.removal)
         engine.write()
 
 

@@ -6,7 +6,7 @@ A node runs one cell. The parts of the node (parts/) call a cell in one way: app
 taken is refused by an error: too much is waiting (`Overloaded`), the disk is nearly full (`DiskFull`), the store failed
 (`StoreUnavailable`), the node stops (`ShuttingDown`).
 
-One timer wakes the cell when something is due; when nothing is due and nobody calls, nothing runs.
+One timer wakes the cell when something is due; when nothing is due and no calls come, nothing runs.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class TurnParticipant(Protocol):
         """The turn's batch is in the store."""
 
     def delivered(self) -> None:
-        """Deliveries were handed to members: send what these made of them. Comes after `written` of the same turn; if
+        """Deliveries were handed to members: send what they encoded. Comes after `written` of the same turn; if
         the turn has to be synced first, after that sync."""
 
     def failed(self, error: HoldfastError) -> None:
@@ -90,7 +90,7 @@ class Cell:
         self.disk_reserve = DiskReserve(store, config.store.min_free_bytes, config.node.data_dir)
         self.dispatcher = Dispatcher(limits.lease_bytes)
         self.participants: list[TurnParticipant] = []
-        self.on_opened: list[Callable[[], None]] = []  # called when the engine is open: take up interrupted work
+        self.on_opened: list[Callable[[], None]] = []  # called when the engine is open: resume interrupted work
         self.guard = Guard(self)  # gives the engine for one operation
         self._unattended_guard = UnattendedGuard(self)
         self.broken: asyncio.Future[HoldfastError] | None = None  # done when the node cannot go on
@@ -214,7 +214,7 @@ class Cell:
         first = self.engine
         while True:
             if self.engine is not first:
-                raise StoreUnavailable(problem="it was opened anew before this was done")
+                raise StoreUnavailable(problem="it was opened again before this was done")
             with self.guard as engine:
                 count = next(work, None)
             if engine.pending:
@@ -312,7 +312,7 @@ class Cell:
             participant.delivered()
 
     def _finish_delivery(self, unclaimed: Unclaimed) -> None:
-        """Deliveries were handed over: release those that nobody took, and report dead letters."""
+        """Deliveries were handed to their consumers: release the unclaimed ones, and report dead letters."""
         engine = self.commit.engine
         if engine is None:
             return
@@ -332,7 +332,7 @@ class Cell:
         engine.dropped.clear()
 
     def settle_unattended(self, name: QueueName, group: str, settlements: list[Settlement]) -> None:
-        """Settle on behalf of a consumer that has gone: nobody waits for the result."""
+        """Settle on behalf of a consumer that has gone: no caller waits for the result."""
         if self.open_engine is None:
             return
         try:
@@ -380,8 +380,8 @@ class Cell:
             self._timer = asyncio.get_running_loop().call_later(delay, self.run_due)
 
     def run_due(self) -> None:
-        """Act on what is due now: a delay, a deadline, an expiry, a silent member. The timer calls it; whoever sets the
-        clock forward calls it too."""
+        """Act on what is due now: a delay, a deadline, an expiry, a silent member. The timer calls it, and
+        so must code that sets the clock forward."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

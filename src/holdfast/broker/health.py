@@ -13,7 +13,7 @@ from holdfast.errors import HoldfastError
 from holdfast.units import SECOND
 
 PROBE_SECONDS = 5.0  # a store whose sync takes longer is not healthy
-PROBE_EVERY_SECONDS = 1.0  # more frequent queries do not sync more often: anybody may query
+PROBE_EVERY_SECONDS = 1.0  # more frequent queries do not sync more often: they need no credentials
 LAG_EVERY_SECONDS = 0.5
 
 

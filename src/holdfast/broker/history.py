@@ -1,7 +1,7 @@
 """The history of one message: every step of its life, from the journal in the store and the segments in the lake.
 
-It is read when somebody asks, on a thread of its own: the newest part is blocks in the store, the rest Parquet files,
-of which statistics rule out nearly all. Messages of which the journal says nothing (`journal = off`) have none.
+It is read on request, on a separate thread: the newest part is blocks in the store, the rest Parquet files, of which
+statistics rule out nearly all. Messages of queues with `journal = off` have none.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from holdfast.journal.manifest import segment_files
 from holdfast.journal.reader import BlockReader
 from holdfast.store.contract import Store
 
-FILES_MAX = 2_000  # segments looked at, the oldest first: a day and a half of them
+FILES_MAX = 2_000  # segments that are read, the oldest first: a day and a half of them
 BIRTH_SLACK = 5_000_000  # a message's id says when it was enqueued, to within this
 COLUMNS = ["lsn", "at", "group", "event", "attempt", "reason", "error", "consumer", "protocol"]
 
@@ -43,15 +43,16 @@ class HistoryEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class History(msgspec.Struct, frozen=True):
-    """Steps in the order in which they happened. Not `complete`: there were more segments than are looked at."""
+    """Steps in the order in which they happened. Not `complete`: there were more segments than are read."""
 
     steps: list[HistoryEvent]
     complete: bool = True
 
 
 def read_history(store: Store, journal: Path, after_block: int, name: QueueName, message_id: int) -> History:
-    """For a thread: everything that is known of a message. Blocks up to `after_block` are in the lake."""
-    # First the store: what leaves it meanwhile is in the lake before it does.
+    """All steps of a message; blocks until done, so call it on a thread. Journal blocks up to `after_block` are in the
+    lake."""
+    # The store first: what is deleted from it meanwhile is in the lake before.
     fresh = list(_in_store(store, after_block, name, message_id))
     exported, complete = _in_lake(journal, name, message_id)
     steps = {step.lsn: step for step in [*exported, *fresh]}
@@ -62,7 +63,7 @@ def read_history(store: Store, journal: Path, after_block: int, name: QueueName,
 
 
 def _in_lake(journal: Path, name: QueueName, message_id: int) -> tuple[list[HistoryEvent], bool]:
-    import pyarrow.parquet as pq  # noqa: PLC0415 - half a second that only those pay who ask
+    import pyarrow.parquet as pq  # noqa: PLC0415 - takes half a second, and few nodes need it
 
     born = datetime.fromtimestamp((time_of_id(message_id) - BIRTH_SLACK) / 1_000_000, UTC)
     first = f"date={born:%Y-%m-%d}"
@@ -73,7 +74,7 @@ def _in_lake(journal: Path, name: QueueName, message_id: int) -> tuple[list[Hist
         try:
             rows = pq.read_table(path, columns=COLUMNS, filters=wanted).to_pylist()
         except FileNotFoundError:
-            continue  # somebody tidied up
+            continue  # it was deleted meanwhile
         steps += [_step(row) for row in rows]
     return steps, len(files) <= FILES_MAX
 
@@ -113,7 +114,7 @@ def _rows(entry: Decoded) -> int:
 
 
 def _match(store: Store, block: Block, entry: Decoded, lsn: int, message_id: int) -> Iterator[HistoryEvent]:
-    """What an entry says of the message. `lsn` is that of its first row."""
+    """The steps of the message in an entry. `lsn` is that of the entry's first row."""
     match entry[0]:
         case EntryKind.ENQUEUED:
             at = _enqueued_at(store, block, entry, message_id)
@@ -155,7 +156,8 @@ def _match(store: Store, block: Block, entry: Decoded, lsn: int, message_id: int
 
 
 def _enqueued_at(store: Store, block: Block, entry: Decoded, message_id: int) -> int:
-    """Which of the messages that an entry names it is, -1 if none. Their records are there as long as the block is."""
+    """The index of the message among those that an entry names, -1 if it is not there. Their records exist as long as
+    the block does."""
     if abs(block.at - time_of_id(message_id)) > BIRTH_SLACK:
         return -1
     _, shard, first, count, _, _ = entry

@@ -1,7 +1,7 @@
-"""Reads of the lake on behalf of callers: a few at a time, and not for ever.
+"""Reads of the lake on behalf of callers, with a limit on their number and on their time.
 
-The lake may be on a disk of its own, or on the network. One that hangs keeps the threads that read from it; callers are
-told so in time, and nothing but these reads has to do without.
+The lake may be on another disk, or on the network. If it hangs, the threads that read from it hang too; their callers
+get an error in time, and nothing but these reads is affected.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class LakeReads:
         self._free = Semaphore(config.journal.max_reads)
 
     async def read(self, function: Callable[_Args, _Result], *args: _Args.args, **keywords: _Args.kwargs) -> _Result:
-        """What `function` reads, on a thread. A read that nobody waits for any more counts until it ends."""
+        """Call `function` on a thread. A read whose caller has stopped waiting counts until it ends."""
         if not self._free.acquire(blocking=False):
             raise self._refusal(f"{self._settings.max_reads} reads are under way, the limit (journal.max_reads)")
         try:

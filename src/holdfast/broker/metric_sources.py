@@ -1,4 +1,4 @@
-"""Figures of fronts: what each counts, for whoever shows the figures of the node. Fronts do not know each other."""
+"""Metrics of fronts, for the endpoint that exposes the metrics of the node. Fronts do not know each other."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Literal, NamedTuple
 
 
 class MetricSpec(NamedTuple):
-    """A metric: its name without the prefix, and what it says."""
+    """A metric: its name without the prefix, and its description."""
 
     name: str
     kind: Literal["gauge", "counter"]
     text: str
     label: str = ""
-    """The label that tells its parts from each other, besides queue and group."""
+    """The label that distinguishes its series, besides queue and group."""
 
 
 class MetricSample(NamedTuple):
-    """A metric as it stands: by the value of its label, or one under an empty text."""
+    """The current values of a metric: by the value of its label, or one value under an empty text."""
 
     series: MetricSpec
     values: dict[str, float]

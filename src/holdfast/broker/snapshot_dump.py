@@ -1,7 +1,7 @@
 """Writes the snapshot of a store: every live delivery and the rows of the journal that are not exported yet.
 
-The format is that of journal/snapshot.py. `holdfast pipeline reconcile` uses it on the store of a
-stopped node; a running node has a process of its own read a copy of its store (snapshots.py).
+The format is that of journal/snapshot.py. `holdfast pipeline reconcile` uses it on the store of a stopped node; for a
+running node a separate process reads a copy of the store (snapshots.py).
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def take(engine: Engine, node: int, now: int, directory: Path) -> Snapshot:
 
 
 def write_stream(engine: Engine, node: int, now: int, sink: BinaryIO) -> None:
-    """The same as two Arrow streams, one after the other: live deliveries, in whose schema the rest stands, and
-    rows."""
+    """The same as two Arrow streams, one after the other: live deliveries, with the state in the metadata of their
+    schema, and rows."""
     state = _encode(_state(engine, node, now))
     options = pa.ipc.IpcWriteOptions(compression="zstd")
     with pa.ipc.new_stream(sink, LIVE.with_metadata({STATE_KEY: state}), options=options) as writer:

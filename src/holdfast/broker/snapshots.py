@@ -1,8 +1,8 @@
-"""Snapshots of a node that works: its store is copied, and another process reads the copy.
+"""Snapshots of a running node: its store is copied, and another process reads the copy.
 
 The copy is of one moment between two commits, and takes hard links and milliseconds. Reading it takes seconds for a
-large backlog: so it is done by a process of its own, which shares neither the loop nor the GIL with the node, and gives
-its answer bit by bit as somebody takes it. The copy is removed when that is over, or by the next start.
+large backlog: so a separate process does it, which shares neither the loop nor the GIL with the node, and streams its
+output as fast as the client reads. The copy is removed when the stream ends, or by the next start.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from holdfast.store.contract import Store
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 SNAPSHOTS_MAX = 1
-"""At a time: each keeps files of the store from being deleted, and a core busy."""
+"""Concurrent snapshots: each keeps files of the store from being deleted, and a core busy."""
 
 CHUNK_BYTES = 1 << 18
 PROBLEM_BYTES_MAX = 2_000
 
 
 class Snapshots:
-    """The snapshots of one node. `directory` must be on the store's file system, and is its own."""
+    """The snapshots of one node. `directory` must be on the store's file system, and is used for nothing else."""
 
     def __init__(self, store: Store, directory: Path, node: int, clock: Callable[[], int]) -> None:
         self._store = store
@@ -40,12 +40,12 @@ class Snapshots:
         self._active = 0
 
     def clear(self) -> None:
-        """Remove what a crash left. A store in memory has no copies: what lies there is another node's."""
+        """Remove what a crash left. A store in memory has no copies: files there belong to another node."""
         if self._store.name != "memory":
             shutil.rmtree(self._directory, ignore_errors=True)
 
     async def take(self) -> SnapshotStream:
-        """Copy the store and begin to read the copy. Whoever takes it must close it."""
+        """Copy the store and begin to read the copy. The caller must close the stream."""
         if self._active >= SNAPSHOTS_MAX:
             raise LimitExceeded(
                 what="The number of snapshots under way", limit=SNAPSHOTS_MAX, advice="Wait for the other to end"
@@ -92,7 +92,7 @@ class SnapshotStream:
         self._first = b""
 
     async def begin(self) -> None:
-        """Wait for its beginning, so that what goes wrong at once is an answer and not a torn one."""
+        """Wait for its first bytes, so that an early failure is an error response and not a truncated one."""
         self._first = await self._read()
 
     async def _read(self) -> bytes:
@@ -106,7 +106,7 @@ class SnapshotStream:
         return data
 
     async def parts(self) -> AsyncIterator[bytes]:
-        """The Arrow streams, bit by bit. An error in the middle means that they are not whole."""
+        """The Arrow streams in chunks. An error in the middle means that they are incomplete."""
         data, self._first = self._first, b""
         while data:
             yield data

@@ -1,11 +1,11 @@
-"""Telling the outside that a message died: a JSON POST to the queue's `dlq.alert_webhook`, beside the queue.
+"""Alerts about dead letters: a JSON POST to the queue's `dlq.alert_webhook`.
 
-An alert is a courtesy; the dead letter itself is safe in its queue. So alerts are kept in memory only, bounded, and
-given up when their receiver can't be reached for long. A receiver may get one twice (its answer was lost): the dead
-letter's id tells.
+An alert is best effort; the dead letter itself is durable in its queue. So alerts are kept in memory only, bounded, and
+abandoned when their receiver cannot be reached for long. A receiver may get an alert twice (its response was lost) and
+recognizes it by the id of the dead letter.
 
-A delivery is a task. While it waits to try again it holds no place among the calls under way, so that a receiver that
-is down delays the alerts of others only by its timeouts. When there is nothing to tell, nothing runs.
+Each alert is a task. While it backs off it does not count against the limit of concurrent calls, so that a receiver
+that is down delays the alerts of others only by its timeouts. Without alerts nothing runs.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ from holdfast.units import SECOND, format_instant
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
-STOP_SECONDS = 2.0  # what is under way gets this long to end when the node stops
+STOP_SECONDS = 2.0  # for calls under way to end when the node stops
 WARN_EVERY_SECONDS = 60.0
-ANSWER_BYTES_MAX = 1 << 16  # more of an answer is not read; the connection is closed instead
+ANSWER_BYTES_MAX = 1 << 16  # more of a response is not read; the connection is closed instead
 
-# Refusals that may be different next time: everything else below 500 says that the call itself is wrong.
+# Refusals that are worth a retry: everything else below 500 says that the call itself is wrong.
 _TEMPORARY = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS})
 _HEADERS = {"Content-Type": "application/json", "User-Agent": f"holdfast/{__version__}"}
 
 
 class Counters(msgspec.Struct):
-    """What became of alerts since the start, and how many wait or are under way now."""
+    """Alerts since the start by outcome, and how many wait or are under way now."""
 
     sent: int = 0
     failed: int = 0
-    """Given up: refused, unreachable for too long, or cut short by the node's end."""
+    """Abandoned: refused, unreachable for too long, or cancelled when the node stopped."""
     dropped: int = 0
-    """Not taken, because too many were waiting."""
+    """Not sent, because too many were waiting."""
     retried: int = 0
     waiting: int = 0
 
 
 class _Outcome(msgspec.Struct, frozen=True):
-    """How one call ended. `problem` is empty when it was taken."""
+    """How one call ended. `problem` is empty when the receiver accepted it."""
 
     problem: str = ""
     final: bool = False
@@ -61,7 +61,7 @@ class _Outcome(msgspec.Struct, frozen=True):
 
 @cache
 def _trusted() -> ssl.SSLContext:
-    """Reading the authorities' certificates takes 25 ms, most of a node's start, and gives the same each time."""
+    """Shared: reading the certificates of the authorities takes 25 ms, most of a node's start."""
     return httpx.create_ssl_context()
 
 
@@ -93,12 +93,12 @@ class Webhooks:
         self._unreported = 0
 
     async def start(self) -> None:
-        """Be ready to call. Making the client reads the certificates, which is better done before there is traffic."""
+        """Create the client. That reads the certificates, which is better done before there is traffic."""
         self._client = self._new_client()
         self._stopping = False
 
     def offer(self, alert: Alert) -> None:
-        """Have an alert sent some time soon, or drop it when too many wait. Never waits and never fails."""
+        """Send an alert in the background, or drop it when too many wait. Never blocks and never raises."""
         if self._client is None or self._stopping or self.counters.waiting >= self._settings.queue_size:
             self._drop(alert)
             return
@@ -108,7 +108,7 @@ class Webhooks:
         task.add_done_callback(self._ended)
 
     async def stop(self, grace_seconds: float = STOP_SECONDS) -> None:
-        """Let calls under way end, for a moment. What waits to try again is given up at once."""
+        """Wait for calls under way, for a moment. Alerts that back off are abandoned immediately."""
         self._stopping = True
         for task in list(self._backing_off):
             task.cancel()
@@ -244,7 +244,7 @@ def _retry_after(value: str) -> float:
 
 
 def _receiver(url: str) -> str:
-    """Who is called, for the log: without path, query and password, which may be secrets."""
+    """The receiver, for the log: without path, query and password, which may be secrets."""
     try:
         parsed = httpx.URL(url)
     except httpx.InvalidURL:

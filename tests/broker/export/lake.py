@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from holdfast.broker.export.exporter import Exported, Exporter, removal_ops
+from holdfast.broker.export.exporter import Exported, Exporter
 from holdfast.core import journal
 from holdfast.core.codecs import read_message
 from holdfast.core.commands import Draft, Settlement, Verb
@@ -145,7 +145,7 @@ class Life:
 
     def apply(self, exported: Exported) -> None:
         """What the node does with it."""
-        self.engine.exported(exported.last_block, exported.last_lsn, removal_ops(exported))
+        self.engine.exported(exported.last_block, exported.last_lsn, exported.removal)
         self.engine.write()
 
     def export_all(self, exporter: Exporter) -> list[Exported]:

@@ -50,7 +50,7 @@ class DiskReserve:
         return room is not None and room < self._min_free_bytes
 
     def check(self, now: int) -> None:
-        """Raise `DiskFull` if there is too little room; asks the system once a second."""
+        """Raise `DiskFull` if there is too little room; queries the system once a second."""
         if not 0 <= now - self._checked_at < CHECK_EVERY:
             self._checked_at = now
             self._room = self._store.room()

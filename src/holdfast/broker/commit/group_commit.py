@@ -139,7 +139,7 @@ class GroupCommit:
         return future
 
     def sync_lazily(self) -> None:
-        """See that everything applied so far is synced, within `LAZY_SYNC_SECONDS`."""
+        """Have everything applied so far synced within `LAZY_SYNC_SECONDS`."""
         if self._lazy_sync is None:
             self._lazy_sync = self._loop.call_later(LAZY_SYNC_SECONDS, self._sync_lazily)
 
@@ -155,7 +155,7 @@ class GroupCommit:
         return engine is None or (not engine.pending and self._synced_upto == (engine, engine.writes))
 
     def write_batch(self) -> None:
-        """One turn: lease for consumers that wait, write the batch, and start a sync if somebody waits for one."""
+        """One turn: lease for consumers that wait, write the batch, and start a sync if a callback waits for one."""
         self._scheduled = False
         engine = self.engine
         if engine is None:
@@ -270,15 +270,15 @@ def notify(callbacks: list[DoneCallback], error: HoldfastError | None) -> None:
 
 
 def resolve(future: asyncio.Future[None], error: HoldfastError | None) -> None:
-    """End a future, unless whoever waited for it has stopped waiting."""
+    """End a future, unless it was cancelled because its caller has stopped waiting."""
     if future.done():
         return
     if error is None:
         future.set_result(None)
     else:
         future.set_exception(error)
-        future.exception()  # nobody may be waiting; that is no error of the loop's
+        future.exception()  # marks it as retrieved: the caller may never await it
 
 
 def _ignore(error: HoldfastError | None) -> None:
-    """For a sync whose end nobody waits for."""
+    """For a sync without a caller that waits for it."""

@@ -1,9 +1,10 @@
-"""Who syncs the store: a thread of its own, or the loop itself where that is sooner done.
+"""Syncs the store: on a separate thread, or on the loop itself where that is faster.
 
-On a thread a sync keeps nobody from working. But to hand it over and back takes 0.1 to 0.2 ms, on a fast disk as long
-as the sync itself, and where one caller alone waits for it, nobody works meanwhile. So after some syncs in a row that
-were fast and that nobody came to, the next ones are done in place. Now and then one is given to the thread all the
-same, to see whether somebody would come; one that takes long, or has company, sends all to the thread for a while.
+A sync on a thread does not block the loop. But the hand-over to the thread and back takes 0.1 to 0.2 ms, on a fast disk
+as long as the sync itself, and where a single caller waits for it, the loop has no other work. So after some syncs in a
+row that were fast and not contended (nothing else asked for a sync meanwhile), the next ones are done in place. Now and
+then one is still given to the thread, to find out whether there is contention; a slow or contended one sends all syncs
+to the thread for a while.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from collections.abc import Callable
 from holdfast import threads
 from holdfast.store.contract import Store
 
-# Syncs in a row that must be fast and alone before some are done in place; from then on every so many go to the thread.
+# Syncs in a row that must be fast and not contended before some are done in place; then every so many go to the thread.
 QUIET_SYNCS = 16
 
 Done = Callable[[Exception | None, float], None]
-"""Hears on the loop's thread what went wrong, if something did, and how many seconds it took."""
+"""Called on the loop's thread with the error, if there was one, and the seconds that the sync took."""
 
 
 class Syncer:
@@ -49,7 +50,7 @@ class Syncer:
             time.sleep(0)  # lets the thread begin: else it waits for the GIL until the loop has nothing to do
 
     def record_sync(self, seconds: float, contended: bool) -> None:
-        """A sync took so long; `contended`: somebody wanted another one meanwhile."""
+        """A sync took so long; `contended`: another one was wanted meanwhile."""
         self._calm = 0 if contended or seconds > self._in_place_max else self._calm + 1
 
     def close(self) -> None:
@@ -65,6 +66,6 @@ class Syncer:
         started = self._clock()
         try:
             self._store.sync()
-        except Exception as error:  # noqa: BLE001 - whoever waits for the sync hears of it
+        except Exception as error:  # noqa: BLE001 - it is reported to `done`
             return error, self._clock() - started
         return None, self._clock() - started

@@ -1,1 +1,1 @@
-"""Who gets what becomes ready: long polls, push members, replies."""
+"""Delivery of messages that become ready: to long polls and to push members."""

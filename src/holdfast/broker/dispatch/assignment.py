@@ -1,4 +1,4 @@
-"""Which member of a group serves which partition: even, and with as few moves as can be."""
+"""Which member of a group serves which partition: evenly, and with as few moves as possible."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 def assign(partitions: int, members: Sequence[str], before: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
     """Shares of `partitions` for `members`, differing by at most one.
 
-    A member keeps what it had, as far as its share goes; the rest is handed to those that have least, in the order in
+    A member keeps the partitions it had, up to its share; the rest goes to those that have fewest, in the order in
     which they joined.
     """
     if not members:
@@ -16,7 +16,7 @@ def assign(partitions: int, members: Sequence[str], before: Mapping[str, Sequenc
     low, extra = divmod(partitions, len(members))
     shares: dict[str, list[int]] = {}
     taken: set[int] = set()
-    # Those that had most keep the larger shares: every other choice would move a partition for nothing.
+    # Those that had most keep the larger shares: any other choice would move a partition needlessly.
     by_need = sorted(members, key=lambda member: -len(before.get(member, ())))
     for rank, member in enumerate(by_need):
         quota = low + (1 if rank < extra else 0)

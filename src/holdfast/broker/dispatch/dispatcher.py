@@ -1,4 +1,4 @@
-"""Who is given what becomes ready: long polls that wait, and members that are pushed to. Nothing here polls.
+"""Gives messages that become ready to consumers: long polls that wait, and push members. Nothing here polls.
 
 A turn asks the dispatcher to lease for the waiters and members of the dirty queues; when the batch that holds those
 leases is written, `deliver_granted` hands them over. Leases of a waiter that went away in between are released.
@@ -119,7 +119,7 @@ class Dispatcher:
 
 
 def _delivered(member: Member, leased: list[Leased]) -> bool:
-    """Hand a batch to a member. A callback that raises costs the member its deliveries, and nobody else anything."""
+    """Hand a batch to a member. If its callback raises, its deliveries are released; others are not affected."""
     try:
         member.deliver(leased)
     except Exception:

@@ -1,8 +1,8 @@
 """Push: members of groups, what each may have in flight, and which partitions each serves.
 
 A member is a consumer that is sent deliveries as they become ready, up to its credit. Members of one group share its
-partitions evenly; who joins or leaves moves as few of them as possible, at once. A member that must show that it is
-alive (`heartbeat_timeout`) and does not is removed, and what it had in flight fails.
+partitions evenly; when one joins or leaves, as few partitions as possible move, immediately. A member with a
+`heartbeat_timeout` that sends no heartbeat is removed, and its deliveries in flight fail.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from holdfast.engine.engine import Engine
 from holdfast.units import NEVER
 
 TIDY_MIN = 1_000
-"""Holders of a group that are kept before those that no longer count are looked for: some 100 KiB."""
+"""Entries of a group's holders above which stale ones are removed: some 100 KiB."""
 
 GroupName = tuple[QueueName, str]
 Deliver = Callable[[list[Leased]], None]
@@ -26,7 +26,7 @@ Removed = Callable[[], None]
 
 
 def _ignore_removal() -> None:
-    """For a member that need not hear of it."""
+    """For a member without a callback."""
 
 
 class Member:
@@ -67,11 +67,11 @@ class Member:
         self.protocol = protocol
         self.credit = credit
         self.lease_timeout = lease_timeout
-        self.heartbeat_timeout = heartbeat_timeout  # 0: it lives as long as its connection
+        self.heartbeat_timeout = heartbeat_timeout  # 0: none, it lives as long as its connection
         self.deliver = deliver
-        self.removed = removed  # told when its group is deleted
-        self.max_bytes = 0  # payloads it may have in flight; 0: as many as any
-        self.with_queue = False  # it goes with its queue
+        self.removed = removed  # called when its group is deleted
+        self.max_bytes = 0  # payloads it may have in flight; 0: the limit of the node
+        self.with_queue = False  # it is removed with its queue
         self.last_seen = now
         self.partitions: list[int] = []
         self.size_bytes = 0  # of the payloads in flight
@@ -96,7 +96,7 @@ class Member:
         self.in_flight, self.deadlines, self.size_bytes = {}, [], 0
 
     def free(self, queue: Queue, now: int) -> int:
-        """How many more it may be sent. Leases that ended by themselves no longer count."""
+        """How many more it may be sent. Leases that have expired no longer count."""
         heap = self.deadlines
         while heap and heap[0][0] <= now:
             _, message_id, token = heappop(heap)
@@ -119,8 +119,8 @@ class Members:
         self._sizes: dict[GroupName, int] = {}  # partitions when they were last assigned
         self._groups: dict[GroupName, dict[str, Member]] = {}
         self._of_queue: dict[QueueName, dict[GroupName, None]] = {}
-        self._holders: dict[GroupName, dict[int, Member]] = {}  # who was sent what
-        self._watched: dict[Member, None] = {}  # those that must show that they are alive
+        self._holders: dict[GroupName, dict[int, Member]] = {}  # the member that holds each delivery
+        self._watched: dict[Member, None] = {}  # those with a heartbeat timeout
         self._rotations: dict[GroupName, int] = {}
         self._prune_at: dict[GroupName, int] = {}
 
@@ -137,12 +137,12 @@ class Members:
         return [member for members in self._groups.values() for member in members.values()]
 
     def join(self, member: Member, queue: Queue) -> None:
-        """Take in a member, in the place of one of the same name."""
+        """Add a member; it replaces one of the same name."""
         group = member.group
         members = self._groups.setdefault(group, {})
         before = members.get(member.name)
         if before is not None:
-            # The same consumer again, on a new connection: what it had is its own still.
+            # The same consumer again, on a new connection: it still holds its deliveries.
             member.in_flight, member.deadlines, member.partitions, member.size_bytes = (
                 before.in_flight,
                 before.deadlines,
@@ -158,7 +158,7 @@ class Members:
         self.rebalance(group, queue)
 
     def leave(self, member: Member, queue: Queue | None) -> bool:
-        """Whether it was there. The others take over its partitions."""
+        """Remove a member; its partitions go to the others. Returns whether it was there."""
         group = member.group
         members = self._groups.get(group)
         if members is None or members.get(member.name) is not member:
@@ -166,7 +166,7 @@ class Members:
         del members[member.name]
         self._watched.pop(member, None)
         if members:
-            self._sizes.pop(group, None)  # to be assigned anew, if not now then when the queue is there again
+            self._sizes.pop(group, None)  # to be assigned again, now or when the queue exists again
             if queue is not None:
                 self.rebalance(group, queue)
             return True
@@ -187,19 +187,19 @@ class Members:
         self._sizes[group] = queue.partitions
 
     def queue_deleted(self, queue: QueueName) -> None:
-        """Nothing is in flight any more. The members stay, for a queue of this name that may come."""
+        """Nothing is in flight any more. The members stay, for a queue of this name that may be created."""
         for group in self.groups_of(queue):
             self._holders[group].clear()
             for member in self._groups[group].values():
                 member.forget_all()
 
     def adopt(self, member: Member, leased: Leased) -> None:
-        """A member is back and has this delivery still."""
+        """A member has reconnected and still holds this delivery."""
         member.add_in_flight([leased])
         self._holders[member.group][leased.message.id] = member
 
     def settled(self, group: GroupName, settlements: list[Settlement], results: Sequence[object]) -> None:
-        """Deliveries that were settled, by whomever, free their members' credit."""
+        """Deliveries that were settled, by any client, free their members' credit."""
         if self._holders.get(group):
             ended = zip(settlements, results, strict=True)
             self._forget(group, [one.id for one, result in ended if result is None and one.verb is not Verb.EXTEND])
@@ -218,11 +218,11 @@ class Members:
                 member.forget(message_id)
 
     def serve(self, engine: Engine, queue: Queue, group: GroupName, now: int) -> list[tuple[Member, list[Leased]]]:
-        """Lease what is ready to members that have credit left. Each gets its turn to be first."""
+        """Lease what is ready to members that have credit left. Each is first in turn."""
         members = list(self._groups.get(group, {}).values())
         if not members:
             return []
-        if self._sizes.get(group) != queue.partitions:  # the queue was deleted and made anew
+        if self._sizes.get(group) != queue.partitions:  # the queue was deleted and created again
             self.rebalance(group, queue)
         rotation = self._rotations[group] = self._rotations.get(group, 0) + 1
         first = rotation % len(members)
@@ -242,7 +242,7 @@ class Members:
         return sent
 
     def _prune(self, group: GroupName) -> None:
-        """Forget who was sent what died or was taken away by its deadline: nobody settles that."""
+        """Forget holders of deliveries that were dead-lettered or whose lease expired: those are never settled."""
         holders = self._holders[group]
         if len(holders) > self._prune_at.get(group, TIDY_MIN):
             members = self._groups[group].values()
@@ -256,7 +256,7 @@ class Members:
         left = (member.max_bytes or self._lease_bytes_max) - member.size_bytes
         if left <= 0:
             return []
-        # Looking at sizes costs something; a queue that fits as a whole, as most do, is spared it.
+        # A lease that is bounded by size costs more; most queues fit as a whole.
         fits = queue.size_bytes <= left
         leased = engine.lease(
             member.group[0],
@@ -273,9 +273,9 @@ class Members:
         return leased
 
     def timed_out(self, now: int) -> list[Member]:
-        """Members that have not shown that they are alive."""
+        """Members whose heartbeat is overdue."""
         return [member for member in self._watched if member.last_seen + member.heartbeat_timeout <= now]
 
     def wake_at(self) -> int:
-        """When the next member will have been silent for too long."""
+        """When the next heartbeat is overdue."""
         return min((member.last_seen + member.heartbeat_timeout for member in self._watched), default=NEVER)

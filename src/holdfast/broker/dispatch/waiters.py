@@ -58,7 +58,7 @@ class Waiters:
             self._prune(waiter.group)
 
     def first(self, group: GroupName) -> Waiter | None:
-        """Who has waited longest."""
+        """The waiter that came first."""
         line = self._line(group)
         return line[0] if line else None
 

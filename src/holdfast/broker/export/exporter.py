@@ -1,15 +1,15 @@
-"""The exporter: journal blocks leave the store as Parquet segments, none lost and none twice, whenever it dies.
+"""The exporter: moves journal blocks from the store to Parquet segments, exactly once, whenever it crashes.
 
-    store      sync, so that nothing gets into the lake that a power cut could still take out of the store
-    segment    written aside and synced (export_worker.py), renamed into its place, the place synced
+    store      sync, so that the lake never has rows that a power cut could still take out of the store
+    segment    written to a temporary file and synced (worker.py), renamed into its directory, the directory synced
     manifest   an entry appended and synced: from here on the rows are in the lake
-    store      the caller deletes the blocks, and the messages that only they still needed (`removal_ops`)
+    store      the caller deletes the blocks, and the messages that only they still needed (`Exported.removal`)
 
 A crash before the manifest's entry leaves a file that no entry names: `recover` removes it and the blocks, which are
 still in the store, are exported again. A crash after it leaves blocks in the store that are in the lake already:
-`export` and `gone_of` give what to delete for them, and write nothing.
+`export` and `gone_of` return what to delete for them, and write nothing.
 
-Everything here is synchronous, for one worker thread; only reads of the store come from it.
+Everything here is synchronous, for one worker thread, which only reads the store.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ STEPS = (
     "entry written",
     "entry synced",
 )
-"""What an export does, in order; a test dies after each."""
+"""The steps of an export, in order; a test crashes after each."""
 
 FEW_ROWS = 10_000
-"""Fewer than this are converted in the exporter's own thread: it takes less than to hand them to a process."""
+"""Fewer rows are converted in the exporter's own thread: that takes less time than to send them to a process."""
 
 Gone = dict[int, list[int]]
-"""Message records that blocks give up: by shard, sequences."""
+"""Message records that only these blocks still need: by shard, sequences."""
 
 
 class Position(msgspec.Struct, frozen=True):
-    """How far the lake has come, and the hash that the next manifest entry will carry."""
+    """Where the lake ends, and the hash that the next manifest entry will carry."""
 
     last_block: int
     last_lsn: int
@@ -61,7 +61,7 @@ class Position(msgspec.Struct, frozen=True):
 
 
 class Exported(msgspec.Struct, frozen=True, kw_only=True):
-    """Blocks that are in the lake (or need not be: they have no rows), and what may leave the store for that."""
+    """Blocks that are in the lake (or need not be: they have no rows), and what may now be deleted from the store."""
 
     first_block: int
     last_block: int
@@ -69,13 +69,13 @@ class Exported(msgspec.Struct, frozen=True, kw_only=True):
     rows: int
     size_bytes: int
     removal: list[Op]
-    """Deletes the blocks from the store, and the messages they give up. The blocks go last, so that this may be written
-    in pieces, in this order."""
+    """Deletes the blocks from the store, and the messages that only they needed. The blocks come last, so that this may
+    be written in several batches, in this order."""
     segment: str | None = None
 
 
 class _Plan(msgspec.Struct):
-    """Which blocks the next segment takes, as far as they have been looked at."""
+    """Which blocks the next segment takes, as far as they have been read."""
 
     after_block: int
     last_block: int
@@ -86,13 +86,8 @@ class _Plan(msgspec.Struct):
     value: bytes = b""  # the record of the last block
 
 
-def removal_ops(exported: Exported) -> list[Op]:
-    """What is to be deleted now; worked out on the exporter's thread."""
-    return exported.removal
-
-
 def removal_of(first_block: int, last_block: int, gone: Gone) -> list[Op]:
-    """Deletes blocks, and before them the messages they give up, neighbours as one range."""
+    """Deletes blocks, and before them the messages that only they needed, consecutive ones as one range."""
     record_ranges = [
         (shard, *one) for shard, found in sorted(gone.items()) for one in consecutive_ranges(sorted(found))
     ]
@@ -112,17 +107,16 @@ def _wall_clock() -> int:
 
 
 def _ignore_step(_step: str) -> None:
-    """Tests die here."""
+    """For a test that crashes after a step."""
 
 
 def _no_throttle(_seconds: float) -> None:
-    """Nobody is in the way."""
+    """For an exporter that has the machine to itself."""
 
 
 class _BlockWindows:
-    """The windows of some blocks, read anew each time they are gone through. `check_abandoned` raises if nobody wants
-    them;
-    `throttle` is told between two of them how many seconds the last one took."""
+    """The windows of some blocks, read again by each iteration. Between two of them `throttle` is called with the
+    seconds that the last one took, and `check_abandoned`, which raises if the export was abandoned."""
 
     def __init__(
         self,
@@ -176,11 +170,11 @@ class Exporter:
         self._step_reached = reached
         self._abandoned = False
         self._manifest = Manifest(manifest_path(self.journal, node))
-        self._exported_lsn = 0  # what the store says has left it
-        self._needs_recovery = True  # the lake must be looked at before it is written
+        self._exported_lsn = 0  # rows up to this one were deleted from the store
+        self._needs_recovery = True  # the lake must be read before it is written
         self._plan = _Plan(0, 0)
 
-    # --- where the lake stands --------------------------------------------------------------------------------------
+    # --- where the lake ends ----------------------------------------------------------------------------------------
 
     @property
     def position(self) -> Position:
@@ -193,7 +187,7 @@ class Exporter:
         return max(self.position.last_lsn, self._exported_lsn)
 
     def recover(self, exported_lsn: int = 0) -> Position:
-        """Find where the lake stands and remove what a crash left. The store has let go rows up to `exported_lsn`.
+        """Find where the lake ends and remove what a crash left. Rows up to `exported_lsn` are deleted from the store.
 
         A lake that ends before that is continued, and the next entry names what is missing. Not so when its last entry
         is torn: then it is damaged, since a crash can't have torn an entry that the store knew of.
@@ -221,7 +215,7 @@ class Exporter:
         return self.position
 
     def _prepare(self) -> None:
-        # Only the server's user may look inside, unless somebody has made the directory before and says otherwise.
+        # Only the server's user may read it, unless the directory exists already, with other permissions.
         self.journal.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._tmp_dir.mkdir(parents=True, exist_ok=True)
         sync(self.journal.parent)
@@ -231,7 +225,7 @@ class Exporter:
         return self.journal / "_tmp"
 
     def _remove_leftovers(self) -> None:
-        """Only what the store can give again: other files that no entry names are for `verify` to report."""
+        """Only files whose rows are still in the store: other files that no entry names are reported by `verify`."""
         for path in self._tmp_dir.glob(f"{self._node:04d}-*"):
             path.unlink()
         for first_lsn, path in segment_files(self.journal, self._node):
@@ -241,7 +235,7 @@ class Exporter:
                 sync(path.parent)
 
     def _check_last(self) -> None:
-        """A missing file does not stop the export: old segments may have been moved away. But it is worth a word."""
+        """A missing file does not stop the export, since old segments may have been moved away, but it is logged."""
         last = self._manifest.last
         if last is None:
             return
@@ -251,8 +245,8 @@ class Exporter:
             log.warning("the lake's last segment is not as it was written", segment=last.segment, size_bytes=size_bytes)
 
     def abandon(self) -> None:
-        """From another thread: write no more of the segment under way. What hangs in the system is not ended by this,
-        but goes no further: the lake may be somebody else's by then."""
+        """From another thread: write no more of the segment under way. A call that hangs in the system is not ended by
+        this, but nothing follows it: another process may own the lake by then."""
         self._abandoned = True
         self._converter.abandon()
 
@@ -290,7 +284,7 @@ class Exporter:
         self._reached("planned")
         self._store.sync()
         if not self._reader.has(plan.last_block, plan.value):
-            return None  # the store failed meanwhile and came back without it
+            return None  # the store failed meanwhile and was opened again without it
         self._reached("store synced")
         return self._export(after_block, plan)
 
@@ -311,12 +305,12 @@ class Exporter:
         )
 
     def gone_of(self, first_block: int, last_block: int) -> list[Op]:
-        """What to delete for blocks that are in the lake already: they, and what their messages gave up."""
+        """What to delete for blocks that are in the lake already: the blocks, and messages that only they needed."""
         _, gone = self._read_gone(first_block, last_block)
         return removal_of(first_block, last_block, gone)
 
     def _read_gone(self, first_block: int, last_block: int) -> tuple[int | None, Gone]:
-        """The last lsn of blocks that are in the store (None: there is no such block), and what they give up."""
+        """The last lsn of blocks that are in the store (None: there is no such block), and what only they needed."""
         gone: Gone = {}
         last_lsn: int | None = None
         for window in self._reader.windows(first_block, last_block):
@@ -345,13 +339,13 @@ class Exporter:
         )
 
     def _replan(self, after_block: int) -> _Plan:
-        """What the next segment takes, from the store as it is now."""
+        """The plan of the next segment, from the store as it is now."""
         self._plan = _Plan(0, 0)
         plan, self._plan = self._extend_plan(after_block), _Plan(0, 0)
         return plan
 
     def _extend_plan(self, after_block: int) -> _Plan:
-        """How much there is to export. What was seen by the last call is not read again: a guess, but a cheap one."""
+        """How much there is to export. Blocks that the last call read are not read again: a cheap estimate."""
         if self._plan.after_block != after_block:
             self._plan = _Plan(after_block, after_block)
         plan = self._plan
@@ -401,7 +395,7 @@ class Exporter:
         )
 
     def _check_lsn(self, found: int, wanted: int | None) -> None:
-        """A hole or a doubled row here would stay in the lake for ever: better to stop and say so."""
+        """A missing or repeated row would stay in the lake for ever: raise instead."""
         wanted = wanted or self._last_lsn + 1
         if found != wanted:
             raise StoreCorrupt(
@@ -411,8 +405,8 @@ class Exporter:
     # --- writing the lake -------------------------------------------------------------------------------------------
 
     def _place(self, tmp_path: Path, made: Converted, blocks: tuple[int, int]) -> SegmentEntry:
-        """Bring the segment to its place and write its entry. If that fails half-way, the next export looks at the lake
-        first."""
+        """Rename the segment into its directory and write its entry. If that fails half-way, the next export recovers
+        the lake first."""
         place = (
             self.journal
             / f"date={format_instant(made.first_at)[:10]}"

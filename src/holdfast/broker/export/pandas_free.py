@@ -1,8 +1,8 @@
 """pyarrow without pandas, in processes that are Holdfast's own.
 
-The first list that pyarrow turns into a column makes it import pandas, if that is installed, only to ask whether the
+The first list that pyarrow turns into a column makes it import pandas, if that is installed, only to check whether the
 list is one of its arrays: 0.4 s of processor time, on whichever thread it happens, and 50 MiB. Neither the server nor
-the process that converts its journal has any use for it.
+the process that converts its journal needs it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pyarrow as pa
 
 
 class _PandasBlocker:
-    """Finds no pandas."""
+    """An import finder that hides pandas."""
 
     @staticmethod
     def find_spec(
@@ -28,7 +28,7 @@ class _PandasBlocker:
 
 
 def block_pandas_import() -> None:
-    """Have pyarrow look for pandas now, and find none: it looks once. Others may import it as they like."""
+    """Have pyarrow look for pandas now, and find none: it looks once. Other code can still import pandas."""
     sys.meta_path.insert(0, _PandasBlocker)
     try:
         pa.array([])

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import structlog
 
 from holdfast import threads
-from holdfast.broker.export.exporter import Exported, Exporter, removal_ops
+from holdfast.broker.export.exporter import Exported, Exporter
 from holdfast.broker.export.worker import Converter, InProcess, InThread
 from holdfast.config import Config
 from holdfast.engine.engine import Engine
@@ -168,7 +168,7 @@ class ExportScheduler:
                 exported = await self._next(engine)
                 if exported is None or engine is not self._engine():
                     return
-                engine.exported(exported.last_block, exported.last_lsn, removal_ops(exported))
+                engine.exported(exported.last_block, exported.last_lsn, exported.removal)
                 await self._durable()
             self._store.reclaim()
 

@@ -1,10 +1,10 @@
-"""Conversion of journal blocks to a segment's file: in this thread, or in a process of its own.
+"""Conversion of journal blocks to a segment's file: in this thread, or in a separate process.
 
-Turning rows into columns is plain Python, three to six microseconds a row, and beside a busy loop each of them is taken
-from it: they share the GIL. A process has its own. It is given the records as they lie in the store (it cannot open
-that: a store has one holder), writes the file aside, and says what is in it. It makes nothing durable and nothing
-known: a process that is killed leaves a file that no manifest names, and the blocks are still in the store. So one
-that hangs is killed too: after a time that no segment takes, and when the node stops.
+Turning rows into columns is plain Python, three to six microseconds a row, and a thread shares the GIL with the event
+loop; a process does not. The process receives the records as they are in the store (which it cannot open: a store has
+one owner), writes a temporary file, and reports its contents. A process that is killed leaves a file that no manifest
+names, and the blocks are still in the store. So one that hangs is killed too: after a time that no segment needs, and
+when the node stops.
 
 The process ends when its standard input does, so it never outlives the node.
 """
@@ -36,20 +36,20 @@ from holdfast.journal.segment import digest, record_batch, sync, write_segment
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 TRIES = 2
-"""How often a segment is begun whose process died: once more at once, then it is for the keeper to try again later."""
+"""Attempts at a segment whose process dies; after that the scheduler tries again later."""
 
 END_SECONDS = 5.0
 
 PIPE_BYTES = 1 << 20
-"""As much as Linux lets anybody have, unless it is told otherwise."""
+"""The most that Linux allows an unprivileged user by default."""
 
 NICE = 10
-"""Where processors are few, who enqueues and who leases go first: of a contested one a tenth is left for this. What
-it is behind by then waits in the store, and is caught up with."""
+"""Where processors are few, producers and consumers come first: of a contended processor this process gets a tenth.
+Its backlog waits in the store."""
 
 
 class Converted(msgspec.Struct, frozen=True, kw_only=True):
-    """What a file holds, or would: with no rows there is none."""
+    """The contents of a file; without rows no file is written."""
 
     first_lsn: int = 0
     last_lsn: int = 0
@@ -57,19 +57,19 @@ class Converted(msgspec.Struct, frozen=True, kw_only=True):
     rows: int = 0
     sha256: str = ""
     gone: list[tuple[int, int, int]] = []
-    """Message records that the blocks give up: shard, first and last sequence."""
+    """Message records that only these blocks still need: shard, first and last sequence."""
     holes: list[tuple[int, int]] = []
-    """Where an lsn was expected and another was found: the exporter must not go on."""
+    """Expected and found lsn, where they differ: the exporter must not continue."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What the process says: what it made, or what went wrong."""
+    """The response of the process: what it wrote, or why it failed."""
 
     converted: Converted | None = None
     failure: tuple[int, str, str] | None = None
-    """Of the file system: number, text, path."""
+    """An error of the file system: number, text, path."""
     problem: str = ""
-    """Of the records."""
+    """An error in the records."""
 
 
 class Converter(Protocol):
@@ -78,7 +78,7 @@ class Converter(Protocol):
     def convert(self, path: Path, node: int, windows: Iterable[RawWindow]) -> Converted: ...
 
     def abandon(self) -> None:
-        """From another thread: do not finish what is under way, if it can be helped."""
+        """From another thread: end a conversion that is under way, if possible."""
 
     def close(self) -> None: ...
 
@@ -87,7 +87,7 @@ class Converter(Protocol):
 
 
 class InThread:
-    """Here and now."""
+    """Converts in the calling thread."""
 
     def convert(self, path: Path, node: int, windows: Iterable[RawWindow]) -> Converted:
         batches: list[pa.RecordBatch] = []
@@ -130,14 +130,14 @@ class InThread:
         )
 
     def abandon(self) -> None:
-        """It is in nobody's hands but its own: the windows it is given end it."""
+        """Nothing to end: the windows raise if the export was abandoned."""
 
     def close(self) -> None:
         """Nothing is open."""
 
 
 def consecutive_ranges(sequences: list[int]) -> Iterator[tuple[int, int]]:
-    """Unbroken stretches of sorted numbers, first and last."""
+    """Ranges of consecutive numbers in a sorted list: first and last of each."""
     first = last = sequences[0]
     for seq in sequences:
         if seq > last + 1:
@@ -151,8 +151,8 @@ def consecutive_ranges(sequences: list[int]) -> Iterator[tuple[int, int]]:
 
 
 class InProcess:
-    """In a process that is started when it is first needed, and again when it has died. A segment may take it
-    `seconds`; after that it is taken for hung, and killed."""
+    """Converts in a process that is started when it is first needed, and again when it has died. A process that needs
+    more than `seconds` for a segment counts as hung, and is killed."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -164,7 +164,7 @@ class InProcess:
         return self._process.pid if self._process is not None else None
 
     def convert(self, path: Path, node: int, windows: Iterable[RawWindow]) -> Converted:
-        """May be given `windows` that can be gone through again, and goes through them again if the process dies."""
+        """`windows` must allow a second iteration, for which it is used if the process dies."""
         for attempt in range(1, TRIES + 1):
             process = self._started()
             hung = threading.Timer(self._seconds, process.kill)
@@ -208,7 +208,7 @@ class InProcess:
                 [sys.executable, "-m", "holdfast.broker.export.worker"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                start_new_session=True,  # Ctrl-C at the terminal is for the node, which lets this one finish
+                start_new_session=True,  # Ctrl-C at the terminal is for the node, which ends this process
             )
             assert self._process.stdin is not None
             _widen(self._process.stdin.fileno())
@@ -232,7 +232,7 @@ class InProcess:
         process.stdout.close()
 
     def abandon(self) -> None:
-        """Kill the process: what it was given is still in the store."""
+        """Kill the process: the blocks it received are still in the store."""
         self._abandoned = True
         process = self._process
         if process is not None:
@@ -248,10 +248,10 @@ _HEAD_BYTES = 8
 
 
 def _widen(pipe: int) -> None:
-    """Let more of a window into the pipe at once: who writes is woken for every pipeful that was read, and whoever
-    works then has to make way."""
+    """Enlarge the pipe: the writer is woken each time the reader has emptied it, and every wake-up interrupts other
+    work."""
     if hasattr(fcntl, "F_SETPIPE_SZ"):
-        with contextlib.suppress(OSError):  # more than this user may have: it works without, too
+        with contextlib.suppress(OSError):  # more than this user is allowed: it works without
             fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
 
 
@@ -263,7 +263,7 @@ def _send(file: IO[bytes], value: object) -> None:
 
 
 def _receive(file: IO[bytes]) -> bytes:
-    """What one `_send` wrote; EOFError: the other side is gone."""
+    """What one `_send` wrote; EOFError: the other side has closed the pipe."""
     head = file.read(_HEAD_BYTES)
     size = int.from_bytes(head, "big")
     data = file.read(size)
@@ -274,7 +274,9 @@ def _receive(file: IO[bytes]) -> bytes:
 
 def main() -> None:
     """`python -m holdfast.broker.export.worker`: segments, one after another, from standard input."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a service manager sends it to all: the node says when it is over
+    signal.signal(
+        signal.SIGTERM, signal.SIG_IGN
+    )  # a service manager sends it to all processes: this one ends with its input
     os.nice(NICE)
     block_pandas_import()
     source, sink = sys.stdin.buffer, sys.stdout.buffer
@@ -296,7 +298,7 @@ def main() -> None:
 
 
 class _PipeWindows:
-    """What is left of a segment on the pipe."""
+    """The windows of a segment that are still on the pipe."""
 
     def __init__(self, source: IO[bytes]) -> None:
         self._source = source
@@ -311,7 +313,7 @@ class _PipeWindows:
                 yield window
 
     def finish(self) -> None:
-        """Read what the work did not come to, because it failed before."""
+        """Read the rest, which a conversion that failed has not read."""
         for _ in self:
             pass
 

@@ -28,7 +28,7 @@ from holdfast.errors import (
 )
 
 STEP_MESSAGES = 1_024
-"""Messages that are read in one step: some 5 ms, in which nobody else is served."""
+"""Messages that are read in one step: some 5 ms, in which no other request is served."""
 
 
 class _ReadRequest(NamedTuple):
@@ -68,7 +68,7 @@ class Cursors:
         max_bytes: int = 8 << 20,
         until: int = 0,
     ) -> CursorRange:
-        """Sequences from `first` or from where the group stands, up to and without `until` or to the end.
+        """Sequences from `first` or from the position of the group, up to and without `until` or to the end.
 
         Repeatable until committed. At most `limit` messages and about `max_bytes`; at least one, if there is one.
         """
@@ -83,9 +83,9 @@ class Cursors:
         limit: int = 1000,
         max_bytes: int = 8 << 20,
     ) -> dict[int, CursorRange]:
-        """As `read`, for several partitions at once: by partition, from where up to where.
+        """As `read`, for several partitions: by partition, `first` and `until`.
 
-        The limits are for all of them together; a range that was cut short goes on at its `next_seq`.
+        The limits are for all of them together; a range that was cut short continues at its `next_seq`.
         """
         self._check_read(limit, max_bytes, ranges)
         found: dict[int, CursorRange] = {}
@@ -113,7 +113,7 @@ class Cursors:
         while True:
             chunk = min(request.limit - len(found), STEP_MESSAGES)
             if self._cell.engine is not engine:
-                raise StoreUnavailable(problem="it was opened anew before this was done")
+                raise StoreUnavailable(problem="it was opened again before this was done")
             try:
                 with self._cell.guard:
                     got = cursor_read(
@@ -156,7 +156,7 @@ class Cursors:
         return await self.commit_many(name, group, {partition: seq})
 
     async def commit_many(self, name: QueueName, group: str, seqs: Mapping[int, int]) -> int:
-        """As `commit`, for several partitions; each by itself, so that some may be committed if one is refused.
+        """As `commit`, for several partitions; each separately, so that some may be committed if one is refused.
 
         Committing again what was committed changes nothing.
         """

@@ -17,7 +17,7 @@ from holdfast.engine.redrive import STEP, TO_SOURCE, Destination, Redriven, redr
 from holdfast.errors import InvalidArgument, StoreUnavailable
 
 ALL_DEAD_LETTERS = DeadLetterFilter()
-STEPS_A_SECOND = 10  # of a redrive with a rate: it goes evenly, not in bursts
+STEPS_A_SECOND = 10  # of a redrive with a rate: it proceeds evenly, not in bursts
 
 
 class DeadLetters:
@@ -27,7 +27,7 @@ class DeadLetters:
         self._cell = cell
 
     def queue_of(self, name: QueueName) -> QueueName | None:
-        """The queue that takes the dead dead letters of a queue, None if they are dropped. It may not exist yet."""
+        """The queue that takes the dead letters of a queue, None if they are dropped. It may not exist yet."""
         record = self._cell.engine.queue(name, self._cell.clock()).record
         dead = dead_queue_of(record.name, record.config)
         return (name[0], dead) if dead is not None else None
@@ -45,11 +45,11 @@ class DeadLetters:
         note: Callable[[Redriven], list[Op]] | None = None,
         pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> AsyncGenerator[Redriven, None]:
-        """Move dead dead letters of the dead queue `name` to where `to` says; with `discard`, away.
+        """Move dead letters of the dead queue `name` to the destination `to`; with `discard`, delete them.
 
-        Yields what each step did, when it is durable. `rate` bounds the letters moved in a second. Closing the
-        iterator stops it: what was moved stays moved, and another call goes on with the rest. `note` gives records that
-        become durable together with what a step did. `pause` is called between two steps, with how long it should last.
+        Yields the result of each step, when it is durable. `rate` bounds the dead letters moved in a second. Closing
+        the iterator stops it: what was moved stays moved, and another call continues with the rest. `note` returns
+        records that are written in the batch of a step. `pause` is called between two steps, with the seconds to sleep.
         """
         if rate < 0 or limit < 0:
             raise InvalidArgument(field="rate and limit", problem="cannot be negative")
@@ -60,7 +60,7 @@ class DeadLetters:
         )
         while True:
             if self._cell.engine is not first:
-                raise StoreUnavailable(problem="it was opened anew while letters were being redriven")
+                raise StoreUnavailable(problem="it was opened again while dead letters were being redriven")
             if not dry_run and not discard:
                 self._cell.disk_reserve.check(self._cell.clock())
             with self._cell.guard as engine:
@@ -74,7 +74,7 @@ class DeadLetters:
             yield done
             await pause(len(done.moved) / rate if rate and not dry_run else 0)
 
-    # --- under an id ------------------------------------------------------------------------------------------------
+    # --- audited ----------------------------------------------------------------------------------------------------
 
     async def audited_redrive(
         self,
@@ -87,10 +87,10 @@ class DeadLetters:
         note: str = "",
         require: Require = lambda _queue: None,
     ) -> list[RedriveResult]:
-        """Bring dead letters of the dead queue `name` back under an id, each once however often it is asked for.
+        """Redrive dead letters of the dead queue `name` under an id, each once however often it is requested.
 
-        A payload that is not None replaces the letter's own; `require` is asked whether the caller may send such to a
-        queue. What became of each letter is answered when it is durable.
+        A payload that is not None replaces that of the dead letter; `require` raises if the caller may not send to a
+        queue. Returns the result for each dead letter, when it is durable.
         """
         self._cell.disk_reserve.check(self._cell.clock())
         work = audited_redrive.move(
@@ -107,7 +107,7 @@ class DeadLetters:
         return await self._collect_results(work)
 
     async def undo_redrive(self, name: QueueName, audit: str, after: int, limit: int) -> list[RedriveResult]:
-        """Make dead letters again of messages that were brought back and that nobody has begun with or settled."""
+        """Move redriven messages that were not leased or settled yet back to the dead queue."""
         self._cell.disk_reserve.check(self._cell.clock())
         return await self._collect_results(
             audited_redrive.undo(self._cell.engine, name, audit, after, limit, self._cell.clock())
@@ -125,14 +125,14 @@ class DeadLetters:
         return found
 
     async def redriven(self, name: QueueName, audit: str, after: int, limit: int) -> list[RedriveResult]:
-        """The letters that were brought back under an id, and how their messages stand now."""
+        """The dead letters that were redriven under an id, and the current status of their messages."""
         with self._cell.guard as engine:
             found = audited_redrive.redrive_results(engine, name, audit, after, limit, self._cell.clock())
         await self._cell.wait_clean()
         return found
 
     def audits(self, name: QueueName) -> list[Audit]:
-        """Redrives under an id of a dead queue, newest first."""
+        """Audited redrives of a dead queue, newest first."""
         return self._cell.engine.audits.of(name)
 
     def audit(self, name: QueueName, audit: str) -> Audit:

@@ -83,12 +83,12 @@ class Inspection:
             return partition_bounds(engine, name, since, self._cell.clock())
 
     async def find(self, name: QueueName, message_id: int) -> tuple[int, Message, list[DeliveryStatus]]:
-        """A live message by its id: its partition, the message, how it stands in each group."""
+        """A live message by its id: its partition, the message, its delivery status in each group."""
         with self._cell.guard as engine:
             return find_message(engine, name, message_id, self._cell.clock())
 
     async def history(self, name: QueueName, message_id: int) -> History:
-        """Every step of a message's life, also of one that is gone, from the journal."""
+        """Every step of a message's life, also of one that no longer exists, from the journal."""
         after = self._cell.engine.record.exported_block
         return await self._lake_reads.read(read_history, self._cell.store, self._journal, after, name, message_id)
 
@@ -97,7 +97,7 @@ class Inspection:
         return self.current_stats(name)
 
     def current_stats(self, name: QueueName) -> QueueStats:
-        """As `stats`, at once."""
+        """`stats` for callers that cannot await."""
         now = self._cell.clock()
         with self._cell.guard as engine:
             stats = queue_stats(engine, name, now)

@@ -39,7 +39,7 @@ class Receipt(msgspec.Struct, frozen=True):
 
 
 class LeaseSubmission(Submission[list[Leased]]):
-    """Leases that were granted at once."""
+    """Leases of messages that were ready."""
 
     __slots__ = ("_cell", "_group")
 
@@ -49,7 +49,7 @@ class LeaseSubmission(Submission[list[Leased]]):
         self._group = group
 
     def release(self) -> None:
-        """Give back what was leased: the consumer has gone."""
+        """Release what was leased: the consumer has gone."""
         if self.result:
             self._cell.settle_unattended(*self._group, releases(self.result))
 
@@ -132,7 +132,7 @@ class Messages:
         size_limit = self._lease_bytes(max_bytes)
         target = (name, group)
         found: list[Leased] = []
-        if not (wait and waiters.in_group(target)):  # whoever waits already comes first
+        if not (wait and waiters.in_group(target)):  # those that wait already come first
             found = self._lease(name, group, limit, timeout, consumer, protocol, size_limit)
             while not found and name in cell.engine.unfinished:
                 await asyncio.sleep(0)  # a long search behind a hot key: others have their turn
@@ -210,8 +210,8 @@ class Messages:
             cell.dispatcher.waiters.remove(waiter)
 
     def check_lease_timeout(self, timeout: int) -> None:
-        """Whether a lease may last so long; negative: as the queue says. One that ends at once would spend an attempt
-        for nothing."""
+        """Raise if a lease may not last so long; negative means the queue's own. One that ends immediately would waste
+        an attempt."""
         most = self._limits.max_lease_timeout
         if timeout == 0 or timeout > most:
             raise InvalidArgument(field="timeout", problem=f"is more than 0 and at most {most // SECOND} s")

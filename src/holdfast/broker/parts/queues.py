@@ -69,7 +69,7 @@ class Queues:
         return count
 
     def resume(self) -> None:
-        """Go on with deletions that a crash or a failure of the store interrupted."""
+        """Resume deletions that a crash or a failure of the store interrupted."""
         for queue in [queue for queue in self._cell.engine.queues.values() if queue.record.closing]:
             self._cell.spawn(self._finish_deletion(queue))
 

@@ -1,4 +1,4 @@
-"""Transactions: stage messages, then publish all of them at once."""
+"""Transactions: stage messages, then publish all of them together."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class PartSummary(msgspec.Struct, frozen=True):
 
 
 class TransactionView(msgspec.Struct, frozen=True, kw_only=True):
-    """A transaction as it stands. Once it is published, how many messages that were, how many of them were there
-    already (by their `message_id`, or their source), and how many went with a queue that was deleted meanwhile."""
+    """A transaction. Once it is published: how many messages were published, how many of them were duplicates (by their
+    `message_id` or their source), and how many were dropped because their queue was deleted meanwhile."""
 
     id: str
     state: TransactionState
@@ -41,11 +41,11 @@ class TransactionView(msgspec.Struct, frozen=True, kw_only=True):
     published: int = 0
     duplicates: int = 0
     dropped: int = 0
-    repeated: bool = False  # this call published nothing: it had been done before
+    repeated: bool = False  # this call published nothing: an earlier one had
 
 
 class StagedTotals(msgspec.Struct, frozen=True):
-    """How much waits to be published."""
+    """How much is staged and not published."""
 
     transactions: int = 0
     messages: int = 0
@@ -61,7 +61,7 @@ class Transactions:
         self._moves: dict[TransactionName, asyncio.Task[None]] = {}
 
     def staged(self, namespace: str | None = None) -> StagedTotals:
-        """What transactions that are not finished hold, in one namespace or in all; nothing while the store is away."""
+        """What open transactions hold, in one namespace or in all; nothing while the store is failed."""
         engine = self._cell.open_engine
         found = [] if engine is None else [one.record for one in engine.transactions.live.values()]
         here = [record for record in found if namespace in (None, record.namespace)]
@@ -78,7 +78,7 @@ class Transactions:
         attempt: str = "",
         chunk: int = 0,
     ) -> Submission[StageResult]:
-        """Store messages that nobody sees until the transaction `name` (namespace, id) is published.
+        """Store messages that stay invisible until the transaction `name` (namespace, id) is published.
 
         `batches` are (queue, drafts) within the namespace. A chunk of a part and attempt that was staged before is not
         stored again; chunks are counted from 0. All of a chunk is stored, or nothing and the receipt has the errors.
@@ -98,11 +98,11 @@ class Transactions:
     async def publish(
         self, name: TransactionName, parts: Mapping[str, str] | None = None, *, protocol: str = ""
     ) -> TransactionView:
-        """Make everything that was staged visible, once. `parts` names for each part the attempt that counts; what else
-        was staged goes. Without it every part counts, and each must have been staged by one attempt.
+        """Make everything that was staged visible, once. `parts` names for each part the attempt that counts; the rest
+        of what was staged is deleted. Without it every part counts, and each must have been staged by one attempt.
 
-        Answered when all of it is in its queues and durable. Asked again, it answers as the first time; asked while it
-        is at it, it waits with the first.
+        Returns when all of it is in its queues and durable. A repeated call returns the same result; one during the
+        publish waits for it.
         """
         now = self._cell.clock()
         self._cell.disk_reserve.check(now)
@@ -133,12 +133,12 @@ class Transactions:
         await self._cell.in_steps(work())
 
     def resume(self) -> None:
-        """Go on with what a crash or a failure of the store interrupted."""
+        """Resume publishes that a crash or a failure of the store interrupted."""
         for name in self._cell.engine.transactions.unfinished_moves():
             self._move(name)
 
     def abort(self, name: TransactionName) -> Submission[bool]:
-        """Remove what was staged; its id may be used again. False: there was nothing."""
+        """Delete what was staged; the id may be used again. The result is False if there was nothing."""
         with self._cell.guard as engine:
             found = engine.transactions.abort(name)
         return self._cell.submission(found)
