@@ -59,7 +59,7 @@ class WaitingClients:
         await asyncio.gather(*(writer.wait_closed() for writer in self._writers), return_exceptions=True)
 
     async def enqueue(self, queue: str, texts: list[str]) -> float:
-        """Seconds until all of them have been heard."""
+        """Seconds until all of them have been received."""
         loop = asyncio.get_running_loop()
         self._awaited.update({text: loop.create_future() for text in texts})
         waited = [self._awaited[text] for text in texts]
@@ -136,7 +136,7 @@ async def all_wait(clients: WaitingClients) -> None:
 
 
 async def one_by_one(clients: WaitingClients, queues: list[str], messages: int) -> list[float]:
-    """Seconds until each message is heard, sorted."""
+    """Seconds until each message is received, sorted."""
     return sorted([await clients.enqueue(queues[n % len(queues)], [f"{queues[0]}/{n}"]) for n in range(messages)])
 
 

@@ -3,7 +3,7 @@
 .venv/bin/python examples/pipeline_day.py [DIRECTORY]
 
 The day is simulated: the queue engine runs under a clock of its own, so it takes seconds. Then a real server is started
-on what it left, dead letters are repaired and brought back to it, and it is proved that nothing was lost. Needs the
+on what it left, dead letters are repaired and redriven to it, and it is proved that nothing was lost. Needs the
 extra [spark]. Afterwards DIRECTORY (a temporary one by default) holds data and lake of the server, and report.html.
 """
 

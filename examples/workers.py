@@ -18,7 +18,7 @@ class Email(msgspec.Struct):
 @worker("emails", group="mailer", concurrency=8)
 async def send_email(email: Email, message: Message) -> None:
     if "@" not in email.to:
-        raise Reject(f"{email.to} is no address")  # dead at once
+        raise Reject(f"{email.to} is no address")  # dead-lettered immediately
     if "greylisted" in email.to and message.attempt == 1:
         raise Retry("greylisted", delay="1m")
     print(f"sent to {email.to}: {email.text}")
@@ -31,7 +31,7 @@ def make_thumbnail(image: bytes, message: SyncMessage) -> None:
 
 
 async def logged(message: Message, proceed: Proceed) -> object:
-    """Stands around every call."""
+    """Wraps every call."""
     result = await proceed()
     print(f"done with {message.queue}")
     return result

@@ -1,10 +1,10 @@
-"""The composition root: the only place that wires configuration, store, node and (as they come) fronts together.
+"""The composition root: the only place that wires configuration, store, node and fronts together.
 
     run(config)   opens the store, starts the node, waits for a signal, stops in order, returns the exit code
 
 The first SIGTERM or SIGINT stops gracefully: new work is refused, what is under way is finished, synced and closed. A
-second one ends the process at once; nothing confirmed is lost by that, since confirmed means synced. The same happens
-by itself to a stop that hangs.
+second one ends the process immediately; nothing confirmed is lost by that, since confirmed means synced. A stop that
+hangs is ended the same way.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from holdfast.units import MIB, SECOND, format_duration
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # in malloc.h
-KEPT_BLOCK_BYTES = 8 * MIB  # as large as what 10,000 messages of some hundred bytes need at once
+KEPT_BLOCK_BYTES = 8 * MIB  # as large as what 10,000 messages of some hundred bytes need together
 KEPT_BYTES = 64 * MIB
 
 EXIT_STOPPED = 0
@@ -53,7 +53,7 @@ together stay inside the 30 s that Kubernetes waits by default."""
 
 
 def run(config: Config) -> int:
-    """Run a node until it is told to stop. Errors at the start are raised, for the caller to show."""
+    """Run a node until a signal stops it. Errors at the start are raised, for the caller to show."""
     logs.configure(config.log)
     _raise_file_limit()
     _tune_malloc()
@@ -91,7 +91,7 @@ class _StopWatchdog:
         self._timer.cancel()
 
     def _end(self) -> None:
-        log.error("the stop hangs, ending at once")
+        log.error("the stop hangs, ending immediately")
         os._exit(EXIT_FAILED)
 
 
@@ -104,9 +104,9 @@ def _raise_file_limit() -> None:
 
 
 def _tune_malloc() -> None:
-    """Use memory again that large requests have used. glibc gives everything from 128 KiB on back at once, and every
-    page of the next one has to be made and cleared by the system: three quarters of what it takes to receive 2.7 MB.
-    Who sets glibc's own variables knows better."""
+    """Use memory again that large requests have used. glibc returns blocks from 128 KiB on to the system, which
+    then has to map and clear every page of the next one: three quarters of what it takes to receive 2.7 MB. glibc's own
+    variables override this."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # other libraries have none
     if mallopt is not None and not any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
         mallopt(M_MMAP_THRESHOLD, KEPT_BLOCK_BYTES)
@@ -134,7 +134,7 @@ def _open(config: Config) -> Store:
 
 
 def _make_directory(path: Path) -> Path:
-    """Only the server's user may look inside: payloads are nobody else's business."""
+    """Only the server's user may look inside: payloads are private."""
     try:
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
@@ -168,7 +168,7 @@ async def _serve(config: Config, store: Store, gate: Gate, watchdog: _StopWatchd
     await stop.wait()
     watchdog.arm()
     if node.cell.broken.done():
-        log.error("the node cannot go on", code=node.cell.broken.result().code, error=str(node.cell.broken.result()))
+        log.error("the node cannot continue", code=node.cell.broken.result().code, error=str(node.cell.broken.result()))
         return EXIT_FAILED
 
     try:
@@ -192,7 +192,7 @@ class Front(Protocol):
 
 def _fronts(config: Config, node: Node, gate: Gate) -> list[Front]:
     """The fronts that are switched on, in the order in which they start. MQTT stops first: its WebSockets are the HTTP
-    server's, and its clients are to be told why they are closed."""
+    server's, and its clients get a DISCONNECT with the reason."""
     fronts: list[Front] = []
     upgrades: dict[str, Upgrade] = {}
     if config.mqtt.enabled:
@@ -215,9 +215,9 @@ async def _stop(fronts: list[Front], node: Node) -> None:
 def _install_signals(stop: asyncio.Event, watchdog: _StopWatchdog) -> None:
     def on_signal(number: signal.Signals) -> None:
         if stop.is_set():
-            log.warning("second signal, ending at once", signal=number.name)
+            log.warning("second signal, ending immediately", signal=number.name)
             os._exit(EXIT_SIGNAL + number)
-        log.info("stopping; a second signal ends at once", signal=number.name)
+        log.info("stopping; a second signal ends immediately", signal=number.name)
         watchdog.arm()  # also if what hangs is the start
         stop.set()
 

@@ -133,7 +133,7 @@ class Broker:
         return SyncClient(self.url, retries=retries, name=name)
 
     def advance(self, by: Duration) -> None:
-        """Let time pass at once: delays and backoffs end, leases run out, messages expire."""
+        """Move the broker's clock: delays and backoffs end, leases run out, messages expire."""
         self._skipped += int(seconds(by, "by") * 1_000_000)
         if self._portal is not None:
             self._portal.call(self.node.cell.run_due)
