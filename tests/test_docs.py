@@ -178,6 +178,16 @@ def test_a_phrase_that_is_avoided_is_found() -> None:
     assert dialect("The caller is\ntold of `figures`, and hears more.") == ["is told", "hears"]
 
 
+def test_contributing_lists_every_target_and_room() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    targets = set(re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert [
+        name for name in sorted(targets - {"help", "clean", "serve", "setup"}) if f"| `make {name}" not in text
+    ] == []
+    rooms = [path.name for path in (ROOT / "src" / "holdfast").iterdir() if (path / "__init__.py").exists()]
+    assert [room for room in sorted(rooms) if f"\n  {room}/ " not in text] == []
+
+
 def queues_used(path: Path) -> set[str]:
     """Queues that the page's commands and programs name."""
     code = "\n".join(re.findall(r"^```(?:console|sh|python)\n(.*?)^```", path.read_text(), re.DOTALL | re.MULTILINE))
