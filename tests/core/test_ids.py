@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.ids import (
+    CELL_MAX,
     EPOCH_MS,
     IDS_A_MS,
-    NODE_MAX,
     IdGenerator,
     due_stamp,
     fnv1a32,
@@ -26,9 +26,9 @@ def flat(groups: list[list[int]]) -> list[int]:
     return [value for group in groups for value in group]
 
 
-@given(moments, st.integers(0, NODE_MAX))
-def test_ids_grow_whatever_the_clock_does(steps: list[tuple[int, int]], node: int) -> None:
-    ids = IdGenerator(node)
+@given(moments, st.integers(0, CELL_MAX))
+def test_ids_grow_whatever_the_clock_does(steps: list[tuple[int, int]], cell: int) -> None:
+    ids = IdGenerator(cell)
     now = START
     taken: list[list[int]] = []
     for jump, count in steps:
@@ -40,7 +40,7 @@ def test_ids_grow_whatever_the_clock_does(steps: list[tuple[int, int]], node: in
         assert ids.floor > max(taken[-1], default=0)
     every = flat(taken)
     assert every == sorted(set(every))
-    assert all((value >> 12) & NODE_MAX == node and value < 1 << 63 for value in every)
+    assert all((value >> 12) & CELL_MAX == cell and value < 1 << 63 for value in every)
 
 
 @given(moments, st.integers(0, 2_000_000))
@@ -72,10 +72,10 @@ def test_what_was_reserved_covers_the_time_it_was_reserved_for() -> None:
     assert ids.take(START + 1_000_000)[0] < ahead < ids.take(START + 1_001_000)[0]
 
 
-@pytest.mark.parametrize("node", [-1, NODE_MAX + 1])
-def test_a_node_number_must_fit(node: int) -> None:
-    with pytest.raises(ValueError, match=r"node must be 0\.\.1023"):
-        IdGenerator(node)
+@pytest.mark.parametrize("cell", [-1, CELL_MAX + 1])
+def test_a_cell_number_must_fit(cell: int) -> None:
+    with pytest.raises(ValueError, match=r"cell must be 0\.\.1023"):
+        IdGenerator(cell)
 
 
 @given(st.integers(0, 1 << 62), st.integers(0, 1 << 52))

@@ -60,7 +60,7 @@ def audit(cell: Rig, name: str) -> Audit:
 
 
 def statuses(found: list[RedriveResult]) -> list[str]:
-    return [one.fate.value for one in found]
+    return [one.status.value for one in found]
 
 
 def test_a_dead_letter_is_redriven_once_and_says_by_which_redrive(cell: Rig) -> None:
@@ -122,7 +122,7 @@ def test_undo_takes_back_what_nobody_consumed_and_names_the_rest(cell: Rig) -> N
     again = [message for message in cell.live(DEAD) if UNDONE_PROPERTY in dict(message.extra.properties)]
     assert [message.extra.origin for message in again] == [before[message.payload] for message in again]
     assert sorted(message.id for message in again) == sorted(
-        one.again for one in undone if one.fate is RedriveStatus.UNDONE
+        one.again for one in undone if one.status is RedriveStatus.UNDONE
     )
     assert audit(cell, "a").undone == 2
     assert Counter(statuses(undo(cell, "a", 0))) == Counter(statuses(undone)), "it says so again"
@@ -184,7 +184,7 @@ def test_what_a_dead_letter_does_not_say_must_be_said(cell: Rig) -> None:
     cell.create_queue(DEAD, dlq={"enabled": False})
     ids = cell.enqueue(b"sent here by hand", name=DEAD).ids
     [refused] = redrive(cell, "a", ids)
-    assert (refused.fate, refused.letter) == (RedriveStatus.REFUSED, ids[0])
+    assert (refused.status, refused.dead_letter) == (RedriveStatus.REFUSED, ids[0])
     assert "must be named" in str(refused.error)
     assert statuses(redrive(cell, "a", ids)) == ["refused"], "nothing was recorded of it"
     assert statuses(redrive(cell, "b", ids, to="other")) == ["moved"]
@@ -334,7 +334,7 @@ def test_a_kill_before_any_write_neither_loses_nor_doubles_a_dead_letter(undoing
         moved = sum(audit.moved - audit.undone for audit in engine.audits.of(MORGUE))
         left = changed(engine)
         assert moved == len(dead_letters) - len(left), "the record tells what happened"
-        told = Counter(one.fate for one in run(engine, work(engine)))
+        told = Counter(one.status for one in run(engine, work(engine)))
         if undoing:
             assert told == {RedriveStatus.UNDONE: 8}
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.core.commands import Draft, Verb
-from holdfast.core.ids import NODE_MAX
+from holdfast.core.ids import CELL_MAX
 from holdfast.core.records import Extra, Table
 from holdfast.engine.cell_record import CELL_KEY, read_cell_record
 from holdfast.engine.dead_letters import DeadLetterFilter
@@ -22,7 +22,7 @@ def test_ids_carry_the_number_of_the_cell() -> None:
     engine = Engine(MemoryStore(), cell=5)
     engine.open(START)
     [message_id] = engine.enqueue(TASKS, [Draft(b"m")], "test", START).ids
-    assert message_id >> 12 & NODE_MAX == 5
+    assert message_id >> 12 & CELL_MAX == 5
     engine.write()
     value = engine.store.get(Table.META, CELL_KEY)
     assert value is not None
@@ -175,7 +175,10 @@ def test_dead_letters_that_arrive_during_a_redrive_are_left_alone(memory: Rig, m
     monkeypatch.setattr("holdfast.engine.dead_letters.PAGE_MESSAGES", 1)
     memory.create_queue(DEAD, partitions=1, dlq={"enabled": False})
     memory.enqueue(*[b"%d" % number for number in range(10)])
-    memory.consume(10, Verb.REJECT)
+    memory.consume(3, Verb.REJECT)
+    memory.now += SECOND
+    memory.consume(7, Verb.REJECT)
+    memory.now += SECOND
     work = redrive(memory.engine, DEAD, DeadLetterFilter(), memory.clock, step=2)
     moved = len(next(work).moved)
     memory.consume(1, Verb.REJECT)

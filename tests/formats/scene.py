@@ -148,7 +148,7 @@ def _audits(store: Store) -> Iterator[str]:
         yield f"audit {audit.id} of {audit.dead_queue}: by {audit.by}, {audit.note!r}, {audit.moved} moved"
     for _, value in store.scan(Table.AUDITED, b"", ALL, 1_000):
         letter = read_audited(value)
-        yield f"  letter {letter.letter}: {letter.message} in {letter.queue}, had {letter.payload!r}"
+        yield f"  letter {letter.dead_letter}: {letter.message} in {letter.queue}, had {letter.payload!r}"
 
 
 def _describe(message: Message) -> str:

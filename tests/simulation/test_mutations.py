@@ -70,7 +70,7 @@ def failures_are_not_journalled(patch: pytest.MonkeyPatch) -> None:
 
 
 def ids_are_not_reserved(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(engine_module, "IdGenerator", lambda node, after=0: IdGenerator(node))
+    patch.setattr(engine_module, "IdGenerator", lambda cell, after=0: IdGenerator(cell))
 
 
 def high_values_go_first(patch: pytest.MonkeyPatch) -> None:

@@ -63,7 +63,7 @@ class Audited(msgspec.Struct, array_like=True):
 
     `properties` and `payload` are the letter's own where the message's differ."""
 
-    letter: int
+    dead_letter: int
     message: int
     queue: str
     undone: int = 0
@@ -104,7 +104,7 @@ def restore_dead_letter(message: Message, was: Audited) -> Draft:
     extra: Extra = message.extra
     own = was.properties if was.properties is not None else extra.properties
     properties = (*_others(own), *((name, value) for name, value in own if name == ORIGINAL_PROPERTY))
-    properties = (*properties, (UNDONE_PROPERTY, str(was.letter)))
+    properties = (*properties, (UNDONE_PROPERTY, str(was.dead_letter)))
     extra = msgspec.structs.replace(extra, properties=properties, flags=0)
     return Draft(message.payload if was.payload is None else was.payload, message.priority, 0, -1, extra)
 

@@ -1,11 +1,12 @@
 """Identities and places: Snowflake ids, positions in the delivery order, hashes of keys.
 
-An id is 63 bits: [41 ms since 2026-01-01 | 10 node | 12 sequence]. Ids of one node only ever grow, whatever the clock
+An id is 63 bits: [41 ms since 2026-01-01 | 10 cell | 12 sequence]. Ids of one cell only ever grow, whatever the clock
 does: when it stands still or goes back, the generator counts on from the last id, borrowing milliseconds if it must.
-To survive a restart it is told the highest id the node may ever have given (the broker reserves them ahead, durably).
+After a restart it continues above the highest id that the cell may have assigned (the engine reserves them ahead,
+durably). A node on embedded storage runs one cell, whose number is the node's id.
 
 The same numbers serve as *stamps*, the second half of a message's place (priority, stamp), and as lease tokens. They
-are comparable over all partitions of a node, which is what makes delivery first-in-first-out across partitions.
+are comparable over all partitions of a cell, which is what makes delivery first-in-first-out across partitions.
 """
 
 from __future__ import annotations
@@ -15,24 +16,24 @@ from hashlib import blake2b
 from itertools import chain
 
 EPOCH_MS = 1_767_225_600_000  # 2026-01-01T00:00:00Z
-NODE_MAX = 1023
+CELL_MAX = 1023
 SEQUENCE_BITS = 12
-NODE_BITS = 10
-TIME_SHIFT = SEQUENCE_BITS + NODE_BITS
+CELL_BITS = 10
+TIME_SHIFT = SEQUENCE_BITS + CELL_BITS
 LOW_MASK = (1 << TIME_SHIFT) - 1
 IDS_A_MS = 1 << SEQUENCE_BITS
 UNKEYED = b""
 
 
 class IdGenerator:
-    """Ids of one node, each larger than the one before."""
+    """Ids of one cell, each larger than the one before."""
 
-    __slots__ = ("_ms", "_node", "_sequence")
+    __slots__ = ("_cell", "_ms", "_sequence")
 
-    def __init__(self, node: int, after: int = 0) -> None:
-        if not 0 <= node <= NODE_MAX:
-            raise ValueError(f"node must be 0..{NODE_MAX}, not {node}")
-        self._node = node << SEQUENCE_BITS
+    def __init__(self, cell: int, after: int = 0) -> None:
+        if not 0 <= cell <= CELL_MAX:
+            raise ValueError(f"cell must be 0..{CELL_MAX}, not {cell}")
+        self._cell = cell << SEQUENCE_BITS
         self._ms = (after >> TIME_SHIFT) + 1 if after else 0
         self._sequence = 0
 
@@ -49,7 +50,7 @@ class IdGenerator:
         rows: list[range] = []
         while count > 0:
             taken = min(count, IDS_A_MS - self._sequence)
-            first = (self._ms << TIME_SHIFT) | self._node | self._sequence
+            first = (self._ms << TIME_SHIFT) | self._cell | self._sequence
             rows.append(range(first, first + taken))
             count -= taken
             self._sequence += taken
@@ -65,7 +66,7 @@ class IdGenerator:
     @property
     def floor(self) -> int:
         """Every id to come is at least this."""
-        return (self._ms << TIME_SHIFT) | self._node | self._sequence
+        return (self._ms << TIME_SHIFT) | self._cell | self._sequence
 
 
 def time_of_id(message_id: int) -> int:

@@ -1,6 +1,6 @@
 """Journal entries and blocks: what is written of every change, in the same batch as the change itself.
 
-A *row* is one event of one message, the unit the outside sees; it has an lsn, gapless per node. An *entry* may stand
+A *row* is one event of one message, the unit the outside sees; it has an lsn, gapless per cell. An *entry* may stand
 for many rows (a batch that was enqueued, leased or acked together), because writing one record a message would cost as
 much as the change. A *block* is all entries of one commit, one record in the store. `rows` turns a block back into
 rows; journal/columns.py does the same for the exporter, by columns.
@@ -59,7 +59,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
     lsn: int
     at: int
-    node: int
+    node: int  # the number of the cell; of a node on embedded storage, its id
     namespace: str
     queue: str
     partition: int

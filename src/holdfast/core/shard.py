@@ -131,7 +131,7 @@ class PlaceColumns(NamedTuple):
 
 
 class HotBodies:
-    """A bound on message records kept in memory between enqueue and lease, shared by all shards of a node."""
+    """A bound on message records kept in memory between enqueue and lease, shared by all shards of a cell."""
 
     __slots__ = ("limit_bytes", "used_bytes")
 

@@ -1,9 +1,9 @@
-"""Audited redrive: letters brought back under an id, once each, perhaps with another payload; and taken back again.
+"""Audited redrive: dead letters are redriven under an id, each once, with a new payload if given; and undone.
 
-A letter and the message made of it change places in one atomic batch, with the record of it (audits.py). So a request
-that is repeated, after whatever kill, brings nothing back twice and is told what the first one did.
+A dead letter is replaced by its message in one atomic batch, together with the record of it (audits.py). So a request
+that is repeated, after any crash, redrives nothing twice and is answered with what the first one did.
 
-What may touch many letters is a generator: the caller makes a step durable before it takes the next.
+What may concern many dead letters is a generator: the caller makes a step durable before it takes the next.
 """
 
 from __future__ import annotations
@@ -22,50 +22,58 @@ from holdfast.core.states import DeliveryState, Reason
 from holdfast.engine.catalog import Queue, QueueName
 from holdfast.engine.engine import Engine
 from holdfast.engine.messages import find_live_message
-from holdfast.engine.redrive import STEP, Destination, destination, enqueue_for, newest, with_states, withdraw
+from holdfast.engine.redrive import (
+    STEP,
+    Destination,
+    destination,
+    enqueue_for,
+    with_newest_states,
+    with_states,
+    withdraw,
+)
 from holdfast.errors import HoldfastError
 
 PROTOCOL_UNDO = "undo"
 
 Payloads = Mapping[int, bytes | None]
-"""Letters, each with the payload that it is to have; None: its own."""
+"""Dead letters by id, each with its new payload; None keeps its own."""
 
 Require = Callable[[str], object]
-"""Raises an error if messages of the caller's own making may not be sent to a queue."""
+"""Raises an error if the caller may not send messages of its own to a queue."""
 
 
 class RedriveStatus(StrEnum):
-    """What became of a letter, or how the message stands that was made of it."""
+    """The result of redriving a dead letter, or the status of its message."""
 
     MOVED = "moved"
-    REPEATED = "repeated"  # it had been brought back under this id before
+    REPEATED = "repeated"  # it was redriven under this id before
     LEASED = "leased"
-    GONE = "gone"  # done, or taken away; of a letter: nobody knows it
+    GONE = "gone"  # the message is settled or deleted; the dead letter does not exist
     REFUSED = "refused"
     UNDONE = "undone"
     WAITING = "waiting"
-    PARTLY = "partly"  # done in some groups, not in others
-    DEAD = "dead"  # a dead letter of it waits
+    PARTLY = "partly"  # settled in some groups, not in others
+    DEAD = "dead"  # it was dead-lettered again
 
 
 class RedriveResult(msgspec.Struct, frozen=True):
-    """One letter. `again` is the dead letter that it is once more."""
+    """One dead letter. `again` is the new dead letter after an undo."""
 
-    letter: int
-    fate: RedriveStatus
+    dead_letter: int
+    status: RedriveStatus
     queue: str = ""
     message: int = 0
     again: int = 0
     error: HoldfastError | None = None
 
 
-# --- looking --------------------------------------------------------------------------------------------------------
+# --- status ---------------------------------------------------------------------------------------------------------
 
 
 def redrive_results(
     engine: Engine, dead: QueueName, name: str, after: int, limit: int, now: int
 ) -> list[RedriveResult]:
-    """The letters that were brought back, by their ids, from after one on, and how their messages stand now."""
+    """The dead letters that were redriven, in the order of ids after `after`, with the status of their messages."""
     audit = engine.audits.get(dead, name)
     return [_current_status(engine, audit, was, now)[0] for was in engine.audits.page(audit, after, limit)]
 
@@ -73,35 +81,39 @@ def redrive_results(
 def _current_status(
     engine: Engine, audit: Audit, was: Audited, now: int
 ) -> tuple[RedriveResult, tuple[Queue, Shard, Message] | None]:
-    """How a message stands; with its place if it waits in every group."""
+    """The status of a redriven message; with its place if it waits in every group."""
     if was.undone:
-        return RedriveResult(was.letter, RedriveStatus.UNDONE, was.queue, was.message, was.undone), None
+        return _undone(was), None
     queue = engine.queues.get((audit.namespace, was.queue))
     found = find_live_message(engine, queue, was.message, now) if queue is not None else None
     if queue is None or found is None:
-        fate = (
+        status = (
             RedriveStatus.DEAD
             if queue is not None and _has_dead_letter(engine, queue, was.message)
             else RedriveStatus.GONE
         )
-        return RedriveResult(was.letter, fate, was.queue, was.message), None
+        return RedriveResult(was.dead_letter, status, was.queue, was.message), None
     shard, message, delivery_statuses = found
     states = {delivery_status.state for delivery_status in delivery_statuses}
     if message.extra.flags & FLAG_CHOSEN:
-        states.discard("settled")  # for the other groups it never was
-    fate = (
+        states.discard("settled")  # the message is for one group only; for the others it was never live
+    status = (
         RedriveStatus.LEASED
         if DeliveryState.LEASED in states
         else RedriveStatus.PARTLY
         if "settled" in states
         else RedriveStatus.WAITING
     )
-    results = RedriveResult(was.letter, fate, was.queue, was.message)
-    return results, (queue, shard, message) if fate is RedriveStatus.WAITING else None
+    results = RedriveResult(was.dead_letter, status, was.queue, was.message)
+    return results, (queue, shard, message) if status is RedriveStatus.WAITING else None
+
+
+def _undone(was: Audited) -> RedriveResult:
+    return RedriveResult(was.dead_letter, RedriveStatus.UNDONE, was.queue, was.message, was.undone)
 
 
 def _has_dead_letter(engine: Engine, queue: Queue, message_id: int) -> bool:
-    """Whether a dead letter of a message waits in its queue's dead queue."""
+    """Whether the dead queue of a message's queue has a dead letter of it."""
     name = dead_queue_of(queue.record.name, queue.config)
     dead = engine.queues.get((queue.record.namespace, name)) if name is not None else None
     if dead is None:
@@ -114,7 +126,7 @@ def _has_dead_letter(engine: Engine, queue: Queue, message_id: int) -> bool:
     return False
 
 
-# --- bringing letters back ------------------------------------------------------------------------------------------
+# --- redriving ------------------------------------------------------------------------------------------------------
 
 
 def move(
@@ -129,7 +141,7 @@ def move(
     require: Require,
     now: int,
 ) -> Iterator[list[RedriveResult]]:
-    """Bring letters back, each once under this id."""
+    """Redrive dead letters, each once under this id."""
     queue = engine.queue(dead, now)
     audit = engine.audits.begin(dead, name, to, by, note, now)
     ids = list(dead_letters)
@@ -142,20 +154,20 @@ def _move(
 ) -> list[RedriveResult]:
     results: dict[int, RedriveResult] = {}
     movable: list[tuple[Shard, Message]] = []
-    for letter, was in zip(dead_letters, engine.audits.known(audit, dead_letters), strict=True):
+    for dead_letter, was in zip(dead_letters, engine.audits.known(audit, dead_letters), strict=True):
         if was is not None:
-            fate = RedriveStatus.UNDONE if was.undone else RedriveStatus.REPEATED
-            results[letter] = RedriveResult(letter, fate, was.queue, was.message, was.undone)
+            status = RedriveStatus.UNDONE if was.undone else RedriveStatus.REPEATED
+            results[dead_letter] = RedriveResult(dead_letter, status, was.queue, was.message, was.undone)
             continue
-        found = find_live_message(engine, queue, letter, now)
+        found = find_live_message(engine, queue, dead_letter, now)
         if found is None:
-            results[letter] = RedriveResult(letter, RedriveStatus.GONE)
+            results[dead_letter] = RedriveResult(dead_letter, RedriveStatus.GONE)
         elif any(delivery_status.state == DeliveryState.LEASED for delivery_status in found[2]):
-            results[letter] = RedriveResult(letter, RedriveStatus.LEASED)
+            results[dead_letter] = RedriveResult(dead_letter, RedriveStatus.LEASED)
         else:
             movable.append(found[:2])
     results |= _redrive(engine, audit, queue, movable, dead_letters, require, now)
-    return [results[letter] for letter in dead_letters]
+    return [results[dead_letter] for dead_letter in dead_letters]
 
 
 def _redrive(
@@ -167,25 +179,25 @@ def _redrive(
     require: Require,
     now: int,
 ) -> dict[int, RedriveResult]:
-    """For each destination: the new messages, the end of the letters and the records of it in one batch."""
+    """For each destination: the new messages, the deletion of the dead letters and the audit records in one batch."""
     refused: dict[int, HoldfastError] = {}
     to = Destination(queue=audit.to)
     by_target: dict[tuple[str, str], list[tuple[Shard, Message]]] = {}
-    for shard, letter in newest(engine, queue, dead_letters, now):
-        name, group = to.of(letter)
+    for shard, dead_letter in with_newest_states(engine, queue, dead_letters, now):
+        name, group = to.of(dead_letter)
         try:
-            if payloads[letter.id] is not None:
+            if payloads[dead_letter.id] is not None:
                 require(name)
-            by_target.setdefault((name, group), []).append((shard, letter))
+            by_target.setdefault((name, group), []).append((shard, dead_letter))
         except HoldfastError as error:
-            refused[letter.id] = error
+            refused[dead_letter.id] = error
     results: dict[int, RedriveResult] = {}
     for (name, group), movable in by_target.items():
-        here = [letter for _, letter in movable]
+        here = [dead_letter for _, dead_letter in movable]
         target = destination(engine, queue, name, group, here, refused, now)
         if target is None:
             continue
-        engine.write_early()  # nothing may have to be written before all of it is gathered
+        engine.write_early()  # from here on nothing may be written early: that would split the batch in two
         moved = _deliver(engine, audit, queue, target, group, here, payloads, refused, now)
         if moved:
             withdraw(engine, queue, [item for item in movable if item[1].id in moved], Reason.REDRIVEN, now)
@@ -206,34 +218,35 @@ def _deliver(
     refused: dict[int, HoldfastError],
     now: int,
 ) -> dict[int, Audited]:
-    drafts = [redriven(dead.record.name, letter, audit.id, payloads[letter.id]) for letter in dead_letters]
+    drafts = [redriven(dead.record.name, one, audit.id, payloads[one.id]) for one in dead_letters]
     reply = enqueue_for(engine, target, group, drafts, now)
     moved: dict[int, Audited] = {}
-    for index, (letter, draft) in enumerate(zip(dead_letters, drafts, strict=True)):
+    for index, (dead_letter, draft) in enumerate(zip(dead_letters, drafts, strict=True)):
         if index in reply.errors:
-            refused[letter.id] = reply.errors[index]
+            refused[dead_letter.id] = reply.errors[index]
             continue
-        properties = letter.extra.properties
-        moved[letter.id] = Audited(
-            letter.id,
+        properties = dead_letter.extra.properties
+        moved[dead_letter.id] = Audited(
+            dead_letter.id,
             reply.ids[index],
             target.record.name,
             properties=properties if any(name in OWN_PROPERTIES for name, _ in properties) else None,
-            payload=letter.payload if draft.payload != letter.payload else None,
+            payload=dead_letter.payload if draft.payload != dead_letter.payload else None,
         )
     return moved
 
 
-# --- and taking them back -------------------------------------------------------------------------------------------
+# --- undoing --------------------------------------------------------------------------------------------------------
 
 
 def undo(engine: Engine, dead: QueueName, name: str, after: int, limit: int, now: int) -> Iterator[list[RedriveResult]]:
-    """Make dead letters again of messages that wait in every group, from after a letter on. The others are told."""
+    """Turn messages that wait in every group into dead letters again, in the order of ids after `after`. The results
+    name the others too."""
     audit = engine.audits.get(dead, name)
     queue = engine.queue(dead, now)
     while limit > 0 and (page := engine.audits.page(audit, after, min(limit, STEP))):
         yield _undo(engine, audit, queue, page, now)
-        after = page[-1].letter
+        after = page[-1].dead_letter
         limit -= len(page)
 
 
@@ -241,13 +254,13 @@ def _undo(engine: Engine, audit: Audit, dead: Queue, page: list[Audited], now: i
     results: dict[int, RedriveResult] = {}
     by_shard: dict[int, tuple[Queue, Shard, list[tuple[Audited, Message]]]] = {}
     for was in page:
-        results[was.letter], place = _current_status(engine, audit, was, now)
+        results[was.dead_letter], place = _current_status(engine, audit, was, now)
         if place is not None:
             queue, shard, message = place
             by_shard.setdefault(shard.number, (queue, shard, []))[2].append((was, message))
     for queue, shard, waiting in by_shard.values():
         results |= _undo_in(engine, audit, dead, queue, shard, waiting, now)
-    return [results[was.letter] for was in page]
+    return [results[was.dead_letter] for was in page]
 
 
 def _undo_in(
@@ -259,7 +272,7 @@ def _undo_in(
     waiting: list[tuple[Audited, Message]],
     now: int,
 ) -> dict[int, RedriveResult]:
-    """Messages of one shard: the letters, the end of the messages and the records of it in one batch."""
+    """For messages of one shard: the dead letters, the deletion of the messages and the audit records in one batch."""
     messages = with_states(engine, queue, shard, [message for _, message in waiting], now)
     drafts = [restore_dead_letter(message, was) for (was, _), message in zip(waiting, messages, strict=True)]
     engine.write_early()
@@ -269,15 +282,16 @@ def _undo_in(
     gone: list[int] = []
     for index, (was, message) in enumerate(waiting):
         if index in reply.errors:
-            results[was.letter] = RedriveResult(
-                was.letter, RedriveStatus.REFUSED, was.queue, was.message, error=reply.errors[index]
+            results[was.dead_letter] = RedriveResult(
+                was.dead_letter, RedriveStatus.REFUSED, was.queue, was.message, error=reply.errors[index]
             )
             continue
         gone.append(message.seq)
-        undone.append(Audited(was.letter, was.message, was.queue, reply.ids[index]))
-        results[was.letter] = RedriveResult(was.letter, RedriveStatus.UNDONE, was.queue, was.message, reply.ids[index])
+        again = Audited(was.dead_letter, was.message, was.queue, reply.ids[index])
+        undone.append(again)
+        results[was.dead_letter] = _undone(again)
     count = engine.step(queue, shard, Withdraw(gone, Reason.UNDONE), now)
-    assert count == len(gone), "a message whose redrive was undone was not there any more"
+    assert count == len(gone), "a message whose redrive was undone did not exist any more"
     audit.undone += len(gone)
     engine.audits.record(audit, undone, now)
     return results

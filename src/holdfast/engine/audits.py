@@ -1,7 +1,7 @@
-"""The audited redrives that a node remembers: who began which, and what became of each letter.
+"""The audited redrives that a cell remembers: who started each, and the result of each dead letter.
 
-What they are and how they are stored is said in core/audits.py; audited_redrive.py moves the letters. The heads are in
-memory, the letters in the store. Synchronous, on the engine: a change is part of the turn's batch.
+core/audits.py describes them and their records; audited_redrive.py moves the dead letters. The audits are in memory,
+their dead letters in the store. A change is part of the turn's batch.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Audits:
         rows = self._engine.store.scan(Table.AUDITS, b"", b"\xff" * 8, 1 << 30)
         self._audits = {key: read_audit(value) for key, value in rows}
 
-    # --- looking ----------------------------------------------------------------------------------------------------
+    # --- queries ----------------------------------------------------------------------------------------------------
 
     def of(self, dead: QueueName) -> list[Audit]:
         """The redrives of a dead queue, newest first."""
@@ -66,22 +66,22 @@ class Audits:
         return found
 
     def page(self, audit: Audit, after: int, limit: int) -> list[Audited]:
-        """Letters that were brought back, by their ids, from after one on."""
+        """Dead letters that were redriven, in the order of ids after `after`."""
         self._engine.write_early()
         low, high = audited_key(audit.number, after + 1), audited_key(audit.number, LAST)
         return [read_audited(value) for _, value in self._engine.store.scan(Table.AUDITED, low, high, limit)]
 
     def known(self, audit: Audit, dead_letters: Iterable[int]) -> list[Audited | None]:
-        """What is known of these letters."""
+        """The records of these dead letters, None where there is none."""
         self._engine.write_early()
-        keys = [audited_key(audit.number, letter) for letter in dead_letters]
+        keys = [audited_key(audit.number, one) for one in dead_letters]
         values = self._engine.store.get_many(Table.AUDITED, keys)
         return [read_audited(value) if value is not None else None for value in values]
 
-    # --- changing ---------------------------------------------------------------------------------------------------
+    # --- changes ----------------------------------------------------------------------------------------------------
 
     def begin(self, dead: QueueName, name: str, to: str, by: str, note: str, now: int) -> Audit:
-        """The redrive of that id: new, or one to go on with."""
+        """The redrive of that id: a new one, or the existing one to continue."""
         _check_texts(name, note)
         if to == dead[1]:
             raise InvalidArgument(field="to", problem="is the dead queue itself; name another queue")
@@ -104,17 +104,17 @@ class Audits:
         return audit
 
     def record(self, audit: Audit, dead_letters: Iterable[Audited], now: int) -> None:
-        """Take the redrive and what became of these letters into the batch."""
+        """Add the redrive and the results of these dead letters to the batch."""
         audit.changed_at = max(now, audit.changed_at)
         key = audit_key(audit.namespace, audit.dead_queue, audit.id)
         ops: list[Op] = [(Table.AUDITS, key, write_audit(audit))]
-        ops += [(Table.AUDITED, audited_key(audit.number, was.letter), write_audited(was)) for was in dead_letters]
+        ops += [(Table.AUDITED, audited_key(audit.number, was.dead_letter), write_audited(was)) for was in dead_letters]
         self._engine.add(ops)
 
-    # --- forgetting -------------------------------------------------------------------------------------------------
+    # --- expiry -----------------------------------------------------------------------------------------------------
 
     def wake_at(self) -> int:
-        """When the first is to be forgotten."""
+        """When the first audit expires."""
         first = min((audit.changed_at for audit in self._audits.values()), default=NEVER)
         return min(first + self.limits.remember, NEVER)
 

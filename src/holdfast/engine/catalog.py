@@ -79,7 +79,7 @@ class Queue:
         return self.shards[partition].deliveries_of(group).lease_deadline(message_id, token)
 
     def sample_rates(self, now: int) -> None:
-        """Record the counters, at most once a second, so that `stats` can tell rates."""
+        """Record the counters, at most once a second, from which `stats` computes rates."""
         self.rates.sample(self.totals, now)
 
     def totals(self) -> dict[str, int]:

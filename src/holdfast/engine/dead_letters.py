@@ -1,9 +1,8 @@
-"""Which dead letters are meant, and the order in which they died.
+"""Which dead letters are selected, and the order in which they were dead-lettered.
 
-The letters of a dead queue lie in its partitions. `by_death_time` merges these by the time of death, and letters that
-died
-together (in one batch that was rejected, in one sweep of what expired) by the order in which their messages were
-enqueued. Only references are held, so that memory does not grow with the number or the size of the letters.
+`by_death_time` merges the partitions of a dead queue by the time of dead-lettering. Dead letters of the same time (of
+one rejected batch, of one sweep of expired messages) are in the order in which their messages were enqueued. Only
+references are held, so that memory does not grow with the number or the size of the dead letters.
 """
 
 from __future__ import annotations
@@ -23,21 +22,21 @@ from holdfast.engine.messages import find_message
 from holdfast.engine.wake_ups import Clock
 from holdfast.errors import MessageNotFound
 
-PAGE_MESSAGES = 256  # letters read at a time, over all partitions
+PAGE_MESSAGES = 256  # dead letters read at a time, over all partitions
 PAGE_BYTES = 8 << 20  # and about how many bytes of payload
-SORT_MAX = 4_096  # letters of one partition that died together and are sorted; of more, the next so many
+SORT_MAX = 4_096  # dead letters of the same time in one partition that are sorted together; more are sorted in parts
 
 
 class DeadLetterFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which letters: all that meet every condition that is set."""
+    """Selects the dead letters that meet every condition that is set."""
 
     ids: frozenset[int] = frozenset()
     reasons: frozenset[str] = frozenset()
-    error: str = ""  # a part of the last error's text, in whatever case
+    error: str = ""  # a part of the last error's text; upper and lower case are the same
     source_queue: str = ""
     source_group: str = ""
-    after: int = 0  # died at or after this instant
-    before: int = 0  # died before this instant
+    after: int = 0  # dead-lettered at or after this instant
+    before: int = 0  # dead-lettered before this instant
     properties: tuple[tuple[str, str], ...] = ()
 
     def match(self, dead_letter: Message) -> bool:
@@ -60,7 +59,7 @@ class DeadLetterFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeadLetterRef(msgspec.Struct, frozen=True, gc=False):
-    """A letter by its place. They compare as the letters died."""
+    """A dead letter by its place. References are ordered as their dead letters were dead-lettered."""
 
     died_at: int
     source_id: int
@@ -75,7 +74,7 @@ class DeadLetterRef(msgspec.Struct, frozen=True, gc=False):
 
 
 def by_death_time(engine: Engine, queue: Queue, which: DeadLetterFilter, clock: Clock) -> Iterator[DeadLetterRef]:
-    """The letters there are now, those that died first first. Steps the engine as it goes on."""
+    """The dead letters that exist now, in the order of dead-lettering. Reads them page by page."""
     if which.ids:
         return _by_ids(engine, queue, which, clock)
     ends = [(shard, shard.head.next_seq) for shard in queue.shards if shard.live]
@@ -84,7 +83,7 @@ def by_death_time(engine: Engine, queue: Queue, which: DeadLetterFilter, clock: 
 
 
 def _by_ids(engine: Engine, queue: Queue, which: DeadLetterFilter, clock: Clock) -> Iterator[DeadLetterRef]:
-    """Letters by their ids, those that are there."""
+    """Dead letters by their ids, those that exist."""
     for message_id in sorted(which.ids):
         try:
             partition, dead_letter, _ = find_message(engine, queue.name, message_id, clock())
@@ -96,8 +95,8 @@ def _by_ids(engine: Engine, queue: Queue, which: DeadLetterFilter, clock: Clock)
 def _of_shard(
     engine: Engine, queue: Queue, shard: Shard, end: int, which: DeadLetterFilter, chunk: int, clock: Clock
 ) -> Iterator[DeadLetterRef]:
-    """The letters of one partition below sequence `end`, a few at a time. None died before those before it, whatever
-    the clock says: it may have gone back."""
+    """The dead letters of one partition below sequence `end`, a page at a time. Their times never decrease: where the
+    clock was set back, the time of the one before is used."""
     at = 1
     died_at = 0
     while 0 < at < end:
@@ -110,7 +109,7 @@ def _of_shard(
 
 
 def _sorted(refs: Iterator[DeadLetterRef]) -> Iterator[DeadLetterRef]:
-    """Letters that come by their ids, those that died together sorted."""
+    """Dead letters in the order of their ids, those of the same time sorted."""
     same_time: list[DeadLetterRef] = []
     for ref in chain(refs, [None]):
         if same_time and (ref is None or ref.died_at != same_time[0].died_at or len(same_time) == SORT_MAX):

@@ -1,7 +1,7 @@
-"""How many of the next deliveries of a queue each partition has, going by their places. Pure.
+"""How many of the next deliveries of a queue each partition has, in the order of delivery.
 
-Messages that came together lie together in one partition, so the lists of the partitions are merged by stretches: a
-step for each stretch, not for each message.
+Messages that were enqueued together are consecutive in one partition, so the lists of the partitions are merged in
+runs: one step for each run, not for each message.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ order_key = attrgetter("priority", "stamp")
 
 
 def quotas(lists: dict[int, Items], limit: int, known: OrderKey, max_bytes: int, one_at_least: bool) -> dict[int, int]:
-    """Of lists that are in order, how many of the first `limit` of all together each has.
+    """Of sorted lists, how many of the first `limit` of all together each has.
 
-    No more than fit into `max_bytes`, 0 for no bound; a first one may be larger if there must be `one_at_least`. None
-    beyond `known`, behind which some list may have better ones that are not in it.
+    No more than fit into `max_bytes`, 0 for no bound; with `one_at_least` the first may be larger. None beyond `known`:
+    after it a list may have items that are not loaded.
     """
     counts: dict[int, int] = {}
     heap: list[tuple[OrderKey, int]] = [(order_key(items[0]), name) for name, items in lists.items() if items]
@@ -41,7 +41,7 @@ def quotas(lists: dict[int, Items], limit: int, known: OrderKey, max_bytes: int,
         if max_bytes:
             fitting = _fitting(items[start:end], left_bytes, one_at_least and not counts)
             left_bytes -= sum([item.size_bytes for item in items[start : start + fitting]])
-            if start + fitting < end:  # what comes next does not fit, and nothing may overtake it
+            if start + fitting < end:  # the next does not fit, and none may overtake it
                 if fitting:
                     counts[name] = start + fitting
                 break

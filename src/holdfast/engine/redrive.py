@@ -1,11 +1,11 @@
-"""Redrive: dead letters go back to where they came from, or elsewhere, some or all; or they are thrown away.
+"""Redrive: dead letters are moved back to their source, or to another queue, or are discarded.
 
-A letter and the message made of it change places in one atomic batch: a kill leaves the one or the other, never both
-and never none. The new message keeps the letter's `source_id` and all that it carries, so a redrive that is begun again
-goes on with the letters that are left.
+A dead letter is replaced by its message in one atomic batch: after a crash there is one or the other, never both and
+never neither. The message keeps the dead letter's `source_id` and properties, so a redrive that is started again
+continues with the dead letters that are left.
 
-`redrive` is a generator: each step looks at a bounded number of letters, moves what matches, and tells what it did. The
-caller makes a step durable before it takes the next, and may stop after any.
+`redrive` is a generator: each step examines a bounded number of dead letters, moves those that match, and yields what
+it did. The caller makes a step durable before it takes the next, and may stop after any.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.wake_ups import Clock
 from holdfast.errors import GroupNotFound, HoldfastError, InvalidArgument, WrongGroupKind
 
-STEP = 256  # letters looked at in one step
-STEP_NAMED = 32  # the same for letters that are named one by one: each must be searched for
+STEP = 256  # dead letters examined in one step
+STEP_NAMED = 32  # the same for dead letters that are named by id: each must be searched for
 STEP_BYTES = 8 << 20  # and about how many bytes of payload
-IDS_MAX = 10_000  # letters that can be named one by one
+IDS_MAX = 10_000  # dead letters that can be named by id
 PROTOCOL = "redrive"
 
 
 class Redriven(msgspec.Struct):
-    """What one step did. `moved` pairs each letter's id with its new message's, 0 if it was thrown away or is a dry
-    run. `refused` has the error for each letter that matched and could not go; it stays where it is."""
+    """What one step did. `moved` pairs the id of each dead letter with that of its new message, 0 if it was discarded
+    or this is a dry run. `refused` has the error of each dead letter that matched and could not be moved; it stays."""
 
     looked: int = 0
     moved: list[tuple[int, int]] = []
     refused: dict[int, HoldfastError] = {}
-    leased: int = 0  # matched, but a consumer of the dead queue has it
+    leased: int = 0  # that matched, but are leased to a consumer of the dead queue
 
 
 class Destination(msgspec.Struct, frozen=True, kw_only=True):
-    """Where letters go: each back to the queue it came from and there to the group it died in, unless told."""
+    """Where dead letters go. By default each goes to its source queue, for the group in which it was dead-lettered."""
 
-    queue: str = ""  # all to this queue instead, there for all groups
+    queue: str = ""  # all go to this queue instead, for all groups
     group: str = ""  # for this group of the queue alone
-    all_groups: bool = False  # for all groups, also in the queue they came from
+    all_groups: bool = False  # for all groups, in the source queue too
 
     def of(self, dead_letter: Message) -> tuple[str, str]:
-        """The queue and the group for a letter; no group: all of them."""
+        """The queue and the group for a dead letter; an empty group means all groups."""
         origin = dead_letter.extra.origin
         queue = self.queue or (origin.source_queue if origin else "")
         if self.group or self.all_groups or self.queue or origin is None:
@@ -76,10 +76,10 @@ def redrive(
     dry_run: bool = False,
     discard: bool = False,
 ) -> Iterator[Redriven]:
-    """Move the letters of the dead queue `name` that match, those that died first first, at most `limit`.
+    """Move the dead letters of the queue `name` that match, in the order of dead-lettering, at most `limit`.
 
-    With `discard` they go nowhere. Letters that arrive meanwhile are left alone, so that what dies again at once is not
-    driven in a circle. `dry_run` changes nothing.
+    With `discard` they are deleted instead. Dead letters that arrive during the redrive are not moved, so that a
+    message that fails again immediately does not loop. `dry_run` changes nothing.
     """
     queue = engine.queue(name, clock())
     if len(which.ids) > IDS_MAX:
@@ -108,7 +108,7 @@ def redrive(
 
 
 def _take(refs: Iterator[DeadLetterRef], limit: int) -> tuple[list[DeadLetterRef], list[DeadLetterRef], bool]:
-    """The next letters: those seen, those among them to be moved, and whether there are no more."""
+    """The next dead letters: those examined, those of them to be moved, and whether there are no more."""
     seen: list[DeadLetterRef] = []
     chosen: list[DeadLetterRef] = []
     size_bytes = 0
@@ -125,7 +125,7 @@ def _take(refs: Iterator[DeadLetterRef], limit: int) -> tuple[list[DeadLetterRef
 def _load_dead_letters(
     engine: Engine, queue: Queue, refs: list[DeadLetterRef], done: Redriven, now: int
 ) -> list[tuple[Shard, Message]]:
-    """The letters that can go now, in the order of `refs`: since they were put in order, one may be gone or leased."""
+    """The dead letters that can be moved now, in the order of `refs`. Some may be deleted or leased by now."""
     found: dict[int, tuple[Shard, Message]] = {}
     by_partition: dict[int, list[int]] = {}
     for ref in refs:
@@ -150,19 +150,19 @@ def _move(
     done: Redriven,
     now: int,
 ) -> None:
-    """Move letters: for each destination, the new messages and the end of their letters in one batch."""
+    """For each destination: store the new messages and delete their dead letters in one batch."""
     if discard:
         withdraw(engine, queue, dead_letters, "", now)
         done.moved = [(dead_letter.id, 0) for _, dead_letter in dead_letters]
         return
     by_target: dict[tuple[str, str], list[tuple[Shard, Message]]] = {}
-    for shard, dead_letter in newest(engine, queue, dead_letters, now):
+    for shard, dead_letter in with_newest_states(engine, queue, dead_letters, now):
         by_target.setdefault(to.of(dead_letter), []).append((shard, dead_letter))
     for (name, group), movable in by_target.items():
         target = destination(engine, queue, name, group, [dead_letter for _, dead_letter in movable], done.refused, now)
         if target is None:
             continue
-        # Nothing may have to be written early from here on: that would tear the batch in two.
+        # From here on nothing may be written early: that would split the batch in two.
         engine.write_early()
         moved = _deliver(engine, queue, target, group, [dead_letter for _, dead_letter in movable], done, now)
         withdraw(engine, queue, [item for item in movable if item[1].id in moved], Reason.REDRIVEN, now)
@@ -170,19 +170,19 @@ def _move(
 
 
 def withdraw(engine: Engine, queue: Queue, dead_letters: list[tuple[Shard, Message]], reason: str, now: int) -> None:
-    """Letters leave the dead queue."""
+    """Delete dead letters from their queue."""
     by_shard: dict[int, list[int]] = {}
     for shard, dead_letter in dead_letters:
         by_shard.setdefault(shard.partition, []).append(dead_letter.seq)
     for partition, seqs in by_shard.items():
         count = engine.step(queue, queue.shards[partition], Withdraw(seqs, reason), now)
-        assert count == len(seqs), "a letter that was redriven was not there any more"
+        assert count == len(seqs), "a dead letter that was redriven did not exist any more"
 
 
-def newest(
+def with_newest_states(
     engine: Engine, queue: Queue, dead_letters: list[tuple[Shard, Message]], now: int
 ) -> list[tuple[Shard, Message]]:
-    """Letters of several shards with their newest workflow states, in the same order."""
+    """Dead letters of several shards with their newest workflow states, in the same order."""
     found: dict[int, Message] = {}
     for shard in {shard.number: shard for shard, _ in dead_letters}.values():
         here = [dead_letter for of, dead_letter in dead_letters if of is shard]
@@ -191,8 +191,8 @@ def newest(
 
 
 def with_states(engine: Engine, queue: Queue, shard: Shard, dead_letters: list[Message], now: int) -> list[Message]:
-    """Letters with their newest workflow states: consumers of the dead queue may have changed them."""
-    newest = {dead_letter.id: dead_letter.extra.state for dead_letter in dead_letters}
+    """Dead letters of one shard with their workflow states, which consumers of the dead queue may have changed."""
+    states_by_id = {dead_letter.id: dead_letter.extra.state for dead_letter in dead_letters}
     for group in queue.record.groups:
         deliveries = shard.deliveries_of(group.name)
         delivered_ids = [dead_letter.id for dead_letter in dead_letters if dead_letter.id in deliveries]
@@ -201,11 +201,11 @@ def with_states(engine: Engine, queue: Queue, shard: Shard, dead_letters: list[M
         command = GetStates(group.name, [(message_id, 0) for message_id in delivered_ids])
         states = engine.step(queue, shard, command, now)
         for message_id, state in zip(delivered_ids, states, strict=True):
-            before = newest[message_id]
+            before = states_by_id[message_id]
             if state is not None and (before is None or state.etag > before.etag):
-                newest[message_id] = state
+                states_by_id[message_id] = state
     return [
-        replace(dead_letter, extra=replace(dead_letter.extra, state=visible_state(newest[dead_letter.id])))
+        replace(dead_letter, extra=replace(dead_letter.extra, state=visible_state(states_by_id[dead_letter.id])))
         for dead_letter in dead_letters
     ]
 
@@ -219,10 +219,12 @@ def destination(
     refused: dict[int, HoldfastError],
     now: int,
 ) -> Queue | None:
-    """The queue that takes these letters, made if it is not there; None if there can be none, or not this group."""
+    """The queue for these dead letters, created if it does not exist; None if that or the group is not possible."""
     try:
         if to in ("", queue.record.name):
-            raise InvalidArgument(field="target", problem="must be named: the letter does not say where it came from")
+            raise InvalidArgument(
+                field="target", problem="must be named: the dead letter does not say where it came from"
+            )
         target = engine.queue((queue.record.namespace, to), now, create=True)
         if group:
             _check_group(target, group)
@@ -233,7 +235,7 @@ def destination(
 
 
 def _check_group(target: Queue, name: str) -> None:
-    """A letter goes to a group that is there. Where no group is yet, it waits for the first like any message."""
+    """The group must exist, unless the queue has none yet: then the message waits for the first, like any other."""
     group = target.record.group(name)
     if group is None and any(other.kind is GroupKind.LEASE for other in target.record.groups):
         raise GroupNotFound(group=name, queue=target.record.name)
@@ -242,7 +244,7 @@ def _check_group(target: Queue, name: str) -> None:
 
 
 def enqueue_for(engine: Engine, target: Queue, group: str, drafts: list[Draft], now: int) -> Enqueued:
-    """Store what letters become, for one group or for all; for all too where there is no group yet."""
+    """Store the messages of dead letters, for one group or for all; for all too if there is no group yet."""
     return engine.enqueue_in(
         target, drafts, PROTOCOL, now, group=group if target.record.group(group) is not None else ""
     )
@@ -251,7 +253,7 @@ def enqueue_for(engine: Engine, target: Queue, group: str, drafts: list[Draft], 
 def _deliver(
     engine: Engine, dead: Queue, target: Queue, group: str, dead_letters: list[Message], done: Redriven, now: int
 ) -> dict[int, int]:
-    """Enqueue what letters stand for. Returns the new ids by letter; one that is there already counts as moved."""
+    """Enqueue the messages of dead letters. The new ids by dead letter; a duplicate counts as moved."""
     drafts = [redriven(dead.record.name, dead_letter) for dead_letter in dead_letters]
     reply = enqueue_for(engine, target, group, drafts, now)
     moved: dict[int, int] = {}

@@ -1,9 +1,9 @@
-"""The transactions of a node: staging, the decision to publish, the move into the queues, expiry, forgetting.
+"""The transactions of a cell: staging, the decision to publish, the move into the queues, expiry.
 
-What they are and how they are stored is said in core/transactions.py. Open ones are in memory with the tallies of their
-parts, not with their messages; published ones are in the store alone.
+core/transactions.py describes them and their records. Open ones are in memory with the counts of their parts, without
+their messages; published ones are in the store only.
 
-Synchronous, on the engine: a call changes the batch of this turn, and is good once that is durable.
+A call changes the batch of this turn and is valid once that is durable.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ TransactionName = tuple[str, str]
 """(namespace, id)"""
 
 MovedBlock = tuple[int, int, StagedBlock]
-"""What a step moves: shard, lot, messages."""
+"""What a step moves: shard, staged part, messages."""
 
 FORGET_CHUNK = 1_000
 EVERY_LIVE = (b"\0", b"\1")
@@ -83,8 +83,8 @@ class TransactionLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StageResult(msgspec.Struct, frozen=True):
-    """What became of a stage: what the transaction holds now. With `errors` (by batch and index) nothing was stored;
-    `repeated`: this chunk had been staged before, and nothing was stored again."""
+    """The result of a stage: what the transaction holds now. With `errors` (by batch and index) nothing was stored;
+    `repeated`: this chunk was staged before, and nothing was stored again."""
 
     messages: int
     size_bytes: int
@@ -94,7 +94,7 @@ class StageResult(msgspec.Struct, frozen=True):
 
 
 class OpenTransaction:
-    """A transaction that is not finished, with its lots."""
+    """A transaction that is not finished, with its staged parts."""
 
     __slots__ = ("_way", "record", "staged_parts")
 
@@ -104,7 +104,7 @@ class OpenTransaction:
         self._way: list[tuple[int, int, int]] = []
 
     def ahead(self) -> list[tuple[int, int, int]]:
-        """The rest of the move: shard, lot and how many blocks it has there."""
+        """The rest of the move: shard, staged part, and how many blocks the part has there."""
         if not self._way:
             chosen = set(self.record.chosen)
             self._way = route(staged_part for staged_part in self.staged_parts.values() if staged_part.number in chosen)
@@ -124,11 +124,11 @@ class Transactions:
         self.limits = limits
         self.live: dict[TransactionName, OpenTransaction] = {}
         self._parts = 0
-        self._expiries: list[tuple[int, TransactionName]] = []  # heap; an entry counts if the record says the same
+        self._expiries: list[tuple[int, TransactionName]] = []  # heap; an entry is valid if the record says the same
         self._forget_at = NEVER
 
     def open(self) -> None:
-        """Read what is open: heads and tallies, not messages."""
+        """Read what is open: records and counts, no messages."""
         store = self._engine.store
         by_number: dict[int, OpenTransaction] = {}
         for _, value in store.scan(Table.TRANSACTIONS, *EVERY_LIVE, 1 << 30):
@@ -258,10 +258,10 @@ class Transactions:
     def publish(
         self, name: TransactionName, parts: Mapping[str, str] | None, protocol: str, now: int
     ) -> tuple[Transaction, bool]:
-        """Decide, and make the first step. Step on with `move` until the record says published.
+        """Decide to publish, and make the first step. Call `move` until the record says published.
 
-        The record, and whether this call decided: publishing again is answered with what the record says, whatever the
-        parts. With no parts at all (an empty mapping) there is nothing to be staged first.
+        Returns the record, and whether this call decided: a repeated publish is answered with the record, whatever its
+        parts. A transaction with no parts at all (an empty mapping) need not be staged first.
         """
         found = self.live.get(name)
         if found is None:
@@ -285,7 +285,7 @@ class Transactions:
         return record, True
 
     def move(self, name: TransactionName, now: int) -> bool:
-        """One step on for a transaction that is decided. False: there is no more to do."""
+        """Make the next step of a transaction that is being published. False: there is no more to do."""
         found = self.live.get(name)
         if found is None or found.record.state is not TransactionState.PUBLISHING:
             return False
@@ -293,7 +293,7 @@ class Transactions:
         return name in self.live
 
     def _check_queues(self, name: TransactionName, chosen: list[StagedPart]) -> None:
-        """The last word on what queues can take: from here on nothing is refused."""
+        """Check what the queues can take. After this nothing is refused."""
         counts: dict[Queue, int] = {}
         for staged_part in chosen:
             for number, shard_part in staged_part.shard_parts.items():
@@ -317,9 +317,9 @@ class Transactions:
                 raise QueueFull(queue=queue.record.name, depth=queue.depth)
 
     def _step(self, found: OpenTransaction, now: int) -> None:
-        """Move the next messages, in one batch with the record of how far the move has come."""
+        """Move the next messages, in one batch with the record of the progress."""
         engine, record = self._engine, found.record
-        engine.write_early()  # from here on nothing may have to be written before all of it is gathered
+        engine.write_early()  # from here on nothing may be written early: that would split the batch in two
         taken = self._next_blocks(found)
         by_shard: dict[int, list[tuple[StagedBlock, list[int]]]] = {}
         for (shard, _, block), ids in zip(taken, self._ids(taken, now), strict=True):
@@ -333,14 +333,14 @@ class Transactions:
             self._save(found)
 
     def _ids(self, taken: list[MovedBlock], now: int) -> list[list[int]]:
-        """Ids for the messages of each block. Those are given in the order of staging, so that what fits one step is
+        """Ids for the messages of each block, assigned in the order of staging, so that the messages of one step are
         first in, first out over all partitions."""
         counts = [len(block.orders) for _, _, block in taken]
         fresh = self._engine.ids.take(now, sum(counts))
-        if len({shard for shard, _, _ in taken}) <= 1:  # most steps of a large one, and half the time
+        if len({shard for shard, _, _ in taken}) <= 1:  # most steps of a large transaction, in half the time
             ends = accumulate(counts, initial=0)
             return [fresh[start:end] for start, end in pairwise(ends)]
-        # One number says lot, place in it and block: they are sorted in half the time of tuples.
+        # One number for staged part, place in it and block: numbers are sorted in half the time of tuples.
         order = sorted(
             [
                 staged_part << 96 | place << 32 | index
@@ -354,7 +354,7 @@ class Transactions:
         return ids
 
     def _next_blocks(self, found: OpenTransaction) -> list[MovedBlock]:
-        """The next blocks on the way, up to what a step may take. Moves the record on."""
+        """The next blocks to move, up to the bounds of a step. Advances the record's position."""
         limits, record = self.limits, found.record
         taken: list[MovedBlock] = []
         count = size = 0
@@ -376,7 +376,7 @@ class Transactions:
         return taken
 
     def _enqueue(self, record: Transaction, number: int, moved: list[tuple[StagedBlock, list[int]]], now: int) -> int:
-        """Messages, with their ids, take their places in a shard. Returns how many of them were there already."""
+        """Enqueue messages with their ids in a shard. Returns how many of them are duplicates."""
         place = self._engine.queues.shard(number)
         if place is None or place[0].record.closing:
             record.dropped += sum(len(ids) for _, ids in moved)  # they are deleted with the queue
@@ -386,7 +386,7 @@ class Transactions:
             Publish(block.messages, ids, record.protocol) for block, ids in moved if isinstance(block.messages, Packed)
         ]
         if len(commands) < len(moved):
-            # All in one: a shard that has changes in the batch and then reads would have it written before its end.
+            # In one command: a shard that has changes in the batch and then reads would have the batch written early.
             drafts = [draft for block, _ in moved for draft in block.drafts()]
             given = [message_id for _, ids in moved for message_id in ids]
             commands = [Enqueue(drafts, -1, record.protocol, given, validated=True)]
@@ -399,7 +399,7 @@ class Transactions:
         return duplicates
 
     def _finish(self, found: OpenTransaction, now: int) -> None:
-        """All is moved: what is left of it goes, and its end is remembered for a time."""
+        """Everything is moved: delete the rest of its records, and remember for a time that it was published."""
         record = found.record
         self._remove(found)
         record.state = TransactionState.PUBLISHED
@@ -416,7 +416,7 @@ class Transactions:
         self._forget_excess()
 
     def _done(self, name: TransactionName) -> Transaction | None:
-        """A transaction that was published, as far as it is remembered."""
+        """A published transaction, if it is still remembered."""
         engine = self._engine
         if engine.pending:  # it may have been published in this turn
             engine.write_early()
@@ -438,7 +438,7 @@ class Transactions:
         return True
 
     def describe(self, name: TransactionName) -> tuple[Transaction, list[StagedPart]]:
-        """A transaction as it stands, with its lots while it is open."""
+        """A transaction, with its staged parts while it is open."""
         found = self.live.get(name)
         if found is not None:
             return found.record, sorted(found.staged_parts.values(), key=lambda staged_part: staged_part.number)
@@ -448,7 +448,7 @@ class Transactions:
         return done, []
 
     def unfinished_moves(self) -> list[TransactionName]:
-        """Transactions that are decided and not moved to the end: a crash came between."""
+        """Transactions whose publishing a crash interrupted."""
         return [name for name, found in self.live.items() if found.record.state is TransactionState.PUBLISHING]
 
     def _remove(self, found: OpenTransaction) -> None:
@@ -470,14 +470,14 @@ class Transactions:
     # --- time -------------------------------------------------------------------------------------------------------
 
     def wake_at(self) -> int:
-        """When something is to expire or to be forgotten."""
+        """When the next transaction expires, or the next published one is no longer remembered."""
         heap = self._expiries
         while heap and not self._expires(*heap[0]):
             heappop(heap)
         return min(heap[0][0] if heap else NEVER, self._forget_at)
 
     def tick(self, now: int) -> None:
-        """Remove open transactions that nobody has touched for long, and forget old ones, a bounded number."""
+        """Abort open transactions that have expired, and delete the records of old ones, a bounded number."""
         while self._expiries and self._expiries[0][0] <= now:
             at, name = heappop(self._expiries)
             if self._expires(at, name):
@@ -529,11 +529,11 @@ def _check_names(name: TransactionName, part: str, attempt: str) -> None:
 
 
 def _flaws(routed: list[tuple[Queue, list[Draft]]]) -> dict[tuple[int, int], HoldfastError]:
-    """What cannot be stored, by batch and index."""
+    """The errors of drafts that cannot be stored, by batch and index."""
     errors: dict[tuple[int, int], HoldfastError] = {}
     for batch, (queue, drafts) in enumerate(routed):
         shard = queue.shards[0]
-        # Messages of one job have much in common: each number and extra that occurs is looked at once.
+        # Messages of one job have much in common: each distinct number and extra is checked once.
         numbers = {(draft.priority, draft.deliver_at, draft.ttl): draft for draft in drafts}
         extras = {id(draft.extra): draft.extra for draft in drafts}
         if (

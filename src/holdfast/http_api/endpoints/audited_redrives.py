@@ -135,15 +135,15 @@ def _place(cursor: str, limit: int) -> tuple[int, int]:
 
 
 def _page(fates: list[RedriveResult], limit: int) -> wire.LetterFates:
-    cursor = str(fates[-1].letter) if len(fates) == limit else ""
+    cursor = str(fates[-1].dead_letter) if len(fates) == limit else ""
     return wire.LetterFates([_outcome_to_wire(fate) for fate in fates], cursor)
 
 
 def _outcome_to_wire(fate: RedriveResult) -> wire.LetterFate:
     error = fate.error
     return wire.LetterFate(
-        letter=str(fate.letter),
-        fate=fate.fate.value,
+        letter=str(fate.dead_letter),
+        fate=fate.status.value,
         queue=fate.queue,
         message=str(fate.message) if fate.message else "",
         again=str(fate.again) if fate.again else "",
