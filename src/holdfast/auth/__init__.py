@@ -1,12 +1,12 @@
 """Who a caller is and what it may do: the one place that decides, for every front.
 
-    gate.py        the door: tokens, passwords, certificates and anonymous callers become principals; rate limits
+    gate.py        the entry point: tokens, passwords, certificates and anonymous callers become principals; rate limits
     principal.py   who a caller is, and what its scopes allow
     keys.py        the keys of tokens, each bound to its algorithm
     tokens.py      JWTs: signature, then claims, then a principal
     users.py       the users file
     passwords.py   argon2id, off the loop
-    throttle.py    wrong passwords have a price
+    throttle.py    limits on wrong passwords
     watch.py       files that change while the server runs
     files.py       how such files are written
     audit.py       who did what (syncing.py: and that it is on disk)
@@ -15,7 +15,7 @@
     tls.py         the server's side of TLS, and the subject of a client's certificate
     exposure.py    no listening beyond loopback without credentials
 
-Fronts take credentials from their wire, ask the gate, and tell the answer in their wire's words:
+Fronts read credentials from their protocol, ask the gate, and translate its answer to their protocol:
 
     exposure.check(config.auth, host, front="HTTP", tls=...)   before binding
     who = await gate.token(text, peer)                         or password, certificate, anonymous
@@ -25,5 +25,5 @@ Fronts take credentials from their wire, ask the gate, and tell the answer in th
     with gate.audit.act(who, "queue.delete", queue, front="HTTP", peer=peer): ...
     gate.valid(who)                                            now and then, on connections that stay open
 
-They hold no rule of who may do what, and nothing here knows a wire.
+They hold no access rules, and nothing here knows a protocol.
 """

@@ -9,7 +9,7 @@
 credentials are configured, whatever is given makes an anonymous caller: there is nothing to check it against.
 
 Checked tokens and passwords are remembered, under a hash with a key that only this process has. What is remembered ends
-with the token, after a while, and at once when the file that vouched for it changes.
+with the token, after a while, and immediately when the file that vouched for it changes.
 """
 
 from __future__ import annotations

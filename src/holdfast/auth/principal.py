@@ -1,7 +1,7 @@
 """Who a caller is, and what it may do.
 
 A scope is an action and a pattern: `produce:orders/#`. The pattern is a topic filter over names of queues and plain
-topics alike; a queue goes by its name (`orders/new`), not by its MQTT topic (`$queue/orders/new`).
+topics; a queue is matched by its name (`orders/new`), not by its MQTT topic (`$queue/orders/new`).
 
     produce   enqueue; publish
     consume   lease, settle, browse, read as a cursor group; subscribe

@@ -1,4 +1,4 @@
-"""Syncs what was appended to files, on a thread: whoever must know that it is on disk waits, nobody else does.
+"""Syncs what was appended to files, on a thread. Only callers that need it to be on disk wait.
 
 Everything that was written while a sync ran shares the next one.
 """

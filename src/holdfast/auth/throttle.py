@@ -1,4 +1,4 @@
-"""Wrong passwords are counted by address and by user; who has used up theirs is refused unchecked for a while.
+"""Counts wrong passwords by address and by user, and refuses callers with too many of them for a while, unchecked.
 
 Each has a budget of failures that grows back one by one. A caller with a right password must not be locked out by
 somebody else's wrong ones: an address from which a user has logged in before has a budget of its own for that user,
@@ -72,7 +72,7 @@ class Throttle:
 
     def succeeded(self, peer: str, user: str) -> None:
         """From now on this address has a budget of its own for this user. What failed before is not forgiven: else
-        whoever has one account could guess at others for ever."""
+        the owner of one account could guess at others without limit."""
         pair = f"{network(peer)} {user}"
         self._known[pair] = None
         self._known.move_to_end(pair)

@@ -32,7 +32,7 @@ COMMAND_LINE_VARIABLES = frozenset(
         *("MESSAGE_ID", "CONTENT_TYPE", "CORRELATION_ID", "REPLY_TO", "PAYLOAD"),
     )
 )
-"""Not settings of a server: where the commands of a client find it, and what they tell a shell of a message."""
+"""Not settings of a server: where the commands of a client find it, and what they pass to a shell about a message."""
 
 COMMAND_LINE_PREFIXES = tuple(
     f"HOLDFAST_{command}_"

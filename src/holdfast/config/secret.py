@@ -9,11 +9,11 @@ HIDDEN: Final = "********"
 
 _SECRET_WORDS: Final = ("password", "passwd", "secret", "token", "authorization", "private_key", "api_key", "cookie")
 _HARMLESS: Final = ("lease_token", "token_id")
-"""A lease's token is given to whoever leases, and is of use to nobody else after it."""
+"""A lease's token is given to its consumer, and is of no use after the lease."""
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether what goes by that name, in a log line or an audit entry, must not be shown."""
+    """Whether a value of that name must not be shown in a log line or an audit entry."""
     lowered = name.lower().replace("-", "_")
     return lowered not in _HARMLESS and any(lowered == word or lowered.endswith(f"_{word}") for word in _SECRET_WORDS)
 

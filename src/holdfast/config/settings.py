@@ -154,8 +154,8 @@ class LimitSettings(msgspec.Struct, frozen=True, kw_only=True):
     bounds how long a vanished consumer can hold one back."""
 
     max_redrives: Annotated[int, Count(1, 1_000)] = 16
-    """Redrives of dead letters under way at the same time. Each moves up to 256 letters or about 8 MiB in a turn of the
-    loop, and remembers 4,096 letters of a partition at most to put them in order."""
+    """Redrives of dead letters under way at the same time. Each moves up to 256 dead letters or about 8 MiB in a
+    turn of the loop, and remembers at most 4,096 of a partition to put them in order."""
 
     hot_cache_bytes: Annotated[int, Size(0, 64 * GIB)] = 64 * MIB
     """Payloads kept in memory after they were stored, so that a consumer who keeps up is served without a read from
@@ -208,9 +208,9 @@ class RedriveSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Redrives of dead letters under an audit id."""
 
     remember: Annotated[int, Duration(SECOND, 3650 * DAY)] = 90 * DAY
-    """How long after its last change a redrive is remembered, letter by letter, and can be gone on with or undone. Each
-    letter costs about 60 bytes on disk, and its payload where the redrive changed it. 90 days cover a quarter; the lake
-    keeps what is known of redrives for as long as it is kept."""
+    """How long after its last change a redrive is remembered, with each dead letter, and can be continued or undone.
+    Each dead letter costs about 60 bytes on disk, and its payload where the redrive changed it. 90 days cover a
+    quarter; the lake keeps what is known of redrives for as long as it is kept."""
 
     max_remembered: Annotated[int, Count(1, 100_000)] = 1_000
     """Redrives that are remembered; the one that was changed longest ago is forgotten for a new one. Their heads are in
@@ -292,7 +292,7 @@ class WebhookSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How long one call may take, from connecting to the end of the answer."""
 
     attempts: Annotated[int, Count(1, 100)] = 5
-    """Calls for one dead letter before it is given up and logged. With the default backoff the fifth comes after
+    """Calls for one dead letter before the broker gives up and logs it. With the default backoff the fifth comes after
     1 + 2 + 4 + 8 = 15 s."""
 
     backoff: Annotated[int, Duration(10 * MILLISECOND, HOUR)] = SECOND
@@ -394,8 +394,8 @@ class AuthSettings(msgspec.Struct, frozen=True, kw_only=True):
     core on most machines."""
 
     login_waiting: Annotated[int, Count(1, 100_000)] = 256
-    """Logins that wait for a check. At 30 ms and 2 at a time 256 wait up to 4 s; more are refused and told when to
-    come back."""
+    """Logins that wait for a check. At 30 ms and 2 at a time 256 wait up to 4 s; more are refused, with the time
+    after which to try again."""
 
     login_failures: Annotated[int, Count(1, 10_000)] = 10
     """Wrong passwords in a row from one address, or for one user, before further ones are refused unchecked."""
@@ -420,8 +420,8 @@ class RateSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Payload bytes a second of each namespace that has no rate of its own. 0 is no limit."""
 
     burst: Annotated[int, Duration(10 * MILLISECOND, HOUR)] = 2 * SECOND
-    """How much may come at once after a rest, as the time in which the rate would allow it: at 1,000 messages a second
-    and 2 s that is 2,000 messages."""
+    """How much may come together after a pause, as the time in which the rate would allow it: at 1,000 messages a
+    second and 2 s that is 2,000 messages."""
 
     namespaces: Annotated[tuple[Rate, ...], Rates(1_000)] = ()
     """Namespaces with a rate of their own: `acme=5000/10MiB, tests=100/1MiB` is messages and bytes a second; 0 is no
@@ -457,7 +457,7 @@ class AuditSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The audit log: one JSON line for each administrative act, who did what, when, and how it ended."""
 
     enabled: Annotated[bool, Switch()] = True
-    """Whether it is written. Off, nobody can tell afterwards who deleted a queue."""
+    """Whether it is written. When it is off, there is no record of who deleted a queue."""
 
     file: Annotated[Path, Location()] = Path("audit.log")
     """Where it is written, relative to data_dir. An absolute path puts it on another disk."""
@@ -484,7 +484,7 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     max_request_bytes: Annotated[int, Size(KIB, 4 * GIB)] = 64 * MIB
     """The largest body of one request. It is held in memory until its messages are stored: 64 MiB are 10,000 messages
-    of 6.5 KiB, and as much as limits.inbox_bytes takes at once."""
+    of 6.5 KiB, and as much as limits.inbox_bytes takes together."""
 
     max_buffered_bytes: Annotated[int, Size(KIB, 64 * GIB)] = 256 * MIB
     """Bodies that are being received at the same time, over all requests. Past it further ones are refused as
@@ -564,7 +564,7 @@ class MqttSettings(msgspec.Struct, frozen=True, kw_only=True):
     `server busy`."""
 
     max_sessions: Annotated[int, Count(1, 10_000_000)] = 100_000
-    """Sessions, of connected clients and of those that are away and wish theirs to be kept. Each costs a few kilobytes
+    """Sessions, of connected clients and of disconnected clients whose sessions are kept. Each costs a few kilobytes
     in memory and on disk, beside what waits in it; a client that makes up identifiers must not fill either. Past it a
     client without a session is answered with `quota exceeded`."""
 
@@ -610,9 +610,9 @@ class MqttSettings(msgspec.Struct, frozen=True, kw_only=True):
     exceeded`."""
 
     session_expiry_max: Annotated[int, Duration(0, 36_000 * DAY)] = 7 * DAY
-    """The longest a session is kept without its client; a longer wish is cut to this and the client told. Sessions of
-    3.1.1 clients without `clean session` get it too. Seven days outlast a long weekend, and a client that never comes
-    back does not fill the disk."""
+    """The longest a session is kept without its client; a longer expiry is cut to this, and CONNACK says so. Sessions
+    of 3.1.1 clients without `clean session` get it too. Seven days outlast a long weekend, and a client that never
+    comes back does not fill the disk."""
 
     buffer_bytes: Annotated[int, Size(KIB, GIB)] = 256 * KIB
     """Bytes on their way to a client, beyond what the system buffers, after which it is slow: QoS 0 messages for it are

@@ -1,1 +1,1 @@
-"""The MQTT front. What lives here so far is pure: rules of the standards, codec, topics, and the broker (`hub`)."""
+"""The MQTT front: rules of the standards, codec, topics, sessions and queues (pure), and `net` (not pure)."""

@@ -1,6 +1,6 @@
 """What the standards forbid: every rule about the form of a packet, with its number in both versions.
 
-A rule names the reason code that a v5 peer is told, the normative statement it breaks in MQTT 3.1.1 and in MQTT 5.0,
+A rule names the reason code that a v5 peer gets, the normative statement it breaks in MQTT 3.1.1 and in MQTT 5.0,
 and what is wrong in a few words. Many things are called malformed or a protocol error by the standards without a
 number of their own; those carry the number of the general statement (`MQTT-4.8.0-1` and `MQTT-4.13.1-1`: close the
 connection). A rule with an empty 3.1.1 clause cannot be broken in that version.

@@ -16,7 +16,7 @@ from holdfast.mqtt.rules import Rule
 SHARE_PREFIX: Final = "$share/"
 
 # The standard allows 65,535 bytes of slashes. A trie node a level would let one 64 KiB filter take tens of megabytes,
-# so whoever stores filters or names refuses those deeper than this; Mosquitto draws the same line.
+# so filters and names deeper than this are refused; Mosquitto has the same limit.
 LEVELS_MAX: Final = 200
 
 # Topics whose matches are remembered: a lookup costs a fortieth of a walk. 4,096 names of 40 bytes are half a megabyte;
@@ -25,7 +25,7 @@ MATCHES_CACHED_MAX: Final = 4096
 NAME_CACHED_MAX: Final = 256
 
 # Subscribers in all remembered matches together. A thousand clients that subscribe to everything are in every one of
-# them: 4,096 times a thousand would be a gigabyte of what is made for each by `spaces`, 100,000 are some 25 MiB.
+# them: 4,096 times a thousand would be a gigabyte of the plans that `namespaces` makes, 100,000 are some 25 MiB.
 SUBSCRIBERS_CACHED_MAX: Final = 100_000
 
 K = TypeVar("K", bound=Hashable)

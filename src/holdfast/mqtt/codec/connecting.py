@@ -19,7 +19,7 @@ _USERNAME = 0x80
 
 
 def read_version(body: Body) -> int:
-    """The protocol's name and level. Whoever speaks another protocol is told so before anything else is looked at."""
+    """The protocol's name and level. Another protocol is refused before anything else is read."""
     name = body.binary()
     if name == b"MQIsdp":
         return _V31

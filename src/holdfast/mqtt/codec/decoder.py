@@ -1,4 +1,4 @@
-"""Bytes to packets: all packets of a read in one go, however the reads cut them.
+"""Bytes to packets: all packets of a read together, however the reads cut them.
 
 Each read is parsed where it lies. Only an incomplete packet at its end is copied aside, once; until the rest of it has
 arrived further reads are appended and not looked at, so the work is linear in the bytes received whatever the cuts. A
@@ -100,7 +100,7 @@ class Decoder:
         from_client: bool = True,
     ) -> None:
         if version is None and not from_client:
-            raise ValueError("a server's packets do not tell their version: say which")
+            raise ValueError("a server's packets do not carry their version: give it")
         self.version = version
         self.connected = version is not None
         self.max_packet_bytes = max_packet_bytes

@@ -1,7 +1,7 @@
-"""Turns whose records are durable, in their order: where something was administered, the audit log must be on disk too.
+"""Releases the answers of durable turns in order; after an administrative act the audit log must be durable too.
 
-A turn that waits for the audit log holds up those behind it, since the answers of a connection are one stream. That is
-one sync of a small file, and only when somebody administers.
+A turn that waits for the audit log delays the turns after it, since the answers of a connection are one stream. That is
+one sync of a small file, and only after administrative acts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class AuditBarrier:
         self._task: asyncio.Task[None] | None = None
 
     def durable(self, release: ReleaseCallback, *, administered: bool) -> None:
-        """The next turn's records are on disk: let its answers go as soon as they may."""
+        """The next turn's records are durable: release its answers as soon as possible."""
         if not administered and not self._waiting:
             release()
             return

@@ -1,8 +1,8 @@
 """The MQTT front: listeners, the hub, and the turn that they share with the node.
 
-Reads change the hub at once. At the end of a pass of the loop the node has a turn: the front does what its bridge has
-gathered, hands its records into the node's batch, and sends what need not wait; the rest is sent when the batch is
-synced. If the store fails, the hub is ahead of it: every connection is cut, and a new hub loaded once it works again.
+A read changes the hub immediately. In the cell's turn the front submits what its bridge has collected, adds its records
+to the turn's batch, and sends what need not wait; it sends the rest when the batch is durable. If the store fails, the
+hub is ahead of it: the front aborts every connection, and loads a new hub when the store works again.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from holdfast.units import SECOND
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 CHECK_SECONDS: Final = 1.0
-"""How often open connections are asked whether their credentials still hold. 10,000 of them take some milliseconds."""
+"""How often the credentials of open connections are checked. 10,000 connections take some milliseconds."""
 
 REPORT_SECONDS: Final = 60.0
 """How often the log says how many messages did not reach a session."""
@@ -117,7 +117,7 @@ class MqttFront:
             raise InvalidConfig(field="mqtt.tls_listen", value=address, problem="it needs tls.certificate_file")
         exposure.check(self._config.auth, host, front="MQTT", tls=with_tls)
         loop = asyncio.get_running_loop()
-        # A handshake is part of what a stranger may take its time for.
+        # The handshake counts towards the time that an unauthenticated peer has.
         handshake_timeout = self._settings.connect_timeout / SECOND if with_tls else None
         try:
             server = await loop.create_server(
@@ -146,7 +146,7 @@ class MqttFront:
         )
 
     async def stop(self) -> None:
-        """Tell everybody, release what they hold, and close."""
+        """Disconnect all clients with a reason, release what they hold, and close."""
         self._stopping = True
         if self._bridge is not None:
             self._bridge.stopping = True
@@ -198,7 +198,7 @@ class MqttFront:
         return connection
 
     def connecting(self, link: Link, packet: Connect) -> None:
-        """A CONNECT came: find out from whom."""
+        """Authenticate a CONNECT."""
         self._traffic.count_received([packet])
         subject = link.subject
         if packet.password is None and subject is None:
@@ -294,7 +294,7 @@ class MqttFront:
 
     @contextmanager
     def _audited(self, connection: Connection, act: str, queue: str, fields: Mapping[str, object]) -> Iterator[None]:
-        """Around an act of administration: the audit log has it on disk before it is answered."""
+        """The context of an administrative act: the audit log has it on disk before it is answered."""
         with audited(self._gate, connection, act, queue, fields):
             yield
         self._administered = True
@@ -309,8 +309,8 @@ class MqttFront:
         hub = self._hub
         if hub is None:
             return []
-        if self._bridge is not None and self._bridge.busy:
-            self._bridge.work()
+        if self._bridge is not None and self._bridge.pending:
+            self._bridge.apply_batches()
             if self._hub is not hub:  # the store failed meanwhile
                 return []
         batch = self._batch = hub.take()
@@ -335,7 +335,7 @@ class MqttFront:
             return
         for output in hub.take_ready():
             self._send(output)
-        if bridge.busy or not hub.empty:
+        if bridge.pending or not hub.empty:
             self._schedule_commit()
 
     def _durable(self, release: Callable[[], None], administered: bool, error: HoldfastError | None) -> None:
@@ -343,7 +343,7 @@ class MqttFront:
             self._audit_barrier.durable(release, administered=administered)
 
     def _release(self, hub: Hub, batch: OutboxBatch) -> None:
-        """The turn is durable, and so is what the audit log has to say of it."""
+        """The turn is durable, and so are its entries in the audit log."""
         if self._hub is not hub:
             return
         for output in batch.held:
@@ -414,7 +414,7 @@ class MqttFront:
                 self._schedule_commit()
 
     def _report_drops(self) -> None:
-        """Nobody else would hear of messages that subscribers had no room for, or were too slow for."""
+        """Log how many messages were dropped because subscribers had no room or were too slow."""
         if self._hub is None:
             return
         now = Counter(self._hub.dropped)

@@ -20,8 +20,8 @@ LINGER_SECONDS: Final = 5.0
 
 
 KEEP_ALIVE_SECONDS: Final = 600
-"""A client that said nothing for so long is asked by TCP whether it is there: 3.1.1 clients need not keep alive, and
-one that vanished must not be kept for ever."""
+"""TCP probes a client that has been silent for so long: 3.1.1 clients need not keep alive, and the connection of one
+that vanished must not stay open for ever."""
 
 
 def _keep_alive(raw: socket.socket | None) -> None:
@@ -32,7 +32,7 @@ def _keep_alive(raw: socket.socket | None) -> None:
 
 
 class Transport(Protocol):
-    """What a link needs of a transport; asyncio's are such."""
+    """What a link needs of a transport; asyncio's have it."""
 
     def write(self, data: bytes) -> None: ...
     def can_write_eof(self) -> bool: ...
@@ -66,7 +66,7 @@ class Link(asyncio.Protocol):
         self._transport: Transport | None = None
         self._stall: asyncio.TimerHandle | None = None
         self._linger: asyncio.TimerHandle | None = None
-        self._waiting: list[Packet] | None = None  # what came after CONNECT, while that is being looked at
+        self._waiting: list[Packet] | None = None  # what came after CONNECT, while that is being authenticated
         self._error: ProtocolError | None = None
         self._holds: set[str] = set()  # why nothing is read at the moment
         self._closed = False
@@ -132,7 +132,7 @@ class Link(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._stall = self._loop.call_later(self._stall_seconds, self._give_up)
-        self.hold("writing")  # its answers would pile up here
+        self.hold("writing")  # its answers would accumulate here
         self._owner.paused(self)
 
     def resume_writing(self) -> None:
@@ -143,7 +143,7 @@ class Link(asyncio.Protocol):
         self._owner.resumed(self)
 
     def _give_up(self) -> None:
-        """It has read nothing for too long."""
+        """The client has read nothing for too long."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -182,7 +182,7 @@ class Link(asyncio.Protocol):
         self._linger = self._loop.call_later(LINGER_SECONDS, transport.abort)
 
     def cut(self) -> None:
-        """End it at once: nothing more is sent."""
+        """End it immediately: nothing more is sent."""
         self._closed = True
         if self._transport is not None:
             self._transport.abort()

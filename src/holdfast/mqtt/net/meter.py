@@ -57,8 +57,8 @@ class Traffic:
             self.received.update(map(type, packets))
 
     def count_sent(self, data: bytes) -> None:
-        """Whole packets, as they are written. Answers to a run of PUBLISHes are told at a glance; else each packet is
-        stepped over by its length: 0.4 us."""
+        """Count whole packets, as they are written. A run of PUBACKs is recognised by its first packet; otherwise each
+        packet is skipped by its length: 0.4 µs."""
         size = len(data)
         if size & 3 == 0 and data[:2] == _PUBACK:
             count = size >> 2
@@ -83,7 +83,7 @@ class Traffic:
                 at += 1 + (length | data[at] << shift)
 
     def readings(self, hub: Hub | None) -> Iterator[MetricSample]:
-        """All series; without a hub, because the store is away, there is nobody."""
+        """All series; without a hub, while the store is unavailable, there are no connections."""
         counted = _count(hub) if hub is not None else {}
         for key in ("connections", "sessions", "subscriptions", "retained", "retained_bytes", "inflight", "queued"):
             yield MetricSample(SERIES[key], {"": counted.get(key, 0)})

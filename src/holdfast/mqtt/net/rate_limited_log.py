@@ -1,4 +1,4 @@
-"""Log lines that strangers can cause: only some of them each second, so that nobody can fill the disk with them."""
+"""Log lines that unauthenticated peers can cause: a limited number each second, so that they cannot fill the disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may publish and subscribe where, as the node's one decision point says. Queues go by their names."""
+"""Who may publish and subscribe where, decided by the gate. Rights to queues are by queue name."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ class Rights:
 
 @contextmanager
 def audited(gate: Gate, connection: Connection, act: str, queue: str, fields: Mapping[str, object]) -> Iterator[None]:
-    """Goes around an act of administration: the audit log is told who did it, from where, and how it ended. Raises if
-    the configuration that it brings reaches too far."""
+    """The context of an administrative act: the audit log records who did it, from where, and how it ended. Raises if
+    its configuration reaches beyond the caller's rights."""
     principal = _principal(connection)
     with gate.audit.act(principal, act, queue, front=FRONT, peer=_peer(connection)):
         principal.require_config(fields)

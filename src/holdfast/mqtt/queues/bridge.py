@@ -1,8 +1,8 @@
 """The bridge between the plain MQTT broker and the queues.
 
-What arrives in a turn of the loop gathers here, from all connections: one enqueue a queue, one settle a group. `work`
-does it, at the end of the turn; what the node refuses is turned down then. The answers go out when the turn's batch is
-durable, because they share the stream of everything else that the connection is told.
+The bridge collects what arrives from all connections in one turn: one enqueue for each queue, one settle for each
+group. `apply_batches` submits them at the end of the turn and rejects what the node refuses. The answers are sent when
+the turn's batch is durable, because they share one ordered stream with everything else that the connection is sent.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 PROTOCOL: Final = "mqtt"
 ROUTES_CACHED_MAX: Final = 10_000
-"""Topics whose meaning is remembered, over all clients: at 300 bytes each 3 MB. A full cache starts anew."""
+"""Parsed topics that are cached, over all clients: at 300 bytes each 3 MB. A full cache is cleared."""
 
 ERROR_LENGTH_MAX: Final = 4_096
-"""Characters of a consumer's error text; the rest is cut off. It is kept with the delivery and travels with a dead
+"""Characters of a consumer's error text; the rest is cut off. The text is stored with the delivery and with its dead
 letter."""
 
 _ANONYMOUS_GROUP: Final = "default"
@@ -49,7 +49,8 @@ Audited = Callable[[Connection, str, str, Mapping[str, object]], AbstractContext
 
 
 class PublishRef(NamedTuple):
-    """Who is told if a draft or settlement is refused: a PUBLISH, by where it is in a run. A will has no connection."""
+    """The PUBLISH that is answered if a draft or settlement is refused: its batch and its index in it. A will has no
+    connection."""
 
     connection: Connection | None
     publishes: PublishBatch
@@ -57,7 +58,7 @@ class PublishRef(NamedTuple):
 
 
 class EnqueueBatch:
-    """Drafts for one queue. `owners` has them by the index of the first draft of each run."""
+    """Drafts for one queue. `starts` has the index of the first draft of each run, `owners` its PUBLISH."""
 
     __slots__ = ("drafts", "owners", "starts")
 
@@ -73,14 +74,15 @@ class EnqueueBatch:
         self.drafts += drafts
 
     def owner(self, index: int) -> PublishRef:
-        """Whose draft it is."""
+        """The PUBLISH that a draft came from."""
         at = bisect_right(self.starts, index) - 1
         owner = self.owners[at]
         return owner._replace(at=owner.at + index - self.starts[at])
 
 
 class SettleBatch:
-    """Settlements for one group, and who is told if one is refused, by index; of an ack by PUBACK nobody is."""
+    """Settlements for one group. `owners` has, by index, the PUBLISH to reject if one is refused; an ack by PUBACK has
+    none."""
 
     __slots__ = ("owners", "settlements")
 
@@ -90,16 +92,16 @@ class SettleBatch:
 
 
 class Watch(NamedTuple):
-    """Who wants to see the figures of a queue, again and again; `ids` is the subscription's identifier."""
+    """A subscription to the stats of a queue; `ids` is the subscription's identifier."""
 
     queue: QueueName
     ids: tuple[int, ...]
 
 
 class QueueBridge:
-    """`hub` is set by the front once it has one; `admit` counts messages against a namespace's rate; `audited` goes
-    around an act of administration, of which it is told connection, name, queue and configuration, and raises if that
-    is not allowed."""
+    """`hub` is set by the front once it has one. `admit` counts messages against a namespace's rate. `audited` is the
+    context of an administrative act: it takes the connection, the act's name, the queue and the configuration, and
+    raises if that is not allowed."""
 
     prefixes: tuple[str, ...] = (names.QUEUE, names.ADMIN)
 
@@ -118,7 +120,7 @@ class QueueBridge:
         self._settling: dict[tuple[QueueName, str], SettleBatch] = {}
 
     @property
-    def _plain(self) -> Hub:
+    def _live_hub(self) -> Hub:
         assert self.hub is not None
         return self.hub
 
@@ -151,7 +153,7 @@ class QueueBridge:
                     self._refuse(PublishRef(connection, publishes, index), error)
 
     def _draft_each(self, connection: Connection, publishes: PublishBatch, batch: EnqueueBatch, now: int) -> None:
-        """Drafts of messages with properties, which may make no sense."""
+        """Drafts of messages with properties, which may be invalid."""
         for index, packet in enumerate(publishes.packets):
             try:
                 batch.add(connection, publishes, index, [to_draft(packet, now)])
@@ -185,7 +187,7 @@ class QueueBridge:
                 except HoldfastError as error:  # the others of a list are settled all the same
                     self._refuse(owner, error)
             return
-        self.work()  # what came before must have happened before
+        self.apply_batches()  # what came before must have happened before
         fields = _fields(packet)
         if route.operation is Operation.CREATE:
             name = fields.pop("name", None)
@@ -207,7 +209,7 @@ class QueueBridge:
             sent = consumer.find(request.message_id, request.token, oldest=connection.version != V5)
             if sent is not None:
                 if route.verb is not Verb.EXTEND:
-                    consumer.done(sent)
+                    consumer.mark_settled(sent)
                 settlement = _settlement(sent, route.verb, request.delay, request.error, request.timeout)
                 group = consumer.group
                 break
@@ -244,7 +246,7 @@ class QueueBridge:
     def acknowledged(self, connection: Connection, session: Session, acks: Sequence[PubAck], now: int) -> None:  # noqa: ARG002
         """See `ports.Bridge`."""
         hub = self.hub
-        if hub is None:  # the store failed while the read was looked at
+        if hub is None:  # the store failed while the read was processed
             return
         consumer: Consumer | None = None
         settlements: list[Settlement] = []
@@ -288,12 +290,12 @@ class QueueBridge:
     # --- the turn ---------------------------------------------------------------------------------------------------
 
     @property
-    def busy(self) -> bool:
-        """Whether something waits for the end of the turn."""
+    def pending(self) -> bool:
+        """Whether there is something to apply at the end of the turn."""
         return bool(self._batches or self._settling or self._refused)
 
-    def work(self) -> None:
-        """Do what has gathered: at the end of a turn, before its answers are taken."""
+    def apply_batches(self) -> None:
+        """Submit what was collected: at the end of a turn, before its answers are taken."""
         batches, self._batches = self._batches, {}
         settling, self._settling = self._settling, {}
         for queue, batch in batches.items():
@@ -311,7 +313,7 @@ class QueueBridge:
                 self.hub.reject_publishes(connection, publishes, now)
 
     def reset(self) -> None:
-        """The store failed: what was gathered was confirmed to nobody, and goes. So do the consumers."""
+        """The store failed: drop what was collected, which was not confirmed, and the consumers."""
         hub, self.hub = self.hub, None
         for connection in hub.connections if hub is not None else ():
             feed = _feed(connection)
@@ -347,7 +349,7 @@ class QueueBridge:
                 self._refuse(owner, result)
 
     def _refuse(self, owner: PublishRef, error: HoldfastError) -> None:
-        """To be told at the end of the turn, with all others of its run."""
+        """Note a refusal; it is sent at the end of the turn, with all others of its batch."""
         connection, publishes, index = owner
         packet = publishes.packets[index]
         if connection is None:
@@ -355,7 +357,7 @@ class QueueBridge:
             return
         publishes.refusals[index] = Refusal(_puback_code(error), str(error))
         self._refused[publishes] = connection
-        if connection.version != V5 or not packet.qos:  # the client cannot be told
+        if connection.version != V5 or not packet.qos:  # the protocol has no way to say so
             log.info("message refused", client=connection.client_id, topic=packet.topic, code=error.code)
 
     # --- consuming --------------------------------------------------------------------------------------------------
@@ -366,12 +368,12 @@ class QueueBridge:
         session: Session,
         subscription: Subscription,
         properties: Properties,
-        now: int,  # noqa: ARG002 - the seam's
+        now: int,  # noqa: ARG002 - the port's signature
     ) -> Granted:
         """See `ports.Bridge`."""
         try:
             route = names.of_subscribe(subscription.filter)
-            self.work()  # what was published before must have happened before
+            self.apply_batches()  # what was published before must have happened before
             if route.operation is Operation.WATCH:
                 self._node.queues.get((connection.namespace, route.queue))
                 watch = Watch((connection.namespace, route.queue), properties.subscription_ids)
@@ -427,20 +429,20 @@ class QueueBridge:
         feed.consumers[subscriber.filter] = consumer
         if before is not None:
             if before.group == terms.group:
-                consumer.succeed(before)
+                consumer.take_over(before)
             else:
                 feed.remove(before)
 
     def _removed(self, consumer: Consumer, connection: Connection) -> None:
-        """The group was deleted under its consumer. It would wait for ever: it is sent away, to subscribe anew."""
+        """The consumer's group was deleted. The client is disconnected, so that it subscribes again."""
         error = GroupNotFound(group=consumer.group, queue=consumer.queue[1])
-        self._plain.revoke_subscription(connection, consumer.filter, str(error), self.now())
+        self._live_hub.revoke_subscription(connection, consumer.filter, str(error), self.now())
         self._node.cell.commit.schedule()
 
-    def unsubscribed(self, connection: Connection, subscriber: Subscriber, now: int) -> None:  # noqa: ARG002 - the seam's
+    def unsubscribed(self, connection: Connection, subscriber: Subscriber, now: int) -> None:  # noqa: ARG002 - the port's signature
         """See `ports.Bridge`."""
         self.watchers.pop((connection, subscriber.filter), None)
-        self.work()  # what was settled before must have happened before
+        self.apply_batches()  # what was settled before must have happened before
         feed = _feed(connection)
         if feed is not None and subscriber.filter in feed.consumers:
             feed.remove(feed.consumers[subscriber.filter])
@@ -459,7 +461,7 @@ class QueueBridge:
                     self._join(connection, session, subscriber, subscriber.terms, route)
             except HoldfastError as error:
                 log.warning(
-                    "a subscription could not be taken up again",
+                    "a subscription could not be resumed",
                     client=connection.client_id,
                     filter=subscriber.filter,
                     code=error.code,
@@ -468,13 +470,14 @@ class QueueBridge:
         self._send_again(connection, session, now)
 
     def _send_again(self, connection: Connection, session: Session, now: int) -> None:
-        """What the client has leases on still goes out once more: first what it did not answer, in the order and under
-        the identifiers it had, then the rest. After a restart that is all: identifiers are not stored."""
+        """Send again what the client still holds leases on: first what it has not acknowledged, in the same order and
+        under the same packet identifiers, then the rest. After a restart everything is "the rest", because packet
+        identifiers are not stored."""
         feed = _feed(connection)
-        tickets, session.leases = session.leases, {}
+        sent_deliveries, session.leases = session.leases, {}
         if feed is None:
             return
-        packet_ids = {sent.token: number for number, sent in tickets.items() if isinstance(sent, SentDelivery)}
+        packet_ids = {sent.token: number for number, sent in sent_deliveries.items() if isinstance(sent, SentDelivery)}
         places = {token: place for place, token in enumerate(packet_ids)}
         again = [
             (places.get(leased.token, len(places)), consumer, leased)
@@ -489,7 +492,7 @@ class QueueBridge:
             packet_id = (packet_ids.get(leased.token) or session.next_packet_id()) if consumer.qos else 0
             feed.send_again(consumer, packet_id, leased, now)
 
-    def closed(self, connection: Connection, session: Session, graceful: bool, now: int) -> None:  # noqa: ARG002 - the seam's
+    def closed(self, connection: Connection, session: Session, graceful: bool, now: int) -> None:  # noqa: ARG002 - the port's signature
         """See `ports.Bridge`."""
         for key in [key for key in self.watchers if key[0] is connection]:
             del self.watchers[key]
@@ -498,7 +501,7 @@ class QueueBridge:
             return
         connection.feed = None
         feed.release_waiting()
-        self.work()  # what was settled before must have happened before
+        self.apply_batches()  # what was settled before must have happened before
         if graceful or self.stopping:
             feed.leave(Verb.RELEASE)
             session.leases.clear()
@@ -507,8 +510,8 @@ class QueueBridge:
         else:
             feed.leave(Verb.DISCONNECT)
 
-    def ended(self, session: Session, now: int) -> None:  # noqa: ARG002 - the seam's
-        """See `ports.Bridge`. What the client had leases on still it will never settle."""
+    def ended(self, session: Session, now: int) -> None:  # noqa: ARG002 - the port's signature
+        """See `ports.Bridge`. Fails the leases that the client still held, which it can no longer settle."""
         for subscriber in session.subscriptions.values():
             terms = subscriber.terms
             if terms is None or not terms.group:
@@ -518,26 +521,26 @@ class QueueBridge:
                 for leased in self._node.subscriptions.leases_of(queue, terms.group, session.client_id, PROTOCOL):
                     vanish = Settlement(leased.message.id, leased.token, Verb.DISCONNECT, partition=leased.partition)
                     self.settle(queue, terms.group, vanish)
-            except HoldfastError as error:  # their deadlines end them then
+            except HoldfastError as error:  # they end at their deadlines
                 log.warning("leases of a session that ended stay", client=session.client_id, code=error.code)
 
     # --- for the feeds ----------------------------------------------------------------------------------------------
 
     def room(self, connection: Connection) -> int:
-        return self._plain.room(connection)
+        return self._live_hub.room(connection)
 
     def allocate_packet_ids(self, connection: Connection, session: Session, leases: list[object]) -> list[int]:
-        return self._plain.allocate_packet_ids(connection, session, leases)
+        return self._live_hub.allocate_packet_ids(connection, session, leases)
 
     def send(self, connection: Connection, data: bytes) -> None:
-        self._plain.send(connection, data)
+        self._live_hub.send(connection, data)
 
     def settle(self, queue: QueueName, group: str, settlement: Settlement) -> None:
         self._settle_batch(queue, group).settlements.append(settlement)
 
 
 def _refusal(ack: PubAck, sent: SentDelivery) -> Settlement:
-    """A PUBACK that says the client could not."""
+    """The settlement for a PUBACK with an error code."""
     code = ack.reason_code
     verb = Verb.REJECT if code == reasons.PAYLOAD_FORMAT_INVALID else Verb.NACK
     return _settlement(sent, verb, error=ack.properties.reason_string or f"PUBACK with reason code 0x{code:02X}")
@@ -578,7 +581,7 @@ _PUBACK_CODES: Final = {
 
 
 def _puback_code(error: HoldfastError) -> int:
-    """PUBACK and PUBREC may carry nine codes and no others [MQTT-3.4.2-1]; the reason string says the rest."""
+    """PUBACK and PUBREC may carry only nine codes [MQTT-3.4.2-1]; the reason string has the details."""
     code = error.mqtt
     return code if code in reasons.PUBACK else _PUBACK_CODES.get(code, reasons.UNSPECIFIED_ERROR)
 

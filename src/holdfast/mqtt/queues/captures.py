@@ -10,7 +10,7 @@ QueueName = tuple[str, str]
 
 
 class Captures:
-    """Finds the queues of a topic. The tries are made anew when a queue's `topics` change, which is rare."""
+    """Finds the queues of a topic. The tries are rebuilt when a queue's `topics` change, which is rare."""
 
     def __init__(self, node: Node) -> None:
         self._node = node

@@ -1,10 +1,10 @@
 """Consumers of queues on one connection: what each subscription holds, and what waits for room in the window.
 
-A delivery is leased when it arrives here. It goes out as soon as the connection has room; behind its packet identifier
-stands a `SentDelivery` until the client has answered. With QoS 1 a native consumer's PUBACK settles it; an explicit
-one's
-only frees the window, and the delivery is settled by a PUBLISH on a settle topic. With QoS 0 nothing answers: a native
-consumer is then served at most once, and what was sent counts as acked.
+A delivery is already leased when it arrives here. It is sent as soon as the connection's window has room, and the
+session maps its packet identifier to a `SentDelivery` until the client acknowledges it. With QoS 1 a native consumer's
+PUBACK settles the delivery; an explicit consumer's PUBACK only frees the window, and a PUBLISH on a settle topic
+settles the delivery. QoS 0 has no acknowledgement: a native consumer then gets at-most-once delivery, and what was sent
+counts as acked.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ QueueName = tuple[str, str]
 
 
 class SentDelivery(msgspec.Struct, frozen=True, eq=False):
-    """A delivery that was sent. `name` is the producer's identifier, if it gave one. The payload is not kept: it is
-    read again should it be needed."""
+    """A delivery that was sent. `name` is the producer's message id, if it gave one. The payload is not kept: it is
+    read from the store again if it is needed."""
 
     consumer: Consumer
     message_id: int
@@ -42,14 +42,14 @@ class SentDelivery(msgspec.Struct, frozen=True, eq=False):
 
 
 class Membership(Protocol):
-    """A member of a group, as the node has it."""
+    """A member of a group: what the node offers."""
 
     def adopt(self, leased: Leased) -> None: ...
     def leave(self, verb: Verb | None = ...) -> None: ...
 
 
 class FeedSink(Protocol):
-    """Where a feed sends, and where it settles."""
+    """What a feed sends and settles through."""
 
     def room(self, connection: Connection) -> int: ...
     def allocate_packet_ids(self, connection: Connection, session: Session, leases: list[object]) -> list[int]: ...
@@ -61,25 +61,35 @@ class FeedSink(Protocol):
 class Consumer:
     """One subscription to a queue on a live connection.
 
-    An explicit consumer's deliveries are `held`, by the identifier the client saw, until they are settled, and
-    remembered for a while as `settled`, so that settling twice is answered as the first time. What a native one has is
-    in the session's leases. Both forget the oldest beyond what the client can have.
+    An explicit consumer's deliveries are in `held`, by the identifier the client saw, until they are settled; then they
+    are in `settled` for a while, so that a repeated settlement gets the same answer. A native consumer's deliveries are
+    in the session's leases. Both drop the oldest entries beyond what the client can hold.
     """
 
     __slots__ = (
-        "_feed", "_kept_max", "filter", "form", "group", "held", "membership", "native", "qos", "queue", "settled",
+        "_feed",
+        "_kept_max",
+        "encoder",
+        "filter",
+        "group",
+        "held",
+        "membership",
+        "native",
+        "qos",
+        "queue",
+        "settled",
     )  # fmt: skip
 
     def __init__(self, feed: Feed, subscriber: Subscriber, queue: QueueName, terms: Terms) -> None:
         self._feed = feed
-        self._kept_max = 2 * terms.prefetch + 16  # those it has, and some whose leases ended meanwhile
+        self._kept_max = 2 * terms.prefetch + 16  # what it can hold, and some whose leases have ended
         self.filter = subscriber.filter
         self.queue = queue
         self.group = terms.group
         self.native = terms.native
         self.qos = subscriber.qos
-        self.form = DeliveryEncoder(queue[1], terms.group, subscriber.qos, feed.connection.version, subscriber.ids)
-        self.membership: Membership  # given by who has it join, before anything is delivered
+        self.encoder = DeliveryEncoder(queue[1], terms.group, subscriber.qos, feed.connection.version, subscriber.ids)
+        self.membership: Membership  # set when it joins, before anything is delivered
         self.held: dict[str, SentDelivery] = {}
         self.settled: dict[str, SentDelivery] = {}
 
@@ -87,9 +97,9 @@ class Consumer:
         """From the node: these were leased for this consumer."""
         feed = self._feed
         feed.waiting.extend([(self, leased) for leased in batch])
-        feed.pump(feed.outlet.now())
+        feed.pump(feed.sink.now())
 
-    def sent(self, leased: Leased) -> SentDelivery:
+    def to_sent(self, leased: Leased) -> SentDelivery:
         message = leased.message
         return SentDelivery(self, message.id, leased.token, leased.partition, message.extra.message_id)
 
@@ -101,7 +111,7 @@ class Consumer:
         if len(held) > self._kept_max:
             del held[next(iter(held))]
 
-    def done(self, sent: SentDelivery) -> None:
+    def mark_settled(self, sent: SentDelivery) -> None:
         """The client has settled it by topic."""
         name = sent.external_id
         if self.held.get(name) is sent:
@@ -115,7 +125,7 @@ class Consumer:
             del self.settled[next(iter(self.settled))]
 
     def find(self, message_id: str, token: int, *, oldest: bool) -> SentDelivery | None:
-        """The delivery that is meant; with neither identifier nor token the `oldest` one, if that will do."""
+        """The delivery with this identifier and token; without either the oldest one, if `oldest`."""
         if not message_id and not token:
             return next(self._out(), None) if oldest else None
         sent = self.held.get(message_id)
@@ -125,13 +135,13 @@ class Consumer:
         return next((one for one in known if _matches(one, message_id, token)), None)
 
     def _out(self) -> Iterator[SentDelivery]:
-        """What the client has and has not settled, the oldest first."""
+        """What the client holds, oldest first."""
         for sent in list(self._feed.session.leases.values() if self.native else self.held.values()):
             if isinstance(sent, SentDelivery) and sent.consumer is self:
                 yield sent
 
-    def succeed(self, before: Consumer) -> None:
-        """Take the place of the same subscription as it was before the client subscribed again."""
+    def take_over(self, before: Consumer) -> None:
+        """Replace the consumer of the same filter, after the client subscribed to it again."""
         self.held = {name: replace(sent, consumer=self) for name, sent in before.held.items()}
         self.settled = before.settled
         waiting = self._feed.waiting
@@ -147,10 +157,10 @@ class Consumer:
 class Feed:
     """All consumers of one connection, sharing its window. What waits is bounded by the consumers' prefetch."""
 
-    __slots__ = ("connection", "consumers", "outlet", "session", "waiting")
+    __slots__ = ("connection", "consumers", "session", "sink", "waiting")
 
-    def __init__(self, outlet: FeedSink, connection: Connection, session: Session) -> None:
-        self.outlet = outlet
+    def __init__(self, sink: FeedSink, connection: Connection, session: Session) -> None:
+        self.sink = sink
         self.connection = connection
         self.session = session
         self.consumers: dict[str, Consumer] = {}
@@ -162,68 +172,68 @@ class Feed:
         waiting = self.waiting
         while waiting and not connection.paused and not connection.closing:
             consumer = waiting[0][0]
-            most = self.outlet.room(connection) if consumer.qos else len(waiting)
+            most = self.sink.room(connection) if consumer.qos else len(waiting)
             if most <= 0:
                 return
             batch: list[Leased] = []
             while waiting and waiting[0][0] is consumer and len(batch) < most:
                 leased = waiting.popleft()[1]
-                if leased.deadline > now:  # else the lease has ended while it waited, and somebody else may have it
+                if leased.deadline > now:  # else the lease has expired while it waited
                     batch.append(leased)
             if batch:
                 self._send(consumer, batch, now)
 
     def _send(self, consumer: Consumer, batch: list[Leased], now: int) -> None:
         connection = self.connection
-        outlet = self.outlet
-        tickets = [consumer.sent(leased) for leased in batch]
+        sink = self.sink
+        sent_deliveries = [consumer.to_sent(leased) for leased in batch]
         ids = (
-            outlet.allocate_packet_ids(connection, self.session, list[object](tickets))
+            sink.allocate_packet_ids(connection, self.session, list[object](sent_deliveries))
             if consumer.qos
             else [0] * len(batch)
         )
-        packets = consumer.form.encode(batch, ids, now)
+        packets = consumer.encoder.encode(batch, ids, now)
         limit = connection.packet_bytes_max
         if limit < PACKET_BYTES_MAX:
             for index in [index for index, packet in enumerate(packets) if len(packet) > limit]:
                 self._too_large(consumer, batch[index], ids[index], len(packets[index]))
                 packets[index] = b""
-        outlet.send(connection, b"".join(packets))
+        sink.send(connection, b"".join(packets))
         if not consumer.native:
-            for sent in tickets:
+            for sent in sent_deliveries:
                 consumer.hold(sent)
         elif not consumer.qos:
             for leased in batch:  # all were sent: this is 3.1.1, which has no Maximum Packet Size
-                outlet.settle(consumer.queue, consumer.group, _settlement(leased, Verb.ACK))
+                sink.settle(consumer.queue, consumer.group, _settlement(leased, Verb.ACK))
 
     def _too_large(self, consumer: Consumer, leased: Leased, packet_id: int, size_bytes: int) -> None:
-        """The client cannot take it [MQTT-3.1.2-24]: that is a failed attempt, and another consumer may do better."""
+        """The packet exceeds the client's maximum [MQTT-3.1.2-24]: the attempt fails; another consumer can retry."""
         if packet_id:
             del self.session.leases[packet_id]
             self.connection.quota += 1
         limit = self.connection.packet_bytes_max
         error = f"the packet has {size_bytes} bytes; the consumer takes at most {limit} (Maximum Packet Size)"
-        self.outlet.settle(consumer.queue, consumer.group, _settlement(leased, Verb.NACK, error))
+        self.sink.settle(consumer.queue, consumer.group, _settlement(leased, Verb.NACK, error))
 
     def send_again(self, consumer: Consumer, packet_id: int, leased: Leased, now: int) -> None:
-        """What the client had on the connection before, under the identifier that it had if it was not answered."""
+        """Send what the client already had on an earlier connection, under the same identifier if not acknowledged."""
         connection = self.connection
-        [data] = consumer.form.encode([leased], [packet_id], now, dup=True)
+        [data] = consumer.encoder.encode([leased], [packet_id], now, dup=True)
         if connection.paused or connection.quota <= 0 or len(data) > connection.packet_bytes_max:
             self.waiting.append((consumer, leased))
             return
-        sent = consumer.sent(leased)
+        sent = consumer.to_sent(leased)
         if packet_id:
             connection.quota -= 1
             self.session.leases[packet_id] = sent
-        self.outlet.send(connection, data)
+        self.sink.send(connection, data)
         if not consumer.native:
             consumer.hold(sent)
 
     def release_waiting(self) -> None:
-        """The connection has ended: what was never sent is as if it had never been leased."""
+        """The connection has ended: release what was not sent, without spending an attempt."""
         for consumer, leased in self.waiting:
-            self.outlet.settle(consumer.queue, consumer.group, _settlement(leased, Verb.RELEASE))
+            self.sink.settle(consumer.queue, consumer.group, _settlement(leased, Verb.RELEASE))
         self.waiting.clear()
 
     def leave(self, verb: Verb | None) -> None:
@@ -233,7 +243,7 @@ class Feed:
         self.consumers.clear()
 
     def remove(self, consumer: Consumer) -> None:
-        """The client unsubscribed: it wants no more of this queue, and what it holds is released."""
+        """The client unsubscribed: release what it holds."""
         if self.consumers.get(consumer.filter) is consumer:
             del self.consumers[consumer.filter]
         self.waiting = deque(item for item in self.waiting if item[0] is not consumer)
@@ -244,7 +254,7 @@ class Feed:
 
 
 def _matches(sent: SentDelivery, message_id: str, token: int) -> bool:
-    """The client may use the producer's identifier or the broker's; the token tells apart what has the same."""
+    """The client may use the producer's identifier or the broker's; the token distinguishes leases of one message."""
     if token and token != sent.token:
         return False
     return not message_id or message_id in (sent.name, str(sent.message_id))

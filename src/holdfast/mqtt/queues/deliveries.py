@@ -1,7 +1,7 @@
-"""A leased delivery becomes a PUBLISH. Pure.
+"""Encodes a leased delivery as a PUBLISH. Pure.
 
-This is the hot way out, so the property block is put together as one text instead of field by field, and what a
-delivery has in common with the one before it is made once: 1.4 µs a message against 10 with the general encoder.
+This is a hot path, so the property block is built as one text instead of field by field, and what a delivery has in
+common with the one before it is built once: 1.4 µs a message against 10 with the general encoder.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ RESERVED: Final = frozenset(
         "source-queue",
     )
 )  # fmt: skip
-"""User properties that we say something with. A producer's own of these names do not travel: who passes a delivery on
-with all that came with it would else give the next consumer the token of a lease of the past."""
+"""User properties that the broker sets. A producer's properties of these names are not delivered: a consumer that
+forwards a delivery with all its properties would otherwise pass on the token of an old lease."""
 
 
 def pair(name: str, value: str) -> bytes:
@@ -38,12 +38,12 @@ def pair(name: str, value: str) -> bytes:
 
 
 def _clean(text: str) -> str:
-    """What came over HTTP may have a NUL in it, which MQTT cannot carry; its place is kept."""
+    """Text from HTTP may contain NUL, which MQTT cannot carry; it is replaced."""
     return text.replace("\0", "?") if "\0" in text else text
 
 
 class DeliveryEncoder:
-    """How deliveries of one subscription look on the wire."""
+    """Encodes the deliveries of one subscription."""
 
     __slots__ = ("_first", "_ids", "_same", "_topic", "_version")
 
@@ -80,7 +80,7 @@ class DeliveryEncoder:
                     block = common + text.encode()
                 else:
                     block = common + pair("message-id", extra.message_id) + pair("lease-token", token)
-                    block += pair("id", str(message.id))  # other fronts know it by this
+                    block += pair("id", str(message.id))  # the identifier that the other fronts use
                 if message.priority != PRIORITY_DEFAULT:
                     block += pair("priority", str(message.priority))
                 if extra is not NO_EXTRA:
@@ -92,7 +92,7 @@ class DeliveryEncoder:
         return packets
 
     def _common(self, leased: Leased, now: int) -> bytes:
-        """What deliveries of one lease, of messages that came together, have in common."""
+        """The properties that deliveries of one lease, of messages enqueued together, have in common."""
         message = leased.message
         expiry = b""
         if message.expires_at:
@@ -109,7 +109,7 @@ class DeliveryEncoder:
 
 
 def _producer_properties(extra: Extra) -> bytes:
-    """What the producer gave, and where a dead letter comes from."""
+    """The producer's properties, and the origin of a dead letter."""
     parts: list[bytes] = []
     if extra.utf8:
         parts.append(b"\x01\x01")

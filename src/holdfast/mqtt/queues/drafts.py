@@ -1,4 +1,4 @@
-"""A PUBLISH to a queue becomes a draft: what its properties say of the message, and what travels with it. Pure."""
+"""Turns a PUBLISH to a queue into a draft: the fields its properties set, and the properties it keeps. Pure."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from holdfast.mqtt.codec import NO_PROPERTIES, Publish
 from holdfast.units import SECOND, parse_duration, parse_instant
 
 NUMBER_LENGTH_MAX: Final = 9
-"""Digits of a number in a property; those that make sense are far shorter."""
+"""Digits of a number in a property; valid ones are far shorter."""
 
 CAPTURED_TOPIC: Final = "mqtt-topic"
-"""The user property that tells a consumer on which ordinary topic a captured message was published."""
+"""The user property that names the ordinary topic on which a captured message was published."""
 
 
 def to_draft(packet: Publish, now: int, captured: bool = False) -> Draft:
-    """Raises `InvalidArgument` for a property that makes no sense. A message that was `captured` was not meant for a
-    queue: what makes no sense there is its publisher's own business, and travels."""
+    """Raises `InvalidArgument` for an invalid property. A `captured` message was published on an ordinary topic, so its
+    invalid properties are kept as ordinary user properties."""
     properties = packet.properties
     if properties is NO_PROPERTIES and not captured:
         return Draft(packet.payload)

@@ -4,7 +4,7 @@ $queue/<name>                 PUBLISH enqueues, SUBSCRIBE consumes
 $queue/<name>/$ack            settle: also $nack, $reject, $release, $extend
 $admin/queue/create           make a queue
 $admin/queue/<name>/config    change one
-$admin/queue/<name>/stats     SUBSCRIBE: its figures, again and again
+$admin/queue/<name>/stats     SUBSCRIBE: its stats, at an interval
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NUMBER_LENGTH_MAX: Final = 19  # of 63 bits
 
 
 def is_number(text: str) -> bool:
-    """Whether it is a number as we write them: identifiers, tokens, counts."""
+    """Whether it is a decimal number as the broker writes them: identifiers, tokens, counts."""
     return text.isascii() and text.isdigit() and len(text) <= _NUMBER_LENGTH_MAX
 
 
@@ -60,7 +60,7 @@ class Route(NamedTuple):
 
 
 def of_publish(topic: str) -> Route:
-    """What a PUBLISH on a topic of the bridge's means."""
+    """The operation of a PUBLISH on a topic of the bridge."""
     if topic.startswith(QUEUE):
         name = topic[len(QUEUE) :]
         rest, _, last = name.rpartition("/")
@@ -80,7 +80,7 @@ def of_publish(topic: str) -> Route:
 
 
 def of_subscribe(topic_filter: str) -> Route:
-    """What a SUBSCRIBE to a filter of the bridge's means."""
+    """The operation of a SUBSCRIBE to a filter of the bridge."""
     group, inner = split_share(topic_filter)
     if has_wildcard(inner):
         raise InvalidTopic(

@@ -1,8 +1,8 @@
-"""What a PUBLISH on a settle topic says: user properties, or a JSON payload for those who have none. Pure.
+"""Reads a PUBLISH on a settle topic: user properties, or a JSON payload for clients without them. Pure.
 
     {"message-id": "...", "lease-token": "...", "delay": "5s", "error": "...", "timeout": "1m"}
 
-or a list of such objects. A 3.1.1 client does not see identifiers: without one it means the oldest delivery it holds.
+or a list of such objects. A 3.1.1 client does not see identifiers: without one the oldest delivery it holds is meant.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _decode = msgspec.json.Decoder().decode
 
 
 class SettleRequest(NamedTuple):
-    """One settlement as the client puts it; empty and -1 where it said nothing."""
+    """One settlement as the client sent it; empty or -1 where it gave no value."""
 
     message_id: str = ""
     token: int = 0
@@ -36,9 +36,9 @@ class SettleRequest(NamedTuple):
 
 def read_settle_requests(packet: Publish) -> list[SettleRequest]:
     """All that a settle PUBLISH asks for."""
-    told = {name: value for name, value in packet.properties.user_properties if name in _FIELDS}
-    if told or not packet.payload:
-        return [_read_request(told)]
+    fields = {name: value for name, value in packet.properties.user_properties if name in _FIELDS}
+    if fields or not packet.payload:
+        return [_read_request(fields)]
     try:
         payload = _decode(packet.payload)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
@@ -54,23 +54,23 @@ def read_settle_requests(packet: Publish) -> list[SettleRequest]:
     return [_read_request(item) for item in items]
 
 
-def _read_request(told: dict[str, Any]) -> SettleRequest:
-    unknown = set(told) - _FIELDS
+def _read_request(fields: dict[str, Any]) -> SettleRequest:
+    unknown = set(fields) - _FIELDS
     if unknown:
         raise InvalidArgument(field=min(unknown), problem=f"is not known; there are {', '.join(sorted(_FIELDS))}")
     return SettleRequest(
-        _identifier(told, "message-id"),
-        _token(_identifier(told, "lease-token")),
-        _duration(told, "delay"),
-        _text(told, "error"),
-        _duration(told, "timeout"),
-        _text(told, "consumer-group"),
+        _identifier(fields, "message-id"),
+        _token(_identifier(fields, "lease-token")),
+        _duration(fields, "delay"),
+        _text(fields, "error"),
+        _duration(fields, "timeout"),
+        _text(fields, "consumer-group"),
     )
 
 
-def _identifier(told: dict[str, Any], field: str) -> str:
+def _identifier(fields: dict[str, Any], field: str) -> str:
     """A text, or a number: identifiers of the broker's own are both."""
-    value = told.get(field, "")
+    value = fields.get(field, "")
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise InvalidArgument(field=field, problem="must be a text, as it came with the delivery")
     return str(value)
@@ -84,17 +84,17 @@ def _token(text: str) -> int:
     return int(text)
 
 
-def _duration(told: dict[str, Any], field: str) -> int:
-    if field not in told:
+def _duration(fields: dict[str, Any], field: str) -> int:
+    if field not in fields:
         return -1
     try:
-        return parse_duration(told[field])
+        return parse_duration(fields[field])
     except ValueError as error:
-        raise InvalidArgument(field=field, problem=f"cannot be {told[field]!r}: {error}") from None
+        raise InvalidArgument(field=field, problem=f"cannot be {fields[field]!r}: {error}") from None
 
 
-def _text(told: dict[str, Any], field: str) -> str:
-    value = told.get(field, "")
+def _text(fields: dict[str, Any], field: str) -> str:
+    value = fields.get(field, "")
     if not isinstance(value, str):
         raise InvalidArgument(field=field, problem="must be a text")
     return value

@@ -15,12 +15,12 @@ class Feed(Protocol):
     """What a bridge has to send to a connection, as its window allows."""
 
     def pump(self, now: int) -> None:
-        """There may be room: send what waits."""
+        """The window may have room: send what waits."""
 
 
 class Connection:
-    """`tag` is the shell's own, the transport; `feed` is the bridge's. All else belongs to the hub; the shell and the
-    seams may read."""
+    """`tag` belongs to the shell (the transport), `feed` to the bridge. Everything else belongs to the hub; the shell
+    and the ports may read it."""
 
     __slots__ = (
         "alias_max", "aliases_in", "aliases_out", "assigned", "clear", "client_id", "closing", "dirty", "feed",
@@ -42,8 +42,8 @@ class Connection:
         self.closing = False
         self.paused = False  # its transport is full
         self.feed: Feed | None = None
-        self.showing: deque[RetainedSend] = deque()  # subscriptions that are still to be shown what is retained
-        self.shown_turn = 0  # the turn in which something was shown last, and how much in that turn
+        self.showing: deque[RetainedSend] = deque()  # subscriptions that retained messages are still to be sent to
+        self.shown_turn = 0  # the turn in which retained messages were sent last, and how many bytes in that turn
         self.shown_bytes = 0
         # towards the client
         self.window = 0
@@ -57,7 +57,7 @@ class Connection:
         self.clear: str | None = None  # a topic of a bridge's on which the client may publish: see `Hub.receive`
         self.receiving: set[int] = set()  # QoS 2 PUBLISHes of this connection that were not released
         self.held_acks = 0  # QoS 1 PUBLISHes whose PUBACK waits for a sync
-        # this turn's output: see `turns`
+        # this turn's output: see `outbox`
         self.out: list[bytes] = []
         self.held: list[bytes] = []
         self.held_turn = 0

@@ -1,8 +1,8 @@
 """The plain MQTT broker, pure: events in, effects out.
 
-The shell (a listener) opens a connection, finds out who a CONNECT comes from, hands in the packets of each read as one
-list, and says when a connection is lost or a deadline has come. State changes at once; what is to be done gathers until
-`take`, which the shell calls once at the end of a turn of its loop:
+The shell (a listener) opens a connection, authenticates its CONNECT, passes the packets of each read as one list, and
+reports lost connections and deadlines. State changes immediately; effects are collected until `take`, which the shell
+calls once in each turn:
 
     hub.receive(connection, decoder.feed(data), now)     # as often as data arrived
     turn = hub.take()
@@ -165,7 +165,7 @@ class Hub:
                 if publishes:
                     claimed.append(self._receiver.claim(connection, publishes))
                     publishes = []
-                if claimed or settled:  # what came before must have happened before: a DISCONNECT gives leases back
+                if claimed or settled:  # what came before must have happened before: a DISCONNECT releases leases
                     self._forward_to_bridge(connection, session, claimed, settled, now)
                     claimed, settled = [], []
                 self._other(connection, session, packet, now)
@@ -242,7 +242,7 @@ class Hub:
             self._lifecycle.ended(connection, now, graceful=False)
 
     def close(self, connection: Connection, reason_code: int, reason: str, now: int) -> None:
-        """Close from our side: shutdown, or an administrator's wish."""
+        """Close from our side: at shutdown, or by an administrator."""
         if not connection.closing:
             self._lifecycle.close(connection, now, reason_code, reason)
 
@@ -257,7 +257,7 @@ class Hub:
             self._pump(connection.session, connection, now)
 
     def tick(self, now: int) -> None:
-        """Do what is due."""
+        """Act on the deadlines that have passed."""
         while (key := self._timers.pop(now)) is not None:
             match key:
                 case Connection():
@@ -302,15 +302,15 @@ class Hub:
         return leases
 
     def revoke_subscription(self, connection: Connection, topic_filter: str, reason: str, now: int) -> None:
-        """A subscription of the bridge's came to its end by an administrator's hand: the client is told by DISCONNECT,
-        the one way there is, and does not have it any more when it comes back."""
+        """An administrator ended a subscription of the bridge: the client is disconnected, the only notification that
+        MQTT has, and its session no longer has the subscription when it reconnects."""
         session = connection.session
         if session is not None and not connection.closing:
             self._subscriptions.remove(session, topic_filter)
             self._lifecycle.close(connection, now, reasons.ADMINISTRATIVE_ACTION, reason)
 
     def send(self, connection: Connection, data: bytes) -> None:
-        """Bytes of the bridge's own, in their place in the connection's stream."""
+        """Bytes of the bridge, in their place in the connection's stream."""
         self._outbox.send(connection, data)
 
     # --- effects ----------------------------------------------------------------------------------------------------

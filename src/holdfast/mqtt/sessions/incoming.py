@@ -109,8 +109,8 @@ class Receiver:
         self.answer(connection, packet, reason_code, "" if reason_code < 0x80 else "no subscriber has room for it")
 
     def _admitted(self, connection: Connection, packet: Publish, now: int) -> bool:
-        """Whether the rate allows the message. If not, the publisher is told; at QoS 0 it asked not to be, and in 3.1.1
-        there is no way but to close: what was not taken must not be acknowledged."""
+        """Whether the rate allows the message. If not, the publisher gets a refusal; QoS 0 has no answer, and a 3.1.1
+        connection is closed: a message that was not accepted must not be acknowledged."""
         problem = self._access.admit(connection, len(packet.payload))
         if not problem:
             return True
@@ -123,7 +123,7 @@ class Receiver:
         return False
 
     def _claim(self, connection: Connection, session: Session, packet: Publish) -> PublishBatch:
-        """Answer with success, to be seen when the turn is durable, unless the bridge turns it down."""
+        """Answer with success, to be sent when the turn is durable, unless the bridge refuses the message."""
         if packet.qos == 1:
             return self.claim(connection, [packet])
         if packet.qos == 2:

@@ -103,10 +103,10 @@ class Lifecycle:
         if connection.session is None:
             self._drop(connection)
         elif connection.paused:
-            # It does not read, so it is not read either: what it may have said was not heard. The shell gives up on it.
+            # It does not read, so the shell does not read from it: it may have sent something. The shell closes it.
             self._timers.set(connection, now + connection.keep_alive_us)
         elif now - connection.last_seen >= connection.keep_alive_us:
-            self.close(connection, now, reasons.KEEP_ALIVE_TIMEOUT, "nothing was heard within the keep alive")
+            self.close(connection, now, reasons.KEEP_ALIVE_TIMEOUT, "nothing was received within the keep alive")
         else:
             self._timers.set(connection, connection.last_seen + connection.keep_alive_us)
 
@@ -166,8 +166,8 @@ class Lifecycle:
         return None
 
     def _refusal_of_session(self, connection: Connection, owner: str) -> tuple[int, str] | None:
-        """A session belongs to whoever began it: nobody else reads what waits in it, or throws its client out. Without
-        an owner, as where there are no users, everybody may."""
+        """A session belongs to the user that began it: no other user can read what is queued in it, or take it over.
+        Without an owner, where no users are configured, everybody can."""
         session = self.ns(connection.namespace).sessions.get(connection.client_id)
         if session is None:
             if sum(len(ns.sessions) for ns in self.namespaces.values()) >= self._settings.sessions_max:
@@ -287,7 +287,7 @@ class Lifecycle:
             ns.unsubscribe(session, topic_filter)
         self._router.redistribute(ns, session, now, ends=True)
         self._wills.publish(ns, session, now)
-        session.clear()  # who remembers it for a while longer does not hold its messages
+        session.clear()  # objects that still refer to it do not keep its messages in memory
 
 
 def _wanted_expiry(packet: Connect) -> int:

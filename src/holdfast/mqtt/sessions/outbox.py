@@ -1,4 +1,4 @@
-"""What a turn gathers: records to write, and bytes for each connection, some of them only when the records are safe.
+"""The effects of a turn: records to write, and bytes for each connection, some of them held until records are durable.
 
 The output of a connection is one ordered stream. Once something in it must wait for a sync, everything behind it waits
 too, also in later turns, until that sync is reported: so PUBACKs stay in order [MQTT-4.6.0-2], a retained message does
@@ -25,8 +25,8 @@ class Output(NamedTuple):
 
 
 class OutboxBatch(NamedTuple):
-    """What is to be done: write `ops` as one batch, send `now` at once, and `held` when the batches of this turn and of
-    all before it are durable; then call `Hub.synced` with `number`, and send what that gives. `due`: when `Hub.tick`
+    """Write `ops` as one batch, send `now` immediately, and `held` when the batches of this turn and of all before it
+    are durable; then call `Hub.synced` with `number`, and send what that gives. `due`: when `Hub.tick`
     must be called."""
 
     number: int
@@ -37,7 +37,7 @@ class OutboxBatch(NamedTuple):
 
 
 class Outbox:
-    """Gathers one turn after another."""
+    """Collects the effects of one turn after another."""
 
     __slots__ = ("_awaiting", "_behind", "_dirty", "number", "ops", "synced")
 
@@ -73,12 +73,12 @@ class Outbox:
         return True
 
     def hold(self, connection: Connection) -> None:
-        """What follows may be seen only when this turn's records are durable."""
+        """What follows may be sent only when this turn's records are durable."""
         connection.held_turn = self.number
 
     def reserve(self, connection: Connection, data: bytes) -> int:
-        """Put answers in their place in the stream, to be seen when this turn is durable. Until the turn is taken
-        others can be put there."""
+        """Put answers in their place in the stream, to be sent when this turn is durable. They can be replaced until
+        the turn is taken."""
         connection.held_turn = self.number
         held = connection.held
         held.append(data)

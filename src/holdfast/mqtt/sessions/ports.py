@@ -1,4 +1,4 @@
-"""Where other rooms join the plain broker: who may do what, and topics that belong to somebody else."""
+"""The ports of the plain broker: access control, and the bridge that claims topics."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from holdfast.mqtt.sessions.session import Session, Subscriber, Terms
 
 
 class Access(Protocol):
-    """Answers with a reason code; 0 is yes. Who the client is was found out before its CONNECT came to the hub."""
+    """Answers with a reason code; 0 is yes. The client was authenticated before its CONNECT came to the hub."""
 
     def may_publish(self, connection: Connection, topic: str) -> int:
         """Asked for every PUBLISH, and for a will when it is set."""
 
     def may_subscribe(self, connection: Connection, topic_filter: str) -> int:
-        """Asked for every filter, `$share/...` included, and again for those of a session that is taken up."""
+        """Asked for every filter, `$share/...` included, and again for those of a session that is resumed."""
 
     @property
     def limited(self) -> bool:
@@ -41,7 +41,7 @@ class PublishBatch:
 
 
 class Refusal(NamedTuple):
-    """Why a PUBLISH was turned down."""
+    """Why a PUBLISH was refused."""
 
     reason_code: int
     reason: str
@@ -50,9 +50,9 @@ class Refusal(NamedTuple):
 class Bridge(Protocol):
     """Claims topics: what begins with one of `prefixes` is the bridge's, and the plain broker looks at it no more.
 
-    Packet identifiers, aliases, access and limits were seen to before. A shared subscription is claimed by the filter
-    inside it. The bridge must have acted on what it was given, and turned down what it will not do, before the turn is
-    taken: the answers go out when the turn's batch is durable.
+    Packet identifiers, aliases, access and limits are checked before. A shared subscription is claimed by the filter
+    inside it. The bridge must have acted on what it was given, and refused what it does not accept, before the turn is
+    taken: the answers are sent when the turn's batch is durable.
     """
 
     prefixes: tuple[str, ...]
@@ -65,7 +65,7 @@ class Bridge(Protocol):
         """Whether the bridge wants a copy of what is published on an ordinary topic."""
 
     def capture(self, connection: Connection | None, namespace: str, publishes: PublishBatch, now: int) -> None:
-        """A copy of an ordinary message; for one of a will there is no connection and nobody to turn down."""
+        """A copy of an ordinary message; a will has no connection, and cannot be refused."""
 
     def acknowledged(self, connection: Connection, session: Session, acks: Sequence[PubAck], now: int) -> None:
         """PUBACKs of a read for what the bridge has sent: it takes them out of `Session.leases`."""
@@ -104,7 +104,7 @@ class AllowAll:
 
     limited = False
 
-    def may_publish(self, connection: Connection, topic: str) -> int:  # noqa: ARG002 - the seam's signature
+    def may_publish(self, connection: Connection, topic: str) -> int:  # noqa: ARG002 - the port's signature
         return 0
 
     def may_subscribe(self, connection: Connection, topic_filter: str) -> int:  # noqa: ARG002 - the same

@@ -37,7 +37,7 @@ class WillRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 class SessionRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """`ended_at` is 0 while the client is connected; `will_at` is when a delayed will is due, 0 if it is not yet;
-    `owner` is who may take the session up again."""
+    `owner` is who may resume the session."""
 
     protocol: int
     expiry_s: int

@@ -1,7 +1,7 @@
 """Reading everything back when the broker starts.
 
-Whoever was connected when it stopped is not any more: such a session's connection ended now, without a goodbye, so its
-expiry begins to count and its will is due.
+A session that was connected when the broker stopped counts as disconnected now, without DISCONNECT: its expiry starts,
+and its will is due.
 """
 
 from __future__ import annotations

@@ -27,17 +27,16 @@ RETAINED_SEND_BYTES_MAX: Final = 256 * 1024
 """How much of them is sent to one client in one turn: as much as is buffered for a slow one by default."""
 
 _LOOKUP_BYTES: Final = 256
-"""Looking at one counts as so many bytes, too: a thousand small ones a turn are about 2 ms in which nobody else is
-served."""
+"""Each message counts as so many bytes more: a thousand small ones in a turn take about 2 ms of the loop."""
 
 _MATCHING_BYTES: Final = 100 * _LOOKUP_BYTES
-"""And so does finding out which a filter with a wildcard matches, beside a tenth of the above for each that it does."""
+"""Matching a filter with a wildcard counts too, and a tenth of the above for each match."""
 
 Deadline = Connection | Session | RetainedTopic | RetainedSend
 
 
 class Retainer:
-    """Keeps them, and hands them to new subscriptions."""
+    """Keeps them, and sends them to new subscriptions."""
 
     __slots__ = ("_outbox", "_sender", "_session_store", "_settings", "_timers")
 
@@ -77,7 +76,7 @@ class Retainer:
         return True
 
     def watch(self, ns: Namespace, message: Message) -> None:
-        """See to it that the message goes when it expires."""
+        """Set the deadline at which the message expires."""
         key = RetainedTopic(ns.name, message.topic)
         if message.expires_at:
             self._timers.set(key, message.expires_at)
@@ -100,9 +99,8 @@ class Retainer:
             self.send_more(ns, connection, now)
 
     def send_more(self, ns: Namespace, connection: Connection, now: int) -> None:
-        """Show as much as may be shown in one turn, to a client that reads: there may be gigabytes of it, and a client
-        may ask for all of it with each of its filters. The rest follows when the client has made room, or in the next
-        turn."""
+        """Send as much as one turn may, to a client that reads: there may be gigabytes, and a client may ask for all of
+        it with each of its filters. The rest follows when the client has made room, or in the next turn."""
         if connection.shown_turn != self._outbox.number:
             connection.shown_turn = self._outbox.number
             connection.shown_bytes = 0

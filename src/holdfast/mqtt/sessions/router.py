@@ -60,7 +60,7 @@ class Router:
         return reasons.QUOTA_EXCEEDED if matched else reasons.NO_MATCHING_SUBSCRIBERS
 
     def _share(self, share: Share, fan_out: FanOut, connected_only: bool = False) -> bool:
-        """To one member. A message that nobody is there for at QoS 0 counts as taken: it is kept for nobody."""
+        """Send to one member. A QoS 0 message to a disconnected member counts as delivered: QoS 0 is never queued."""
         message = fan_out.message
         for member in share.candidates(connected_only):
             session = member.session

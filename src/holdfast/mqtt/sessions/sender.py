@@ -1,9 +1,9 @@
 """Towards the clients: PUBLISH at every QoS, the window, acknowledgements, and everything again after a reconnect.
 
-What a crash must not undo is told to nobody before it is durable: towards a persistent session a QoS 2 PUBLISH waits
-for the record of its packet identifier, or the message could come again under another one, and a PUBREL for the record
+Nothing that a crash must not undo is sent before it is durable. Towards a persistent session a QoS 2 PUBLISH waits for
+the record of its packet identifier, or the message could come again under another one; a PUBREL waits for the record
 that the message was received, or the message could come again after the client has forgotten the identifier. A QoS 1
-PUBLISH goes out at once: should its record be lost, its publisher was not told that it is safe and sends it again.
+PUBLISH is sent immediately: if its record is lost, its publisher has no acknowledgement and sends it again.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ class Subscriber(msgspec.Struct, frozen=True, eq=False):
 
 
 class RetainedSend:
-    """A subscription that is being shown what is retained; `topics` are those to come, the next one last."""
+    """A subscription that is being sent retained messages; `topics` are those to come, the next one last."""
 
     __slots__ = ("subscriber", "topics")
 
@@ -95,7 +95,7 @@ class Session:
         self.protocol = protocol
         self.key = f"{namespace}\0{client_id}".encode()
         self.expiry_s = expiry_s
-        self.owner = ""  # who may take it up again; empty: whoever may do what it does
+        self.owner = ""  # who may resume it; empty: anybody with the rights it needs
         self.connection: Connection | None = None
         self.ended_at = 0  # when the connection was closed
         self.will: Will | None = None

@@ -1,4 +1,4 @@
-"""Every limit of the plain MQTT broker, with its reason. Clients of version 5 are told most of them in CONNACK."""
+"""Every limit of the plain MQTT broker, with its reason. CONNACK carries most of them to clients of version 5."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ NEVER: Final = 0xFFFF_FFFF  # as a session expiry: the session does not expire
 class MqttSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Defaults fit a node with a few gigabytes of memory.
 
-    What an offline queue cannot take is dropped, newest first: messages that wait in an order are worth more than one
-    that would stand behind a gap. Expired ones make room before anything is dropped. QoS 0 is never queued: it goes to
-    whoever is connected and keeps up. A publisher is told `quota exceeded` when nobody at all could take its message:
-    sending it again is then safe.
+    What an offline queue cannot take is dropped, newest first: an unbroken sequence of messages is worth more than a
+    message behind a gap. Expired ones make room before anything is dropped. QoS 0 is never queued: it goes to clients
+    that are connected and keep up. A publisher gets `quota exceeded` when no subscriber could take its message: sending
+    it again is then safe.
     """
 
     connections_max: int = 10_000
@@ -30,11 +30,11 @@ class MqttSettings(msgspec.Struct, frozen=True, kw_only=True):
     it a client without a session is refused with `quota exceeded`."""
 
     connect_timeout_us: int = 10 * SECOND_US
-    """From the opened connection to its CONNECT: a stranger who says nothing holds a connection no longer."""
+    """From the opened connection to its CONNECT: a silent peer holds a connection no longer."""
 
     keep_alive_max_s: int = 1200
-    """A v5 client that asks for more, or for none, is told to keep alive this often: a connection whose peer vanished
-    must not hold memory for ever. 0 leaves it to the client. 3.1.1 has no way to be told."""
+    """CONNACK sets this keep alive for a v5 client that asks for more, or for none: a connection whose peer vanished
+    must not hold memory for ever. 0 leaves it to the client. A 3.1.1 CONNACK cannot set it."""
 
     client_id_bytes_max: int = 1024
     """Client identifiers are part of every key of their session; the standard asks for no more than 23."""
@@ -72,7 +72,7 @@ class MqttSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The same, by size: 100,000 messages of 1 MiB would be 100 GiB."""
 
     session_expiry_max_s: int = NEVER
-    """A longer session expiry is cut to this, and the client told. 3.1.1 sessions without clean session get it too."""
+    """A longer session expiry is cut to this, and CONNACK says so. 3.1.1 sessions without clean session get it too."""
 
     qos_max: int = 2
     retain_available: bool = True

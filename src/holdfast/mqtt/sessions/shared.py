@@ -1,9 +1,9 @@
 """Shared subscriptions: each message goes to one member of the group, in turn.
 
-Members that can take a message at once come first, then those that are connected, then those that are away and whose
-session keeps it for them. A message that a member did not acknowledge before it left goes to another connected member;
-if there is none it waits in the session, and when the session ends it goes to any other. At QoS 2 what was sent stays
-with the member it was sent to [MQTT-4.8.2-4], [MQTT-4.8.2-5].
+Members that can take a message immediately come first, then those that are connected, then those that are away and
+whose session keeps it for them. A message that a member did not acknowledge before it left goes to another connected
+member; if there is none it waits in the session, and when the session ends it goes to any other. At QoS 2 what was
+sent stays with the member it was sent to [MQTT-4.8.2-4], [MQTT-4.8.2-5].
 """
 
 from __future__ import annotations

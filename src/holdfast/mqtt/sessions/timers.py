@@ -1,4 +1,4 @@
-"""One deadline for each key, and who is due. A key's deadline may be moved; what is out of date is passed over."""
+"""One deadline for each key. A key's deadline may be moved; outdated heap entries are skipped."""
 
 from __future__ import annotations
 

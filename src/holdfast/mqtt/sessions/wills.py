@@ -1,8 +1,8 @@
-"""Wills: published when a connection ends without a proper goodbye, at once or after a delay.
+"""Wills: published when a connection ends without DISCONNECT, immediately or after a delay.
 
 A will with a delay is published when the delay is over or the session ends, whichever is first, and not at all if the
 client is back on the same session before [MQTT-3.1.3-9]. The will of a persistent session is part of its record, so it
-outlives a crash: the connections that a crash cut off ended without a goodbye.
+outlives a crash: the connections that a crash cut off ended without DISCONNECT.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from holdfast.mqtt.sessions.settings import SECOND_US
 
 
 def will_due(session: Session, now: int) -> int:
-    """When the will of a connection that ended now is due; `now` itself means at once."""
+    """When the will of a connection that ended now is due; `now` itself means immediately."""
     assert session.will is not None
     delay_s = session.will.properties.will_delay_s or 0
     return now + min(delay_s, session.expiry_s) * SECOND_US
