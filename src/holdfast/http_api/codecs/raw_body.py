@@ -31,15 +31,15 @@ _properties = msgspec.json.Decoder(wire.Properties).decode
 _meta = msgspec.json.Decoder(wire.Draft).decode
 
 
-async def read_raw(call: Request) -> wire.Draft:
+async def read_raw(request: Request) -> wire.Draft:
     """The body is the payload, the headers say the rest. The content type is kept unless it says nothing."""
     fields: dict[str, object] = {}
-    for name in call.headers:
+    for name in request.headers:
         if name.startswith(b"holdfast-") and name not in _NAMES:
             problem = f"is no header of a message; known are {', '.join(HEADERS)}"
             raise InvalidArgument(field=name.decode("latin-1"), problem=problem)
     for name, field in _NAMES.items():
-        value = call.header(name)
+        value = request.header(name)
         if value is None:
             continue
         fields[field] = decode(_properties, value.encode()) if field == "properties" else value
@@ -47,21 +47,21 @@ async def read_raw(call: Request) -> wire.Draft:
         draft = msgspec.convert(fields, wire.Draft, strict=False)
     except msgspec.ValidationError as error:
         raise InvalidArgument(field="The headers", problem=f"are wrong: {error}") from None
-    kind = call.header(b"content-type")
-    content_type = None if kind is None or call.content_type in {OCTETS, "application/json"} else kind
-    return replace(draft, base64=await call.body(), content_type=content_type)
+    kind = request.header(b"content-type")
+    content_type = None if kind is None or request.content_type in {OCTETS, "application/json"} else kind
+    return replace(draft, base64=await request.body(), content_type=content_type)
 
 
-async def read_form(call: Request) -> wire.Draft:
+async def read_form(request: Request) -> wire.Draft:
     """A form with `payload`, and `meta` that says the rest as JSON. The payload is not copied about as it arrives."""
-    limit = _message_bytes_max(call)
+    limit = _message_bytes_max(request)
     limits = Limits(
         {
             "meta": (META_BYTES_MAX, RequestTooLarge(limit_bytes=META_BYTES_MAX)),
-            "payload": (limit, MessageTooLarge(size_bytes=f"over {limit}", limit_bytes=limit, queue=call.queue[1])),
+            "payload": (limit, MessageTooLarge(size_bytes=f"over {limit}", limit_bytes=limit, queue=request.queue[1])),
         }
     )
-    parts = await read_parts(call.chunks(), boundary_of(call.header(b"content-type") or ""), limits)
+    parts = await read_parts(request.chunks(), boundary_of(request.header(b"content-type") or ""), limits)
     payload = parts.get("payload")
     if payload is None:
         raise MalformedRequest(problem="the form has no part named payload")
@@ -73,8 +73,8 @@ async def read_form(call: Request) -> wire.Draft:
     return replace(draft, base64=bytes(payload.content), content_type=content_type)
 
 
-def _message_bytes_max(call: Request) -> int:
+def _message_bytes_max(request: Request) -> int:
     try:
-        return call.node.queues.get(call.queue).config.max_message_size
+        return request.node.queues.get(request.queue).config.max_message_size
     except QueueNotFound:
         return QueueConfig().max_message_size

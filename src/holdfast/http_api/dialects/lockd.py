@@ -125,40 +125,40 @@ _attributes = msgspec.json.Decoder(dict[str, Any]).decode
     request_types=("multipart/form-data", RELATED),
     errors=(QueueNotFound, QueueFull, MessageTooLarge, RequestTooLarge, Forbidden),
 )
-async def enqueue(call: Request) -> Response:
+async def enqueue(request: Request) -> Response:
     """Enqueue one message: a form with `meta` (JSON) and `payload`."""
     limits = Limits(
         {
             "meta": (META_BYTES_MAX, RequestTooLarge(limit_bytes=META_BYTES_MAX)),
-            "payload": (call.api.config.http.max_request_bytes, RequestTooLarge()),
+            "payload": (request.api.config.http.max_request_bytes, RequestTooLarge()),
         }
     )
-    parts = await read_parts(call.chunks(), boundary_of(call.header(b"content-type") or ""), limits)
+    parts = await read_parts(request.chunks(), boundary_of(request.header(b"content-type") or ""), limits)
     if "meta" not in parts:
         raise MalformedRequest(problem="the form has no part named meta")
     meta = decode(_enqueue_meta, bytes(parts["meta"].content))
-    name = _queue(call, meta, Action.PRODUCE)
+    name = _queue(request, meta, Action.PRODUCE)
     payload = parts.get("payload")
-    if call.header(b"idempotency-key") == "":
+    if request.header(b"idempotency-key") == "":
         raise InvalidArgument(field="Idempotency-Key", problem=NO_ID)
     content = bytes(payload.content) if payload is not None else b""
     kind = meta.payload_content_type or (payload.content_type if payload is not None else "")
     extra = Extra(
-        message_id=call.header(b"idempotency-key"),
+        message_id=request.header(b"idempotency-key"),
         properties=((ATTRIBUTES, encode(meta.attributes).decode()),) if meta.attributes else (),
-        correlation_id=call.correlation_id,
+        correlation_id=request.correlation_id,
         content_type=kind if kind not in {"", OCTETS} else None,
     )
-    now = call.node.clock()
+    now = request.node.clock()
     deliver_at = now + meta.delay_seconds * SECOND if meta.delay_seconds else 0
     draft = Draft(
         content, deliver_at=deliver_at, ttl=meta.ttl_seconds * SECOND if meta.ttl_seconds else -1, extra=extra
     )
-    call.api.gate.admit(name[0], 1, len(content))
-    receipt = await call.node.messages.enqueue(name, [draft], PROTOCOL)
+    request.api.gate.admit(name[0], 1, len(content))
+    receipt = await request.node.messages.enqueue(name, [draft], PROTOCOL)
     if receipt.errors:
         raise receipt.errors[0]
-    config = call.node.queues.get(name).config
+    config = request.node.queues.get(name).config
     return response(
         LockdEnqueued(
             namespace=name[0],
@@ -169,7 +169,7 @@ async def enqueue(call: Request) -> Response:
             not_visible_until_unix=(deliver_at or now) // SECOND,
             visibility_timeout_seconds=config.delivery_timeout // SECOND,
             payload_bytes=len(content),
-            correlation_id=call.correlation_id,
+            correlation_id=request.correlation_id,
         )
     )
 
@@ -178,27 +178,27 @@ async def enqueue(call: Request) -> Response:
 
 
 @_consuming("/v1/queue/dequeue", NothingReady)
-async def dequeue(call: Request) -> Response:
+async def dequeue(request: Request) -> Response:
     """Lease deliveries, waiting for the first. If none comes in time, the answer is 409 `waiting`."""
-    return await _dequeue_now(call, with_state=False)
+    return await _dequeue_now(request, with_state=False)
 
 
 @_consuming("/v1/queue/dequeueWithState", NothingReady)
-async def dequeue_with_state(call: Request) -> Response:
+async def dequeue_with_state(request: Request) -> Response:
     """Lease deliveries with their workflow state, which is made if there is none (`{}`).
 
     `meta` has its tag and lease. The state itself is at `/api/v1/queues/{name}/messages/{id}/state`. It is kept through
     retries and goes with a dead letter.
     """
-    return await _dequeue_now(call, with_state=True)
+    return await _dequeue_now(request, with_state=True)
 
 
-async def _dequeue_now(call: Request, *, with_state: bool) -> Response:
-    fields = await call.json(_dequeue)
-    name = _queue(call, fields, Action.CONSUME)
-    limits = call.api.config.limits
+async def _dequeue_now(request: Request, *, with_state: bool) -> Response:
+    fields = await request.json(_dequeue)
+    name = _queue(request, fields, Action.CONSUME)
+    limits = request.api.config.limits
     wait = limits.max_wait if fields.wait_seconds == 0 else min(max(fields.wait_seconds, 0) * SECOND, limits.max_wait)
-    work = call.node.messages.lease(
+    work = request.node.messages.lease(
         name,
         GROUP,
         min(max(fields.page_size, 1), PAGE_MAX),
@@ -210,42 +210,42 @@ async def _dequeue_now(call: Request, *, with_state: bool) -> Response:
 
     async def release(found: list[Leased]) -> None:
         if found:
-            await call.node.messages.settle(name, GROUP, releases(found))
+            await request.node.messages.settle(name, GROUP, releases(found))
 
-    found = await call.api.until_disconnect(call, work, release) if wait else await work
+    found = await request.api.until_disconnect(request, work, release) if wait else await work
     if not found:
         raise NothingReady(queue=name[1])
     boundary = secrets.token_hex(16)
-    states = await _states(call, name, found) if with_state else {}
-    body = _parts(call, name, found, states, boundary) + b"--%b--\r\n" % boundary.encode()
+    states = await _states(request, name, found) if with_state else {}
+    body = _parts(request, name, found, states, boundary) + b"--%b--\r\n" % boundary.encode()
     return Response(body, 200, _content_type(boundary), _correlation(found[0]))
 
 
 @_consuming("/v1/queue/subscribe", LimitExceeded)
-async def subscribe(call: Request) -> Response:
+async def subscribe(request: Request) -> Response:
     """Be sent deliveries as they become ready, for as long as the connection lasts, `page_size` unsettled at a time.
 
     What is not settled when the connection ends is given back at once.
     """
-    return await _subscribe(call, with_state=False)
+    return await _subscribe(request, with_state=False)
 
 
 @_consuming("/v1/queue/subscribeWithState", LimitExceeded)
-async def subscribe_with_state(call: Request) -> Response:
+async def subscribe_with_state(request: Request) -> Response:
     """Be sent deliveries as they become ready, each with its workflow state, as `dequeueWithState` gives it."""
-    return await _subscribe(call, with_state=True)
+    return await _subscribe(request, with_state=True)
 
 
-async def _subscribe(call: Request, *, with_state: bool) -> Response:
-    fields = await call.json(_dequeue)
-    name = _queue(call, fields, Action.CONSUME)
+async def _subscribe(request: Request, *, with_state: bool) -> Response:
+    fields = await request.json(_dequeue)
+    name = _queue(request, fields, Action.CONSUME)
     query = StreamQuery(
         group=GROUP,
         credit=min(max(fields.page_size, 1), PAGE_MAX),
         timeout=f"{fields.visibility_timeout_seconds}s" if fields.visibility_timeout_seconds else "",
         consumer=_owner(fields),
     )
-    stream = await open_stream(call, query, name, PROTOCOL)
+    stream = await open_stream(request, query, name, PROTOCOL)
     boundary = secrets.token_hex(16)
     body = _endless(stream, name, boundary, with_state=with_state)
     return Response(body, 200, _content_type(boundary), NO_BUFFERING, stream.close)
@@ -257,23 +257,23 @@ async def _endless(stream: Stream, name: QueueName, boundary: str, *, with_state
             if isinstance(line, HoldfastError):
                 yield b"--%b--\r\n" % boundary.encode()
             elif line:
-                states = await _states(stream.call, name, line) if with_state else {}
-                yield _parts(stream.call, name, line, states, boundary)
+                states = await _states(stream.request, name, line) if with_state else {}
+                yield _parts(stream.request, name, line, states, boundary)
 
 
-async def _states(call: Request, name: QueueName, found: list[Leased]) -> dict[int, int]:
+async def _states(request: Request, name: QueueName, found: list[Leased]) -> dict[int, int]:
     """The tags of the deliveries' states; a delivery that has none is given an empty one."""
     tags: dict[int, int] = {}
-    for leased, state in zip(found, await call.node.workflow_state.of_leased(name, GROUP, found), strict=True):
+    for leased, state in zip(found, await request.node.workflow_state.of_leased(name, GROUP, found), strict=True):
         if state is None:
-            state = await call.node.workflow_state.put(name, GROUP, leased.message.id, leased.token, b"{}", 0)  # noqa: PLW2901
+            state = await request.node.workflow_state.put(name, GROUP, leased.message.id, leased.token, b"{}", 0)  # noqa: PLW2901
         tags[leased.message.id] = state.etag
     return tags
 
 
-def _parts(call: Request, name: QueueName, found: list[Leased], states: dict[int, int], boundary: str) -> bytes:
+def _parts(request: Request, name: QueueName, found: list[Leased], states: dict[int, int], boundary: str) -> bytes:
     """Two parts for each delivery. Several in one answer are told apart by file names."""
-    config = call.node.queues.get(name).config
+    config = request.node.queues.get(name).config
     parts: list[bytes | str] = []
     for index, leased in enumerate(found):
         payload = leased.message.payload
@@ -324,44 +324,44 @@ def _message(name: QueueName, config: QueueConfig, leased: Leased, state: int | 
 
 
 @_settling("/v1/queue/ack", LockdLease, LockdAcked)
-async def ack(call: Request) -> Response:
+async def ack(request: Request) -> Response:
     """Acknowledge a delivery: it is done and goes."""
-    fields = await call.json(_lease)
-    _, correlation_id = await _settle(call, fields, Verb.ACK)
+    fields = await request.json(_lease)
+    _, correlation_id = await _settle(request, fields, Verb.ACK)
     return response(LockdAcked(True, correlation_id))
 
 
 @_settling("/v1/queue/nack", LockdNack, LockdRequeued)
-async def nack(call: Request) -> Response:
+async def nack(request: Request) -> Response:
     """Give a delivery back: as a failure, which spends an attempt, or to be done later (`defer`), which does not.
 
     A deferred one with a delay is not seen before that has passed.
     """
-    fields = await call.json(_nack)
+    fields = await request.json(_nack)
     error = fields.last_error if isinstance(fields.last_error, str) else encode(fields.last_error).decode()
     delay = fields.delay_seconds * SECOND if fields.delay_seconds else -1
     if fields.intent == "defer":
-        _, correlation_id = await _settle(call, fields, Verb.RELEASE, delay)
+        _, correlation_id = await _settle(request, fields, Verb.RELEASE, delay)
     else:
         _, correlation_id = await _settle(
-            call, fields, Verb.NACK, delay, error if fields.last_error is not None else ""
+            request, fields, Verb.NACK, delay, error if fields.last_error is not None else ""
         )
     return response(LockdRequeued(True, fields.meta_etag or fields.lease_id, correlation_id))
 
 
 @_settling("/v1/queue/extend", LockdExtend, LockdExtended)
-async def extend(call: Request) -> Response:
+async def extend(request: Request) -> Response:
     """Hold a delivery for `extend_by_seconds` from now, or for the queue's own time."""
-    fields = await call.json(_extend)
+    fields = await request.json(_extend)
     timeout = fields.extend_by_seconds * SECOND if fields.extend_by_seconds else -1
-    deadline, correlation_id = await _settle(call, fields, Verb.EXTEND, timeout=timeout)
-    config = call.node.queues.get(_queue(call, fields, Action.CONSUME)).config
+    deadline, correlation_id = await _settle(request, fields, Verb.EXTEND, timeout=timeout)
+    config = request.node.queues.get(_queue(request, fields, Action.CONSUME)).config
     seconds = fields.extend_by_seconds or config.delivery_timeout // SECOND
     return response(LockdExtended(deadline // SECOND, seconds, fields.meta_etag or fields.lease_id, correlation_id))
 
 
 async def _settle(
-    call: Request,
+    request: Request,
     fields: LockdLease,
     verb: Verb,
     delay: int = -1,
@@ -369,28 +369,28 @@ async def _settle(
     timeout: int = -1,  # noqa: ASYNC109
 ) -> tuple[int, str]:
     """The new deadline, if it has one, and the message's own correlation id."""
-    name = _queue(call, fields, Action.CONSUME)
+    name = _queue(request, fields, Action.CONSUME)
     message_id = read_id(fields.message_id, "message_id")
     token = read_id(fields.lease_id, "lease_id")
     tokens = {fields.fencing_token, fields.state_fencing_token} - {0}
     if tokens - {token} or fields.state_lease_id not in {"", fields.lease_id}:
         raise LeaseLost(message_id=message_id)
     if fields.state_etag and verb is Verb.ACK:
-        await _check_state(call, name, message_id, token, fields.state_etag)
-    correlation_id = call.correlation_id
+        await _check_state(request, name, message_id, token, fields.state_etag)
+    correlation_id = request.correlation_id
     with suppress(MessageNotFound):  # it may have been settled before: that is answered as the first time
-        _, message, _ = await call.node.inspection.find(name, message_id)
+        _, message, _ = await request.node.inspection.find(name, message_id)
         correlation_id = message.extra.correlation_id or correlation_id
     settlement = Settlement(message_id, token, verb, delay, error, timeout)
-    [result] = await call.node.messages.settle(name, GROUP, [settlement])
+    [result] = await request.node.messages.settle(name, GROUP, [settlement])
     if isinstance(result, HoldfastError):
         raise result
     return result or 0, correlation_id
 
 
-async def _check_state(call: Request, name: QueueName, message_id: int, token: int, etag: str) -> None:
+async def _check_state(request: Request, name: QueueName, message_id: int, token: int, etag: str) -> None:
     """Who acks must have seen the state as it is now."""
-    state = await call.node.workflow_state.get(name, GROUP, message_id, token)
+    state = await request.node.workflow_state.get(name, GROUP, message_id, token)
     if state is None or str(state.etag) != etag:
         raise StateChanged(message_id=message_id, etag=0 if state is None else state.etag, given=etag)
 
@@ -401,13 +401,13 @@ async def _check_state(call: Request, name: QueueName, message_id: int, token: i
 @ROUTES(
     "POST", "/v1/queue/stats", Right.AUTHENTICATED, body=LockdPlace, gives=LockdStats, errors=(QueueNotFound, Forbidden)
 )
-async def stats(call: Request) -> Response:
+async def stats(request: Request) -> Response:
     """How a queue stands: who waits, and what is first in line."""
-    fields = await call.json(_place)
-    name = _queue(call, fields, Action.CONSUME)
-    dispatcher = call.node.cell.dispatcher
-    head = call.node.inspection.head(name, GROUP)
-    now = call.node.clock()
+    fields = await request.json(_place)
+    name = _queue(request, fields, Action.CONSUME)
+    dispatcher = request.node.cell.dispatcher
+    head = request.node.inspection.head(name, GROUP)
+    now = request.node.clock()
     members = len(dispatcher.members.of((name, GROUP)))
     return response(
         LockdStats(
@@ -422,7 +422,7 @@ async def stats(call: Request) -> Response:
             head_enqueued_at_unix=0 if head is None else head.enqueued_at // SECOND,
             head_not_visible_until_unix=0 if head is None else (head.deliver_at or head.enqueued_at) // SECOND,
             head_age_seconds=0 if head is None else (now - head.enqueued_at) // SECOND,
-            correlation_id=call.correlation_id,
+            correlation_id=request.correlation_id,
         )
     )
 
@@ -436,21 +436,21 @@ async def stats(call: Request) -> Response:
     errors=(QueueNotFound, LimitExceeded, Forbidden),
     waits=True,
 )
-async def watch(call: Request) -> Response:
+async def watch(request: Request) -> Response:
     """Be told, as server-sent events, when the first message in line changes. Nothing is leased."""
-    fields = await call.json(_place)
-    name = _queue(call, fields, Action.CONSUME)
-    call.node.queues.get(name)
-    return Response(_events(call, name), 200, EVENTS, NO_BUFFERING)
+    fields = await request.json(_place)
+    name = _queue(request, fields, Action.CONSUME)
+    request.node.queues.get(name)
+    return Response(_events(request, name), 200, EVENTS, NO_BUFFERING)
 
 
-async def _events(call: Request, name: QueueName) -> AsyncIterator[bytes]:
-    heartbeat = call.api.config.http.heartbeat / SECOND
-    gone = call.disconnected
-    over = call.api.closing
+async def _events(request: Request, name: QueueName) -> AsyncIterator[bytes]:
+    heartbeat = request.api.config.http.heartbeat / SECOND
+    gone = request.disconnected
+    over = request.api.closing
     last_head: int | None = -1
     number = 0
-    with call.node.inspection.watch(name) as changed:
+    with request.node.inspection.watch(name) as changed:
 
         def end(_why: HoldfastError) -> None:
             nonlocal over
@@ -458,14 +458,14 @@ async def _events(call: Request, name: QueueName) -> AsyncIterator[bytes]:
             changed.set()
 
         try:
-            with call.api.long_calls.until(call.principal, end):
+            with request.api.long_requests.until(request.principal, end):
                 while not over and not gone.done():
                     changed.clear()
-                    head = call.node.inspection.head(name, GROUP)
+                    head = request.node.inspection.head(name, GROUP)
                     if (head.id if head is not None else None) != last_head:
                         last_head = head.id if head is not None else None
                         number += 1
-                        yield _watched(call, name, last_head, number)
+                        yield _watched(request, name, last_head, number)
                     wake = asyncio.create_task(changed.wait())
                     done, _ = await asyncio.wait((wake, gone), timeout=heartbeat, return_when=asyncio.FIRST_COMPLETED)
                     wake.cancel()
@@ -475,14 +475,14 @@ async def _events(call: Request, name: QueueName) -> AsyncIterator[bytes]:
             return  # the queue was deleted: the stream ends
 
 
-def _watched(call: Request, name: QueueName, head_id: int | None, number: int) -> bytes:
+def _watched(request: Request, name: QueueName, head_id: int | None, number: int) -> bytes:
     event = LockdWatched(
         namespace=name[0],
         queue=name[1],
         available=head_id is not None,
         head_message_id=str(head_id or ""),
-        changed_at_unix=call.node.clock() // SECOND,
-        correlation_id=call.correlation_id,
+        changed_at_unix=request.node.clock() // SECOND,
+        correlation_id=request.correlation_id,
     )
     return b"id: %d\nevent: queue_watch\ndata: %b\n\n" % (number, encode(event))
 
@@ -490,9 +490,9 @@ def _watched(call: Request, name: QueueName, head_id: int | None, number: int) -
 # --- common ---------------------------------------------------------------------------------------------------------
 
 
-def _queue(call: Request, place: LockdPlace, action: Action) -> QueueName:
+def _queue(request: Request, place: LockdPlace, action: Action) -> QueueName:
     """Nobody reaches into another's namespace; where no credentials are configured there are no others."""
-    principal = call.principal
+    principal = request.principal
     namespace = place.namespace or principal.namespace
     if not place.queue:
         raise InvalidArgument(field="queue", problem="is missing: name the queue")

@@ -99,39 +99,39 @@ _nack = msgspec.json.Decoder(MQueueNack)
     gives=list[Id],
     errors=(QueueNotFound, QueueFull, MessageTooLarge, LimitExceeded, RequestTooLarge, Forbidden),
 )
-async def enqueue(call: Request) -> Response:
+async def enqueue(request: Request) -> Response:
     """Enqueue items, to one or several topics, and get their ids.
 
     The items of one topic are stored all or none, since the answer has no place for a single refusal. If a later topic
     of the same request is refused, the items of those before it are stored; the problem names the items that are not.
     """
-    items = await call.json(_items)
+    items = await request.json(_items)
     if not items:
         raise InvalidArgument(field="The body", problem="is empty; send at least one item")
     batches: dict[QueueName, list[int]] = {}
     drafts: list[Draft] = []
     for index, item in enumerate(items):
-        name = _queue(call, item.namespace, item.topic, Action.PRODUCE)
+        name = _queue(request, item.namespace, item.topic, Action.PRODUCE)
         batches.setdefault(name, []).append(index)
-        drafts.append(_draft(call, item))
+        drafts.append(_draft(request, item))
     for (namespace, _), places in batches.items():
-        call.api.gate.admit(namespace, len(places), sum([len(drafts[place].payload) for place in places]))
+        request.api.gate.admit(namespace, len(places), sum([len(drafts[place].payload) for place in places]))
     ids = [0] * len(items)
     for name, places in batches.items():
-        receipt = await call.node.messages.enqueue(name, [drafts[place] for place in places], PROTOCOL, atomic=True)
+        receipt = await request.node.messages.enqueue(name, [drafts[place] for place in places], PROTOCOL, atomic=True)
         if receipt.errors:
-            raise call.refused({places[at]: error for at, error in receipt.errors.items()})
+            raise request.refused({places[at]: error for at, error in receipt.errors.items()})
         for place, message_id in zip(places, receipt.ids, strict=True):
             ids[place] = message_id
     return response(ids)
 
 
-def _draft(call: Request, item: MQueueItem) -> Draft:
+def _draft(request: Request, item: MQueueItem) -> Draft:
     try:
         payload = b64decode(item.payload, validate=True)
     except binascii.Error:
         raise InvalidArgument(field="payload", problem="is not base64") from None
-    correlation_id = call.given_correlation_id
+    correlation_id = request.given_correlation_id
     extra = NO_EXTRA if correlation_id is None else Extra(correlation_id=correlation_id)
     deliver_at = instant(item.deliver_after, "deliver_after") if item.deliver_after else 0
     return Draft(payload, item.priority, deliver_at, extra=extra)
@@ -145,11 +145,11 @@ def _draft(call: Request, item: MQueueItem) -> Draft:
     gives=list[MQueueDequeued],
     errors=(QueueNotFound, Forbidden),
 )
-async def dequeue(call: Request) -> Response:
+async def dequeue(request: Request) -> Response:
     """Lease up to `limit` items, the best first. An empty list means that nothing is ready."""
-    query = call.query(DequeueQuery)
-    name = _queue(call, query.namespace, query.topic, Action.CONSUME)
-    found = await call.node.messages.lease(name, GROUP, query.limit, consumer=_consumer(call), protocol=PROTOCOL)
+    query = request.query(DequeueQuery)
+    name = _queue(request, query.namespace, query.topic, Action.CONSUME)
+    found = await request.node.messages.lease(name, GROUP, query.limit, consumer=_consumer(request), protocol=PROTOCOL)
     return response(
         [
             MQueueDequeued(one.message.id, b64encode(one.message.payload).decode("ascii"), format_instant(one.deadline))
@@ -159,35 +159,35 @@ async def dequeue(call: Request) -> Response:
 
 
 @ROUTES("POST", "/ack", Right.AUTHENTICATED, body=MQueueAck, errors=(QueueNotFound, LeaseLost, Forbidden))
-async def ack(call: Request) -> Response:
+async def ack(request: Request) -> Response:
     """Acknowledge an item: it is done and goes."""
-    request = await call.json(_ack)
-    return await _settle(call, request, Verb.ACK, "")
+    body = await request.json(_ack)
+    return await _settle(request, body, Verb.ACK, "")
 
 
 @ROUTES("POST", "/nack", Right.AUTHENTICATED, body=MQueueNack, errors=(QueueNotFound, LeaseLost, Forbidden))
-async def nack(call: Request) -> Response:
+async def nack(request: Request) -> Response:
     """Say that an item failed: it is retried after the queue's backoff, or dead."""
-    request = await call.json(_nack)
-    return await _settle(call, request, Verb.NACK, request.error)
+    body = await request.json(_nack)
+    return await _settle(request, body, Verb.NACK, body.error)
 
 
-async def _settle(call: Request, request: MQueueAck | MQueueNack, verb: Verb, error: str) -> Response:
-    name = _queue(call, request.namespace, request.topic, Action.CONSUME)
-    settlement = Settlement(request.id, verb=verb, error=error, consumer=_consumer(call))
-    [result] = await call.node.messages.settle(name, GROUP, [settlement])
+async def _settle(request: Request, body: MQueueAck | MQueueNack, verb: Verb, error: str) -> Response:
+    name = _queue(request, body.namespace, body.topic, Action.CONSUME)
+    settlement = Settlement(body.id, verb=verb, error=error, consumer=_consumer(request))
+    [result] = await request.node.messages.settle(name, GROUP, [settlement])
     if isinstance(result, HoldfastError):
         raise result
     return Response(b"", 200)
 
 
-def _consumer(call: Request) -> str:
-    return f"{call.principal.method}:{call.principal.name}"
+def _consumer(request: Request) -> str:
+    return f"{request.principal.method}:{request.principal.name}"
 
 
-def _queue(call: Request, namespace: str, topic: str, action: Action) -> QueueName:
+def _queue(request: Request, namespace: str, topic: str, action: Action) -> QueueName:
     """Nobody reaches into another's namespace; where no credentials are configured there are no others."""
-    principal = call.principal
+    principal = request.principal
     if namespace != principal.namespace and not principal.unlimited:
         raise Forbidden(action=str(action), resource=f"namespace {namespace!r}")
     check_name(namespace, "namespace")

@@ -31,26 +31,26 @@ _undo = msgspec.json.Decoder(wire.UndoPage)
     errors=(QueueNotFound, NoDeadQueue, LimitExceeded),
     act="dlq.redrive",
 )
-async def move(call: Request) -> Response:
+async def move(request: Request) -> Response:
     """Bring dead letters back under an id, each once however often the request is repeated.
 
     Every message gets the property `holdfast-redrive` with the id. A letter and its message change places in one step,
     so a request may be cut off and sent again: the answer tells for each letter what became of it. To give a letter
     another payload needs the right to produce to its queue.
     """
-    request = await call.json(_move)
-    dead, _ = dead_queue(call)
-    check_destination(call, request.to)
-    if len(request.letters) > DEAD_LETTERS_MAX:
+    body = await request.json(_move)
+    dead, _ = dead_queue(request)
+    check_destination(request, body.to)
+    if len(body.letters) > DEAD_LETTERS_MAX:
         raise LimitExceeded(what="One request", limit=f"{DEAD_LETTERS_MAX} letters", advice="Send several")
-    fates = await call.node.dead_letters.audited_redrive(
+    fates = await request.node.dead_letters.audited_redrive(
         dead,
-        call.parameters[1],
-        {read_id(letter.id, "id"): letter.base64 for letter in request.letters},
-        to=request.to,
-        by=call.principal.name,
-        note=request.note,
-        require=lambda queue: call.principal.require(Action.PRODUCE, queue),
+        request.parameters[1],
+        {read_id(letter.id, "id"): letter.base64 for letter in body.letters},
+        to=body.to,
+        by=request.principal.name,
+        note=body.note,
+        require=lambda queue: request.principal.require(Action.PRODUCE, queue),
     )
     return response(wire.LetterFates([_outcome_to_wire(fate) for fate in fates]))
 
@@ -62,10 +62,10 @@ async def move(call: Request) -> Response:
     gives=wire.RedriveAudits,
     errors=(QueueNotFound, NoDeadQueue),
 )
-async def list_all(call: Request) -> Response:
+async def list_all(request: Request) -> Response:
     """List the redrives under an id of a queue's dead letters, newest first."""
     return response(
-        wire.RedriveAudits([_to_wire(audit) for audit in call.node.dead_letters.audits(dead_queue(call)[0])])
+        wire.RedriveAudits([_to_wire(audit) for audit in request.node.dead_letters.audits(dead_queue(request)[0])])
     )
 
 
@@ -76,9 +76,9 @@ async def list_all(call: Request) -> Response:
     gives=wire.RedriveAudit,
     errors=(QueueNotFound, NoDeadQueue, AuditNotFound),
 )
-async def get(call: Request) -> Response:
+async def get(request: Request) -> Response:
     """Show who began a redrive, when and why, and how many dead letters it moved."""
-    return response(_to_wire(call.node.dead_letters.audit(dead_queue(call)[0], call.parameters[1])))
+    return response(_to_wire(request.node.dead_letters.audit(dead_queue(request)[0], request.parameters[1])))
 
 
 class DeadLettersQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -97,12 +97,14 @@ class DeadLettersQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gives=wire.LetterFates,
     errors=(QueueNotFound, NoDeadQueue, AuditNotFound),
 )
-async def letters(call: Request) -> Response:
+async def letters(request: Request) -> Response:
     """List the dead letters that a redrive moved, with the status of their messages."""
-    query = call.query(DeadLettersQuery)
+    query = request.query(DeadLettersQuery)
     after, limit = _place(query.cursor, query.limit)
     return response(
-        _page(await call.node.dead_letters.redriven(dead_queue(call)[0], call.parameters[1], after, limit), limit)
+        _page(
+            await request.node.dead_letters.redriven(dead_queue(request)[0], request.parameters[1], after, limit), limit
+        )
     )
 
 
@@ -115,16 +117,19 @@ async def letters(call: Request) -> Response:
     errors=(QueueNotFound, NoDeadQueue, AuditNotFound),
     act="dlq.undo",
 )
-async def undo(call: Request) -> Response:
+async def undo(request: Request) -> Response:
     """Undo a redrive for the messages that nobody has consumed: they are dead letters again.
 
     A letter has its own payload and properties again, and a new id. The answer tells for each letter what became of it;
     messages that are leased, done or dead are left as they are.
     """
-    request = await call.json(_undo, b"{}")
-    after, limit = _place(request.cursor, request.limit)
+    body = await request.json(_undo, b"{}")
+    after, limit = _place(body.cursor, body.limit)
     return response(
-        _page(await call.node.dead_letters.undo_redrive(dead_queue(call)[0], call.parameters[1], after, limit), limit)
+        _page(
+            await request.node.dead_letters.undo_redrive(dead_queue(request)[0], request.parameters[1], after, limit),
+            limit,
+        )
     )
 
 

@@ -39,19 +39,19 @@ _redrive = msgspec.json.Decoder(wire.Redrive)
 _filter = msgspec.json.Decoder(wire.DeadFilter)
 
 
-def dead_queue(call: Request) -> tuple[QueueName, str]:
+def dead_queue(request: Request) -> tuple[QueueName, str]:
     """The dead queue of the queue in the path, and whose letters in it are meant. A dead queue stands for itself."""
-    name = call.queue
+    name = request.queue
     if name[1].startswith(DEAD_PREFIX):
         return name, ""
-    dead = call.node.dead_letters.queue_of(name)
+    dead = request.node.dead_letters.queue_of(name)
     if dead is None:
         raise NoDeadQueue(queue=name[1])
     return dead, name[1]
 
 
-def _matching(call: Request, chosen: wire.DeadFilter, source: str) -> DeadLetterFilter:
-    now = call.node.clock()
+def _matching(request: Request, chosen: wire.DeadFilter, source: str) -> DeadLetterFilter:
+    now = request.node.clock()
     return DeadLetterFilter(
         ids=frozenset(read_id(text, "ids") for text in chosen.ids),
         source_queue=source,
@@ -85,15 +85,15 @@ class DeadQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gives=wire.MessagePage,
     errors=(QueueNotFound, NoDeadQueue),
 )
-async def list_all(call: Request) -> Response:
+async def list_all(request: Request) -> Response:
     """List the dead letters of a queue, oldest first. Nothing is leased or changed.
 
     A page may hold fewer dead letters than `limit`, even none, and still have a `cursor`: continue until it is
     empty. Needs the right to consume the dead queue.
     """
-    query = call.query(DeadQuery)
-    dead, source = dead_queue(call)
-    call.principal.require(Action.CONSUME, dead[1])
+    query = request.query(DeadQuery)
+    dead, source = dead_queue(request)
+    request.principal.require(Action.CONSUME, dead[1])
     chosen = DeadLetterFilter(
         source_queue=source,
         source_group=query.group,
@@ -101,7 +101,7 @@ async def list_all(call: Request) -> Response:
         error=query.error,
     )
     try:
-        page = await call.node.inspection.browse(dead, query.limit, query.cursor)
+        page = await request.node.inspection.browse(dead, query.limit, query.cursor)
     except QueueNotFound:
         if not source:
             raise
@@ -134,20 +134,20 @@ class RetryQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     errors=(QueueNotFound, NoDeadQueue, MessageNotFound, MessageNotWaiting, QueueFull, GroupNotFound, WrongGroupKind),
     act="dlq.retry",
 )
-async def retry(call: Request) -> Response:
+async def retry(request: Request) -> Response:
     """Bring one dead letter back to the queue it came from, or to another.
 
     Back in its queue it goes to the group in which it died: the others have had it. It is stored there and leaves the
     dead queue in one step, and keeps its `source_id`.
     """
-    query = call.query(RetryQuery)
-    dead, source = dead_queue(call)
-    to = _destination(call, query)
-    dead_letter = call.message_id()
-    _, found, _ = await call.node.inspection.find(dead, dead_letter)
+    query = request.query(RetryQuery)
+    dead, source = dead_queue(request)
+    to = _destination(request, query)
+    dead_letter = request.message_id()
+    _, found, _ = await request.node.inspection.find(dead, dead_letter)
     home = found.extra.origin.source_queue if found.extra.origin is not None else ""
     wanted = DeadLetterFilter(ids=frozenset({dead_letter}), source_queue=source)
-    async for step in call.node.dead_letters.redrive(dead, wanted, to=to):
+    async for step in request.node.dead_letters.redrive(dead, wanted, to=to):
         if step.leased:
             raise MessageNotWaiting(message_id=dead_letter, state="leased", group="of a consumer")
         for error in step.refused.values():
@@ -157,20 +157,20 @@ async def retry(call: Request) -> Response:
     raise MessageNotFound(message_id=dead_letter, queue=dead[1])
 
 
-def check_destination(call: Request, to: str) -> None:
+def check_destination(request: Request, to: str) -> None:
     if to:
-        call.principal.require(Action.ADMIN, check_name(to))
-        call.node.queues.get((call.namespace, to))  # a name that is misspelt must not become a queue
+        request.principal.require(Action.ADMIN, check_name(to))
+        request.node.queues.get((request.namespace, to))  # a name that is misspelt must not become a queue
 
 
-def _destination(call: Request, target: RetryQuery | wire.Redrive) -> Destination:
-    check_destination(call, target.to)
+def _destination(request: Request, target: RetryQuery | wire.Redrive) -> Destination:
+    check_destination(request, target.to)
     if target.group and target.all_groups:
         raise InvalidArgument(field="group", problem="cannot be given together with all_groups")
-    if target.group and not target.to and call.queue[1].startswith(DEAD_PREFIX):
+    if target.group and not target.to and request.queue[1].startswith(DEAD_PREFIX):
         raise InvalidArgument(field="group", problem="needs `to`: letters of a dead queue may come from several queues")
     if target.group:
-        home = call.node.queues.get((call.namespace, target.to) if target.to else call.queue)
+        home = request.node.queues.get((request.namespace, target.to) if target.to else request.queue)
         if home.group(check_name(target.group, "group")) is None:
             raise GroupNotFound(group=target.group, queue=home.name)
     return Destination(queue=target.to, group=target.group, all_groups=target.all_groups)
@@ -187,7 +187,7 @@ def _destination(call: Request, target: RetryQuery | wire.Redrive) -> Destinatio
     act="dlq.redrive",
     waits=True,
 )
-async def redrive(call: Request) -> Response:
+async def redrive(request: Request) -> Response:
     """Bring dead letters back: all, or those that match; to their source or elsewhere; at a rate.
 
     They go in the order in which they died. Back in its queue a letter goes to the group in which it died: the others
@@ -197,27 +197,27 @@ async def redrive(call: Request) -> Response:
     `dry_run` the answer comes when all letters have been looked at, with their number in `matched`. Each letter is
     stored in its destination and leaves the dead queue in one step, so that none is lost or doubled whatever happens.
     """
-    request = await call.json(_redrive, b"{}")
-    dead, source = dead_queue(call)
-    to = _destination(call, request)
-    if not 0 <= request.rate <= RATE_MAX:
+    body = await request.json(_redrive, b"{}")
+    dead, source = dead_queue(request)
+    to = _destination(request, body)
+    if not 0 <= body.rate <= RATE_MAX:
         raise InvalidArgument(field="rate", problem=f"is 0 to {RATE_MAX:g} messages a second")
-    if request.limit < 0:
+    if body.limit < 0:
         raise InvalidArgument(field="limit", problem="cannot be negative")
-    job = await call.node.redrive_jobs.start(
+    job = await request.node.redrive_jobs.start(
         RedriveRequest(
-            queue=call.queue[1],
+            queue=request.queue[1],
             dead_queue=dead,
-            letters=_matching(call, request.filter, source),
+            letters=_matching(request, body.filter, source),
             to=to,
-            rate=request.rate,
-            limit=request.limit,
-            dry_run=request.dry_run,
+            rate=body.rate,
+            limit=body.limit,
+            dry_run=body.dry_run,
         )
     )
-    if request.dry_run:
+    if body.dry_run:
         try:
-            await call.api.until_disconnect(call, job.ended.wait())
+            await request.api.until_disconnect(request, job.ended.wait())
         finally:
             job.cancel()
     return response(_to_wire(job), 202)
@@ -230,10 +230,10 @@ async def redrive(call: Request) -> Response:
     gives=wire.RedriveList,
     errors=(QueueNotFound, NoDeadQueue),
 )
-async def redrives(call: Request) -> Response:
+async def redrives(request: Request) -> Response:
     """List the redrives of a queue's dead letters, newest first."""
-    dead, _ = dead_queue(call)
-    return response(wire.RedriveList([_to_wire(job) for job in call.node.redrive_jobs.of(dead)]))
+    dead, _ = dead_queue(request)
+    return response(wire.RedriveList([_to_wire(job) for job in request.node.redrive_jobs.of(dead)]))
 
 
 @ROUTES(
@@ -243,10 +243,10 @@ async def redrives(call: Request) -> Response:
     gives=wire.RedriveJob,
     errors=(QueueNotFound, NoDeadQueue, RedriveNotFound),
 )
-async def progress(call: Request) -> Response:
+async def progress(request: Request) -> Response:
     """Show how far a redrive has come."""
-    dead, _ = dead_queue(call)
-    return response(_to_wire(call.node.redrive_jobs.get(dead, call.parameters[1])))
+    dead, _ = dead_queue(request)
+    return response(_to_wire(request.node.redrive_jobs.get(dead, request.parameters[1])))
 
 
 @ROUTES(
@@ -257,10 +257,10 @@ async def progress(call: Request) -> Response:
     errors=(QueueNotFound, NoDeadQueue, RedriveNotFound),
     act="dlq.cancel",
 )
-async def cancel(call: Request) -> Response:
+async def cancel(request: Request) -> Response:
     """Cancel a redrive. What it has moved stays moved, the rest stays in the dead queue."""
-    dead, _ = dead_queue(call)
-    job = call.node.redrive_jobs.get(dead, call.parameters[1])
+    dead, _ = dead_queue(request)
+    job = request.node.redrive_jobs.get(dead, request.parameters[1])
     job.cancel()
     await job.ended.wait()
     return response(_to_wire(job))
@@ -276,21 +276,21 @@ async def cancel(call: Request) -> Response:
     act="dlq.purge",
     waits=True,
 )
-async def purge(call: Request) -> Response:
+async def purge(request: Request) -> Response:
     """Throw dead letters away: all of this queue, or those that match. What is leased stays.
 
     Once begun it is completed, even if the caller does not wait for it.
     """
-    request = await call.json(_filter, b"{}")
-    dead, source = dead_queue(call)
-    letters = _matching(call, request, source)
-    purged = call.audit_details["messages"] = 0
+    body = await request.json(_filter, b"{}")
+    dead, source = dead_queue(request)
+    letters = _matching(request, body, source)
+    purged = request.audit_details["messages"] = 0
     try:
-        async with aclosing(call.node.dead_letters.redrive(dead, letters, discard=True)) as steps:
+        async with aclosing(request.node.dead_letters.redrive(dead, letters, discard=True)) as steps:
             async for step in steps:
                 purged += len(step.moved)
-                call.audit_details["messages"] = purged
-                if call.api.closing:
+                request.audit_details["messages"] = purged
+                if request.api.closing:
                     raise ShuttingDown
     except QueueNotFound:
         pass  # nothing has died yet

@@ -31,14 +31,14 @@ _read = msgspec.json.Decoder(wire.CursorRead)
 _commit = msgspec.json.Decoder(wire.CursorCommit)
 
 
-def _group(call: Request) -> str:
-    return check_name(call.parameters[1], "group")
+def _group(request: Request) -> str:
+    return check_name(request.parameters[1], "group")
 
 
 @ROUTES("GET", "/api/v1/queues/{name}/groups", Right.ANY, gives=wire.GroupList, errors=(QueueNotFound,))
-async def list_all(call: Request) -> Response:
+async def list_all(request: Request) -> Response:
     """List the groups of a queue."""
-    return response(wire.GroupList([group_to_wire(group) for group in call.node.queues.get(call.queue).groups]))
+    return response(wire.GroupList([group_to_wire(group) for group in request.node.queues.get(request.queue).groups]))
 
 
 @ROUTES(
@@ -49,27 +49,27 @@ async def list_all(call: Request) -> Response:
     gives=wire.Group,
     errors=(QueueNotFound, GroupExists, LimitExceeded),
 )
-async def create(call: Request) -> Response:
+async def create(request: Request) -> Response:
     """Create a group by hand. Creating one that is there already, of the same kind, changes nothing."""
-    request = await call.json(_create, b"{}")
-    name, group = call.queue, _group(call)
-    age = duration(request.max_lag_age, "max_lag_age")
-    if not 0 <= request.max_lag_messages <= COUNT_MAX:
+    body = await request.json(_create, b"{}")
+    name, group = request.queue, _group(request)
+    age = duration(body.max_lag_age, "max_lag_age")
+    if not 0 <= body.max_lag_messages <= COUNT_MAX:
         raise InvalidArgument(field="max_lag_messages", problem=f"is 0 to {COUNT_MAX}")
     try:
-        record = await call.node.groups.create(
+        record = await request.node.groups.create(
             name,
             group,
-            GroupKind(request.kind),
-            earliest=None if request.start is None else request.start == "earliest",
-            max_lag_messages=request.max_lag_messages,
+            GroupKind(body.kind),
+            earliest=None if body.start is None else body.start == "earliest",
+            max_lag_messages=body.max_lag_messages,
             max_lag_age=age,
         )
     except GroupExists:
-        known = call.node.queues.get(name).group(group)
+        known = request.node.queues.get(name).group(group)
         if known is None or (known.kind.value, known.max_lag_messages, known.max_lag_age) != (
-            request.kind,
-            request.max_lag_messages,
+            body.kind,
+            body.max_lag_messages,
             age,
         ):
             raise
@@ -85,9 +85,9 @@ async def create(call: Request) -> Response:
     errors=(QueueNotFound, GroupNotFound),
     act="group.delete",
 )
-async def delete(call: Request) -> Response:
+async def delete(request: Request) -> Response:
     """Delete a group. What only it still needed goes with it."""
-    await call.node.groups.delete(call.queue, _group(call))
+    await request.node.groups.delete(request.queue, _group(request))
     return Response(status=204)
 
 
@@ -100,21 +100,21 @@ async def delete(call: Request) -> Response:
     response_types=(MEDIA_TYPE,),
     errors=(QueueNotFound, WrongGroupKind, CursorOutOfRange, LimitExceeded, ArrowMissing),
 )
-async def read(call: Request) -> Response:
+async def read(request: Request) -> Response:
     """Read a range of sequences of one partition, in order, without leasing anything.
 
     The same range can be read again until the group commits past it. The group appears if it is new.
     As an Arrow stream what is not a message is in headers (`Holdfast-Next`, …) and in the schema's metadata.
     """
-    request = await call.json(_read, b"{}")
-    for field, sequence in (("first", request.first), ("until", request.until)):
+    body = await request.json(_read, b"{}")
+    for field, sequence in (("first", body.first), ("until", body.until)):
         if not 0 <= sequence <= ID_MAX:
             raise InvalidArgument(field=field, problem="is a sequence, or 0")
-    columns = choose(request.columns, MESSAGES)
-    found = await call.node.cursors.read(
-        call.queue, _group(call), request.partition, request.first, request.limit, request.max_bytes, request.until
+    columns = choose(body.columns, MESSAGES)
+    found = await request.node.cursors.read(
+        request.queue, _group(request), body.partition, body.first, body.limit, body.max_bytes, body.until
     )
-    if call.accepts(MEDIA_TYPE):
+    if request.accepts(MEDIA_TYPE):
         facts = {
             "next": found.next_seq,
             "committed": found.committed,
@@ -125,16 +125,14 @@ async def read(call: Request) -> Response:
         headers = [(b"holdfast-" + name.replace("_", "-").encode(), b"%d" % fact) for name, fact in facts.items()]
 
         def make() -> Response:
-            rows = [(request.partition, message) for message in found.messages]
+            rows = [(body.partition, message) for message in found.messages]
             return Response(write_messages(rows, facts, columns), 200, ARROW, headers)
     else:
 
         def make() -> Response:
             return response(
                 wire.CursorRange(
-                    messages=[
-                        message_to_wire(message, request.partition, request.encoding) for message in found.messages
-                    ],
+                    messages=[message_to_wire(message, body.partition, body.encoding) for message in found.messages],
                     next=found.next_seq,
                     committed=found.committed,
                     high=found.high,
@@ -143,7 +141,7 @@ async def read(call: Request) -> Response:
                 )
             )
 
-    return await call.offload(len(found.messages) > OFFLOAD_MESSAGES, make)
+    return await request.offload(len(found.messages) > OFFLOAD_MESSAGES, make)
 
 
 @ROUTES(
@@ -153,12 +151,12 @@ async def read(call: Request) -> Response:
     gives=wire.CursorEnds,
     errors=(QueueNotFound, WrongGroupKind, LimitExceeded),
 )
-async def ends(call: Request) -> Response:
+async def ends(request: Request) -> Response:
     """Show what a cursor group can read now, by partition. It costs the same at any depth.
 
     The group appears, as a cursor group, if it is new.
     """
-    found = await call.node.cursors.ends(call.queue, _group(call))
+    found = await request.node.cursors.ends(request.queue, _group(request))
     result = [
         wire.CursorEnd(
             partition=end.partition,
@@ -181,15 +179,15 @@ async def ends(call: Request) -> Response:
     gives=wire.CursorCommitted,
     errors=(QueueNotFound, GroupNotFound, WrongGroupKind, CursorOutOfRange),
 )
-async def commit(call: Request) -> Response:
+async def commit(request: Request) -> Response:
     """Commit a cursor group: it needs nothing up to and including these sequences.
 
     Partitions are committed one after another; if one is refused, those before it stay committed.
     """
-    request = await call.json(_commit)
-    name, group = call.queue, _group(call)
-    for position in request.positions:
+    body = await request.json(_commit)
+    name, group = request.queue, _group(request)
+    for position in body.positions:
         if not 0 <= position.sequence <= ID_MAX:
             raise InvalidArgument(field="sequence", problem="is a sequence that was read")
-    positions = {position.partition: position.sequence for position in request.positions}
-    return response(wire.CursorCommitted(await call.node.cursors.commit_many(name, group, positions)))
+    positions = {position.partition: position.sequence for position in body.positions}
+    return response(wire.CursorCommitted(await request.node.cursors.commit_many(name, group, positions)))

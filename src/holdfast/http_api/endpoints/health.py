@@ -19,22 +19,22 @@ STATUS_HEADERS = ((b"cache-control", b"no-store"),)
 
 
 @ROUTES("GET", "/livez", Right.ANONYMOUS, gives=wire.Status, always_served=True)
-async def live(call: Request) -> Response:
+async def live(request: Request) -> Response:
     """Tell whether the process works: it does unless it must be restarted (503)."""
-    broken = call.node.cell.broken
+    broken = request.node.cell.broken
     problems = [str(broken.result())] if broken is not None and broken.done() else []
     return _status(problems)
 
 
 @ROUTES("GET", "/readyz", Right.ANONYMOUS, gives=wire.Status, always_served=True)
-async def ready(call: Request) -> Response:
+async def ready(request: Request) -> Response:
     """Tell whether the node can take work now: the store syncs, the disk has room, the loop keeps up (else 503).
 
     The store is tried out, not asked; however many ask, at most once a second.
     """
-    parts = await call.node.health.components()
+    parts = await request.node.health.components()
     problems = [f"{part.name}: {part.problem}" for part in parts if not part.ready]
-    return _status(["shutting down", *problems] if call.api.closing else problems)
+    return _status(["shutting down", *problems] if request.api.closing else problems)
 
 
 def _status(problems: list[str]) -> Response:
@@ -44,22 +44,22 @@ def _status(problems: list[str]) -> Response:
 
 
 @ROUTES("GET", "/api/v1/health", Right.NODE, gives=wire.Health)
-async def health(call: Request) -> Response:
+async def health(request: Request) -> Response:
     """Show the health of each part of the node."""
-    parts = await call.node.health.components()
+    parts = await request.node.health.components()
     result = [
         wire.PartHealth(name=part.name, ok=not part.problem, problem=part.problem, facts=part.facts) for part in parts
     ]
     return response(wire.Health(ok=all(part.ready for part in parts), parts=result))
 
 
-async def all_stats(call: Request, namespace: str | None) -> list[QueueStats]:
+async def all_stats(request: Request, namespace: str | None) -> list[QueueStats]:
     """The stats of all queues, or of those of a namespace, a few at a time."""
     found: list[QueueStats] = []
-    names = [name for name in call.node.cell.engine.queues if namespace is None or name[0] == namespace]
+    names = [name for name in request.node.cell.engine.queues if namespace is None or name[0] == namespace]
     for index, name in enumerate(names):
         try:
-            found.append(call.node.inspection.current_stats(name))
+            found.append(request.node.inspection.current_stats(name))
         except HoldfastError:
             continue  # deleted meanwhile
         if index % QUEUES_PER_SLICE == QUEUES_PER_SLICE - 1:
@@ -68,10 +68,10 @@ async def all_stats(call: Request, namespace: str | None) -> list[QueueStats]:
 
 
 @ROUTES("GET", "/api/v1/overview", Right.AUTHENTICATED, gives=wire.Overview)
-async def overview(call: Request) -> Response:
+async def overview(request: Request) -> Response:
     """Show a node at a glance. Of queues, those that the caller may do something with."""
-    node = call.node
-    stats = [queue for queue in await all_stats(call, call.namespace) if call.principal.can_see(queue.name)]
+    node = request.node
+    stats = [queue for queue in await all_stats(request, request.namespace) if request.principal.can_see(queue.name)]
     groups = [group for queue in stats for group in queue.groups if group.kind is GroupKind.LEASE]
     rates = {name: sum(queue.rates[name] for queue in stats) for name in stats[0].rates} if stats else {}
     parts = await node.health.components()
@@ -79,7 +79,7 @@ async def overview(call: Request) -> Response:
         wire.Overview(
             version=__version__,
             node=node.config.node.node_id,
-            namespace=call.namespace,
+            namespace=request.namespace,
             started_at=format_instant(node.started_at),
             now=format_instant(node.clock()),
             queues=len(stats),
@@ -93,7 +93,7 @@ async def overview(call: Request) -> Response:
             acked=sum(group.acked for group in groups),
             failed=sum(sum(group.failures.values()) for group in groups),
             rates=rates,
-            staged=node.transactions.staged(call.namespace).messages,
+            staged=node.transactions.staged(request.namespace).messages,
             consumers=sum(len(group.members) for group in groups),
             waiting=node.cell.dispatcher.waiters.count,
             oldest_message_age_seconds=max((queue.oldest_age for queue in stats), default=0) / SECOND,

@@ -42,15 +42,15 @@ class _LeaseOptions(TypedDict):
     max_bytes: int
 
 
-def _lease_options(request: wire.Lease) -> _LeaseOptions:
-    if request.max_bytes < 0:
+def _lease_options(body: wire.Lease) -> _LeaseOptions:
+    if body.max_bytes < 0:
         raise InvalidArgument(field="max_bytes", problem="cannot be negative")
     return {
-        "timeout": -1 if request.timeout is None else duration(request.timeout, "timeout"),
-        "wait": duration(request.wait, "wait"),
-        "consumer": read_consumer(request.consumer),
+        "timeout": -1 if body.timeout is None else duration(body.timeout, "timeout"),
+        "wait": duration(body.wait, "wait"),
+        "consumer": read_consumer(body.consumer),
         "protocol": PROTOCOL,
-        "max_bytes": request.max_bytes,
+        "max_bytes": body.max_bytes,
     }
 
 
@@ -63,65 +63,65 @@ def _lease_options(request: wire.Lease) -> _LeaseOptions:
     errors=(QueueNotFound, GroupNotFound, WrongGroupKind, LimitExceeded),
     waits=True,
 )
-def lease(call: Request) -> Outcome:
+def lease(request: Request) -> Outcome:
     """Lease up to 1,000 deliveries; wait for the first if there is none.
 
     What was leased for a client that disconnects while it waits is released. No deliveries in the answer means that
     nothing became ready within `wait`.
     """
-    request = call.decoded(_lease, call.content, b"{}")
-    name, options = call.queue, _lease_options(request)
-    submission = call.node.messages.lease_ready(name, request.group, request.limit, **options)
+    body = request.decoded(_lease, request.content, b"{}")
+    name, options = request.queue, _lease_options(body)
+    submission = request.node.messages.lease_ready(name, body.group, body.limit, **options)
     if submission is None:
-        return TaskResponse(_wait(call, request, options))
-    result = Response(encode_batch(submission.result, name[1], request.encoding))
+        return TaskResponse(_wait(request, body, options))
+    result = Response(encode_batch(submission.result, name[1], body.encoding))
     return DeferredResponse(result, submission, submission.release)
 
 
-async def _wait(call: Request, request: wire.Lease, options: _LeaseOptions) -> Response:
+async def _wait(request: Request, body: wire.Lease, options: _LeaseOptions) -> Response:
     """Lease what becomes ready."""
-    name = call.queue
-    work = call.node.messages.lease(name, request.group, request.limit, **options)
+    name = request.queue
+    work = request.node.messages.lease(name, body.group, body.limit, **options)
 
     async def release(found: list[Leased]) -> None:
         if found:
-            await call.node.messages.settle(name, request.group, releases(found))
+            await request.node.messages.settle(name, body.group, releases(found))
 
-    found = await call.api.until_disconnect(call, work, release) if options["wait"] else await work
-    return Response(encode_batch(found, name[1], request.encoding))
+    found = await request.api.until_disconnect(request, work, release) if options["wait"] else await work
+    return Response(encode_batch(found, name[1], body.encoding))
 
 
-def _settle_any(call: Request, request: wire.Settle) -> DeferredResponse:
-    if not request.settlements:
+def _settle_any(request: Request, body: wire.Settle) -> DeferredResponse:
+    if not body.settlements:
         raise InvalidArgument(field="settlements", problem="is empty; send at least one")
     errors: dict[int, HoldfastError] = {}
     settlements: list[Settlement] = []
     places: list[int] = []
-    for index, item in enumerate(request.settlements):
+    for index, item in enumerate(body.settlements):
         try:
             settlements.append(read_settlement(item))
             places.append(index)
         except HoldfastError as error:
             errors[index] = error
-    submission = call.node.messages.settle(call.queue, request.group, settlements)
+    submission = request.node.messages.settle(request.queue, body.group, settlements)
     deadlines: dict[str, str] = {}
     for place, result in zip(places, submission.result, strict=True):
         if isinstance(result, HoldfastError):
             errors[place] = result
         elif result is not None:
-            deadlines[request.settlements[place].id] = format_instant(result)
-    return _settled(call, errors, len(request.settlements), deadlines, submission)
+            deadlines[body.settlements[place].id] = format_instant(result)
+    return _settled(request, errors, len(body.settlements), deadlines, submission)
 
 
 def _settled(
-    call: Request,
+    request: Request,
     errors: dict[int, HoldfastError],
     asked: int,
     deadlines: dict[str, str],
     submission: Submission[object],
 ) -> DeferredResponse:
     if len(errors) == asked:
-        raise call.refused(errors)
+        raise request.refused(errors)
     result = [item_error(place, errors[place]) for place in sorted(errors)]
     settled = wire.Settled(settled=asked - len(errors), errors=result, deadlines=deadlines)
     return DeferredResponse(response(settled), submission)
@@ -135,18 +135,18 @@ def _settled(
     gives=wire.Settled,
     errors=(QueueNotFound, GroupNotFound, LeaseLost, LimitExceeded),
 )
-def settle(call: Request) -> Outcome:
+def settle(request: Request) -> Outcome:
     """Settle up to 10,000 deliveries: ack, nack, reject, release or extend.
 
     All of them are one commit. One that is refused is reported by its index and does not stop the others. If all are
     refused, the answer is the first one's problem.
     """
-    acks = read_acks(call.content) if call.is_json else None
+    acks = read_acks(request.content) if request.is_json else None
     if acks is not None:
-        submission = call.node.messages.ack(call.queue, acks.group, acks.ids, acks.tokens, acks.partition)
+        submission = request.node.messages.ack(request.queue, acks.group, acks.ids, acks.tokens, acks.partition)
         results = submission.result
         errors: dict[int, HoldfastError] = {}
         if results.count(None) != len(results):
             errors = {place: result for place, result in enumerate(results) if isinstance(result, HoldfastError)}
-        return _settled(call, errors, len(results), {}, submission)
-    return _settle_any(call, call.decoded(_settle, call.content))
+        return _settled(request, errors, len(results), {}, submission)
+    return _settle_any(request, request.decoded(_settle, request.content))

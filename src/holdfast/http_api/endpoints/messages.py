@@ -80,14 +80,14 @@ _import = msgspec.json.Decoder(wire.Import)
 _edit = msgspec.json.Decoder(wire.MessageEdit)
 
 
-def _read_request(call: Request, body: bytes) -> _EnqueueRequest:
+def _read_pending(request: Request, body: bytes) -> _PendingEnqueue:
     """What a body of JSON wants stored."""
-    key = _idempotency_key(call)
+    key = _idempotency_key(request)
     items, errors, atomic = _read(body)
     if key is not None:
         ids = _made_ids(key, len(items))
         items = [item and _identified(item, made) for item, made in zip(items, ids, strict=True)]
-    return _EnqueueRequest(call, items, errors, atomic, read_draft)
+    return _PendingEnqueue(request, items, errors, atomic, read_draft)
 
 
 @ROUTES(
@@ -101,7 +101,7 @@ def _read_request(call: Request, body: bytes) -> _EnqueueRequest:
     request_types=(MEDIA_TYPE, "multipart/form-data", "application/octet-stream", "text/plain"),
     headers=("Idempotency-Key", *HEADERS),
 )
-def enqueue(call: Request) -> Outcome:
+def enqueue(request: Request) -> Outcome:
     """Enqueue 1 to 10,000 messages.
 
     All of them are one commit, and the answer comes when it is durable. A message that is wrong is reported by its
@@ -116,47 +116,47 @@ def enqueue(call: Request) -> Outcome:
     `deliver_at`, `ttl`, `properties`, `correlation_id`, `content_type` and `reply_to`; not compressed, and in plain
     layouts (binary and string, also large or of a fixed size; no views, dictionaries or run-ends).
     """
-    head = call.head
-    if head.content_type != "application/json" or head.query or len(call.content) > OFFLOAD_BYTES:
-        return TaskResponse(_enqueue_any(call))
-    request = _read_request(call, call.content)
-    request.admit()
-    return _stored(call, request) if request.atomic or not request.drafts else request
+    head = request.head
+    if head.content_type != "application/json" or head.query or len(request.content) > OFFLOAD_BYTES:
+        return TaskResponse(_enqueue_any(request))
+    pending = _read_pending(request, request.content)
+    pending.admit()
+    return _stored(request, pending) if pending.atomic or not pending.drafts else pending
 
 
-async def _enqueue_any(call: Request) -> Response:
+async def _enqueue_any(request: Request) -> Response:
     """Enqueue what any kind of body brings."""
-    query = call.query(EnqueueQuery)
-    kind = call.content_type
-    key = _idempotency_key(call)
+    query = request.query(EnqueueQuery)
+    kind = request.content_type
+    key = _idempotency_key(request)
     if kind == MEDIA_TYPE and not query.raw:
-        return await _enqueue_arrow(call, query.atomic, key)
+        return await _enqueue_arrow(request, query.atomic, key)
     if query.raw or kind not in _STRUCTURED:
         if kind in _NOT_RAW and not query.raw:
             raise MediaTypeUnsupported(given=kind, allowed=_ALLOWED)
-        return await store(call, [_identified(await read_raw(call), key)], {}, True, read_draft)
+        return await store(request, [_identified(await read_raw(request), key)], {}, True, read_draft)
     if kind == FORM:
-        return await store(call, [_identified(await read_form(call), key)], {}, True, read_draft)
-    body = call.content
-    request = await call.offload(len(body) > OFFLOAD_BYTES, lambda: _read_request(call, body))
-    request.admit()
-    return await _stored(call, request).ready()
+        return await store(request, [_identified(await read_form(request), key)], {}, True, read_draft)
+    body = request.content
+    pending = await request.offload(len(body) > OFFLOAD_BYTES, lambda: _read_pending(request, body))
+    pending.admit()
+    return await _stored(request, pending).ready()
 
 
-async def _enqueue_arrow(call: Request, atomic: bool, key: str | None) -> Response:
+async def _enqueue_arrow(request: Request, atomic: bool, key: str | None) -> Response:
     """Rows are messages; if they are payloads alone, nothing is done for each of them but what the node does. The
     answer names all of them: it is made while the disk works."""
-    table = read_table(await call.body(), call.api.config.limits.enqueue_max)
+    table = read_table(await request.body(), request.api.config.limits.enqueue_max)
     made_ids = None if key is None else _made_ids(key, table.num_rows)
     large = (table.num_columns > 1 or made_ids is not None) and table.num_rows > OFFLOAD_MESSAGES
-    correlation_id = call.given_correlation_id
-    drafts = await call.offload(large, lambda: drafts_of(table, correlation_id, made_ids))
+    correlation_id = request.given_correlation_id
+    drafts = await request.offload(large, lambda: drafts_of(table, correlation_id, made_ids))
     count, size_bytes = len(drafts), payload_bytes(drafts)
-    call.api.gate.admit(call.namespace, count, size_bytes)
-    submission = call.node.messages.enqueue(call.queue, drafts, PROTOCOL, atomic=atomic)
+    request.api.gate.admit(request.namespace, count, size_bytes)
+    submission = request.node.messages.enqueue(request.queue, drafts, PROTOCOL, atomic=atomic)
     receipt = submission.result
     if receipt.errors and (atomic or len(receipt.errors) == count):
-        raise call.refused(receipt.errors)
+        raise request.refused(receipt.errors)
     made: list[Response] = []
 
     def make(error: HoldfastError | None) -> None:
@@ -187,9 +187,9 @@ def _arrow_receipt(receipt: Receipt) -> Response:
     return response(wire.Receipt(ids=ids, duplicates=sorted(receipt.duplicates), errors=errors, durability=durability))
 
 
-def _idempotency_key(call: Request) -> str | None:
+def _idempotency_key(request: Request) -> str | None:
     """With it a request as a whole can be repeated: its messages without an id get one made from it."""
-    key = call.header(b"idempotency-key")
+    key = request.header(b"idempotency-key")
     if key == "":
         raise InvalidArgument(field="Idempotency-Key", problem=NO_ID)
     if key is not None and len(key.encode()) > MESSAGE_ID_BYTES_MAX:  # no id could be made of it, but 10,000 copies
@@ -226,34 +226,34 @@ def _read(raw: bytes) -> tuple[list[wire.Draft | None], dict[int, HoldfastError]
 
 
 async def store(
-    call: Request,
+    request: Request,
     items: list[_Item | None],
     errors: dict[int, HoldfastError],
     atomic: bool,
     read: Callable[[_Item, int, str | None], Draft],
 ) -> Response:
     """Store what can be stored, and say for each what became of it."""
-    request = _EnqueueRequest(call, items, errors, atomic, read)
-    request.admit()
-    return await _stored(call, request).ready()
+    pending = _PendingEnqueue(request, items, errors, atomic, read)
+    pending.admit()
+    return await _stored(request, pending).ready()
 
 
-def _stored(call: Request, request: _EnqueueRequest) -> DeferredResponse:
-    submission = call.node.messages.enqueue(call.queue, request.drafts, PROTOCOL, atomic=request.atomic)
-    return DeferredResponse(request.response(submission.result), submission)
+def _stored(request: Request, pending: _PendingEnqueue) -> DeferredResponse:
+    submission = request.node.messages.enqueue(request.queue, pending.drafts, PROTOCOL, atomic=pending.atomic)
+    return DeferredResponse(pending.response(submission.result), submission)
 
 
-class _EnqueueRequest:
+class _PendingEnqueue:
     """What a request wants stored: `drafts`, which are its messages at `places`; what is wrong with the others.
 
     As an outcome (see `Outcome`) it enqueues them together with those of other requests.
     """
 
-    __slots__ = ("_response", "atomic", "call", "count", "drafts", "errors", "places", "size_bytes")
+    __slots__ = ("_response", "atomic", "count", "drafts", "errors", "places", "request", "size_bytes")
 
     def __init__(
         self,
-        call: Request,
+        request: Request,
         items: list[_Item | None],
         errors: dict[int, HoldfastError],
         atomic: bool,
@@ -262,9 +262,9 @@ class _EnqueueRequest:
         """Raises what keeps the request as a whole from being taken."""
         if not items:
             raise InvalidArgument(field="messages", problem="is empty; send at least one")
-        now = call.node.clock()
-        correlation_id = call.given_correlation_id
-        self.call = call
+        now = request.node.clock()
+        correlation_id = request.given_correlation_id
+        self.request = request
         self._response: Response | None = None
         self.count = len(items)
         self.errors = errors
@@ -280,12 +280,12 @@ class _EnqueueRequest:
             except HoldfastError as error:
                 errors[index] = error
         if atomic and errors:
-            raise call.refused(errors)
+            raise request.refused(errors)
         self.size_bytes = sum([len(draft.payload) for draft in self.drafts])
 
     def admit(self) -> None:
         """Raises RateLimited if it is too much for now."""
-        self.call.api.gate.admit(self.call.namespace, len(self.drafts), self.size_bytes)
+        self.request.api.gate.admit(self.request.namespace, len(self.drafts), self.size_bytes)
 
     def deliver(self, request: Request) -> None:
         request.api.batcher.add(request.queue, self)
@@ -295,17 +295,17 @@ class _EnqueueRequest:
         try:
             self._response = self.response(receipt)
         except Exception as error:  # noqa: BLE001 - it is answered
-            self.call.fail(error)
+            self.request.fail(error)
             return False
         return True
 
     def on_done(self, error: HoldfastError | None) -> None:
         """See `PendingEnqueue`."""
         if error is not None:
-            self.call.fail(error)
+            self.request.fail(error)
         else:
             assert self._response is not None
-            self.call.respond(self._response)
+            self.request.respond(self._response)
 
     def response(self, receipt: Receipt) -> Response:
         """What is to be answered when it is safe. Raises the first one's error if nothing was taken."""
@@ -313,7 +313,7 @@ class _EnqueueRequest:
         if receipt.errors:
             errors.update((places[at], refused) for at, refused in receipt.errors.items())
         if errors and (self.atomic or len(errors) == self.count):
-            raise self.call.refused(errors)
+            raise self.request.refused(errors)
         ids: list[str | None] = [None] * self.count
         for at, message_id in zip(places, receipt.ids, strict=True):
             if message_id:
@@ -348,15 +348,15 @@ class BrowseQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     response_types=(MEDIA_TYPE,),
     errors=(QueueNotFound, GroupNotFound, ArrowMissing),
 )
-async def browse(call: Request) -> Response:
+async def browse(request: Request) -> Response:
     """Browse live messages, oldest first. Nothing is leased or changed.
 
     A page may hold fewer messages than `limit`, even none, and still have a `cursor`: continue until it is empty. As
     an Arrow stream the messages have no standings, and the cursor is in the header `Holdfast-Cursor`.
     """
-    query = call.query(BrowseQuery)
-    page = await call.node.inspection.browse(call.queue, query.limit, query.cursor, query.state, query.group)
-    if call.accepts(MEDIA_TYPE):
+    query = request.query(BrowseQuery)
+    page = await request.node.inspection.browse(request.queue, query.limit, query.cursor, query.state, query.group)
+    if request.accepts(MEDIA_TYPE):
         rows = [(at, message) for at, message, _ in page.messages]
         headers = [(b"holdfast-cursor", page.cursor.encode())]
         return Response(write_messages(rows, {"cursor": page.cursor}, []), 200, ARROW, headers)
@@ -382,13 +382,13 @@ class MessageQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gives=wire.MessageView,
     errors=(QueueNotFound, MessageNotFound, LakeUnreadable),
 )
-async def get(call: Request) -> Response:
+async def get(request: Request) -> Response:
     """Show one live message, how it stands in each group, and if wished its history."""
-    query = call.query(MessageQuery)
-    partition, message, statuses = await call.node.inspection.find(call.queue, call.message_id())
+    query = request.query(MessageQuery)
+    partition, message, statuses = await request.node.inspection.find(request.queue, request.message_id())
     result = view_to_wire(message, partition, statuses, query.encoding)
     if query.history:
-        result.history = history_to_wire(await _history(call)).steps
+        result.history = history_to_wire(await _history(request)).steps
     return response(result)
 
 
@@ -399,20 +399,22 @@ async def get(call: Request) -> Response:
     gives=wire.History,
     errors=(MessageNotFound, LakeUnreadable),
 )
-async def history(call: Request) -> Response:
+async def history(request: Request) -> Response:
     """Show every step of a message's life, also if it is long gone, from the journal.
 
     Queues with `journal = off` have none, and a step can be as old as the oldest segment in the lake.
     """
-    found = await _history(call)
+    found = await _history(request)
     if not found.steps and found.complete:
-        raise MessageNotFound(message_id=call.message_id(), queue=call.queue[1])
+        raise MessageNotFound(message_id=request.message_id(), queue=request.queue[1])
     return response(history_to_wire(found))
 
 
-async def _history(call: Request) -> History:
+async def _history(request: Request) -> History:
     """It may take long: a client that has gone, or a server that stops, need not wait for the lake."""
-    return await call.api.until_disconnect(call, call.node.inspection.history(call.queue, call.message_id()))
+    return await request.api.until_disconnect(
+        request, request.node.inspection.history(request.queue, request.message_id())
+    )
 
 
 @ROUTES(
@@ -424,14 +426,14 @@ async def _history(call: Request) -> History:
     errors=(QueueNotFound, QueueFull, MessageTooLarge, LimitExceeded, RequestTooLarge),
     act="queue.import",
 )
-async def take_in(call: Request) -> Response:
+async def take_in(request: Request) -> Response:
     """Import stored items with where they come from.
 
     Importing the same `source_id` and `source_group` again, while the first is still there, stores nothing and is
     answered as a duplicate.
     """
-    request = await call.json(_import)
-    return await store(call, list(request.items), {}, request.atomic, read_import)
+    pending = await request.json(_import)
+    return await store(request, list(pending.items), {}, pending.atomic, read_import)
 
 
 @ROUTES(
@@ -443,12 +445,12 @@ async def take_in(call: Request) -> Response:
     errors=(QueueNotFound, MessageNotFound, MessageNotWaiting),
     act="message.edit",
 )
-async def edit(call: Request) -> Response:
+async def edit(request: Request) -> Response:
     """Change the priority or the delivery time of a waiting message."""
-    change = await call.json(_edit)
+    change = await request.json(_edit)
     deliver_at = None if change.deliver_at is None else instant(change.deliver_at, "deliver_at")
-    message = await call.node.messages.edit(
-        call.queue, call.message_id(), priority=change.priority, deliver_at=deliver_at
+    message = await request.node.messages.edit(
+        request.queue, request.message_id(), priority=change.priority, deliver_at=deliver_at
     )
     return response(message_to_wire(message, 0, "auto"))
 
@@ -461,7 +463,7 @@ async def edit(call: Request) -> Response:
     errors=(QueueNotFound, MessageNotFound, MessageNotWaiting),
     act="message.delete",
 )
-async def delete(call: Request) -> Response:
+async def delete(request: Request) -> Response:
     """Remove a waiting message, for all groups."""
-    await call.node.messages.delete(call.queue, call.message_id())
+    await request.node.messages.delete(request.queue, request.message_id())
     return Response(status=204)

@@ -265,11 +265,11 @@ class MetricsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @ROUTES("GET", "/metrics", Right.NODE, query=MetricsQuery, response_types=("text/plain",))
-async def metrics(call: Request) -> Response:
+async def metrics(request: Request) -> Response:
     """Give the metrics of the node and its queues in Prometheus' text format."""
-    query = call.query(MetricsQuery)
-    snapshot = await _snapshot(call, query.queues)
-    return Response(await call.api.on_thread(lambda: _render(snapshot)), content_type=CONTENT_TYPE)
+    query = request.query(MetricsQuery)
+    snapshot = await _snapshot(request, query.queues)
+    return Response(await request.api.on_thread(lambda: _render(snapshot)), content_type=CONTENT_TYPE)
 
 
 def _render(snapshot: MetricsSnapshot) -> bytes:
@@ -281,11 +281,11 @@ def _render(snapshot: MetricsSnapshot) -> bytes:
     return generate_latest(registry)
 
 
-async def _snapshot(call: Request, queues: str) -> MetricsSnapshot:
-    node, api = call.node, call.api
+async def _snapshot(request: Request, queues: str) -> MetricsSnapshot:
+    node, api = request.node, request.api
     up = True
     try:
-        found = await all_stats(call, None)
+        found = await all_stats(request, None)
     except HoldfastError:
         found, up = [], False  # when the store is away is when metrics are looked at
     commit, webhooks = node.cell.commit, node.webhooks.counters

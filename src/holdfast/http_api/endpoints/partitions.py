@@ -35,11 +35,11 @@ class BoundsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gives=wire.PartitionList,
     errors=(QueueNotFound,),
 )
-async def list_all(call: Request) -> Response:
+async def list_all(request: Request) -> Response:
     """Show between which sequences each partition has messages. It costs the same at any depth."""
-    query = call.query(BoundsQuery)
+    query = request.query(BoundsQuery)
     since = instant(query.since, "since") if query.since else 0
-    found = await call.node.inspection.bounds(call.queue, since)
+    found = await request.node.inspection.bounds(request.queue, since)
     return response(wire.PartitionList([wire.Partition(one.partition, one.first, one.end) for one in found]))
 
 
@@ -73,34 +73,34 @@ class RangeQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     response_types=(MEDIA_TYPE,),
     errors=(QueueNotFound, ArrowMissing),
 )
-async def browse(call: Request) -> Response:
+async def browse(request: Request) -> Response:
     """Browse live messages of one partition by sequence. Nothing is leased or changed.
 
     A range may hold fewer messages than `limit`, even none: continue at `next` until it is 0. In an Arrow stream
     `next` is in the header `Holdfast-Next`.
     """
-    query = call.query(RangeQuery)
+    query = request.query(RangeQuery)
     for field, sequence in (("first", query.first), ("until", query.until)):
         if not 0 <= sequence <= ID_MAX:
             raise InvalidArgument(field=field, problem="is a sequence, or 0")
     if query.max_bytes < 1:
         raise InvalidArgument(field="max_bytes", problem="is at least 1")
-    if not call.parameters[1].isdecimal():
+    if not request.parameters[1].isdecimal():
         raise InvalidArgument(field="partition", problem="is a number")
-    partition = int(call.parameters[1][:9])
+    partition = int(request.parameters[1][:9])
     deliveries = query.view == "deliveries"
     tests = read_conditions(query.where, deliveries)
     known = DELIVERIES if deliveries else MESSAGES
     columns = choose([name for name in query.columns.split(",") if name], known)
-    found = await call.node.inspection.browse_range(
-        call.queue, partition, query.first, query.until, query.limit, query.max_bytes
+    found = await request.node.inspection.browse_range(
+        request.queue, partition, query.first, query.until, query.limit, query.max_bytes
     )
-    as_arrow = call.accepts(MEDIA_TYPE)
+    as_arrow = request.accepts(MEDIA_TYPE)
 
     def make() -> Response:
         return _range_response(found, partition, query, columns, tests, as_arrow=as_arrow)
 
-    return await call.offload(len(found.messages) > OFFLOAD_MESSAGES, make)
+    return await request.offload(len(found.messages) > OFFLOAD_MESSAGES, make)
 
 
 def _range_response(

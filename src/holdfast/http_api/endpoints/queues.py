@@ -39,8 +39,8 @@ class ListQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limit: int = 100
 
 
-def _queue_response(call: Request, name: tuple[str, str]) -> wire.Queue:
-    return queue_to_wire(call.node.cell.engine.queue(name, call.node.clock()))
+def _queue_response(request: Request, name: tuple[str, str]) -> wire.Queue:
+    return queue_to_wire(request.node.cell.engine.queue(name, request.node.clock()))
 
 
 @ROUTES(
@@ -53,33 +53,33 @@ def _queue_response(call: Request, name: tuple[str, str]) -> wire.Queue:
     errors=(QueueExists, InvalidName, InvalidConfig, DeadQueueInvalid, LimitExceeded),
     act="queue.create",
 )
-async def create(call: Request) -> Response:
+async def create(request: Request) -> Response:
     """Create a queue."""
-    request = await call.json(_create)
-    call.audit_details["queue"] = request.name
-    call.principal.require(Action.ADMIN, request.name)
-    call.principal.require_config(request.config)
-    name = (call.namespace, request.name)
-    await call.node.queues.create(name, request.config)
-    return response(_queue_response(call, name), 201)
+    body = await request.json(_create)
+    request.audit_details["queue"] = body.name
+    request.principal.require(Action.ADMIN, body.name)
+    request.principal.require_config(body.config)
+    name = (request.namespace, body.name)
+    await request.node.queues.create(name, body.config)
+    return response(_queue_response(request, name), 201)
 
 
 @ROUTES("GET", "/api/v1/queues", Right.AUTHENTICATED, query=ListQuery, gives=wire.QueueList)
-async def list_all(call: Request) -> Response:
+async def list_all(request: Request) -> Response:
     """List queues by name. Those that the caller may do nothing with are left out."""
-    query = call.query(ListQuery)
+    query = request.query(ListQuery)
     if not 1 <= query.limit <= PAGE_MAX:
         raise InvalidArgument(field="limit", problem=f"is 1 to {PAGE_MAX}, not {query.limit}")
-    records = call.node.queues.in_namespace(call.namespace, query.prefix, query.cursor)
-    seen = list(islice((record for record in records if call.principal.can_see(record.name)), query.limit))
-    result = [_queue_response(call, (record.namespace, record.name)) for record in seen]
+    records = request.node.queues.in_namespace(request.namespace, query.prefix, query.cursor)
+    seen = list(islice((record for record in records if request.principal.can_see(record.name)), query.limit))
+    result = [_queue_response(request, (record.namespace, record.name)) for record in seen]
     return response(wire.QueueList(result, seen[-1].name if len(seen) == query.limit else ""))
 
 
 @ROUTES("GET", "/api/v1/queues/{name}", Right.ANY, gives=wire.Queue, errors=(QueueNotFound,))
-async def get(call: Request) -> Response:
+async def get(request: Request) -> Response:
     """Show a queue: its configuration, groups and depth."""
-    return response(_queue_response(call, call.queue))
+    return response(_queue_response(request, request.queue))
 
 
 @ROUTES(
@@ -91,13 +91,13 @@ async def get(call: Request) -> Response:
     errors=(QueueNotFound, InvalidConfig, DeadQueueInvalid),
     act="queue.update",
 )
-async def update(call: Request) -> Response:
+async def update(request: Request) -> Response:
     """Change a queue's configuration. What is not named stays as it is."""
-    fields = await call.json(_fields)
-    call.audit_details.update(fields)
-    call.principal.require_config(fields)
-    await call.node.queues.update(call.queue, fields)
-    return response(_queue_response(call, call.queue))
+    fields = await request.json(_fields)
+    request.audit_details.update(fields)
+    request.principal.require_config(fields)
+    await request.node.queues.update(request.queue, fields)
+    return response(_queue_response(request, request.queue))
 
 
 @ROUTES(
@@ -108,55 +108,55 @@ async def update(call: Request) -> Response:
     errors=(QueueNotFound, QueueInUse),
     act="queue.delete",
 )
-async def delete(call: Request) -> Response:
+async def delete(request: Request) -> Response:
     """Delete a queue with all it holds."""
-    messages = await call.node.queues.delete(call.queue)
-    call.audit_details["messages"] = messages
+    messages = await request.node.queues.delete(request.queue)
+    request.audit_details["messages"] = messages
     return response(wire.QueueDeleted(messages))
 
 
 @ROUTES("GET", "/api/v1/queues/{name}/stats", Right.ADMIN, gives=wire.QueueStats, errors=(QueueNotFound,))
-async def stats(call: Request) -> Response:
+async def stats(request: Request) -> Response:
     """Show the stats of a queue and its groups. Asking costs the same at any depth."""
-    return response(stats_to_wire(await call.node.inspection.stats(call.queue)))
+    return response(stats_to_wire(await request.node.inspection.stats(request.queue)))
 
 
 @ROUTES("GET", "/api/v1/queues/{name}/consumers", Right.ADMIN, gives=wire.ConsumerList, errors=(QueueNotFound,))
-async def consumers(call: Request) -> Response:
+async def consumers(request: Request) -> Response:
     """List the push consumers of a queue, with their partitions and what they have in flight."""
-    members = call.node.inspection.consumers(call.queue)
+    members = request.node.inspection.consumers(request.queue)
     result = [
         wire.Consumer(
             member.name, member.group[1], member.protocol, member.partitions, len(member.in_flight), member.credit
         )
         for member in members
     ]
-    return response(wire.ConsumerList(result, call.node.inspection.waiting(call.queue)))
+    return response(wire.ConsumerList(result, request.node.inspection.waiting(request.queue)))
 
 
 @ROUTES(
     "POST", "/api/v1/queues/{name}/purge", Right.ADMIN, gives=wire.Purged, errors=(QueueNotFound,), act="queue.purge"
 )
-async def purge(call: Request) -> Response:
+async def purge(request: Request) -> Response:
     """Remove every message that waits now. What is leased stays until it is settled."""
-    messages = await call.node.queues.purge(call.queue)
-    call.audit_details["messages"] = messages
+    messages = await request.node.queues.purge(request.queue)
+    request.audit_details["messages"] = messages
     return response(wire.Purged(messages))
 
 
 @ROUTES(
     "POST", "/api/v1/queues/{name}/pause", Right.ADMIN, gives=wire.Queue, errors=(QueueNotFound,), act="queue.pause"
 )
-async def pause(call: Request) -> Response:
+async def pause(request: Request) -> Response:
     """Pause a queue: it takes messages and gives none out."""
-    await call.node.queues.update(call.queue, {"paused": True})
-    return response(_queue_response(call, call.queue))
+    await request.node.queues.update(request.queue, {"paused": True})
+    return response(_queue_response(request, request.queue))
 
 
 @ROUTES(
     "POST", "/api/v1/queues/{name}/resume", Right.ADMIN, gives=wire.Queue, errors=(QueueNotFound,), act="queue.resume"
 )
-async def resume(call: Request) -> Response:
+async def resume(request: Request) -> Response:
     """Resume a queue that was paused."""
-    await call.node.queues.update(call.queue, {"paused": False})
-    return response(_queue_response(call, call.queue))
+    await request.node.queues.update(request.queue, {"paused": False})
+    return response(_queue_response(request, request.queue))

@@ -34,24 +34,24 @@ _request = msgspec.json.Decoder(wire.Request)
     errors=(QueueNotFound, QueueFull, MessageTooLarge, LimitExceeded, RequestTooLarge, ReplyTimeout),
     waits=True,
 )
-async def request(call: Request) -> Response:
+async def request(request: Request) -> Response:
     """Enqueue a message and wait for the reply to it.
 
     The message carries `reply_to`, a queue, and `correlation_id`. The consumer enqueues the reply to that queue with
     the same correlation id (over MQTT: publishes to the Response Topic with the same Correlation Data). A reply that
     comes after `timeout` is dropped and counted.
     """
-    request = await call.json(_request)
-    timeout = duration(request.timeout, "timeout")
-    limit = call.api.config.limits.max_wait
+    body = await request.json(_request)
+    timeout = duration(body.timeout, "timeout")
+    limit = request.api.config.limits.max_wait
     if not 0 < timeout <= limit:
         raise InvalidArgument(field="timeout", problem=f"is more than 0 and at most {limit // 1_000_000} s")
-    if request.reply_to is not None:
+    if body.reply_to is not None:
         raise InvalidArgument(field="reply_to", problem="is given by the server here; enqueue to choose it yourself")
-    draft = read_draft(request, call.node.clock(), call.given_correlation_id)
-    call.api.gate.admit(call.namespace, 1, len(draft.payload))
-    work = call.node.requests.request(call.queue, draft, timeout, PROTOCOL)
-    found = await call.api.until_disconnect(call, work)
+    draft = read_draft(body, request.node.clock(), request.given_correlation_id)
+    request.api.gate.admit(request.namespace, 1, len(draft.payload))
+    work = request.node.requests.request(request.queue, draft, timeout, PROTOCOL)
+    found = await request.api.until_disconnect(request, work)
     return response(
-        wire.Reply(str(found.request_id), found.correlation_id, message_to_wire(found.reply, 0, request.encoding))
+        wire.Reply(str(found.request_id), found.correlation_id, message_to_wire(found.reply, 0, body.encoding))
     )

@@ -19,7 +19,7 @@ ROUTES = Routes("Health and stats")
     act="node.snapshot",
     waits=True,
 )
-async def snapshot(call: Request) -> Response:
+async def snapshot(request: Request) -> Response:
     """Take everything that is live at one point of the journal, of all namespaces, as two Arrow streams in a row.
 
     The first has a row for each live delivery: `namespace`, `queue`, `partition`, `group`, `message_id`, `state` and
@@ -27,5 +27,5 @@ async def snapshot(call: Request) -> Response:
     `queues`. The second has the journal's rows up to that point that were not in the lake, as segments have them. The
     node works on meanwhile; one snapshot is taken at a time.
     """
-    taking = await call.node.snapshots.take()
+    taking = await request.node.snapshots.take()
     return Response(taking.parts(), 200, ARROW, close=taking.close)

@@ -30,7 +30,7 @@ from holdfast.errors import (
 )
 from holdfast.http_api.codecs.shapes import delivery_to_wire, read_consumer
 from holdfast.http_api.openapi.routes import Right, Routes
-from holdfast.http_api.server.long_calls import expired
+from holdfast.http_api.server.long_requests import expired
 from holdfast.http_api.server.request import Request, duration
 from holdfast.http_api.server.response import EVENTS, NDJSON, Response, encode, problem_of
 from holdfast.units import SECOND, format_instant
@@ -68,11 +68,11 @@ Line = list[Leased] | HoldfastError | None
 class Stream:
     """One client that is being sent to."""
 
-    def __init__(self, call: Request, query: StreamQuery, queue: QueueName) -> None:
-        self.call = call
+    def __init__(self, request: Request, query: StreamQuery, queue: QueueName) -> None:
+        self.request = request
         self.query = query
         self.queue = queue
-        self.member = read_consumer(query.consumer) or f"http-{call.correlation_id}"
+        self.member = read_consumer(query.consumer) or f"http-{request.correlation_id}"
         self.group: GroupName = (self.queue, query.group)
         self.ended: HoldfastError | None = None
         self.client_gone = False
@@ -92,7 +92,7 @@ class Stream:
 
     def close(self) -> None:
         """Nobody wants more of it: the membership ends, and with it the leases."""
-        streams = self.call.api.streams
+        streams = self.request.api.streams
         if streams.get((self.group, self.member)) is self:
             del streams[self.group, self.member]
         if self.subscription is not None:
@@ -106,15 +106,15 @@ class Stream:
 
     async def lines(self) -> AsyncGenerator[Line, None]:
         """What is to be sent."""
-        heartbeat = self.call.api.config.http.heartbeat / SECOND
-        disconnected = self.call.disconnected
+        heartbeat = self.request.api.config.http.heartbeat / SECOND
+        disconnected = self.request.disconnected
         disconnected.add_done_callback(self._gone)
         left = self.query.limit or 1 << 62
-        long_calls, principal = self.call.api.long_calls, self.call.principal
-        if self.call.api.closing:
+        long_requests, principal = self.request.api.long_requests, self.request.principal
+        if self.request.api.closing:
             self.end(ShuttingDown())
         try:
-            with long_calls.until(principal, self.end):
+            with long_requests.until(principal, self.end):
                 yield None  # so that the client knows that it has joined
                 while not self.client_gone:
                     try:
@@ -126,7 +126,7 @@ class Stream:
                             yield None
                             continue
                     self._wake.clear()
-                    if self._arrived and not long_calls.is_valid(principal):
+                    if self._arrived and not long_requests.is_valid(principal):
                         self.ended = expired()
                     elif self._arrived and not self.client_gone:
                         batch, self._arrived = self._arrived, []
@@ -144,7 +144,7 @@ class Stream:
     def check(self) -> None:
         """End it if there is no more reason to go on."""
         try:
-            self.call.node.queues.get(self.queue)
+            self.request.node.queues.get(self.queue)
         except HoldfastError as error:
             self.end(error)
             return
@@ -155,9 +155,9 @@ class Stream:
 def _line(item: Line, stream: Stream) -> bytes:
     """As NDJSON."""
     if item is None:
-        return encode(wire.StreamLine(heartbeat=format_instant(stream.call.node.clock()))) + b"\n"
+        return encode(wire.StreamLine(heartbeat=format_instant(stream.request.node.clock()))) + b"\n"
     if isinstance(item, HoldfastError):
-        return encode(wire.StreamLine(end=problem_of(item, stream.call.correlation_id))) + b"\n"
+        return encode(wire.StreamLine(end=problem_of(item, stream.request.correlation_id))) + b"\n"
     name, encoding = stream.queue[1], stream.query.encoding
     return b"".join(
         encode(wire.StreamLine(delivery=delivery_to_wire(leased, name, encoding))) + b"\n" for leased in item
@@ -169,7 +169,7 @@ def _event(item: Line, stream: Stream) -> bytes:
     if item is None:
         return b": heartbeat\n\n"
     if isinstance(item, HoldfastError):
-        return b"event: end\ndata: " + encode(problem_of(item, stream.call.correlation_id)) + b"\n\n"
+        return b"event: end\ndata: " + encode(problem_of(item, stream.request.correlation_id)) + b"\n\n"
     name, encoding = stream.queue[1], stream.query.encoding
     return b"".join(
         b"event: delivery\nid: %d\ndata: %s\n\n" % (leased.message.id, encode(delivery_to_wire(leased, name, encoding)))
@@ -187,33 +187,33 @@ def _event(item: Line, stream: Stream) -> bytes:
     errors=(QueueNotFound, WrongGroupKind, LimitExceeded),
     waits=True,
 )
-async def stream(call: Request) -> Response:
+async def stream(request: Request) -> Response:
     """Be sent deliveries as they become ready, one line each, never more unsettled than `credit`.
 
     With `Accept: text/event-stream` as server-sent events (`event: delivery`, then at the end `event: end`), else as
     NDJSON: lines with `delivery`, `heartbeat` or `end`. Settle with ordinary requests; each makes room for another
     delivery. When the client disconnects, what it has not settled is released immediately.
     """
-    opened = await open_stream(call, call.query(StreamQuery), call.queue)
-    events = "text/event-stream" in (call.header(b"accept") or "")
+    opened = await open_stream(request, request.query(StreamQuery), request.queue)
+    events = "text/event-stream" in (request.header(b"accept") or "")
     write, content_type = (_event, EVENTS) if events else (_line, NDJSON)
     return Response(_parts(opened, write), 200, content_type, NO_BUFFERING, opened.close)
 
 
-async def open_stream(call: Request, query: StreamQuery, queue: QueueName, protocol: str = PROTOCOL) -> Stream:
+async def open_stream(request: Request, query: StreamQuery, queue: QueueName, protocol: str = PROTOCOL) -> Stream:
     """A stream that has joined its group. Whoever opens it must close it."""
-    streams = call.api.streams
-    if len(streams) >= call.api.config.http.max_streams:
+    streams = request.api.streams
+    if len(streams) >= request.api.config.http.max_streams:
         raise LimitExceeded(
-            what="The number of streams", limit=call.api.config.http.max_streams, advice="Close some, or long-poll"
+            what="The number of streams", limit=request.api.config.http.max_streams, advice="Close some, or long-poll"
         )
     if query.limit < 0:
         raise InvalidArgument(field="limit", problem="cannot be negative")
     timeout = duration(query.timeout, "timeout") if query.timeout else -1
-    call.node.messages.check_lease_timeout(timeout)
-    opened = Stream(call, query, queue)
+    request.node.messages.check_lease_timeout(timeout)
+    opened = Stream(request, query, queue)
     credit = min(query.credit, query.limit) if query.limit else query.credit
-    opened.subscription = await call.node.subscriptions.join(
+    opened.subscription = await request.node.subscriptions.join(
         opened.queue,
         query.group,
         opened.member,
@@ -221,7 +221,7 @@ async def open_stream(call: Request, query: StreamQuery, queue: QueueName, proto
         credit=credit,
         lease_timeout=timeout,
         protocol=protocol,
-        max_bytes=call.api.config.http.stream_bytes,
+        max_bytes=request.api.config.http.stream_bytes,
         removed=opened.check,
         with_queue=True,
     )

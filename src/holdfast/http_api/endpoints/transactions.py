@@ -66,36 +66,36 @@ class StageQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Forbidden,
     ),
 )
-async def stage(call: Request) -> Response:
+async def stage(request: Request) -> Response:
     """Stage messages: stored, but seen by nobody until the transaction is published.
 
     All messages of a request are staged, or none; `errors` counts them through all batches. Needs the right to produce
     to each queue. What is never published expires.
     """
-    query = call.query(StageQuery)
-    name = (call.namespace, call.parameters[0])
-    if call.content_type == MEDIA_TYPE:
-        limit = call.api.config.limits.enqueue_max
-        body, correlation_id = await call.body(), call.given_correlation_id
-        drafts = await call.offload(
-            len(body) > OFFLOAD_BYTES, lambda: list(read_drafts(body, correlation_id, limit, sourced=True))
+    query = request.query(StageQuery)
+    name = (request.namespace, request.parameters[0])
+    if request.content_type == MEDIA_TYPE:
+        limit = request.api.config.limits.enqueue_max
+        raw, correlation_id = await request.body(), request.given_correlation_id
+        drafts = await request.offload(
+            len(raw) > OFFLOAD_BYTES, lambda: list(read_drafts(raw, correlation_id, limit, sourced=True))
         )
         batches: Batches = [(query.queue, drafts)]
         part, attempt, chunk = query.part, query.attempt, query.chunk
     else:
-        body = await call.body()
-        request, batches = await call.offload(len(body) > OFFLOAD_BYTES, lambda: _read(call, body))
-        part, attempt, chunk = request.part, request.attempt, request.chunk
+        raw = await request.body()
+        body, batches = await request.offload(len(raw) > OFFLOAD_BYTES, lambda: _read(request, raw))
+        part, attempt, chunk = body.part, body.attempt, body.chunk
     if not 0 <= chunk <= CHUNK_MAX:
         raise InvalidArgument(field="chunk", problem=f"is 0 to {CHUNK_MAX}")
     for queue, _ in batches:
-        call.principal.require(Action.PRODUCE, check_name(queue))
+        request.principal.require(Action.PRODUCE, check_name(queue))
     sizes = [len(draft.payload) for _, part_of in batches for draft in part_of]
-    call.api.gate.admit(call.namespace, len(sizes), sum(sizes))
-    receipt = await call.node.transactions.stage(name, batches, part=part, attempt=attempt, chunk=chunk)
+    request.api.gate.admit(request.namespace, len(sizes), sum(sizes))
+    receipt = await request.node.transactions.stage(name, batches, part=part, attempt=attempt, chunk=chunk)
     if receipt.errors:
         starts = [sum(len(before) for _, before in batches[:at]) for at in range(len(batches))]
-        raise call.refused({starts[batch] + index: error for (batch, index), error in receipt.errors.items()})
+        raise request.refused({starts[batch] + index: error for (batch, index), error in receipt.errors.items()})
     return response(
         wire.Staged(
             messages=receipt.messages,
@@ -106,13 +106,13 @@ async def stage(call: Request) -> Response:
     )
 
 
-def _read(call: Request, body: bytes) -> tuple[wire.Stage, Batches]:
-    request = call.decoded(_stage, body)
-    now, correlation_id = call.node.clock(), call.given_correlation_id
+def _read(request: Request, raw: bytes) -> tuple[wire.Stage, Batches]:
+    body = request.decoded(_stage, raw)
+    now, correlation_id = request.node.clock(), request.given_correlation_id
     batches: Batches = []
     errors: dict[int, HoldfastError] = {}
     count = 0
-    for batch in request.batches:
+    for batch in body.batches:
         drafts: list[Draft] = []
         for item in batch.messages:
             try:
@@ -122,8 +122,8 @@ def _read(call: Request, body: bytes) -> tuple[wire.Stage, Batches]:
             count += 1
         batches.append((batch.queue, drafts))
     if errors:
-        raise call.refused(errors)
-    return request, batches
+        raise request.refused(errors)
+    return body, batches
 
 
 @ROUTES(
@@ -135,17 +135,19 @@ def _read(call: Request, body: bytes) -> tuple[wire.Stage, Batches]:
     errors=(QueueFull, QueueNotFound, TransactionNotFound, TransactionIncomplete, LimitExceeded, Forbidden),
     waits=True,
 )
-async def publish(call: Request) -> Response:
+async def publish(request: Request) -> Response:
     """Make everything that was staged visible together, exactly once.
 
     Needs the right to produce to each queue. The answer comes when all of it is in its queues and durable. Publishing
     again is answered as the first time.
     """
-    request = await call.json(_publish, b"{}")
-    await _demand(call)
+    body = await request.json(_publish, b"{}")
+    await _demand(request)
     return response(
         _to_wire(
-            await call.node.transactions.publish((call.namespace, call.parameters[0]), request.parts, protocol=PROTOCOL)
+            await request.node.transactions.publish(
+                (request.namespace, request.parameters[0]), body.parts, protocol=PROTOCOL
+            )
         )
     )
 
@@ -157,10 +159,10 @@ async def publish(call: Request) -> Response:
     gives=wire.Aborted,
     errors=(TransactionPublished, Forbidden),
 )
-async def abort(call: Request) -> Response:
+async def abort(request: Request) -> Response:
     """Remove what was staged. The id may be used again. Needs the right to produce to each queue."""
-    await _demand(call)
-    return response(wire.Aborted(await call.node.transactions.abort((call.namespace, call.parameters[0]))))
+    await _demand(request)
+    return response(wire.Aborted(await request.node.transactions.abort((request.namespace, request.parameters[0]))))
 
 
 @ROUTES(
@@ -170,19 +172,19 @@ async def abort(call: Request) -> Response:
     gives=wire.Transaction,
     errors=(TransactionNotFound,),
 )
-async def get(call: Request) -> Response:
+async def get(request: Request) -> Response:
     """Show a transaction that is open, or was published and is remembered."""
-    return response(_to_wire(await call.node.transactions.get((call.namespace, call.parameters[0]))))
+    return response(_to_wire(await request.node.transactions.get((request.namespace, request.parameters[0]))))
 
 
-async def _demand(call: Request) -> None:
+async def _demand(request: Request) -> None:
     """Whoever ends a transaction must be allowed what it does: to produce to each of its queues."""
     try:
-        view = await call.node.transactions.get((call.namespace, call.parameters[0]))
+        view = await request.node.transactions.get((request.namespace, request.parameters[0]))
     except TransactionNotFound:
         return
     for queue in view.queues:
-        call.principal.require(Action.PRODUCE, queue)
+        request.principal.require(Action.PRODUCE, queue)
 
 
 def _to_wire(view: TransactionView) -> wire.Transaction:

@@ -42,15 +42,15 @@ class StateQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     response_types=(BYTES,),
     errors=(QueueNotFound, GroupNotFound, WrongGroupKind, MessageNotFound, LeaseLost),
 )
-async def get(call: Request) -> Response:
+async def get(request: Request) -> Response:
     """Get the workflow state of a delivery, as it was put.
 
     The header `ETag` has a number that grows with every change. Where nothing was put yet, or it was deleted, the body
     is empty and the ETag is `"0"`.
     """
-    query = call.query(StateQuery)
+    query = request.query(StateQuery)
     token = read_id(query.lease_token, "lease_token") if query.lease_token else 0
-    state = await call.node.workflow_state.get(call.queue, query.group, call.message_id(), token) or NOTHING
+    state = await request.node.workflow_state.get(request.queue, query.group, request.message_id(), token) or NOTHING
     return Response(state.data or b"", content_type=BYTES.encode(), headers=_headers(state))
 
 
@@ -65,18 +65,20 @@ async def get(call: Request) -> Response:
     headers=("If-Match", "If-None-Match"),
     errors=(QueueNotFound, GroupNotFound, WrongGroupKind, LeaseLost, StateChanged, LimitExceeded),
 )
-async def put(call: Request) -> Response:
+async def put(request: Request) -> Response:
     """Put the workflow state of a delivery, under its lease. The body is kept as it is, whatever its type.
 
     With `If-Match` only over the state that has this ETag, `"0"` for none; `If-None-Match: *` means the same as that.
     The answer's `ETag` is the new one. A state lives through retries, goes with the dead letter and comes back with a
     redrive, and is gone when the delivery is settled.
     """
-    query = call.query(StateQuery)
+    query = request.query(StateQuery)
     token = read_id(query.lease_token, "lease_token")
-    if_match = _if_match(call)
-    data = await call.body()
-    state = await call.node.workflow_state.put(call.queue, query.group, call.message_id(), token, data, if_match)
+    if_match = _if_match(request)
+    data = await request.body()
+    state = await request.node.workflow_state.put(
+        request.queue, query.group, request.message_id(), token, data, if_match
+    )
     return Response(status=204, headers=_headers(state))
 
 
@@ -89,30 +91,32 @@ async def put(call: Request) -> Response:
     headers=("If-Match",),
     errors=(QueueNotFound, GroupNotFound, WrongGroupKind, LeaseLost, StateChanged),
 )
-async def delete(call: Request) -> Response:
+async def delete(request: Request) -> Response:
     """Delete the workflow state of a delivery, under its lease: as if nothing had been put. Without one it is well too.
 
     With `If-Match` only the state that has this ETag. A dead letter then carries none, and a redriven message's own
     is gone as well. ETags of what is put later continue from those before, so that no two states have the same.
     """
-    query = call.query(StateQuery)
+    query = request.query(StateQuery)
     token = read_id(query.lease_token, "lease_token")
-    await call.node.workflow_state.drop(call.queue, query.group, call.message_id(), token, _must_match(call))
+    await request.node.workflow_state.drop(
+        request.queue, query.group, request.message_id(), token, _must_match(request)
+    )
     return Response(status=204, headers=_headers(NOTHING))
 
 
-def _if_match(call: Request) -> int | None:
+def _if_match(request: Request) -> int | None:
     """The ETag that the state must have, 0 for none; None: whatever it has."""
-    none_match = call.header(b"if-none-match")
+    none_match = request.header(b"if-none-match")
     if none_match is None:
-        return _must_match(call)
-    if none_match.strip() != "*" or call.header(b"if-match") is not None:
+        return _must_match(request)
+    if none_match.strip() != "*" or request.header(b"if-match") is not None:
         raise InvalidArgument(field="If-None-Match", problem="is * for a state that must not be there yet")
     return 0
 
 
-def _must_match(call: Request) -> int | None:
-    match = call.header(b"if-match")
+def _must_match(request: Request) -> int | None:
+    match = request.header(b"if-match")
     if match is None or match.strip() == "*":
         return None
     text = match.strip().removeprefix('"').removesuffix('"')

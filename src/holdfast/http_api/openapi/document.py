@@ -153,9 +153,9 @@ _PROBLEM = {"application/problem+json": {"schema": {"$ref": REF.format(name="Pro
 
 
 @ROUTES("GET", "/openapi.json", Right.ANONYMOUS, response_types=("application/json",))
-async def openapi(call: Request) -> Response:
+async def openapi(request: Request) -> Response:
     """Describe the API as OpenAPI 3.1."""
-    return Response(_encoded(tuple(call.api.router.endpoints)))
+    return Response(_encoded(tuple(request.api.router.endpoints)))
 
 
 @cache
@@ -164,10 +164,10 @@ def _encoded(endpoints: tuple[Endpoint, ...]) -> bytes:
 
 
 @ROUTES("GET", "/docs", Right.ANONYMOUS, response_types=("text/html",))
-async def docs(call: Request) -> Response:
+async def docs(request: Request) -> Response:
     """Show the API's documentation, as one page."""
     return Response(
-        _page(tuple(call.api.router.endpoints)), content_type=b"text/html; charset=utf-8", headers=PAGE_HEADERS
+        _page(tuple(request.api.router.endpoints)), content_type=b"text/html; charset=utf-8", headers=PAGE_HEADERS
     )
 
 

@@ -42,7 +42,7 @@ from holdfast.http_api.openapi.routes import Endpoint, Right, Router, Routes
 from holdfast.http_api.server.access import authorize, check_browser, identify, recognize
 from holdfast.http_api.server.batcher import EnqueueBatcher
 from holdfast.http_api.server.body import ClientDisconnected
-from holdfast.http_api.server.long_calls import LongCalls, expired
+from holdfast.http_api.server.long_requests import LongRequests, expired
 from holdfast.http_api.server.request import Request
 
 ROUTES: tuple[Routes, ...] = (
@@ -95,7 +95,7 @@ class Api:
         self.buffered_bytes = 0
         self.streams: dict[tuple[GroupName, str], streams.Stream] = {}
         self.answered: dict[tuple[str, str, int], int] = {}  # by method, route and status
-        self.long_calls = LongCalls(gate)
+        self.long_requests = LongRequests(gate)
         self.batcher = EnqueueBatcher(node)
         node.cell.participants.append(self.batcher)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="holdfast-http")
@@ -108,7 +108,7 @@ class Api:
     def close(self) -> None:
         """Refuse new requests and end those that wait."""
         self.closing = True
-        self.long_calls.close()
+        self.long_requests.close()
 
     def closed(self) -> None:
         """Nothing is under way any more."""
@@ -155,14 +155,14 @@ class Api:
             task.cancel()
 
         try:
-            with self.long_calls.until(request.principal, end):
+            with self.long_requests.until(request.principal, end):
                 await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
             if not task.done():
                 task.cancel()
                 await asyncio.wait((task,))
             if task.cancelled():
                 raise reason
-            if task.exception() is None and not gone.done() and not self.long_calls.is_valid(request.principal):
+            if task.exception() is None and not gone.done() and not self.long_requests.is_valid(request.principal):
                 end(expired())
             elif undo is None or not gone.done() or task.exception() is not None:
                 return task.result()

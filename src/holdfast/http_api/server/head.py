@@ -2,10 +2,9 @@
 
 Over a connection that stays open a client sends the same head with almost every request, but for the length of the
 body. A connection therefore keeps the heads of its last few kinds of requests with their bytes. A request that begins
-with the same bytes needs no parser, no search for its endpoint and no table of headers: that takes 2 µs where reading
-it anew takes 25 µs, a sixth of all that a request with one message costs. Only what the parser took for a head is
-kept, so that there is one opinion about where a request ends. A head may hold a token; it is dropped with its
-connection.
+with the same bytes needs no parser, no search for its endpoint and no table of headers: a request with one message then
+takes 39 µs of the loop instead of 54. Only what the parser took for a head is kept, so that there is one opinion about
+where a request ends. A head may hold a token; it is dropped with its connection.
 
 The caller is identified for every request. Whether it may do this is decided when it is not the same caller as before,
 since all else that decides it is in the head.

@@ -1,8 +1,8 @@
-"""Calls that last: long polls, streams, watches. They are ended when what vouched for their caller no longer holds, and
+"""Requests that last: long polls, streams, watches. They are ended when their caller's credential no longer holds, and
 when the server stops.
 
-A call that is over in a moment is checked when it comes. One that waits for a quarter of an hour, or for days, must not
-be given messages for a token that has expired or was taken back meanwhile.
+The credential of a short request is checked when it arrives. One that waits for a quarter of an hour, or for days, must
+not be given messages for a token that has expired or was revoked meanwhile.
 """
 
 from __future__ import annotations
@@ -17,39 +17,39 @@ from holdfast.auth.principal import Principal
 from holdfast.errors import HoldfastError, ShuttingDown, Unauthenticated
 
 CHECK_SECONDS: Final = 1.0
-"""As often as MQTT's connections are looked at."""
+"""As often as the credentials of MQTT connections are checked."""
 
 End = Callable[[HoldfastError], None]
-"""Has a call end, with the reason for it."""
+"""Ends a request, with the reason for it."""
 
 
-class LongCalls:
+class LongRequests:
     """See the module."""
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
-        self._calls: dict[object, tuple[Principal, End]] = {}
+        self._requests: dict[object, tuple[Principal, End]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     @contextmanager
     def until(self, principal: Principal, end: End) -> Iterator[None]:
-        """While the block lasts, `end` is called should there be a reason."""
-        call = object()
-        self._calls[call] = (principal, end)
+        """Call `end` if there is a reason to end the request while the block runs."""
+        request = object()
+        self._requests[request] = (principal, end)
         if self._timer is None and self._gate.required:
             self._arm()
         try:
             yield
         finally:
-            del self._calls[call]
+            del self._requests[request]
 
     def is_valid(self, principal: Principal) -> bool:
-        """Whether a caller may still be given something."""
+        """Whether a caller's credential still holds."""
         return self._gate.valid(principal)
 
     def close(self) -> None:
         """The server stops: end all of them."""
-        for _, end in list(self._calls.values()):
+        for _, end in list(self._requests.values()):
             end(ShuttingDown())
 
     def _arm(self) -> None:
@@ -58,16 +58,16 @@ class LongCalls:
     def _check(self) -> None:
         self._timer = None
         verdicts: dict[int, bool] = {}  # most share a principal
-        for principal, end in list(self._calls.values()):
+        for principal, end in list(self._requests.values()):
             valid = verdicts.get(id(principal))
             if valid is None:
                 valid = verdicts[id(principal)] = self._gate.valid(principal)
             if not valid:
                 end(expired())
-        if self._calls:
+        if self._requests:
             self._arm()
 
 
 def expired() -> Unauthenticated:
-    """Why a call is ended whose caller is no longer known."""
+    """Why a request is ended whose credential no longer holds."""
     return Unauthenticated(problem="the credential has expired")

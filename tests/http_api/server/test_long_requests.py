@@ -18,7 +18,7 @@ from holdfast.auth.principal import Principal
 from holdfast.broker.node import Node
 from holdfast.core.commands import Draft, Settlement, Verb
 from holdfast.http_api import HttpFront
-from holdfast.http_api.server import long_calls
+from holdfast.http_api.server import long_requests
 from holdfast.store.memory import MemoryStore
 from tests.auth.rig import settings, user, write_users
 from tests.http_api.conftest import config_for
@@ -60,7 +60,7 @@ async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
 
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(long_calls, "CHECK_SECONDS", 0.005)
+    monkeypatch.setattr(long_requests, "CHECK_SECONDS", 0.005)
 
 
 async def whole(rig: Rig, method: str, path: str, body: object = None) -> str:
@@ -83,7 +83,7 @@ async def test_a_long_poll_ends_with_the_credential(rig: Rig) -> None:
         ),
         asyncio.create_task(rig.http.post("/api/v1/request/jobs", json={"text": "x", "delay": "1h", "timeout": "5m"})),
     ]
-    await until(lambda: rig.node.inspection.waiting(JOBS) == 2 and len(rig.front.api.long_calls._calls) == 3)
+    await until(lambda: rig.node.inspection.waiting(JOBS) == 2 and len(rig.front.api.long_requests._requests) == 3)
     rig.dismiss()
     assert [(await poll).status_code for poll in polls] == [401, 401, 401]
     assert (await polls[0]).json()["code"] == "unauthenticated"
@@ -99,7 +99,7 @@ async def test_streams_end_with_the_credential_and_release_what_they_hold(rig: R
     )
     watch = asyncio.create_task(whole(rig, "POST", "/v1/queue/watch", {"queue": "jobs"}))
     pushed = asyncio.create_task(whole(rig, "POST", "/v1/queue/subscribe", {"queue": "jobs", "owner": "me"}))
-    await until(lambda: len(rig.front.api.long_calls._calls) == 3)
+    await until(lambda: len(rig.front.api.long_requests._requests) == 3)
     rig.dismiss()
     assert json.loads((await stream).splitlines()[-1])["end"]["code"] == "unauthenticated"
     assert (await watch).startswith("id: 1\nevent: queue_watch")
@@ -123,7 +123,7 @@ async def test_nothing_is_sent_to_who_is_no_longer_known(rig: Rig, gone: str) ->
     assert leased.attempt == 1
     stream = asyncio.create_task(whole(rig, "GET", f"{QUEUE}/stream?gone={gone}"))
     await until(lambda: joined(rig))
-    await until(lambda: len(rig.front.api.long_calls._calls) == 1)
+    await until(lambda: len(rig.front.api.long_requests._requests) == 1)
     rig.dismiss()
     await rig.node.messages.enqueue(JOBS, [Draft(b"2")])
     lines = [json.loads(line) for line in (await stream).splitlines()]
@@ -136,7 +136,7 @@ async def test_nothing_is_sent_to_who_is_no_longer_known(rig: Rig, gone: str) ->
 async def test_who_is_still_known_is_not_disturbed(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[bool] = []
     valid = rig.front.api.gate.valid
-    monkeypatch.setattr(long_calls, "CHECK_SECONDS", 0.0)
+    monkeypatch.setattr(long_requests, "CHECK_SECONDS", 0.0)
 
     def looked(who: Principal) -> bool:
         looks.append(valid(who))
@@ -149,14 +149,14 @@ async def test_who_is_still_known_is_not_disturbed(rig: Rig, monkeypatch: pytest
     await rig.node.messages.enqueue(JOBS, [Draft(b"1")])
     assert len((await poll).json()["deliveries"]) == 1
     assert all(looks)
-    await until(lambda: rig.front.api.long_calls._timer is None)  # nobody to look after: nobody looks
+    await until(lambda: rig.front.api.long_requests._timer is None)  # nobody to look after: nobody looks
 
 
 async def test_a_server_that_stops_ends_all_of_them_immediately(rig: Rig) -> None:
     poll = asyncio.create_task(rig.http.post(f"{QUEUE}/leases", json={"wait": "5m"}))
     stream = asyncio.create_task(whole(rig, "GET", f"{QUEUE}/stream?group=other"))
     watch = asyncio.create_task(whole(rig, "POST", "/v1/queue/watch", {"queue": "jobs"}))
-    await until(lambda: len(rig.front.api.long_calls._calls) == 3)
+    await until(lambda: len(rig.front.api.long_requests._requests) == 3)
     rig.front.api.close()  # nothing here waits for a heartbeat
     assert (await poll).status_code == 503
     assert json.loads((await stream).splitlines()[-1])["end"]["code"] == "shutting_down"
@@ -207,7 +207,7 @@ async def test_a_purge_that_has_begun_ends_when_all_is_done_not_with_the_credent
 ) -> None:
     purge, go_on = purging
     rig.dismiss()
-    rig.front.api.long_calls._check()
+    rig.front.api.long_requests._check()
     go_on.set()
     answer = await purge
     assert (answer.status_code, answer.json()) == (200, {"messages": DEAD_LETTERS})
