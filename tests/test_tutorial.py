@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+from tests.ports import reserved_port
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -97,8 +98,7 @@ class Shell:
 def shell_in(directory: Path, commands: Path = BIN) -> Iterator[Shell]:
     """A shell in a directory, with the commands of another one first on its PATH."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    address = f"127.0.0.1:{reserved_port()}"
     environment = {
         **clean,
         "PATH": f"{commands}:{BIN}:{os.environ['PATH']}",

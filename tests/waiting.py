@@ -11,6 +11,9 @@ from collections.abc import Callable
 PATIENCE_SECONDS = 120.0
 """More than anything here takes with fifteen busy processes beside it; less than the time limit of a test."""
 
+SPARK_SECONDS = 500
+"""The same for a job of Spark, which takes ten seconds on a machine that has nothing else to do."""
+
 
 async def until(condition: Callable[[], object]) -> None:
     """Let the loop run until it is so; for what has no event to wait for."""

@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 from holdfast import __version__
 from holdfast.cli.main import main
 from holdfast.config import all_fields
+from tests.waiting import PATIENCE_SECONDS
 
 HOLDFAST = Path(sys.executable).parent / "holdfast"
 
@@ -27,7 +28,12 @@ def run(*arguments: str, stdin: str | None = None, **environ: str) -> Result:
 def run_for_real(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
     return subprocess.run(
-        [HOLDFAST, *arguments], env=clean | environ, capture_output=True, text=True, timeout=60, check=False
+        [HOLDFAST, *arguments],
+        env=clean | environ,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
     )
 
 

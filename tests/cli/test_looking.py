@@ -8,12 +8,14 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from holdfast.client import SyncClient
 from tests.cli.conftest import Shell
+from tests.waiting import PATIENCE_SECONDS
 
 HOLDFAST = Path(sys.executable).parent / "holdfast"
 
@@ -129,7 +131,7 @@ def completed(url: str, words: str) -> list[str]:
         env={**environ, "COMP_CWORD": str(words.count(" "))},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     assert done.stderr == ""
@@ -139,7 +141,10 @@ def completed(url: str, words: str) -> list[str]:
 def test_a_shell_completes_names_of_queues(shell: Shell) -> None:
     for name in ("emails", "emails/late", "orders"):
         shell.done("queue", "create", name)
-    assert completed(shell.url, "holdfast queue show em") == ["plain,emails", "plain,emails/late"]
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not (offered := completed(shell.url, "holdfast queue show em")):  # it gives a server one second only
+        assert time.monotonic() < deadline
+    assert offered == ["plain,emails", "plain,emails/late"]
     assert completed("http://127.0.0.1:1", "holdfast send e") == []
 
 
@@ -157,7 +162,7 @@ def test_following_gives_back_when_it_is_stopped(shell: Shell, client: SyncClien
     assert process.stdout is not None
     assert process.stdout.readline() == "first\n"
     os.killpg(process.pid, number)  # as a terminal or a service manager does
-    process.communicate(timeout=60)
+    process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 130
-    back = client.receive("q", limit=2, wait="10s")
+    back = client.receive("q", limit=2, wait="60s")
     assert [(message.text(), message.attempt) for message in back] == [("first", 1), ("second", 1)]

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from holdfast.client import SyncClient
 from holdfast.wire import Settled, Settlement
 from tests.cli.conftest import Shell
+from tests.waiting import PATIENCE_SECONDS
 
 HOLDFAST = Path(sys.executable).parent / "holdfast"
 
@@ -116,7 +117,7 @@ def test_receive_exports_variables_and_ack_reads_them(shell: Shell) -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
     )
     assert ran.stdout == "it's $HOME\nline 2|k|1|workers"
     assert "Acked message" in ran.stderr

@@ -18,6 +18,7 @@ from holdfast.config import AuthSettings, Config
 from holdfast.errors import Unauthenticated
 from tests.cli.test_cli import HOLDFAST
 from tests.cli.test_cli import run as run_command
+from tests.waiting import PATIENCE_SECONDS
 
 FAST = {"HOLDFAST_AUTH_HASH_MEMORY": "8KiB", "HOLDFAST_AUTH_HASH_PASSES": "1"}
 
@@ -166,7 +167,7 @@ def test_many_concurrent_writers_lose_nothing(file: Path) -> None:
         )
         for n in range(6)
     ]
-    said = [process.communicate(timeout=60)[1] for process in started]
+    said = [process.communicate(timeout=PATIENCE_SECONDS)[1] for process in started]
     assert [process.returncode for process in started] == [0] * 6, said
     assert len(json.loads(file.read_text())["users"]) == 6
 

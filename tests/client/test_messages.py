@@ -14,7 +14,7 @@ import msgspec
 import pydantic
 import pytest
 
-from holdfast.client import Client, Message, Retries, draft
+from holdfast.client import Client, Message, Retries, draft, lease_extender
 from holdfast.errors import (
     BatchIncomplete,
     InvalidArgument,
@@ -25,8 +25,9 @@ from holdfast.errors import (
     QueueNotFound,
 )
 from holdfast.testing import Broker
+from tests.waiting import until
 
-WAIT = "10s"
+WAIT = "60s"
 
 
 @pytest.fixture(params=[False, True], ids=["in-process", "http"])
@@ -304,25 +305,37 @@ async def test_no_more_than_prefetch_are_in_hand(client: Client, broker: Broker)
         assert given.id == left[0].id
 
 
-async def test_a_lease_is_extended_while_a_handler_runs(client: Client) -> None:
-    await client.create_queue("jobs", {"delivery_timeout": "1s", "retry.initial_backoff": "0s"})
+async def outlast_its_lease(message: Message, client: Client, broker: Broker) -> None:
+    """Let the broker's clock run until the lease of 60 s would have been lost, had nobody extended it."""
+    first = message.lease_deadline
+    while message.lease_deadline < first + timedelta(seconds=60):
+        extended = message.lease_deadline + timedelta(seconds=20)
+        broker.advance("20s")
+        await until(lambda: message.lease_deadline >= extended)  # noqa: B023 - it is waited for here
+        assert not await client.receive("jobs")
+
+
+async def test_a_lease_is_extended_while_a_handler_runs(
+    client: Client, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease_extender, "EXTENSIONS_PER_LEASE", 6000)
+    await client.create_queue("jobs", {"delivery_timeout": "60s", "retry.initial_backoff": "0s"})
     await client.send("jobs", "slow")
     async with await one(client) as message:
-        first = message.lease_deadline
-        while message.lease_deadline < first + timedelta(seconds=1):  # past where it would have been lost
-            assert not await client.receive("jobs", wait="200ms")
+        await outlast_its_lease(message, client, broker)
         await message.ack()
     assert (await client.queue("jobs")).depth == 0
 
 
-async def test_a_consumer_extends_what_it_holds_also_before_it_is_handed_out(client: Client) -> None:
+async def test_a_consumer_extends_what_it_holds_also_before_it_is_handed_out(
+    client: Client, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease_extender, "EXTENSIONS_PER_LEASE", 6000)
     await client.send_many("jobs", range(2))
-    async with client.consume("jobs", prefetch=2, lease="600ms") as consumer:
+    async with client.consume("jobs", prefetch=2, lease="60s") as consumer:
         first = await consumer.next()
         assert first is not None
-        start = first.lease_deadline
-        while first.lease_deadline < start + timedelta(seconds=1):
-            assert not await client.receive("jobs", wait="100ms")
+        await outlast_its_lease(first, client, broker)
         second = await consumer.next()
         assert second is not None
         await first.ack()

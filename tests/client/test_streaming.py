@@ -10,6 +10,7 @@ import pytest
 from holdfast.client import Client, Consumer, Message
 from holdfast.errors import ShuttingDown, WrongGroupKind
 from holdfast.testing import Broker
+from tests.waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ async def client(broker: Broker) -> AsyncIterator[Client]:
 
 
 async def following(consumer: Consumer) -> Message:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         message = await consumer.next()
     assert message is not None
     return message
@@ -62,7 +63,7 @@ async def test_leaving_gives_back_what_is_not_settled(client: Client) -> None:
     await client.send_many("jobs", ["a", "b", "c"])
     async with client.consume("jobs", prefetch=3, stream=True) as consumer:
         assert (await following(consumer)).text() == "a"
-    back = await client.receive("jobs", limit=10, wait="10s")
+    back = await client.receive("jobs", limit=10, wait="60s")
     assert [(message.text(), message.attempt) for message in back] == [("a", 1), ("b", 1), ("c", 1)]
 
 
@@ -72,7 +73,7 @@ async def test_what_was_begun_can_be_settled_after_the_consumer_was_stopped(clie
     message = await following(consumer)
     await consumer.stop()
     await message.ack()
-    (rest,) = await client.receive("jobs", limit=10, wait="10s")
+    (rest,) = await client.receive("jobs", limit=10, wait="60s")
     assert rest.text() == "b"
     await consumer.close()
 

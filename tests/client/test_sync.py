@@ -21,9 +21,11 @@ from holdfast.client import (
     SyncMessage,
     SyncTransaction,
     Transaction,
+    lease_extender,
 )
 from holdfast.errors import LeaseLost, QueueNotFound
 from holdfast.testing import Broker
+from tests.waiting import PATIENCE_SECONDS
 
 pytest_plugins = ["holdfast.testing.fixtures"]
 
@@ -79,10 +81,10 @@ def test_the_sync_client_has_every_method_with_the_same_signature(one: type, syn
 
 def test_a_message_goes_and_comes(holdfast_client: SyncClient) -> None:
     sent = holdfast_client.send("jobs", {"n": 1})
-    (message,) = holdfast_client.receive("jobs", wait="10s")
+    (message,) = holdfast_client.receive("jobs", wait="60s")
     assert (message.id, message.json()) == (sent.id, {"n": 1})
     message.nack(delay=0, error="no")
-    with holdfast_client.receive("jobs", wait="10s")[0] as again:
+    with holdfast_client.receive("jobs", wait="60s")[0] as again:
         assert again.attempt == 2
         assert again.extend("1m") > again.enqueued_at
         again.ack()
@@ -90,12 +92,18 @@ def test_a_message_goes_and_comes(holdfast_client: SyncClient) -> None:
     assert holdfast_client.queue("jobs").depth == 0
 
 
-def test_a_loop_extends_leases_while_the_callers_thread_works(holdfast_client: SyncClient) -> None:
+def test_a_loop_extends_leases_while_the_callers_thread_works(
+    holdfast_client: SyncClient, holdfast_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease_extender, "EXTENSIONS_PER_LEASE", 6000)
     holdfast_client.send("jobs", "a")
-    for message in holdfast_client.consume("jobs", lease="600ms"):
+    for message in holdfast_client.consume("jobs", lease="60s"):
         before = message.lease_deadline
-        while message.lease_deadline < before + timedelta(seconds=1):
-            assert not holdfast_client.receive("jobs", wait="100ms")
+        while message.lease_deadline < before + timedelta(seconds=60):  # past where it would have been lost
+            extended = message.lease_deadline + timedelta(seconds=20)
+            holdfast_broker.advance("20s")
+            while message.lease_deadline < extended:
+                assert not holdfast_client.receive("jobs", wait="10ms")
         message.ack()
         break
     assert holdfast_client.queue("jobs").depth == 0
@@ -117,7 +125,7 @@ def test_errors_are_raised_where_the_call_was_made(holdfast_client: SyncClient, 
     holdfast_client.send("jobs", "x")
     (message,) = holdfast_client.receive("jobs")
     holdfast_broker.advance("1m")
-    assert holdfast_client.receive("jobs", wait="10s")[0].attempt == 2
+    assert holdfast_client.receive("jobs", wait="60s")[0].attempt == 2
     with pytest.raises(LeaseLost):
         message.ack()
     assert message.lost
@@ -183,7 +191,7 @@ with SyncClient(sys.argv[1]) as client:
 def test_a_client_that_was_forked_says_so_and_does_not_wait_for_ever() -> None:
     with Broker(http=True) as broker:
         command = [sys.executable, "-c", FORKED, broker.url]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True)
         with broker.sync_client() as client:
             assert [message.text() for message in client.receive("jobs", limit=5)] == ["before", "after"]
     assert "open one in each process" in done.stdout
@@ -203,5 +211,7 @@ sys.meta_path.insert(0, Refuse())
 import holdfast.client
 print("fine")
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS
+    )
     assert (done.stdout, done.stderr) == ("fine\n", "")

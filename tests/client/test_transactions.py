@@ -129,7 +129,7 @@ async def test_a_state_lives_through_retries_and_is_guarded_by_its_etag(client: 
     with pytest.raises(StateChanged):
         await message.put_state("else", etag=0)
     await message.nack()
-    (again,) = await client.receive("jobs", wait="10s")
+    (again,) = await client.receive("jobs", wait="60s")
     assert (await again.state()).json(dict[str, int]) == {"step": 1}
     assert (await again.put_state("text", etag=1)).text() == "text"
     with pytest.raises(LeaseLost):

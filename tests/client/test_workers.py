@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +33,10 @@ from holdfast.config import Config
 from holdfast.config.settings import HttpSettings, JournalSettings
 from holdfast.errors import InvalidArgument, ReplyTimeout
 from holdfast.testing import Broker
+from tests.ports import reserved_port
+from tests.waiting import PATIENCE_SECONDS, until
 
-WAIT = "10s"
+WAIT = "60s"
 
 
 @pytest.fixture
@@ -60,11 +62,6 @@ class Model(pydantic.BaseModel):
 @dataclasses.dataclass
 class Data:
     number: int
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 - nobody tells
-        await asyncio.sleep(0.01)
 
 
 # --- payloads -------------------------------------------------------------------------------------------------------
@@ -304,7 +301,7 @@ async def test_as_many_run_at_the_same_time_as_told_and_no_more(client: Client) 
 
 
 async def test_ordinary_functions_run_on_threads_of_their_own(client: Client) -> None:
-    together = threading.Barrier(3, timeout=30)
+    together = threading.Barrier(3, timeout=PATIENCE_SECONDS)
     names: set[str] = set()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -400,15 +397,15 @@ async def test_a_server_that_comes_back_is_served_again(caplog: pytest.LogCaptur
     async def handle(job: str) -> None:
         seen.put_nowait(job)
 
-    async with Broker(http=True) as broker:
-        address = broker.url.removeprefix("http://")
+    address = HttpSettings(listen=f"127.0.0.1:{reserved_port()}")
+    config = Config(journal=JournalSettings(enabled=False), http=address)
+    async with Broker(http=True, config=config) as broker:
         client = Client(broker.url, retries=Retries(attempts=2, first_seconds=0.01))
         await client.send("jobs", "before")
         serving = asyncio.create_task(Workers(handle).serve(client, stop))
         assert await seen.get() == "before"
     assert not serving.done()  # nobody is there now
     await until(lambda: "cannot be settled for now" in caplog.text)
-    config = Config(journal=JournalSettings(enabled=False), http=HttpSettings(listen=address))
     async with Broker(http=True, config=config):
         await client.send("jobs", "after")
         assert await seen.get() == "after"
@@ -427,13 +424,13 @@ def handle(job: str) -> None:
         import time
         time.sleep(600)
 
-app = Workers(handle, drain="200ms")
+app = Workers(handle, drain={drain!r})
 """
 
 
-@pytest.mark.parametrize(("job", "code"), [("quick", 0), ("hang", 1)])
-async def test_a_worker_process_drains_on_sigterm(tmp_path: Path, job: str, code: int) -> None:
-    (tmp_path / "my_app.py").write_text(APP)
+@pytest.mark.parametrize(("job", "drain", "code"), [("quick", "60s", 0), ("hang", "200ms", 1)])
+async def test_a_worker_process_drains_on_sigterm(tmp_path: Path, job: str, drain: str, code: int) -> None:
+    (tmp_path / "my_app.py").write_text(APP.format(drain=drain))
     async with Broker(http=True) as broker, broker.client() as client:
         await client.send("jobs", job)
         process = await asyncio.create_subprocess_exec(

@@ -20,7 +20,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")
-            item.add_marker(pytest.mark.timeout(600))  # the first of them starts Spark, on a machine that may be busy
+            item.add_marker(pytest.mark.timeout(1800))  # the first of them starts Spark, on a machine that may be busy
 
 
 @pytest.fixture(scope="session")

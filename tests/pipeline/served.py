@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Self
 
 from holdfast.client import SyncClient
+from tests.ports import reserved_port
+from tests.waiting import PATIENCE_SECONDS
 
 HOLDFAST = Path(sys.executable).parent / "holdfast"
-START_SECONDS = 60
 
 
 class Served:
@@ -24,7 +25,7 @@ class Served:
         self._path = path
         self._config = config
         self._log = path / "log"
-        self.url = "http://127.0.0.1:0"
+        self.url = f"http://127.0.0.1:{reserved_port()}"
         self._process: subprocess.Popen[bytes] | None = None
         self.kills = 0
 
@@ -60,7 +61,7 @@ class Served:
         ]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen([*command, "--log-format", "json"], stderr=log)
-        deadline = time.monotonic() + START_SECONDS
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while not (found := self._listening()):
             assert self._process.poll() is None, self._log.read_text()
             assert time.monotonic() < deadline, "the server does not start"
@@ -83,7 +84,7 @@ class Served:
 
     def exported(self) -> None:
         """Wait until all that happened is in the lake."""
-        deadline = time.monotonic() + START_SECONDS
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while b"\nholdfast_journal_behind_rows 0" not in urllib.request.urlopen(f"{self.url}/metrics").read():
             assert time.monotonic() < deadline, "the journal is not exported"
             time.sleep(0.02)

@@ -17,6 +17,8 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from tests.waiting import SPARK_SECONDS
+
 Offset = dict[str, int]
 END = 5
 
@@ -89,7 +91,7 @@ def test_all_before_the_start_of_latest_offset_is_in_the_commit_log(spark: Spark
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(100)
+    assert query.awaitTermination(SPARK_SECONDS)
     calls = (tmp_path / "calls").read_text().splitlines()
     assert calls == [
         "prepareForTriggerAvailableNow offsets=0 commits=0",

@@ -24,9 +24,9 @@ from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.spark.stages import Stages
 from tests.pipeline.test_build import rows
 from tests.pipeline.traffic import Traffic
+from tests.waiting import SPARK_SECONDS
 
 HOLDFAST = Path(sys.executable).parent / "holdfast"
-PATIENCE_SECONDS = 200.0
 
 
 @contextmanager
@@ -42,7 +42,7 @@ def running(*words: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def wait_for(condition: Callable[[], object], log: Path) -> None:
-    until = time.monotonic() + PATIENCE_SECONDS
+    until = time.monotonic() + SPARK_SECONDS
     while not condition():
         assert time.monotonic() < until, log.read_text()
         time.sleep(0.05)
@@ -58,7 +58,7 @@ def states(lake: Path) -> Counter[str]:
 @pytest.mark.slow
 @pytest.mark.crash
 @pytest.mark.spark
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_following_a_live_server_is_exact_over_a_kill_and_ends_when_told(tmp_path: Path) -> None:
     data, log = tmp_path / "data", tmp_path / "log"
     config = tmp_path / "holdfast.toml"
@@ -93,7 +93,7 @@ def test_following_a_live_server_is_exact_over_a_kill_and_ends_when_told(tmp_pat
             with running(*build, log=log) as builder:
                 wait_for(lambda: states(data / "lake") == {"waiting": 250, "acked": 150}, log)
                 builder.send_signal(signal.SIGTERM)
-                assert builder.wait(60) == 0, log.read_text()
+                assert builder.wait(SPARK_SECONDS) == 0, log.read_text()
     assert "the next build continues from here" in log.read_text()
     found = rows(Lake(data / "lake"), "messages")
     assert len({row["message_id"] for row in found}) == len(found) == 400

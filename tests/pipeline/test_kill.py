@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from holdfast.pipeline.lake.lake import Lake
 from tests.pipeline.test_build import build, check, rows
 from tests.pipeline.traffic import Traffic
+from tests.waiting import SPARK_SECONDS
 
 CHILD = """
 import os, signal, sys
@@ -46,7 +47,7 @@ def test_a_killed_build_neither_loses_nor_doubles_anything(spark: SparkSession, 
     traffic.go(60)
     events = traffic.export(rows=80)
     before = len(rows(lake, "messages"))
-    killed = subprocess.run([sys.executable, "-c", CHILD, lake.path, step], check=False, timeout=250)
+    killed = subprocess.run([sys.executable, "-c", CHILD, lake.path, step], check=False, timeout=SPARK_SECONDS)
     assert killed.returncode == -signal.SIGKILL
     assert len(rows(Lake(lake.path), "messages")) == before, "what was not committed is not seen"
     assert build(lake, spark).batches == 1

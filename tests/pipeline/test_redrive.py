@@ -29,6 +29,7 @@ from holdfast.pipeline.lake.job_runs import JobRun, RunStore
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.testing import Broker
 from tests.pipeline.test_build import build, rows
+from tests.waiting import PATIENCE_SECONDS
 
 TRANSFORM = """
 def cents(payload, letter):
@@ -284,7 +285,9 @@ def test_a_redrive_that_is_killed_goes_on_under_its_id_and_counts_right(tmp_path
         runs = RunStore(tmp_path)
         run = JobRun(id="r", job="redrive", began_at=datetime.now(UTC), queue="dlq/orders", chosen=20)
         runs.begin(run, pa.table({"letter_id": dead_letters}))
-        killed = subprocess.run([sys.executable, "-c", CHILD, broker.url, tmp_path, "r"], check=False, timeout=60)
+        killed = subprocess.run(
+            [sys.executable, "-c", CHILD, broker.url, tmp_path, "r"], check=False, timeout=PATIENCE_SECONDS
+        )
         assert killed.returncode == -signal.SIGKILL
         assert (runs.get("r").state, runs.get("r").moved) == ("running", 0), "it could not tell any more"
         assert client.redrive_audit("dlq/orders", "r").moved == 9

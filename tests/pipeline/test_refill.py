@@ -29,6 +29,7 @@ from holdfast.pipeline.lake.job_runs import JobRun, RunStore
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.testing import Broker
 from tests.pipeline.test_build import build
+from tests.waiting import PATIENCE_SECONDS
 
 
 class Scene:
@@ -225,7 +226,7 @@ def test_a_replay_that_is_killed_goes_on_under_its_id_and_stores_nothing_twice(t
         run = JobRun(id="r", job="replay", began_at=datetime.now(UTC), queue="past", to="now", speed=1_000.0, chosen=8)
         runs.begin(run, chosen(8))
         monkey = ["-c", "import holdfast.pipeline.jobs.replay as r; r.SLICE_SECONDS = 0.0005\n" + CHILD]
-        killed = subprocess.run([sys.executable, *monkey, broker.url, tmp_path], check=False, timeout=60)
+        killed = subprocess.run([sys.executable, *monkey, broker.url, tmp_path], check=False, timeout=PATIENCE_SECONDS)
         assert killed.returncode == -signal.SIGKILL
         assert runs.get("r").slices_done == 2
         stored = [json.loads(message.body())["n"] for message in client.browse("now")]

@@ -26,6 +26,7 @@ from pyspark_holdfast.schema import VIEWS
 from pyspark_holdfast.streams import StreamReader, advance
 from pyspark_holdfast.wire import Refused, Server
 from pyspark_holdfast.writing import _row_slices, check_writing
+from tests.waiting import PATIENCE_SECONDS, SPARK_SECONDS
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -67,7 +68,7 @@ class Scene:
             .trigger(availableNow=True)
             .start()
         )
-        assert query.awaitTermination(100)
+        assert query.awaitTermination(SPARK_SECONDS)
         return [json.loads(progress.json) for progress in query.recentProgress if progress.numInputRows]
 
     def texts(self, path: Path) -> Counter[str]:
@@ -250,7 +251,7 @@ def test_a_stream_is_written_in_a_transaction_for_each_batch(scene: Scene, tmp_p
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(100)
+    assert query.awaitTermination(SPARK_SECONDS)
     assert scene.stored("out") == Counter(f"n{number}".encode() for number in range(120))
     assert scene.committed()
 
@@ -469,6 +470,6 @@ def test_readers_and_writers_come_along_to_executors_that_have_nothing_of_ours()
         writer = source.writer(StructType([StructField("payload", StringType())]), False)
         sent = cloudpickle.dumps((source.streamReader(source.schema()), writer))  # type: ignore[no-untyped-call]
         done = subprocess.run(
-            [sys.executable, "-c", EXECUTOR], input=sent, capture_output=True, check=False, timeout=60
+            [sys.executable, "-c", EXECUTOR], input=sent, capture_output=True, check=False, timeout=PATIENCE_SECONDS
         )
     assert done.stdout.decode().strip() == "['n0', 'n1', 'n2'] BatchWriter", done.stderr.decode()

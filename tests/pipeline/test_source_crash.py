@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from tests.pipeline.copying import BATCH, copied, expected, fill, start
 from tests.pipeline.faults import FaultySource
 from tests.pipeline.served import Served
+from tests.waiting import SPARK_SECONDS
 
 ROOT = Path(__file__).parents[2]
 COUNT = 3 * BATCH
@@ -33,7 +34,7 @@ def test_a_driver_killed_before_and_after_its_commit_log_copies_everything_once(
         def killed(moment: str) -> None:
             (tmp_path / f"{moment}.driver").touch()
             command = [sys.executable, "-m", "tests.pipeline.copying", served.url, str(tmp_path)]
-            done = subprocess.run(command, check=False, timeout=250, cwd=ROOT, capture_output=True)
+            done = subprocess.run(command, check=False, timeout=SPARK_SECONDS, cwd=ROOT, capture_output=True)
             assert done.returncode == -signal.SIGKILL, done.stderr.decode()
             assert (tmp_path / f"{moment}.done").exists()
 
@@ -50,7 +51,7 @@ def test_a_driver_killed_before_and_after_its_commit_log_copies_everything_once(
         assert copied(client) == expected(COUNT) & copied(client), "the batch that ran again is there once"
         assert sum(copied(client).values()) == BATCH
         query = start(spark, served.url, tmp_path, "holdfast")
-        assert query.awaitTermination(100)
+        assert query.awaitTermination(SPARK_SECONDS)
         assert copied(client) == expected(COUNT)
         assert not list(client.browse("in")), "and all of it is committed"
 
@@ -75,7 +76,7 @@ def test_a_broker_killed_while_it_is_read_and_written_loses_and_doubles_nothing(
                 served.revive()
             if number + 1 < len(moments):
                 (tmp_path / moments[number + 1]).write_text(str(served.pid))
-        assert query.awaitTermination(100)
+        assert query.awaitTermination(SPARK_SECONDS)
         assert served.kills == len(moments)
         with served.client() as client:
             assert copied(client) == expected(COUNT)
