@@ -1,4 +1,4 @@
-"""What people and tools do to a shard: groups come and go, messages are purged, edited and deleted."""
+"""Administration of a shard: groups are added and removed, messages purged, edited and deleted."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ IMMEDIATELY = 1  # an instant that has passed, whatever the clock does
 
 @handles(AddGroup)
 def add_group(shard: Shard, command: AddGroup, _now: int, _effects: Outcome[None]) -> None:
-    """A group starts here. Adding one that is here already (again after a crash) changes nothing."""
+    """Add a group. Adding one that exists already (again after a crash) changes nothing."""
     if command.name in shard.groups or command.name in shard.cursors:
         return
     if command.cursor:
@@ -59,7 +59,7 @@ def add_group(shard: Shard, command: AddGroup, _now: int, _effects: Outcome[None
 
 @handles(RemoveGroup)
 def remove_group(shard: Shard, command: RemoveGroup, _now: int, effects: Outcome[None]) -> None:
-    """The group's records go at once; the messages that were kept for it alone follow (`sweeps.drop_unneeded`)."""
+    """Delete the records of a group. Messages that only it needed are removed later (`sweeps.drop_unneeded`)."""
     group = shard.groups.get(command.name)
     cursor = shard.cursors.get(command.name)
     number = shard.number
@@ -78,8 +78,8 @@ def remove_group(shard: Shard, command: RemoveGroup, _now: int, effects: Outcome
 
 
 def _rewind_expiry(shard: Shard) -> None:
-    """The sweep has passed by what was leased or kept by a cursor group when it expired. That was good as long as the
-    groups were the same: it must not reach a new one, and the one that had it may be gone."""
+    """The sweep has skipped messages that were leased, or kept for a cursor group, when they expired. With other groups
+    than before it must look at them again: a new group must not get them, and the one that held them may be gone."""
     head = shard.head
     if head.expiry_high:
         head.expiry_seq, head.next_expiry = 1, IMMEDIATELY
@@ -112,7 +112,7 @@ def purge(shard: Shard, command: Purge, now: int, effects: Outcome[Purged]) -> N
 
 
 def _purge_delayed(shard: Shard, entries: list[tuple[int, int, Place]], effects: Effects, reason: str = "") -> None:
-    """Remove messages that are delayed: due time, id, place."""
+    """Remove delayed messages, given as due time, id and place."""
     shard.require_for_removal(place for _, _, place in entries)
     purged: dict[str, list[int]] = {}
     for due_at, message_id, place in entries:
@@ -163,7 +163,7 @@ def _leased_in(shard: Shard, message_id: int) -> str:
 
 
 def _remove_everywhere(shard: Shard, place: Place, message: Message, effects: Effects) -> list[str]:
-    """Remove a message that stands in the order of delivery. Returns the groups that had not settled it."""
+    """Remove a message that is in the order of delivery. Returns the groups that had not settled it."""
     mask = shard.mask(place.seq) if shard.shared() else 0
     names: list[str] = []
     for group in shard.groups.values():
@@ -183,7 +183,7 @@ def _remove_everywhere(shard: Shard, place: Place, message: Message, effects: Ef
 
 
 def _mark_removed(shard: Shard, seq: int, effects: Effects) -> None:
-    """The record may go with the journal; cursor groups that have not come to it must not see it."""
+    """The message record is deleted with the journal; cursor groups that have not read it must not see it."""
     shard.gone.append(seq)
     if shard.shared():
         shard.masks.pop(seq, None)
@@ -216,7 +216,7 @@ def delete(shard: Shard, command: Delete, now: int, effects: Outcome[None]) -> N
 
 @handles(Withdraw)
 def withdraw(shard: Shard, command: Withdraw, now: int, effects: Outcome[int]) -> None:
-    """Remove many waiting messages at once. What is leased or gone stays as it is; the reply is how many went."""
+    """Remove many waiting messages in one step, but none that is leased; the reply is how many were removed."""
     shard.require_bodies(command.seqs)
     bodies = [(seq, shard.body(seq)) for seq in command.seqs]
     messages = [read_message(seq, value) for seq, value in bodies if value is not None]
@@ -247,7 +247,7 @@ def _check_waiting(shard: Shard, message_id: int) -> None:
 
 @handles(Edit)
 def edit(shard: Shard, command: Edit, now: int, effects: Outcome[Message]) -> None:
-    """Change priority or delivery time of a message that no group has begun with."""
+    """Change priority or delivery time of a message that no group has leased yet."""
     message, live_state = locate(shard, command.id)
     _check_editable(shard, command, message)
     old = place_of(shard, message, live_state.stamp)
@@ -255,7 +255,7 @@ def edit(shard: Shard, command: Edit, now: int, effects: Outcome[Message]) -> No
     delayed = live_state.live is Live.SCHEDULED
     deliver_at = message.deliver_at if command.deliver_at is None else command.deliver_at
     later = deliver_at > now and (delayed or command.deliver_at is not None)
-    if not later:  # it is available at once: with the place it has, or with one of now
+    if not later:  # it is ready immediately: in the place it has, or in a new one
         deliver_at = now if delayed else message.deliver_at
     edited = replace(message, priority=priority, deliver_at=deliver_at)
     shard.require_for_removal([old])
@@ -309,7 +309,7 @@ def _check_editable(shard: Shard, command: Edit, message: Message) -> None:
 
 
 def _remove_from_ready(shard: Shard, place: Place, message_id: int, effects: Effects) -> None:
-    """Out of the order of delivery in every group, to be put in again elsewhere."""
+    """Take a message out of the order of delivery in every group, to enter it again elsewhere."""
     for group in shard.groups.values():
         if group.head.start > place.seq:
             continue

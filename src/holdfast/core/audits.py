@@ -1,14 +1,14 @@
-"""Audited redrives: what somebody brought back from a dead queue under one id, letter by letter.
+"""Audited redrives: the dead letters that were redriven under one id.
 
-The id makes a redrive repeatable: a letter that was brought back under it is not brought back again, however often it
-is asked for. What is known of each letter also lets the redrive be undone, as far as nobody has consumed the messages.
+The id makes a redrive repeatable: a dead letter that was redriven under it is not redriven again, however often that is
+requested. The record of each dead letter also allows to undo the redrive, as far as the messages were not consumed.
 
     table    key                               value
     AUDITS   namespace NUL dead-queue NUL id   Audit: who, when, why, how many
-    AUDITED  number letter                     Audited: what became of one letter
+    AUDITED  number dead-letter                Audited: what became of one dead letter
 
-The records are written in the same batch as the move that they tell of. This module is the records alone;
-engine/audits.py has them and moves letters.
+The records are written in the same batch as the move that they describe. This module has the records only;
+engine/audits.py keeps them and moves dead letters.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ import msgspec
 from holdfast.core.commands import Draft
 from holdfast.core.records import Extra, Message, Origin
 
-ID_BYTES_MAX = 255  # it is part of a key, and a property of every message that is brought back
-NOTE_BYTES_MAX = 16_384  # a condition of SQL, or what else a person has to say about it
+ID_BYTES_MAX = 255  # it is part of a key, and a property of every redriven message
+NOTE_BYTES_MAX = 16_384  # a condition in SQL, or any other remark
 
 REDRIVE_PROPERTY = "holdfast-redrive"
-"""The property of a message that was brought back: the audit id."""
+"""The property of a redriven message: the audit id."""
 ORIGINAL_PROPERTY = "holdfast-original-sha256"
-"""The property of a message whose payload a redrive changed: the hash of what it had been, in hex."""
+"""The property of a message whose payload a redrive changed: the hash of the original payload, in hex."""
 UNDONE_PROPERTY = "holdfast-undone-letter"
-"""The property of a dead letter that is one again because its redrive was undone: the id it had before."""
+"""The property of a dead letter whose redrive was undone: the id it had before."""
 OWN_PROPERTIES = frozenset({REDRIVE_PROPERTY, ORIGINAL_PROPERTY, UNDONE_PROPERTY})
 
 _AUDITED = Layout(">QQ")
@@ -43,7 +43,7 @@ def audit_key(namespace: str, dead_queue: str, name: str) -> bytes:
 
 
 class Audit(msgspec.Struct, array_like=True):
-    """A redrive that somebody began."""
+    """An audited redrive."""
 
     number: int
     namespace: str
@@ -51,7 +51,7 @@ class Audit(msgspec.Struct, array_like=True):
     id: str
     by: str
     note: str
-    to: str  # empty: each letter to where it came from
+    to: str  # empty: each dead letter to the queue it came from
     began_at: int
     changed_at: int
     moved: int = 0
@@ -59,9 +59,10 @@ class Audit(msgspec.Struct, array_like=True):
 
 
 class Audited(msgspec.Struct, array_like=True):
-    """A letter that was brought back, and the message made of it. `undone` is the letter that it is again, or 0.
+    """A dead letter that was redriven, and the message made of it. `undone` is the dead letter that this became again,
+    or 0.
 
-    `properties` and `payload` are the letter's own where the message's differ."""
+    `properties` and `payload` are those of the dead letter where the message's differ."""
 
     dead_letter: int
     message: int
@@ -79,10 +80,10 @@ read_audited = msgspec.msgpack.Decoder(Audited).decode
 
 
 def redriven(dead_queue: str, letter: Message, audit: str = "", payload: bytes | None = None) -> Draft:
-    """The message that a letter becomes: with its origin, or as one that comes from the dead queue if it has none.
+    """The message that a dead letter becomes: with its origin, or with the dead queue as its origin if it has none.
 
-    With `audit` it says so. With another `payload` it also says what its own had been, by hash; of one that was changed
-    before, it goes on saying what the first had been.
+    `audit` becomes a property of it. With another `payload`, the hash of the original one does too; if that was changed
+    before, the hash of the first remains.
     """
     if payload is None:
         payload = letter.payload
@@ -100,7 +101,7 @@ def redriven(dead_queue: str, letter: Message, audit: str = "", payload: bytes |
 
 
 def restore_dead_letter(message: Message, was: Audited) -> Draft:
-    """The dead letter that a message becomes again: as it was, and with the id it had."""
+    """The dead letter that a message becomes again: as it was, with the id it had."""
     extra: Extra = message.extra
     own = was.properties if was.properties is not None else extra.properties
     properties = (*_others(own), *((name, value) for name, value in own if name == ORIGINAL_PROPERTY))

@@ -1,4 +1,4 @@
-"""What a shard can be asked, always for a batch; and what it answers.
+"""The commands of a shard, always for a batch, and their replies.
 
 Commands are values. Everything a decision depends on besides the shard's own state is in them or in `now`.
 """
@@ -20,7 +20,7 @@ from holdfast.errors import HoldfastError
 R = TypeVar("R")
 
 NO_ID = "is empty, and would make every message that has it a duplicate; leave it out, or give each its own"
-"""What is wrong with a `message_id` that is there but says nothing."""
+"""What is wrong with an empty `message_id`."""
 
 
 class Draft(msgspec.Struct, gc=False):
@@ -34,8 +34,8 @@ class Draft(msgspec.Struct, gc=False):
 
 
 class HomogeneousDrafts(Sequence[Draft]):
-    """Drafts that differ in nothing but payloads, which lie together: many of them cost as little as one. Whoever wants
-    drafts gets them, one by one."""
+    """Drafts that differ in nothing but their payloads, which are one column: many of them cost as little as one. As a
+    sequence it has the drafts one by one."""
 
     __slots__ = ("extra", "payloads")
 
@@ -63,16 +63,16 @@ class HomogeneousDrafts(Sequence[Draft]):
 
 
 def payload_bytes(drafts: Sequence[Draft]) -> int:
-    """How large their payloads are."""
+    """The size of their payloads."""
     if isinstance(drafts, HomogeneousDrafts):
         return drafts.payloads.size_bytes
     return sum([len(draft.payload) for draft in drafts])
 
 
 class Packed(msgspec.Struct, frozen=True):
-    """Messages of one priority that are neither delayed nor bring anything that decides or is remembered, but keys.
+    """Staged messages of one priority, not delayed, of whose extras only the keys affect delivery.
 
-    Each is kept as it will stand in its record, but for the head that says when and where: `tails`.
+    Each is encoded as it will be in its record, but for the head: `tails`.
     """
 
     priority: int
@@ -82,7 +82,7 @@ class Packed(msgspec.Struct, frozen=True):
     tails: list[bytes]
 
     def drafts(self) -> list[Draft]:
-        """The same as a producer gives them."""
+        """The same as drafts."""
         return [
             Draft(tail[size:], self.priority, extra=read_extra(tail[:size]))
             for size, tail in zip(self.extra_sizes, self.tails, strict=True)
@@ -90,11 +90,11 @@ class Packed(msgspec.Struct, frozen=True):
 
 
 class Command(msgspec.Struct, Generic[R], frozen=True):
-    """What a shard can be asked. `R` is what it answers with."""
+    """A command of a shard. `R` is the type of its reply."""
 
 
 class Enqueued(msgspec.Struct):
-    """An id for every draft, in order (0 where it was refused), with what was unusual by index."""
+    """An id for every draft, in order (0 where it was refused); duplicates and errors by index."""
 
     ids: list[int]
     duplicates: dict[int, int] = {}
@@ -105,8 +105,8 @@ class Enqueued(msgspec.Struct):
 class Enqueue(Command[Enqueued], frozen=True):
     """Store these. `room` is how many more the queue may hold; the rest is refused. -1: no limit (dead letters).
 
-    A batch that is spread over several partitions brings its `ids`, taken for all of it in its order: that is what
-    keeps it first in, first out. Without them the shard takes its own.
+    A batch that is spread over several partitions brings its `ids`, which were taken for the whole batch in its order:
+    that keeps it first in, first out. Without them the shard takes its own.
     """
 
     drafts: Sequence[Draft]
@@ -114,12 +114,12 @@ class Enqueue(Command[Enqueued], frozen=True):
     protocol: str = ""
     ids: list[int] = []
     group: str = ""  # a leasing group: these are for it alone, and are not delayed; empty: for all groups
-    validated: bool = False  # these were checked when they were staged: they are refused for nothing any more
-    dry_run: bool = False  # change nothing, only tell what would be refused; the ids in the reply mean nothing
+    validated: bool = False  # these were checked when they were staged: none is refused
+    dry_run: bool = False  # change nothing, only reply what would be refused; the ids in the reply mean nothing
 
 
 class Publish(Command[Enqueued], frozen=True):
-    """Store what was staged, under these ids. It was checked then: nothing is refused any more."""
+    """Store staged messages under these ids. They were checked when they were staged: none is refused."""
 
     messages: Packed
     ids: list[int]
@@ -127,7 +127,7 @@ class Publish(Command[Enqueued], frozen=True):
 
 
 class Leased(msgspec.Struct, frozen=True, gc=False):
-    """A delivery in a consumer's hands."""
+    """A delivery that is leased to a consumer."""
 
     message: Message
     token: int
@@ -147,7 +147,7 @@ class Lease(Command[list[Leased]], frozen=True):
     consumer: str = ""
     protocol: str = ""
     max_bytes: int = 0  # 0: no bound
-    one_at_least: bool = True  # a first one goes out even if it is larger than `max_bytes`
+    one_at_least: bool = True  # the first one is leased even if it is larger than `max_bytes`
 
 
 class Verb(StrEnum):
@@ -156,20 +156,20 @@ class Verb(StrEnum):
     REJECT = "reject"
     RELEASE = "release"
     EXTEND = "extend"
-    DISCONNECT = "vanish"  # the consumer is gone: a failure, journalled as such
+    DISCONNECT = "vanish"  # the consumer disconnected: a failure, journalled as such
 
 
 class Settlement(msgspec.Struct, frozen=True, gc=False):
-    """What a consumer says of one delivery. Without a token it must be the consumer that holds the lease."""
+    """How a consumer settles one delivery. Without a token it must be the consumer that holds the lease."""
 
     id: int
     token: int = 0
     verb: Verb = Verb.ACK
-    delay: int = -1  # nack, release: before it is ready again; -1: the retry policy says, or at once
+    delay: int = -1  # nack, release: before it is ready again; -1: as the retry policy says, or immediately
     error: str = ""
     timeout: int = -1  # extend: from now; -1: the queue's delivery_timeout
     consumer: str = ""
-    partition: int = -1  # -1: not known; the broker looks for the one that has it
+    partition: int = -1  # -1: not known; the engine searches for it
 
 
 class Settled(msgspec.Struct):
@@ -184,7 +184,7 @@ class Settle(Command[Settled], frozen=True):
 
 
 class Ack(Command[Settled], frozen=True):
-    """`Settle` where all are acked by their tokens, by columns."""
+    """Ack deliveries by their tokens, columnar."""
 
     group: str
     ids: list[int]
@@ -192,8 +192,8 @@ class Ack(Command[Settled], frozen=True):
 
 
 class PutState(Command[WorkflowState], frozen=True):
-    """Keep `data` beside a delivery, under its lease, or drop what is kept (None). `if_match`: only over the state with
-    this etag, 0 for none."""
+    """Store `data` beside a delivery, under its lease, or drop the stored state (None). `if_match`: only if the state
+    has this etag; 0: only if there is none."""
 
     group: str
     id: int
@@ -203,7 +203,7 @@ class PutState(Command[WorkflowState], frozen=True):
 
 
 class GetStates(Command[list[WorkflowState | None]], frozen=True):
-    """The states of deliveries, by message id and token. A token of 0 is not looked at."""
+    """The states of deliveries, by message id and token. A token of 0 is not checked."""
 
     group: str
     deliveries: list[tuple[int, int]]
@@ -212,20 +212,20 @@ class GetStates(Command[list[WorkflowState | None]], frozen=True):
 class Tick(Command[bool], frozen=True):
     """Act on what is due by now: leases past their deadline, backoffs and delays that ended, expiry, forgetting.
 
-    The reply says whether there was anything to do: step again until there is not.
+    The reply says whether anything was due: step again until nothing is.
     """
 
 
 class DeadLettered(Command[None], frozen=True):
-    """What became of deliveries that a step declared doomed: by id, the dead letter's id, 0 if there is no dead queue,
-    or -1 if the dead queue could not take it now."""
+    """What became of dead-letter candidates: by id, the id of the dead letter, 0 if there is no dead queue, or -1 if
+    the dead queue refused it for now."""
 
     group: str
     outcomes: dict[int, int]
 
 
 class CursorRange(msgspec.Struct):
-    """What a read found. Go on at `next_seq`. `lost_from..lost_to` were given up for max_lag since the last commit."""
+    """The messages of a read. Continue at `next_seq`. max_lag dropped `lost_from..lost_to` since the last commit."""
 
     messages: list[Message]
     next_seq: int
@@ -243,16 +243,16 @@ class CursorRead(Command[CursorRange], frozen=True):
     limit: int
     max_bytes: int
     until: int = 0  # only sequences below this; 0: to the end
-    one_at_least: bool = True  # a first one is given even if it is larger than `max_bytes`
+    one_at_least: bool = True  # the first one is returned even if it is larger than `max_bytes`
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """How far a long command has come: not `done` means step it again after a commit."""
+    """The progress of a long command: unless it is `done`, step it again after a commit."""
 
     count: int
     done: bool
     at: int = 0
-    """Where to go on, for commands that carry a position."""
+    """Where to continue, for commands that carry a position."""
 
 
 class CursorCommit(Command[Progress], frozen=True):
@@ -272,7 +272,7 @@ class AddGroup(Command[None], frozen=True):
 
 
 class RemoveGroup(Command[None], frozen=True):
-    """Forget a group; messages that only it still needed go in the following ticks."""
+    """Remove a group; messages that only it needed are removed by the following ticks."""
 
     name: str
 
@@ -314,7 +314,7 @@ class Withdraw(Command[int], frozen=True):
 
 
 class DeliveryStatus(msgspec.Struct, frozen=True, gc=False):
-    """How a message stands in one group."""
+    """The delivery status of a message in one group."""
 
     group: str
     state: str
@@ -326,16 +326,16 @@ class DeliveryStatus(msgspec.Struct, frozen=True, gc=False):
 
 
 class Browsed(msgspec.Struct, frozen=True):
-    """Live messages with how they stand. Go on at `next_seq`; 0: there are no more."""
+    """Live messages with their delivery statuses. Continue at `next_seq`; 0: there are no more."""
 
     messages: list[tuple[Message, list[DeliveryStatus]]]
     next_seq: int
 
 
 class Browse(Command[Browsed], frozen=True):
-    """Look at live messages in the order of their sequence, from `first`; nothing is leased.
+    """Read live messages in the order of their sequence, from `first`; nothing is leased.
 
-    `until`: the sequence to stop before, 0: the end. `scan_limit`: how many records to look at, live or not; 0: any
+    `until`: the sequence to stop before, 0: the end. `scan_limit`: how many records to read, live or not; 0: any
     number.
     """
 
@@ -347,7 +347,7 @@ class Browse(Command[Browsed], frozen=True):
 
 
 class Peek(Command[Browsed], frozen=True):
-    """Look at the messages with these sequences, those that are live, in this order; nothing is leased."""
+    """Read the live messages with these sequences, in this order; nothing is leased."""
 
     seqs: list[int]
 

@@ -59,8 +59,8 @@ class ReadAhead(NamedTuple):
     last: int
     settled: dict[int, int]
     listed: list[Listed]  # in the order of delivery, and never delayed, by sequence
-    alone: bool  # nothing else stands between these
-    others: list[Message]  # that are there as well, by sequence
+    alone: bool  # no other row is between these
+    others: list[Message]  # the other messages, by sequence
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -107,7 +107,7 @@ def cursor_read(shard: Shard, command: CursorRead, _now: int, effects: Outcome[C
 
 
 def _fitting(messages: list[Message], room: int, one_at_least: bool) -> int:
-    """How many of these, from the first on, have payloads that fit; `one_at_least`: whatever the size of the first."""
+    """How many of these fit, from the first on; `one_at_least`: the first does, whatever its size."""
     total = 0
     for index, message in enumerate(messages):
         total += len(message.payload)
@@ -117,7 +117,7 @@ def _fitting(messages: list[Message], room: int, one_at_least: bool) -> int:
 
 
 def visible(shard: Shard, cursor: CursorGroup, messages: list[Message], settled: dict[int, int]) -> list[Message]:
-    """Those a cursor group may see: not removed, and, from before it was made, only what was live then."""
+    """The messages a cursor group may see: none that was removed, and of those older than the group the live ones."""
     seen = [message for message in messages if settled.get(message.seq) != GONE] if settled else messages
     old: list[Message] = []
     if seen and seen[0].seq < cursor.head.made_at:
@@ -129,7 +129,7 @@ def visible(shard: Shard, cursor: CursorGroup, messages: list[Message], settled:
 
 
 def masks(shard: Shard, first: int, last: int) -> dict[int, int]:
-    """Who has settled what, for a range of sequences."""
+    """The groups that have settled messages, for a range of sequences."""
     rows = shard.scan(*_masks_read(shard, first, last))  # type: ignore[arg-type]
     return {seq_of(key): read_mask(value) for key, value in rows}
 
@@ -140,7 +140,7 @@ def _masks_read(shard: Shard, first: int, last: int) -> Read:
 
 
 def require_log(shard: Shard, first: int, last: int, limit: int) -> None:
-    """Ask for message records and for who has settled them at once: whoever lacks one of the two begins anew."""
+    """Require message records and who has settled them together: a step that lacks either starts again."""
     number = shard.number
     messages = Read(Table.MESSAGES, message_key(number, first), message_key(number, last + 1), limit)
     shard.require([messages, _masks_read(shard, first, min(last, first + limit - 1))])
@@ -172,7 +172,7 @@ def cursor_commit(shard: Shard, command: CursorCommit, _now: int, effects: Outco
 def advance_cursor(
     shard: Shard, cursor: CursorGroup, target: int, event: JournalEvent | None, reason: str, effects: Effects
 ) -> int:
-    """Move a cursor towards `target`, by at most SPAN sequences; what nobody needs any more goes."""
+    """Move a cursor towards `target`, by at most SPAN sequences, and remove the messages that no group needs."""
     last, settled, listed, alone, others = _read_ahead(shard, cursor.head.committed + 1, target)
     passed = visible(shard, cursor, others, settled)
     free = min([other.head.committed for other in shard.cursors.values() if other is not cursor], default=last)
@@ -195,7 +195,7 @@ def advance_cursor(
             shard.unlist(PlaceColumns.of([place_of(shard, message, live_state.stamp)]), effects)
     shard.gone += sorted([row[SEQ] for row in leaving] + [message.seq for message in ending])
     _forget_settled(shard, settled, effects)
-    ids = sorted([row[STAMP] for row in listed] + [message.id for message in passed])  # which is by sequence
+    ids = sorted([row[STAMP] for row in listed] + [message.id for message in passed])  # that is by sequence
     if ids:
         cursor.count(str(event), len(ids))
         if shard.config.journal is not JournalMode.OFF:
@@ -205,12 +205,12 @@ def advance_cursor(
 
 
 def unneeded(shard: Shard, seq: int, mask: int) -> bool:
-    """Whether nobody needs a message any more that the groups of `mask` have settled."""
+    """Whether no group needs a message that the groups of `mask` have settled."""
     return _settled_by_all(shard, seq, mask) and not shard.kept_by_cursor(seq)
 
 
 def _settled_by_all(shard: Shard, seq: int, mask: int) -> bool:
-    """Whether no leasing group needs it any more."""
+    """Whether no leasing group needs it."""
     needed = shard.needed(seq)
     return mask == GONE or mask & needed == needed
 
@@ -219,7 +219,7 @@ def _settled_by_all(shard: Shard, seq: int, mask: int) -> bool:
 
 
 def _read_ahead(shard: Shard, first: int, target: int) -> ReadAhead:
-    """What there is from `first` on, up to where no more than a chunk of message records must be read for it."""
+    """The messages from `first` on, as far as at most a chunk of message records must be read for them."""
     number, last = shard.number, min(target, first - 1 + SPAN)
     front, behind = settled_key(number, first), settled_key(number, last + 1)
     marks = Read(Table.SETTLED, front, behind, CHUNK)
@@ -250,8 +250,8 @@ def _read_ahead(shard: Shard, first: int, target: int) -> ReadAhead:
 
 
 def _listed(shard: Shard, first_id: int, last: int, limit: int) -> tuple[list[Listed], bool]:
-    """What stands in the order of delivery of the messages from `first_id` to the sequence `last`, those that were
-    delayed left out; and whether nothing else stands between. Nothing is found where too much does."""
+    """The rows of the order of delivery of messages from `first_id` to the sequence `last`, without those that were
+    delayed; and whether there are no other rows between them. Nothing is found where there are too many others."""
     number, head = shard.number, shard.head
     beyond = log(shard, last + 1, head.next_seq - 1, 1) if last + 1 < head.next_seq else []
     end = beyond[0].id if beyond else LAST
@@ -282,7 +282,7 @@ def _columns(rows: list[Listed]) -> PlaceColumns:
 
 
 def _forget_settled(shard: Shard, settled: dict[int, int], effects: Effects) -> None:
-    """Who has settled what is of no interest any more where nobody needs it."""
+    """Delete the records of who has settled messages that no group needs."""
     lowest = min([cursor.head.committed for cursor in shard.cursors.values()])
     over = [seq for seq, mask in settled.items() if seq <= lowest and _settled_by_all(shard, seq, mask)]
     for seq in over:

@@ -1,4 +1,4 @@
-"""Dead letters: the new message made of a dead delivery, and which queue may be whose dead queue."""
+"""Dead letters: the message made of a dead delivery, and which queue may be the dead queue of another."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from holdfast.errors import DeadQueueInvalid, QueueInUse
 
 
 def make_dead_letter(source_queue: str, candidate: DeadLetterCandidate) -> Draft:
-    """A new message that carries where it comes from and why it died, and the workflow state of the delivery. Its
-    producer's id stays with the source."""
+    """A new message with its origin, the reason, and the workflow state of the delivery. The producer's message id
+    stays with the source."""
     delivery, message = candidate.delivery, candidate.message
     origin = Origin(
         message.id,
@@ -58,7 +58,7 @@ def check_dead_queue(name: str, config: QueueConfig, queues: Mapping[str, QueueR
 
 
 def dead_queue_users(name: str, queues: Mapping[str, QueueRecord]) -> list[str]:
-    """The queues whose dead letters go to `name`, by hand or automatically once it has appeared."""
+    """The queues whose dead letters go to `name`, by their configuration or as their automatic dead queue."""
     return sorted(
         record.name
         for record in queues.values()

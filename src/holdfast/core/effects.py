@@ -1,7 +1,7 @@
-"""What a step wants done: records to write, journal entries, reads it lacks, a time to be woken at.
+"""The effects of a step: operations for the store, journal entries, dead-letter candidates, and reads it lacks.
 
 A step either does all of its command or nothing: when it lacks a record it returns `reads` and has changed nothing. The
-broker fetches them, hands them in with `Shard.supply`, and steps the same command again.
+engine reads them, passes them to `Shard.supply`, and steps the same command again.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class Read(NamedTuple):
 
 
 class DeadLetterCandidate(NamedTuple):
-    """A delivery that must go to the dead queue, or be dropped if there is none. The broker answers with
+    """A delivery that must go to the dead queue, or be dropped if there is none. The engine replies with
     `DeadLettered`."""
 
     group: str

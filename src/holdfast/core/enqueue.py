@@ -61,7 +61,7 @@ from holdfast.core.states import Event, JournalEvent, Reason, journal_names
 from holdfast.core.windows import WINDOW, WINDOW_MAX
 from holdfast.errors import HoldfastError, InvalidArgument, MessageTooLarge, QueueFull
 
-COLUMNAR_MIN = 8  # smaller batches are stored one by one: it takes less than to find out that they are homogeneous
+COLUMNAR_MIN = 8  # in smaller batches, to find out that they are homogeneous costs more than it saves
 FAR_FUTURE = 253_402_300_800_000_000  # the year 9999, in epoch microseconds
 KEY_BYTES_MAX = 1_024
 MESSAGE_ID_BYTES_MAX = 1_024  # it is part of a key in the store
@@ -99,7 +99,7 @@ def enqueue(shard: Shard, command: Enqueue, now: int, effects: Outcome[Enqueued]
         for index, message_id in zip(accepted, fresh, strict=True):
             reply.ids[index] = message_id
         for index, original in reply.duplicates.items():
-            # A negative number names an earlier draft of this very batch.
+            # A negative number is the index of an earlier draft of this batch.
             reply.ids[index] = reply.duplicates[index] = reply.ids[-1 - original] if original < 0 else original
     if accepted:
         stored = [drafts[index] for index in accepted]
@@ -199,7 +199,7 @@ def _enqueue_columnar(shard: Shard, command: Enqueue, now: int, effects: Outcome
 
 
 def _homogeneous_payloads(drafts: Sequence[Draft], priority: int, extra: Extra) -> BytesColumn | None:
-    """The payloads of drafts that differ in nothing else and ask for nothing special; None: some do."""
+    """The payloads of drafts that differ in nothing else, have no delay and no time to live; None: some do."""
     for draft in drafts:
         if draft.extra is not extra or draft.deliver_at or draft.ttl != -1 or draft.priority != priority:
             return None
@@ -207,12 +207,12 @@ def _homogeneous_payloads(drafts: Sequence[Draft], priority: int, extra: Extra) 
 
 
 def _fit(payloads: BytesColumn, limit: int) -> bool:
-    """Whether none is larger than this."""
+    """Whether none is larger than `limit`."""
     return payloads.size_bytes <= limit or max(payloads.sizes()) <= limit
 
 
 def _window_room(shard: Shard, priority: int) -> int:
-    """How many of the messages that arrive now some group takes into memory. One more shows it that there are more."""
+    """How many new messages a window takes, at most. With one more in sight it knows that the store has others."""
     empty = priority not in shard.head.priorities
     return max([group.window(priority, empty).room for group in shard.groups.values()], default=0)
 
@@ -228,7 +228,7 @@ def _reserve_hot(shard: Shard, count: int, size_bytes: int) -> bool:
 
 
 def _only(shard: Shard, command: Enqueue) -> LeaseGroup | None:
-    """The group that messages are for; None: all there are."""
+    """The group that messages are for; None: all groups."""
     if not command.group:
         return None
     group = shard.lease_group(command.group, "be sent messages of its own")
@@ -236,7 +236,7 @@ def _only(shard: Shard, command: Enqueue) -> LeaseGroup | None:
 
 
 def _keep_from_others(shard: Shard, only: LeaseGroup, drafts: list[Draft], effects: Effects) -> list[Draft]:
-    """For the other groups, the messages that are made of these are settled from the beginning."""
+    """Mark the messages made of these drafts as settled by all other groups from the beginning."""
     others = sum([group.bit for group in shard.groups.values() if group is not only])
     for seq in range(shard.head.next_seq, shard.head.next_seq + len(drafts)):
         shard.set_mask(seq, others, effects)
@@ -244,7 +244,7 @@ def _keep_from_others(shard: Shard, only: LeaseGroup, drafts: list[Draft], effec
 
 
 def _journal_unneeded(shard: Shard, only: LeaseGroup, ids: list[int], effects: Effects) -> None:
-    """What was enqueued just now is over for all leasing groups but one."""
+    """Journal that new messages are not for the other leasing groups."""
     if shard.config.journal is not JournalMode.OFF:
         for group in shard.groups.values():
             if group is not only:
@@ -268,7 +268,7 @@ def _journal_duplicates(shard: Shard, command: Enqueue, reply: Enqueued, effects
 
 
 def _require_known(shard: Shard, drafts: list[Draft]) -> None:
-    """Ask who has been here before: producers' ids and the sources of dead letters."""
+    """Require what deduplication needs: the records of producers' ids and of sources."""
     reads: list[Read] = []
     for draft in drafts:
         extra = draft.extra
@@ -282,7 +282,7 @@ def _require_known(shard: Shard, drafts: list[Draft]) -> None:
 
 
 def _accept_without_ids(shard: Shard, command: Enqueue, reply: Enqueued) -> list[int]:
-    """The common case: no message brings an id of its own."""
+    """The common case: no message has extras."""
     limit = FAR_FUTURE if command.validated else shard.config.max_message_size
     room = command.room if command.room >= 0 else len(command.drafts)
     accepted: list[int] = []
@@ -313,19 +313,19 @@ def _accept(shard: Shard, command: Enqueue, now: int, reply: Enqueued) -> list[i
         else:
             reply.errors[index] = refusal(shard, draft)
         for name in [name for name, at in seen.items() if at == index]:
-            del seen[name]  # it is not stored: what it names may be brought by another one
+            del seen[name]  # it is not stored: another one may have its id or source
     return accepted
 
 
 def out_of_range(draft: Draft) -> bool:
-    """Whether a number of a draft is out of its range."""
+    """Whether priority, delivery time or time to live of a draft is out of range."""
     return not (
         0 <= draft.priority <= PRIORITY_MAX and 0 <= draft.deliver_at < FAR_FUTURE and -1 <= draft.ttl < FAR_FUTURE
     )
 
 
 def oversized(extra: Extra) -> str:
-    """What of the extras is too large or out of its range; empty if nothing is."""
+    """Which field of the extras is too large or out of range; empty if none is."""
     for name, text, limit in (
         ("key", extra.key, KEY_BYTES_MAX),
         ("message_id", extra.message_id, MESSAGE_ID_BYTES_MAX),
@@ -347,7 +347,7 @@ def oversized(extra: Extra) -> str:
 
 
 def draft_error(shard: Shard, draft: Draft) -> HoldfastError | None:
-    """Why a draft could not be stored here, whatever room there is; None if it could."""
+    """Why a draft cannot be stored here, apart from the depth of the queue; None if it can."""
     if len(draft.payload) > shard.config.max_message_size or out_of_range(draft) or oversized(draft.extra):
         return refusal(shard, draft)
     return None
@@ -372,7 +372,7 @@ def refusal(shard: Shard, draft: Draft) -> HoldfastError:
 
 
 def _known(shard: Shard, draft: Draft, now: int, seen: dict[bytes, int], index: int) -> int:
-    """The id under which a message is stored already, a negative index if earlier in this batch, 0 if it is new."""
+    """The id of the message that a draft duplicates, -1 - index if that is in this batch, 0 if it duplicates none."""
     extra = draft.extra
     names: list[tuple[Table, bytes]] = []
     if extra.message_id is not None and shard.config.dedup_window:
@@ -530,7 +530,7 @@ def _remember(shard: Shard, name: str, message_id: int, now: int, ops: list[Op])
 
 
 def arrive(shard: Shard, arrivals: Arrivals, only: LeaseGroup | None = None) -> None:
-    """Fresh messages enter the windows of all leasing groups, or of one, and are counted."""
+    """New messages enter the windows of all leasing groups, or of one, and are counted."""
     head = shard.head
     priorities = head.priorities
     count = sum([arrived for arrived, _ in arrivals.values()])
@@ -545,10 +545,10 @@ def arrive(shard: Shard, arrivals: Arrivals, only: LeaseGroup | None = None) -> 
 
 
 def make_ready(shard: Shard, message_id: int, place: Place, now: int, effects: Effects) -> None:
-    """A message takes its place among the ready ones later than it was enqueued: it fell due, or was edited.
+    """Enter a message into the order of delivery later than it was enqueued: it fell due, or was edited.
 
-    Where a group has come further than that place already (only an edit can do that), the message is made a delivery
-    that is ready; its record must then be at hand.
+    For a group whose frontier is beyond that place already (only after an edit), the message becomes a delivery that is
+    ready; its record must have been read.
     """
     ops, number, head = effects.ops, shard.number, shard.head
     _list(shard, place.priority, [place], [message_id], ops)
@@ -570,7 +570,7 @@ def make_ready(shard: Shard, message_id: int, place: Place, now: int, effects: E
 
 
 def promote(shard: Shard, group: LeaseGroup, message: Message, place: Place, now: int, effects: Effects) -> None:
-    """A message that the group has passed becomes a delivery of its own that is ready."""
+    """A message before the frontier of a group becomes a delivery that is ready."""
     delivery = DeliveryRecord(
         message.id,
         place.seq,
@@ -593,7 +593,7 @@ def promote(shard: Shard, group: LeaseGroup, message: Message, place: Place, now
 
 
 def place_of(shard: Shard, message: Message, stamp: int) -> Place:
-    """The place of a message that stands at `stamp`; 0: it is delayed and has none yet."""
+    """The place of a message with this stamp; 0: it is delayed and has none yet."""
     extra = message.extra
     key = key_hash(extra.key) if shard.config.keyed and extra.key is not None else UNKEYED
     flags = extra.flags | (FLAG_SOURCED if extra.origin is not None and extra.origin.once else 0)

@@ -1,13 +1,13 @@
-"""Journal entries and blocks: what is written of every change, in the same batch as the change itself.
+"""Journal entries and blocks: every change, written in the same batch as the change itself.
 
-A *row* is one event of one message, the unit the outside sees; it has an lsn, gapless per cell. An *entry* may stand
-for many rows (a batch that was enqueued, leased or acked together), because writing one record a message would cost as
+A *row* is one event of one message, as readers of the journal see it; it has an lsn, gapless per cell. An *entry* may
+stand for many rows (a batch that was enqueued, leased or acked together), because one record a message would cost as
 much as the change. A *block* is all entries of one commit, one record in the store. `rows` turns a block back into
-rows; journal/columns.py does the same for the exporter, by columns.
+rows; journal/columns.py does the same for the exporter, columnar.
 
-An `enqueued` entry holds no payload: it refers to the MESSAGES records, which therefore stay until the block is
-exported. The GONE entry names those that may go with it. Blocks are numbered, because a block of only GONE entries has
-no rows.
+An `enqueued` entry has no payload: it refers to the MESSAGES records, which therefore stay until the block is exported.
+The GONE entry names those that are deleted with it. Blocks are numbered, because a block of only GONE entries has no
+rows.
 """
 
 from __future__ import annotations
@@ -88,10 +88,10 @@ _decode_block = msgspec.msgpack.Decoder(Block).decode
 _decode_entry = msgspec.msgpack.Decoder().decode
 
 Fetch = Callable[[int, int, int], list[Message]]
-"""(shard, first seq, count) -> the messages, in order. They are there: their deletion waits for this very export."""
+"""(shard, first seq, count) -> the messages, in order. They exist: they are deleted after this export."""
 
 Decoded = list[Any]
-"""An entry as it was read; what stands at which place is said at `EntryKind`."""
+"""An entry as it was read; `EntryKind` says what its fields are."""
 
 
 def write_block(

@@ -1,4 +1,4 @@
-"""Lease and settle: what consumers do with deliveries."""
+"""Lease and settle: deliveries are leased to consumers, acked, retried or dead-lettered."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from holdfast.core.shard import PlaceColumns, Shard, handles
 from holdfast.core.states import Event, JournalEvent, Reason, journal_names
 from holdfast.errors import HoldfastError, LeaseLost
 
-KEYED_READ_MAX = 4  # messages of a key looked at to find the next one
-DEAD_LETTER_BACKOFF = 5_000_000  # before a dead queue that could not take a letter is asked again
+KEYED_READ_MAX = 4  # messages of a key that are read at a time to find the next one
+DEAD_LETTER_BACKOFF = 5_000_000  # before a dead letter is offered again to a dead queue that refused it
 
 _EXTENDED = journal_names(Event.EXTEND)
 _FAILED = journal_names(Event.NACK)
@@ -105,7 +105,7 @@ def _lease_first(
     now: int,
     effects: Effects,
 ) -> None:
-    """Lease messages that the group has not touched before."""
+    """Lease messages for the first time."""
     leases = first_leases(places, messages, tokens, now, now + command.timeout, command.consumer, command.protocol)
     batch = LeaseBatch(tokens[0], leases)
     group.deliveries.lease(batch)
@@ -122,7 +122,7 @@ def _lease_again(
 ) -> None:
     """Lease a delivery that was ready again."""
     group.remove_waiting(delivery)
-    if not delivery.first_at:  # it was passed by for its key before
+    if not delivery.first_at:  # it was skipped for its key before
         delivery.first_at = now
         observe_ages(group.head.delivery_ms, now, [delivery.enqueued_at])
     delivery.leased_at = now
@@ -136,7 +136,7 @@ def _lease_again(
 
 
 def _unexpired(shard: Shard, chosen: list[Place | Delivery], now: int) -> list[Place | Delivery]:
-    """Without messages whose time to live has passed: the sweep that is due takes them to the dead queue."""
+    """Those before the first message whose time to live has passed: a sweep that is due moves it to the dead queue."""
     if not (shard.head.next_expiry and shard.head.next_expiry <= now) and not (
         shard.head.next_early and shard.head.next_early <= now
     ):
@@ -145,13 +145,13 @@ def _unexpired(shard: Shard, chosen: list[Place | Delivery], now: int) -> list[P
     for item in chosen:
         expires_at = shard.message(item.seq).expires_at
         if expires_at and expires_at <= now:
-            break  # what comes after would overtake it; the sweep removes it first
+            break  # those behind it would overtake it; the sweep removes it first
         kept.append(item)
     return kept
 
 
 def _within(chosen: list[Place | Delivery], max_bytes: int, one_at_least: bool) -> list[Place | Delivery]:
-    """As many as fit."""
+    """As many from the first on as fit."""
     if sum([item.size_bytes for item in chosen]) <= max_bytes:
         return chosen
     total = 0
@@ -239,7 +239,7 @@ def _settle(
 def _return_lease(
     shard: Shard, group: LeaseGroup, delivery: Delivery, settlement: Settlement, now: int, effects: Effects
 ) -> None:
-    """A lease that its holder ends without an ack."""
+    """The holder of a lease ends it without an ack."""
     verb = settlement.verb
     if verb is Verb.RELEASE:
         release(shard, group, delivery, settlement.delay, now, effects)
@@ -251,7 +251,7 @@ def _return_lease(
 
 
 def _holds(settlement: Settlement, delivery: Delivery) -> bool:
-    """Whether who settles has the lease: by its token, or by being the consumer it was given to."""
+    """Whether the consumer that settles holds the lease: it has its token, or is the one the lease was granted to."""
     if not delivery.token:
         return False
     if settlement.token:
@@ -292,7 +292,7 @@ def _require_for_settle(
 
 
 def dead_reason(shard: Shard, delivery: Delivery, verb: Verb, now: int) -> str:
-    """Why a delivery dies if it is settled this way now; empty if it lives on."""
+    """Why a delivery goes to the dead queue if it is settled this way now; empty if it does not."""
     if verb is Verb.REJECT:
         return Reason.REJECTED
     if verb is not Verb.RELEASE:
@@ -377,7 +377,7 @@ def extend(shard: Shard, group: LeaseGroup, delivery: Delivery, timeout: int, no
 
 
 def release(shard: Shard, group: LeaseGroup, delivery: Delivery, delay: int, now: int, effects: Effects) -> None:
-    """Back with no attempt spent: to its old place, or after a delay to the one it then has, as after a failure."""
+    """End a lease without spending an attempt: ready in its old place, or after a delay in a later one."""
     if dead_reason(shard, delivery, Verb.RELEASE, now):
         doom(shard, group, delivery, Reason.EXPIRED, "", effects)
         return
@@ -397,7 +397,7 @@ def release(shard: Shard, group: LeaseGroup, delivery: Delivery, delay: int, now
 
 
 def _watch_expiry(shard: Shard, delivery: Delivery) -> None:
-    """If the sweep has passed by a leased delivery as expired, and the clock went back since, it is to look again."""
+    """The sweep may have passed a leased delivery as expired before the clock went back: have it look again."""
     head, expires_at = shard.head, delivery.expires_at
     if delivery.flags & FLAG_EARLY:
         if expiry_key(shard.number, expires_at, delivery.seq) < head.early_at:
@@ -418,7 +418,7 @@ def fail(
     now: int,
     effects: Effects,
 ) -> None:
-    """A lease ended badly: the attempt is spent, and the delivery backs off or dies."""
+    """A lease ended badly: the attempt is spent, and the delivery backs off or goes to the dead queue."""
     end = dead_reason(shard, delivery, Verb.NACK, now)
     delivery.error = error or ("" if reason is Reason.NACK else str(reason))
     group.count(f"failed:{reason}")
@@ -437,8 +437,8 @@ def fail(
 
 
 def _stamp_behind(shard: Shard, delivery: Delivery) -> int:
-    """A delivery that comes back later goes behind those that are ready before it: its place is that of a message
-    enqueued when it is ready again, and behind all there are now, even if the clock has gone back since they came."""
+    """The place of a delivery that is ready again later: that of a message enqueued then, and behind all messages there
+    are now, even if the clock has gone back since they were enqueued."""
     return max(due_stamp(delivery.id, delivery.ready_at), shard.ids.floor - 1)
 
 
@@ -459,7 +459,7 @@ def write_own_record(shard: Shard, group: LeaseGroup, delivery: Delivery, effect
 
 
 def attempts_of(delivery: Delivery) -> int:
-    """Attempts made so far, the one under way included."""
+    """Attempts made so far, including the current one."""
     return delivery.failures + (1 if delivery.token else 0)
 
 
@@ -496,13 +496,13 @@ def journal_one(
 # --- keys -----------------------------------------------------------------------------------------------------------
 
 Nexts = dict[bytes, tuple[Message, Place] | None]
-"""By key, the first message that a group has passed by."""
+"""By key, the first message that a group has skipped."""
 
 
 def next_of_keys(shard: Shard, group: LeaseGroup, keys: list[bytes], ending: Container[int] = ()) -> Nexts:
-    """For each key that has messages passed by, the first of them that is not `ending`, its id that is.
+    """For each key with skipped messages, the first of them whose id is not in `ending`.
 
-    Asks for all keys at once, in rounds.
+    Reads for all keys together, in rounds.
     """
     waiting = [key for key in keys if (state := group.keys.get(key)) is not None and state.deferred]
     found: Nexts = {}
@@ -539,7 +539,7 @@ def _keyed_read(shard: Shard, key: bytes, start: bytes) -> Read:
 def _first_skipped(
     shard: Shard, group: LeaseGroup, entries: list[tuple[int, int, int, int]], ending: Container[int]
 ) -> tuple[int, int, int, int] | None:
-    """The first message of a key that the group has passed by and not settled, if any: its place, sequence, stamp."""
+    """The first message of a key that the group has skipped and not settled, if any: place, sequence, stamp."""
     for priority, stamp, seq, message_id in entries:
         if seq < group.head.start or stamp > group.frontier(priority):
             continue
@@ -552,8 +552,8 @@ def _first_skipped(
 
 
 def free_key(shard: Shard, group: LeaseGroup, key: bytes, nexts: Nexts, now: int, effects: Effects) -> None:
-    """Where a key has nothing out any more, the first message that was passed by is ready, unless one that waits
-    already goes before it."""
+    """When no delivery of a key is held any more, make its first skipped message ready, unless one before it already
+    is."""
     state = group.keys[key]
     if state.deferred and not state.held:
         first = nexts[key]
@@ -566,11 +566,11 @@ def free_key(shard: Shard, group: LeaseGroup, key: bytes, nexts: Nexts, now: int
     group.forget_key(key)
 
 
-# --- dying ----------------------------------------------------------------------------------------------------------
+# --- dead letters -----------------------------------------------------------------------------------------------------
 
 
 def doom(shard: Shard, group: LeaseGroup, delivery: Delivery, reason: str, error: str, effects: Effects) -> None:
-    """A delivery must go to the dead queue. It stays as it is until the broker says what became of it
+    """A delivery must go to the dead queue. It does not change until the engine says what became of it
     (`DeadLettered`)."""
     if error:
         delivery.error = error
@@ -585,7 +585,7 @@ def dead_lettered(shard: Shard, command: DeadLettered, now: int, effects: Outcom
     if not command.group:
         _orphans_dead_lettered(shard, command, now, effects)
         return
-    group = shard.lease_group(command.group, "bury")
+    group = shard.lease_group(command.group, "dead-letter")
     dead_letter_candidates = [group.pending_dead_letters[message_id] for message_id in command.outcomes]
     shard.require_for_removal(delivery.place for delivery, _ in dead_letter_candidates)
     keys = [delivery.key for delivery, _ in dead_letter_candidates if delivery.key]
@@ -612,7 +612,7 @@ def dead_lettered(shard: Shard, command: DeadLettered, now: int, effects: Outcom
 
 
 def _orphans_dead_lettered(shard: Shard, command: DeadLettered, now: int, effects: Effects) -> None:
-    """Messages that expired before any group was there to need them."""
+    """Messages that expired before there was a group."""
     orphans = {message_id: shard.orphans[message_id] for message_id in command.outcomes}
     shard.require_for_removal(delivery.place for delivery in orphans.values())
     for message_id, delivery in orphans.items():
@@ -631,7 +631,7 @@ def _orphans_dead_lettered(shard: Shard, command: DeadLettered, now: int, effect
 
 
 def _postpone_expiry(head: ShardHead, now: int) -> None:
-    """The sweeps that are at it have not moved on: they come upon the same messages again."""
+    """The sweeps have not advanced: they find the same messages again."""
     if 0 < head.next_expiry <= now:
         head.next_expiry = now + DEAD_LETTER_BACKOFF
     if 0 < head.next_early <= now:
@@ -639,14 +639,14 @@ def _postpone_expiry(head: ShardHead, now: int) -> None:
 
 
 def _end_of(reason: str, dead_letter: int) -> JournalEvent:
-    """How the journal names the end of a delivery. The letter's own row says where it comes from."""
+    """The journal's name for the end of a delivery. The dead letter's own row says where it comes from."""
     if dead_letter:
         return JournalEvent.DEAD
     return JournalEvent.EXPIRED if reason == Reason.EXPIRED else JournalEvent.DROPPED
 
 
 def remove_from_window(group: LeaseGroup, place: Place) -> None:
-    """A message that the group had not touched goes. While others need it, the group must not come upon it."""
+    """Remove a message that the group has not leased. While other groups need it, this one must skip it."""
     group.head.fresh -= 1
     group.dirty = True
     window = group.window(place.priority)
@@ -658,7 +658,7 @@ def remove_from_window(group: LeaseGroup, place: Place) -> None:
 def _wait_for_dead_queue(
     shard: Shard, group: LeaseGroup, delivery: Delivery, reason: str, now: int, effects: Effects
 ) -> None:
-    """The dead queue could not take it: it stays here, out of consumers' sight, and is tried again."""
+    """The dead queue refused a delivery: it waits here, is not leased, and is offered again later."""
     if delivery.id not in group.deliveries:
         remove_from_window(group, delivery.place)
         group.deliveries[delivery.id] = delivery

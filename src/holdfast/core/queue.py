@@ -1,4 +1,4 @@
-"""What a queue is set to: its configuration with defaults, ranges and checks, and the record that describes it.
+"""The configuration of a queue with its defaults, ranges and checks, and the record that describes a queue.
 
 Durations are microseconds inside; `from_fields` takes them as people write them (`5s`, `2m`). An unknown field or a
 value out of range is refused by name, with what is allowed.
@@ -105,7 +105,7 @@ def dead_queue_of(name: str, config: QueueConfig) -> str | None:
     return config.dlq.queue or DEAD_PREFIX + name
 
 
-# An automatic dead queue keeps what it is given until a person or a job deals with it: nothing expires, nothing is
+# An automatic dead queue keeps its messages until a person or a job handles them: nothing expires, nothing is
 # dropped for having failed too often, and nothing is refused for depth.
 DEAD_QUEUE_CONFIG = QueueConfig(
     message_ttl=0,
@@ -215,7 +215,7 @@ def _is_web_address(text: str) -> bool:
     try:
         parts = urlsplit(text)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is none, a bracket that is not closed
+    except ValueError:  # a port that is not a number, a bracket that is not closed
         return False
 
 
@@ -352,9 +352,9 @@ class QueueRecord(msgspec.Struct, frozen=True, array_like=True):
     shards: tuple[int, ...]
     created_at: int
     groups: tuple[GroupRecord, ...] = ()
-    groups_made: int = 0  # numbers are never reused: they are bits in the records of who has settled what
-    automatic: bool = False  # a dead queue that appeared by itself
-    closing: bool = False  # being deleted: takes nothing, its messages are purged in steps
+    groups_made: int = 0  # numbers are never reused: they are bits in SETTLED records
+    automatic: bool = False  # a dead queue that was created automatically
+    closing: bool = False  # being deleted: it accepts nothing, its messages are purged in steps
 
     def group(self, name: str) -> GroupRecord | None:
         return next((group for group in self.groups if group.name == name), None)

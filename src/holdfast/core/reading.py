@@ -34,7 +34,7 @@ CHUNK = 256  # messages a step of a long command handles
 
 
 class Live(Enum):
-    """How a message record stands: it may lie about for the journal's sake only."""
+    """Whether a message record is live, or only kept for the journal."""
 
     READY = auto()
     SCHEDULED = auto()
@@ -77,10 +77,10 @@ def liveness(shard: Shard, messages: list[Message]) -> dict[int, LiveState]:
 
 
 def _ready(shard: Shard, keys: list[bytes]) -> set[bytes]:
-    """Those of these keys that stand in the order of delivery.
+    """Those of these keys that are in the order of delivery.
 
-    Neighbours in it are read on: that costs a third of looking each one up. Others may stand between them, delayed ones
-    that have fallen due; where these are many, what lies behind them is looked up one by one.
+    Neighbours are read as a range, which costs a third of a lookup each. Messages that were delayed may be between
+    them; where these are many, the keys behind them are looked up one by one.
     """
     there: set[bytes] = set()
     alone: list[bytes] = []
@@ -109,7 +109,7 @@ def _after(key: bytes) -> bytes:
 def log(shard: Shard, first: int, last: int, limit: int) -> list[Message]:
     """Message records by sequence, whether live or not."""
     read = Read(Table.MESSAGES, message_key(shard.number, first), message_key(shard.number, last + 1), limit)
-    known = shard.logs.get(read)  # a step that began anew has read them already
+    known = shard.logs.get(read)  # a step that started again has read them already
     if known is None:
         rows = shard.scan(*read)  # type: ignore[arg-type]
         known = shard.logs[read] = read_messages([seq_of(key) for key, _ in rows], [value for _, value in rows])
@@ -141,7 +141,9 @@ def browse(shard: Shard, command: Browse, _now: int, effects: Outcome[Browsed]) 
     at = max(command.first, 1)
     left = command.scan_limit or last
     while at <= last and len(found) < command.limit and size < command.max_bytes and left > 0:
-        chunk = chunk_for(shard, left, command.max_bytes - size)  # not by what is still to be found: many may be gone
+        chunk = chunk_for(
+            shard, left, command.max_bytes - size
+        )  # not by how many are still wanted: many may not be live
         messages = log(shard, at, last, chunk)
         left -= chunk
         live_states = liveness(shard, messages)
@@ -173,7 +175,7 @@ def peek(shard: Shard, command: Peek, _now: int, effects: Outcome[Browsed]) -> N
 
 
 def delivery_statuses(shard: Shard, message: Message, live: Live) -> list[DeliveryStatus]:
-    """How a live message stands in each leasing group it is for."""
+    """The delivery status of a live message in each leasing group it is for."""
     waits = DeliveryState.SCHEDULED if live is Live.SCHEDULED else DeliveryState.READY
     mask = shard.mask(message.seq) if shard.shared() else 0
     found: list[DeliveryStatus] = []
@@ -209,7 +211,7 @@ def delivery_statuses(shard: Shard, message: Message, live: Live) -> list[Delive
 
 @handles(Bounds)
 def bounds(shard: Shard, command: Bounds, _now: int, effects: Outcome[Bounded]) -> None:
-    """The first record, or by binary search the first that is young enough: sequences grow with time."""
+    """The first record, or by binary search the first that was enqueued late enough: sequences grow with time."""
     low, end = 1, shard.head.next_seq
     high = end if command.since else low
     while low < high:

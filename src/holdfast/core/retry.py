@@ -12,7 +12,7 @@ def backoff(policy: RetryPolicy, failure: int, seed: int) -> int:
     """Microseconds before retry `failure` (1-based): min(initial * multiplier**(n-1), max), then plus or minus jitter.
 
     The jitter is drawn from `seed` (the message's id), so that the same failure always waits the same time: a
-    simulation repeats, and two messages that failed together still come back apart.
+    simulation repeats, and two messages that failed together are still ready at different times.
     """
     # The exponent is bounded by where the cap is reached, because multiplier**n overflows a float long before n does.
     wait = float(policy.initial_backoff)

@@ -1,11 +1,11 @@
-"""One partition of one queue, as a state machine: `step(command, now)` returns what must be written and answered.
+"""One partition of one queue, as a state machine: `step(command, now)` returns the reply and what must be written.
 
-The shard holds what is out, what is due and a window on what is next; everything else is in the store. It reads
-nothing by itself: a step that lacks a record returns `effects.reads` and has changed nothing but its window; the broker
-supplies the records and steps the same command again.
+The shard has in memory what is leased, what waits for another attempt, and windows on what is delivered next; all the
+rest is in the store. It reads nothing by itself: a step that lacks records returns `reads` and has changed nothing but
+its windows; the engine supplies the records and steps the same command again.
 
-This module has the state, the reading and the removing that all commands share. The commands themselves live in
-enqueue.py, leasing.py, sweeps.py, admin.py and reading.py.
+This module has the state, and the reading and removing that all commands share. The commands themselves are in
+enqueue.py, leasing.py, workflow.py, sweeps.py, admin.py, reading.py and cursors.py.
 """
 
 from __future__ import annotations
@@ -77,13 +77,13 @@ NO_DELIVERIES = Deliveries()
 C = TypeVar("C")
 R = TypeVar("R")
 
-RANGE_READ_MIN = 4  # message records that are rather read in a range than one by one
-# Messages behind their key that are passed by in one go, before others have their turn: about 25 ms.
+RANGE_READ_MIN = 4  # from so many neighbours on, one read of their range costs less than a read of each
+# Messages skipped for their keys in one step, before other shards are served: about 25 ms.
 SKIP_BLOCKED_MAX = 20_000
-SKIP_BLOCKED_WINDOW = 4_000  # read at a time meanwhile
-# Who has settled what is remembered for this many messages, where several groups share a queue.
+SKIP_BLOCKED_WINDOW = 4_000  # messages read at a time while skipping
+# Messages for which the groups that have settled them are cached, where several groups share a queue.
 MASKS_MAX = 20_000
-# Producers' ids past their window are removed together, at most this late; they no longer count anyway.
+# Producers' ids past their window are deleted together, at most this late; they no longer count anyway.
 DEDUP_PAUSE = 10_000_000
 
 
@@ -164,19 +164,19 @@ class Shard:
         self.bodies: dict[int, bytes] = {}
         self.masks: dict[int, int] = {}
         self.gone: list[int] = []
-        self.orphans: dict[int, Delivery] = {}  # expired with no group to need them, waiting to hear of the dead queue
+        self.orphans: dict[int, Delivery] = {}  # expired where there is no group, until `DeadLettered`
         self.dirty = False
-        self.skipped_blocked = 0  # since the engine last asked for the heads of a group
+        self.skipped_blocked = 0  # since the engine last merged the heads of a group
         self._have: dict[Read, bytes | Rows | None] = {}
-        self._scanned: list[Rows] = []  # of messages; each by itself is in `_have` once somebody asks for one
-        self._run: tuple[int, Rows] = (0, [])  # the last such rows whose sequences have no gap, and the first of these
-        self.logs: dict[Read, list[Message]] = {}  # such rows, as far as this command has read them
+        self._scanned: list[Rows] = []  # of MESSAGES; `_spread` enters each row into `_have`
+        self._run: tuple[int, Rows] = (0, [])  # the last such rows without a gap, and their first sequence
+        self.logs: dict[Read, list[Message]] = {}  # such rows, decoded
 
     # --- opening ----------------------------------------------------------------------------------------------------
 
     @staticmethod
     def open_reads(number: int) -> list[Read]:
-        """What must be read to open a shard: its head, its groups, what they have out. Not the backlog."""
+        """What must be read to open a shard: its head, its groups, their deliveries. Not the backlog."""
         low, high = shard_key(number), shard_key(number + 1)
         return [
             Read(Table.SHARDS, low),
@@ -186,7 +186,7 @@ class Shard:
         ]
 
     def open(self, groups: Iterable[GroupRecord], results: list[bytes | Rows | None], now: int) -> None:
-        """Take in the records that `open_reads` named."""
+        """Open the shard with the records that `open_reads` named."""
         head, group_rows, delivery_rows, lease_rows = results
         if isinstance(head, bytes):
             self.head = read_shard_head(head)
@@ -216,7 +216,7 @@ class Shard:
     # --- stepping ---------------------------------------------------------------------------------------------------
 
     def step(self, command: Command[R], now: int) -> Outcome[R]:
-        """Do `command` at `now`, or say what must be read first."""
+        """Execute `command` at `now`, or return what must be read first."""
         effects: Outcome[R] = Outcome()
         try:
             COMMANDS[type(command)](self, command, now, effects)
@@ -224,20 +224,20 @@ class Shard:
             effects.reads = missing.reads
             return effects
         except HoldfastError:
-            self._forget()  # what was read for a command that is refused is old by the next one
+            self._forget()  # what was read for a refused command is stale for the next one
             raise
         if self.gone:
             effects.entries.append((EntryKind.GONE, self.number, self.gone))
             self.gone = []
         if self._have:
             self._forget()
-        if len(self.masks) > MASKS_MAX:  # here and not when one is added: a step counts on what it has asked for
+        if len(self.masks) > MASKS_MAX:  # here and not when one is added: a step relies on what it has required
             self.masks.clear()
         self.dirty = True
         return effects
 
     def supply(self, reads: list[Read], results: list[bytes | Rows | None]) -> None:
-        """The records that a step asked for."""
+        """Supply the records that a step lacked."""
         for read, result in zip(reads, results, strict=True):
             self._have[read] = result
             if read.table is Table.MESSAGES and isinstance(result, list):
@@ -246,11 +246,11 @@ class Shard:
                     self._run = (seq_of(result[0][0]), result)
 
     def _forget(self) -> None:
-        """What was read for one command is old by the next one."""
+        """Drop what was read for one command: it is stale for the next one."""
         self._have, self._scanned, self._run, self.logs = {}, [], (0, []), {}
 
     def _spread(self) -> None:
-        """Messages that were scanned, each by itself. Who reads a log has no need of that."""
+        """Enter scanned messages one by one. Reading a log does not need that."""
         have = self._have
         for rows in self._scanned:
             for key, value in rows:
@@ -258,7 +258,7 @@ class Shard:
         self._scanned = []
 
     def heads(self, group: str, limit: int) -> tuple[list[Place | Delivery], list[Read]]:
-        """Up to `limit` deliveries that might go out next in `group`, or what must be read to know."""
+        """Up to `limit` messages or deliveries that `group` may lease next, or what must be read first."""
         lease_group = self.groups.get(group)
         if lease_group is None or self.config.paused:
             return [], []
@@ -270,16 +270,16 @@ class Shard:
         return lease_group.choose(self.head.priorities, limit), []
 
     def front(self, group: str) -> Place | None:
-        """The first of `heads`, where that takes no more than a look; None: ask them."""
+        """The first of `heads`, if it is known without a search; None: call `heads`."""
         lease_group = self.groups.get(group)
         return None if lease_group is None or self.config.paused else lease_group.front(self.head.priorities)
 
     def horizon(self, group: str) -> tuple[int, int] | None:
-        """The place beyond which `heads` does not know what stands next, None if it knows all."""
+        """The place beyond which `heads` does not know the order of delivery; None if it knows all of it."""
         return self.groups[group].horizon(self.head.priorities)
 
     def flush(self, effects: Effects) -> None:
-        """Write the heads of what has changed since the last time: once a commit, not once a step."""
+        """Write the heads that have changed since the last flush: once a commit, not once a step."""
         if not self.dirty:
             return
         self.dirty = False
@@ -297,7 +297,7 @@ class Shard:
                 ops.append((Table.GROUPS, group_key(self.number, cursor.number), write_head(cursor.head)))
 
     def _flush_batches(self, group: LeaseGroup, effects: Effects) -> None:
-        """Write which leases are over of those that share a record, or remove it if all are."""
+        """Write which leases of a batch have ended, or delete its record if all have."""
         ops, number = effects.ops, self.number
         for batch in group.changed.values():
             gone = leases_key(number, group.number, batch.token, GONE_PART)
@@ -311,7 +311,7 @@ class Shard:
         group.changed = {}
 
     def wake_at(self) -> int:
-        """When something will happen here by itself; NEVER if nothing will."""
+        """When the next sweep is due; NEVER if none is."""
         head = self.head
         if head.unneeded_seq:
             return 0
@@ -339,7 +339,7 @@ class Shard:
     # --- queries of the engine --------------------------------------------------------------------------------------
 
     def deliveries_of(self, group: str) -> Deliveries:
-        """What a leasing group has leased or will retry, to be looked at; nothing if there is no such group."""
+        """What a leasing group has leased or will retry, to be read; nothing if there is no such group."""
         lease_group = self.groups.get(group)
         return NO_DELIVERIES if lease_group is None else lease_group.deliveries
 
@@ -385,13 +385,13 @@ class Shard:
         return rows
 
     def require(self, reads: Iterable[Read]) -> None:
-        """Make sure that all of these are at hand, asking for all that are not at once."""
+        """Make sure that all of these were read; those that were not are requested together."""
         lacking = [read for read in dict.fromkeys(reads) if read not in self._have]
         if lacking:
             raise Missing(lacking)
 
     def require_bodies(self, seqs: Iterable[int]) -> None:
-        """Make sure that the message records of these sequences are at hand."""
+        """Make sure that the message records of these sequences were read or are hot."""
         shard, bodies, have = self.number, self.bodies, self._have
         lacking = [seq for seq in seqs if seq not in bodies]
         if not lacking:
@@ -406,11 +406,11 @@ class Shard:
         first, last = min(lacking), max(lacking)
         span = last - first + 1
         if len(lacking) >= RANGE_READ_MIN and span <= 2 * len(lacking):
-            # Neighbours, as a backlog is leased: reading on costs a third of looking each one up.
+            # Neighbours, as when a backlog is leased: a range costs a third of a lookup each.
             range_read = Read(Table.MESSAGES, message_key(shard, first), message_key(shard, last + 1), span)
             if range_read not in have:
                 raise Missing([range_read])
-            have.update((Read(Table.MESSAGES, message_key(shard, seq)), None) for seq in lacking)  # they are not there
+            have.update((Read(Table.MESSAGES, message_key(shard, seq)), None) for seq in lacking)  # they do not exist
             return
         raise Missing([Read(Table.MESSAGES, message_key(shard, seq)) for seq in lacking])
 
@@ -422,7 +422,7 @@ class Shard:
         return self.get(Table.MESSAGES, message_key(self.number, seq))
 
     def record(self, seq: int) -> bytes:
-        """The record of a live message: it is there."""
+        """The record of a live message, which exists."""
         value = self.body(seq)
         assert value is not None, f"message record {seq} of shard {self.number} is missing"
         return value
@@ -432,7 +432,7 @@ class Shard:
         return read_message(seq, self.record(seq))
 
     def pop_bodies(self, seqs: list[int]) -> list[Message]:
-        """Messages that go out. With one group nobody comes for them again soon, and memory need not hold them."""
+        """Messages that are leased now. With one group they are not needed again soon, and are no longer kept hot."""
         bodies = self.bodies
         hot = [seq for seq in seqs if seq in bodies]
         if len(hot) == len(seqs):
@@ -465,7 +465,7 @@ class Shard:
         return group
 
     def fill_windows(self, group: LeaseGroup, limit: int) -> None:
-        """Read on where a lane has run out, until the next `limit` messages are known."""
+        """Fill windows that have run out, until the next `limit` messages are known."""
         while True:
             empty = group.unfilled(self.head.priorities, limit)
             if empty is None or self.skipped_blocked >= SKIP_BLOCKED_MAX:
@@ -492,13 +492,13 @@ class Shard:
         if unneeded:
             places = [place for place in places if place.seq not in unneeded]
             self.skipped_blocked += len(unneeded)
-            if not places and not window.loaded:  # nothing up to here is for this group: it need not be read again
+            if not places and not window.loaded:  # no message up to here is for this group
                 window.frontier = reached
                 group.dirty = True
         window.fill(places, reached, more)
 
     def _not_for(self, group: LeaseGroup, rows: Rows) -> set[int]:
-        """Sequences among READY rows of messages that are for other groups only."""
+        """The sequences of READY rows whose messages are for other groups only."""
         if not self.shared():
             return set()
         chosen = [read_ready(*row).seq for row in rows if ready_flags(row[1]) & FLAG_CHOSEN]
@@ -508,7 +508,7 @@ class Shard:
     # --- who still needs a message ----------------------------------------------------------------------------------
 
     def needed(self, seq: int) -> int:
-        """Bits of the leasing groups that every message with this sequence is for."""
+        """Bits of the leasing groups that messages with this sequence are for."""
         bits = 0
         for group in self.groups.values():
             if group.head.start <= seq:
@@ -516,14 +516,14 @@ class Shard:
         return bits
 
     def shared(self) -> bool:
-        """Whether more than one group must be asked before a message goes, or one was removed and is not forgotten."""
+        """Whether several groups must settle a message, or one was removed and `drop_unneeded` is not done."""
         return len(self.groups) + len(self.cursors) > 1 or self.head.unneeded_seq > 0
 
     def kept_by_cursor(self, seq: int) -> bool:
         return any(cursor.needs(seq) for cursor in self.cursors.values())
 
     def require_masks(self, seqs: Iterable[int]) -> None:
-        """Make sure that who has settled these messages is known. Nothing to ask where there is one group."""
+        """Make sure that it is known who has settled these messages. With one group there is nothing to know."""
         if self.shared():
             number, masks = self.number, self.masks
             self.require(Read(Table.SETTLED, settled_key(number, seq)) for seq in seqs if seq not in masks)
@@ -563,7 +563,7 @@ class Shard:
     # --- removing ---------------------------------------------------------------------------------------------------
 
     def require_for_removal(self, places: Iterable[Place]) -> None:
-        """What `mark_settled` and `remove` will need to know of these."""
+        """Require what `mark_settled` and `remove` need for these."""
         places = list(places)
         self.require_masks(place.seq for place in places)
         self.require_bodies(place.seq for place in places if place.flags & (FLAG_SOURCED | FLAG_EARLY))
@@ -613,7 +613,7 @@ class Shard:
         self.gone += places.seqs
 
     def remove_extras(self, place: Place, effects: Effects) -> None:
-        """Remove the records that only some messages have, by the flags."""
+        """Delete the records that only messages with flags have."""
         if place.flags & FLAG_DUE:
             effects.ops.append((Table.DUE, due_key(self.number, place.seq), None))
         if not place.flags & (FLAG_SOURCED | FLAG_EARLY):
@@ -627,7 +627,7 @@ class Shard:
             effects.ops.append((Table.EXPIRIES, expiry_key(self.number, message.expires_at, place.seq), None))
 
     def restore_extras(self, message: Message, place: Place, effects: Effects) -> None:
-        """Put back what `unlist` removed with a message that only moves."""
+        """Write again what `unlist` deleted for a message that only moves."""
         origin = message.extra.origin
         if place.flags & FLAG_SOURCED and origin is not None:
             key = source_key(self.number, origin.source_id, origin.source_group)
@@ -636,11 +636,11 @@ class Shard:
             effects.ops.append((Table.EXPIRIES, expiry_key(self.number, message.expires_at, message.seq), b""))
 
     def replace_body(self, seq: int, value: bytes) -> None:
-        """A message record was rewritten in this step: what is read from now on in it is the new one."""
+        """A message record was rewritten in this step, which reads the new one from now on."""
         self._have[Read(Table.MESSAGES, message_key(self.number, seq))] = value
 
     def evict_bodies(self) -> None:
-        """Keep no message records in memory. With one group less, nobody may come to take them out."""
+        """Keep no message records hot: with one group less, they may never be leased again."""
         self.hot.used_bytes -= sum(map(len, self.bodies.values()))
         self.bodies.clear()
 
@@ -674,8 +674,8 @@ COMMANDS: dict[type[Command[Any]], Callable[[Shard, Any, int, Outcome[Any]], Non
 def handles(
     kind: type[Command[R]],
 ) -> Callable[[Callable[[Shard, C, int, Outcome[R]], None]], Callable[[Shard, C, int, Outcome[R]], None]]:
-    """Registers the function that does a command; its outcome must have that command's reply. The modules of commands
-    are imported by core/__init__.py."""
+    """Registers the function that executes a command; its outcome must have that command's reply. The modules of
+    commands are imported by core/__init__.py."""
 
     def register(handler: Callable[[Shard, C, int, Outcome[R]], None]) -> Callable[[Shard, C, int, Outcome[R]], None]:
         COMMANDS[kind] = handler

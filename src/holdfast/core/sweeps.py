@@ -1,7 +1,6 @@
-"""What happens by itself when its time comes: deadlines, backoffs, delays, expiry, forgetting, cursors that lag.
+"""What is due at a time: deadlines, backoffs, delays, expiry, ends of deduplication, and cursors that lag.
 
-A `Tick` does a bounded chunk of the first thing that is due; its reply is True as long as there was something to do,
-and the broker ticks again.
+A `Tick` does a bounded chunk of the first sweep that is due. Its reply is True if one was, and the engine ticks again.
 """
 
 from __future__ import annotations
@@ -89,7 +88,7 @@ def end_backoffs(shard: Shard, now: int, effects: Effects) -> bool:
 
 
 def end_delays(shard: Shard, now: int, effects: Effects) -> bool:
-    """Messages that their producers delayed take their places."""
+    """Messages whose delay has ended become ready."""
     head = shard.head
     if not head.next_due or head.next_due > now:
         return False
@@ -124,7 +123,7 @@ def expire_in_order(shard: Shard, now: int, effects: Effects) -> bool:
         if message.expires_at and message.expires_at <= now:
             expired.append(message)
     if expire(shard, expired, now, effects):
-        return True  # and go on only when they are buried: a crash before that must not make them forgotten
+        return True  # and advance only when they are dead-lettered: after a crash before that they are found again
     head.expiry_seq = head_seq
     head.next_expiry = next_expiry
     return True
@@ -143,14 +142,14 @@ def expire_early(shard: Shard, now: int, effects: Effects) -> bool:
     messages = [shard.message(seq) for _, seq in due]
     if expire(shard, messages, now, effects):
         return True  # as in `expire_in_order`
-    if due:  # what is left of them is leased: its record stays, and goes with the message
+    if due:  # those that are left are leased: their EXPIRIES records are deleted with the messages
         head.early_at = rows[len(due) - 1][0] + b"\0"
     head.next_early = entries[len(due)][0] if len(entries) > len(due) else 0
     return True
 
 
 def expire(shard: Shard, messages: list[Message], now: int, effects: Effects) -> bool:
-    """The time to live of these has passed: wherever they are not leased, they die. False: none was left to die."""
+    """Expire messages in every group that has not leased them. False: there was none to expire."""
     if not messages:
         return False
     live_states = liveness(shard, messages)
@@ -160,10 +159,10 @@ def expire(shard: Shard, messages: list[Message], now: int, effects: Effects) ->
     for message in messages:
         seq = message.seq
         if not shard.needed(seq) and shard.kept_by_cursor(seq):
-            continue  # cursor groups read what is there, however old; max_lag bounds it
+            continue  # cursor groups read messages however old they are; max_lag bounds that
         stamp = live_states[seq].stamp
         if live_states[seq].live is Live.SCHEDULED:
-            # It takes a place like any other first, so that there is but one way to die.
+            # It becomes ready first, so that there is only one way to expire.
             (stamp,) = shard.ids.take(now)
             unschedule(shard, message, effects)
             shard.head.size_bytes += len(message.payload)
@@ -206,7 +205,7 @@ def _unleased_delivery(message: Message, place: Place) -> Delivery:
 
 
 def forget_ids(shard: Shard, now: int, effects: Effects) -> bool:
-    """Producers' message ids past their window."""
+    """Delete producers' message ids whose deduplication window has ended."""
     head, number = shard.head, shard.number
     if not head.dedup_end or head.dedup_end + DEDUP_PAUSE > now:  # as in Shard.wake_at
         return False
@@ -226,7 +225,7 @@ def forget_ids(shard: Shard, now: int, effects: Effects) -> bool:
 
 
 def enforce_max_lag(shard: Shard, now: int, effects: Effects) -> bool:
-    """Cursor groups that hold back more than they may are moved on, and will be told what they lost."""
+    """Move cursor groups that exceed max_lag forward; their next read says what they lost."""
     for cursor in shard.cursors.values():
         target = cursor.lags(shard.head.next_seq)
         if not target and cursor.max_lag_age and cursor.age_check_at <= now:
@@ -241,7 +240,7 @@ def enforce_max_lag(shard: Shard, now: int, effects: Effects) -> bool:
         if target:
             head = cursor.head
             first = head.committed + 1
-            near = min(target, head.committed + CHUNK)  # by small steps: many of them may be one turn
+            near = min(target, head.committed + CHUNK)  # in small steps: many may be done in one turn
             if advance_cursor(shard, cursor, near, JournalEvent.DROPPED, Reason.MAX_LAG, effects):
                 head.lost_from = head.lost_from or first
                 head.lost_to = head.committed
@@ -250,7 +249,7 @@ def enforce_max_lag(shard: Shard, now: int, effects: Effects) -> bool:
 
 
 def drop_unneeded(shard: Shard, _now: int, effects: Effects) -> bool:
-    """Messages that only a group needed which was removed. Those that no group has settled wait for the others."""
+    """Remove messages that only a removed group needed: those that all other groups have settled."""
     head, number = shard.head, shard.number
     if not head.unneeded_seq:
         return False
@@ -268,7 +267,7 @@ def drop_unneeded(shard: Shard, _now: int, effects: Effects) -> bool:
                 shard.unlist(PlaceColumns.of([place_of(shard, messages[seq], live_states[seq].stamp)]), effects)
             if mask != GONE:
                 shard.gone.append(seq)
-        # What only groups had settled that are no more says nothing now.
+        # A record of groups none of which exists any more is of no use.
         if seq in bodies or (not mask & bits and not shard.kept_by_cursor(seq)):
             shard.masks.pop(seq, None)
             effects.ops.append((Table.SETTLED, settled_key(number, seq), None))

@@ -1,22 +1,22 @@
-"""Transactions: messages that are stored and seen by nobody until all of them are published, or none ever is.
+"""Transactions: staged messages that become visible when all of them are published, or never.
 
 A producer stages messages in *parts* (a task of a job, say), each part in *chunks* (its requests). A part that is tried
-again stages under another *attempt*; publishing names the attempt of each part that counts, and the others go. What one
-attempt of a part has staged is a *lot*.
+again stages under another *attempt*; publishing names the attempt of each part that counts, and the others are
+dropped. What one attempt of a part has staged is a *staged part*.
 
 Publishing is a decision and a move. The decision is one record, in one batch with the first step of the move: from
-there on the transaction can't be taken back. A step takes a bounded number of messages into their partitions, where
-they get ids and sequences like any others, and removes them here in the same batch; a crash between two steps is rolled
-forward. So a transaction that fits one step becomes visible at once everywhere, a larger one partition by partition.
+there on the transaction cannot be aborted. A step moves a bounded number of messages into their partitions, where they
+get ids and sequences like any others, and deletes them here in the same batch; after a crash between two steps the move
+continues. A transaction that fits one step becomes visible atomically, a larger one partition by partition.
 
     table         key                          value
     TRANSACTIONS  0 namespace NUL id           Transaction: open, or being moved
                   1 namespace NUL id           Transaction: published, remembered
-    LOTS          number lot                   Lot
-    STAGED        number shard lot block       block of messages, in the order in which they were staged
+    STAGED_PARTS  number part                  StagedPart
+    STAGED        number shard part block      block of messages, in the order in which they were staged
     ENDS          end number                   key of a remembered transaction: when it may be forgotten
 
-This module is the records and what can be said of them alone. engine/transactions.py has them open and moves messages.
+This module has the records only; engine/transactions.py keeps open transactions and moves messages.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NAME_BYTES_MAX = 255  # of a transaction's id, a part, an attempt: they are kept
 BLOCK_MESSAGES = 1_000
 BLOCK_BYTES = 1 << 20
 DRAFTS_VERSION = 1  # of a block: any messages
-PACKED_VERSION = 2  # messages that differ in key and payload only, as far as anything is decided by it
+PACKED_VERSION = 2  # messages of which only keys and payloads differ in what affects delivery
 
 _U64 = Layout(">Q")
 _STAGED_PART = Layout(">QI")
@@ -67,7 +67,7 @@ def done_key(namespace: str, name: str) -> bytes:
 
 
 class Transaction(msgspec.Struct, array_like=True):
-    """A transaction. `at` is where the move goes on: shard, lot, block."""
+    """A transaction. `at` is where the move continues: shard, staged part, block."""
 
     number: int
     namespace: str
@@ -76,19 +76,19 @@ class Transaction(msgspec.Struct, array_like=True):
     ends_at: int  # when it expires, or is forgotten
     state: TransactionState = TransactionState.OPEN
     staged_parts_made: int = 0
-    messages: int = 0  # staged, whatever is to come of them
+    messages: int = 0  # staged, published or not
     size_bytes: int = 0
     published_at: int = 0
     published: int = 0
-    duplicates: int = 0  # of those published, which were there already
+    duplicates: int = 0  # of those published, how many were duplicates
     dropped: int = 0  # published into a queue that was deleted before they were moved
     protocol: str = ""
-    chosen: list[int] = []  # the lots that count
+    chosen: list[int] = []  # the staged parts that are published
     at: tuple[int, int, int] = (0, 0, 0)
 
 
 class ShardPart(msgspec.Struct, array_like=True):
-    """What a lot has for one shard."""
+    """What a staged part has for one shard."""
 
     queue: str
     messages: int = 0
@@ -114,14 +114,14 @@ read_transaction = msgspec.msgpack.Decoder(Transaction).decode
 read_staged_part = msgspec.msgpack.Decoder(StagedPart).decode
 
 Staged = tuple[int, Draft]
-"""A staged message with its place within its lot."""
+"""A staged message with its position in its staged part."""
 
 _Row = tuple[int, bytes, int, int, int, Extra | None]
 _decode_rows = msgspec.msgpack.Decoder(list[_Row]).decode
 
 
 class StagedBlock(msgspec.Struct, frozen=True):
-    """Staged messages with their places in their lot."""
+    """Staged messages with their positions in their staged part."""
 
     orders: list[int]
     messages: list[Draft] | Packed
@@ -163,7 +163,7 @@ def _or_none(extra: Extra) -> Extra | None:
 
 
 def _write_packed(rows: list[Staged]) -> bytes:
-    """Messages with keys, packed: head, hashes of keys, tails. Empty if they are no such messages."""
+    """Messages with keys, packed: head, hashes of keys, tails. Empty if these cannot be packed."""
     priority = rows[0][1].priority
     keyed = False
     for _, draft in rows:
@@ -220,7 +220,7 @@ def _read_packed(value: bytes) -> StagedBlock:
 
 
 def choose(name: str, staged_parts: Iterable[StagedPart], parts: Mapping[str, str] | None) -> list[StagedPart]:
-    """The lots that count: of every part the attempt that is named, or the only one there is."""
+    """The staged parts to publish: of every part the attempt that is named, or the only one there is."""
     by_part: dict[str, dict[str, StagedPart]] = {}
     for staged_part in staged_parts:
         by_part.setdefault(staged_part.part, {})[staged_part.attempt] = staged_part
@@ -243,7 +243,7 @@ def choose(name: str, staged_parts: Iterable[StagedPart], parts: Mapping[str, st
 
 
 def route(staged_parts: Iterable[StagedPart]) -> list[tuple[int, int, int]]:
-    """The way of a move: shard, lot and how many blocks, in the order of their keys."""
+    """The steps of a move: shard, staged part and number of blocks, in the order of their keys."""
     return sorted(
         (shard, staged_part.number, shard_part.blocks)
         for staged_part in staged_parts

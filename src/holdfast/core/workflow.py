@@ -1,12 +1,12 @@
 """Workflow state: bytes that a consumer keeps beside a delivery while it works on it.
 
-A state is made when it is first put, lives through retries, and goes with the delivery. It can be changed only under
-the delivery's lease, and has an `etag` that grows with every change, so that who puts can insist on what was got. One
-that was dropped is as if it had never been, but that the etags of those to come go on from its own.
+A state is created when it is first put, survives retries, and is deleted with the delivery. It can be changed only
+under the delivery's lease, and has an `etag` that grows with every change, so that a put can require the state that was
+read. A state that was dropped is as if it had never been, except that later etags continue from its own.
 
-A dead letter carries the state of the delivery that died, and a redriven message that of its letter: in the message
-itself (`Extra.state`), where it is the state that the next delivery begins with. Back in the queue it came from, that
-is so for the group it died in; the other groups have states of their own.
+A dead letter has the state of the delivery that died, and a redriven message that of its dead letter: in the message
+itself (`Extra.state`), as the state that its next delivery begins with. In the queue it came from, this holds for the
+group it died in; the other groups have states of their own.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NO_STATE = WorkflowState(0, None)
 
 
 def visible_state(state: WorkflowState | None) -> WorkflowState | None:
-    """A state as others see it: one that was dropped is none."""
+    """A state as consumers see it: one that was dropped is none."""
     return state if state is not None and state.data is not None else None
 
 
@@ -82,7 +82,7 @@ def get_states(shard: Shard, command: GetStates, _now: int, effects: Outcome[lis
 
 
 def _states(shard: Shard, group: LeaseGroup, deliveries: list[Delivery]) -> list[WorkflowState | None]:
-    """The states of deliveries that the group has touched."""
+    """The states of deliveries of a group."""
     reads = {
         delivery.id: Read(Table.STATES, delivery_key(shard.number, group.number, delivery.id))
         for delivery in deliveries
