@@ -9,6 +9,7 @@ from holdfast.core.deliveries import Deliveries, Delivery, LeaseBatch, first_lea
 from holdfast.core.journal import EntryKind, decoded, read_block
 from holdfast.core.records import NO_EXTRA, Message, Place, Table
 from holdfast.errors import HoldfastError, LeaseLost
+from holdfast.units import NEVER
 from tests.core.bench import NAME, Bench
 
 SECOND = 1_000_000
@@ -264,3 +265,63 @@ def test_a_lease_that_ended_is_not_acked() -> None:
     bench.advance(3_600 * SECOND)
     assert ack(bench, found) == [False] * 2
     assert bench.queue.depth == 2
+
+
+# --- questions --------------------------------------------------------------------------------------------------------
+
+
+def test_the_deadline_of_a_lease() -> None:
+    deliveries = leased(batch(1, 2))
+    deliveries[9] = single(9, 1_009)
+    found = [deliveries.lease_deadline(*pair) for pair in ((1, 1_001), (1, 7), (9, 1_009), (9, 7), (3, 1_003))]
+    assert found == [DEADLINE, None, DEADLINE, None, None]
+
+
+def test_the_statistics_of_a_group() -> None:
+    bench = Bench()
+    assert bench.shard.group_counts("g").oldest_at is None
+    bench.enqueue("a", "b", "c")
+    first = bench.now
+    assert bench.shard.group_counts("g").oldest_at == first
+    bench.advance(SECOND)
+    bench.settle(bench.lease(2)[1:], Verb.NACK)
+    counts = bench.shard.group_counts("g")
+    assert (counts.ready, counts.waiting, counts.leased, counts.oldest_at) == (1, 1, 1, first)
+    assert counts.counters == {"leased": 2, "failed:nack": 1}
+    assert bench.shard.counters() == [counts.counters]
+    assert sum(counts.delivery_ms) == 2
+    assert sum(counts.processing_ms) == 0
+
+
+def test_how_a_lease_ended_is_remembered_by_its_token() -> None:
+    bench = Bench()
+    bench.enqueue("a", "b", "c")
+    acked, failed, held = bench.lease(3)
+    bench.settle([acked])
+    bench.settle([failed], Verb.NACK)
+    assert bench.shard.ended_message("g", acked.token) == acked.message.id
+    assert bench.shard.ended_message("g", failed.token) == failed.message.id
+    assert bench.shard.ended_message("g", held.token) is None
+    assert bench.shard.ended_message("nobody", acked.token) is None
+
+
+def test_leases_that_have_all_ended_are_not_restored() -> None:
+    group = Bench().group
+    ended = batch(1, 2)
+    group.restore_batch(LeaseBatch(ended.token, ended.leases, 0b11))
+    assert (len(group.deliveries), group.leased, group.wake_at()) == (0, 0, NEVER)
+
+
+def test_restored_leases_are_acked_columnar() -> None:
+    bench = Bench()
+    bench.enqueue(*"abcdefgh")
+    found = bench.lease(8)
+    bench.settle(found[3:4])
+    bench.reopen()
+    assert [type(part) for part, _, _ in bench.group.deliveries.parts(*_pairs(found))[0]] == [LeaseBatch, LeaseBatch]
+    assert ack(bench, found[:3] + found[4:]) == [True] * 7
+    assert not bench.engine.store.scan(Table.LEASES, b"", END, 10)
+
+
+def _pairs(found: list[Leased]) -> tuple[list[int], list[int]]:
+    return [one.message.id for one in found], [one.token for one in found]

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from holdfast.core import records
 from holdfast.core.codecs import (
+    HomogeneousBatch,
+    homogeneous_messages,
     keyed_value,
     read_cursor_head,
     read_delivery,
@@ -20,6 +22,7 @@ from holdfast.core.codecs import (
     read_message,
     read_messages,
     read_ready,
+    read_run,
     read_scheduled,
     read_shard_head,
     read_state,
@@ -37,6 +40,7 @@ from holdfast.core.effects import DeleteUntil
 from holdfast.core.records import (
     NO_EXTRA,
     CursorHead,
+    Extra,
     GroupHead,
     Message,
     Place,
@@ -49,6 +53,7 @@ from holdfast.core.records import (
     scheduled_key,
     seq_of,
 )
+from holdfast.core.runs import BytesColumn, RecordRun
 from holdfast.errors import FormatUnknown
 from tests.core.strategies import (
     cursor_heads,
@@ -261,3 +266,25 @@ def test_a_range_to_delete_is_a_value() -> None:
     assert DeleteUntil(b"\x01") == DeleteUntil(b"\x01") != DeleteUntil(b"\x02")
     assert len({DeleteUntil(b"\x01"), DeleteUntil(b"\x01")}) == 1
     assert repr(DeleteUntil(b"\x01")) == "DeleteUntil(01)"
+
+
+# --- messages in runs -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("extra", [NO_EXTRA, Extra(content_type="text/plain")])
+def test_a_homogeneous_run_reads_back_columnar(extra: Extra) -> None:
+    payloads = [b"a", b"", b"ccc"]
+    run = homogeneous_messages(100, 7, 9, 5, extra, BytesColumn.of(payloads))
+    batch = read_run(3, run)
+    assert isinstance(batch, HomogeneousBatch)
+    assert batch.first == Message(100, 3, 5, 7, 0, 9, extra, b"")
+    assert batch.payloads[:] == payloads
+    part = batch.part(1, 3)
+    assert (part.first.id, part.first.seq, part.payloads[:]) == (101, 4, payloads[1:])
+    one_by_one = [Message(100 + index, 3 + index, 5, 7, 0, 9, extra, one) for index, one in enumerate(payloads)]
+    assert read_run(3, RecordRun.of(run[:])) == one_by_one
+
+
+@pytest.mark.parametrize("state", [WorkflowState(7, b"half"), WorkflowState(8, b""), WorkflowState(9, None)])
+def test_a_workflow_state_reads_back(state: WorkflowState) -> None:
+    assert read_state(write_state(state)) == state
