@@ -61,12 +61,12 @@ def test_partitions_that_are_added_are_read_by_every_group(cell: Rig) -> None:
     cell.create_group("g")
     cell.create_group("log", kind=GroupKind.CURSOR)
     cell.enqueue(b"old")
-    changed = cell.engine.queues.captures_changed
+    changed = cell.engine.catalog.captures_changed
     record = update_queue(cell.engine, TASKS, {"partitions": 3, "topics": []}, cell.now)
     cell.engine.write()
     assert (record.config.partitions, len(record.shards), cell.queue().partitions) == (3, 3, 3)
-    assert cell.engine.queues.captures == {}
-    assert cell.engine.queues.captures_changed == changed + 1
+    assert cell.engine.catalog.captures == {}
+    assert cell.engine.catalog.captures_changed == changed + 1
     for number in range(3):
         cell.enqueue(b"%d" % number)
     cell.restart()
@@ -77,12 +77,12 @@ def test_partitions_that_are_added_are_read_by_every_group(cell: Rig) -> None:
 def test_captures_are_those_of_the_queues_there_are(memory: Rig) -> None:
     memory.create_queue(topics=["a/+"])
     memory.create_queue(OTHER)
-    assert memory.engine.queues.captures == {TASKS: ("a/+",)}
+    assert memory.engine.catalog.captures == {TASKS: ("a/+",)}
     assert set(memory.engine.queues) == {TASKS, OTHER}
-    assert set(memory.engine.queues.records("default")) == {"tasks", "other"}
-    assert memory.engine.queues.records("elsewhere") == {}
+    assert set(memory.engine.catalog.records("default")) == {"tasks", "other"}
+    assert memory.engine.catalog.records("elsewhere") == {}
     memory.run(delete_queue(memory.engine, TASKS, memory.clock))
-    assert memory.engine.queues.captures == {}
+    assert memory.engine.catalog.captures == {}
 
 
 def test_a_purge_leaves_what_is_leased(cell: Rig) -> None:

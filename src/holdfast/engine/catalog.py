@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from holdfast.core.commands import Draft, HomogeneousDrafts
 from holdfast.core.ids import fnv1a32, route_of
@@ -54,7 +55,7 @@ class Queue:
     @property
     def depth(self) -> int:
         """Messages that some group may still need."""
-        return sum([shard.live for shard in self.shards])
+        return sum([shard.head.ready + shard.head.scheduled for shard in self.shards])
 
     @property
     def size_bytes(self) -> int:
@@ -148,29 +149,23 @@ def _keyless(drafts: Sequence[Draft]) -> bool:
     return shared.metadata_only and all([draft.extra is shared for draft in drafts])  # noqa: C419 - a list is faster
 
 
-class Catalog(Mapping[QueueName, Queue]):
-    """The queues of a cell by name, and by shard, and the topics that queues capture."""
+class Catalog:
+    """The queues of a cell by name and by shard, and the topics that queues capture. `queues` is to be read only."""
 
-    __slots__ = ("_by_shard", "_queues", "captures", "captures_changed")
+    __slots__ = ("_by_shard", "_queues", "captures", "captures_changed", "queues")
 
     def __init__(self) -> None:
         self._queues: dict[QueueName, Queue] = {}
         self._by_shard: dict[int, Queue] = {}
+        self.queues: Mapping[QueueName, Queue] = MappingProxyType(self._queues)
         self.captures: dict[QueueName, tuple[str, ...]] = {}  # queues that also take messages of ordinary topics
         self.captures_changed = 1  # grows with every change of them
 
-    def __len__(self) -> int:
-        return len(self._queues)
-
-    def __iter__(self) -> Iterator[QueueName]:
-        return iter(self._queues)
-
-    def __getitem__(self, name: QueueName) -> Queue:
-        return self._queues[name]
-
     def records(self, namespace: str) -> dict[str, QueueRecord]:
         """The records of a namespace's queues by name."""
-        return {queue.record.name: queue.record for queue in self.values() if queue.record.namespace == namespace}
+        return {
+            queue.record.name: queue.record for queue in self._queues.values() if queue.record.namespace == namespace
+        }
 
     def add(self, queue: Queue) -> None:
         """Add a queue, or shards and captures that were added to one."""

@@ -78,7 +78,8 @@ class Engine:
         self.epoch = 0
         self.ids = IdGenerator(cell)
         self.hot = HotBodies(self.limits.hot_bytes)
-        self.queues = Catalog()
+        self.catalog = Catalog()
+        self.queues = self.catalog.queues
         self.wake_ups = WakeUps()
         self.dead_lettering = DeadLettering(self)
         self.transactions = Transactions(self, self.limits.transactions)
@@ -112,7 +113,7 @@ class Engine:
         """Open the shards of a queue, new or stored."""
         shards = [self.open_shard(record, partition, number, now) for partition, number in enumerate(record.shards)]
         queue = Queue(record, shards)
-        self.queues.add(queue)
+        self.catalog.add(queue)
         for shard in shards:
             self.wake_ups.schedule(shard)
         return queue
@@ -147,7 +148,7 @@ class Engine:
         self._batch.add(ops)
         self._batch.must_sync = True
         self._forgotten += [shard.number for shard in queue.shards]
-        self.queues.remove(queue)
+        self.catalog.remove(queue)
 
     # --- the turn ---------------------------------------------------------------------------------------------------
 
@@ -165,13 +166,13 @@ class Engine:
         batch, self._batch = self._batch, Batch()
         if not batch.pending:
             return batch.must_sync
-        ops = batch.seal(self.record, self.ids, self.queues.shard_name)
+        ops = batch.seal(self.record, self.ids, self.catalog.shard_name)
         self.store.write(self.epoch, ops)
         self._written_ops = ops
         self.writes += 1
         for shard in batch.shards:
             self.wake_ups.schedule(shard)
-        self.queues.forget_shards(self._forgotten)
+        self.catalog.forget_shards(self._forgotten)
         self._forgotten = []
         return batch.must_sync
 
@@ -298,9 +299,8 @@ class Engine:
         queue = self.queue(name, now, create=True)
         ensure_group(self, queue, group, GroupKind.LEASE, now)
         shards = queue.chosen(partitions)
-        for shard in shards:
-            if self.wake_ups.is_due(shard, now):
-                self._tick_shard(queue, shard, now)
+        for shard in self.wake_ups.due_among(shards, now):
+            self._tick_shard(queue, shard, now)
         timeout = timeout if timeout >= 0 else queue.config.delivery_timeout
         found: list[Leased] = []
         left = max_bytes
@@ -366,7 +366,7 @@ class Engine:
             self._supply(shard, reads)
             found, reads = shard.heads(group, limit)
         if shard.skipped_blocked >= SKIP_BLOCKED_MAX:
-            self.unfinished.add(self.queues.queue_of(shard).name)
+            self.unfinished.add(self.catalog.queue_of(shard).name)
         return found
 
     def fronts(self, shard: Shard) -> list[Place]:
@@ -432,7 +432,7 @@ class Engine:
     def tick(self, now: int) -> None:
         """Do everything that is due by now."""
         for number in self.wake_ups.due(now):
-            found = self.queues.shard(number)
+            found = self.catalog.shard(number)
             if found is not None:
                 self._tick_shard(*found, now)
         self.transactions.tick(now)

@@ -49,7 +49,7 @@ def create_queue(engine: Engine, name: QueueName, fields: Mapping[str, object], 
     if name in engine.queues:
         raise QueueExists(queue=name[1])
     config = from_fields(fields)
-    check_dead_queue(name[1], config, engine.queues.records(name[0]))
+    check_dead_queue(name[1], config, engine.catalog.records(name[0]))
     return add_queue(engine, name, config, now).record
 
 
@@ -71,7 +71,7 @@ def update_queue(engine: Engine, name: QueueName, fields: Mapping[str, object], 
     """Change the configuration. New partitions are empty, and every group begins at their beginning."""
     queue = engine.queue(name, now)
     config = from_fields(fields, queue.config)
-    check_dead_queue(name[1], config, engine.queues.records(name[0]))
+    check_dead_queue(name[1], config, engine.catalog.records(name[0]))
     reconfigure(engine, queue, config, now)
     return queue.record
 
@@ -87,7 +87,7 @@ def reconfigure(engine: Engine, queue: Queue, config: QueueConfig, now: int) -> 
     ]
     queue.shards += new_shards
     queue.change(record)
-    engine.queues.add(queue)
+    engine.catalog.add(queue)
     engine.save_queue(queue)
     for shard in new_shards:
         for group in record.groups:
@@ -103,7 +103,7 @@ def purge_queue(engine: Engine, name: QueueName, clock: Clock) -> Iterator[int]:
 def delete_queue(engine: Engine, name: QueueName, clock: Clock) -> Iterator[int]:
     """Purge everything, leased or not, and delete the queue. It is marked first, so that a restart goes on with it."""
     queue = engine.queue(name, clock())
-    check_unused(name[1], engine.queues.records(name[0]))
+    check_unused(name[1], engine.catalog.records(name[0]))
     queue.change(replace(queue.record, closing=True))
     engine.save_queue(queue)
     yield 0

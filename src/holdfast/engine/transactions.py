@@ -297,7 +297,7 @@ class Transactions:
         counts: dict[Queue, int] = {}
         for staged_part in chosen:
             for number, shard_part in staged_part.shard_parts.items():
-                place = self._engine.queues.shard(number)
+                place = self._engine.catalog.shard(number)
                 if place is None or place[0].record.closing:
                     raise QueueNotFound(queue=shard_part.queue, namespace=name[0])
                 queue, _ = place
@@ -377,7 +377,7 @@ class Transactions:
 
     def _enqueue(self, record: Transaction, number: int, moved: list[tuple[StagedBlock, list[int]]], now: int) -> int:
         """Enqueue messages with their ids in a shard. Returns how many of them are duplicates."""
-        place = self._engine.queues.shard(number)
+        place = self._engine.catalog.shard(number)
         if place is None or place[0].record.closing:
             record.dropped += sum(len(ids) for _, ids in moved)  # they are deleted with the queue
             return 0

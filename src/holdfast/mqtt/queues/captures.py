@@ -19,12 +19,15 @@ class Captures:
 
     def of(self, namespace: str, topic: str) -> tuple[QueueName, ...]:
         engine = self._node.cell.commit.engine
-        if engine is None or not engine.queues.captures:
+        if engine is None or not engine.catalog.captures:
             return ()
-        if self._known != (engine, engine.queues.captures_changed):  # another engine, after a store failed, counts anew
-            self._known = (engine, engine.queues.captures_changed)
+        if self._known != (
+            engine,
+            engine.catalog.captures_changed,
+        ):  # a new engine counts anew
+            self._known = (engine, engine.catalog.captures_changed)
             self._tries = {}
-            for name, filters in engine.queues.captures.items():
+            for name, filters in engine.catalog.captures.items():
                 trie = self._tries.setdefault(name[0], SubscriptionTrie())
                 for one in filters:
                     trie.add(one, name, name)
