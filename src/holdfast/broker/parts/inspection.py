@@ -111,12 +111,17 @@ class Inspection:
             in_flight={member.name: len(member.in_flight) for member in members},
         )
 
-    def consumers(self, name: QueueName) -> list[Member]:
-        """The push members of a queue's groups."""
-        self._cell.engine.queue(name, self._cell.clock())
+    def consumers(self, name: QueueName | None = None) -> list[Member]:
+        """The push members of a queue's groups, or of all queues."""
         members = self._cell.dispatcher.members
+        if name is None:
+            return members.all_members()
+        self._cell.engine.queue(name, self._cell.clock())
         return [member for group in members.groups_of(name) for member in members.of(group)]
 
-    def waiting(self, name: QueueName) -> int:
-        """Lease requests that wait for a message of a queue."""
-        return self._cell.dispatcher.waiters.in_queue(name)
+    def waiting(self, name: QueueName | None = None, group: str = "") -> int:
+        """Long polls that wait for a message: of a queue, of one of its groups, or of all queues."""
+        waiters = self._cell.dispatcher.waiters
+        if name is None:
+            return waiters.count
+        return waiters.in_group((name, group)) if group else waiters.in_queue(name)

@@ -25,6 +25,23 @@ class Queues:
     def exists(self, name: QueueName) -> bool:
         return name in self._cell.engine.queues
 
+    def depth(self, name: QueueName) -> int:
+        """How many messages a queue holds."""
+        cell = self._cell
+        return cell.engine.queue(name, cell.clock()).depth
+
+    def names(self, namespace: str | None = None) -> list[QueueName]:
+        """Names of all queues, or of those of a namespace."""
+        return [name for name in self._cell.engine.queues if namespace is None or name[0] == namespace]
+
+    def captures(self) -> tuple[object, Mapping[QueueName, tuple[str, ...]]]:
+        """The topic filters of queues that also take messages of ordinary topics, by queue, and before them a version
+        that is another whenever they have changed."""
+        engine = self._cell.open_engine
+        if engine is None:
+            return None, {}
+        return (engine, engine.catalog.captures_changed), engine.catalog.captures
+
     def in_namespace(self, namespace: str, prefix: str = "", after: str = "") -> list[QueueRecord]:
         """Queues of a namespace by name."""
         found = [

@@ -12,7 +12,6 @@ from holdfast.broker.history import History
 from holdfast.core.commands import NO_ID, DeliveryStatus, Draft, Leased, Settlement, Verb
 from holdfast.core.queue import GroupRecord, QueueRecord, to_fields
 from holdfast.core.records import NO_EXTRA, REPLAYED, Extra, Message, Origin
-from holdfast.engine.catalog import Queue
 from holdfast.engine.stats import GroupStats, Histogram, QueueStats
 from holdfast.errors import InvalidArgument
 from holdfast.http_api.server.request import duration, instant, read_id
@@ -336,14 +335,13 @@ def read_consumer(name: str) -> str:
 # --- queues and groups ----------------------------------------------------------------------------------------------
 
 
-def queue_to_wire(queue: Queue) -> wire.Queue:
-    record = queue.record
+def queue_to_wire(record: QueueRecord, depth: int) -> wire.Queue:
     return wire.Queue(
         name=record.name,
         namespace=record.namespace,
         created_at=format_instant(record.created_at),
         automatic=record.automatic,
-        depth=queue.depth,
+        depth=depth,
         config=config_to_wire(record),
         groups=[group_to_wire(group) for group in record.groups],
     )

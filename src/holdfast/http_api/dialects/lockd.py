@@ -405,17 +405,17 @@ async def stats(request: Request) -> Response:
     """How a queue stands: who waits, and what is first in line."""
     fields = await request.json(_place)
     name = _queue(request, fields, Action.CONSUME)
-    dispatcher = request.node.cell.dispatcher
-    head = request.node.inspection.head(name, GROUP)
+    inspection = request.node.inspection
+    head = inspection.head(name, GROUP)
+    members = [member for member in inspection.consumers(name) if member.group[1] == GROUP]
     now = request.node.clock()
-    members = len(dispatcher.members.of((name, GROUP)))
     return response(
         LockdStats(
             namespace=name[0],
             queue=name[1],
-            waiting_consumers=members + dispatcher.waiters.in_group((name, GROUP)),
+            waiting_consumers=len(members) + inspection.waiting(name, GROUP),
             pending_candidates=0,
-            total_consumers=dispatcher.waiters.count + len(dispatcher.members.all_members()),
+            total_consumers=inspection.waiting() + len(inspection.consumers()),
             has_active_watcher=True,
             available=head is not None,
             head_message_id="" if head is None else str(head.id),

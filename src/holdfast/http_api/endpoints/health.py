@@ -56,8 +56,7 @@ async def health(request: Request) -> Response:
 async def all_stats(request: Request, namespace: str | None) -> list[QueueStats]:
     """The stats of all queues, or of those of a namespace, a few at a time."""
     found: list[QueueStats] = []
-    names = [name for name in request.node.cell.engine.queues if namespace is None or name[0] == namespace]
-    for index, name in enumerate(names):
+    for index, name in enumerate(request.node.queues.names(namespace)):
         try:
             found.append(request.node.inspection.current_stats(name))
         except HoldfastError:
@@ -95,7 +94,7 @@ async def overview(request: Request) -> Response:
             rates=rates,
             staged=node.transactions.staged(request.namespace).messages,
             consumers=sum(len(group.members) for group in groups),
-            waiting=node.cell.dispatcher.waiters.count,
+            waiting=node.inspection.waiting(),
             oldest_message_age_seconds=max((queue.oldest_age for queue in stats), default=0) / SECOND,
             ok=all(part.ready for part in parts),
         )

@@ -303,7 +303,7 @@ async def _snapshot(request: Request, queues: str) -> MetricsSnapshot:
         "journal": node.cell.export_scheduler.behind,
         "store": up,
         "lag": node.health.lag.seconds,
-        "waiting": node.cell.dispatcher.waiters.count,
+        "waiting": node.inspection.waiting(),
         "working": api.working,
         "streams": len(api.streams),
         "buffered": api.buffered_bytes,

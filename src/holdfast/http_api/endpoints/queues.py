@@ -40,7 +40,7 @@ class ListQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _queue_response(request: Request, name: tuple[str, str]) -> wire.Queue:
-    return queue_to_wire(request.node.cell.engine.queue(name, request.node.clock()))
+    return queue_to_wire(request.node.queues.get(name), request.node.queues.depth(name))
 
 
 @ROUTES(

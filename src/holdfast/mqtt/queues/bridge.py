@@ -113,7 +113,7 @@ class QueueBridge:
         self.hub: Hub | None = None
         self.stopping = False
         self.watchers: dict[tuple[Connection, str], Watch] = {}
-        self._captures = Captures(node)
+        self._captures = Captures(node.queues)
         self._routes: dict[str, Route] = {}
         self._batches: dict[QueueName, EnqueueBatch] = {}
         self._refused: dict[PublishBatch, Connection] = {}

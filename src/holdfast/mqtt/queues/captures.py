@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-from holdfast.broker.node import Node
-from holdfast.engine.engine import Engine
+from holdfast.broker.parts.queues import Queues
 from holdfast.mqtt.topics import SubscriptionTrie
 
 QueueName = tuple[str, str]
 
 
 class Captures:
-    """Finds the queues of a topic. The tries are rebuilt when a queue's `topics` change, which is rare."""
+    """Finds the queues of a topic. The tries are built again when a queue's `topics` change, which is rare."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        self._known: tuple[Engine | None, int] = (None, 0)
+    def __init__(self, queues: Queues) -> None:
+        self._queues = queues
+        self._version: object = None
         self._tries: dict[str, SubscriptionTrie[QueueName, QueueName]] = {}
 
     def of(self, namespace: str, topic: str) -> tuple[QueueName, ...]:
-        engine = self._node.cell.commit.engine
-        if engine is None or not engine.catalog.captures:
+        version, captures = self._queues.captures()
+        if not captures:
             return ()
-        if self._known != (
-            engine,
-            engine.catalog.captures_changed,
-        ):  # a new engine counts anew
-            self._known = (engine, engine.catalog.captures_changed)
+        if self._version != version:
+            self._version = version
             self._tries = {}
-            for name, filters in engine.catalog.captures.items():
+            for name, filters in captures.items():
                 trie = self._tries.setdefault(name[0], SubscriptionTrie())
                 for one in filters:
                     trie.add(one, name, name)
