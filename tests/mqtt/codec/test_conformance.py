@@ -200,5 +200,5 @@ def test_a_wrong_first_byte_is_refused_before_anything_follows() -> None:
 
 
 def test_a_clients_decoder_must_be_told_the_version() -> None:
-    with pytest.raises(ValueError, match="say which"):
+    with pytest.raises(ValueError, match="give it"):
         Decoder(from_client=False)
