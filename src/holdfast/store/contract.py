@@ -15,10 +15,11 @@ A write under any other epoch than the newest is refused with `Fenced` and chang
 Errors. A store raises only errors of `holdfast.errors`. After `StoreUnavailable` (disk full, I/O error) the outcome of
 that write is unknown, further writes and syncs are refused with the same error, and `reopen()` must succeed before the
 store is written again; it brings back what had been stored. Reads go on meanwhile as far as the store can serve them.
-`StoreCorrupt` says that what was stored can't be read: going on would be guessing. After `close()` every other call
+`StoreCorrupt` says that stored records cannot be read. After `close()` every other call
 raises `StoreError`.
 
-Joining: implement `Store`, add one line to STORES in tests/store/conftest.py, and the conformance suite runs over it.
+A new store: implement `Store`, add one line to STORES in tests/store/conftest.py, and the conformance suite runs over
+it.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class Store(Protocol):
 
     def write(self, epoch: int, ops: Sequence[Op]) -> None:
         """Apply `ops` in order, all or none. A range whose end is not after its start deletes nothing. The keys of a
-        run are new: nothing was stored under them before."""
+        RecordRun are new: nothing was stored under them before. What is cheaper as a run or as a range, and from how
+        many records on, is for the store to decide."""
 
     def sync(self) -> None:
         """Make everything written so far durable. May be called on a worker thread; releases the GIL while it waits."""
@@ -62,11 +64,11 @@ class Store(Protocol):
 
     def scan_runs(self, table: Table, key: bytes, count: int) -> list[RecordRun]:
         """The records of `count` consecutive keys from `key` on, in order, those that are there: as `scan` finds them,
-        but what the store keeps together is not taken apart. Of tables that have runs."""
+        but what the store keeps as a run stays one. Only for tables that have runs."""
 
     def reclaim(self, wait: bool = False) -> None:
-        """Give space of deleted records back to the file system, in the background unless `wait`. Worth calling when
-        much has been deleted; when there is nothing to gain it does nothing."""
+        """Give space of deleted records back to the file system, in the background unless `wait`. To be called when
+        much has been deleted; it does nothing where there is nothing to reclaim."""
 
     def disk_bytes(self) -> int:
         """What the store occupies on disk now."""

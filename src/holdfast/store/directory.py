@@ -1,11 +1,11 @@
-"""The directory of a store on disk: who holds it, which format it is in, how much room there is.
+"""The directory of a store on disk: which process holds it, its format, and the space left.
 
-    holder   locked while the store is open; names the process, so that a second one can be told whom to stop
+    holder   locked while the store is open; names the process, so that an error in a second one can name it
     FORMAT   the number of the layout of everything below (store/formats.py); written last when a store is created
     files    the inventory of a store that was closed in order (store/inventory.py)
-    db/      the files of the engine
+    db/      the files of the database
 
-What stands inside `db/` is the engine's business (store/rocks.py), not this file's.
+The files inside `db/` belong to the database (store/rocks.py).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Directory:
         return StoreReadOnly(path=self.path, problem=error.strerror or str(error))
 
     def release(self) -> None:
-        """Let others have it. The holder file stays: were it removed, two processes could lock one each."""
+        """Release it for others. The holder file stays: if it were removed, two processes could lock one each."""
         try:
             os.ftruncate(self._holder, 0)
         finally:
@@ -113,7 +113,7 @@ class Directory:
         return state.f_bavail * state.f_frsize
 
     def occupied(self) -> int:
-        """Bytes allocated on disk to the files of the engine."""
+        """Bytes allocated on disk to the files of the database."""
         total = 0
         try:
             files = list(self.data.iterdir())
@@ -123,7 +123,7 @@ class Directory:
             try:
                 total += file.lstat().st_blocks * _BLOCK_BYTES
             except FileNotFoundError:
-                continue  # the engine deleted it while we looked: it occupies nothing
+                continue  # the database deleted it meanwhile: it occupies nothing
         return total
 
 

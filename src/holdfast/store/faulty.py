@@ -1,7 +1,7 @@
-"""A store that fails when told to: for simulations and tests of what the broker does then.
+"""A store that fails as planned: for simulations and tests of what the broker does then.
 
-A plan is asked once a call and answers with a `Fault` or None. `scattered` makes one from a seeded generator, `queued`
-one from a list; any callable will do.
+A plan is called once for each call of the store and returns a `Fault` or None. `scattered` makes one from a seeded
+generator, `queued` one from a list; any callable will do.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from holdfast.store.contract import Store
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Fail with `error`, before the call has done anything, or `after` it has done all: the caller can't tell which."""
+    """Fail with `error`, before the call has done anything or `after` it has done all: the caller cannot know which."""
 
     error: StoreUnavailable
     after: bool = False
@@ -35,7 +35,7 @@ def never() -> Fault | None:
 
 
 def queued(faults: Iterable[Fault | None]) -> Plan:
-    """One answer a call, in this order; none after the last."""
+    """One fault or None for each call, in this order; None after the last."""
     rest = iter(faults)
     return lambda: next(rest, None)
 

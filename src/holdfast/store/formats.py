@@ -1,12 +1,12 @@
 """The formats of a data directory, by number, and the steps from one to the next.
 
     1   the first one
-    2   leases of one call in one record (LEASES), workflow state, transactions in lots, audited redrives and jobs of
-        redrives, messages for some groups only, records in runs, staged messages with keys as they will be stored.
-        Code of 1 would not see the leases nor the runs
+    2   leases of one call in one record (LEASES), workflow state, transactions in staged parts, audited redrives and
+        jobs of redrives, messages for some groups only, records in runs, staged messages with keys as they will be
+        stored. Code of 1 would see neither the leases nor the runs
 
-A directory says its number in the file FORMAT. One that is newer than this code is refused, since what it would not
-see it could not keep; one that is older is brought forward step by step, or refused where there is no step.
+The file FORMAT of a directory has its number. A directory of a newer format than this code's is refused, since its
+unknown records would be lost; one of an older format is migrated step by step, or refused where there is no step.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from holdfast.errors import FormatTooOld, FormatUnknown
 # as core/records.py says: tests/formats keeps the bytes of each number, and fails when they change and it does not.
 FORMAT: Final = 2
 
-# A step gets the directory of the engine (closed, locked by us), opens it in the shape of its own version and leaves it
-# in that of the next. It may be run again after a crash in the middle.
+# A step gets the directory of the database (closed, locked by this process), opens it in the format of its own number
+# and leaves it in the next one. It may run again after a crash in the middle.
 Migration = Callable[[Path], None]
 
 

@@ -1,7 +1,7 @@
-"""What files a store had when it was closed in order, to notice at the next opening that one was lost or cut.
+"""The files a store had when it was closed in order, to detect at the next opening that one was lost or truncated.
 
-RocksDB can't: after a crash a log or manifest without its end, and a table that nothing refers to, are ordinary sights,
-so it drops them and opens. After an orderly close they are damage, and opening would make it worse.
+RocksDB cannot: after a crash a log or manifest without its end, and a table that nothing refers to, are normal, so it
+drops them and opens. After an orderly close they are damage, and opening would make it worse.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ _KEPT = (".sst", ".blob", ".log")
 
 
 def write(directory: Directory) -> None:
-    """Note the files of the engine and their sizes. The engine must be closed."""
+    """Write down the files of the database and their sizes. It must be closed."""
     directory.put(_NAME, "".join(f"{size} {name}\n" for name, size in sorted(_sizes(directory.data).items())))
 
 
 def check(directory: Directory) -> None:
-    """Compare with the note, if there is one, and drop it: from now on the files change."""
+    """Compare with the list, if there is one, and delete it: from now on the files change."""
     recorded = directory.read(_NAME)
     if recorded is None:
         return

@@ -1,7 +1,7 @@
 """The memory store: the reference for the contract, and the double that tests and simulations run on.
 
-`MemoryDisk` is what would be on a disk; it outlives the stores opened on it. It tells synced writes from others, so
-that `crash` can lose what a power cut could lose. Several stores may be open on one disk: the last to acquire it may
+`MemoryDisk` stands for the disk; it outlives the stores opened on it. It distinguishes synced writes from others, so
+that `crash` can lose what a power failure could. Several stores may be open on one disk: the last to acquire it may
 write.
 """
 
@@ -71,7 +71,7 @@ class MemoryDisk:
             try:
                 self._apply(ops, undo)
             except BaseException:
-                self._undo(undo)  # an operation that is none: all or nothing holds even then
+                self._undo(undo)  # an invalid operation: all or nothing holds even then
                 raise
             if self._crashable:
                 self._unsynced.append(undo)
@@ -107,7 +107,7 @@ class MemoryDisk:
                 self._tables[table].put(key, value)
 
     def sync(self) -> None:
-        """Everything written before this call is safe from a crash."""
+        """Everything written before this call is durable."""
         # By count: a write on another thread may be added while this one runs, and is not part of it.
         del self._unsynced[: len(self._unsynced)]
 
@@ -145,11 +145,11 @@ class MemoryStore:
         disk.apply(ops)
 
     def sync(self) -> None:
-        """Make everything written so far safe from `crash`."""
+        """Make everything written so far durable: `crash` keeps it."""
         self._opened().sync()
 
     def crash(self, keep: int = 0) -> None:
-        """Die as by a power cut: see MemoryDisk.crash. This store must be reopened or replaced by a new one."""
+        """Lose power: see MemoryDisk.crash. This store must be reopened or replaced by a new one."""
         self._opened().crash(keep)
 
     def get(self, table: Table, key: bytes) -> bytes | None:
@@ -172,7 +172,7 @@ class MemoryStore:
             return [(key, records.values[key]) for key in islice(keys, max(limit, 0))]
 
     def scan_runs(self, table: Table, key: bytes, count: int) -> list[RecordRun]:
-        """Records of consecutive keys; they all lie by themselves."""
+        """Records of consecutive keys; all are stored singly."""
         rows = self.scan(table, key, key_after(key, count), count)
         return [RecordRun.of([value for _, value in rows])] if rows else []
 
@@ -195,13 +195,13 @@ class MemoryStore:
         raise CopyUnsupported(store=self.name)
 
     def reopen(self) -> None:
-        """Let go of the disk. What was written stays: only `crash` loses it."""
+        """Release the disk. What was written stays: only `crash` loses it."""
         disk = self._opened()
         if disk.holder is self:
             disk.holder = None
 
     def close(self) -> None:
-        """Sync and let go of the disk."""
+        """Sync and release the disk."""
         if self._closed:
             return
         if self.disk.holder is self:

@@ -1,15 +1,15 @@
 """The embedded store: RocksDB in one directory, for one process.
 
 How it maps to the contract: `write` is one RocksDB write batch, in its log when the call returns; `sync` flushes that
-log to the disk, without the GIL. The directory's lock keeps other processes out, so the epoch needs no look at the disk
-at each write; it is stored under a key that no table has.
+log to the disk, without the GIL. The directory's lock keeps other processes out, so that the epoch need not be read
+from the disk at each write; it is stored under a key that no table has.
 
-Records that came together are kept together by store/rocks_runs.py, as store/rocks_packs.py writes them. Tuning stands
-in store/rocks_tuning.py, the open database in store/rocks_handles.py, removal of garbage in store/rocks_sweep.py, the
-meaning of errors in store/rocks_errors.py, the directory in store/directory.py, its formats in store/formats.py, the
-check for lost files in store/inventory.py.
+store/rocks_runs.py keeps runs of records in packs, whose layout is in store/rocks_packs.py. Tuning, and what is cheaper
+as a range or a pack, is in store/rocks_tuning.py, the open database in store/rocks_handles.py, removal of garbage in
+store/rocks_sweep.py, the meaning of errors in store/rocks_errors.py, the directory in store/directory.py, its formats
+in store/formats.py, the check for lost files in store/inventory.py.
 
-Errors are raised outside of the `except` that met them: a chained error keeps the frames it came through, those keep
+Errors are raised outside of the `except` that caught them: a chained error keeps the frames it came through, those keep
 iterators, and those keep RocksDB open, so that it could not be opened again.
 """
 
@@ -45,7 +45,7 @@ from holdfast.store.rocks_tuning import (
 
 
 class RocksStore:
-    """A store on RocksDB in the directory `path`, which is created if need be."""
+    """A store on RocksDB in the directory `path`, which is created if it does not exist."""
 
     name = "rocks"
 
@@ -62,10 +62,10 @@ class RocksStore:
         self._write_buffer_bytes = write_buffer_bytes
         self._handles: Handles | None = None
         self._failure: StoreError | None = None
-        self._epoch = 0  # the newest given out
+        self._epoch = 0  # the newest that was acquired
         self._held: int | None = None  # the one that may write; none until it is acquired
-        self._copying = threading.Lock()  # nor under a copy
-        self._syncing = threading.Lock()  # the database is not torn down under a sync on its worker thread
+        self._copying = threading.Lock()  # the database is not closed during a copy
+        self._syncing = threading.Lock()  # nor during a sync on its worker thread
         self._directory = Directory(Path(path))
         try:
             found = self._directory.format()
@@ -114,16 +114,16 @@ class RocksStore:
         raise failure
 
     def _complete(self, format_number: int) -> None:
-        """Finish the creation of a store, unless it holds records: then FORMAT was lost, and we would guess."""
+        """Finish the creation of a store, unless it has records: then FORMAT was lost, and is not guessed."""
         if self._opened().db.latest_sequence_number() > 0:
             raise StoreCorrupt(path=self._directory.path, problem="its FORMAT file is missing")
         self._directory.set_format(format_number)
 
     def reopen(self) -> None:
-        """Drop everything in memory and read what is stored. RocksDB takes no write after a failed one until then.
+        """Drop everything in memory and read what is stored. RocksDB accepts no write after a failed one until then.
 
-        What it reads back from the log it first writes to new, synced tables: so also what a failed fsync left in the
-        page cache alone is durable, or reported as failed, before anyone relies on it.
+        RocksDB first writes what it recovers from the log to new, synced tables: so what a failed fsync left only in
+        the page cache is durable, or reported as failed, before anything relies on it.
         """
         self._not_closed()
         if isinstance(self._failure, DiskFull) and self._handles is not None and self.room() < self._write_buffer_bytes:
@@ -174,7 +174,7 @@ class RocksStore:
         return self._opened().db
 
     def _fail(self, error: Exception) -> StoreError:
-        """Remember that the last write may be lost or half known: nothing is written until `reopen` succeeded."""
+        """Remember that the outcome of the last write is unknown: nothing is written until `reopen` has succeeded."""
         self._failure = error if isinstance(error, StoreError) else translate(error, self._directory.path)
         return self._failure
 
@@ -212,7 +212,7 @@ class RocksStore:
         in_runs = False  # whether records of this table may be in packs
         runs.begin()
         for table, key, value in ops:
-            if table is not last:  # operations of one table mostly follow each other
+            if table is not last:  # operations on one table mostly follow each other
                 last = table
                 prefix, home = homes[table]
                 in_runs = runs.may_be_packed(table)
@@ -279,7 +279,7 @@ class RocksStore:
         raise failure
 
     def sync(self) -> None:
-        """Flush RocksDB's log to the disk. The GIL is free meanwhile."""
+        """Flush RocksDB's log to the disk, without holding the GIL."""
         with self._syncing:
             db = self._writable()
             try:
@@ -318,7 +318,9 @@ class RocksStore:
             failure = translate(error, self._directory.path)
         else:
             if self._runs.may_be_packed(table):
-                get = self._runs.get  # after the single ones: only the writer asks for many, so that none can move
+                get = (
+                    self._runs.get
+                )  # after the single records: only the writer calls this, so that none can leave its pack meanwhile
                 return [get(table, key) if value is None else value for key, value in zip(keys, values, strict=True)]
             return values
         raise failure
@@ -336,7 +338,7 @@ class RocksStore:
         return merged(packed, self._scan(table, start, end, limit, reverse), limit, reverse)
 
     def scan_runs(self, table: Table, key: bytes, count: int) -> list[RecordRun]:
-        """Records of consecutive keys; packs are not taken apart."""
+        """Records of consecutive keys; packs stay whole."""
         self._opened()
         runs: list[RecordRun] = []
         start, end = key, key_after(key, count)
@@ -363,7 +365,7 @@ class RocksStore:
             failure = None if too_many_skipped(error) else translate(error, self._directory.path)
         if failure is not None:
             raise failure
-        # The range is crowded with tombstones: step over all of them, and have those that were in the way removed.
+        # The range has many tombstones: skip all of them, and have them removed.
         try:
             rows = _rows(family, lower, upper, limit, reverse, 0)
         except Exception as error:  # noqa: BLE001 - the binding raises nothing more specific
@@ -377,8 +379,8 @@ class RocksStore:
         raise failure
 
     def copy_to(self, path: Path) -> None:
-        """A checkpoint: tables by hard links, and what is only in memory as one more. RocksDB holds the GIL while it
-        makes one, so that is flushed before, which does not: a checkpoint then takes milliseconds."""
+        """A checkpoint: hard links to tables, and what is only in memory as one more table. RocksDB holds the GIL while
+        it creates one, so memory is flushed before, which does not: a checkpoint then takes milliseconds."""
         self._writable()
         with self._copying:
             handles = self._opened()
@@ -396,7 +398,7 @@ class RocksStore:
     # --- space ------------------------------------------------------------------------------------------------------
 
     def reclaim(self, wait: bool = False) -> None:
-        """Compact what holds many deleted records, on a thread of its own; `wait` for all of it."""
+        """Compact ranges and files with many deleted records, on a thread of its own; `wait` until that is done."""
         sweeper = self._opened().sweeper
         if wait:
             sweeper.wait()
@@ -435,7 +437,7 @@ def _rows(
     for _ in range(limit):
         key: bytes | None = take_key()
         if key is None:
-            iterator.status()  # the end, or damage: the binding's simpler `items()` would not tell one from the other
+            iterator.status()  # the end, or damage: the binding's simpler `items()` does not distinguish these
             break
         if reverse and key < lower:
             break  # checked here, because the binding (0.3.29) takes a lower bound for an upper one

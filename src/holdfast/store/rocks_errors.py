@@ -1,4 +1,4 @@
-"""What RocksDB's errors mean. The binding raises plain exceptions with RocksDB's text, so the text is what we go by."""
+"""The meaning of RocksDB's errors. The binding raises plain exceptions with RocksDB's text, so the text decides."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MISSING = ("No such file or directory", "does not exist (create_if_missing is f
 
 
 def translate(error: Exception, path: Path, *, opening: bool = False) -> StoreError:
-    """The error of holdfast.errors that says what RocksDB meant."""
+    """The error of holdfast.errors that an error of RocksDB stands for."""
     text = str(error)
     if any(sign in text for sign in _NO_ROOM):
         return DiskFull(path=path)

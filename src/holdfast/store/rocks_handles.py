@@ -15,7 +15,7 @@ _EPOCH_KEY = b"\xffepoch"  # no table has the number 255
 
 
 class Handles:
-    """The open database. `failed` hears of an error on a background thread."""
+    """The open database. `failed` is called with an error on a background thread."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class Handles:
         failed: Callable[[Exception], object],
     ) -> None:
         # The directory's FORMAT is written last, so where it is missing there can be no tables. If there are, RocksDB
-        # must complain of what else is missing instead of starting afresh beside them.
+        # must report what else is missing instead of creating new ones beside them.
         create = create and not any(path.glob("*.sst"))
         cache = Cache(cache_bytes)
         options = {name: family_options(name, write_buffer_bytes, cache) for name in FAMILIES}
@@ -45,7 +45,7 @@ class Handles:
         self._epoch_home: ColumnFamily | None = handles[_EPOCH_FAMILY]
 
     def stored_epoch(self) -> int:
-        """The newest epoch that was given out, 0 when none was."""
+        """The newest epoch that was acquired, 0 if none was."""
         stored: bytes | None = self._named[_EPOCH_FAMILY].get(_EPOCH_KEY)
         return int.from_bytes(stored, "big") if stored else 0
 
@@ -56,14 +56,14 @@ class Handles:
         return batch
 
     def flush(self) -> None:
-        """Write the memtables to tables, and wait for it. The GIL is free meanwhile."""
+        """Write the memtables to tables, and wait for it. The GIL is not held meanwhile."""
         for family in self._named.values():
             family.flush(True)
 
     def close(self) -> Exception | None:
         """Sync, flush and close. The first problem is returned, not raised: everything is released all the same.
 
-        A sweep under way is cut short; RocksDB then refuses the flush, which is no loss, since the log is synced.
+        A running sweep is cancelled; RocksDB then refuses the flush, which is no loss, since the log is synced.
         """
         problem: Exception | None = None
         try:

@@ -1,11 +1,10 @@
-"""What a pack of records looks like in RocksDB (see store/rocks_runs.py): values under consecutive keys, in one of two
-layouts.
+"""The layout of a pack of records in RocksDB (see store/rocks_runs.py): values under consecutive keys.
 
-    a run     size of each, values
-    a series  MARK, number of the first, sizes of `begin` and `middle`, size of each, `begin`, `middle`, bytes of each
+    a run              size of each, values
+    a homogeneous run  MARK, first number, sizes of `begin` and `middle`, size of each, `begin`, `middle`, bytes of each
 
-Values of a series are alike but for a number that counts up and bytes of their own (core/runs.py). Either is written as
-it came, and read as it lies: nothing is done for each of them. Sizes are four bytes, and no value is as large as MARK.
+core/runs.py says what a homogeneous run is. Both are written and read as a whole: nothing is done for each value. Sizes
+are four bytes, and no value is as large as MARK.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _SERIES = Layout(">IQII")
 
 
 def write_packs(run: RecordRun, most: int, most_bytes: int) -> Iterator[tuple[int, int, bytes]]:
-    """A run in packs that are no larger than this, unless a value is: where each begins and ends, and its content."""
+    """Cut a run into packs that are no larger than this, unless a value is: first and end index and content of each."""
     column, sizes = run.column, run.column.packed_sizes()
     head = fixed = b""
     for start, end in _cut(column.bounds, most, most_bytes):
@@ -36,7 +35,7 @@ def write_packs(run: RecordRun, most: int, most_bytes: int) -> Iterator[tuple[in
 
 
 def read_pack(data: bytes, count: int) -> RecordRun:
-    """The values of a pack that holds so many."""
+    """The values of a pack of `count` records."""
     if _MARK.unpack_from(data)[0] != MARK:
         return RecordRun(_column(data, 0, count, 4 * count))
     _, number, begin_size, middle_size = _SERIES.unpack_from(data)
@@ -54,7 +53,7 @@ def _column(data: bytes, sizes_at: int, count: int, start: int) -> BytesColumn:
 
 
 def _cut(bounds: Sequence[int], most: int, most_bytes: int) -> Iterator[tuple[int, int]]:
-    """Where packs begin and end, of values of which each begins at a bound and ends at the next one."""
+    """The first and end index of each pack, for values that begin at a bound and end at the next."""
     start, last = 0, len(bounds) - 1
     while start < last:
         end = min(start + most, last)

@@ -1,17 +1,17 @@
-"""Records that came together lie together: a run of consecutive keys is a few records of RocksDB, not hundreds.
+"""Runs of records are stored in packs: a run of consecutive keys is a few records of RocksDB, not hundreds.
 
-A batch of messages makes two records each, under keys that count up by one. RocksDB takes a microsecond for each of
-them, and so does the rest of their way through Python. As `RecordRun`s they are cut into *packs* of up to 256:
+A batch of messages has two records each, under keys that count up by one. RocksDB takes a microsecond for each record,
+and so does the Python code around it. `RecordRun`s are cut into *packs* of up to 256 records:
 
-    RUNS                       table, key of its last      how many a pack holds, and bits of those that have left it
-    MESSAGE_RUNS, READY_RUNS   key of its last             their values (store/rocks_packs.py)
+    RUNS                       table, last key of a pack   its number of records, and bits of those that have left it
+    MESSAGE_RUNS, READY_RUNS   last key of a pack          their values (store/rocks_packs.py)
 
-A key is in a pack or stands by itself, never both: who writes or deletes one takes it out of its pack, which costs a
-bit. A pack nobody is left in goes. One in which few are left is resolved, and they stand by themselves: so a message
-that stays behind keeps no other's bytes for long.
+A record is in a pack or single, never both: writing or deleting it sets its bit in its pack. A pack that all records
+have left is deleted. One in which few are left is resolved into single records, so that a message that stays does not
+keep the bytes of others for long.
 
-Only the store's writer uses what is remembered here; readers, also on other threads, ask RocksDB. They look at the
-packs first and at the single records afterwards, so that they miss nothing that leaves its pack meanwhile.
+Only the store's writer uses the cache here; readers, also on other threads, read from RocksDB. They read the packs
+first and the single records afterwards, so that they miss no record that leaves its pack meanwhile.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ Rows = list[tuple[bytes, bytes]]
 Scan = Callable[[Table, bytes, bytes, int], Rows]
 Get = Callable[[Table, bytes], "bytes | None"]
 
-PACK_MAX: Final = 256  # members: one bit each in a record that is written again when some leave
-PACK_BYTES: Final = 64 * 1024  # who wants one of them reads all
-PACK_MIN: Final = 4  # fewer than this, because they are large, stand by themselves
-RESOLVED_AT: Final = 16  # a pack with one in so many left is resolved
+PACK_MAX: Final = 256  # records: one bit each in a record that is written again when some leave
+PACK_BYTES: Final = 64 * 1024  # to read one record, all of its pack are read
+PACK_MIN: Final = 4  # fewer than this, because they are large, are stored singly
+RESOLVED_AT: Final = 16  # a pack is resolved when only one in so many records is left
 REMEMBERED_MAX: Final = 4_096  # packs
-DECODED_MAX: Final = 8  # packs whose values are kept for who reads one after the other: at most 64 KiB each
-PAGE: Final = 8  # packs looked up at a time
+DECODED_MAX: Final = 8  # packs whose values are cached for sequential reads: at most 64 KiB each
+PAGE: Final = 8  # packs read at a time
 
 VALUES: Final = {Table.MESSAGES: Table.MESSAGE_RUNS, Table.READY: Table.READY_RUNS}
 
@@ -47,7 +47,7 @@ _END = b"\xff" * 32  # after every key
 
 
 class Pack:
-    """Consecutive records. `gone` has a bit for each that has left."""
+    """Consecutive records. `gone` has the bits of those that have left."""
 
     __slots__ = ("count", "first", "first_key", "fresh", "gone", "last_key")
 
@@ -64,12 +64,12 @@ class Pack:
         return self.count - self.gone.bit_count()
 
     def index_from(self, key: bytes) -> int:
-        """The index of the first member whose key is not before `key`."""
+        """The index of the first record whose key is not before `key`."""
         if key <= self.first_key:
             return 0
         if key > self.last_key:
             return self.count
-        # Between two keys that differ in their last eight bytes only: it begins as they do.
+        # It is between two keys that differ in their last eight bytes only, so it begins as they do.
         digits = key[len(self.last_key) - 8 :]
         number = int.from_bytes(digits[:8].ljust(8, b"\0"), "big")
         return number - self.first + (len(digits) > _U64.size)
@@ -87,18 +87,18 @@ def read_entry(last_key: bytes, record: bytes) -> Pack:
 
 
 class _PackCache:
-    """What the writer remembers of one table's packs."""
+    """The writer's cache of one table's packs."""
 
     __slots__ = ("any", "free_from", "free_to", "last_keys", "packs")
 
     def __init__(self, any_packs: bool) -> None:
-        self.any = any_packs  # whether there may be one at all
+        self.any = any_packs  # whether the table may have packs
         self.forget()
 
     def forget(self) -> None:
         self.packs: dict[bytes, Pack] = {}
         self.last_keys: list[bytes] = []
-        self.free_from = self.free_to = b""  # no pack has a key from the one up to, not including, the other
+        self.free_from = self.free_to = b""  # no pack has a key in this range, its end not included
 
     def add(self, one: Pack) -> None:
         if one.last_key not in self.packs:
@@ -119,14 +119,14 @@ class PackIndex:
         self._known = {
             table: _PackCache(bool(scan(Table.RUNS, bytes([table]), bytes([table + 1]), 1))) for table in VALUES
         }
-        self._changed: dict[tuple[Table, bytes], Pack] = {}  # in the batch that is being made
+        self._changed: dict[tuple[Table, bytes], Pack] = {}  # by the current batch
         self._ended: list[tuple[bytes, bytes]] = []  # ranges of RUNS that this batch has deleted
         self._decoded: dict[tuple[Table, bytes], RecordRun] = {}
 
     # --- writing: all of it for one batch, in order -----------------------------------------------------------------
 
     def begin(self) -> None:
-        """A batch begins: what the last one changed is in RocksDB."""
+        """Begin a batch: the changes of the last one are in RocksDB."""
         for one in self._changed.values():
             one.fresh = False
         self._changed.clear()
@@ -135,7 +135,7 @@ class PackIndex:
             self.forget()
 
     def forget(self) -> None:
-        """What is remembered may not be what is stored."""
+        """Clear the cache: it may differ from what is stored."""
         for known in self._known.values():
             known.forget()
         self._changed.clear()
@@ -143,12 +143,12 @@ class PackIndex:
         self._decoded.clear()
 
     def may_be_packed(self, table: Table) -> bool:
-        """Whether records of a table may be in packs, so that whoever changes one must say so here."""
+        """Whether records of a table may be in packs, so that changes of them must be reported here."""
         known = self._known.get(table)
         return known is not None and known.any
 
     def join(self, table: Table, first_key: bytes, run: RecordRun) -> Iterator[Op]:
-        """New records under consecutive keys: what to put for them."""
+        """The operations that put new records under consecutive keys."""
         known = self._known[table]
         known.any = True
         head, first = first_key[:-8], int.from_bytes(first_key[-8:], "big")
@@ -166,7 +166,7 @@ class PackIndex:
             yield VALUES[table], one.last_key, content
 
     def leave(self, table: Table, key: bytes) -> bool:
-        """A record gets another value or goes. True: it was in a pack, and is no more."""
+        """A record is written or deleted. True: it was in a pack, and has left it."""
         known = self._known[table]
         if known.free_from <= key < known.free_to:
             return False
@@ -181,7 +181,7 @@ class PackIndex:
         return True
 
     def leave_range(self, table: Table, start: bytes, end: bytes) -> Iterator[Op]:
-        """Records from `start` up to, not including, `end` go: what else to delete for that."""
+        """Records from `start` up to, not including, `end` are deleted: the operations that this takes on packs."""
         known = self._known[table]
         for seen in range(PAGE):
             one = self._first(table, known, start)
@@ -193,9 +193,9 @@ class PackIndex:
             one.gone |= (1 << high) - (1 << low)
             self._changed[table, one.last_key] = one
             if key_after(one.last_key, 1) >= end:
-                return  # most ranges end where a pack does
+                return  # most ranges end with a pack
             start = one.last_key + b"\0"
-        # Many: those that lie inside as a whole go by range, and the one across the end, if any, loses its part.
+        # Many: packs that are wholly inside are deleted as a range, and one across the end loses a part.
         for last_key in known.last_keys[bisect_left(known.last_keys, start) : bisect_left(known.last_keys, end)]:
             one = known.packs[last_key]
             one.gone = (1 << one.count) - 1
@@ -210,7 +210,7 @@ class PackIndex:
         yield VALUES[table], start, DeleteUntil(end)
 
     def settle(self) -> Iterator[Op]:
-        """The batch is complete: what to write for the packs it has changed."""
+        """End a batch: the operations on the packs it has changed."""
         for (table, last_key), one in list(self._changed.items()):
             left = one.left
             entry = bytes([table]) + last_key
@@ -255,7 +255,7 @@ class PackIndex:
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def get(self, table: Table, key: bytes) -> bytes | None:
-        """The value of a record in a pack; None: it is in none."""
+        """The value of a record in a pack; None: it is in no pack."""
         one = next(self._stored(table, key, 1), None)
         if one is None or one.first_key > key or len(one.last_key) != len(key):
             return None
@@ -267,7 +267,7 @@ class PackIndex:
 
     def rows(self, table: Table, start: bytes, end: bytes, limit: int, reverse: bool) -> Rows:
         """The first records of a range, or the last ones, that are in packs."""
-        if reverse:  # nobody does it often
+        if reverse:  # this is rare
             return self.rows(table, start, end, 1 << 62, reverse=False)[::-1][:limit]
         rows: Rows = []
         for one in self._stored(table, start):
@@ -277,12 +277,12 @@ class PackIndex:
             if (one.gone >> low).bit_count() == one.count - low:
                 continue
             values = self._values(table, one)
-            if values is not None:  # else it was resolved since: its members stand by themselves
+            if values is not None:  # else it was resolved meanwhile: its records are single now
                 rows += _members(one, values, low, high)
         return rows[:limit]
 
     def whole(self, table: Table, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes, RecordRun]]:
-        """Packs that nobody has left, and of which some lie in a range: their first and last key in it, and those."""
+        """Complete packs that overlap a range: first and last key in it, and the records in it."""
         for one in self._stored(table, start):
             if one.first_key >= end:
                 return
@@ -292,7 +292,7 @@ class PackIndex:
                 yield one.key(low), one.key(high - 1), values.part(low, high)
 
     def _stored(self, table: Table, key: bytes, page: int = PAGE) -> Iterator[Pack]:
-        """Packs in RocksDB from the one on whose last key is not before `key`."""
+        """Packs in RocksDB, from the first on whose last key is not before `key`."""
         number = bytes([table])
         start, end = number + key, bytes([table + 1])
         while True:
@@ -318,7 +318,7 @@ class PackIndex:
 
 
 def _members(one: Pack, values: RecordRun, low: int, high: int) -> Rows:
-    """Members from an index up to, not including, another that have not left."""
+    """The records from an index up to, not including, another that have not left a pack."""
     head, first, gone, key = one.last_key[:-8], one.first, one.gone, _U64.pack
     found = enumerate(values[low:high], first + low)
     if not gone:
@@ -327,7 +327,7 @@ def _members(one: Pack, values: RecordRun, low: int, high: int) -> Rows:
 
 
 def merged(packed: Rows, single: Rows, limit: int, reverse: bool) -> Rows:
-    """Two lists of rows in order as one; what stands by itself wins."""
+    """Two lists of rows in order as one; single records win."""
     if not packed:
         return single
     if not single:

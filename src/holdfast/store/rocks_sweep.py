@@ -1,8 +1,8 @@
-"""Getting rid of deleted records for good.
+"""Removing the garbage that deleted records leave.
 
-A delete in RocksDB is one more record, a tombstone; space and speed come back when a compaction meets both. RocksDB
-compacts by its own measure, which knows nothing of ranges that were emptied and never looks at an idle database. The
-sweeper compacts exactly what holds garbage: the ranges it was told of, and the files with many tombstones.
+A delete in RocksDB is one more record, a tombstone; a compaction that finds both removes them. RocksDB compacts by its
+own measure, which does not consider emptied ranges and ignores an idle database. The sweeper compacts what has garbage:
+the ranges that were reported to it, and the files with many tombstones.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ from rocksdict import Rdict
 
 from holdfast.store.rocks_tuning import FAMILY_OF, sweep_options
 
-# Spans are merged when there are more than this many to remember.
+# Spans are merged when there are more than this many.
 _SPANS_MAX = 256
 
-# The table and a shard: what is deleted in one partition of a queue lies mostly
-# together, at its front.
+# The table and a shard: records that are deleted in one partition of a queue are mostly neighbours, at its front.
 _ONE_SHARD_BYTES = 5
 
 # A file is worth compacting when one in this many of its entries is a tombstone.
@@ -30,7 +29,7 @@ _MEMTABLE_DELETES_MIN = 1_000
 
 
 class Span(NamedTuple):
-    """A range of keys of one column family that holds garbage."""
+    """A range of keys of one column family that has garbage."""
 
     family: str
     start: bytes
@@ -60,7 +59,7 @@ def widened(spans: Iterable[Span], prefix_bytes: int) -> list[Span]:
 
 
 class Sweeper:
-    """Compacts garbage of one open database, on one thread at a time. `failed` hears of an error on that thread."""
+    """Compacts garbage of one open database, on one thread at a time. `failed` is called with an error of that one."""
 
     def __init__(self, db: Rdict, families: Mapping[str, Rdict], failed: Callable[[Exception], object]) -> None:
         self._db = db
@@ -81,7 +80,7 @@ class Sweeper:
                     self._spans = widened(self._spans, prefix_bytes)
 
     def start(self, *, everything: bool) -> None:
-        """Sweep the ranges remembered, and with `everything` also flush and look for crowded files."""
+        """Sweep the reported ranges, and with `everything` also flush and find files with many tombstones."""
         if self.running:
             return
         self.wait()
@@ -91,7 +90,7 @@ class Sweeper:
         self._thread.start()
 
     def wait(self) -> None:
-        """Until no sweep is under way."""
+        """Wait until no sweep is running."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -107,7 +106,7 @@ class Sweeper:
     def _run(self, spans: list[Span], everything: bool) -> None:
         try:
             if everything and (spans or self._memtable_deletes() >= _MEMTABLE_DELETES_MIN):
-                # All of them, not only those with garbage: a log file goes when no memtable needs it any more.
+                # All of them, not only those with garbage: a log file is deleted when no memtable needs it.
                 for family in self._families.values():
                     family.flush(True)
             if everything:

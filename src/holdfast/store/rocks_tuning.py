@@ -87,7 +87,7 @@ def database_options(write_buffer_bytes: int, *, create: bool) -> Options:
     options.set_paranoid_checks(True)
     # Write tables out bit by bit, or a flush's fsync makes the log's fsync wait behind 16 MiB of dirty pages.
     options.set_bytes_per_sync(MIB)
-    # Only the engine's own log of what it did; it would grow without bound, and dump statistics every ten minutes.
+    # RocksDB's own log of what it did would grow without bound, and dump statistics every ten minutes.
     options.set_max_log_file_size(MIB)
     options.set_keep_log_file_num(2)
     options.set_stats_dump_period_sec(0)
