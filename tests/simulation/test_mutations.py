@@ -24,7 +24,8 @@ from holdfast.engine import engine as engine_module
 from holdfast.engine import redrive
 from holdfast.engine import transactions as transactions_module
 from holdfast.engine.dead_lettering import DeadLettering
-from holdfast.engine.transactions import OpenTransaction, Transactions
+from holdfast.engine.open_transaction import OpenTransaction
+from holdfast.engine.transactions import Transactions
 from holdfast.units import NEVER
 from tests.simulation.mail import Violation
 from tests.simulation.run import run

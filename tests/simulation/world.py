@@ -27,7 +27,7 @@ from holdfast.core import (
 from holdfast.core.ids import EPOCH_MS
 from holdfast.core.queue import DeadLetterPolicy, JournalMode, Ordering, QueueConfig, RetryPolicy
 from holdfast.core.shard import SKIP_BLOCKED_MAX
-from holdfast.engine.transactions import TransactionLimits
+from holdfast.engine.open_transaction import TransactionLimits
 from holdfast.store import rocks, rocks_runs
 
 SECOND = 1_000_000

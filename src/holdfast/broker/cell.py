@@ -34,7 +34,7 @@ from holdfast.engine.audits import AuditLimits
 from holdfast.engine.catalog import QueueName
 from holdfast.engine.dead_lettering import Alert
 from holdfast.engine.engine import Engine, Limits
-from holdfast.engine.transactions import TransactionLimits
+from holdfast.engine.open_transaction import TransactionLimits
 from holdfast.errors import (
     Fenced,
     GroupNotFound,

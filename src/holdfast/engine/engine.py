@@ -43,8 +43,9 @@ from holdfast.engine.dead_lettering import Alert, DeadLettering
 from holdfast.engine.groups import ensure_group
 from holdfast.engine.leases import DeliveryLocator
 from holdfast.engine.merge import order_key, quotas
+from holdfast.engine.open_transaction import TransactionLimits
 from holdfast.engine.queues import add_queue
-from holdfast.engine.transactions import TransactionLimits, Transactions
+from holdfast.engine.transactions import Transactions
 from holdfast.engine.wake_ups import WakeUps
 from holdfast.errors import HoldfastError, LeaseLost, QueueNotFound
 from holdfast.store.contract import Store

@@ -8,27 +8,20 @@ A call changes the batch of this turn and is valid once that is durable.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from heapq import heappop, heappush
-from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from holdfast.core.commands import Command, Draft, Enqueue, Enqueued, Packed, Publish
 from holdfast.core.effects import DeleteUntil, Op
-from holdfast.core.enqueue import draft_error, out_of_range, oversized
 from holdfast.core.records import Table
 from holdfast.core.transactions import (
-    NAME_BYTES_MAX,
-    ShardPart,
-    Staged,
     StagedBlock,
     StagedPart,
     Transaction,
     TransactionState,
-    blocks,
     choose,
     done_key,
     end_key,
@@ -37,12 +30,19 @@ from holdfast.core.transactions import (
     read_block,
     read_staged_part,
     read_transaction,
-    route,
     staged_key,
-    staged_part_key,
     write_record,
 )
 from holdfast.engine.catalog import Queue
+from holdfast.engine.open_transaction import (
+    MovedBlock,
+    OpenTransaction,
+    TransactionLimits,
+    TransactionName,
+    assign_ids,
+    check_names,
+    draft_errors,
+)
 from holdfast.errors import (
     HoldfastError,
     InvalidArgument,
@@ -53,33 +53,13 @@ from holdfast.errors import (
     TransactionNotFound,
     TransactionPublished,
 )
-from holdfast.units import DAY, GIB, HOUR, MIB, NEVER
+from holdfast.units import NEVER
 
 if TYPE_CHECKING:
     from holdfast.engine.engine import Engine
 
-TransactionName = tuple[str, str]
-"""(namespace, id)"""
-
-MovedBlock = tuple[int, int, StagedBlock]
-"""What a step moves: shard, staged part, messages."""
-
 FORGET_CHUNK = 1_000
 EVERY_LIVE = (b"\0", b"\1")
-
-
-class TransactionLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """See TransactionSettings, which says why."""
-
-    timeout: int = HOUR
-    max_messages: int = 10_000_000
-    max_bytes: int = 16 * GIB
-    max_open: int = 1_000
-    max_parts: int = 100_000
-    remember: int = 7 * DAY
-    max_remembered: int = 100_000
-    step_messages: int = 4_000
-    step_bytes: int = 8 * MIB
 
 
 class StageResult(msgspec.Struct, frozen=True):
@@ -91,29 +71,6 @@ class StageResult(msgspec.Struct, frozen=True):
     expires_at: int
     repeated: bool = False
     errors: dict[tuple[int, int], HoldfastError] = {}
-
-
-class OpenTransaction:
-    """A transaction that is not finished, with its staged parts."""
-
-    __slots__ = ("_way", "record", "staged_parts")
-
-    def __init__(self, record: Transaction) -> None:
-        self.record = record
-        self.staged_parts: dict[tuple[str, str], StagedPart] = {}
-        self._way: list[tuple[int, int, int]] = []
-
-    def ahead(self) -> list[tuple[int, int, int]]:
-        """The rest of the move: shard, staged part, and how many blocks the part has there."""
-        if not self._way:
-            chosen = set(self.record.chosen)
-            self._way = route(staged_part for staged_part in self.staged_parts.values() if staged_part.number in chosen)
-        del self._way[: bisect_left(self._way, self.record.at)]
-        return self._way
-
-    @property
-    def name(self) -> TransactionName:
-        return (self.record.namespace, self.record.id)
 
 
 class Transactions:
@@ -153,7 +110,7 @@ class Transactions:
         now: int,
     ) -> StageResult:
         """Store messages for queues of the transaction's namespace: all of them or none."""
-        _check_names(name, part, attempt)
+        check_names(name, part, attempt)
         found = self.live.get(name)
         if (found is None and self._done(name) is not None) or (
             found and found.record.state is not TransactionState.OPEN
@@ -169,7 +126,7 @@ class Transactions:
             )
         self._check_room(name, found, staged_part, batches)
         routed = [(self._engine.queue((name[0], queue), now, create=True), drafts) for queue, drafts in batches]
-        errors = _flaws(routed)
+        errors = draft_errors(routed)
         if errors:
             record = found.record if found is not None else Transaction(0, *name, now, now)
             return msgspec.structs.replace(_stage_result(record), errors=errors)
@@ -181,7 +138,7 @@ class Transactions:
             )
             found.record.staged_parts_made += 1
             self._parts += 1
-        self._store(found, staged_part, routed)
+        self._engine.add(found.stage(staged_part, routed))
         self._expire_at(found, now + self.limits.timeout)
         return _stage_result(found.record)
 
@@ -229,30 +186,6 @@ class Transactions:
         self.live[name] = found
         return found
 
-    def _store(self, found: OpenTransaction, staged_part: StagedPart, routed: list[tuple[Queue, list[Draft]]]) -> None:
-        record = found.record
-        ops: list[Op] = []
-        for queue, drafts in routed:
-            if not drafts:
-                continue
-            for shard, indexes in queue.route(drafts):
-                shard_part = staged_part.shard_parts.setdefault(shard.number, ShardPart(queue.record.name))
-                staged: Iterator[Staged] = ((staged_part.messages + index, drafts[index]) for index in indexes)
-                for value, count in blocks(staged):
-                    key = staged_key(record.number, shard.number, staged_part.number, shard_part.blocks)
-                    ops.append((Table.STAGED, key, value))
-                    shard_part.blocks += 1
-                    shard_part.messages += count
-                shard_part.largest = max(shard_part.largest, *(len(drafts[index].payload) for index in indexes))
-            size_bytes = sum(len(draft.payload) for draft in drafts)
-            staged_part.messages += len(drafts)
-            staged_part.size_bytes += size_bytes
-            record.messages += len(drafts)
-            record.size_bytes += size_bytes
-        staged_part.chunks += 1
-        ops.append((Table.STAGED_PARTS, staged_part_key(record.number, staged_part.number), write_record(staged_part)))
-        self._engine.add(ops)
-
     # --- publishing -------------------------------------------------------------------------------------------------
 
     def publish(
@@ -270,7 +203,7 @@ class Transactions:
                 return done, False
             if parts is None or parts:
                 raise TransactionNotFound(transaction=name[1])
-            _check_names(name, "", "")
+            check_names(name, "", "")
             found = self._begin(name, now)
         record = found.record
         if record.state is not TransactionState.OPEN:
@@ -322,7 +255,8 @@ class Transactions:
         engine.write_early()  # from here on nothing may be written early: that would split the batch in two
         taken = self._next_blocks(found)
         by_shard: dict[int, list[tuple[StagedBlock, list[int]]]] = {}
-        for (shard, _, block), ids in zip(taken, self._ids(taken, now), strict=True):
+        fresh = engine.ids.take(now, sum(len(block.orders) for _, _, block in taken))
+        for (shard, _, block), ids in zip(taken, assign_ids(taken, fresh), strict=True):
             by_shard.setdefault(shard, []).append((block, ids))
         for shard, moved in by_shard.items():
             record.published += sum(len(ids) for _, ids in moved)
@@ -331,27 +265,6 @@ class Transactions:
             self._finish(found, now)
         else:
             self._save(found)
-
-    def _ids(self, taken: list[MovedBlock], now: int) -> list[list[int]]:
-        """Ids for the messages of each block, assigned in the order of staging, so that the messages of one step are
-        first in, first out over all partitions."""
-        counts = [len(block.orders) for _, _, block in taken]
-        fresh = self._engine.ids.take(now, sum(counts))
-        if len({shard for shard, _, _ in taken}) <= 1:  # most steps of a large transaction, in half the time
-            ends = accumulate(counts, initial=0)
-            return [fresh[start:end] for start, end in pairwise(ends)]
-        # One number for staged part, place in it and block: numbers are sorted in half the time of tuples.
-        order = sorted(
-            [
-                staged_part << 96 | place << 32 | index
-                for index, (_, staged_part, block) in enumerate(taken)
-                for place in block.orders
-            ]
-        )
-        ids: list[list[int]] = [[] for _ in taken]
-        for message_id, key in zip(fresh, order, strict=True):
-            ids[key & 0xFFFF_FFFF].append(message_id)
-        return ids
 
     def _next_blocks(self, found: OpenTransaction) -> list[MovedBlock]:
         """The next blocks to move, up to the bounds of a step. Advances the record's position."""
@@ -518,32 +431,6 @@ class Transactions:
     def _forget_excess(self) -> None:
         if self._engine.record.transactions_remembered > self.limits.max_remembered:
             self._forget_at = 0
-
-
-def _check_names(name: TransactionName, part: str, attempt: str) -> None:
-    for field, text in (("transaction", name[1]), ("part", part), ("attempt", attempt)):
-        if len(text.encode(errors="surrogatepass")) > NAME_BYTES_MAX or "\0" in text or not text.isprintable():
-            raise InvalidArgument(field=field, problem=f"is at most {NAME_BYTES_MAX} bytes of printable text")
-    if not name[1]:
-        raise InvalidArgument(field="transaction", problem="is not empty")
-
-
-def _flaws(routed: list[tuple[Queue, list[Draft]]]) -> dict[tuple[int, int], HoldfastError]:
-    """The errors of drafts that cannot be stored, by batch and index."""
-    errors: dict[tuple[int, int], HoldfastError] = {}
-    for batch, (queue, drafts) in enumerate(routed):
-        shard = queue.shards[0]
-        # Messages of one job have much in common: each distinct number and extra is checked once.
-        numbers = {(draft.priority, draft.deliver_at, draft.ttl): draft for draft in drafts}
-        extras = {id(draft.extra): draft.extra for draft in drafts}
-        if (
-            max([len(draft.payload) for draft in drafts], default=0) > queue.config.max_message_size
-            or any(map(out_of_range, numbers.values()))
-            or any(map(oversized, extras.values()))
-        ):
-            flaws = [(index, draft_error(shard, draft)) for index, draft in enumerate(drafts)]
-            errors |= {(batch, index): error for index, error in flaws if error is not None}
-    return errors
 
 
 def _stage_result(record: Transaction, repeated: bool = False) -> StageResult:

@@ -11,7 +11,8 @@ from holdfast.broker.cell import Cell
 from holdfast.broker.submission import Submission
 from holdfast.core.commands import Draft
 from holdfast.core.transactions import StagedPart, Transaction, TransactionState
-from holdfast.engine.transactions import StageResult, TransactionName
+from holdfast.engine.open_transaction import TransactionName
+from holdfast.engine.transactions import StageResult
 from holdfast.errors import LimitExceeded
 
 
