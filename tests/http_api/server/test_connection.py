@@ -6,12 +6,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import re
 import threading
 import weakref
 from base64 import b64encode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from random import Random
 from typing import Any, NamedTuple
 
 import msgspec
@@ -648,6 +650,78 @@ async def test_an_upgrade_to_what_is_not_spoken_here_is_not_made(rig: Rig) -> No
             answer = await wire.ask(LIVE[:-2] + b"connection: upgrade\r\nupgrade: %b\r\n\r\n" % protocol)
             assert (answer.status, answer.headers["connection"]) == (200, "close")
             assert await wire.reader.read() == b""
+
+
+# --- however it is cut ----------------------------------------------------------------------------------------------
+
+
+class Wires(asyncio.Transport):
+    """Keeps what a connection sends; the test decides in which pieces it receives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent = bytearray()
+        self.closed = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.sent += data
+
+    def close(self) -> None:
+        self.closed = True
+
+    abort = close
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def pause_reading(self) -> None:
+        """What is sent ahead is short."""
+
+    resume_reading = pause_reading
+
+    def statuses(self) -> list[int]:
+        return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d+) ", self.sent)]
+
+
+def chunked(*parts: bytes) -> bytes:
+    head = f"POST {PATH} HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/plain\r\ntransfer-encoding: chunked\r\n\r\n"
+    return head.encode() + b"".join([b"%x\r\n%b\r\n" % (len(part), part) for part in parts]) + b"0\r\n\r\n"
+
+
+async def settled(wires: Wires, count: int) -> None:
+    await until(lambda: len(wires.statuses()) >= count or wires.closed)
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_requests_are_answered_equally_in_whatever_pieces_they_arrive(rig: Rig, seed: int) -> None:
+    script = [
+        (post(message("one")), 200),
+        (post(message("two")), 200),
+        (LIVE, 200),
+        (chunked(b"thr", b"ee"), 200),
+        (post(b"{", headers="x-other: 1\r\n"), 400),
+        (post(message("four")), 200),
+        (post(message("five"), headers="content-encoding: gzip\r\n"), 415),
+        (b"GET /nothing HTTP/1.1\r\nhost: localhost\r\n\r\n", 404),
+        (post(message("six")), 200),
+        (chunked(b"seven"), 200),
+        (post(message("eight")), 200),
+    ]
+    random = Random(seed)
+    data = b"".join([request for request, _ in script])
+    cuts = sorted(random.sample(range(1, len(data)), random.choice([1, 5, 40, 200])))
+    connection, wires = rig.front.connect(), Wires()
+    connection.connection_made(wires)
+    for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True):
+        connection.data_received(data[start:end])
+        for _ in range(random.choice([0, 0, 1, 5])):
+            await asyncio.sleep(0)
+    await settled(wires, len(script))
+    connection.connection_lost(None)
+    assert wires.statuses() == [status for _, status in script]
+    payloads = [m.payload for _, m, _ in (await rig.node.inspection.browse(JOBS, 20)).messages]
+    assert payloads == [b"one", b"two", b"three", b"four", b"six", b"seven", b"eight"]
+    assert (rig.front.api.working, rig.front.api.buffered_bytes) == (0, 0)
 
 
 # --- passwords ------------------------------------------------------------------------------------------------------

@@ -424,8 +424,11 @@ class Connection(asyncio.Protocol):
         """The client wants to go on in another protocol. If we do not, its request has been served as any other."""
         head, self._head = self._head, None
         take_over = self._upgrade_to(head) if head is not None else None
-        if head is None or take_over is None or self._request is not None or self._pipeline:
-            self._refused = True  # what follows is not HTTP, or was sent before the client knew
+        if take_over is None:
+            self._refused = True  # what follows is not HTTP
+            return
+        if self._request is not None or self._pipeline:
+            self._refuse(HTTPStatus.BAD_REQUEST, b"A connection is upgraded when its requests are answered.")
             return
         lines = [b"%b: %b\r\n" % header for header in self._raw_headers]
         raw = b"GET %b HTTP/1.1\r\n%b\r\n" % (self._url, b"".join(lines))
