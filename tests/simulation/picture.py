@@ -229,12 +229,12 @@ class Picture:
         life = Life(failures=delivery.failures, token=delivery.token, deadline=delivery.deadline)
         life.consumer = delivery.consumer
         life.kept = shard.states.get((number, delivery.id))
-        life.doom = delivery.doom
+        life.doom = delivery.dead_reason
         life.ready_at = delivery.ready_at
         life.again_ms = delivery.stamp >> 22 if delivery.stamp != delivery.order else 0
         if delivery.token:
             life.state = Is.LEASED
-        elif delivery.doom:
+        elif delivery.dead_reason:
             life.state = Is.DEAD_LETTERING
         elif delivery.ready_at > self.now:
             life.state = Is.BACKING_OFF

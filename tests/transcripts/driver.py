@@ -218,7 +218,7 @@ class Scene:
             for shard in queue.shards
             for group in shard.groups.values()
             for delivery in group.deliveries.values()
-            if delivery.doom
+            if delivery.dead_reason
         }
 
     def _row(self, row: Row) -> str:

@@ -301,10 +301,16 @@ def _check_editable(shard: Shard, command: Edit, message: Message) -> None:
             delivery.token
             or delivery.failures
             or delivery.ready_at  # released with a delay
-            or delivery.doom
+            or delivery.dead_reason
             or delivery.flags & FLAG_STATE
         ):
-            state = DeliveryState.LEASED if delivery.token else "dying" if delivery.doom else "being retried"
+            state = (
+                DeliveryState.LEASED
+                if delivery.token
+                else "being dead-lettered"
+                if delivery.dead_reason
+                else "being retried"
+            )
             raise MessageNotWaiting(message_id=message.id, state=state, group=group.name)
 
 

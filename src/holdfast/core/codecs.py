@@ -268,7 +268,7 @@ def write_delivery(d: Delivery) -> bytes:
         d.token,
         d.ready_at,
         d.size_bytes,
-    ) + _encode((d.consumer, d.protocol, d.error, d.doom))
+    ) + _encode((d.consumer, d.protocol, d.error, d.dead_reason))
 
 
 def read_delivery(key: bytes, value: bytes) -> Delivery:
@@ -278,7 +278,9 @@ def read_delivery(key: bytes, value: bytes) -> Delivery:
         raise FormatUnknown(path="a delivery record", found=version, known=DELIVERY_VERSION)
     delivery = Delivery(message_id, *fields)
     delivery.key = _key_hash(delivery.key)
-    delivery.consumer, delivery.protocol, delivery.error, delivery.doom = _decode_texts(value[DELIVERY_VALUE.size :])
+    delivery.consumer, delivery.protocol, delivery.error, delivery.dead_reason = _decode_texts(
+        value[DELIVERY_VALUE.size :]
+    )
     return delivery
 
 

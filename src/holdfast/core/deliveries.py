@@ -42,7 +42,7 @@ class Delivery(msgspec.Struct, gc=False):
     consumer: str = ""
     protocol: str = ""
     error: str = ""
-    doom: str = ""  # why it must go to the dead queue, while that queue does not accept it
+    dead_reason: str = ""  # why it must go to the dead queue, while that queue does not accept it
     # Not stored: the batch that its lease is part of and its index in that; None: it has a record of its own.
     batch: LeaseBatch | None = None
     index: int = 0

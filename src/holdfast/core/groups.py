@@ -162,9 +162,9 @@ class LeaseGroup:
             self.leased += 1
             self.deadlines.add(delivery.deadline, [delivery.id], [delivery.token])
             self.hold(delivery.key, delivery.id)
-        elif delivery.doom or delivery.key:
+        elif delivery.dead_reason or delivery.key:
             # The first tick offers it to the dead queue again, or makes it ready, knowing what else waits for its key.
-            if delivery.ready_at <= now and not delivery.doom:
+            if delivery.ready_at <= now and not delivery.dead_reason:
                 delivery.ready_at = 0  # it was ready: it stays so, whatever the clock does
             heappush(self.backoffs, (delivery.ready_at, delivery.id))
             self.hold(delivery.key, delivery.id)

@@ -244,7 +244,7 @@ def _return_lease(
     if verb is Verb.RELEASE:
         release(shard, group, delivery, settlement.delay, now, effects)
     elif verb is Verb.REJECT:
-        doom(shard, group, delivery, Reason.REJECTED, settlement.error, effects)
+        offer_dead_letter(shard, group, delivery, Reason.REJECTED, settlement.error, effects)
     else:
         reason = Reason.NACK if verb is Verb.NACK else Reason.DISCONNECT
         fail(shard, group, delivery, reason, settlement.delay, settlement.error, now, effects)
@@ -379,7 +379,7 @@ def extend(shard: Shard, group: LeaseGroup, delivery: Delivery, timeout: int, no
 def release(shard: Shard, group: LeaseGroup, delivery: Delivery, delay: int, now: int, effects: Effects) -> None:
     """End a lease without spending an attempt: ready in its old place, or after a delay in a later one."""
     if dead_reason(shard, delivery, Verb.RELEASE, now):
-        doom(shard, group, delivery, Reason.EXPIRED, "", effects)
+        offer_dead_letter(shard, group, delivery, Reason.EXPIRED, "", effects)
         return
     later: dict[str, object] | None = {"deliver_at": now + delay} if delay > 0 else None
     journal_one(shard, group, delivery, _RELEASED, "", "", later, effects)
@@ -423,7 +423,7 @@ def fail(
     delivery.error = error or ("" if reason is Reason.NACK else str(reason))
     group.count(f"failed:{reason}")
     if end:
-        doom(shard, group, delivery, end, delivery.error, effects)
+        offer_dead_letter(shard, group, delivery, end, delivery.error, effects)
         return
     wait = delay if delay >= 0 else backoff(shard.config.retry, delivery.failures + 1, delivery.id)
     journal_one(shard, group, delivery, _FAILED, reason, delivery.error, {"deliver_at": now + wait}, effects)
@@ -569,7 +569,9 @@ def free_key(shard: Shard, group: LeaseGroup, key: bytes, nexts: Nexts, now: int
 # --- dead letters -----------------------------------------------------------------------------------------------------
 
 
-def doom(shard: Shard, group: LeaseGroup, delivery: Delivery, reason: str, error: str, effects: Effects) -> None:
+def offer_dead_letter(
+    shard: Shard, group: LeaseGroup, delivery: Delivery, reason: str, error: str, effects: Effects
+) -> None:
     """A delivery must go to the dead queue. It does not change until the engine says what became of it
     (`DeadLettered`)."""
     if error:
@@ -666,8 +668,8 @@ def _wait_for_dead_queue(
         group.remove_waiting(delivery)
     delivery.failures = attempts_of(delivery)
     _end_lease(group, delivery)
-    delivery.doom = reason
+    delivery.dead_reason = reason
     delivery.ready_at = now + DEAD_LETTER_BACKOFF
     group.requeue(delivery, now)
     write_own_record(shard, group, delivery, effects)
-    group.count("burial_refused")
+    group.count("burial_refused")  # a name in stored heads

@@ -14,7 +14,7 @@ from holdfast.core.deliveries import Delivery
 from holdfast.core.effects import DeadLetterCandidate, Effects, Outcome, Read
 from holdfast.core.enqueue import make_ready, place_of
 from holdfast.core.groups import LeaseGroup
-from holdfast.core.leasing import dead_reason, doom, fail, free_key, next_of_keys
+from holdfast.core.leasing import dead_reason, fail, free_key, next_of_keys, offer_dead_letter
 from holdfast.core.reading import CHUNK, Live, chunk_for, liveness, log, unschedule
 from holdfast.core.records import (
     FLAG_DUE,
@@ -71,18 +71,18 @@ def end_backoffs(shard: Shard, now: int, effects: Effects) -> bool:
     for group in shard.groups.values():
         backoff_ended = group.collect_due(now, DUE_CHUNK)
         if backoff_ended:
-            rejected_by_dead_queue = [delivery for delivery in backoff_ended if delivery.doom]
+            rejected_by_dead_queue = [delivery for delivery in backoff_ended if delivery.dead_reason]
             shard.require_bodies(delivery.seq for delivery in rejected_by_dead_queue)
-            keys = [delivery.key for delivery in backoff_ended if delivery.key and not delivery.doom]
+            keys = [delivery.key for delivery in backoff_ended if delivery.key and not delivery.dead_reason]
             nexts = next_of_keys(shard, group, keys)
             group.backoff_ended = []
             for delivery in backoff_ended:
-                if not delivery.doom:
+                if not delivery.dead_reason:
                     group.requeue(delivery, now)
             for key in keys:
                 free_key(shard, group, key, nexts, now, effects)
             for delivery in rejected_by_dead_queue:
-                doom(shard, group, delivery, delivery.doom, "", effects)
+                offer_dead_letter(shard, group, delivery, delivery.dead_reason, "", effects)
             return True
     return False
 
@@ -182,9 +182,9 @@ def expire(shard: Shard, messages: list[Message], now: int, effects: Effects) ->
 def _expire_in(shard: Shard, group: LeaseGroup, message: Message, place: Place, effects: Effects) -> None:
     delivery = group.deliveries.get(message.id)
     if delivery is None:
-        doom(shard, group, _unleased_delivery(message, place), Reason.EXPIRED, "", effects)
-    elif not delivery.token and not delivery.doom:
-        doom(shard, group, delivery, Reason.EXPIRED, "", effects)
+        offer_dead_letter(shard, group, _unleased_delivery(message, place), Reason.EXPIRED, "", effects)
+    elif not delivery.token and not delivery.dead_reason:
+        offer_dead_letter(shard, group, delivery, Reason.EXPIRED, "", effects)
 
 
 def _unleased_delivery(message: Message, place: Place) -> Delivery:
