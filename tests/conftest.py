@@ -58,6 +58,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Together:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.nodeid.startswith(GATED) and "rocks" not in item.nodeid.partition("[")[2]:
+        if item.nodeid.startswith(GATED) and not _uses_disk_or_sockets(item):
             item.add_marker("gated")
-    items.sort(key=lambda item: not any(item.get_closest_marker(name) for name in ("slow", "crash")))
+    items.sort(key=_start)
+
+
+def _uses_disk_or_sockets(item: pytest.Item) -> bool:
+    return "rocks" in item.nodeid.partition("[")[2] or "http" in getattr(item, "fixturenames", ())
+
+
+def _start(item: pytest.Item) -> int:
+    """Spark's tests, which are the longest row, then what is slow, then the rest."""
+    if item.nodeid.startswith(SPARK):
+        return 0
+    return 1 if any(item.get_closest_marker(name) for name in ("slow", "crash")) else 2

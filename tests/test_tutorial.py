@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.ports import reserved_port
+from tests.waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -83,7 +84,7 @@ class Shell:
     def _await_journal(self) -> None:
         """Until all that happened is in the lake."""
         metrics = f"{self._environment['HOLDFAST_URL']}/metrics"
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while b"\nholdfast_journal_behind_rows 0" not in urllib.request.urlopen(metrics).read():
             assert time.monotonic() < deadline, "the journal is not exported"
             time.sleep(0.1)

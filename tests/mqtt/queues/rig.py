@@ -53,6 +53,7 @@ from tests.waiting import PATIENCE_SECONDS, until
 
 T = TypeVar("T", bound=object)
 SPACE = "default"
+STARTED = 1_772_323_200_000_000  # where the clock of a server in this process stands until a test moves it
 
 
 def config_for(path: Path, **parts: msgspec.Struct) -> Config:
@@ -80,7 +81,6 @@ class Server:
         self.store = store
         self.skew = 0
         self._in_process = isinstance(store, MemoryStore) if in_process is None else in_process
-        self._started = wall_clock()
         self._clients: list[Raw] = []
         # Reading the certificates of the world's authorities takes longer than most of these tests.
         webhooks = Webhooks(config.webhooks, lambda: httpx.AsyncClient(verify=False))
@@ -90,7 +90,7 @@ class Server:
         self.http = HttpFront(config, self.node, self.gate)
 
     def _clock(self) -> int:
-        return (self._started if self._in_process else wall_clock()) + self.skew
+        return (STARTED if self._in_process else wall_clock()) + self.skew
 
     async def start(self) -> None:
         with pipe.without_threads() if self._in_process else nullcontext():
