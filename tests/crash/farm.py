@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+import psutil
+
 from tests.waiting import PATIENCE_SECONDS, until
 
 MQTT_ADDRESS = r'"address":\s*"127\.0\.0\.1:(\d+)"'
@@ -69,7 +71,9 @@ def servers(path: Path, config: str) -> Iterator[Servers]:
 
 
 async def kill_after(pid: int, count: Callable[[], int], events: int) -> None:
-    """When so much more has happened, on a machine of any speed."""
+    """When so much more has happened, on a machine of any speed. Ends when the process has: its store is locked until
+    then."""
     end = count() + events
     await until(lambda: count() >= end)
     os.kill(pid, signal.SIGKILL)
+    await until(lambda: not psutil.pid_exists(pid))
