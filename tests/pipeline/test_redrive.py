@@ -120,9 +120,9 @@ def test_dead_letters_are_chosen_by_payload_redriven_once_and_undone(scene: Scen
 
     [delivery] = scene.client.lease(queue, limit=1)
     undone = scene.ask("redrive", "--undo", "ops-1", "--yes", "-o", "json", code=1)
-    said = json.loads(undone.stdout)
-    assert (said["undone"], said["not_undone"]) == (2, {"leased": 1})
-    assert [str(one["message"]) for one in said["rest"]] == [delivery.id]
+    finished = json.loads(undone.stdout)
+    assert (finished["undone"], finished["not_undone"]) == (2, {"leased": 1})
+    assert [str(one["message"]) for one in finished["rest"]] == [delivery.id]
     assert scene.waiting(queue) == set(range(12)) - {json.loads(delivery.body())["order"]}
     assert "was undone" in scene.ask("redrive", "--audit", "ops-1", "--yes", code=2).stderr
 
@@ -224,7 +224,7 @@ def test_the_command_that_triage_gives_works_as_it_is(scene: Scene) -> None:
 
 def test_every_job_says_what_it_read_and_wrote_and_explains_itself(scene: Scene) -> None:
     queue = "told"
-    said = scene.ask("redrive", "--queue", f"dlq/{queue}", "--yes", "--explain")
+    finished = scene.ask("redrive", "--queue", f"dlq/{queue}", "--yes", "--explain")
     for words in (
         "Physical Plan",
         "read ",
@@ -233,7 +233,7 @@ def test_every_job_says_what_it_read_and_wrote_and_explains_itself(scene: Scene)
         "move dead letters",
         "Audit id redrive-",
     ):
-        assert words in said.stderr, words
+        assert words in finished.stderr, words
     assert RunStore(scene.lake.path).all()[0].moved == 2
 
 

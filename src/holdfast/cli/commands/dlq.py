@@ -104,14 +104,14 @@ def list_all(queue: str, reason: str | None, error: str, group: str, limit: int,
                 if everything or index < limit:
                     show_rows(output, [], [document(each)])
             return
-        letters = list(found)
-    more = not everything and len(letters) > limit
-    letters = letters if everything else letters[:limit]
+        dead_letters = list(found)
+    more = not everything and len(dead_letters) > limit
+    dead_letters = dead_letters if everything else dead_letters[:limit]
     if output == "json":
-        show_rows(output, [], [document(each) for each in letters])
+        show_rows(output, [], [document(each) for each in dead_letters])
         return
-    if letters:
-        show_rows(output, ["id", "age", "reason", "attempts", "error", "payload"], [row(each) for each in letters])
+    if dead_letters:
+        show_rows(output, ["id", "age", "reason", "attempts", "error", "payload"], [row(each) for each in dead_letters])
     else:
         show_note(f"No dead letters of {queue}.")
     if more:
@@ -120,12 +120,12 @@ def list_all(queue: str, reason: str | None, error: str, group: str, limit: int,
 
 @dlq.command()
 @click.argument("queue", type=QUEUE)
-@click.argument("letter", metavar="ID")
+@click.argument("message_id", metavar="ID")
 @output_format
-def show(queue: str, letter: str, output: str) -> None:
+def show(queue: str, message_id: str, output: str) -> None:
     """Show one dead letter of QUEUE in full."""
     with connected() as client:
-        found = _dead_letter(client, queue, letter)
+        found = _dead_letter(client, queue, message_id)
     fields = document(found)
     if output == "table":
         fields |= {f"origin.{name}": value for name, value in fields.pop("origin", {}).items()}
@@ -136,37 +136,37 @@ def show(queue: str, letter: str, output: str) -> None:
     show_one(output, fields)
 
 
-def _dead_letter(client: SyncClient, queue: str, letter: str) -> wire.MessageView:
-    """The dead queue of a queue, by its dead letters, or else by its configuration."""
+def _dead_letter(client: SyncClient, queue: str, message_id: str) -> wire.MessageView:
+    """A dead letter by its id. QUEUE is its source queue or the dead queue."""
     if queue.startswith("dlq/"):
-        return client.message(queue, letter)
-    return client.message(client.queue(queue).config.dlq.queue or f"dlq/{queue}", letter)
+        return client.message(queue, message_id)
+    return client.message(client.queue(queue).config.dlq.queue or f"dlq/{queue}", message_id)
 
 
 @dlq.command()
 @click.argument("queue", type=QUEUE)
-@click.argument("letters", metavar="ID...", nargs=-1, required=True)
+@click.argument("message_ids", metavar="ID...", nargs=-1, required=True)
 @click.option("--to", default="", help="The queue to redrive it to. [default: its source queue]")
 @_group_options
 @dry_run_option
 @output_format
 def retry(
-    queue: str, letters: tuple[str, ...], to: str, to_group: str, all_groups: bool, dry_run: bool, output: str
+    queue: str, message_ids: tuple[str, ...], to: str, to_group: str, all_groups: bool, dry_run: bool, output: str
 ) -> None:
     """Redrive single dead letters of QUEUE. Prints the new id and queue of each."""
     with connected() as client:
         if dry_run:
-            for letter in letters:
-                origin = _dead_letter(client, queue, letter).origin
-                show_note(f"Would bring {letter} to {to or (origin.source_queue if origin else '?')}.")
+            for message_id in message_ids:
+                origin = _dead_letter(client, queue, message_id).origin
+                show_note(f"Would bring {message_id} to {to or (origin.source_queue if origin else '?')}.")
             return
-        for letter in letters:
-            moved = client.retry_dead(queue, letter, to=to, group=to_group, all_groups=all_groups)
-            show_note(f"Brought {letter} to {moved.queue}.")
+        for message_id in message_ids:
+            moved = client.retry_dead(queue, message_id, to=to, group=to_group, all_groups=all_groups)
+            show_note(f"Brought {message_id} to {moved.queue}.")
             if output == "table":
                 click.echo(moved.id)
             else:
-                show_rows("jsonl", [], [{"letter": letter, "queue": moved.queue, "id": moved.id}])
+                show_rows("jsonl", [], [{"letter": message_id, "queue": moved.queue, "id": moved.id}])
 
 
 @dlq.command()

@@ -191,7 +191,7 @@ def _run_one(message: SyncMessage, command: str) -> bool:
         command, shell=True, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, process_group=0
     ) as child:
         try:
-            said = _talk(child, message.body)
+            output = _talk(child, message.body)
             child.wait()
         except BaseException:
             _end(child)
@@ -199,7 +199,7 @@ def _run_one(message: SyncMessage, command: str) -> bool:
     if child.returncode == 0:
         message.ack()
         return True
-    words = said.decode(errors="replace").strip()
+    words = output.decode(errors="replace").strip()
     message.nack(error=f"exit code {child.returncode}" + (f": {words}" if words else ""))
     return False
 
@@ -211,10 +211,10 @@ def _talk(child: subprocess.Popen[bytes], body: bytes) -> bytes:
     giver = threading.Thread(target=_give, args=(child.stdin, body), daemon=True)
     giver.start()
     last = b""
-    while said := os.read(child.stderr.fileno(), ERROR_BYTES):
-        sys.stderr.buffer.write(said)
+    while output := os.read(child.stderr.fileno(), ERROR_BYTES):
+        sys.stderr.buffer.write(output)
         sys.stderr.buffer.flush()
-        last = (last + said)[-ERROR_BYTES:]
+        last = (last + output)[-ERROR_BYTES:]
     giver.join()
     return last
 

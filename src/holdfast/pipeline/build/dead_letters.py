@@ -67,9 +67,9 @@ def with_fingerprint(deaths: DataFrame) -> DataFrame:
 def latest(now: dict[int, int]) -> dict[int, int]:
     """By dead letter, the one that replaced it; after several undone redrives the last one."""
     found: dict[int, int] = {}
-    for letter, following in now.items():
+    for dead_letter, following in now.items():
         last = following
         while last in now:
             last = now[last]
-        found[letter] = last
+        found[dead_letter] = last
     return found

@@ -99,19 +99,19 @@ def changed(dead_letters: DataFrame, wanted: Changes) -> Iterator[tuple[DeadLett
     own = DEAD_LETTERS.names if function else ("letter_id", "payload")
     chosen = dead_letters.select(*[f"`{name}`" for name in (*own, *(setting.column for setting in wanted.settings))])
     for row in chosen.toLocalIterator():
-        letter = row.asDict(recursive=True)
-        values = [letter.pop(setting.column) for setting in wanted.settings]
-        payload = letter["payload"] = bytes(letter["payload"]) if letter["payload"] is not None else None
+        dead_letter = row.asDict(recursive=True)
+        values = [dead_letter.pop(setting.column) for setting in wanted.settings]
+        payload = dead_letter["payload"] = bytes(dead_letter["payload"]) if dead_letter["payload"] is not None else None
         try:
             if payload is None:
                 raise TransformError("the lake has no payload of it: the dead queue's journal keeps none")
             for setting, value in zip(wanted.settings, values, strict=True):
                 payload = put(payload, setting.path, _plain(value)) if setting.path else _whole(_plain(value))
-            new = payload if function is None else _called(function, payload, letter)
+            new = payload if function is None else _called(function, payload, dead_letter)
         except TransformError as problem:
-            yield letter, problem
+            yield dead_letter, problem
             continue
-        yield letter, new
+        yield dead_letter, new
 
 
 def _plain(value: str | None) -> bytes:
@@ -148,9 +148,9 @@ def _path_text(path: Path) -> str:
     return "payload" + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
 
 
-def _called(function: Transform, payload: bytes, letter: DeadLetter) -> bytes | None:
+def _called(function: Transform, payload: bytes, dead_letter: DeadLetter) -> bytes | None:
     """The function's result for a payload: bytes, text, or something that JSON can encode."""
-    made = function(payload, letter)
+    made = function(payload, dead_letter)
     if made is None or isinstance(made, bytes):
         return made
     return made.encode() if isinstance(made, str) else json.dumps(made).encode()

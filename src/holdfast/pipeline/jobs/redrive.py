@@ -65,8 +65,8 @@ def sample(chosen: DataFrame, wanted: Changes) -> list[dict[str, object]]:
         for row in few.select(*columns, "text").toArrow().to_pylist()
     }
     if wanted:
-        for letter, new in changed(with_values(few, wanted), wanted):
-            rows[letter["letter_id"]]["after"] = _preview(new)
+        for dead_letter, new in changed(with_values(few, wanted), wanted):
+            rows[dead_letter["letter_id"]]["after"] = _preview(new)
     return list(rows.values())
 
 
@@ -97,13 +97,13 @@ def items_to_move(
     """The dead letters of a run, oldest first, each with its new payload; None: its own."""
     wanted = changes(run.sets, run.transform)
     if not wanted:
-        yield from ((letter, None) for letter in runs.chosen(run)["letter_id"].to_pylist())
+        yield from ((dead_letter, None) for dead_letter in runs.chosen(run)["letter_id"].to_pylist())
         return
     ids = spark.read.schema("letter_id bigint").parquet(spark_path(runs.chosen_path(run)))
     dead_letters = with_text(lake.dead_letters.read(spark).join(ids, "letter_id", "left_semi")).orderBy("letter_id")
-    for letter, new in changed(with_values(dead_letters, wanted), wanted):
+    for dead_letter, new in changed(with_values(dead_letters, wanted), wanted):
         stays = TransformError("the function declined it") if new is None else new
-        yield letter["letter_id"], stays
+        yield dead_letter["letter_id"], stays
 
 
 # --- moving ---------------------------------------------------------------------------------------------------------
@@ -174,11 +174,11 @@ class Redriver:
     ) -> Iterator[dict[int, bytes | None]]:
         batch: dict[int, bytes | None] = {}
         payloads = 0
-        for letter, payload in dead_letters:
+        for dead_letter, payload in dead_letters:
             if isinstance(payload, TransformError):
-                self._skip(Unmoved(letter, "kept", str(payload)))
+                self._skip(Unmoved(dead_letter, "kept", str(payload)))
                 continue
-            batch[letter] = payload
+            batch[dead_letter] = payload
             payloads += len(payload or b"")
             if len(batch) >= size or payloads >= BYTES_PER_REQUEST:
                 yield batch
@@ -190,7 +190,7 @@ class Redriver:
         """One request. Dead letters whose queue is full are retried for a while."""
         run, until = self.run, time.monotonic() + full_seconds
         outcomes: list[wire.LetterFate] = []
-        wanted = {str(letter): payload for letter, payload in batch.items()}
+        wanted = {str(dead_letter): payload for dead_letter, payload in batch.items()}
         while wanted:
             fates = self._client.audited_redrive(run.queue, run.id, wanted, to=run.to, note=run.note)
             later = [fate for fate in fates if fate.retryable]

@@ -201,7 +201,7 @@ from pathlib import Path
 from holdfast.client import SyncClient
 from holdfast.pipeline.jobs.replay import Replayer
 from holdfast.pipeline.lake.job_runs import RunStore
-from tests.pipeline.test_refill import rows
+from tests.pipeline.test_load_and_replay import rows
 
 runs = RunStore(Path(sys.argv[2]))
 saved = runs.save
