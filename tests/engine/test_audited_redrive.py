@@ -82,9 +82,9 @@ def test_a_dead_letter_is_redriven_once_and_says_by_which_redrive(cell: Rig) -> 
 
 
 def test_a_changed_payload_keeps_source_and_hash_and_is_undone_to_what_it_was(cell: Rig) -> None:
-    [letter] = dead_letter(cell, 1)
+    [dead] = dead_letter(cell, 1)
     [source] = [one.extra.origin.source_id for one in cell.live(DEAD) if one.extra.origin]
-    redrive(cell, "fix", {letter: b'{"n": 99}'})
+    redrive(cell, "fix", {dead: b'{"n": 99}'})
     [message] = cell.live()
     assert message.payload == b'{"n": 99}'
     assert message.extra.origin is not None
@@ -113,8 +113,8 @@ def test_undo_takes_back_what_nobody_consumed_and_names_the_rest(cell: Rig) -> N
     cell.consume(1, Verb.ACK)
     cell.consume(1, Verb.REJECT)
     [leased] = cell.lease(1)
-    told = audited_redrive.redrive_results(cell.engine, DEAD, "a", 0, 100, cell.now)
-    assert Counter(statuses(told)) == {"gone": 1, "dead": 1, "leased": 1, "waiting": 2}
+    results = audited_redrive.redrive_results(cell.engine, DEAD, "a", 0, 100, cell.now)
+    assert Counter(statuses(results)) == {"gone": 1, "dead": 1, "leased": 1, "waiting": 2}
     undone = undo(cell, "a", 0)
     assert Counter(statuses(undone)) == {"gone": 1, "dead": 1, "leased": 1, "undone": 2}
     assert undo(cell, "a", dead_letters[-1]) == []
@@ -164,11 +164,11 @@ def test_what_cannot_go_stays_and_says_why(cell: Rig) -> None:
     def require(queue: str) -> None:
         raise Forbidden(action="produce", resource=queue)
 
-    told = redrive(cell, "a", {dead_letters[1]: wanted[dead_letters[1]]})
-    assert isinstance(told[0].error, MessageTooLarge)
-    told = redrive(cell, "a", wanted, require=require)
-    assert statuses(told) == ["leased", "refused", "refused"]
-    assert isinstance(told[2].error, Forbidden)
+    results = redrive(cell, "a", {dead_letters[1]: wanted[dead_letters[1]]})
+    assert isinstance(results[0].error, MessageTooLarge)
+    results = redrive(cell, "a", wanted, require=require)
+    assert statuses(results) == ["leased", "refused", "refused"]
+    assert isinstance(results[2].error, Forbidden)
     assert len(cell.live(DEAD)) == 3
     assert leased.message.id == dead_letters[0]
     with pytest.raises(InvalidArgument, match="another destination or note"):
@@ -227,8 +227,8 @@ def test_redrives_are_remembered_over_a_restart_and_forgotten_in_time(cell: Rig)
 def test_the_oldest_redrive_is_forgotten_for_a_new_one(cell: Rig) -> None:
     dead_letters = dead_letter(cell, 3)
     cell.engine.audits.limits = type(cell.engine.audits.limits)(max_remembered=2)
-    for index, letter in enumerate(dead_letters):
-        redrive(cell, f"a{index}", {letter: None})
+    for index, dead in enumerate(dead_letters):
+        redrive(cell, f"a{index}", {dead: None})
     assert [audit.id for audit in cell.engine.audits.of(DEAD)] == ["a2", "a1"]
 
 
@@ -260,7 +260,7 @@ def opened(disk: MemoryDisk) -> tuple[Mortal, Engine]:
 
 
 def dead_scene() -> tuple[MemoryDisk, list[int]]:
-    """Seven dead letters in two partitions, of messages of two queues."""
+    """Eight dead letters in two partitions, of messages of two queues."""
     disk = MemoryDisk()
     _, engine = opened(disk)
     create_queue(engine, ("default", "morgue"), {"dlq": {"enabled": False}, "partitions": 2}, NOW)
@@ -306,7 +306,7 @@ def run(engine: Engine, work: Iterator[list[RedriveResult]]) -> list[RedriveResu
 
 
 def changed(engine: Engine) -> dict[int, bytes | None]:
-    """Every letter of the morgue, with another payload."""
+    """Every dead letter of the morgue, with another payload."""
     page = browse_messages(engine, MORGUE, 100, "", "", "", NOW).messages
     return {message.id: message.payload + b"!" for _, message, _ in page}
 
@@ -334,11 +334,12 @@ def test_a_kill_before_any_write_neither_loses_nor_doubles_a_dead_letter(undoing
         moved = sum(audit.moved - audit.undone for audit in engine.audits.of(MORGUE))
         left = changed(engine)
         assert moved == len(dead_letters) - len(left), "the record tells what happened"
-        told = Counter(one.status for one in run(engine, work(engine)))
+        counts = Counter(one.status for one in run(engine, work(engine)))
         if undoing:
-            assert told == {RedriveStatus.UNDONE: 8}
+            assert counts == {RedriveStatus.UNDONE: 8}
         else:
-            assert told == Counter({RedriveStatus.REPEATED: 8 - len(left), RedriveStatus.MOVED: len(left)}) - Counter()
+            expected = {RedriveStatus.REPEATED: 8 - len(left), RedriveStatus.MOVED: len(left)}
+            assert counts == Counter(expected) - Counter()
         assert contents(engine) == ALL
         assert len(changed(engine)) == (8 if undoing else 0)
     assert writes > 2, "it was killed at several places"

@@ -1,4 +1,4 @@
-"""Which partition has how many of the next deliveries: by stretches as one by one."""
+"""How many of the next deliveries each partition has: merged in runs as one by one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def place(priority: int, stamp: int, size_bytes: int = 1) -> Place:
 def one_by_one(
     lists: dict[int, Items], limit: int, known: OrderKey, max_bytes: int, one_at_least: bool
 ) -> dict[int, int]:
-    """What `quotas` says, in as few words as possible."""
+    """What `quotas` says, written as simply as possible."""
     together = sorted((item.priority, item.stamp, name, item.size_bytes) for name in lists for item in lists[name])
     counts: dict[int, int] = {}
     for priority, stamp, name, size_bytes in together[:limit]:

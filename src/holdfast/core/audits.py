@@ -79,25 +79,25 @@ read_audit = msgspec.msgpack.Decoder(Audit).decode
 read_audited = msgspec.msgpack.Decoder(Audited).decode
 
 
-def redriven(dead_queue: str, letter: Message, audit: str = "", payload: bytes | None = None) -> Draft:
+def redriven(dead_queue: str, dead_letter: Message, audit: str = "", payload: bytes | None = None) -> Draft:
     """The message that a dead letter becomes: with its origin, or with the dead queue as its origin if it has none.
 
     `audit` becomes a property of it. With another `payload`, the hash of the original one does too; if that was changed
     before, the hash of the first remains.
     """
     if payload is None:
-        payload = letter.payload
-    extra = letter.extra
-    origin = extra.origin or Origin(letter.id, dead_queue, "")
+        payload = dead_letter.payload
+    extra = dead_letter.extra
+    origin = extra.origin or Origin(dead_letter.id, dead_queue, "")
     properties = extra.properties
     if audit:
         first = dict(properties).get(ORIGINAL_PROPERTY, "")
-        if not first and payload != letter.payload:
-            first = sha256(letter.payload).hexdigest()
+        if not first and payload != dead_letter.payload:
+            first = sha256(dead_letter.payload).hexdigest()
         said = ((REDRIVE_PROPERTY, audit), (ORIGINAL_PROPERTY, first))
         properties = (*_others(properties), *said[: 2 if first else 1])
     extra = msgspec.structs.replace(extra, origin=origin, flags=0, properties=properties)
-    return Draft(payload, letter.priority, 0, -1, extra)
+    return Draft(payload, dead_letter.priority, 0, -1, extra)
 
 
 def restore_dead_letter(message: Message, was: Audited) -> Draft:
