@@ -1,4 +1,4 @@
-"""Messages as Arrow IPC streams, as producers send them. What the server sends is in columns.py.
+"""Messages as Arrow IPC streams, as producers send them. What the server sends is in arrow_response.py.
 
 Columns become lists once for the whole request, and rows are built from those: no object of Arrow's is made for a row.
 What comes in is untrusted: it is validated in full, and may be neither compressed nor in a layout where values share
@@ -48,7 +48,7 @@ SOURCES = {
 def pyarrow() -> ModuleType:
     """The library, or an error that says how to get it."""
     try:
-        import pyarrow as found  # noqa: PLC0415 - half a second that only those pay who use it
+        import pyarrow as found  # noqa: PLC0415 - it takes half a second, and only Arrow needs it
     except ImportError:
         raise ArrowMissing from None
     return found  # type: ignore[no-any-return]
@@ -141,7 +141,7 @@ def _is_string(types: ModuleType, kind: Any) -> bool:
 
 
 def _batches(reader: Any, rows_max: int) -> Iterator[Any]:
-    """A batch whose columns need no bytes can say that it has any number of rows: it is not looked at further."""
+    """A batch whose columns need no bytes can claim any number of rows: it is refused before it is read."""
     rows = 0
     for batch in reader:
         rows += batch.num_rows

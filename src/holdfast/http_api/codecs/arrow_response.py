@@ -19,11 +19,11 @@ from holdfast.errors import InvalidArgument
 from holdfast.http_api.codecs.arrow_request import pyarrow
 
 ArrowRow = tuple[int, Message, DeliveryStatus | None]
-"""A message in its partition; in the deliveries' view, with how it stands in one group."""
+"""A message with its partition; in the view of deliveries, with its delivery status in one group."""
 
 
 class ArrowRows:
-    """The rows of an answer, and what columns are made from."""
+    """The rows of a response, and what columns are made from."""
 
     def __init__(self, rows: Sequence[ArrowRow]) -> None:
         self.rows = rows

@@ -1,8 +1,8 @@
-"""Conditions on messages and deliveries that a caller sends along, so that only what it wants travels.
+"""Filters on messages and deliveries that a caller sends with a request, so that only matching rows are sent.
 
     where=[["priority","<=",5],["key","in",["a","b"]]]
 
-All of them must hold. As in SQL, nothing but `null` compares with what is not there, and that not even with itself.
+All of them must hold. As in SQL, a comparison with a missing value is not true; only `null` matches it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Acks of many deliveries by their tokens, as most settlements are: read by columns, in a quarter of the time.
+"""Acks of many deliveries by their tokens, as most settlements are: decoded as columns, in a quarter of the time.
 
-Only what the general way (`read_settlement`) would read the same is read here. Everything else, what is wrong above
-all, is left to it: it has the words for that.
+Only what `read_settlement` would read the same is read here. Everything else, invalid requests above all, is left to
+it: it reports what is wrong.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _decode_numbers = msgspec.json.Decoder(list[int]).decode
 
 
 def read_acks(body: bytes) -> Acks | None:
-    """The acks that a body of `settle` has, if it has nothing else; None: read it the general way."""
+    """The acks that a body of `settle` has, if it has nothing else; None: use `read_settlement`."""
     try:
         request = _decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -1,8 +1,7 @@
-"""Deliveries and ids as JSON, by the lot: what `delivery_to_wire` says of each, in half of the time.
+"""Deliveries and ids as JSON, encoded in batches: the same as `delivery_to_wire` for each, in half of the time.
 
-Deliveries of one lease are mostly alike: they differ in id, sequence, time, payload and token, and what else there is
-to say is the same for all. It is said once, by the struct that says what a delivery looks like, and goes with each as
-JSON that is ready.
+Deliveries of one lease are mostly homogeneous: they differ in id, sequence, time, payload and token, and all other
+fields are the same. Those are encoded once, by the struct that defines a delivery, and copied into each as JSON.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from holdfast.core.commands import Leased
 from holdfast.http_api.codecs.shapes import delivery_to_wire, instants, payload_fields
 from holdfast.http_api.server.response import encode
 
-HOMOGENEOUS_MIN: Final = 4  # to say once what they share costs as much as to say it for about so many
+HOMOGENEOUS_MIN: Final = 4  # encoding shared fields once costs as much as encoding them so many times
 
 
 class _Own(msgspec.Struct, gc=False):
-    """What a delivery has of its own. The payload's field follows."""
+    """The fields in which deliveries differ. The payload's field follows."""
 
     id: str
     sequence: int
@@ -71,7 +70,7 @@ def encode_batch(found: list[Leased], queue: str, encoding: str) -> bytes:
 
 
 def _split_homogeneous(found: list[Leased]) -> Iterator[list[Leased]]:
-    """Neighbours that share what is no delivery's own."""
+    """Runs of deliveries that share all other fields."""
     messages = [leased.message for leased in found]
     kinds = [(message.extra, message.priority, message.deliver_at, message.expires_at) for message in messages]
     if kinds.count(kinds[0]) == len(kinds):
@@ -90,7 +89,7 @@ def _split_homogeneous(found: list[Leased]) -> Iterator[list[Leased]]:
 def _encode_homogeneous(homogeneous: list[Leased], queue: str, encoding: str) -> list[_Own]:
     first = homogeneous[0]
     fields = _fields(encode(delivery_to_wire(first, queue, encoding)))
-    # What is the same for all stands behind the last field, as if it belonged to its value.
+    # The shared fields are appended to the value of the last field, as JSON.
     rest = Raw(
         bytes(fields["lease_deadline"])
         + b"".join([b',"%b":%b' % (name.encode(), value) for name, value in fields.items() if name not in _OWN])
@@ -118,8 +117,8 @@ _ENDS = [f"{number:04}" for number in range(10_000)]
 
 
 def ids_in_json(ids: list[int]) -> bytes:
-    """Ids that grow, as a list of strings. New ones mostly count up by one, so that all but the last four digits of
-    thousands are the same: that takes a tenth of the time of writing each."""
+    """Ascending ids, as a list of strings. New ids mostly count up by one, so that thousands share all but their last
+    four digits: that takes a tenth of the time of encoding each."""
     parts: list[str] = []
     start = 0
     while start < len(ids):

@@ -61,7 +61,7 @@ async def read_parts(chunks: AsyncIterator[bytes], boundary: bytes, limits: Limi
     """The parts of a form, by name."""
     parts: dict[str, FormPart] = {}
     delimiter = b"\r\n--" + boundary
-    buffer = b"\r\n"  # the first delimiter stands at the very beginning
+    buffer = b"\r\n"  # the first delimiter has no line break before it
     current: FormPart | None = None
     inside_head = False
     async for chunk in chunks:

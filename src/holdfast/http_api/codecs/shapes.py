@@ -22,10 +22,10 @@ ERROR_LENGTH_MAX = 4_096  # of a consumer's error text; the rest is cut off
 CONSUMER_LENGTH_MAX = 255
 
 _durations = lru_cache(1_024)(duration)
-"""Producers give the same few over and over."""
+"""Producers use the same few values again and again."""
 
 SHARED_TEXT_MAX = 64
-"""What is longer is hardly one of a few, and not to be kept."""
+"""Longer values are seldom repeated, and not cached."""
 
 _raw_json = msgspec.json.Decoder(Raw).decode
 
@@ -70,7 +70,7 @@ def read_draft(item: wire.Draft, now: int, correlation_id: str | None) -> Draft:
 
 @lru_cache(maxsize=1_024)
 def _shared(key: str | None, content_type: str | None) -> Extra:
-    """The same for all messages that bring nothing but this: a batch of those is stored in a short way."""
+    """The same for all messages that bring nothing but this: such a batch is homogeneous, and stored as columns."""
     return Extra(key, content_type=content_type)
 
 
@@ -158,12 +158,12 @@ def _kind(content_type: str | None) -> int:
 
 
 def payload_field(payload: bytes, content_type: str | None, encoding: str) -> tuple[str, PayloadValue]:
-    """The field that a payload belongs to, and what stands there."""
+    """The field that a payload is sent in, and its value."""
     if encoding == "base64" or not payload:
         return "base64", payload
     kind = _kind(content_type)
     if kind >= _JSON and _is_json(payload):
-        # One line, so that it may stand in a stream of lines; in one of events both of these end a line.
+        # On one line, for streams of lines; in server-sent events both characters end a line.
         broken = b"\n" in payload or b"\r" in payload
         return "payload", Raw(msgspec.json.format(payload, indent=-1) if broken else payload)
     if kind in (_TEXT, _ANY):
@@ -370,7 +370,7 @@ def group_to_wire(group: GroupRecord) -> wire.Group:
     )
 
 
-# --- figures --------------------------------------------------------------------------------------------------------
+# --- stats ----------------------------------------------------------------------------------------------------------
 
 
 def stats_to_wire(stats: QueueStats) -> wire.QueueStats:

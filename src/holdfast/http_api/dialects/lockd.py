@@ -2,8 +2,8 @@
 
 Deliveries come as multipart: a `meta` part with JSON and a `payload` part. A lease's identifier, fencing token and
 metadata tag are all our lease token. Consumers share the group `default`; `owner` is the consumer's name. How long a
-message is hidden and how often it is tried is the queue's configuration here: a message may ask for something else at
-its enqueue, and is answered with what it got.
+message is hidden and how often it is delivered is the queue's configuration here: an enqueue may ask for other values,
+and its response has those that apply.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ ROUTES = Routes("lockd", ErrorFormat(error_response, LockdRefusal))
 
 
 def _consuming(path: str, *errors: type[HoldfastError]) -> Callable[[Handler], Handler]:
-    """A route by which deliveries come, at once or by and by."""
+    """A route that returns deliveries, or streams them."""
     return ROUTES(
         "POST",
         path,
@@ -99,7 +99,7 @@ def _consuming(path: str, *errors: type[HoldfastError]) -> Callable[[Handler], H
 
 
 def _settling(path: str, body: type[LockdLease], gives: type[msgspec.Struct]) -> Callable[[Handler], Handler]:
-    """A route by which a delivery is settled."""
+    """A route that settles a delivery."""
     return ROUTES(
         "POST", path, Right.AUTHENTICATED, body=body, gives=gives, errors=(QueueNotFound, LeaseLost, Forbidden)
     )
@@ -179,7 +179,7 @@ async def enqueue(request: Request) -> Response:
 
 @_consuming("/v1/queue/dequeue", NothingReady)
 async def dequeue(request: Request) -> Response:
-    """Lease deliveries, waiting for the first. If none comes in time, the answer is 409 `waiting`."""
+    """Lease deliveries, waiting for the first. If none becomes ready in time, the response is 409 `waiting`."""
     return await _dequeue_now(request, with_state=False)
 
 
@@ -225,7 +225,7 @@ async def _dequeue_now(request: Request, *, with_state: bool) -> Response:
 async def subscribe(request: Request) -> Response:
     """Be sent deliveries as they become ready, for as long as the connection lasts, `page_size` unsettled at a time.
 
-    What is not settled when the connection ends is given back at once.
+    What is not settled when the connection ends is released immediately.
     """
     return await _subscribe(request, with_state=False)
 
@@ -272,7 +272,7 @@ async def _states(request: Request, name: QueueName, found: list[Leased]) -> dic
 
 
 def _parts(request: Request, name: QueueName, found: list[Leased], states: dict[int, int], boundary: str) -> bytes:
-    """Two parts for each delivery. Several in one answer are told apart by file names."""
+    """Two parts for each delivery. Several in one response are distinguished by file names."""
     config = request.node.queues.get(name).config
     parts: list[bytes | str] = []
     for index, leased in enumerate(found):
@@ -378,7 +378,7 @@ async def _settle(
     if fields.state_etag and verb is Verb.ACK:
         await _check_state(request, name, message_id, token, fields.state_etag)
     correlation_id = request.correlation_id
-    with suppress(MessageNotFound):  # it may have been settled before: that is answered as the first time
+    with suppress(MessageNotFound):  # it may have been settled before: the response is the same
         _, message, _ = await request.node.inspection.find(name, message_id)
         correlation_id = message.extra.correlation_id or correlation_id
     settlement = Settlement(message_id, token, verb, delay, error, timeout)
@@ -389,7 +389,7 @@ async def _settle(
 
 
 async def _check_state(request: Request, name: QueueName, message_id: int, token: int, etag: str) -> None:
-    """Who acks must have seen the state as it is now."""
+    """Refuse an ack that was made without the current state."""
     state = await request.node.workflow_state.get(name, GROUP, message_id, token)
     if state is None or str(state.etag) != etag:
         raise StateChanged(message_id=message_id, etag=0 if state is None else state.etag, given=etag)
@@ -402,7 +402,7 @@ async def _check_state(request: Request, name: QueueName, message_id: int, token
     "POST", "/v1/queue/stats", Right.AUTHENTICATED, body=LockdPlace, gives=LockdStats, errors=(QueueNotFound, Forbidden)
 )
 async def stats(request: Request) -> Response:
-    """How a queue stands: who waits, and what is first in line."""
+    """Show the status of a queue: waiting consumers, and its first message."""
     fields = await request.json(_place)
     name = _queue(request, fields, Action.CONSUME)
     inspection = request.node.inspection
@@ -437,7 +437,7 @@ async def stats(request: Request) -> Response:
     waits=True,
 )
 async def watch(request: Request) -> Response:
-    """Be told, as server-sent events, when the first message in line changes. Nothing is leased."""
+    """Send a server-sent event whenever the first message of the queue changes. Nothing is leased."""
     fields = await request.json(_place)
     name = _queue(request, fields, Action.CONSUME)
     request.node.queues.get(name)
@@ -491,7 +491,7 @@ def _watched(request: Request, name: QueueName, head_id: int | None, number: int
 
 
 def _queue(request: Request, place: LockdPlace, action: Action) -> QueueName:
-    """Nobody reaches into another's namespace; where no credentials are configured there are no others."""
+    """The queue, if it is in the caller's own namespace. Without configured credentials any namespace is."""
     principal = request.principal
     namespace = place.namespace or principal.namespace
     if not place.queue:

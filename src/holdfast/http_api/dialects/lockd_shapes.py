@@ -135,7 +135,7 @@ class LockdExtended(msgspec.Struct, frozen=True):
 
 
 class LockdStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How a queue stands."""
+    """The status of a queue."""
 
     namespace: str
     queue: str

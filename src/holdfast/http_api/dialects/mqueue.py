@@ -102,8 +102,9 @@ _nack = msgspec.json.Decoder(MQueueNack)
 async def enqueue(request: Request) -> Response:
     """Enqueue items, to one or several topics, and get their ids.
 
-    The items of one topic are stored all or none, since the answer has no place for a single refusal. If a later topic
-    of the same request is refused, the items of those before it are stored; the problem names the items that are not.
+    The items of one topic are stored all or none, since the response cannot report errors of single items. If a later
+    topic of the same request is refused, the items of those before it are stored; the problem names the items that are
+    not.
     """
     items = await request.json(_items)
     if not items:
@@ -186,7 +187,7 @@ def _consumer(request: Request) -> str:
 
 
 def _queue(request: Request, namespace: str, topic: str, action: Action) -> QueueName:
-    """Nobody reaches into another's namespace; where no credentials are configured there are no others."""
+    """The queue, if it is in the caller's own namespace. Without configured credentials any namespace is."""
     principal = request.principal
     if namespace != principal.namespace and not principal.unlimited:
         raise Forbidden(action=str(action), resource=f"namespace {namespace!r}")

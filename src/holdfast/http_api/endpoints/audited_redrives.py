@@ -1,4 +1,4 @@
-"""Redrives under an id: dead letters brought back once, looked at afterwards, and taken back."""
+"""Redrives under an id: dead letters are moved once, and the redrive can be inspected and undone."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ _undo = msgspec.json.Decoder(wire.UndoPage)
     act="dlq.redrive",
 )
 async def move(request: Request) -> Response:
-    """Bring dead letters back under an id, each once however often the request is repeated.
+    """Redrive dead letters under an id, each once however often the request is repeated.
 
-    Every message gets the property `holdfast-redrive` with the id. A letter and its message change places in one step,
-    so a request may be cut off and sent again: the answer tells for each letter what became of it. To give a letter
-    another payload needs the right to produce to its queue.
+    Every message gets the property `holdfast-redrive` with the id. A dead letter is replaced by its message in
+    one step, so that a request may be repeated: the response has the outcome of each dead letter. To replace a payload
+    needs the right to produce to its queue.
     """
     body = await request.json(_move)
     dead, _ = dead_queue(request)
     check_destination(request, body.to)
     if len(body.letters) > DEAD_LETTERS_MAX:
-        raise LimitExceeded(what="One request", limit=f"{DEAD_LETTERS_MAX} letters", advice="Send several")
+        raise LimitExceeded(what="One request", limit=f"{DEAD_LETTERS_MAX} dead letters", advice="Send several")
     fates = await request.node.dead_letters.audited_redrive(
         dead,
         request.parameters[1],
@@ -82,7 +82,7 @@ async def get(request: Request) -> Response:
 
 
 class DeadLettersQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which letters."""
+    """Which dead letters."""
 
     cursor: str = ""
     """Where the page before ended."""
@@ -120,8 +120,8 @@ async def letters(request: Request) -> Response:
 async def undo(request: Request) -> Response:
     """Undo a redrive for the messages that nobody has consumed: they are dead letters again.
 
-    A letter has its own payload and properties again, and a new id. The answer tells for each letter what became of it;
-    messages that are leased, done or dead are left as they are.
+    A dead letter has its own payload and properties again, and a new id. The response has the outcome of each; messages
+    that are leased, settled or dead are left as they are.
     """
     body = await request.json(_undo, b"{}")
     after, limit = _place(body.cursor, body.limit)

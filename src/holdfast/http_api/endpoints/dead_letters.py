@@ -1,4 +1,4 @@
-"""Dead letters of a queue: looking at them, bringing them back, throwing them away."""
+"""Dead letters of a queue: list, redrive, purge."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ _filter = msgspec.json.Decoder(wire.DeadFilter)
 
 
 def dead_queue(request: Request) -> tuple[QueueName, str]:
-    """The dead queue of the queue in the path, and whose letters in it are meant. A dead queue stands for itself."""
+    """The dead queue of the queue in the path, and the source queue whose dead letters are meant; empty if the path
+    names the dead queue itself."""
     name = request.queue
     if name[1].startswith(DEAD_PREFIX):
         return name, ""
@@ -105,7 +106,7 @@ async def list_all(request: Request) -> Response:
     except QueueNotFound:
         if not source:
             raise
-        return response(wire.MessagePage([]))  # nothing has died yet
+        return response(wire.MessagePage([]))  # there are no dead letters yet
     result = [
         view_to_wire(dead_letter, at, statuses, query.encoding)
         for at, dead_letter, statuses in page.messages
@@ -118,11 +119,12 @@ class RetryQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where to."""
 
     to: str = ""
-    """The queue to bring it to, there for all its groups. Empty: where it came from, to the group in which it died."""
+    """The queue to move it to, there for all its groups. Empty: its source queue, for the group that dead-lettered
+    it."""
     group: str = ""
-    """Bring it to this group alone."""
+    """Move it to this group alone."""
     all_groups: bool = False
-    """Bring it to all groups of the queue it came from."""
+    """Move it to all groups of its source queue."""
 
 
 @ROUTES(
@@ -135,9 +137,9 @@ class RetryQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     act="dlq.retry",
 )
 async def retry(request: Request) -> Response:
-    """Bring one dead letter back to the queue it came from, or to another.
+    """Redrive one dead letter to its source queue, or to another.
 
-    Back in its queue it goes to the group in which it died: the others have had it. It is stored there and leaves the
+    In its source queue it is for the group that dead-lettered it only. It is stored there and removed from the
     dead queue in one step, and keeps its `source_id`.
     """
     query = request.query(RetryQuery)
@@ -168,7 +170,9 @@ def _destination(request: Request, target: RetryQuery | wire.Redrive) -> Destina
     if target.group and target.all_groups:
         raise InvalidArgument(field="group", problem="cannot be given together with all_groups")
     if target.group and not target.to and request.queue[1].startswith(DEAD_PREFIX):
-        raise InvalidArgument(field="group", problem="needs `to`: letters of a dead queue may come from several queues")
+        raise InvalidArgument(
+            field="group", problem="needs `to`: dead letters of a dead queue may come from several queues"
+        )
     if target.group:
         home = request.node.queues.get((request.namespace, target.to) if target.to else request.queue)
         if home.group(check_name(target.group, "group")) is None:
@@ -188,14 +192,15 @@ def _destination(request: Request, target: RetryQuery | wire.Redrive) -> Destina
     waits=True,
 )
 async def redrive(request: Request) -> Response:
-    """Bring dead letters back: all, or those that match; to their source or elsewhere; at a rate.
+    """Redrive dead letters: all, or those that match; to their source queue or another; at a rate.
 
-    They go in the order in which they died. Back in its queue a letter goes to the group in which it died: the others
-    have had it. One whose group is no more stays, unless `group` or `all_groups` says where it is to go.
+    They are moved in the order in which they were dead-lettered. In its source queue a dead letter is for the group
+    that dead-lettered it only. One whose group was deleted stays, unless `group` or `all_groups` says where it is to
+    go.
 
-    The answer is a job whose progress can be asked for and which can be cancelled; a restart does not end it. With
-    `dry_run` the answer comes when all letters have been looked at, with their number in `matched`. Each letter is
-    stored in its destination and leaves the dead queue in one step, so that none is lost or doubled whatever happens.
+    The response is a job whose progress can be shown and which can be cancelled; it survives a restart. With `dry_run`
+    the response is sent when all dead letters have been read, with the number of matches in `matched`. Each is stored
+    in its destination and removed from the dead queue in one step, so that none is lost or duplicated.
     """
     body = await request.json(_redrive, b"{}")
     dead, source = dead_queue(request)
@@ -277,7 +282,7 @@ async def cancel(request: Request) -> Response:
     waits=True,
 )
 async def purge(request: Request) -> Response:
-    """Throw dead letters away: all of this queue, or those that match. What is leased stays.
+    """Purge dead letters: all of this queue, or those that match. What is leased stays.
 
     Once begun it is completed, even if the caller does not wait for it.
     """
@@ -293,7 +298,7 @@ async def purge(request: Request) -> Response:
                 if request.api.closing:
                     raise ShuttingDown
     except QueueNotFound:
-        pass  # nothing has died yet
+        pass  # there are no dead letters yet
     return response(wire.Purged(purged))
 
 

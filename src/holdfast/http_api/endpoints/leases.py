@@ -66,7 +66,7 @@ def _lease_options(body: wire.Lease) -> _LeaseOptions:
 def lease(request: Request) -> Outcome:
     """Lease up to 1,000 deliveries; wait for the first if there is none.
 
-    What was leased for a client that disconnects while it waits is released. No deliveries in the answer means that
+    What was leased for a client that disconnects while it waits is released. No deliveries in the response means that
     nothing became ready within `wait`.
     """
     body = request.decoded(_lease, request.content, b"{}")
@@ -139,7 +139,7 @@ def settle(request: Request) -> Outcome:
     """Settle up to 10,000 deliveries: ack, nack, reject, release or extend.
 
     All of them are one commit. One that is refused is reported by its index and does not stop the others. If all are
-    refused, the answer is the first one's problem.
+    refused, the response is the first one's problem.
     """
     acks = read_acks(request.content) if request.is_json else None
     if acks is not None:

@@ -53,7 +53,7 @@ _Item = TypeVar("_Item", bound=wire.Draft)
 
 FORM = "multipart/form-data"
 _STRUCTURED = {"application/json", FORM}
-_NOT_RAW = {"", "application/x-www-form-urlencoded"}  # what curl and libraries send if nobody has thought of it
+_NOT_RAW = {"", "application/x-www-form-urlencoded"}  # what curl and libraries send by default
 _ALLOWED = "application/json with {messages: […]}, multipart/form-data, or any other type for a raw payload"
 
 
@@ -81,7 +81,7 @@ _edit = msgspec.json.Decoder(wire.MessageEdit)
 
 
 def _read_pending(request: Request, body: bytes) -> _PendingEnqueue:
-    """What a body of JSON wants stored."""
+    """The messages of a JSON body."""
     key = _idempotency_key(request)
     items, errors, atomic = _read(body)
     if key is not None:
@@ -104,15 +104,16 @@ def _read_pending(request: Request, body: bytes) -> _PendingEnqueue:
 def enqueue(request: Request) -> Outcome:
     """Enqueue 1 to 10,000 messages.
 
-    All of them are one commit, and the answer comes when it is durable. A message that is wrong is reported by its
-    index and does not stop the others, unless `atomic` is true. If none was taken, the answer is the first's problem.
+    All of them are one commit, and the response is sent when it is durable. A message that is wrong is reported by its
+    index and does not stop the others, unless `atomic` is true. If none was taken, the response is the first one's
+    problem.
 
     Besides JSON a single message can be sent as it is: with any other content type, or with `raw=true`, the body is the
     payload and `Holdfast-` headers say the rest (`Holdfast-Properties` is a JSON object); `multipart/form-data` has it
     in a part `payload`, beside a part `meta` with the other fields as JSON. With `Idempotency-Key` messages that bring
     no `message_id` get one made from it, whatever the body is, so that the whole request can be repeated without harm.
 
-    In bulk, an Arrow IPC stream is fastest: a column `payload`, and if wished `key`, `message_id`, `priority`,
+    In bulk, an Arrow IPC stream is fastest: a column `payload`, and optionally `key`, `message_id`, `priority`,
     `deliver_at`, `ttl`, `properties`, `correlation_id`, `content_type` and `reply_to`; not compressed, and in plain
     layouts (binary and string, also large or of a fixed size; no views, dictionaries or run-ends).
     """
@@ -144,8 +145,7 @@ async def _enqueue_any(request: Request) -> Response:
 
 
 async def _enqueue_arrow(request: Request, atomic: bool, key: str | None) -> Response:
-    """Rows are messages; if they are payloads alone, nothing is done for each of them but what the node does. The
-    answer names all of them: it is made while the disk works."""
+    """Enqueue the rows of an Arrow stream. The response has all their ids: it is encoded while the disk syncs."""
     table = read_table(await request.body(), request.api.config.limits.enqueue_max)
     made_ids = None if key is None else _made_ids(key, table.num_rows)
     large = (table.num_columns > 1 or made_ids is not None) and table.num_rows > OFFLOAD_MESSAGES
@@ -232,7 +232,7 @@ async def store(
     atomic: bool,
     read: Callable[[_Item, int, str | None], Draft],
 ) -> Response:
-    """Store what can be stored, and say for each what became of it."""
+    """Enqueue the valid messages; the response has an id or an error for each."""
     pending = _PendingEnqueue(request, items, errors, atomic, read)
     pending.admit()
     return await _stored(request, pending).ready()
@@ -244,7 +244,7 @@ def _stored(request: Request, pending: _PendingEnqueue) -> DeferredResponse:
 
 
 class _PendingEnqueue:
-    """What a request wants stored: `drafts`, which are its messages at `places`; what is wrong with the others.
+    """The messages of a request: `drafts` are the valid ones, at `places`; `errors` say what is wrong with the others.
 
     As an outcome (see `Outcome`) it enqueues them together with those of other requests.
     """
@@ -259,7 +259,7 @@ class _PendingEnqueue:
         atomic: bool,
         read: Callable[[_Item, int, str | None], Draft],
     ) -> None:
-        """Raises what keeps the request as a whole from being taken."""
+        """Raises the error that refuses the request as a whole."""
         if not items:
             raise InvalidArgument(field="messages", problem="is empty; send at least one")
         now = request.node.clock()
@@ -284,7 +284,7 @@ class _PendingEnqueue:
         self.size_bytes = sum([len(draft.payload) for draft in self.drafts])
 
     def admit(self) -> None:
-        """Raises RateLimited if it is too much for now."""
+        """Raises RateLimited if the namespace has used up its rate."""
         self.request.api.gate.admit(self.request.namespace, len(self.drafts), self.size_bytes)
 
     def deliver(self, request: Request) -> None:
@@ -308,7 +308,7 @@ class _PendingEnqueue:
             self.request.respond(self._response)
 
     def response(self, receipt: Receipt) -> Response:
-        """What is to be answered when it is safe. Raises the first one's error if nothing was taken."""
+        """The response to send when they are durable. Raises the first one's error if none was enqueued."""
         errors, places = self.errors, self.places
         if receipt.errors:
             errors.update((places[at], refused) for at, refused in receipt.errors.items())
@@ -352,7 +352,7 @@ async def browse(request: Request) -> Response:
     """Browse live messages, oldest first. Nothing is leased or changed.
 
     A page may hold fewer messages than `limit`, even none, and still have a `cursor`: continue until it is empty. As
-    an Arrow stream the messages have no standings, and the cursor is in the header `Holdfast-Cursor`.
+    an Arrow stream the messages have no delivery statuses, and the cursor is in the header `Holdfast-Cursor`.
     """
     query = request.query(BrowseQuery)
     page = await request.node.inspection.browse(request.queue, query.limit, query.cursor, query.state, query.group)
@@ -383,7 +383,7 @@ class MessageQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     errors=(QueueNotFound, MessageNotFound, LakeUnreadable),
 )
 async def get(request: Request) -> Response:
-    """Show one live message, how it stands in each group, and if wished its history."""
+    """Show one live message, its delivery status in each group, and optionally its history."""
     query = request.query(MessageQuery)
     partition, message, statuses = await request.node.inspection.find(request.queue, request.message_id())
     result = view_to_wire(message, partition, statuses, query.encoding)

@@ -1,4 +1,4 @@
-"""Metrics for Prometheus: what the node counts anyway, gathered when somebody scrapes.
+"""Metrics for Prometheus: the node's counters, collected at a scrape.
 
 Times are seconds, sizes are bytes. A queue's series carry its namespace and name. With more queues than
 `http.metrics_queues` there are only sums over all of them, under the same names without those labels, unless the scrape

@@ -1,8 +1,8 @@
 """Streams: deliveries pushed to a client as they become ready, as NDJSON lines or as server-sent events.
 
 A stream is a member of its group. It has at most `credit` deliveries unsettled; they are settled by ordinary requests.
-When the client goes, what it has not settled is released (or failed, if it asked for that); when the server stops, the
-stream is told so by its last line.
+When the client disconnects, what it has not settled is released (or failed, if it asked for that); when the server
+stops, the last line of the stream says so.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from holdfast.units import SECOND, format_instant
 
 ROUTES = Routes("Deliveries")
 PROTOCOL = "http"
-CHUNK_BYTES = 256 << 10  # payloads written at once
+CHUNK_BYTES = 256 << 10  # payloads in one write
 NO_BUFFERING = ((b"cache-control", b"no-store"), (b"x-accel-buffering", b"no"))
 
 
@@ -86,12 +86,12 @@ class Stream:
         self._wake.set()
 
     def end(self, why: HoldfastError) -> None:
-        """Have it end with these last words."""
+        """End it, with this error as its last line."""
         self.ended = self.ended or why
         self._wake.set()
 
     def close(self) -> None:
-        """Nobody wants more of it: the membership ends, and with it the leases."""
+        """Leave the group, which ends the leases."""
         streams = self.request.api.streams
         if streams.get((self.group, self.member)) is self:
             del streams[self.group, self.member]
@@ -201,7 +201,7 @@ async def stream(request: Request) -> Response:
 
 
 async def open_stream(request: Request, query: StreamQuery, queue: QueueName, protocol: str = PROTOCOL) -> Stream:
-    """A stream that has joined its group. Whoever opens it must close it."""
+    """A stream that has joined its group. The caller has to close it."""
     streams = request.api.streams
     if len(streams) >= request.api.config.http.max_streams:
         raise LimitExceeded(

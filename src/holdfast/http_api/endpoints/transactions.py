@@ -67,7 +67,7 @@ class StageQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ),
 )
 async def stage(request: Request) -> Response:
-    """Stage messages: stored, but seen by nobody until the transaction is published.
+    """Stage messages: stored, but not visible until the transaction is published.
 
     All messages of a request are staged, or none; `errors` counts them through all batches. Needs the right to produce
     to each queue. What is never published expires.
@@ -138,8 +138,8 @@ def _read(request: Request, raw: bytes) -> tuple[wire.Stage, Batches]:
 async def publish(request: Request) -> Response:
     """Make everything that was staged visible together, exactly once.
 
-    Needs the right to produce to each queue. The answer comes when all of it is in its queues and durable. Publishing
-    again is answered as the first time.
+    Needs the right to produce to each queue. The response is sent when all of it is in its queues and durable.
+    Publishing again is answered as the first time.
     """
     body = await request.json(_publish, b"{}")
     await _demand(request)
@@ -178,7 +178,7 @@ async def get(request: Request) -> Response:
 
 
 async def _demand(request: Request) -> None:
-    """Whoever ends a transaction must be allowed what it does: to produce to each of its queues."""
+    """Require the right to produce to each queue of the transaction."""
     try:
         view = await request.node.transactions.get((request.namespace, request.parameters[0]))
     except TransactionNotFound:

@@ -69,7 +69,7 @@ async def put(request: Request) -> Response:
     """Put the workflow state of a delivery, under its lease. The body is kept as it is, whatever its type.
 
     With `If-Match` only over the state that has this ETag, `"0"` for none; `If-None-Match: *` means the same as that.
-    The answer's `ETag` is the new one. A state lives through retries, goes with the dead letter and comes back with a
+    The response's `ETag` is the new one. A state lives through retries, goes with the dead letter and comes back with a
     redrive, and is gone when the delivery is settled.
     """
     query = request.query(StateQuery)

@@ -1,4 +1,4 @@
-"""The endpoints put into words: fields with their types and texts, the errors each can give.
+"""Descriptions of the endpoints: fields with their types and texts, and the errors that each can return.
 
 The OpenAPI description, the page at /docs and the reference in the documentation are all made from this.
 """
@@ -44,11 +44,11 @@ PARAMETERS = {
     "group": "The group's name, percent-encoded as one segment.",
     "redrive": "A redrive's id.",
     "audit": "Id of a redrive, chosen by the caller that began it.",
-    "transaction": "The transaction's id, chosen by who stages: at most 255 bytes of printable text.",
+    "transaction": "The transaction's id, chosen by the client that stages: at most 255 bytes of printable text.",
 }
 
 REQUEST_HEADERS = {
-    "X-Correlation-Id": "Kept with the messages of this request that bring none of their own. The answer has it too.",
+    "X-Correlation-Id": "Kept with the messages of this request that bring none of their own. The response has it too.",
     "Idempotency-Key": "Messages without a `message_id` get one made from it, so that the request can be repeated.",
     "If-Match": "The ETag that what is changed must have, or `*`.",
     "If-None-Match": "`*`: there must be nothing yet.",

@@ -1,4 +1,5 @@
-"""The API's description (OpenAPI 3.1), and a page for people made from the same table. Nothing comes from outside."""
+"""The API's description (OpenAPI 3.1), and a page for people made from the same table. It loads nothing from other
+servers."""
 
 from __future__ import annotations
 

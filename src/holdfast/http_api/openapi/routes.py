@@ -38,7 +38,7 @@ class Right(Enum):
     ADMIN = "admin"
     ANY = "any"  # any of these on the queue: looking at it
     NODE = "node"  # administration of the whole node
-    AUTHENTICATED = "known"  # a credential, no matter what for; the handler looks closer
+    AUTHENTICATED = "known"  # any valid credential; the handler checks further
     ANONYMOUS = "nobody"  # no credential needed
 
 
@@ -65,12 +65,12 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     status: int = 200
     errors: tuple[type[HoldfastError], ...] = ()
     request_types: tuple[str, ...] = ()  # other content types of the body
-    response_types: tuple[str, ...] = ()  # other content types of the answer
+    response_types: tuple[str, ...] = ()  # other content types of the response
     headers: tuple[str, ...] = ()  # request headers with a meaning here
     act: str = ""  # its name in the audit log, if it is an act of administration
     error_format: ErrorFormat | None = None  # how errors look, if not as problems
     waits: bool = False  # may wait long: does not count against http.max_concurrency
-    always_served: bool = False  # gives its answer with 503 too, and while the server stops
+    always_served: bool = False  # also while the server stops
 
     @property
     def summary(self) -> str:
@@ -157,7 +157,7 @@ class _Branch:
 
 
 class Router:
-    """Finds the endpoints of a path. It goes by the path as it was sent, because a queue's name may hold '/' as %2F."""
+    """Finds the endpoints of a path. It uses the path as it was sent, because a queue's name may contain '/' as %2F."""
 
     def __init__(self, endpoints: Iterator[Endpoint]) -> None:
         self._root = _Branch()

@@ -13,7 +13,7 @@ _ACTIONS = {Right.PRODUCE: Action.PRODUCE, Right.CONSUME: Action.CONSUME, Right.
 
 
 def recognize(gate: Gate, subject: str | None, headers: dict[bytes, bytes]) -> Principal | None:
-    """The caller, if that can be told without waiting; None: `identify` must find out."""
+    """The caller, if it is known without waiting; None: `identify` has to check the credential."""
     authorization = headers.get(b"authorization")
     if authorization is None:
         return _uncredentialed(gate, subject)

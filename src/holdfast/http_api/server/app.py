@@ -1,4 +1,4 @@
-"""The application: finds out who sends a request, checks that it may, calls the endpoint's handler, responds.
+"""The application: authenticates and authorizes a request, calls its endpoint's handler, and responds.
 
 It is called by a connection for every request, in the same way. A handler that is a plain function is called when the
 whole body is here and gives a response, or what becomes one by a callback of the node: that needs no task and no
@@ -89,7 +89,7 @@ class Api:
         self.gate = gate
         self.router = Router(chain.from_iterable(part.endpoints for part in routes))
         self.closing = False
-        self.working = 0  # requests under way that are not just waiting
+        self.working = 0  # requests in progress that do not just wait
         self.idle = asyncio.Event()  # there is none
         self.idle.set()
         self.buffered_bytes = 0
@@ -111,7 +111,7 @@ class Api:
         self.long_requests.close()
 
     def closed(self) -> None:
-        """Nothing is under way any more."""
+        """No request is in progress any more."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -140,7 +140,7 @@ class Api:
         """Wait for something that may take long, but not longer than the client does, than its credential holds, or
         than the server runs.
 
-        `undo` is called with a result that nobody is to have any more.
+        `undo` is called with a result that is not sent any more.
         """
         if self.closing:
             work.close()
@@ -264,7 +264,7 @@ class Api:
             self.idle.set()
 
     def new_correlation_id(self) -> str:
-        """For a request that brings none: unique among processes, and without a call of the system."""
+        """For a request that brings none: unique among processes, and without a system call."""
         return f"{self._process}-{next(self._requests):x}"
 
     def count(self, method: str, path: str, status: int) -> None:

@@ -1,8 +1,8 @@
-"""Enqueues of several requests made one: what came in one pass of the loop, by queue.
+"""Batches the enqueues of small requests: those that arrive in one pass of the loop are one enqueue per queue.
 
-A request with a message or two costs the node about as much as one with a dozen. So those that are served at once do
-not enqueue by themselves: at the beginning of the node's turn all messages for a queue are given to it together, and
-each request gets its own part of the receipt.
+A request with a message or two costs the node about as much as one with a dozen. So small requests do not enqueue by
+themselves: at the beginning of a turn all their messages for a queue are enqueued together, and each request gets its
+part of the receipt.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from holdfast.errors import HoldfastError
 PROTOCOL = "http"
 
 COMMIT_MESSAGES_MIN = 64
-"""So many are worth a turn of the node while a sync runs. Fewer wait for its end, and are written with what comes until
-then: they share the next sync anyway."""
+"""From so many messages on a turn is run while a sync is in progress. Fewer wait for its end and are written with what
+arrives until then: they share the next sync anyway."""
 
 
 class PendingEnqueue(Protocol):
-    """Who wants something enqueued."""
+    """A request whose messages are to be enqueued."""
 
     drafts: list[Draft]
 
     def enqueued(self, receipt: Receipt) -> bool:
-        """The messages are enqueued, but not safe. False: there is nothing to wait for."""
+        """The messages are applied, but not durable. False: the request is answered already."""
 
     def on_done(self, error: HoldfastError | None) -> None:
-        """They are safe, or there was an error."""
+        """They are durable, or the store failed."""
 
 
 class EnqueueBatcher:
@@ -45,7 +45,7 @@ class EnqueueBatcher:
         self._messages = 0
 
     def add(self, name: QueueName, request: PendingEnqueue) -> None:
-        """Enqueue in the next turn. Raises, and does nothing, if the node takes no calls."""
+        """Enqueue in the next turn. Raises if the node accepts no work."""
         if (refusal := self._node.cell.refusal) is not None:
             raise refusal
         self._requests.setdefault(name, []).append(request)
@@ -56,7 +56,7 @@ class EnqueueBatcher:
             self._node.cell.commit.schedule()
 
     def collect_ops(self, now: int) -> list[Op]:  # noqa: ARG002 - the protocol's signature
-        """Enqueue what came."""
+        """Enqueue what has arrived."""
         for name, requests in self._drain().items():
             self._enqueue(name, requests)
         return []
@@ -73,7 +73,7 @@ class EnqueueBatcher:
             if len(requests) == 1:
                 requests[0].on_done(error)
                 return
-            for request in requests:  # too much together, perhaps; each may fare better
+            for request in requests:  # together they may exceed a limit that each of them keeps
                 self._enqueue(name, [request])
             return
         receipt = submission.result
@@ -88,19 +88,19 @@ class EnqueueBatcher:
             submission.on_done(lambda error: notify([request.on_done for request in waiting], error))
 
     def written(self) -> None:
-        """Requests hear of their sync."""
+        """Requests wait for their submission."""
 
     def delivered(self) -> None:
         """It has no members."""
 
     def failed(self, error: HoldfastError) -> None:
-        """Nothing was enqueued yet, and nothing will be."""
+        """Fail what was not enqueued yet."""
         for requests in self._drain().values():
             for request in requests:
                 request.on_done(error)
 
     def opened(self) -> None:
-        """There is nothing to take up."""
+        """There is no state to load."""
 
 
 def _part(receipt: Receipt, start: int, end: int) -> Receipt:

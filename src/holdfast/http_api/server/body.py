@@ -1,7 +1,7 @@
 """The body of a request that did not arrive together with its head.
 
-The connection feeds it. Until somebody reads, little of it is taken in, and the client has to wait. It is then either
-collected whole, which neither wakes anybody nor stops the client until all of it is here, or read in pieces.
+The connection feeds it. Until it is read, only little of it is buffered, and the client has to wait. It is then either
+collected whole, which needs no task and does not stop the client, or read in pieces.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Final, Protocol
 from holdfast.errors import HoldfastError, RequestTimeout
 
 UNREAD_BYTES_MAX: Final = 64 << 10
-"""How much is taken in before somebody reads it, or beyond what was read."""
+"""How much is buffered that was not read yet."""
 
 
 class ClientDisconnected(Exception):
-    """The client closed the connection; nobody waits for a response."""
+    """The client closed the connection; a response cannot be sent."""
 
 
 class Source(Protocol):
@@ -89,7 +89,7 @@ class Body:
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
-    # --- from who reads ---------------------------------------------------------------------------------------------
+    # --- from the reader --------------------------------------------------------------------------------------------
 
     def collect(
         self, account: Callable[[int], None], timeout_seconds: float, done: Callable[[Exception | None], None]

@@ -48,7 +48,7 @@ WEBSOCKET: Final = b"websocket"
 
 
 class UpgradedConnection(Protocol):
-    """What takes over a connection: an asyncio protocol that can be told to stop."""
+    """What takes over a connection: an asyncio protocol that can be shut down."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None: ...
     def data_received(self, data: bytes) -> None: ...
@@ -126,7 +126,7 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
         self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
-        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)  # what comes behind is not looked at
+        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)  # what comes behind is ignored
         self.peer = ""
         self.subject: str | None = None
         self.lost = False
@@ -261,7 +261,7 @@ class Connection(asyncio.Protocol):
                 self.pause_reading()
 
     def _receive(self, data: bytes) -> bytes:
-        """Take what belongs to the body that is being received. What comes behind it is given back."""
+        """Take what belongs to the body that is being received. What comes behind it is returned."""
         body, missing = self._receiving, self._missing
         assert body is not None
         if len(data) < missing:
@@ -457,7 +457,7 @@ class Connection(asyncio.Protocol):
         self._pool.api.serve(request)
 
     def _go_on(self) -> None:
-        """The request before was answered and is all here: go on with what came behind it."""
+        """The last request was answered and received completely: continue with what came behind it."""
         if self._writable is not None or self._linger_timer is not None or self.lost:
             return
         if self._pipeline or (self._held and not self._refused):

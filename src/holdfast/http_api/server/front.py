@@ -73,8 +73,8 @@ class HttpFront:
     async def stop(self) -> None:
         """Refuse new requests, end long polls and streams, let the others finish, close."""
         self.api.close()
-        # While requests are being worked on new ones are still answered, with 503: a load balancer then goes elsewhere
-        # at once, instead of waiting for connections that nobody accepts.
+        # While requests are being worked on new ones are still answered, with 503: a load balancer then uses
+        # another server immediately, instead of waiting for connections that are not accepted.
         try:
             async with asyncio.timeout(DRAIN_SECONDS):
                 await self.api.idle.wait()

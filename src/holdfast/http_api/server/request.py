@@ -257,7 +257,7 @@ class Request:
         self._buffered_bytes += size_bytes
 
     async def json(self, decoder: msgspec.json.Decoder[_Shape], default: bytes = b"") -> _Shape:
-        """The body as a struct. `default` stands for a body that was left out."""
+        """The body as a struct. `default` is used if there is none."""
         return self.decoded(decoder, await self.body(), default)
 
     def decoded(self, decoder: msgspec.json.Decoder[_Shape], raw: bytes, default: bytes = b"") -> _Shape:

@@ -149,7 +149,7 @@ def plain(details: dict[str, object]) -> dict[str, object]:
 
 
 def problem_response(error: HoldfastError, correlation_id: str = "", errors: Sequence[wire.ItemError] = ()) -> Response:
-    """The answer that is a problem."""
+    """The response that is a problem."""
     return Response(encode(problem_of(error, correlation_id, errors)), error.http, PROBLEM, error_headers(error))
 
 
