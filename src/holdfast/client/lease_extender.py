@@ -19,7 +19,7 @@ SHORTEST_PAUSE_SECONDS = 0.01  # at most a hundred rounds a second, however shor
 
 
 class _Extension:
-    """When a message's lease is to be extended next, and for how long that goes on."""
+    """When a message's lease is to be extended next, and until when."""
 
     __slots__ = ("at", "lease_seconds", "until")
 

@@ -217,7 +217,7 @@ def revoke(token_id: str | None, path: Path | None, yes: bool, config_path: Path
             files.replace(path, revoked.as_document({one.jti: one for one in kept}.values()))
     except OSError as error:
         raise InvalidArgument(field=f"File {path}", problem=f"cannot be written: {error}") from error
-    show_note(f"Wrote {path}: the token {found.jti} is revoked. Revoked in all: {len(kept):,}.")
+    show_note(f"Wrote {path}: the token {found.jti} is no longer valid. Revoked: {len(kept):,}.")
 
 
 def _read_revoked(path: Path | None, settings: AuthSettings) -> dict[str, Revocation]:
