@@ -62,7 +62,7 @@ class Batch:
             shard.flush(effects)
         ops = effects.ops
         if self._entries:
-            names = {number: name_of(number) for number in _shard_numbers(self._entries)}
+            names = _shard_names(self._entries, name_of)
             block = write_block(record.next_lsn, self._rows, self._at, names, self._entries)
             ops.append((Table.JOURNAL, journal_key(record.next_block), block))
             record.next_block += 1
@@ -79,11 +79,11 @@ class Batch:
         return self._shards.values()
 
 
-def _shard_numbers(entries: list[tuple[object, ...]]) -> set[int]:
-    """The shards that journal entries name: always in the second field."""
-    numbers: set[int] = set()
+def _shard_names(entries: list[tuple[object, ...]], name_of: Callable[[int], ShardName]) -> dict[int, ShardName]:
+    """What the journal calls the shards of its entries, in the order of the entries. A shard is the second field."""
+    names: dict[int, ShardName] = {}
     for entry in entries:
         number = entry[1]
         assert isinstance(number, int)
-        numbers.add(number)
-    return numbers
+        names[number] = name_of(number)
+    return names
