@@ -340,7 +340,7 @@ def test_what_is_not_kept_fails_the_query_unless_it_may_be_lost(broker: Broker) 
         assert taken(lax, {"0": 1}, {"0": 21}) == [b"n15", b"n16", b"n17", b"n18", b"n19"]
         assert taken(lax, {"0": 1}, {"0": 9}) == []
         client.delete_queue("in")
-    with filled(broker, 5), pytest.raises(RuntimeError, match="the queue was deleted and made anew"):
+    with filled(broker, 5), pytest.raises(RuntimeError, match="the queue was deleted and created anew"):
         lax.latestOffset({"0": 21}, limit)
 
 
@@ -430,7 +430,7 @@ def test_requests_are_neither_too_many_rows_nor_too_many_bytes() -> None:
 
 
 def test_a_server_that_is_not_there_is_named() -> None:
-    with pytest.raises(Refused, match=r"http://127\.0\.0\.1:9 did not answer"):
+    with pytest.raises(Refused, match=r"http://127\.0\.0\.1:9 did not respond"):
         Server("http://127.0.0.1:9", None, 0).ends("in", "g")
 
 
