@@ -57,7 +57,7 @@ from holdfast.core.records import (
 )
 from holdfast.core.runs import BytesColumn
 from holdfast.core.shard import Shard, handles
-from holdfast.core.states import Event, JournalEvent, Reason, journal_names
+from holdfast.core.states import JournalEvent, Reason
 from holdfast.core.windows import WINDOW, WINDOW_MAX
 from holdfast.errors import HoldfastError, InvalidArgument, MessageTooLarge, QueueFull
 
@@ -68,9 +68,6 @@ MESSAGE_ID_BYTES_MAX = 1_024  # it is part of a key in the store
 PROPERTIES_MAX = 256
 PROPERTIES_BYTES_MAX = 65_535  # an MQTT string is no longer either
 
-ENQUEUED = journal_names(Event.ENQUEUE)
-DUPLICATE = "duplicate"
-
 
 @handles(Enqueue)
 def enqueue(shard: Shard, command: Enqueue, now: int, effects: Outcome[Enqueued]) -> None:
@@ -80,11 +77,9 @@ def enqueue(shard: Shard, command: Enqueue, now: int, effects: Outcome[Enqueued]
     if isinstance(drafts, HomogeneousDrafts):
         drafts = list(drafts)
         command = replace(command, drafts=drafts)
-    ids_given = [draft for draft in drafts if draft.extra is not NO_EXTRA]
-    if ids_given:
-        _require_known(shard, ids_given)
+    _require_known(shard, [draft for draft in drafts if draft.extra is not NO_EXTRA])
     reply = Enqueued([], {}, {}, shard.head.next_seq)
-    accepted = _accept(shard, command, now, reply) if ids_given else _accept_without_ids(shard, command, reply)
+    accepted = _accept(shard, command, now, reply)
     if command.dry_run:
         reply.ids = [0] * len(drafts)
         effects.reply = reply
@@ -262,7 +257,19 @@ def _journal_duplicates(shard: Shard, command: Enqueue, reply: Enqueued, effects
         extra = command.drafts[index].extra
         details = {"client_message_id": extra.message_id}
         effects.entries.append(
-            (EntryKind.ONE, shard.number, "", DUPLICATE, original, 0, "", "", "", command.protocol, details)
+            (
+                EntryKind.ONE,
+                shard.number,
+                "",
+                JournalEvent.DUPLICATE,
+                original,
+                0,
+                "",
+                "",
+                "",
+                command.protocol,
+                details,
+            )
         )
         effects.rows += 1
 
@@ -281,19 +288,6 @@ def _require_known(shard: Shard, drafts: list[Draft]) -> None:
         shard.require(reads)
 
 
-def _accept_without_ids(shard: Shard, command: Enqueue, reply: Enqueued) -> list[int]:
-    """The common case: no message has extras."""
-    limit = FAR_FUTURE if command.validated else shard.config.max_message_size
-    room = command.room if command.room >= 0 else len(command.drafts)
-    accepted: list[int] = []
-    for index, draft in enumerate(command.drafts):
-        if len(draft.payload) > limit or out_of_range(draft) or len(accepted) >= room:
-            reply.errors[index] = refusal(shard, draft)
-        else:
-            accepted.append(index)
-    return accepted
-
-
 def _accept(shard: Shard, command: Enqueue, now: int, reply: Enqueued) -> list[int]:
     """Indexes of the drafts to store; the others are in `reply` as duplicates or errors."""
     limit = FAR_FUTURE if command.validated else shard.config.max_message_size
@@ -301,10 +295,11 @@ def _accept(shard: Shard, command: Enqueue, now: int, reply: Enqueued) -> list[i
     accepted: list[int] = []
     seen: dict[bytes, int] = {}
     for index, draft in enumerate(command.drafts):
-        if len(draft.payload) > limit or out_of_range(draft) or oversized(draft.extra):
+        plain = draft.extra is NO_EXTRA  # as most are: there is nothing else to check
+        if len(draft.payload) > limit or out_of_range(draft) or (not plain and oversized(draft.extra)):
             reply.errors[index] = refusal(shard, draft)
             continue
-        known = _known(shard, draft, now, seen, index)
+        known = 0 if plain else _known(shard, draft, now, seen, index)
         if not known and len(accepted) < room:
             accepted.append(index)
             continue
