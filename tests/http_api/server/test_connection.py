@@ -693,7 +693,7 @@ async def settled(wires: Wires, count: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-async def test_requests_are_answered_equally_in_whatever_pieces_they_arrive(rig: Rig, seed: int) -> None:
+async def test_requests_are_answered_equally_in_whatever_chunks_they_arrive(rig: Rig, seed: int) -> None:
     script = [
         (post(message("one")), 200),
         (post(message("two")), 200),
