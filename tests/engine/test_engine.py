@@ -122,6 +122,20 @@ def test_a_tick_does_a_bounded_number_of_steps(memory: Rig, monkeypatch: pytest.
     assert memory.engine.wake_at() <= memory.now, "the rest is still due"
 
 
+def test_queues_are_dirty_in_the_order_in_which_something_happened(memory: Rig) -> None:
+    other = ("default", "other")
+    memory.enqueue(b"m")
+    memory.enqueue(b"m", name=other)
+    memory.enqueue(b"m")
+    assert memory.engine.take_dirty() == [TASKS, other]
+    assert memory.engine.take_dirty() == []
+    leased = memory.lease(1)
+    memory.engine.take_dirty()
+    memory.settle(leased, Verb.RELEASE)
+    memory.engine.mark_dirty(other)
+    assert memory.engine.take_dirty() == [TASKS, other]
+
+
 def test_a_deleted_shard_is_not_woken(memory: Rig) -> None:
     memory.create_queue(partitions=1)
     memory.enqueue(Draft(b"m", deliver_at=memory.now + SECOND))

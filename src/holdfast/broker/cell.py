@@ -133,7 +133,7 @@ class Cell:
         engine = Engine(self.store, config.node.node_id, limits)
         started = time.perf_counter()
         engine.open(self.clock())
-        engine.dirty_queues.update(dict.fromkeys(engine.queues))
+        engine.mark_dirty(*engine.queues)
         self.commit.engine = engine
         self._refusal = None
         self.commit.schedule()
@@ -264,7 +264,7 @@ class Cell:
             engine.unfinished.clear()
             self.dispatcher.lease(engine, now)
             if engine.unfinished:  # a search behind a hot key goes on after others have had their turn
-                engine.dirty_queues |= dict.fromkeys(sorted(engine.unfinished))
+                engine.mark_dirty(*sorted(engine.unfinished))
                 self.commit.schedule()
 
     @contextmanager
@@ -284,7 +284,7 @@ class Cell:
         """Look again whether a waiter or member can be served in a queue."""
         engine = self.open_engine
         if engine is not None:
-            engine.dirty_queues[name] = None
+            engine.mark_dirty(name)
             self.commit.schedule()
 
     def _after_write(self, must_sync: bool) -> None:

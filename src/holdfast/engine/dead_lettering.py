@@ -65,7 +65,7 @@ class DeadLettering:
     def enqueue(self, target: Queue, drafts: list[Draft], protocol: str, now: int) -> Enqueued:
         """Store dead letters, whatever the depth of their queue."""
         engine = self._engine
-        engine.dirty_queues[target.name] = None
+        engine.mark_dirty(target.name)
         return engine.enqueue_routed(target, target.route_dead_letters(drafts), drafts, -1, protocol, now)
 
     def _with_states(

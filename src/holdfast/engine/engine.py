@@ -151,6 +151,16 @@ class Engine:
         self._forgotten += [shard.number for shard in queue.shards]
         self.catalog.remove(queue)
 
+    def mark_dirty(self, *names: QueueName) -> None:
+        """Something may have become ready in these queues: their waiters and members are looked after in this turn."""
+        self.dirty_queues.update(dict.fromkeys(names))
+
+    def take_dirty(self) -> list[QueueName]:
+        """The dirty queues, in the order they became so. They are clean again."""
+        names = list(self.dirty_queues)
+        self.dirty_queues.clear()
+        return names
+
     # --- the turn ---------------------------------------------------------------------------------------------------
 
     @property

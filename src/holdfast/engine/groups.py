@@ -77,7 +77,7 @@ def add_group(
     for shard in queue.shards:
         start_group(engine, queue, shard, group, earliest, now)
         engine.wake_ups.schedule(shard)
-    engine.dirty_queues[queue.name] = None
+    engine.mark_dirty(queue.name)
     return group
 
 

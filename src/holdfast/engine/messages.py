@@ -45,7 +45,7 @@ def edit_message(
     queue = engine.queue(name, now)
     shard, _, _ = _find(engine, queue, message_id, now)
     edited = engine.step(queue, shard, Edit(message_id, priority, deliver_at), now)
-    engine.dirty_queues[name] = None
+    engine.mark_dirty(name)
     return edited
 
 
@@ -54,4 +54,4 @@ def delete_message(engine: Engine, name: QueueName, message_id: int, now: int) -
     queue = engine.queue(name, now)
     shard, _, _ = _find(engine, queue, message_id, now)
     engine.step(queue, shard, Delete(message_id), now)
-    engine.dirty_queues[name] = None
+    engine.mark_dirty(name)

@@ -92,7 +92,7 @@ def reconfigure(engine: Engine, queue: Queue, config: QueueConfig, now: int) -> 
     for shard in new_shards:
         for group in record.groups:
             start_group(engine, queue, shard, group, True, now)
-    engine.dirty_queues[queue.name] = None
+    engine.mark_dirty(queue.name)
 
 
 def purge_queue(engine: Engine, name: QueueName, clock: Clock) -> Iterator[int]:

@@ -308,7 +308,7 @@ class Transactions:
             reply = self._engine.step(queue, shard, command, now)
             assert not reply.errors, "a published message was refused"
             duplicates += len(reply.duplicates)
-        self._engine.dirty_queues[queue.name] = None
+        self._engine.mark_dirty(queue.name)
         return duplicates
 
     def _finish(self, found: OpenTransaction, now: int) -> None:

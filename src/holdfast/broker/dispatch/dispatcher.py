@@ -43,8 +43,7 @@ class Dispatcher:
 
     def lease(self, engine: Engine, now: int) -> None:
         """Lease for waiters and members, in every dirty queue."""
-        dirty_queues, engine.dirty_queues = engine.dirty_queues, {}
-        for name in dirty_queues:
+        for name in engine.take_dirty():
             queue = engine.queues.get(name)
             if queue is None or queue.record.closing or queue.config.paused:
                 continue
