@@ -74,7 +74,7 @@ class DeleteRun:
 Op = tuple[Table, bytes, "bytes | DeleteUntil | DeleteRun | RecordRun | None"]
 
 
-def deletions(table: Table, prefix: bytes, numbers: list[int], adjacent: bool = False) -> list[Op]:
+def deletions(table: Table, prefix: bytes, numbers: Sequence[int], adjacent: bool = False) -> list[Op]:
     """Delete the records whose keys are `prefix` and one of these numbers, which are all different. `adjacent`: they
     ascend, and no other record is between the first and the last."""
     if len(numbers) < 2:

@@ -320,32 +320,35 @@ class Held(NamedTuple):
 
 def _held(parts: list[LeasePart]) -> Held:
     rows: list[list[list[Any]]] = []
-    by_consumer: dict[tuple[str, str], tuple[list[int], list[int]]] = {}
+    consumers: list[tuple[str, str]] = []
     for whole, first, count in parts:
         attempt = 1 if isinstance(whole, LeaseBatch) else whole.failures + 1
         leases = whole.leases if isinstance(whole, LeaseBatch) else as_leases(whole)
-        part = slice(first, first + count)
-        ids, attempts = by_consumer.setdefault((leases.consumer, leases.protocol), ([], []))
-        ids += leases.ids[part]
-        attempts += [attempt] * count
-        rows.append(
-            [
-                leases.ids[part],
-                leases.tokens[part],
-                [leases.leased_at] * count,
-                leases.priorities[part],
-                leases.stamps[part],
-                leases.seqs[part],
-                leases.keys[part],
-                leases.flags[part],
-                leases.sizes_bytes[part],
-            ]
-        )
-    columns = rows[0] if len(rows) == 1 else [list(chain.from_iterable(column)) for column in zip(*rows, strict=True)]
-    ids, tokens, leased_at, *places = columns or [[]] * 9
-    keys = PlaceColumns(*places).keys
+        columns: list[list[Any]] = [
+            leases.ids,
+            leases.tokens,
+            leases.priorities,
+            leases.stamps,
+            leases.seqs,
+            leases.keys,
+            leases.flags,
+            leases.sizes_bytes,
+        ]
+        if count < len(leases.ids):
+            columns = [column[first : first + count] for column in columns]
+        rows.append([[leases.leased_at] * count, [attempt] * count, *columns])
+        consumers.append((leases.consumer, leases.protocol))
+    joined = rows[0] if len(rows) == 1 else [list(chain.from_iterable(column)) for column in zip(*rows, strict=True)]
+    leased_at, attempts, ids, tokens, priorities, stamps, seqs, keys, flags, sizes_bytes = joined or [[]] * 10
     keyed = [(key, message_id) for key, message_id in zip(keys, ids, strict=True) if key] if any(keys) else []
-    return Held(parts, ids, tokens, leased_at, PlaceColumns(*places), keyed, by_consumer)
+    places = PlaceColumns(priorities, stamps, seqs, keys if keyed else (), flags if any(flags) else (), sizes_bytes)
+    by_consumer: dict[tuple[str, str], tuple[list[int], list[int]]] = dict.fromkeys(consumers[:1], (ids, attempts))
+    if len(set(consumers)) > 1:
+        by_consumer = {consumer: ([], []) for consumer in consumers}
+        for consumer, row in zip(consumers, rows, strict=True):
+            by_consumer[consumer][0].extend(row[2])
+            by_consumer[consumer][1].extend(row[1])
+    return Held(parts, ids, tokens, leased_at, places, keyed, by_consumer)
 
 
 def _ack(shard: Shard, group: LeaseGroup, held: Held, nexts: Nexts, now: int, effects: Effects) -> None:

@@ -88,7 +88,7 @@ DEDUP_PAUSE = 10_000_000
 
 
 class PlaceColumns(NamedTuple):
-    """Places, columnar."""
+    """Places, columnar. `keys` and `flags` may be empty where none of them has any."""
 
     priorities: Sequence[int]
     stamps: Sequence[int]
@@ -109,7 +109,8 @@ class PlaceColumns(NamedTuple):
         )
 
     def rows(self) -> list[Place]:
-        columns = zip(self.stamps, self.seqs, self.keys, self.flags, self.priorities, self.sizes_bytes, strict=True)
+        keys, flags = self.keys or [UNKEYED] * len(self.seqs), self.flags or [0] * len(self.seqs)
+        columns = zip(self.stamps, self.seqs, keys, flags, self.priorities, self.sizes_bytes, strict=True)
         return [Place(*row) for row in columns]
 
     def take(self, indexes: list[int]) -> PlaceColumns:
@@ -117,17 +118,15 @@ class PlaceColumns(NamedTuple):
         rows = self.rows()
         return PlaceColumns.of([rows[index] for index in indexes])
 
-    def by_priority(self) -> dict[int, tuple[list[int], Sequence[bytes]]]:
-        """Stamps and keys of each priority."""
+    def by_priority(self) -> dict[int, PlaceColumns]:
+        """The places of each priority."""
         priorities = self.priorities
         if priorities and priorities.count(priorities[0]) == len(priorities):
-            return {priorities[0]: (list(self.stamps), self.keys)}
-        found: dict[int, tuple[list[int], list[bytes]]] = {}
-        for priority, stamp, key in zip(priorities, self.stamps, self.keys, strict=True):
-            stamps, keys = found.setdefault(priority, ([], []))
-            stamps.append(stamp)
-            keys.append(key)
-        return dict(found.items())
+            return {priorities[0]: self}
+        found: dict[int, list[int]] = {}
+        for index, priority in enumerate(priorities):
+            found.setdefault(priority, []).append(index)
+        return {priority: self.take(indexes) for priority, indexes in found.items()}
 
 
 class HotBodies:
@@ -574,7 +573,7 @@ class Shard:
         `adjacent`: they ascend, and in each priority no other message stands between the first and the last of them.
         """
         head, seqs = self.head, places.seqs
-        for priority, (stamps, keys) in places.by_priority().items():
+        for priority, (_, stamps, _, keys, *_) in places.by_priority().items():
             effects.ops += deletions(Table.READY, ready_prefix(self.number, priority), stamps, adjacent)
             by_key: dict[bytes, list[int]] = {}
             if any(keys):
@@ -650,7 +649,8 @@ class Shard:
         stateful: list[int] = []
         for part, first, count in parts:
             if isinstance(part, LeaseBatch):
-                group.deliveries.remove(part.leases.ids[first : first + count])
+                ids = part.leases.ids
+                group.deliveries.remove(ids if count == len(ids) else ids[first : first + count])
                 group.leased -= count
                 group.end_in_batch(part, first, count)
                 continue
