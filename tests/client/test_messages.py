@@ -343,12 +343,17 @@ async def test_a_consumer_extends_what_it_holds_also_before_it_is_handed_out(
     assert (await client.queue("jobs")).depth == 0
 
 
-async def test_a_handler_that_hangs_loses_its_message_in_the_end(client: Client) -> None:
+async def test_a_handler_that_hangs_loses_its_message_in_the_end(
+    client: Client, broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(lease_extender, "EXTENSIONS_PER_LEASE", 6000)
     await client.create_queue("jobs", {"retry.initial_backoff": "0s"})
     await client.send("jobs", "x")
-    async with client.consume("jobs", lease="300ms", hold="400ms") as consumer:
+    async with client.consume("jobs", lease="60s", hold="50ms") as consumer:
         held = await consumer.next()
         assert held is not None
+        await until(lambda: "was held for too long" in caplog.text)
+        broker.advance("60s")
         again = await one(client)
         assert (again.id, again.attempt) == (held.id, 2)
         await again.ack()
