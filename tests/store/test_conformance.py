@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.core.effects import DeleteRun, DeleteUntil, Op
-from holdfast.core.records import Table
+from holdfast.core.records import Table, message_key, seq_of
 from holdfast.core.runs import RecordRun
 from holdfast.errors import CopyUnsupported, Fenced, StoreError
 from holdfast.store import Store, open_store
@@ -102,6 +102,25 @@ def test_a_range_whose_end_is_not_after_its_start_deletes_nothing(store: Store, 
     store.write(epoch, [(Table.READY, b"m", b"v"), (Table.READY, b"a", b"v")])
     store.write(epoch, [(Table.READY, b"m", DeleteUntil(end))])
     assert len(rows(store)) == 2
+
+
+@pytest.mark.parametrize("table", [Table.MESSAGES, Table.READY, Table.SETTLED])
+@pytest.mark.parametrize("numbers", [[5], [5, 6], range(5, 12), range(5, 45), [5, 9, 30], range(5, 90, 2)])
+@pytest.mark.parametrize("run", [False, True])
+def test_a_deleted_run_is_its_records_and_no_others(
+    store: Store, table: Table, numbers: Sequence[int], run: bool
+) -> None:
+    epoch = store.acquire()
+    kept = [key for key in range(100) if not numbers[0] <= key <= numbers[-1]]
+    values = [b"%d" % number for number in range(100)]
+    if run and table is not Table.SETTLED:
+        store.write(epoch, [(table, message_key(1, 0), RecordRun.of(values))])
+        others = [number for number in range(numbers[0], numbers[-1] + 1) if number not in numbers]
+        store.write(epoch, [(table, message_key(1, number), None) for number in others])
+    else:
+        store.write(epoch, [(table, message_key(1, number), values[number]) for number in (*kept, *numbers)])
+    store.write(epoch, [(table, message_key(1, numbers[0]), DeleteRun(numbers))])
+    assert [seq_of(key) for key, _ in rows(store, table)] == kept
 
 
 def test_a_write_of_nothing_is_allowed(store: Store) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.effects import DeleteUntil, Op
+from holdfast.core.effects import DeleteRun, DeleteUntil, Op
 from holdfast.core.records import Table
 from holdfast.errors import Fenced
 from holdfast.store import MemoryDisk, MemoryStore
@@ -28,6 +28,16 @@ def test_a_crash_loses_what_was_not_synced() -> None:
     store.write(epoch, [(Table.READY, b"", DeleteUntil(END))])
     store.crash()
     assert content(store) == {b"a": b"1", b"b": b"1"}
+
+
+def test_a_deleted_run_with_another_record_in_it_is_refused() -> None:
+    store = MemoryStore()
+    epoch = store.acquire()
+    keys = [number.to_bytes(8, "big") for number in range(3)]
+    store.write(epoch, [(Table.READY, key, b"") for key in keys])
+    with pytest.raises(AssertionError, match="no other record"):
+        store.write(epoch, [(Table.READY, keys[0], DeleteRun([0, 2]))])
+    assert list(content(store)) == keys
 
 
 @pytest.mark.parametrize("keep", range(5))

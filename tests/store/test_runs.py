@@ -19,6 +19,7 @@ from holdfast.errors import StoreCorrupt
 from holdfast.store import rocks_runs
 from holdfast.store.contract import Store
 from holdfast.store.rocks import RocksStore
+from holdfast.store.rocks_tuning import RUN_MIN
 from tests.store.conftest import Opener
 from tests.store.test_conformance import Model, apply_to_model, scan_model
 
@@ -135,6 +136,16 @@ def test_runs_are_records_like_others(opener: Opener, seed: int, small: bool, mo
         assert left_over(store) == 0, "when nobody is left, nothing is"
     finally:
         store.close()
+
+
+@pytest.mark.parametrize(("count", "packs"), [(RUN_MIN - 1, 0), (RUN_MIN, 1)])
+def test_a_short_run_is_stored_as_single_records(tmp_path: Path, count: int, packs: int) -> None:
+    store = RocksStore(tmp_path)
+    run = RecordRun.of([b"%d" % number for number in range(count)])
+    store.write(store.acquire(), [(Table.READY, key(Table.READY, 1, 1), run)])
+    assert len(store.scan(Table.RUNS, b"", b"\xff" * 20, 10)) == packs
+    assert store.scan(Table.READY, b"", b"\xff" * 20, 100) == run.rows(key(Table.READY, 1, 1))
+    store.close()
 
 
 def test_a_run_whose_write_failed_half_way_leaves_nothing(opener: Opener) -> None:
