@@ -508,6 +508,38 @@ async def test_a_connection_that_was_closed_is_gone_with_all_it_remembered(rig: 
         gc.enable()
 
 
+NEW_QUEUE = post({"name": "other"}, "/api/v1/queues")
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        (b"GET /nothing HTTP/1.1\r\n\r\n",),
+        (post(message())[:-5], post(message())[-5:]),
+        (post(message(), headers="content-encoding: gzip\r\n"),),
+        (post(b"{"),),
+        (NEW_QUEUE[:-5], NEW_QUEUE[-5:]),
+        (NEW_QUEUE.replace(b"other", b"/////")[:-5], NEW_QUEUE[-5:]),
+        (post(b"x" * 3_000)[:-1_000], b"x" * 1_000),
+    ],
+    ids=["no route", "body apart", "refused", "malformed", "coroutine", "coroutine fails", "too large"],
+)
+async def test_a_request_leaves_nothing_behind_for_the_garbage_collector(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts: tuple[bytes, ...]
+) -> None:
+    """A body of megabytes that refers to itself stays in memory until it runs, which is seldom."""
+    async with serving(config_for(tmp_path, max_request_bytes=2_000), monkeypatch) as rig:
+        gc.disable()
+        try:
+            async with rig.wire() as wire:
+                answers = [(await wire.ask(*parts)).status for _ in range(2)]
+                (known,) = map(weakref.ref, rig.connections)
+            assert answers[0] in {200, 201, 400, 404, 413, 415}
+            await until(lambda: known() is None)
+        finally:
+            gc.enable()
+
+
 # --- heads and bodies that come apart -------------------------------------------------------------------------------
 
 

@@ -177,9 +177,10 @@ class Api:
     def serve(self, request: Request) -> None:
         """Respond to a request, now or later. It is the only one of its connection that is being served."""
         head = request.head
+        if head.refusal is not None:
+            request.fail(head.refusal)
+            return
         try:
-            if head.refusal is not None:
-                raise head.refusal
             endpoint = request.endpoint
             if endpoint.right is Right.ANONYMOUS:
                 principal: Principal | None = ANONYMOUS
@@ -217,9 +218,10 @@ class Api:
 
     def _collected(self, request: Request, error: Exception | None) -> None:
         """The whole body has arrived, or it will not."""
+        if error is not None:
+            request.fail(error)
+            return
         try:
-            if error is not None:
-                raise error
             request.endpoint.call(request).deliver(request)
         except Exception as failure:  # noqa: BLE001 - it is answered
             request.fail(failure)

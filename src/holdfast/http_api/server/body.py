@@ -30,13 +30,13 @@ class Source(Protocol):
 class Body:
     """See the module."""
 
-    __slots__ = ("_account", "_done", "_failure", "_parts", "_source", "_timer", "_unread", "_wake", "ended")
+    __slots__ = ("_account", "_done", "_failed", "_parts", "_source", "_timer", "_unread", "_wake", "ended")
 
     def __init__(self, source: Source, first: bytes) -> None:
         self._source = source
         self._parts = [first] if first else []
         self._unread = len(first)
-        self._failure: Exception | None = None
+        self._failed = False
         self._account: Callable[[int], None] | None = None
         self._done: Callable[[Exception | None], None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -47,7 +47,7 @@ class Body:
 
     def feed(self, data: bytes) -> None:
         """The next piece has arrived."""
-        if self._failure is not None:
+        if self._failed:
             return
         if self._account is not None:
             try:
@@ -70,8 +70,8 @@ class Body:
 
     def fail(self, error: Exception) -> None:
         """The rest is not wanted, or will not arrive."""
-        if self._failure is None and not self.ended:
-            self._failure = error
+        if not self._failed and not self.ended:
+            self._failed = True
             self._parts.clear()
             self._source.resume_reading()
             self._finish(error)
@@ -80,7 +80,7 @@ class Body:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        done, self._done = self._done, None
+        done, self._done, self._account = self._done, None, None  # they refer to what refers to this
         if done is not None:
             done(error)
         self._notify()
@@ -96,8 +96,8 @@ class Body:
     ) -> None:
         """Take in all of it, then call `done`. `account` is called with the size of every piece and raises if that is
         too much."""
-        if self._failure is not None:
-            raise self._failure
+        if self._failed:
+            raise ClientDisconnected
         account(self._unread)
         if self.ended:
             done(None)
@@ -120,8 +120,8 @@ class Body:
     async def read(self, deadline: float, timeout_seconds: float) -> bytes:
         """The next piece; nothing at the end."""
         while not self._parts and not self.ended:
-            if self._failure is not None:
-                raise self._failure
+            if self._failed:
+                raise ClientDisconnected
             self._source.resume_reading()
             self._wake = asyncio.get_running_loop().create_future()
             try:

@@ -100,7 +100,7 @@ class Head:
             self.endpoint, self.parameters = _find(router, self.method, self.path)
             self.is_form = self.content_type == FORM and FORM in self.endpoint.request_types
         except HoldfastError as error:
-            self.refusal = error
+            self.refusal = error.with_traceback(None)  # which refers to this head
 
 
 def _correlation_id(given: bytes | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import parse_qsl
 
@@ -203,17 +204,11 @@ class Request:
     async def body(self) -> bytes:
         """The whole body."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def collected(_: Request, error: Exception | None) -> None:
-            if done.done():
-                return
-            if error is None:
-                done.set_result(None)
-            else:
-                done.set_exception(error)
-
-        if not self.collect(collected):
-            await done
+        try:
+            if not self.collect(partial(_resolve, done)):
+                await done
+        finally:
+            del done  # an exception refers to this frame, and would to itself
         assert self._content is not None
         return self._content
 
@@ -327,6 +322,15 @@ class Request:
 
 UNKNOWN = Principal(name="", namespace="", method="unknown")
 """The caller of a request that was not identified, or not yet."""
+
+
+def _resolve(done: asyncio.Future[None], _: Request, error: Exception | None) -> None:
+    if done.done():  # its task was cancelled
+        return
+    if error is None:
+        done.set_result(None)
+    else:
+        done.set_exception(error)
 
 
 def _pairs(raw: bytes) -> dict[str, str]:
