@@ -22,7 +22,7 @@ NAME = ("default", "tasks")
 
 
 class Bench:
-    """A queue of one partition with a leasing group `g` unless told otherwise."""
+    """A queue of one partition with a leasing group `g` unless the test says otherwise."""
 
     def __init__(self, groups: tuple[str, ...] = ("g",), hot_bytes: int = 1 << 20, **fields: object) -> None:
         self.now = 1_772_323_200_000_000

@@ -47,7 +47,7 @@ def test_an_extended_lease_ends_at_its_new_deadline() -> None:
     assert deadlines.first() == 80
 
 
-def test_a_lease_that_was_given_anew_has_another_token() -> None:
+def test_a_lease_that_was_granted_again_has_another_token() -> None:
     deliveries = leases(1)
     deadlines = filled(deliveries)
     deliveries[1].token = 77

@@ -1,4 +1,4 @@
-"""Leases that nobody asks about are columns of their batch; whoever asks for one gets a delivery."""
+"""Leases are columns of their batch until one of them is checked out; acks are columnar."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_the_message_of_a_token() -> None:
     deliveries = leased(batch(1, 2, 3), batch(4, 5))
     assert [deliveries.of_token(token) for token in (1_001, 1_003, 1_005)] == [1, 3, 5]
     deliveries.checkout(2).token = 55
-    assert [deliveries.of_token(token) for token in (1_002, 55)] == [None, 2], "it was given anew"
+    assert [deliveries.of_token(token) for token in (1_002, 55)] == [None, 2], "it was leased again"
     assert deliveries.checkout(3).token == 1_003
     assert deliveries.of_token(1_003) == 3, "as its batch has it, and in its own right"
     deliveries.remove([1])

@@ -1,4 +1,4 @@
-"""Byte strings that lie together, records that are alike, drafts that are payloads: each is what it stands for."""
+"""Columns of byte strings, homogeneous runs and homogeneous drafts are what they stand for."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ def test_a_key_in_several_groups_goes_on_after_a_restart() -> None:
         if number == 8:
             bench.reopen()  # what is ready for its key is so again
     leased = bench.lease(5)
-    bench.reopen()  # whom it passed by is looked for behind all that it has settled
+    bench.reopen()  # the message it skipped is behind all those that it has settled
     bench.settle(leased)
     assert payloads(bench.lease(5)) == ["11"]
     assert payloads(bench.lease(5, group="slow")) == ["0"]

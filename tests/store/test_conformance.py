@@ -266,7 +266,7 @@ def test_a_write_under_an_epoch_never_given_is_refused(store: Store) -> None:
         store.write(epoch + 1, [(Table.READY, b"k", b"v")])
 
 
-def test_after_reopen_the_epoch_must_be_acquired_anew(store: Store) -> None:
+def test_after_reopen_the_epoch_must_be_acquired_again(store: Store) -> None:
     epoch = store.acquire()
     store.reopen()
     with pytest.raises(Fenced):
@@ -274,7 +274,7 @@ def test_after_reopen_the_epoch_must_be_acquired_anew(store: Store) -> None:
     store.write(store.acquire(), [(Table.READY, b"k", b"v")])
 
 
-def test_after_close_and_open_the_epoch_must_be_acquired_anew(opener: Opener) -> None:
+def test_after_close_and_open_the_epoch_must_be_acquired_again(opener: Opener) -> None:
     store = opener()
     epoch = store.acquire()
     store.close()

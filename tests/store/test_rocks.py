@@ -87,7 +87,7 @@ def holder(path: Path) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def test_a_second_process_is_refused_and_told_which_one_has_the_store(tmp_path: Path) -> None:
+def test_a_second_process_is_refused_with_the_pid_of_the_one_that_has_the_store(tmp_path: Path) -> None:
     with holder(tmp_path / "data") as process:
         assert process.stdout is not None
         process.stdout.readline()

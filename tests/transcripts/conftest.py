@@ -1,4 +1,4 @@
-"""The option that writes transcripts anew."""
+"""The option that rewrites transcripts."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--rewrite", action="store_true", help="write the transcripts' traces anew, to be reviewed")
+    parser.addoption("--rewrite", action="store_true", help="rewrite the transcripts' traces, to be reviewed")

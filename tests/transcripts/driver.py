@@ -534,7 +534,7 @@ class Scene:
         yield f"{receipt.messages} messages, {receipt.size_bytes} bytes, until {self.at(receipt.expires_at)}{again}"
 
     def do_publish(self, arguments: list[str], options: Options) -> Iterator[str]:
-        """`publish t1 parts=p:1,q:2 steps=1`: only the first steps, if told so."""
+        """`publish t1 parts=p:1,q:2 steps=1`: only the first steps."""
         name = ("default", arguments[0])
         parts = None
         if "parts" in options:
@@ -726,7 +726,7 @@ class Scene:
         yield f"up again, next lsn {self.engine.record.next_lsn}"
 
     def do_store(self, arguments: list[str], options: Options) -> Iterator[str]:
-        """Begin anew on RocksDB, which keeps the records of a batch in packs."""
+        """Start again on RocksDB, which keeps the records of a batch in packs."""
         assert arguments == ["rocks"]
         self.directory = TemporaryDirectory(prefix="holdfast-transcript-")
         self.engine = self._open()

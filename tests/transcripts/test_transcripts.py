@@ -1,6 +1,6 @@
 """Scenarios with their exact traces: what the engine answers, journals and waits for.
 
-`pytest tests/transcripts --rewrite` writes the traces anew. Read the difference before you commit it: a trace says what
+`pytest tests/transcripts --rewrite` rewrites the traces. Read the difference before you commit it: a trace says what
 the specification says, or the core is wrong.
 """
 

@@ -1,7 +1,7 @@
 """Records under consecutive keys that are put together, and byte strings that are stored one after the other.
 
 A batch makes thousands of records that a store may keep together, and most of them differ only in a number that counts
-up and in a payload. A `HomogeneousRun` describes all of those at once, and leaves the payloads where they arrived.
+up and in a payload. A `HomogeneousRun` describes all of those together, and leaves the payloads where they arrived.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ class Store(Protocol):
         has no files raises CopyUnsupported."""
 
     def reopen(self) -> None:
-        """Drop everything in memory and read what is stored, after a failure. The epoch must be acquired anew."""
+        """Drop everything in memory and read what is stored, after a failure. The epoch must be acquired again."""
 
     def close(self) -> None:
         """Sync and release everything. A second close does nothing."""

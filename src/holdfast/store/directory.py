@@ -128,7 +128,7 @@ class Directory:
 
 
 def format_of(path: Path) -> int | None:
-    """The format number of the store in a directory, whoever holds it; None when none has been completed there yet."""
+    """The format number of the store in a directory, held by a process or not; None when no store is complete there."""
     text = _text(path / "FORMAT")
     if text is None:
         return None

@@ -131,7 +131,7 @@ class MemoryStore:
         self._closed = False
 
     def acquire(self) -> int:
-        """Take the disk over from whoever held it."""
+        """Take the disk over from its holder."""
         disk = self._opened()
         disk.epoch += 1
         disk.holder = self
@@ -176,7 +176,7 @@ class MemoryStore:
         rows = self.scan(table, key, key_after(key, count), count)
         return [RecordRun.of([value for _, value in rows])] if rows else []
 
-    def reclaim(self, wait: bool = False) -> None:  # noqa: ARG002 - memory is free at once
+    def reclaim(self, wait: bool = False) -> None:  # noqa: ARG002 - memory is freed immediately
         """Nothing to do: a deleted record takes no space."""
         self._opened()
 

@@ -66,7 +66,7 @@ MESSAGE_RANGE_MIN: Final = 8
 # A run of fewer records than this is put one by one: a pack costs as much as about four records.
 RUN_MIN: Final = 8
 
-# A scan that steps over more tombstones than this in one go asks for their removal: about a millisecond's worth.
+# A scan that skips more tombstones than this has them removed: about a millisecond's worth.
 SKIPPED_MAX: Final = 4_000
 
 
