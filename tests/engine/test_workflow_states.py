@@ -61,3 +61,9 @@ def test_what_is_not_leased_has_no_state_and_takes_none(cell: Rig, leased: list[
         put(cell, leased[0], b"z")
     with pytest.raises(MessageNotFound):
         get(cell, leased[0].message.id)
+
+
+def test_dropping_a_state_that_is_not_there_changes_nothing(cell: Rig, leased: list[Leased]) -> None:
+    assert put(cell, leased[0], None).etag == 0
+    assert get(cell, leased[0].message.id) is None
+    assert put(cell, leased[0], b"first").etag == 1

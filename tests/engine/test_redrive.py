@@ -1,0 +1,32 @@
+"""Which dead letters a filter selects, and what goes back with those that a consumer has seen."""
+
+from __future__ import annotations
+
+from holdfast.core.commands import Verb
+from holdfast.core.records import NO_EXTRA, Message
+from holdfast.engine.dead_letters import DeadLetterFilter
+from holdfast.engine.redrive import redrive
+from tests.engine.rig import DEAD, Rig
+
+
+def test_a_dead_letter_that_was_delivered_without_a_state_goes_back_without_one(memory: Rig) -> None:
+    memory.create_queue()
+    memory.enqueue(b"one")
+    memory.consume(1, Verb.REJECT)
+    memory.consume(1, Verb.NACK, name=DEAD)  # its delivery in the dead queue stays, for the next attempt
+    [done] = memory.run(redrive(memory.engine, DEAD, DeadLetterFilter(), memory.clock))
+    assert len(done.moved) == 1
+    [back] = memory.live()
+    assert (back.payload, back.extra.state) == (b"one", None)
+
+
+def test_a_condition_on_the_origin_matches_no_message_without_one() -> None:
+    message = Message(id=1, seq=1, priority=128, enqueued_at=5, deliver_at=5, expires_at=0, payload=b"", extra=NO_EXTRA)
+    assert DeadLetterFilter(after=5).match(message)
+    for which in (
+        DeadLetterFilter(reasons=frozenset({"rejected"})),
+        DeadLetterFilter(error="boom"),
+        DeadLetterFilter(source_queue="tasks"),
+        DeadLetterFilter(source_group="g"),
+    ):
+        assert not which.match(message)
