@@ -33,6 +33,7 @@ from holdfast.mqtt.codec import (
     Will,
     encode,
 )
+from holdfast.mqtt.net.websocket import WebSocketConnection
 from tests.auth import rig
 from tests.mqtt.net.broker import Broker, config_for, memory_broker
 from tests.mqtt.net.clauses import covers
@@ -214,6 +215,31 @@ async def test_a_silent_websocket_is_closed(broker: Broker) -> None:
     broker.pass_time(10.1)
     assert await client.ended() == 1000
     await broker.until(lambda: not broker.front._links)
+
+
+async def test_a_socket_that_does_not_answer_pings_is_closed(broker: Broker) -> None:
+    assert broker.http is not None
+    reader, writer = await asyncio.open_connection(*broker.http.address)
+    lines = ["GET /mqtt HTTP/1.1", "host: localhost", "connection: Upgrade", "upgrade: websocket"]
+    lines += [
+        "sec-websocket-version: 13",
+        "sec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==",
+        "sec-websocket-protocol: mqtt",
+    ]
+    writer.write("\r\n".join([*lines, "", ""]).encode())
+    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101 ")
+    (connection,) = broker.http.connections.open
+    assert isinstance(connection, WebSocketConnection)
+    for _ in range(2):
+        connection.ping()  # as a timer does
+        assert await reader.readexactly(2) == b"\x89\x00"
+        writer.write(b"\x8a\x80\x00\x00\x00\x00")
+        await broker.until(lambda: not connection.pinged)
+    connection.ping()
+    connection.ping()
+    await broker.until(lambda: not broker.front._links)
+    await broker.until(lambda: not broker.http.connections.open)  # type: ignore[union-attr]
+    writer.close()
 
 
 async def test_at_a_stop_clients_are_told_why(broker: Broker) -> None:

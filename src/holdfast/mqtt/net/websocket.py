@@ -64,7 +64,7 @@ class WebSocketConnection(asyncio.Protocol):
         self._link: Link | None = None
         self._message: list[bytes] = []  # the frames of one that is not complete
         self._reading = True
-        self._pinged = False  # and not answered
+        self.pinged = False  # and not answered
         self._ping_timer: asyncio.TimerHandle | None = None
         self._linger_timer: asyncio.TimerHandle | None = None
 
@@ -127,10 +127,10 @@ class WebSocketConnection(asyncio.Protocol):
         link.host, link.origin = host, origin
         peer = self._transport.get_extra_info("peername")
         link.open(self, str(peer[0]) if isinstance(peer, tuple) else "")
-        self._ping_timer = self._loop.call_later(PING_SECONDS, self._ping)
+        self._ping_timer = self._loop.call_later(PING_SECONDS, self.ping)
 
     def _read(self, frame: Frame) -> None:
-        self._pinged = False
+        self.pinged = False
         match frame.opcode:
             case Opcode.TEXT:
                 self._socket.fail(CloseCode.UNSUPPORTED_DATA, "MQTT is binary")
@@ -171,15 +171,16 @@ class WebSocketConnection(asyncio.Protocol):
         if link is not None:
             link.connection_lost(None)
 
-    def _ping(self) -> None:
-        if self._pinged and self._reading:
+    def ping(self) -> None:
+        """Ask whether the client is there; close if it has not answered since the last time."""
+        if self.pinged and self._reading:
             self._transport.abort()
             return
-        self._pinged = True
+        self.pinged = True
         if self._socket.state is State.OPEN:
             self._socket.send_ping(b"")
             self._flush()
-        self._ping_timer = self._loop.call_later(PING_SECONDS, self._ping)
+        self._ping_timer = self._loop.call_later(PING_SECONDS, self.ping)
 
     # --- from the link ----------------------------------------------------------------------------------------------
 
