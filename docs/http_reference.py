@@ -15,8 +15,8 @@ from holdfast.http_api.openapi.descriptions import (
     schema_of,
     type_of,
 )
-from holdfast.http_api.openapi.routes import Endpoint, Right
 from holdfast.http_api.server.app import ROUTES
+from holdfast.http_api.server.routes import Endpoint, Right
 from holdfast.mqtt.net import meter as mqtt
 
 RIGHTS = {

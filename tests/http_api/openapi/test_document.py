@@ -30,8 +30,8 @@ from holdfast.config.settings import LimitSettings
 from holdfast.errors import all_errors
 from holdfast.http_api import HttpFront
 from holdfast.http_api.openapi.document import document
-from holdfast.http_api.openapi.routes import Right
 from holdfast.http_api.server.app import ROUTES
+from holdfast.http_api.server.routes import Right
 from holdfast.store import open_store
 from tests.http_api.conftest import config_for
 from tests.waiting import PATIENCE_SECONDS

@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast.errors import InvalidArgument
 from holdfast.http_api.codecs.arrow_response import ArrowRow
-from holdfast.http_api.server.request import instant, read_id
+from holdfast.http_api.codecs.values import instant, read_id
 
 CONDITIONS_MAX = 64
 VALUES_MAX = 1_000

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from holdfast.http_api.server.request import ID_MAX
+from holdfast.http_api.codecs.values import ID_MAX
 
 
 class _Ack(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):

@@ -9,7 +9,8 @@ from holdfast import wire
 from holdfast.core.queue import QueueConfig
 from holdfast.errors import InvalidArgument, MalformedRequest, MessageTooLarge, QueueNotFound, RequestTooLarge
 from holdfast.http_api.codecs.multipart import Limits, boundary_of, read_parts
-from holdfast.http_api.server.request import Request, decode
+from holdfast.http_api.codecs.values import decode
+from holdfast.http_api.server.request import Request
 
 META_BYTES_MAX = 256 << 10  # properties are at most 64 KiB, with their JSON a few times that at worst
 OCTETS = "application/octet-stream"

@@ -14,7 +14,7 @@ from holdfast.core.queue import GroupRecord, QueueRecord, to_fields
 from holdfast.core.records import NO_EXTRA, REPLAYED, Extra, Message, Origin
 from holdfast.engine.stats import GroupStats, Histogram, QueueStats
 from holdfast.errors import InvalidArgument
-from holdfast.http_api.server.request import duration, instant, read_id
+from holdfast.http_api.codecs.values import duration, instant, read_id
 from holdfast.units import SECOND, format_duration, format_instant
 
 TEXT = "text/plain; charset=utf-8"

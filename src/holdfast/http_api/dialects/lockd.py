@@ -40,6 +40,7 @@ from holdfast.errors import (
 from holdfast.http_api.codecs.multipart import Limits, boundary_of, read_parts
 from holdfast.http_api.codecs.raw_body import META_BYTES_MAX, OCTETS
 from holdfast.http_api.codecs.shapes import read_consumer
+from holdfast.http_api.codecs.values import decode, read_id
 from holdfast.http_api.dialects.lockd_shapes import (
     LockdAcked,
     LockdDequeue,
@@ -58,9 +59,9 @@ from holdfast.http_api.dialects.lockd_shapes import (
     LockdWatched,
 )
 from holdfast.http_api.endpoints.streams import NO_BUFFERING, Stream, StreamQuery, open_stream
-from holdfast.http_api.openapi.routes import ErrorFormat, Handler, Right, Routes
-from holdfast.http_api.server.request import Request, decode, read_id
+from holdfast.http_api.server.request import Request
 from holdfast.http_api.server.response import EVENTS, RETRY_AFTER_SECONDS, Header, Response, encode, response
+from holdfast.http_api.server.routes import ErrorFormat, Handler, Right, Routes
 from holdfast.units import SECOND
 
 PROTOCOL: Final = "lockd"

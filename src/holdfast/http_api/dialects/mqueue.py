@@ -28,9 +28,10 @@ from holdfast.errors import (
     QueueNotFound,
     RequestTooLarge,
 )
-from holdfast.http_api.openapi.routes import Right, Routes
-from holdfast.http_api.server.request import Request, instant
+from holdfast.http_api.codecs.values import instant
+from holdfast.http_api.server.request import Request
 from holdfast.http_api.server.response import Response, response
+from holdfast.http_api.server.routes import Right, Routes
 from holdfast.units import format_instant
 
 ROUTES = Routes("MQueue")

@@ -9,10 +9,11 @@ from holdfast.auth.principal import Action
 from holdfast.core.audits import Audit
 from holdfast.engine.audited_redrive import RedriveResult
 from holdfast.errors import AuditNotFound, InvalidArgument, LimitExceeded, NoDeadQueue, QueueNotFound
+from holdfast.http_api.codecs.values import read_id
 from holdfast.http_api.endpoints.dead_letters import check_destination, dead_queue
-from holdfast.http_api.openapi.routes import Right, Routes
-from holdfast.http_api.server.request import Request, read_id
+from holdfast.http_api.server.request import Request
 from holdfast.http_api.server.response import Response, response
+from holdfast.http_api.server.routes import Right, Routes
 from holdfast.units import format_instant
 
 ROUTES = Routes("Dead letters")

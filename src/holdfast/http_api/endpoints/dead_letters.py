@@ -27,9 +27,10 @@ from holdfast.errors import (
     WrongGroupKind,
 )
 from holdfast.http_api.codecs.shapes import view_to_wire
-from holdfast.http_api.openapi.routes import Right, Routes
-from holdfast.http_api.server.request import Request, duration, read_id
+from holdfast.http_api.codecs.values import duration, read_id
+from holdfast.http_api.server.request import Request
 from holdfast.http_api.server.response import Response, response
+from holdfast.http_api.server.routes import Right, Routes
 from holdfast.units import format_instant
 
 ROUTES = Routes("Dead letters")

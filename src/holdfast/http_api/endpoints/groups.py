@@ -19,9 +19,10 @@ from holdfast.errors import (
 from holdfast.http_api.codecs.arrow_request import MEDIA_TYPE
 from holdfast.http_api.codecs.arrow_response import MESSAGES, choose, write_messages
 from holdfast.http_api.codecs.shapes import group_to_wire, message_to_wire
-from holdfast.http_api.openapi.routes import Right, Routes
-from holdfast.http_api.server.request import ID_MAX, OFFLOAD_MESSAGES, Request, duration
+from holdfast.http_api.codecs.values import ID_MAX, duration
+from holdfast.http_api.server.request import OFFLOAD_MESSAGES, Request
 from holdfast.http_api.server.response import ARROW, Response, response
+from holdfast.http_api.server.routes import Right, Routes
 
 ROUTES = Routes("Groups")
 COUNT_MAX = 1 << 40

@@ -8,9 +8,9 @@ from holdfast import __version__, wire
 from holdfast.core.queue import GroupKind
 from holdfast.engine.stats import QueueStats
 from holdfast.errors import HoldfastError
-from holdfast.http_api.openapi.routes import Right, Routes
 from holdfast.http_api.server.request import Request
 from holdfast.http_api.server.response import Response, response
+from holdfast.http_api.server.routes import Right, Routes
 from holdfast.units import SECOND, format_instant
 
 ROUTES = Routes("Health and stats")

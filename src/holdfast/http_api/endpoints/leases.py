@@ -22,9 +22,10 @@ from holdfast.errors import (
 from holdfast.http_api.codecs.json_acks import read_acks
 from holdfast.http_api.codecs.json_batch import encode_batch
 from holdfast.http_api.codecs.shapes import read_consumer, read_settlement
-from holdfast.http_api.openapi.routes import Right, Routes
-from holdfast.http_api.server.request import Request, duration
+from holdfast.http_api.codecs.values import duration
+from holdfast.http_api.server.request import Request
 from holdfast.http_api.server.response import DeferredResponse, Outcome, Response, TaskResponse, item_error, response
+from holdfast.http_api.server.routes import Right, Routes
 from holdfast.units import format_instant
 
 ROUTES = Routes("Deliveries")

@@ -33,8 +33,8 @@ from holdfast.http_api.codecs.arrow_response import write_messages
 from holdfast.http_api.codecs.json_batch import ids_in_json
 from holdfast.http_api.codecs.raw_body import HEADERS, read_form, read_raw
 from holdfast.http_api.codecs.shapes import history_to_wire, message_to_wire, read_draft, read_import, view_to_wire
-from holdfast.http_api.openapi.routes import Right, Routes
-from holdfast.http_api.server.request import OFFLOAD_BYTES, OFFLOAD_MESSAGES, Request, decode, instant
+from holdfast.http_api.codecs.values import decode, instant
+from holdfast.http_api.server.request import OFFLOAD_BYTES, OFFLOAD_MESSAGES, Request
 from holdfast.http_api.server.response import (
     ARROW,
     DeferredResponse,
@@ -44,6 +44,7 @@ from holdfast.http_api.server.response import (
     item_error,
     response,
 )
+from holdfast.http_api.server.routes import Right, Routes
 
 ROUTES = Routes("Messages")
 PROTOCOL = "http"

@@ -22,9 +22,9 @@ from holdfast.core.queue import GroupKind
 from holdfast.engine.stats import GroupStats, Histogram, QueueStats
 from holdfast.errors import HoldfastError
 from holdfast.http_api.endpoints.health import all_stats
-from holdfast.http_api.openapi.routes import Right, Routes
 from holdfast.http_api.server.request import Request
 from holdfast.http_api.server.response import Response
+from holdfast.http_api.server.routes import Right, Routes
 from holdfast.units import SECOND
 
 ROUTES = Routes("Health and stats")

@@ -13,9 +13,10 @@ from holdfast.http_api.codecs.arrow_request import MEDIA_TYPE
 from holdfast.http_api.codecs.arrow_response import DELIVERIES, MESSAGES, ArrowRow, choose, write_rows
 from holdfast.http_api.codecs.conditions import Test, read_conditions
 from holdfast.http_api.codecs.shapes import view_to_wire
-from holdfast.http_api.openapi.routes import Right, Routes
-from holdfast.http_api.server.request import ID_MAX, OFFLOAD_MESSAGES, Request, instant
+from holdfast.http_api.codecs.values import ID_MAX, instant
+from holdfast.http_api.server.request import OFFLOAD_MESSAGES, Request
 from holdfast.http_api.server.response import ARROW, Response, response
+from holdfast.http_api.server.routes import Right, Routes
 
 ROUTES = Routes("Partitions")
 

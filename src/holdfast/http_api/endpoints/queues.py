@@ -19,9 +19,9 @@ from holdfast.errors import (
     QueueNotFound,
 )
 from holdfast.http_api.codecs.shapes import queue_to_wire, stats_to_wire
-from holdfast.http_api.openapi.routes import Right, Routes
 from holdfast.http_api.server.request import Request
 from holdfast.http_api.server.response import Response, response
+from holdfast.http_api.server.routes import Right, Routes
 
 ROUTES = Routes("Queues")
 PAGE_MAX = 1_000

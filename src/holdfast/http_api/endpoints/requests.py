@@ -15,9 +15,10 @@ from holdfast.errors import (
     RequestTooLarge,
 )
 from holdfast.http_api.codecs.shapes import message_to_wire, read_draft
-from holdfast.http_api.openapi.routes import Right, Routes
-from holdfast.http_api.server.request import Request, duration
+from holdfast.http_api.codecs.values import duration
+from holdfast.http_api.server.request import Request
 from holdfast.http_api.server.response import Response, response
+from holdfast.http_api.server.routes import Right, Routes
 
 ROUTES = Routes("Request and response")
 PROTOCOL = "http"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from holdfast.errors import CopyUnsupported, LimitExceeded, SnapshotFailed
-from holdfast.http_api.openapi.routes import Right, Routes
 from holdfast.http_api.server.request import Request
 from holdfast.http_api.server.response import ARROW, Response
+from holdfast.http_api.server.routes import Right, Routes
 
 ROUTES = Routes("Health and stats")
 

@@ -29,10 +29,11 @@ from holdfast.errors import (
     WrongGroupKind,
 )
 from holdfast.http_api.codecs.shapes import delivery_to_wire, read_consumer
-from holdfast.http_api.openapi.routes import Right, Routes
+from holdfast.http_api.codecs.values import duration
 from holdfast.http_api.server.long_requests import expired
-from holdfast.http_api.server.request import Request, duration
+from holdfast.http_api.server.request import Request
 from holdfast.http_api.server.response import EVENTS, NDJSON, Response, encode, problem_of
+from holdfast.http_api.server.routes import Right, Routes
 from holdfast.units import SECOND, format_instant
 
 ROUTES = Routes("Deliveries")

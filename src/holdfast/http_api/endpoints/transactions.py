@@ -24,9 +24,9 @@ from holdfast.errors import (
 )
 from holdfast.http_api.codecs.arrow_request import MEDIA_TYPE, read_drafts
 from holdfast.http_api.codecs.shapes import read_staged
-from holdfast.http_api.openapi.routes import Right, Routes
 from holdfast.http_api.server.request import OFFLOAD_BYTES, Request
 from holdfast.http_api.server.response import Response, response
+from holdfast.http_api.server.routes import Right, Routes
 from holdfast.units import format_instant
 
 ROUTES = Routes("Transactions")

@@ -15,9 +15,10 @@ from holdfast.errors import (
     StateChanged,
     WrongGroupKind,
 )
-from holdfast.http_api.openapi.routes import Right, Routes
-from holdfast.http_api.server.request import Request, read_id
+from holdfast.http_api.codecs.values import read_id
+from holdfast.http_api.server.request import Request
 from holdfast.http_api.server.response import Response
+from holdfast.http_api.server.routes import Right, Routes
 
 ROUTES = Routes("Workflow state")
 BYTES = "application/octet-stream"

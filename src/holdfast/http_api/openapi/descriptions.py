@@ -33,7 +33,7 @@ from holdfast.errors import (
     StoreUnavailable,
     Unauthenticated,
 )
-from holdfast.http_api.openapi.routes import Endpoint, Right
+from holdfast.http_api.server.routes import Endpoint, Right
 
 REF = "#/components/schemas/{name}"
 

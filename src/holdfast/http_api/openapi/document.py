@@ -24,9 +24,9 @@ from holdfast.http_api.openapi.descriptions import (
     schema_of,
     type_of,
 )
-from holdfast.http_api.openapi.routes import Endpoint, Right, Routes
 from holdfast.http_api.server.request import Request
 from holdfast.http_api.server.response import Response
+from holdfast.http_api.server.routes import Endpoint, Right, Routes
 
 ROUTES = Routes("Description")
 INTRO = (

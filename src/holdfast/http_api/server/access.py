@@ -7,7 +7,7 @@ from base64 import b64decode
 from holdfast.auth.gate import Gate
 from holdfast.auth.principal import Action, Principal
 from holdfast.errors import Forbidden, Unauthenticated
-from holdfast.http_api.openapi.routes import Endpoint, Right
+from holdfast.http_api.server.routes import Endpoint, Right
 
 _ACTIONS = {Right.PRODUCE: Action.PRODUCE, Right.CONSUME: Action.CONSUME, Right.ADMIN: Action.ADMIN}
 

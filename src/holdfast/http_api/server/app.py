@@ -38,12 +38,12 @@ from holdfast.http_api.endpoints import (
     workflow_state,
 )
 from holdfast.http_api.openapi import document as openapi
-from holdfast.http_api.openapi.routes import Endpoint, Right, Router, Routes
 from holdfast.http_api.server.access import authorize, check_browser, identify, recognize
 from holdfast.http_api.server.batcher import EnqueueBatcher
 from holdfast.http_api.server.body import ClientDisconnected
 from holdfast.http_api.server.long_requests import LongRequests, expired
 from holdfast.http_api.server.request import Request
+from holdfast.http_api.server.routes import Endpoint, Right, Router, Routes
 
 ROUTES: tuple[Routes, ...] = (
     messages.ROUTES,

@@ -18,8 +18,8 @@ import httptools
 
 from holdfast.auth.principal import Principal
 from holdfast.errors import HoldfastError, MalformedRequest, MethodNotAllowed, RouteNotFound
-from holdfast.http_api.openapi.routes import Endpoint, Router, decoded
 from holdfast.http_api.server.response import CORRELATION, Header
+from holdfast.http_api.server.routes import Endpoint, Router, decoded
 
 HEADS_MAX: Final = 8
 """How many a connection keeps: a worker needs a few, and 10,000 connections should not need much memory."""

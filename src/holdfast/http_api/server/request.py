@@ -23,19 +23,18 @@ from holdfast.errors import (
     Overloaded,
     RequestTooLarge,
 )
-from holdfast.http_api.openapi.routes import Endpoint
+from holdfast.http_api.codecs.values import decode, read_id
 from holdfast.http_api.server.body import Body, ClientDisconnected
 from holdfast.http_api.server.head import Head
 from holdfast.http_api.server.response import Response, error_response, item_error
-from holdfast.units import SECOND, parse_duration, parse_instant
+from holdfast.http_api.server.routes import Endpoint
+from holdfast.units import SECOND
 
 if TYPE_CHECKING:
     from holdfast.http_api.server.app import Api
     from holdfast.http_api.server.connection import Connection
 
 _Shape = TypeVar("_Shape")
-
-ID_MAX = (1 << 63) - 1
 
 OFFLOAD_BYTES = 256 << 10
 OFFLOAD_MESSAGES = 1_000
@@ -343,38 +342,3 @@ def _pairs(raw: bytes) -> dict[str, str]:
     if len(values) != len(pairs):
         raise MalformedRequest(problem="a query parameter is given twice")
     return values
-
-
-def decode(decoder: Callable[[bytes], _Shape], raw: bytes) -> _Shape:
-    """A struct from JSON, or an error that says where it is wrong."""
-    try:
-        if not raw.isascii():
-            raw.decode()  # parts that are kept as they are must be UTF-8 too
-        return decoder(raw)
-    except msgspec.ValidationError as error:
-        raise InvalidArgument(field="The body", problem=f"is wrong: {error}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise MalformedRequest(problem=f"the body is not JSON ({error})") from None
-    except RecursionError:
-        raise MalformedRequest(problem="the body is nested too deeply") from None
-
-
-def read_id(text: str, field: str) -> int:
-    """An id or token as the wire spells it."""
-    if text.isascii() and text.isdigit() and len(text) <= 19 and 0 < (number := int(text)) <= ID_MAX:
-        return number
-    raise InvalidArgument(field=field, problem="is a number as this server gave it, as a string")
-
-
-def duration(value: object, field: str) -> int:
-    try:
-        return parse_duration(value)
-    except ValueError as error:
-        raise InvalidArgument(field=field, problem=str(error)) from None
-
-
-def instant(value: object, field: str) -> int:
-    try:
-        return parse_instant(value)
-    except ValueError as error:
-        raise InvalidArgument(field=field, problem=str(error)) from None

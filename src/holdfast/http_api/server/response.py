@@ -16,8 +16,8 @@ from holdfast.broker.submission import Submission
 from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
-    from holdfast.http_api.openapi.routes import Endpoint
     from holdfast.http_api.server.request import Request
+    from holdfast.http_api.server.routes import Endpoint
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
