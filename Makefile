@@ -22,8 +22,10 @@ unexport PYTHONDONTWRITEBYTECODE
 COVERAGE := --cov=holdfast.core --cov=holdfast.engine --cov=holdfast.mqtt --cov-branch \
   --cov-report=term-missing:skip-covered --cov-fail-under=100
 
+CHECKS := check-style check-types check-imports check-names
+
 .DEFAULT_GOAL := help
-.PHONY: help setup spark serve test gate test-cluster check check-style check-types check-imports check-names fmt bench bench-spark simulate docs lock clean
+.PHONY: help setup spark serve test gate test-cluster check $(CHECKS) fmt bench bench-spark simulate docs lock clean
 
 help:  ## Show this help
 	@awk 'BEGIN {FS = ":.*## "; print "Targets (make TARGET):\n"} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,7 +56,7 @@ serve: $(STAMP)  ## Run the broker on embedded storage in ./data
 	$(BIN)/holdfast serve --data-dir $(DATA_DIR) $(ARGS)
 
 test: $(SPARK)  ## Lint, types, import rules and names, then every test: first those of the coverage gate
-	@$(MAKE) --no-print-directory -j 2 check $(CLASSES)
+	@$(MAKE) --no-print-directory -j 4 --output-sync=target $(CHECKS) $(CLASSES)
 	@$(MAKE) --no-print-directory gate
 	$(BIN)/python -m pytest -n $(JOBS) -m 'not gated and not cluster' $(ARGS)
 
@@ -70,7 +72,7 @@ test-cluster: $(SPARK)  ## Run the tests on a two-worker Spark cluster and on Sp
 	$(BIN)/python -m pytest -m cluster tests/pipeline $(ARGS)
 
 check: $(SPARK)  ## Lint, format, types, import rules and names, without the tests
-	@$(MAKE) --no-print-directory -j 4 --output-sync=target check-style check-types check-imports check-names
+	@$(MAKE) --no-print-directory -j 4 --output-sync=target $(CHECKS)
 
 check-style: $(STAMP)
 	$(BIN)/ruff check .
