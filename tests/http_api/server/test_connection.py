@@ -660,6 +660,17 @@ async def test_nonsense_behind_a_request_is_refused_after_its_response(rig: Rig)
         assert await wire.reader.read() == b""
 
 
+@pytest.mark.parametrize("arrived", [b"", b"3\r\nabc\r\n"])
+async def test_a_body_whose_chunks_are_nonsense_is_refused(rig: Rig, arrived: bytes) -> None:
+    async with rig.wire() as wire:
+        wire.writer.write(chunked()[:-5] + arrived)
+        await until(lambda: rig.front.api.working == 1)
+        refused = await wire.ask(b"nonsense\r\n")
+        assert (refused.status, refused.json["code"]) == (400, "malformed_request")
+        assert await wire.reader.read() == b""
+    assert (rig.depth(), rig.front.api.working, rig.front.api.buffered_bytes) == (0, 0, 0)
+
+
 async def test_a_long_body_before_the_beginning_of_a_head_is_not_taken_for_a_part_of_it(rig: Rig) -> None:
     async with rig.wire() as wire:
         wire.writer.write(post(message("y" * 100_000)) + LIVE[:10])

@@ -310,8 +310,12 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserUpgrade as upgrade:
             self._upgrade(data[upgrade.args[0] :])
             return
-        except httptools.HttpParserError:
-            self._refuse(HTTPStatus.BAD_REQUEST, b"Invalid HTTP request received.")
+        except httptools.HttpParserError as error:
+            if self._receiving is None:
+                self._refuse(HTTPStatus.BAD_REQUEST, b"Invalid HTTP request received.")
+            else:
+                self._refused = self._closing = True
+                self._receiving.fail(MalformedRequest(problem=f"the body cannot be read ({error})"))
             return
         finally:
             self._raw_head = b""
