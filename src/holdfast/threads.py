@@ -11,6 +11,7 @@ The simulation replaces `Worker` and `start_thread` in this module, so callers u
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from queue import SimpleQueue
@@ -47,8 +48,9 @@ class Worker:
         self._thread.start()
 
     def start(self, work: Callable[[], object]) -> None:
-        """Run `work`, which must not raise."""
+        """Run `work`, which must not raise. The thread begins at once."""
         self._orders.put(work)
+        time.sleep(0)  # else it waits for the GIL until the caller's thread has nothing to do
 
     def submit(
         self, function: Callable[_Args, _Result], *args: _Args.args, **keywords: _Args.kwargs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from itertools import count
 from random import Random
 
@@ -48,7 +49,8 @@ class Actors:
         self._payloads = payloads
         self._held: dict[tuple[str, str], list[Leased]] = {}
         self.refusals = 0
-        self.tasks: list[asyncio.Task[None]] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._deletions: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
         random = self._random
@@ -67,7 +69,7 @@ class Actors:
             self.spawn(self._repeat(operation, random.choice((0.05, 0.2, 0.5))))
 
     def spawn(self, work: Coroutine[None, None, None]) -> None:
-        self.tasks.append(asyncio.get_running_loop().create_task(work))
+        self._tasks.append(asyncio.get_running_loop().create_task(work))
 
     async def _repeat(self, operation: Callable[[], Awaitable[None]], pause: float) -> None:
         """Do something again and again. Some callers give up before they are answered."""
@@ -86,13 +88,13 @@ class Actors:
                 pass
 
     def stop(self) -> None:
-        for task in self.tasks:
+        for task in self._tasks:
             task.cancel()
 
     def check(self) -> None:
         """An actor that ended has found something, or the node raised what is no answer."""
-        for task in self.tasks:
-            if task.done() and not task.cancelled():
+        for task in (*self._tasks, *self._deletions):
+            if task.done() and not task.cancelled() and not isinstance(task.exception(), HoldfastError):
                 task.result()
 
     # --- producing --------------------------------------------------------------------------------------------------
@@ -116,10 +118,14 @@ class Actors:
     async def produce(self) -> None:
         random = self._random
         queue, drafts = self._queue(), self._drafts(random.choice((1, 3, 12)))
-        call = Call(queue, [draft.payload for draft in drafts])
+        plain = random.random() < 0.4
+        if plain:
+            drafts = [Draft(draft.payload) for draft in drafts]
+        atomic = random.random() < 0.5
+        call = Call(queue, [draft.payload for draft in drafts], plain=plain and atomic, partly=not atomic)
         self._ledger.calls.append(call)
         try:
-            self._answered(queue, call, await self._driver.enqueue(queue, drafts, atomic=random.random() < 0.3))
+            self._answered(queue, call, await self._driver.enqueue(queue, drafts, atomic=atomic))
         except BaseException:
             call.partly |= any(draft.extra.message_id for draft in drafts)  # duplicates are not stored
             raise
@@ -129,14 +135,21 @@ class Actors:
         self._ledger.enqueued(queue, [message_id for message_id in answer.ids if message_id], durable=answer.durable)
 
     async def produce_with_callback(self) -> None:
-        """The answer comes inside the node's turn, and there the next call is made."""
-        queue, drafts = self._queue(), self._drafts(3)
+        self._enqueue_with_callback(self._queue())
+
+    def _enqueue_with_callback(self, queue: str) -> None:
+        """The answer comes inside a turn, and there the next call is made: what it applies is not in that turn's
+        batch."""
+        drafts = self._drafts(3)
         call = Call(queue, [draft.payload for draft in drafts], partly=True)
         self._ledger.calls.append(call)
 
         @self._violations.guarded
         def answered(answer: Enqueued) -> None:
             self._answered(queue, call, answer)
+            if self._random.random() < 0.5:
+                with suppress(HoldfastError):
+                    self._enqueue_with_callback(self._random.choice(QUEUES))
 
         self._driver.enqueue_with_callback(queue, drafts, answered)
 
@@ -242,7 +255,10 @@ class Actors:
         self._ledger.administered("a new queue", record is not None)
 
     async def _delete(self) -> None:
-        await self._driver.delete_queue(TEMPORARY)
+        """Deleted to its end also if the caller gives up: else the name stays taken until the next start."""
+        deletion = asyncio.get_running_loop().create_task(self._driver.delete_queue(TEMPORARY))
+        self._deletions.append(deletion)
+        await asyncio.shield(deletion)
 
     async def _pause(self) -> None:
         queue = self._random.choice(QUEUES)

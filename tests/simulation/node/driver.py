@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import httpx
 
@@ -18,6 +19,7 @@ from holdfast.config import Config
 from holdfast.config.settings import AuditSettings, JournalSettings, MqttSettings, NodeSettings, StoreSettings
 from holdfast.core.commands import CursorRange, Draft, Leased, Settlement
 from holdfast.core.queue import Durability, GroupKind
+from holdfast.engine.engine import Engine
 from holdfast.errors import HoldfastError
 from holdfast.http_api.server.batcher import EnqueueBatcher
 from holdfast.mqtt.net import MqttFront
@@ -116,6 +118,9 @@ class Driver:
         submission = self.node.messages.settle((NAMESPACE, queue), group, settlements)
         return Settled(await submission, submission.moment is Moment.DURABLE)
 
+    async def acknowledge(self, queue: str, group: str, leased: list[Leased]) -> Settled:
+        return await self.settle(queue, group, [Settlement(item.message.id, item.token) for item in leased])
+
     async def put_state(self, queue: str, group: str, leased: Leased, data: bytes) -> int:
         state = await self.node.workflow_state.put((NAMESPACE, queue), group, leased.message.id, leased.token, data)
         return state.etag
@@ -189,3 +194,19 @@ class _Pending:
 
     def on_done(self, error: HoldfastError | None) -> None:
         self._done(self._enqueued if error is None else error)
+
+
+@contextmanager
+def failing_steps(before: Callable[[], None]) -> Iterator[None]:
+    """Have `before` called before every step of a shard."""
+    right = Engine.step
+
+    def step(*args: Any) -> Any:
+        before()
+        return right(*args)
+
+    Engine.step = step  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        Engine.step = right  # type: ignore[method-assign]

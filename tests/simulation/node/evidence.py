@@ -40,6 +40,7 @@ class Evidence:
         self.ids: dict[bytes, list[int]] = {}  # by payload
         self.events: Counter[tuple[str, str, int]] = Counter()  # event, group, message id
         self.ended: set[int] = set()
+        self.sources: set[int] = set()  # messages of which there was a dead letter
 
     def take(self, ops: Sequence[Op]) -> None:
         for table, _, value in ops:
@@ -60,8 +61,10 @@ class Evidence:
             if row.event.value == "enqueued":
                 payload = row.payload or b""
                 self.messages[row.message_id] = Stored(row.queue, row.partition, seqs[row.message_id], payload)
-                if row.source_id is None:  # else it is a dead letter, or was one
+                if row.source_id is None:
                     self.ids.setdefault(payload, []).append(row.message_id)
+                else:  # it is a dead letter, or was one
+                    self.sources.add(row.source_id)
             elif row.event.value in _ENDS:
                 self.ended.add(row.message_id)
 
@@ -71,6 +74,7 @@ class Evidence:
         self.ids = {payload: list(ids) for payload, ids in other.ids.items()}
         self.events = Counter(other.events)
         self.ended = set(other.ended)
+        self.sources = set(other.sources)
 
     def queue(self, name: str) -> QueueRecord | None:
         value = self.store.get(Table.QUEUES, queue_key(self._namespace, name))

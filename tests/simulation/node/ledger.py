@@ -32,7 +32,8 @@ class Call:
 
     queue: str
     payloads: list[bytes]
-    partly: bool = False  # some were refused
+    partly: bool = False  # some were refused, or may have been: the queue may be full
+    plain: bool = False  # nothing is read to store them, so that nothing has to be written before all are
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,10 +179,13 @@ class Ledger:
             mail = picture.queues[queue].mails.get(message_id) if queue in picture.queues else None
             life = mail.lives.get(group) if mail is not None else None
             must(life is None or life.over, f"{queue}: {message_id} was acked in {group} and is back: {mail}")
+        for event, group, message_id in self.durable.events:
+            there = event != "dead" or message_id in self.durable.sources
+            must(there, f"{message_id} is dead in {group}, and there is no dead letter of it")
+        for call in self.calls:
+            stored = sum(payload in self.durable.ids for payload in call.payloads)
+            whole = call.partly or stored in (0, len(call.payloads)) or not (units or call.plain)
+            must(whole, f"{call.queue}: {stored} of a batch of {len(call.payloads)} are stored")
         if units:
             for payload, ids in self.durable.ids.items():
                 must(len(ids) == 1 or not payload.startswith(b"once"), f"{payload!r} is stored {len(ids)} times: {ids}")
-            for call in self.calls:
-                stored = sum(payload in self.durable.ids for payload in call.payloads)
-                whole = call.partly or stored in (0, len(call.payloads))
-                must(whole, f"{call.queue}: {stored} of a batch of {len(call.payloads)} are stored")

@@ -13,12 +13,13 @@ from structlog.testing import capture_logs
 from holdfast.core.commands import Leased, Settlement
 from holdfast.errors import HoldfastError
 from tests.simulation.mail import Violation, must
-from tests.simulation.node.actors import QUEUES, Actors, Violations
-from tests.simulation.node.driver import SECOND, START, Driver
+from tests.simulation.node.actors import QUEUES, TEMPORARY, Actors, Violations
+from tests.simulation.node.driver import SECOND, START, Driver, failing_steps
 from tests.simulation.node.ledger import Ledger
 from tests.simulation.node.loop import PowerCut, SimulatedLoop, simulated_threads
 from tests.simulation.node.mqtt_client import MqttSession
-from tests.simulation.node.store import Faults, SimulatedDisk, SimulatedStore
+from tests.simulation.node.quiet import check_quiet
+from tests.simulation.node.store import INTERNAL, Faults, SimulatedDisk, SimulatedStore
 from tests.simulation.picture import Picture
 from tests.simulation.world import _constants, small
 
@@ -26,7 +27,7 @@ LIVES = 3
 LIFE_SECONDS = 4.0
 CHECK_SECONDS = 0.25
 DRAIN_ROUNDS = 60
-INTERNAL = ("an operation failed", "a turn failed")
+REPORTS = ("an operation failed", "a turn failed")
 """What the node logs of an error that is no answer, after which it opens the store again."""
 
 
@@ -64,25 +65,31 @@ class Run:
         random = self._random
         with simulated_threads(), small(self._constants), capture_logs() as logs:
             for life in range(LIVES):
-                rate = random.choice((0.0, 0.0, 0.002, 0.02)) if life < LIVES - 1 else 0.0
-                faults = Faults(
-                    random,
-                    write_rate=rate,
-                    sync_rate=rate * random.choice((1, 5)),
-                    reopen_rate=0.3 if rate else 0.0,
-                    read_rate=rate * random.choice((0, 0.1)),
-                    cut_rate=random.choice((0.0, 0.002, 0.01)) if life < LIVES - 1 else 0.0,
-                    full_rate=random.choice((0.0, 0.0, 0.1)),
-                )
+                faults = self._faults() if life < LIVES - 1 else Faults(random)
                 self._live(faults, last=life == LIVES - 1)
                 for entry in logs:
                     error = entry.get("exc_info")
-                    internal = entry["event"] in INTERNAL and "read" in faults.injected
+                    internal = entry["event"] in REPORTS and INTERNAL in faults.injected
                     if error and not isinstance(error, HoldfastError) and not internal:
                         raise Violation(f"{entry['event']}: {error!r}")
                 logs.clear()
         answers = dict(sorted(self._ledger.answers.items()))
         return Outcome(self._seed, answers, self._refusals, self._failures, self._cuts, len(self._ledger.confirmed))
+
+    def _faults(self) -> Faults:
+        """What goes wrong in a life. Some lives are free of all but their end."""
+        random = self._random
+        rate = random.choice((0.0, 0.0, 0.005, 0.03))
+        return Faults(
+            random,
+            write_rate=rate,
+            sync_rate=rate * random.choice((1, 5)),
+            reopen_rate=0.3,
+            read_rate=rate * random.choice((0, 0.3)),
+            step_rate=random.choice((0.0, 0.005)),
+            cut_rate=random.choice((0.0, 0.002, 0.01)),
+            full_rate=random.choice((0.0, 0.0, 0.1)),
+        )
 
     def _live(self, faults: Faults, *, last: bool) -> None:
         """One process, from its start to its end."""
@@ -92,7 +99,8 @@ class Run:
         self._ledger.clock = loop.time
         asyncio.set_event_loop(loop)
         try:
-            loop.run_until_complete(self._life(loop, store, faults, last=last))
+            with failing_steps(faults.step):
+                loop.run_until_complete(self._life(loop, store, faults, last=last))
         except PowerCut:
             self._cuts += 1
         finally:
@@ -133,6 +141,8 @@ class Run:
             self._check(driver, actors)
             faults.full_rate = 0.0
             await self._drain(driver)
+            must(not self._ledger.written.closing(TEMPORARY), "the deletion of a queue was begun and does not end")
+            await check_quiet(driver, self._ledger, "jobs", "logs")
             await driver.stop()
 
     def _check(self, driver: Driver, actors: Actors) -> None:

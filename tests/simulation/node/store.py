@@ -18,6 +18,8 @@ from holdfast.errors import CopyUnsupported, DiskFull, StoreUnavailable
 from holdfast.store.memory import MemoryDisk, MemoryStore
 from tests.simulation.node.loop import PowerCut
 
+INTERNAL = "internal"
+
 Changed = Callable[[Sequence[Op]], None]
 
 
@@ -82,6 +84,7 @@ class Faults:
     sync_rate: float = 0.0
     reopen_rate: float = 0.0
     read_rate: float = 0.0  # in the middle of an operation
+    step_rate: float = 0.0  # an operation that consists of several steps ends after some of them
     cut_rate: float = 0.0  # of the power, in the middle of a turn: right before or after a write
     full_rate: float = 0.0  # of looks at the room that is left
     armed: bool = False
@@ -100,10 +103,16 @@ class Faults:
         """A read fails: for a reason that the store knows, or for one that nobody expects."""
         if not self.armed or self.opening or self.random.random() >= self.read_rate:
             return
-        self.injected.append("read")
+        self.injected.append(INTERNAL)
         if self.random.random() < 0.5:
             raise StoreUnavailable(problem="simulated I/O error in a read")
         raise RuntimeError("simulated")
+
+    def step(self) -> None:
+        """A step of a shard raises what nobody expects."""
+        if self.armed and self.random.random() < self.step_rate:
+            self.injected.append(INTERNAL)
+            raise RuntimeError("simulated")
 
     def cut(self) -> None:
         if self.armed and self.random.random() < self.cut_rate:

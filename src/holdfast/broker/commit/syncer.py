@@ -47,7 +47,6 @@ class Syncer:
             self._done(*self._sync())
         else:
             self._worker.start(self._sync_on_worker)
-            time.sleep(0)  # lets the thread begin: else it waits for the GIL until the loop has nothing to do
 
     def record_sync(self, seconds: float, contended: bool) -> None:
         """A sync took so long; `contended`: another one was wanted meanwhile."""
