@@ -1,146 +1,36 @@
-"""Connections: requests whose head was parsed and those whose head is known from before are answered alike, in order,
-within limits, and in whatever pieces they arrive."""
+"""Connections: requests whose head was parsed and those whose head is known from before are answered alike, and within
+limits."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import json
-import re
-import threading
 import weakref
 from base64 import b64encode
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from random import Random
-from typing import Any, NamedTuple
 
 import msgspec
 import pytest
-import pytest_asyncio
 
 from holdfast.auth import keys, tokens
-from holdfast.auth.gate import Gate
-from holdfast.broker import cell
-from holdfast.broker.node import Node
-from holdfast.config import Config
 from holdfast.config.secret import SecretText
 from holdfast.config.settings import AuthSettings, LimitSettings, RateSettings
 from holdfast.core.commands import Draft
 from holdfast.errors import DiskFull
-from holdfast.http_api import HttpFront
-from holdfast.http_api.server.body import UNREAD_BYTES_MAX
-from holdfast.http_api.server.connection import Connection
-from holdfast.http_api.server.head import HEAD_BYTES_MAX, HEADS_MAX, Head, KnownHead, remember
-from holdfast.store.faulty import Fault, FaultyStore
-from holdfast.store.memory import MemoryStore
+from holdfast.http_api.server.head import HEAD_BYTES_MAX, HEADS_MAX, Head, remember
+from holdfast.store.faulty import Fault
 from tests.auth.rig import settings, user, write_users
 from tests.http_api.conftest import config_for
+from tests.http_api.server.rig import (
+    JOBS,
+    PATH,
+    Rig,
+    message,
+    post,
+    serving,
+)
 from tests.waiting import until
-
-JOBS = ("default", "jobs")
-PATH = "/api/v1/queues/jobs/messages"
-MILLISECOND = 1_000
-
-
-def post(body: object, path: str = PATH, headers: str = "", length: str = "content-length") -> bytes:
-    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n{headers}{length}: {len(raw)}"
-    return head.encode() + b"\r\n\r\n" + raw
-
-
-def message(text: str = "x") -> dict[str, object]:
-    return {"messages": [{"text": text}]}
-
-
-class Reply(NamedTuple):
-    status: int
-    headers: dict[str, str]
-    body: bytes
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.body)
-
-
-class Wire:
-    """A connection, by bytes."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader, self.writer = reader, writer
-
-    async def answer(self) -> Reply:
-        head = (await self.reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
-        headers = dict(line.lower().split(": ", 1) for line in head[1:-2])
-        body = await self.reader.readexactly(int(headers.get("content-length", 0)))
-        return Reply(int(head[0].split()[1]), headers, body)
-
-    async def ask(self, *parts: bytes) -> Reply:
-        for part in parts:
-            self.writer.write(part)
-            await self.writer.drain()
-        return await self.answer()
-
-
-class Rig:
-    """A server on a store that can be made to fail or to wait, and how many requests it read by a known head."""
-
-    def __init__(self, config: Config) -> None:
-        self.fault: Fault | None = None
-        self.may_sync = threading.Event()
-        self.may_sync.set()
-        self.store = FaultyStore(MemoryStore(), sync=self._sync)
-        self.node = Node(config, self.store)
-        self.front = HttpFront(config, self.node, Gate(config, self.node.clock))
-        self.known = 0
-
-    def _sync(self) -> Fault | None:
-        self.may_sync.wait()
-        return self.fault
-
-    @asynccontextmanager
-    async def wire(self) -> AsyncIterator[Wire]:
-        reader, writer = await asyncio.open_connection(*self.front.address)
-        try:
-            yield Wire(reader, writer)
-        finally:
-            writer.close()
-
-    @property
-    def connections(self) -> list[Connection]:
-        return [one for one in self.front.connections.open if isinstance(one, Connection)]
-
-    def depth(self) -> int:
-        queue = self.node.cell.engine.queues.get(JOBS)
-        return queue.depth if queue is not None else 0
-
-
-@asynccontextmanager
-async def serving(config: Config, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
-    rig = Rig(config)
-    split = KnownHead.split
-
-    def counted(self: KnownHead, data: bytes) -> tuple[int, int] | None:
-        found = split(self, data)
-        rig.known += found is not None
-        return found
-
-    monkeypatch.setattr(KnownHead, "split", counted)
-    monkeypatch.setattr(cell, "RECOVERY_PAUSE_SECONDS", 0.005)
-    await rig.node.start()
-    await rig.front.start()
-    try:
-        yield rig
-    finally:
-        await rig.front.stop()
-        await rig.node.stop()
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
-    async with serving(config_for(tmp_path), monkeypatch) as rig:
-        yield rig
 
 
 async def test_the_second_of_its_kind_is_not_parsed_and_answered_equally(rig: Rig) -> None:
@@ -538,233 +428,6 @@ async def test_a_request_leaves_nothing_behind_for_the_garbage_collector(
             await until(lambda: known() is None)
         finally:
             gc.enable()
-
-
-# --- heads and bodies that come apart -------------------------------------------------------------------------------
-
-
-def apart(data: bytes) -> tuple[bytes, bytes]:
-    """A request as many clients write it: first its head, then its body."""
-    head, _, body = data.partition(b"\r\n\r\n")
-    return head + b"\r\n\r\n", body
-
-
-async def begun(rig: Rig, wire: Wire, data: bytes) -> Connection:
-    """The connection, when the beginning of a request is there and the rest is not."""
-    wire.writer.write(data)
-    await until(lambda: rig.front.api.working == 1)
-    (connection,) = rig.connections
-    return connection
-
-
-async def test_a_body_may_come_after_a_known_head(rig: Rig) -> None:
-    async with rig.wire() as wire:
-        await wire.ask(*apart(post(message())))
-        for number in range(1, 4):
-            head, body = apart(post(message("in parts")))
-            await begun(rig, wire, head)
-            wire.writer.write(body[:5])
-            await until(lambda: rig.front.api.buffered_bytes == 5)
-            assert (await wire.ask(body[5:])).status == 200
-            assert rig.known == number
-            assert (rig.front.api.working, rig.front.api.buffered_bytes) == (0, 0)
-        assert rig.depth() == 4
-
-
-async def test_a_body_that_never_comes_times_out_as_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with serving(config_for(tmp_path, body_timeout=100 * MILLISECOND), monkeypatch) as rig, rig.wire() as wire:
-        await wire.ask(post(message()))
-        late = await wire.ask(apart(post(message()))[0])
-        assert (late.status, late.json["code"]) == (408, "request_timeout")
-        assert rig.depth() == 1
-
-
-async def test_what_comes_behind_a_body_that_came_apart_is_answered_in_order(rig: Rig) -> None:
-    async with rig.wire() as wire:
-        await wire.ask(post(message("0")))
-        head, body = apart(post(message("1")))
-        await begun(rig, wire, head)
-        wire.writer.write(body + post(message("2")) + post(message("3")))
-        assert [(await wire.answer()).status for _ in range(3)] == [200, 200, 200]
-        assert [m.payload for _, m, _ in (await rig.node.inspection.browse(JOBS, 10)).messages] == [
-            b"0",
-            b"1",
-            b"2",
-            b"3",
-        ]
-
-
-async def test_a_long_body_may_come_after_a_known_head(rig: Rig) -> None:
-    async with rig.wire() as wire:
-        await wire.ask(post(message()))
-        head, body = apart(post(message("x" * 5 * UNREAD_BYTES_MAX)))
-        await begun(rig, wire, head)
-        assert (await wire.ask(body)).status == 200
-        assert (rig.known, rig.depth()) == (1, 2)
-
-
-async def test_a_client_that_goes_before_the_rest_leaves_nothing(rig: Rig) -> None:
-    async with rig.wire() as wire:
-        await wire.ask(post(message()))
-        head, body = apart(post(message()))
-        await begun(rig, wire, head + body[:5])
-    await until(lambda: not rig.connections)
-    assert (rig.depth(), rig.front.api.working, rig.front.api.buffered_bytes) == (1, 0, 0)
-
-
-async def test_a_server_that_stops_takes_what_has_begun(rig: Rig) -> None:
-    async with rig.wire() as wire:
-        await wire.ask(post(message()))
-        head, body = apart(post(message()))
-        connection = await begun(rig, wire, head)
-        connection.shutdown()
-        last = await wire.ask(body)
-        assert (last.status, last.headers["connection"]) == (200, "close")
-        assert await wire.reader.read() == b""
-        assert (rig.known, rig.depth()) == (1, 2)
-
-
-# --- requests sent ahead --------------------------------------------------------------------------------------------
-
-
-LIVE = b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n"
-
-
-async def test_thousands_of_requests_sent_ahead_are_answered_one_by_one(rig: Rig) -> None:
-    async with rig.wire() as wire:
-        wire.writer.write(b"GET /nothing HTTP/1.1\r\n\r\n" * 3_000 + LIVE)
-        assert {(await wire.answer()).status for _ in range(3_000)} == {404}
-        assert (await wire.answer()).status == 200
-
-
-async def test_what_is_sent_ahead_is_bounded_and_all_of_it_answered(rig: Rig) -> None:
-    async with rig.wire() as wire:
-        await wire.ask(post(message()))
-        rig.may_sync.clear()
-        (connection,) = rig.connections
-        long = post(message("y" * UNREAD_BYTES_MAX))
-        wire.writer.write(post(message("first")))
-        await until(lambda: rig.known == 1)
-        for _ in range(4):
-            wire.writer.write(long)
-        await until(lambda: connection._read_paused)
-        rig.may_sync.set()
-        assert [(await wire.answer()).status for _ in range(5)] == [200] * 5
-        assert rig.depth() == 6
-
-
-async def test_nonsense_behind_a_request_is_refused_after_its_response(rig: Rig) -> None:
-    async with rig.wire() as wire:
-        wire.writer.write(post(message()) + b"nonsense\r\n\r\n")
-        assert [(await wire.answer()).status for _ in range(2)] == [200, 400]
-        assert await wire.reader.read() == b""
-
-
-@pytest.mark.parametrize("arrived", [b"", b"3\r\nabc\r\n"])
-async def test_a_body_whose_chunks_are_nonsense_is_refused(rig: Rig, arrived: bytes) -> None:
-    async with rig.wire() as wire:
-        wire.writer.write(chunked()[:-5] + arrived)
-        await until(lambda: rig.front.api.working == 1)
-        refused = await wire.ask(b"nonsense\r\n")
-        assert (refused.status, refused.json["code"]) == (400, "malformed_request")
-        assert await wire.reader.read() == b""
-    assert (rig.depth(), rig.front.api.working, rig.front.api.buffered_bytes) == (0, 0, 0)
-
-
-async def test_a_long_body_before_the_beginning_of_a_head_is_not_taken_for_a_part_of_it(rig: Rig) -> None:
-    async with rig.wire() as wire:
-        wire.writer.write(post(message("y" * 100_000)) + LIVE[:10])
-        assert (await wire.answer()).status == 200
-        assert (await wire.ask(LIVE[10:])).status == 200
-
-
-async def test_a_request_that_was_refused_before_its_body_was_read_does_not_spoil_the_next(rig: Rig) -> None:
-    async with rig.wire() as wire:
-        for _ in range(2):  # with a head that is parsed, and with one that is known
-            head, body = apart(post(b"[" * 100_000, headers="content-encoding: gzip\r\n"))
-            assert (await wire.ask(head, body[:1_000])).status == 415
-            assert (await wire.ask(body[1_000:] + LIVE)).status == 200
-    assert rig.known == 1
-
-
-async def test_an_upgrade_to_what_is_not_spoken_here_is_not_made(rig: Rig) -> None:
-    for protocol in (b"h2c", b"websocket"):
-        async with rig.wire() as wire:
-            answer = await wire.ask(LIVE[:-2] + b"connection: upgrade\r\nupgrade: %b\r\n\r\n" % protocol)
-            assert (answer.status, answer.headers["connection"]) == (200, "close")
-            assert await wire.reader.read() == b""
-
-
-# --- however it is cut ----------------------------------------------------------------------------------------------
-
-
-class Wires(asyncio.Transport):
-    """Keeps what a connection sends; the test decides in which pieces it receives."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.sent = bytearray()
-        self.closed = False
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        self.sent += data
-
-    def close(self) -> None:
-        self.closed = True
-
-    abort = close
-
-    def is_closing(self) -> bool:
-        return self.closed
-
-    def pause_reading(self) -> None:
-        """What is sent ahead is short."""
-
-    resume_reading = pause_reading
-
-    def statuses(self) -> list[int]:
-        return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d+) ", self.sent)]
-
-
-def chunked(*parts: bytes) -> bytes:
-    head = f"POST {PATH} HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/plain\r\ntransfer-encoding: chunked\r\n\r\n"
-    return head.encode() + b"".join([b"%x\r\n%b\r\n" % (len(part), part) for part in parts]) + b"0\r\n\r\n"
-
-
-async def settled(wires: Wires, count: int) -> None:
-    await until(lambda: len(wires.statuses()) >= count or wires.closed)
-
-
-@pytest.mark.parametrize("seed", range(20))
-async def test_requests_are_answered_equally_in_whatever_chunks_they_arrive(rig: Rig, seed: int) -> None:
-    script = [
-        (post(message("one")), 200),
-        (post(message("two")), 200),
-        (LIVE, 200),
-        (chunked(b"thr", b"ee"), 200),
-        (post(b"{", headers="x-other: 1\r\n"), 400),
-        (post(message("four")), 200),
-        (post(message("five"), headers="content-encoding: gzip\r\n"), 415),
-        (b"GET /nothing HTTP/1.1\r\nhost: localhost\r\n\r\n", 404),
-        (post(message("six")), 200),
-        (chunked(b"seven"), 200),
-        (post(message("eight")), 200),
-    ]
-    random = Random(seed)
-    data = b"".join([request for request, _ in script])
-    cuts = sorted(random.sample(range(1, len(data)), random.choice([1, 5, 40, 200])))
-    connection, wires = rig.front.connect(), Wires()
-    connection.connection_made(wires)
-    for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True):
-        connection.data_received(data[start:end])
-        for _ in range(random.choice([0, 0, 1, 5])):
-            await asyncio.sleep(0)
-    await settled(wires, len(script))
-    connection.connection_lost(None)
-    assert wires.statuses() == [status for _, status in script]
-    payloads = [m.payload for _, m, _ in (await rig.node.inspection.browse(JOBS, 20)).messages]
-    assert payloads == [b"one", b"two", b"three", b"four", b"six", b"seven", b"eight"]
-    assert (rig.front.api.working, rig.front.api.buffered_bytes) == (0, 0)
 
 
 # --- passwords ------------------------------------------------------------------------------------------------------
