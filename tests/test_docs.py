@@ -188,6 +188,13 @@ def test_contributing_lists_every_target_and_room() -> None:
     assert [room for room in sorted(rooms) if f"\n  {room}/ " not in text] == []
 
 
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_files_that_a_page_names_exist(path: Path) -> None:
+    named = set(re.findall(r"`([a-z_]+/[\w/]+\.py)(?:::\w+)?`", path.read_text()))
+    places = [ROOT, ROOT / "src" / "holdfast", ROOT / "tests", ROOT / "tests" / "mqtt"]
+    assert [name for name in sorted(named) if not any((place / name).exists() for place in places)] == []
+
+
 def queues_used(path: Path) -> set[str]:
     """Queues that the page's commands and programs name."""
     code = "\n".join(re.findall(r"^```(?:console|sh|python)\n(.*?)^```", path.read_text(), re.DOTALL | re.MULTILINE))

@@ -57,7 +57,7 @@ def covered() -> dict[Clause, list[str]]:
         for name, test in vars(module).items():
             if name.startswith("test_"):
                 for clause in getattr(test, "clauses", ()):
-                    found.setdefault(clause, []).append(f"wire/{path.name}::{name}")
+                    found.setdefault(clause, []).append(f"net/{path.name}::{name}")
     return found
 
 
