@@ -255,6 +255,8 @@ class Cell:
             now = self.clock()
             for participant in self.participants:
                 engine.add(participant.collect_ops(now))
+            if self.commit.engine is not engine:  # the store failed meanwhile: nothing of it may be delivered
+                return
             for name in engine.dirty_queues:
                 for event in self._watchers.get(name, ()):
                     event.set()
