@@ -89,11 +89,13 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def kill(self) -> None:
         """The process is gone. What waits in it is dropped without being run."""
         self._dead = True
-        for task in asyncio.all_tasks(self):
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
-            coroutine = task.get_coro()
-            with suppress(Exception, SystemExit):
-                coroutine.close()
+        ended: set[asyncio.Task[Any]] = set()
+        while tasks := asyncio.all_tasks(self) - ended:  # what is closed may start others in its last steps
+            for task in tasks:
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+                with suppress(Exception, SystemExit):
+                    task.get_coro().close()
+            ended |= tasks
         self._ready.clear()  # type: ignore[attr-defined]
         self._scheduled.clear()  # type: ignore[attr-defined]
         self.close()

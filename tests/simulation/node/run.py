@@ -88,6 +88,7 @@ class Run:
             read_rate=rate * random.choice((0, 0.3)),
             step_rate=random.choice((0.0, 0.005)),
             cut_rate=random.choice((0.0, 0.002, 0.01)),
+            early_cut_rate=0.05 if self._units else 0.0,
             full_rate=random.choice((0.0, 0.0, 0.1)),
         )
 
@@ -99,7 +100,7 @@ class Run:
         self._ledger.clock = loop.time
         asyncio.set_event_loop(loop)
         try:
-            with failing_steps(faults.step):
+            with failing_steps(faults.step, faults.cut_early):
                 loop.run_until_complete(self._life(loop, store, faults, last=last))
         except PowerCut:
             self._cuts += 1
