@@ -14,10 +14,15 @@ from holdfast.errors import HoldfastError
 from tests.simulation.mail import Violation
 from tests.simulation.node.driver import SECOND, Driver, Enqueued
 from tests.simulation.node.ledger import Call, Ledger
+from tests.simulation.node.loop import PowerCut
 
 QUEUES = ("jobs", "mail", "logs")
 TEMPORARY = "temp"
 GROUPS = ("work", "audit")
+
+
+def _cut() -> None:
+    raise PowerCut
 
 
 class Violations:
@@ -37,10 +42,17 @@ class Violations:
 
 
 class Actors:
-    """All actors of one process's life. `payloads` numbers messages over all lives."""
+    """All actors of one process's life. `payloads` numbers messages over all lives; `mortal`: the power may be cut."""
 
     def __init__(
-        self, random: Random, driver: Driver, ledger: Ledger, violations: Violations, payloads: count[int]
+        self,
+        random: Random,
+        driver: Driver,
+        ledger: Ledger,
+        violations: Violations,
+        payloads: count[int],
+        *,
+        mortal: bool,
     ) -> None:
         self._random = random
         self._driver = driver
@@ -51,6 +63,7 @@ class Actors:
         self.refusals = 0
         self._tasks: list[asyncio.Task[None]] = []
         self._deletions: list[asyncio.Task[None]] = []
+        self._mortal = mortal
 
     def start(self) -> None:
         random = self._random
@@ -258,6 +271,8 @@ class Actors:
         """Deleted to its end also if the caller gives up: else the name stays taken until the next start."""
         deletion = asyncio.get_running_loop().create_task(self._driver.delete_queue(TEMPORARY))
         self._deletions.append(deletion)
+        if self._mortal and self._random.random() < 0.3:  # deletions are rare: some are to meet the end of the process
+            asyncio.get_running_loop().call_later(self._random.random() * 0.1, _cut)
         await asyncio.shield(deletion)
 
     async def _pause(self) -> None:

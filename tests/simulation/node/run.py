@@ -27,6 +27,7 @@ LIVES = 3
 LIFE_SECONDS = 4.0
 CHECK_SECONDS = 0.25
 DRAIN_ROUNDS = 60
+RESUME_SECONDS = 10.0
 REPORTS = ("an operation failed", "a turn failed")
 """What the node logs of an error that is no answer, after which it opens the store again."""
 
@@ -86,7 +87,7 @@ class Run:
             sync_rate=rate * random.choice((1, 5)),
             reopen_rate=0.3,
             read_rate=rate * random.choice((0, 0.3)),
-            step_rate=random.choice((0.0, 0.005)),
+            step_rate=random.choice((0.0, 0.01)),
             cut_rate=random.choice((0.0, 0.002, 0.01)),
             early_cut_rate=0.05 if self._units else 0.0,
             full_rate=random.choice((0.0, 0.0, 0.1)),
@@ -123,8 +124,11 @@ class Run:
         driver = Driver(loop, store, sync_in_place=self._sync_in_place, segment_age=self._segment_age)
         await driver.start()
         await self._make_queues(driver)
+        if self._ledger.written.closing(TEMPORARY):
+            await asyncio.sleep(RESUME_SECONDS)
+            must(not self._ledger.written.closing(TEMPORARY), "the deletion of a queue is not resumed by a start")
         faults.armed = True
-        actors = Actors(random, driver, self._ledger, self._violations, self._payloads)
+        actors = Actors(random, driver, self._ledger, self._violations, self._payloads, mortal=not last)
         actors.start()
         for session in self._sessions:
             actors.spawn(session.live(loop, random, self._violations.guarded))
