@@ -338,6 +338,10 @@ class Exporter:
             removal=removal_of(after_block + 1, position.last_block, gone),
         )
 
+    def fills_segment(self, rows: int, size_bytes: int) -> bool:
+        """Whether so many rows, or so many bytes of them, are a full segment."""
+        return rows >= self._segment_rows or size_bytes >= self._segment_bytes
+
     def _replan(self, after_block: int) -> _Plan:
         """The plan of the next segment, from the store as it is now."""
         self._plan = _Plan(0, 0)
@@ -359,7 +363,7 @@ class Exporter:
             plan.last_block, plan.value = number, value
             plan.rows += block.rows
             plan.size_bytes += len(value) + block.size_bytes
-            if plan.rows >= self._segment_rows or plan.size_bytes >= self._segment_bytes:
+            if self.fills_segment(plan.rows, plan.size_bytes):
                 plan.full = True
                 return plan
         return plan

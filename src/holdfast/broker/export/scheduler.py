@@ -95,7 +95,7 @@ class ExportScheduler:
         engine = self._engine()
         if engine is None or engine.record.next_block - 1 <= engine.record.exported_block:
             return
-        if self.behind >= self._settings.segment_rows or self._bytes >= self._settings.segment_bytes:
+        if self._exporter.fills_segment(self.behind, self._bytes):
             self._wanted.set()
         elif self._timer is None:
             self._arm(self._settings.segment_age / SECOND)
