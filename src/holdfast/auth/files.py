@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from holdfast.files import sync_path
+
 PRIVATE: Final = 0o600
 PUBLIC: Final = 0o644
 
@@ -40,8 +42,4 @@ def replace(path: Path, content: bytes, mode: int = PRIVATE) -> None:
     except BaseException:
         Path(tmp_path).unlink(missing_ok=True)
         raise
-    directory = os.open(target.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    sync_path(target.parent)

@@ -12,6 +12,7 @@ from pathlib import Path
 import structlog
 
 from holdfast import threads
+from holdfast.files import sync_path
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -67,11 +68,7 @@ class FileSyncer:
             for descriptor in descriptors:
                 os.fsync(descriptor)
             if descriptors:
-                directory = os.open(self._path.parent, os.O_RDONLY)
-                try:
-                    os.fsync(directory)
-                finally:
-                    os.close(directory)
+                sync_path(self._path.parent)
         except OSError as error:
             log.error("audit log cannot be synced", path=str(self._path), error=str(error))
         finally:

@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.errors import LakeDamaged
+from holdfast.files import sync_path
 
 NO_ENTRY = "0" * 64
 """The hash in the first entry, which has no predecessor."""
@@ -155,8 +156,7 @@ class Manifest:
 
     def sync(self) -> None:
         """Make the last entry durable."""
-        with self.path.open("rb") as file:
-            os.fsync(file.fileno())
+        sync_path(self.path)
 
 
 def _good(line: bytes) -> bool:

@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from holdfast.errors import DiskFull, StoreCorrupt, StoreError, StoreLocked, StoreReadOnly, StoreUnavailable
+from holdfast.files import sync_path
 
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 _BUSY = frozenset({errno.EAGAIN, errno.EACCES})
@@ -87,8 +88,8 @@ class Directory:
                 file.flush()
                 os.fsync(file.fileno())
             fresh.replace(self.path / name)
-            _sync_names(self.path)
-            _sync_names(self.path.parent)
+            sync_path(self.path)
+            sync_path(self.path.parent)
         except OSError as error:
             raise self._refused(error) from error
 
@@ -100,7 +101,7 @@ class Directory:
         """Remove a small file, durably."""
         try:
             (self.path / name).unlink()
-            _sync_names(self.path)
+            sync_path(self.path)
         except OSError as error:
             raise self._refused(error) from error
 
@@ -144,12 +145,3 @@ def _text(file: Path) -> str | None:
         return None
     except OSError as error:
         raise StoreCorrupt(path=file, problem=error.strerror or str(error)) from error
-
-
-def _sync_names(directory: Path) -> None:
-    """Make the names in a directory durable: syncing a file does not save its name."""
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -26,9 +26,10 @@ from holdfast.broker.export.worker import Converted, Converter, InThread, consec
 from holdfast.core.effects import DeleteRun, DeleteUntil, Op
 from holdfast.core.records import Table, journal_key, message_key
 from holdfast.errors import LakeDamaged, LakeUnavailable, StoreCorrupt
+from holdfast.files import sync_path
 from holdfast.journal.manifest import Manifest, SegmentEntry, manifest_path, segment_files, segment_name
 from holdfast.journal.reader import BlockReader, RawWindow
-from holdfast.journal.segment import SCHEMA, sync
+from holdfast.journal.segment import SCHEMA
 from holdfast.store.contract import Store
 from holdfast.units import DAY, format_instant
 
@@ -209,7 +210,7 @@ class Exporter:
             self._manifest.settle()
             self._remove_leftovers()
             self._check_last()
-            sync(self.journal)
+            sync_path(self.journal)
         self._needs_recovery = False
         self._plan = _Plan(0, 0)
         return self.position
@@ -218,7 +219,7 @@ class Exporter:
         # Only the server's user may read it, unless the directory exists already, with other permissions.
         self.journal.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._tmp_dir.mkdir(parents=True, exist_ok=True)
-        sync(self.journal.parent)
+        sync_path(self.journal.parent)
 
     @property
     def _tmp_dir(self) -> Path:
@@ -232,7 +233,7 @@ class Exporter:
             if first_lsn > self._last_lsn:
                 log.info("removing a segment that was not finished", segment=path.name)
                 path.unlink()
-                sync(path.parent)
+                sync_path(path.parent)
 
     def _check_last(self) -> None:
         """A missing file does not stop the export, since old segments may have been moved away, but it is logged."""
@@ -422,10 +423,10 @@ class Exporter:
             self._reached("segment written")
             if not place.parent.exists():
                 place.parent.mkdir()
-                sync(self.journal)
+                sync_path(self.journal)
             tmp_path.replace(place)
             self._reached("segment placed")
-            sync(place.parent)
+            sync_path(place.parent)
             self._reached("place synced")
             entry = SegmentEntry(
                 segment=str(place.relative_to(self.journal)),
@@ -445,7 +446,7 @@ class Exporter:
             self._reached("entry written")
             self._manifest.sync()
             if not position.last_lsn:
-                sync(self.journal)  # the manifest itself is new
+                sync_path(self.journal)  # the manifest itself is new
             self._reached("entry synced")
         self._needs_recovery = False
         return entry

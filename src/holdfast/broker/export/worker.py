@@ -29,9 +29,10 @@ import structlog
 from holdfast.broker.export.pandas_free import block_pandas_import
 from holdfast.core.journal import decoded, read_block
 from holdfast.errors import LakeUnavailable
+from holdfast.files import sync_path
 from holdfast.journal.columns import Columns
 from holdfast.journal.reader import RawWindow
-from holdfast.journal.segment import digest, record_batch, sync, write_segment
+from holdfast.journal.segment import digest, record_batch, write_segment
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -113,7 +114,7 @@ class InThread:
         sha256 = ""
         if rows and not holes:
             write_segment(path, batches)
-            sync(path)
+            sync_path(path)
             sha256 = digest(path)
         return Converted(
             first_lsn=first_lsn,

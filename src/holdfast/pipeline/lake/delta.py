@@ -10,7 +10,6 @@ delta-rs does not refuse a cursor that was committed before: a build reads `curs
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import time
 from collections.abc import Iterable
@@ -26,6 +25,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.errors import TablesDamaged
+from holdfast.files import sync_path
 from holdfast.pipeline.lake.arrow import schema_of
 from holdfast.pipeline.lake.segments import Cursor
 from holdfast.pipeline.lake.tables import FORMAT, TableSpec
@@ -156,12 +156,12 @@ class LakeTable:
         for path in added:
             rows, stats = statistics(path, self.spec)
             if rows:
-                _sync(path)
+                sync_path(path)
                 size = path.stat().st_size
                 name = str(path.relative_to(self.root))
                 actions.append(AddAction(name, size, {}, now, data_change, stats))
         for directory in {path.parent for path in added}:
-            _sync(directory)
+            sync_path(directory)
         actions += [RemoveAction(file.path, data_change, now, file.size_bytes, {}) for file in removed]
         transactions = [Transaction(_app_id(node), lsn) for node, lsn in sorted((cursor or {}).items())]
         self.table.create_write_transaction(
@@ -174,8 +174,8 @@ class LakeTable:
         )
         self.load()
         log = self.root / "_delta_log"
-        _sync(log / f"{self.version:020d}.json")
-        _sync(log)
+        sync_path(log / f"{self.version:020d}.json")
+        sync_path(log)
 
     def sweep(self, keep_hours: int) -> list[str]:
         """Delete files that no version younger than `keep_hours` needs, and directories that are empty then.
@@ -233,11 +233,3 @@ def _plain(value: Bound) -> int | str | None:
 
 def _app_id(node: int) -> str:
     return f"journal-{node:04d}"
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

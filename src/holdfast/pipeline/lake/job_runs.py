@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.errors import InvalidArgument, RunNotFound
+from holdfast.files import sync_path
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 UNMOVED_MAX = 1_000
@@ -131,7 +132,7 @@ class RunStore:
         path = self._parts(run.id)
         write(path)
         for file in (path, *path.glob("*.parquet")):
-            _sync(file)
+            sync_path(file)
         self.save(run)
 
     def chosen(self, run: JobRun) -> pa.Table:
@@ -144,9 +145,9 @@ class RunStore:
         path = self._path(run.id)
         fresh = path.with_suffix(f".{os.getpid()}.new")
         fresh.write_bytes(msgspec.json.format(msgspec.json.encode(run)))
-        _sync(fresh)
+        sync_path(fresh)
         fresh.replace(path)
-        _sync(self._directory)
+        sync_path(self._directory)
 
     def _path(self, name: str) -> Path:
         if not _ID.fullmatch(name):
@@ -157,11 +158,3 @@ class RunStore:
 
     def _parts(self, name: str) -> Path:
         return self._path(name).with_name(f"{name}.parquet")
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
