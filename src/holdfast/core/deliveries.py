@@ -80,6 +80,23 @@ def first_leases(
     )
 
 
+def unleased_delivery(message: Message, place: Place) -> Delivery:
+    """A delivery for a message that its group has never leased."""
+    return Delivery(
+        message.id,
+        message.seq,
+        place.priority,
+        place.stamp,
+        place.stamp,
+        place.key,
+        place.flags,
+        0,
+        message.enqueued_at,
+        message.expires_at,
+        size_bytes=place.size_bytes,
+    )
+
+
 def as_leases(delivery: Delivery) -> Leases:
     """The lease of a delivery as a batch of one."""
     return Leases(

@@ -24,7 +24,7 @@ from holdfast.core.codecs import (
     write_message,
 )
 from holdfast.core.commands import Draft, Enqueue, Enqueued, HomogeneousDrafts, Publish
-from holdfast.core.deliveries import Delivery as DeliveryRecord
+from holdfast.core.deliveries import unleased_delivery
 from holdfast.core.effects import Effects, Op, Outcome, Read, puts
 from holdfast.core.groups import LeaseGroup
 from holdfast.core.ids import UNKEYED, key_hash
@@ -566,19 +566,7 @@ def make_ready(shard: Shard, message_id: int, place: Place, now: int, effects: E
 
 def promote(shard: Shard, group: LeaseGroup, message: Message, place: Place, now: int, effects: Effects) -> None:
     """A message before the frontier of a group becomes a delivery that is ready."""
-    delivery = DeliveryRecord(
-        message.id,
-        place.seq,
-        place.priority,
-        place.stamp,
-        place.stamp,
-        place.key,
-        place.flags,
-        0,
-        message.enqueued_at,
-        message.expires_at,
-        size_bytes=place.size_bytes,
-    )
+    delivery = unleased_delivery(message, place)
     group.deliveries[message.id] = delivery
     group.requeue(delivery, now)
     effects.ops.append(

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from holdfast.core.codecs import read_dedup, read_mask, read_message, read_scheduled
 from holdfast.core.commands import Tick, Verb
 from holdfast.core.cursors import MOVE_BYTES, advance_cursor, unneeded
-from holdfast.core.deliveries import Delivery
+from holdfast.core.deliveries import unleased_delivery
 from holdfast.core.effects import DeadLetterCandidate, Effects, Outcome, Read
 from holdfast.core.enqueue import make_ready, place_of
 from holdfast.core.groups import LeaseGroup
@@ -173,7 +173,7 @@ def expire(shard: Shard, messages: list[Message], now: int, effects: Effects) ->
         for group in needing:
             _expire_in(shard, group, message, place, effects)
         if not shard.needed(seq):
-            orphan = _unleased_delivery(message, place)
+            orphan = unleased_delivery(message, place)
             shard.orphans[message.id] = orphan
             effects.dead_letter_candidates.append(DeadLetterCandidate("", orphan, message, Reason.EXPIRED))
     return bool(effects.dead_letter_candidates)
@@ -182,26 +182,9 @@ def expire(shard: Shard, messages: list[Message], now: int, effects: Effects) ->
 def _expire_in(shard: Shard, group: LeaseGroup, message: Message, place: Place, effects: Effects) -> None:
     delivery = group.deliveries.get(message.id)
     if delivery is None:
-        offer_dead_letter(shard, group, _unleased_delivery(message, place), Reason.EXPIRED, "", effects)
+        offer_dead_letter(shard, group, unleased_delivery(message, place), Reason.EXPIRED, "", effects)
     elif not delivery.token and not delivery.dead_reason:
         offer_dead_letter(shard, group, delivery, Reason.EXPIRED, "", effects)
-
-
-def _unleased_delivery(message: Message, place: Place) -> Delivery:
-    """A delivery for a message that its group has never leased."""
-    return Delivery(
-        message.id,
-        message.seq,
-        place.priority,
-        place.stamp,
-        place.stamp,
-        place.key,
-        place.flags,
-        0,
-        message.enqueued_at,
-        message.expires_at,
-        size_bytes=place.size_bytes,
-    )
 
 
 def forget_ids(shard: Shard, now: int, effects: Effects) -> bool:
