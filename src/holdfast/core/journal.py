@@ -2,8 +2,9 @@
 
 A *row* is one event of one message, as readers of the journal see it; it has an lsn, gapless per cell. An *entry* may
 stand for many rows (a batch that was enqueued, leased or acked together), because one record a message would cost as
-much as the change. A *block* is all entries of one commit, one record in the store. `rows` turns a block back into
-rows; journal/columns.py does the same for the exporter, columnar.
+much as the change. A *block* is all entries of one commit, one record in the store. journal/columns.py turns blocks
+back into rows for the exporter, columnar. `rows` and `gone` are the reference implementation, a row at a time: tests
+compare journal/columns.py with it.
 
 An `enqueued` entry has no payload: it refers to the MESSAGES records, which therefore stay until the block is exported.
 The GONE entry names those that are deleted with it. Blocks are numbered, because a block of only GONE entries has no
@@ -124,7 +125,7 @@ def decoded(block: Block) -> Iterator[Decoded]:
 
 
 def rows(block: Block, node: int, fetch: Fetch) -> Iterator[Row]:
-    """The rows of a block, in the order of their lsn."""
+    """The rows of a block, in the order of their lsn. The server itself uses journal/columns.py."""
     lsn = block.first_lsn
     for entry in decoded(block):
         kind = entry[0]
