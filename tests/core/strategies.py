@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from holdfast.core.deliveries import Delivery
 from holdfast.core.ids import UNKEYED
-from holdfast.core.queue import SECOND, DeadLetterPolicy, Durability, JournalMode, Ordering, QueueConfig, RetryPolicy
+from holdfast.core.queue import DeadLetterPolicy, Durability, JournalMode, Ordering, QueueConfig, RetryPolicy
 from holdfast.core.records import CursorHead, Extra, GroupHead, Message, Origin, ShardHead
+from holdfast.units import SECOND
 
 _Head = TypeVar("_Head", bound=msgspec.Struct)
 webhooks = st.sampled_from(["", "http://127.0.0.1:9/x", "https://alerts.example/y?z=1"])

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from holdfast.core.queue import (
     DEAD_QUEUE_CONFIG,
     FIELDS,
-    SECOND,
     DeadLetterPolicy,
     Ordering,
     QueueConfig,
@@ -20,6 +19,7 @@ from holdfast.core.queue import (
     to_fields,
 )
 from holdfast.errors import InvalidConfig, InvalidName
+from holdfast.units import SECOND
 from tests.core.strategies import configs
 
 

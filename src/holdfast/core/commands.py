@@ -159,6 +159,11 @@ class Verb(StrEnum):
     DISCONNECT = "vanish"  # the consumer disconnected: a failure, journalled as such
 
 
+ERROR_LENGTH_MAX = 4_096
+"""Characters of a consumer's error text; a front cuts off the rest. The text is stored with the delivery and with its
+dead letter."""
+
+
 class Settlement(msgspec.Struct, frozen=True, gc=False):
     """How a consumer settles one delivery. Without a token it must be the consumer that holds the lease."""
 

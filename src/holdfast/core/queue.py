@@ -16,13 +16,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from holdfast.errors import InvalidConfig, InvalidName
-from holdfast.units import format_duration, parse_duration, parse_size
-
-SECOND = 1_000_000
-MINUTE = 60 * SECOND
-HOUR = 60 * MINUTE
-DAY = 24 * HOUR
-MIB = 1 << 20
+from holdfast.units import DAY, HOUR, MIB, MINUTE, SECOND, format_duration, parse_duration, parse_size
 
 NAME_BYTES_MAX = 255  # an MQTT topic is at most 65,535 bytes; 255 leaves room for prefixes and stays readable
 NAMESPACE_DEFAULT = "default"

@@ -28,9 +28,7 @@ from rocksdict import (
 )
 
 from holdfast.core.records import Table
-
-KIB = 1024
-MIB = 1024 * KIB
+from holdfast.units import KIB, MIB
 
 _NAMED: dict[str, tuple[Table, ...]] = {
     "state": (Table.META, Table.QUEUES, Table.SHARDS, Table.GROUPS, Table.TRANSACTIONS),

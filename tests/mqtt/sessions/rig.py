@@ -28,11 +28,12 @@ from holdfast.mqtt.sessions.connection import Connection
 from holdfast.mqtt.sessions.hub import Hub
 from holdfast.mqtt.sessions.outbox import OutboxBatch, Output
 from holdfast.mqtt.sessions.ports import Access, AllowAll, Bridge
-from holdfast.mqtt.sessions.settings import SECOND_US, MqttSettings
+from holdfast.mqtt.sessions.settings import MqttSettings
 from holdfast.store.memory import MemoryDisk, MemoryStore
+from holdfast.units import SECOND
 
 MQTT_TABLES = [table for table in Table if table.name.startswith("MQTT_")]
-START = 1_800_000_000 * SECOND_US
+START = 1_800_000_000 * SECOND
 
 
 class Client:
@@ -188,7 +189,7 @@ class Rig:
 
     def pass_time(self, seconds: float) -> None:
         """Move the clock, stopping at every deadline."""
-        end = self.now + int(seconds * SECOND_US)
+        end = self.now + int(seconds * SECOND)
         while True:
             due = self.settle().due
             if due is None or due > end:

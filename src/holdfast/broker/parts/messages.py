@@ -18,14 +18,12 @@ from holdfast.core.commands import Draft, Leased, Settlement, Verb, payload_byte
 from holdfast.core.queue import Durability
 from holdfast.core.records import Message
 from holdfast.engine.catalog import QueueName
+from holdfast.engine.engine import SettleResult
 from holdfast.engine.messages import delete_message, edit_message
 from holdfast.errors import HoldfastError, InvalidArgument, LimitExceeded, Overloaded
 from holdfast.units import SECOND
 
 T = TypeVar("T")
-
-SettleResult = int | HoldfastError | None
-"""None, the new deadline of an extended lease, or the error that refused it."""
 
 
 class Receipt(msgspec.Struct, frozen=True):

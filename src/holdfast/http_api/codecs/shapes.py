@@ -9,7 +9,7 @@ from msgspec import UNSET, Raw
 
 from holdfast import wire
 from holdfast.broker.history import History
-from holdfast.core.commands import NO_ID, DeliveryStatus, Draft, Leased, Settlement, Verb
+from holdfast.core.commands import ERROR_LENGTH_MAX, NO_ID, DeliveryStatus, Draft, Leased, Settlement, Verb
 from holdfast.core.queue import GroupRecord, QueueRecord, to_fields
 from holdfast.core.records import NO_EXTRA, REPLAYED, Extra, Message, Origin
 from holdfast.engine.stats import GroupStats, Histogram, QueueStats
@@ -18,7 +18,6 @@ from holdfast.http_api.codecs.values import duration, instant, read_id
 from holdfast.units import SECOND, format_duration, format_instant
 
 TEXT = "text/plain; charset=utf-8"
-ERROR_LENGTH_MAX = 4_096  # of a consumer's error text; the rest is cut off
 CONSUMER_LENGTH_MAX = 255
 
 _durations = lru_cache(1_024)(duration)

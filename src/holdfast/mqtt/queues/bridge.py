@@ -18,12 +18,13 @@ import msgspec
 import structlog
 
 from holdfast.broker.node import Node
-from holdfast.core.commands import Draft, Settlement, Verb
+from holdfast.core.commands import ERROR_LENGTH_MAX, Draft, Settlement, Verb
+from holdfast.engine.catalog import QueueName
 from holdfast.errors import GroupNotFound, HoldfastError, InvalidArgument, LeaseLost
 from holdfast.mqtt.codec import NO_PROPERTIES, V5, Properties, PubAck, Publish, Subscription, Will, reasons
 from holdfast.mqtt.queues import names
 from holdfast.mqtt.queues.captures import Captures
-from holdfast.mqtt.queues.consumers import Consumer, Feed, QueueName, SentDelivery
+from holdfast.mqtt.queues.consumers import Consumer, Feed, SentDelivery
 from holdfast.mqtt.queues.drafts import to_draft
 from holdfast.mqtt.queues.names import Operation, Route
 from holdfast.mqtt.queues.settling import SettleRequest, read_settle_requests
@@ -37,10 +38,6 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 PROTOCOL: Final = "mqtt"
 ROUTES_CACHED_MAX: Final = 10_000
 """Parsed topics that are cached, over all clients: at 300 bytes each 3 MB. A full cache is cleared."""
-
-ERROR_LENGTH_MAX: Final = 4_096
-"""Characters of a consumer's error text; the rest is cut off. The text is stored with the delivery and with its dead
-letter."""
 
 _ANONYMOUS_GROUP: Final = "default"
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from holdfast.broker.parts.queues import Queues
+from holdfast.engine.catalog import QueueName
 from holdfast.mqtt.topics import SubscriptionTrie
-
-QueueName = tuple[str, str]
 
 
 class Captures:

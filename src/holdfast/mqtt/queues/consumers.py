@@ -17,12 +17,11 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.commands import Leased, Settlement, Verb
+from holdfast.engine.catalog import QueueName
 from holdfast.mqtt.codec import PACKET_BYTES_MAX
 from holdfast.mqtt.queues.deliveries import DeliveryEncoder
 from holdfast.mqtt.sessions.connection import Connection
 from holdfast.mqtt.sessions.session import Session, Subscriber, Terms
-
-QueueName = tuple[str, str]
 
 
 class SentDelivery(msgspec.Struct, frozen=True, eq=False):

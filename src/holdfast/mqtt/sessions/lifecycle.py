@@ -12,10 +12,11 @@ from holdfast.mqtt.sessions.router import Router
 from holdfast.mqtt.sessions.sender import Sender
 from holdfast.mqtt.sessions.session import PACKET_ID_MAX, Session
 from holdfast.mqtt.sessions.session_store import SessionStore
-from holdfast.mqtt.sessions.settings import NEVER, SECOND_US, MqttSettings
+from holdfast.mqtt.sessions.settings import NEVER, MqttSettings
 from holdfast.mqtt.sessions.timers import Timers
 from holdfast.mqtt.sessions.wills import Wills, will_due
 from holdfast.mqtt.topics import is_too_deep
+from holdfast.units import SECOND
 
 
 class Lifecycle:
@@ -129,7 +130,7 @@ class Lifecycle:
         mark = len(self._outbox.ops)
         session, present = self._begin(connection, packet, now, owner)
         keep_alive_s = self._keep_alive(packet)
-        connection.keep_alive_us = keep_alive_s * SECOND_US * 3 // 2
+        connection.keep_alive_us = keep_alive_s * SECOND * 3 // 2
         if keep_alive_s:
             self._timers.set(connection, now + connection.keep_alive_us)
         else:

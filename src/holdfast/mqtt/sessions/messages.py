@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from holdfast.errors import FormatUnknown
 from holdfast.mqtt.codec import V5, PreparedPublish, Properties
 from holdfast.mqtt.codec.properties import PUBLISH_FROM_SERVER, read_block, read_varint, write_block
-from holdfast.mqtt.sessions.settings import SECOND_US
+from holdfast.units import SECOND
 
 _VERSION: Final = 1
 _HEAD: Final = Layout(">BBQHI")
@@ -43,7 +43,7 @@ class Message:
 
     def left_s(self, now: int) -> int:
         """Whole seconds until it expires, begun ones counted."""
-        return max(0, -((now - self.expires_at) // SECOND_US))
+        return max(0, -((now - self.expires_at) // SECOND))
 
     def prepare(self, version: int, ids: tuple[int, ...], now: int) -> PreparedPublish:
         """Encoded but for what depends on the subscriber; the expiry is what is left of it [MQTT-3.3.2-6]."""
@@ -60,7 +60,7 @@ class Message:
 
 def expiry_of(properties: Properties, now: int) -> int:
     """The instant at which a message with these properties expires; 0: never."""
-    return 0 if properties.message_expiry_s is None else now + properties.message_expiry_s * SECOND_US
+    return 0 if properties.message_expiry_s is None else now + properties.message_expiry_s * SECOND
 
 
 class FanOut:

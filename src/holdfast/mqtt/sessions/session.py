@@ -19,7 +19,8 @@ import msgspec
 
 from holdfast.mqtt.codec import Will
 from holdfast.mqtt.sessions.messages import Message
-from holdfast.mqtt.sessions.settings import NEVER, SECOND_US
+from holdfast.mqtt.sessions.settings import NEVER
+from holdfast.units import SECOND
 
 if TYPE_CHECKING:
     from holdfast.mqtt.sessions.connection import Connection
@@ -118,7 +119,7 @@ class Session:
 
     def expires_at(self) -> int | None:
         """When it ends if the client stays away."""
-        return None if self.expiry_s == NEVER else self.ended_at + self.expiry_s * SECOND_US
+        return None if self.expiry_s == NEVER else self.ended_at + self.expiry_s * SECOND
 
     def next_order(self) -> int:
         self.order += 1

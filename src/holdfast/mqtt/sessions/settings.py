@@ -6,9 +6,7 @@ from typing import Final
 
 import msgspec
 
-KIB: Final = 1024
-MIB: Final = 1024 * KIB
-SECOND_US: Final = 1_000_000
+from holdfast.units import KIB, MIB, SECOND
 
 NEVER: Final = 0xFFFF_FFFF  # as a session expiry: the session does not expire
 
@@ -29,7 +27,7 @@ class MqttSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Sessions, those of connected clients and those that are kept. Each costs a few kilobytes, and its queue; beyond
     it a client without a session is refused with `quota exceeded`."""
 
-    connect_timeout_us: int = 10 * SECOND_US
+    connect_timeout_us: int = 10 * SECOND
     """From the opened connection to its CONNECT: a silent peer holds a connection no longer."""
 
     keep_alive_max_s: int = 1200

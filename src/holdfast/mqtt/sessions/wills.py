@@ -15,14 +15,14 @@ from holdfast.mqtt.sessions.namespaces import Namespace
 from holdfast.mqtt.sessions.ports import Bridge, PublishBatch
 from holdfast.mqtt.sessions.router import Router
 from holdfast.mqtt.sessions.session import Session
-from holdfast.mqtt.sessions.settings import SECOND_US
+from holdfast.units import SECOND
 
 
 def will_due(session: Session, now: int) -> int:
     """When the will of a connection that ended now is due; `now` itself means immediately."""
     assert session.will is not None
     delay_s = session.will.properties.will_delay_s or 0
-    return now + min(delay_s, session.expiry_s) * SECOND_US
+    return now + min(delay_s, session.expiry_s) * SECOND
 
 
 class Wills:
