@@ -117,7 +117,7 @@ async def test_what_is_shown_is_durable(node: Node) -> None:
     await node.cursors.ends(LOG, "g")
     assert clean(node)
     node.cell.engine.enqueue(LOG, [Draft(b"written")], "", node.clock())
-    node.cell.commit.write_batch()
+    node.cell.commit.run_turn()
     assert not clean(node)
     await node.cursors.read(LOG, "g", 0)
     assert clean(node)

@@ -409,13 +409,13 @@ async def test_a_delivery_is_sent_in_the_turn_that_leased_it(server: Server, mon
     commit = server.node.cell.commit
     await commit.durable()
     turns: list[int] = []
-    write_batch = commit.write_batch
+    run_turn = commit.run_turn
 
     def turn() -> None:
         turns.append(1)
-        write_batch()
+        run_turn()
 
-    monkeypatch.setattr(commit, "write_batch", turn)
+    monkeypatch.setattr(commit, "run_turn", turn)
     await server.node.messages.enqueue((SPACE, "jobs"), [Draft(b"one")])
     assert (await consumer.delivery()).payload == b"one"
     assert len(turns) == 1

@@ -109,14 +109,14 @@ def refusals_are_failures(patch: pytest.MonkeyPatch) -> None:
 
 
 def callbacks_come_before_the_write(patch: pytest.MonkeyPatch) -> None:
-    right = GroupCommit._write_batch
+    right = GroupCommit._run_turn
 
     def wrong(self: GroupCommit, engine: Engine) -> None:
         callbacks, self._on_written = self._on_written, []
         notify(callbacks, None)
         right(self, engine)
 
-    patch.setattr(GroupCommit, "_write_batch", wrong)
+    patch.setattr(GroupCommit, "_run_turn", wrong)
 
 
 def a_failed_sync_is_a_good_one(patch: pytest.MonkeyPatch) -> None:

@@ -50,16 +50,16 @@ class Distribution:
 class GroupCommit:
     """Writes and syncs what was applied to the engine.
 
-    `before` runs first in every turn: it leases for consumers that wait. `after` runs when the batch is written; its
-    argument says whether answers must wait for the sync too. `on_failure` is called when the store failed: the engine's
-    state is then ahead of the store and must be discarded.
+    `before_write` runs first in every turn: it leases for consumers that wait. `after_write` runs when the batch is
+    written; its argument says whether answers must wait for the sync too. `on_failure` is called when the store failed:
+    the engine's state is then ahead of the store and must be discarded.
     """
 
     def __init__(
         self,
         store: Store,
-        before: Callable[[], None],
-        after: Callable[[bool], None],
+        before_write: Callable[[], None],
+        after_write: Callable[[bool], None],
         on_failure: Callable[[HoldfastError], None],
         sync_in_place_max_seconds: float = 0.0,
     ) -> None:
@@ -70,8 +70,8 @@ class GroupCommit:
         self.batch_rows = Distribution((1, 3, 10, 30, 100, 300, 1_000, 3_000, 10_000, 30_000))
         self.sync_times = Distribution((0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0))
         self._lsn = 0
-        self._before = before
-        self._after = after
+        self._before_write = before_write
+        self._after_write = after_write
         self._on_failure = on_failure
         self._store = store
         self._sync_in_place_max_seconds = sync_in_place_max_seconds
@@ -101,7 +101,7 @@ class GroupCommit:
         """Have a turn at the end of this pass of the loop."""
         if not self._scheduled:
             self._scheduled = True
-            self._loop.call_soon(self.write_batch)
+            self._loop.call_soon(self.run_turn)
 
     def schedule_after_sync(self) -> None:
         """Have a turn when the sync that runs has ended; at the end of this pass, if none runs. For small work that
@@ -154,7 +154,7 @@ class GroupCommit:
         engine = self.engine
         return engine is None or (not engine.pending and self._synced_upto == (engine, engine.writes))
 
-    def write_batch(self) -> None:
+    def run_turn(self) -> None:
         """One turn: lease for consumers that wait, write the batch, and start a sync if a callback waits for one."""
         self._scheduled = False
         engine = self.engine
@@ -162,13 +162,13 @@ class GroupCommit:
             return
         self._collecting = True
         try:
-            self._write_batch(engine)
+            self._run_turn(engine)
         finally:
             self._collecting = False
 
-    def _write_batch(self, engine: Engine) -> None:
+    def _run_turn(self, engine: Engine) -> None:
         try:
-            self._before()
+            self._before_write()
             if self.engine is not engine:  # the store failed meanwhile, and all callbacks were called
                 return
             pending = engine.pending
@@ -195,7 +195,7 @@ class GroupCommit:
         else:
             notify(on_written, None)
         try:
-            self._after(must_sync)
+            self._after_write(must_sync)
         finally:
             self._delivering = (
                 False  # a sync in place calls back before this returns, and what that applies is not in it
