@@ -28,7 +28,7 @@ from holdfast.mqtt.sessions.connection import Connection
 from holdfast.mqtt.sessions.hub import Hub
 from holdfast.mqtt.sessions.outbox import OutboxBatch, Output
 from holdfast.mqtt.sessions.ports import Access, AllowAll, Bridge
-from holdfast.mqtt.sessions.settings import MqttSettings
+from holdfast.mqtt.sessions.settings import HubLimits
 from holdfast.store.memory import MemoryDisk, MemoryStore
 from holdfast.units import SECOND
 
@@ -126,7 +126,7 @@ class Rig:
     """The shell, in a few lines: writes, syncs, sends."""
 
     def __init__(
-        self, settings: MqttSettings | None = None, access: Access | None = None, bridge: Bridge | None = None
+        self, settings: HubLimits | None = None, access: Access | None = None, bridge: Bridge | None = None
     ) -> None:
         self.now = START
         self.parts = (settings, access, bridge)

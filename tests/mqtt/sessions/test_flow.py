@@ -14,7 +14,7 @@ from holdfast.mqtt.codec import (
     Publish,
     PubRec,
 )
-from holdfast.mqtt.sessions.settings import MqttSettings
+from holdfast.mqtt.sessions.settings import HubLimits
 from tests.mqtt.sessions.rig import Guard, Rig, code_of, payloads
 
 BOTH = pytest.mark.parametrize("version", [V311, V5])
@@ -40,7 +40,7 @@ def test_no_more_is_in_flight_than_the_client_takes() -> None:
 
 
 def test_a_client_that_sends_more_than_we_take_is_disconnected() -> None:
-    rig = Rig(MqttSettings(receive_maximum=2))
+    rig = Rig(HubLimits(receive_maximum=2))
     client = rig.connect("c")
     answers = client.send(*(Publish("t", b"x", 2, number) for number in (1, 2, 2, 3)))
     last = answers[-1]
@@ -60,16 +60,16 @@ def test_a_client_that_sends_more_than_we_take_is_disconnected() -> None:
 
 def test_what_connack_ruled_out_disconnects() -> None:
     for settings, packet, code in (
-        (MqttSettings(qos_max=1), Publish("t", b"x", 2, 1), 0x9B),  # [MQTT-3.2.2-11]
-        (MqttSettings(retain_available=False), Publish("t", b"x", retain=True), 0x9A),  # [MQTT-3.2.2-14]
-        (MqttSettings(topic_alias_max=3), Publish("t", b"x", properties=Properties(topic_alias=4)), 0x94),
-        (MqttSettings(), Publish("", b"x", properties=Properties(topic_alias=4)), 0x82),
+        (HubLimits(qos_max=1), Publish("t", b"x", 2, 1), 0x9B),  # [MQTT-3.2.2-11]
+        (HubLimits(retain_available=False), Publish("t", b"x", retain=True), 0x9A),  # [MQTT-3.2.2-14]
+        (HubLimits(topic_alias_max=3), Publish("t", b"x", properties=Properties(topic_alias=4)), 0x94),
+        (HubLimits(), Publish("", b"x", properties=Properties(topic_alias=4)), 0x82),
     ):
         assert code_of(Rig(settings).connect("c").send(packet)) == code
 
 
 def test_a_full_queue_drops_the_newest_after_the_expired_and_reports_to_the_publisher_if_nobody_had_room() -> None:
-    for settings in (MqttSettings(queued_messages_max=2), MqttSettings(queued_bytes_max=4)):
+    for settings in (HubLimits(queued_messages_max=2), HubLimits(queued_bytes_max=4)):
         rig = Rig(settings)
         client = rig.connect("c", expiry=100)
         client.subscribe("t", qos=2)
@@ -86,7 +86,7 @@ def test_a_full_queue_drops_the_newest_after_the_expired_and_reports_to_the_publ
 
 
 def test_retained_messages_are_limited() -> None:
-    rig = Rig(MqttSettings(retained_messages_max=1))
+    rig = Rig(HubLimits(retained_messages_max=1))
     client = rig.connect("c")
     client.publish("a", b"1", retain=True)
     client.publish("a", b"2", retain=True)

@@ -9,7 +9,7 @@ import pytest
 from holdfast.mqtt.codec import V5, V311, ConnAck, Connect, Packet, PubAck, PubComp, Publish, PubRec, SubAck, reasons
 from holdfast.mqtt.sessions.connection import Connection
 from holdfast.mqtt.sessions.ports import AllowAll
-from holdfast.mqtt.sessions.settings import MqttSettings
+from holdfast.mqtt.sessions.settings import HubLimits
 from tests.mqtt.sessions.rig import Client, Rig
 
 
@@ -55,7 +55,7 @@ def test_answers_use_the_codes_that_puback_has() -> None:
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_a_broker_of_lower_qos_takes_every_subscription(qos: int) -> None:
-    rig = Rig(MqttSettings(qos_max=0))  # [MQTT-3.2.2-9] [MQTT-3.2.2-10]
+    rig = Rig(HubLimits(qos_max=0))  # [MQTT-3.2.2-9] [MQTT-3.2.2-10]
     client = rig.connect("c")
     assert client.connack.properties.maximum_qos == 0
     assert client.subscribe("t", qos=qos) == [SubAck(9, (0,))]
@@ -74,7 +74,7 @@ def connect_as(rig: Rig, owner: str, client_id: str = "c", *, clean: bool = Fals
 
 
 def test_only_so_many_sessions() -> None:
-    rig = Rig(MqttSettings(sessions_max=2))
+    rig = Rig(HubLimits(sessions_max=2))
     rig.connect("a", expiry=10).drop()
     rig.connect("b", expiry=10)
     assert connect_as(rig, "", "c").reason_code == 0x97
@@ -110,7 +110,7 @@ def test_a_session_from_a_time_with_users_is_everybodys_when_there_are_none() ->
 
 
 def test_who_takes_over_its_own_session_needs_no_room() -> None:
-    rig = Rig(MqttSettings(connections_max=1))
+    rig = Rig(HubLimits(connections_max=1))
     old = rig.connect("c", expiry=10)
     assert rig.connect("c", clean=False, expiry=10).connack.session_present
     assert old.closed
@@ -122,7 +122,7 @@ def test_who_takes_over_its_own_session_needs_no_room() -> None:
 
 @pytest.mark.parametrize("qos", [1, 2])
 def test_no_more_bytes_are_in_flight_than_may_be_queued(qos: int) -> None:
-    rig = Rig(MqttSettings(queued_bytes_max=100))
+    rig = Rig(HubLimits(queued_bytes_max=100))
     client = rig.connect("c", expiry=10)
     client.subscribe("t", qos=2)
     publisher = rig.connect("p")
@@ -228,7 +228,7 @@ def test_a_paused_client_is_not_silent_until_it_is_read_again() -> None:
 
 
 def test_more_than_a_session_can_queue_is_shown_as_its_client_acknowledges() -> None:
-    rig = Rig(MqttSettings(inflight_max=2, queued_messages_max=3))
+    rig = Rig(HubLimits(inflight_max=2, queued_messages_max=3))
     retained(rig, 10, qos=1)
     client = rig.connect("c")
     client.seen = client.subscribe("t/#", qos=1)
@@ -241,7 +241,7 @@ def test_more_than_a_session_can_queue_is_shown_as_its_client_acknowledges() -> 
 
 
 def test_expired_messages_are_not_shown_and_size_is_limited() -> None:
-    rig = Rig(MqttSettings(retained_bytes_max=10))
+    rig = Rig(HubLimits(retained_bytes_max=10))
     publisher = rig.connect("p")
     assert publisher.publish("a", b"x" * 9, 1, retain=True) == [PubAck(7, 0x10)]
     [refused] = publisher.publish("b", b"x", 1, retain=True)

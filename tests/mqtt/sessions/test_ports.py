@@ -27,7 +27,7 @@ from holdfast.mqtt.sessions.hub import Hub
 from holdfast.mqtt.sessions.messages import Message
 from holdfast.mqtt.sessions.ports import Granted, PublishBatch, Refusal
 from holdfast.mqtt.sessions.session import Session, Subscriber, Terms
-from holdfast.mqtt.sessions.settings import MqttSettings
+from holdfast.mqtt.sessions.settings import HubLimits
 from tests.mqtt.sessions.rig import Rig, code_of, payloads
 
 BOTH = pytest.mark.parametrize("version", [V311, V5])
@@ -211,7 +211,7 @@ def test_a_refusal_of_a_message_that_was_released_meanwhile_forgets_nothing() ->
 
 def test_a_run_does_not_go_beyond_the_receive_maximum() -> None:
     bridge = Queues()
-    rig = Rig(MqttSettings(receive_maximum=3), bridge=bridge)
+    rig = Rig(HubLimits(receive_maximum=3), bridge=bridge)
     bridge.hub = rig.hub
     client = rig.connect("c")
     client.send(Publish("$queue/a", b"", 1, 1))

@@ -14,7 +14,7 @@ from holdfast.mqtt.codec import (
     UnsubAck,
     Unsubscribe,
 )
-from holdfast.mqtt.sessions.settings import MqttSettings
+from holdfast.mqtt.sessions.settings import HubLimits
 from tests.mqtt.sessions.rig import Guard, Rig, code_of, payloads
 
 BOTH = pytest.mark.parametrize("version", [V311, V5])
@@ -105,7 +105,7 @@ def test_wildcards_do_not_see_dollar_topics() -> None:
 
 
 def test_what_is_not_allowed_is_refused() -> None:
-    rig = Rig(MqttSettings(subscriptions_max=1, shared_available=False), Guard())
+    rig = Rig(HubLimits(subscriptions_max=1, shared_available=False), Guard())
     client = rig.connect("c")
     assert client.subscribe("secret", "/" * 300, "$share/g/t", "a", "a", "b") == [
         SubAck(9, (0x87, 0x8F, 0x9E, 0, 0, 0x97))

@@ -19,7 +19,7 @@ from holdfast.mqtt.codec import (
     Will,
 )
 from holdfast.mqtt.sessions.ports import AllowAll, PublishBatch
-from holdfast.mqtt.sessions.settings import NEVER, MqttSettings
+from holdfast.mqtt.sessions.settings import NEVER, HubLimits
 from tests.mqtt.sessions.rig import Rig
 
 BOTH = pytest.mark.parametrize("version", [V311, V5])
@@ -33,7 +33,7 @@ def test_a_new_client_is_welcome_and_has_no_session(version: int) -> None:
 
 
 def test_connack_says_our_terms_and_where_they_differ_from_the_request() -> None:
-    settings = MqttSettings(
+    settings = HubLimits(
         keep_alive_max_s=60, session_expiry_max_s=100, qos_max=1, retain_available=False, shared_available=False
     )
     asked = Properties(session_expiry_s=NEVER, request_response_information=1)
@@ -53,10 +53,10 @@ def test_connack_says_our_terms_and_where_they_differ_from_the_request() -> None
 
 
 def test_keep_alive_is_left_to_clients_that_keep_within_the_limit() -> None:
-    rig = Rig(MqttSettings(keep_alive_max_s=60))
+    rig = Rig(HubLimits(keep_alive_max_s=60))
     assert rig.connect(keep_alive=60).connack.properties.server_keep_alive_s is None
     assert rig.connect(keep_alive=61).connack.properties.server_keep_alive_s == 60
-    assert Rig(MqttSettings(keep_alive_max_s=0)).connect().connack.properties.server_keep_alive_s is None
+    assert Rig(HubLimits(keep_alive_max_s=0)).connect().connack.properties.server_keep_alive_s is None
 
 
 @BOTH
@@ -108,7 +108,7 @@ class NoWills(AllowAll):
     ],
 )
 def test_a_refused_connect_is_told_why_and_closed(connect: Connect, code: int) -> None:
-    rig = Rig(MqttSettings(qos_max=1, retain_available=False), NoWills())
+    rig = Rig(HubLimits(qos_max=1, retain_available=False), NoWills())
     client = rig.client()
     [answer] = client.send(connect)
     assert isinstance(answer, ConnAck)
@@ -118,7 +118,7 @@ def test_a_refused_connect_is_told_why_and_closed(connect: Connect, code: int) -
 
 
 def test_a_311_client_is_refused_with_a_return_code_or_in_silence() -> None:
-    rig = Rig(MqttSettings(qos_max=1))
+    rig = Rig(HubLimits(qos_max=1))
     client = rig.client(V311)
     assert client.send(Connect("x" * 2000, V311)) == [ConnAck(False, 2)]
     silent = rig.client(V311)
@@ -128,7 +128,7 @@ def test_a_311_client_is_refused_with_a_return_code_or_in_silence() -> None:
 
 
 def test_too_many_connections_are_turned_away() -> None:
-    rig = Rig(MqttSettings(connections_max=1))
+    rig = Rig(HubLimits(connections_max=1))
     rig.connect("a")
     assert rig.client(V311).send(Connect("b", V311)) == [ConnAck(False, 3)]
 

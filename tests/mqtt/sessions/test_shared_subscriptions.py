@@ -12,7 +12,7 @@ from holdfast.mqtt.codec import (
     PubAck,
     Unsubscribe,
 )
-from holdfast.mqtt.sessions.settings import MqttSettings
+from holdfast.mqtt.sessions.settings import HubLimits
 from tests.mqtt.sessions.rig import Client, Rig, code_of, payloads
 
 BOTH = pytest.mark.parametrize("version", [V311, V5])
@@ -44,7 +44,7 @@ def test_shared_subscriptions_are_shown_nothing_retained() -> None:
 
 @pytest.mark.parametrize("expiry", [None, 100])
 def test_what_a_member_leaves_behind_goes_to_another(expiry: int | None) -> None:
-    rig = Rig(MqttSettings(inflight_max=1))
+    rig = Rig(HubLimits(inflight_max=1))
     first, second = members(rig, 2, 2, expiry)
     publisher = rig.connect("p")
     for number in range(4):
@@ -61,7 +61,7 @@ def test_what_a_member_leaves_behind_goes_to_another(expiry: int | None) -> None
 
 
 def test_qos_2_that_was_sent_stays_with_its_member() -> None:
-    rig = Rig(MqttSettings(inflight_max=1))  # [MQTT-4.8.2-4]
+    rig = Rig(HubLimits(inflight_max=1))  # [MQTT-4.8.2-4]
     first, second = members(rig, 2, 2, 100)
     publisher = rig.connect("p")
     for number in range(4):
@@ -77,7 +77,7 @@ def test_qos_2_that_was_sent_stays_with_its_member() -> None:
 
 
 def test_with_all_members_away_their_sessions_keep_the_messages() -> None:
-    rig = Rig(MqttSettings(queued_messages_max=1))
+    rig = Rig(HubLimits(queued_messages_max=1))
     for client in members(rig, 2, 1, 100):
         client.drop()
     publisher = rig.connect("p")
@@ -119,7 +119,7 @@ def test_when_nobody_else_is_there_a_message_waits_for_its_member_or_is_gone() -
 
 
 def test_a_members_own_queue_stays_in_order_when_its_share_is_passed_on() -> None:
-    rig = Rig(MqttSettings(inflight_max=1))
+    rig = Rig(HubLimits(inflight_max=1))
     first, second = members(rig, 2, 1, 100)
     first.subscribe("own", qos=1)
     publisher = rig.connect("p")

@@ -12,7 +12,7 @@ import random
 import pytest
 
 from holdfast.mqtt.codec import V5, V311, Disconnect, Packet, Properties, PubAck, PubComp, Publish, PubRec, PubRel, Will
-from holdfast.mqtt.sessions.settings import NEVER, MqttSettings
+from holdfast.mqtt.sessions.settings import NEVER, HubLimits
 from tests.mqtt.sessions.rig import Client, Rig
 
 SEEDS = 60
@@ -140,7 +140,7 @@ class Subscriber(Peer):
 class Play:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
-        self.rig = Rig(MqttSettings(inflight_max=self.rng.choice([1, 3, 1000]), receive_maximum=1000))
+        self.rig = Rig(HubLimits(inflight_max=self.rng.choice([1, 3, 1000]), receive_maximum=1000))
         versions = (V311, V5)
         self.publishers = [Publisher(f"p{number}", self.rng.choice(versions)) for number in range(2)]
         self.subscribers = [

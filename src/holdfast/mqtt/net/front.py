@@ -38,7 +38,7 @@ from holdfast.mqtt.queues.bridge import QueueBridge
 from holdfast.mqtt.sessions.connection import Connection
 from holdfast.mqtt.sessions.hub import Hub
 from holdfast.mqtt.sessions.outbox import OutboxBatch, Output
-from holdfast.mqtt.sessions.settings import MqttSettings
+from holdfast.mqtt.sessions.settings import HubLimits
 from holdfast.units import SECOND
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
@@ -61,7 +61,7 @@ class MqttFront:
     def __init__(self, config: Config, node: Node, gate: Gate) -> None:
         self._config = config
         self._settings = config.mqtt
-        self._limits = hub_settings(config)
+        self._limits = hub_limits(config)
         self._node = node
         self._gate = gate
         self._bridge = (
@@ -450,10 +450,10 @@ def _text(password: bytes) -> str:
         raise Unauthenticated(problem="the password is not a token") from None
 
 
-def hub_settings(config: Config) -> MqttSettings:
+def hub_limits(config: Config) -> HubLimits:
     """The limits of the plain broker, from the configuration."""
     settings = config.mqtt
-    return MqttSettings(
+    return HubLimits(
         connections_max=settings.max_connections,
         sessions_max=settings.max_sessions,
         connect_timeout_us=settings.connect_timeout,

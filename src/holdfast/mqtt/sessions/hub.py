@@ -45,7 +45,7 @@ from holdfast.mqtt.sessions.router import Router
 from holdfast.mqtt.sessions.sender import Sender
 from holdfast.mqtt.sessions.session import RetainedSend, Session
 from holdfast.mqtt.sessions.session_store import SessionStore
-from holdfast.mqtt.sessions.settings import MqttSettings
+from holdfast.mqtt.sessions.settings import HubLimits
 from holdfast.mqtt.sessions.subscriptions import Subscriptions
 from holdfast.mqtt.sessions.timers import Timers
 
@@ -54,9 +54,9 @@ class Hub:
     """Owns every session, subscription, retained message and will of one node, by namespace."""
 
     def __init__(
-        self, settings: MqttSettings | None = None, access: Access | None = None, bridge: Bridge | None = None
+        self, settings: HubLimits | None = None, access: Access | None = None, bridge: Bridge | None = None
     ) -> None:
-        self.settings = settings or MqttSettings()
+        self.settings = settings or HubLimits()
         access = access or AllowAll()
         self._bridge = bridge
         self._outbox = Outbox()

@@ -26,7 +26,7 @@ from holdfast.mqtt.sessions.ports import Access, Bridge, PublishBatch, Refusal
 from holdfast.mqtt.sessions.router import Router
 from holdfast.mqtt.sessions.session import Session
 from holdfast.mqtt.sessions.session_store import SessionStore
-from holdfast.mqtt.sessions.settings import MqttSettings
+from holdfast.mqtt.sessions.settings import HubLimits
 from holdfast.mqtt.topics import is_too_deep
 
 _SYSTEM = "$SYS/"
@@ -38,7 +38,7 @@ class Receiver:
 
     def __init__(
         self,
-        settings: MqttSettings,
+        settings: HubLimits,
         outbox: Outbox,
         session_store: SessionStore,
         router: Router,

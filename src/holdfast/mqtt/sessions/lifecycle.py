@@ -12,7 +12,7 @@ from holdfast.mqtt.sessions.router import Router
 from holdfast.mqtt.sessions.sender import Sender
 from holdfast.mqtt.sessions.session import PACKET_ID_MAX, Session
 from holdfast.mqtt.sessions.session_store import SessionStore
-from holdfast.mqtt.sessions.settings import NEVER, MqttSettings
+from holdfast.mqtt.sessions.settings import NEVER, HubLimits
 from holdfast.mqtt.sessions.timers import Timers
 from holdfast.mqtt.sessions.wills import Wills, will_due
 from holdfast.mqtt.topics import is_too_deep
@@ -24,7 +24,7 @@ class Lifecycle:
 
     def __init__(
         self,
-        settings: MqttSettings,
+        settings: HubLimits,
         outbox: Outbox,
         timers: Timers[Deadline],
         session_store: SessionStore,
@@ -297,7 +297,7 @@ def _wanted_expiry(packet: Connect) -> int:
     return packet.properties.session_expiry_s or 0
 
 
-def _apply_connect_properties(connection: Connection, asked: Properties, settings: MqttSettings) -> None:
+def _apply_connect_properties(connection: Connection, asked: Properties, settings: HubLimits) -> None:
     """Take over what a v5 client said about itself; of a 3.1.1 client nothing is known."""
     connection.window = min(asked.receive_maximum or PACKET_ID_MAX, settings.inflight_max)
     connection.quota = connection.window

@@ -11,7 +11,7 @@ from holdfast.mqtt.sessions.outbox import Outbox
 from holdfast.mqtt.sessions.sender import Sender
 from holdfast.mqtt.sessions.session import Outgoing, RetainedSend, Session, Subscriber
 from holdfast.mqtt.sessions.session_store import SessionStore
-from holdfast.mqtt.sessions.settings import MqttSettings
+from holdfast.mqtt.sessions.settings import HubLimits
 from holdfast.mqtt.sessions.timers import Timers
 from holdfast.mqtt.topics import has_wildcard
 
@@ -42,7 +42,7 @@ class Retainer:
 
     def __init__(
         self,
-        settings: MqttSettings,
+        settings: HubLimits,
         outbox: Outbox,
         session_store: SessionStore,
         sender: Sender,

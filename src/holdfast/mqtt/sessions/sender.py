@@ -18,7 +18,7 @@ from holdfast.mqtt.sessions.messages import FanOut, Message
 from holdfast.mqtt.sessions.outbox import Outbox
 from holdfast.mqtt.sessions.session import Outgoing, Session
 from holdfast.mqtt.sessions.session_store import SessionStore
-from holdfast.mqtt.sessions.settings import MqttSettings
+from holdfast.mqtt.sessions.settings import HubLimits
 
 # An alias takes three bytes as a property; for a topic no longer than that it saves nothing.
 _ALIAS_BYTES = 3
@@ -29,7 +29,7 @@ class Sender:
 
     __slots__ = ("_outbox", "_session_store", "_settings", "dropped")
 
-    def __init__(self, settings: MqttSettings, outbox: Outbox, session_store: SessionStore) -> None:
+    def __init__(self, settings: HubLimits, outbox: Outbox, session_store: SessionStore) -> None:
         self._settings = settings
         self._outbox = outbox
         self._session_store = session_store

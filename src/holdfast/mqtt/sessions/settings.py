@@ -11,7 +11,7 @@ from holdfast.units import KIB, MIB, SECOND
 NEVER: Final = 0xFFFF_FFFF  # as a session expiry: the session does not expire
 
 
-class MqttSettings(msgspec.Struct, frozen=True, kw_only=True):
+class HubLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Defaults fit a node with a few gigabytes of memory.
 
     What an offline queue cannot take is dropped, newest first: an unbroken sequence of messages is worth more than a

@@ -12,7 +12,7 @@ from holdfast.mqtt.sessions.ports import Access, Bridge
 from holdfast.mqtt.sessions.retained import Retainer
 from holdfast.mqtt.sessions.session import Session, Subscriber
 from holdfast.mqtt.sessions.session_store import SessionStore
-from holdfast.mqtt.sessions.settings import MqttSettings
+from holdfast.mqtt.sessions.settings import HubLimits
 from holdfast.mqtt.topics import SHARE_PREFIX, is_too_deep, split_share
 
 _FILTERS_MAX: Final = 1000
@@ -27,7 +27,7 @@ class Subscriptions:
 
     def __init__(
         self,
-        settings: MqttSettings,
+        settings: HubLimits,
         outbox: Outbox,
         session_store: SessionStore,
         retainer: Retainer,
