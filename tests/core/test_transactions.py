@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core import transactions
-from holdfast.core.commands import Draft, Enqueue, Packed, Publish
+from holdfast.core.commands import Draft, Enqueue, Packed, PublishStaged
 from holdfast.core.queue import GroupKind
 from holdfast.core.records import NO_EXTRA, Extra, Origin, Table, WorkflowState
 from holdfast.core.transactions import ShardPart, StagedPart, blocks, choose, read_block, route
@@ -82,7 +82,7 @@ def test_what_is_packed_is_published_as_if_it_were_enqueued(
         now = bench.now + later
         ids = bench.engine.ids.take(now, len(packed.orders))
         command = (
-            Publish(packed.messages, ids, "http")
+            PublishStaged(packed.messages, ids, "http")
             if published
             else Enqueue(packed.drafts(), -1, "http", ids, validated=True)
         )

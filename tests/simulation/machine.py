@@ -12,7 +12,7 @@ from pathlib import Path
 from random import Random
 from typing import TypeVar
 
-from holdfast.core.commands import Command, Enqueue, Enqueued, Publish, Tick
+from holdfast.core.commands import Command, Enqueue, Enqueued, PublishStaged, Tick
 from holdfast.core.effects import DeadLetterCandidate
 from holdfast.core.queue import dead_queue_of
 from holdfast.core.shard import Shard
@@ -54,9 +54,9 @@ class TracedEngine(Engine):
     def step(self, queue: BrokerQueue, shard: Shard, command: Command[R], now: int) -> R:
         """As the engine, told on stderr if asked for: what a failed seed is read with."""
         reply = super().step(queue, shard, command, now)
-        if isinstance(command, Publish) or (isinstance(command, Enqueue) and command.validated):
+        if isinstance(command, PublishStaged) or (isinstance(command, Enqueue) and command.validated):
             assert isinstance(reply, Enqueued)
-            drafts = command.messages.drafts() if isinstance(command, Publish) else list(command.drafts)
+            drafts = command.messages.drafts() if isinstance(command, PublishStaged) else list(command.drafts)
             self.arrivals.append(Arrival(queue.record.name, shard.partition, drafts, reply))
         if TRACE and (reply or type(command) is not Tick):
             sys.stderr.write(f"{now - START:>12} {queue.record.name}#{shard.partition} {command} -> {reply}\n")

@@ -11,7 +11,7 @@ import pytest
 from holdfast.core import admin, cursors, enqueue, leasing
 from holdfast.core import shard as shard_module
 from holdfast.core.codecs import read_dedup
-from holdfast.core.commands import Command, Draft, Enqueued, Publish, RemoveGroup, Verb, Withdraw
+from holdfast.core.commands import Command, Draft, Enqueued, PublishStaged, RemoveGroup, Verb, Withdraw
 from holdfast.core.deliveries import Delivery
 from holdfast.core.effects import Effects, Op, Outcome, deletions
 from holdfast.core.groups import LeaseGroup
@@ -222,15 +222,15 @@ def what_was_staged_is_in_no_window(patch: pytest.MonkeyPatch) -> None:
     def wrong(shard: Shard, arrivals: enqueue.Arrivals, only: LeaseGroup | None = None) -> None:
         right(shard, {priority: (arrived, []) for priority, (arrived, _) in arrivals.items()}, only)
 
-    publish = COMMANDS[Publish]
+    publish = COMMANDS[PublishStaged]
 
-    def publish_wrong(shard: Shard, command: Publish, now: int, effects: Outcome[Enqueued]) -> None:
+    def publish_wrong(shard: Shard, command: PublishStaged, now: int, effects: Outcome[Enqueued]) -> None:
         with pytest.MonkeyPatch.context() as inner:
             inner.setattr(enqueue, "arrive", wrong)
             publish(shard, command, now, effects)
 
     handlers: dict[Any, Any] = COMMANDS
-    patch.setitem(handlers, Publish, publish_wrong)
+    patch.setitem(handlers, PublishStaged, publish_wrong)
 
 
 BREAKS: dict[Break, int] = {

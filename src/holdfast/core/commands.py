@@ -118,7 +118,7 @@ class Enqueue(Command[Enqueued], frozen=True):
     dry_run: bool = False  # change nothing, only reply what would be refused; the ids in the reply mean nothing
 
 
-class Publish(Command[Enqueued], frozen=True):
+class PublishStaged(Command[Enqueued], frozen=True):
     """Store staged messages under these ids. They were checked when they were staged: none is refused."""
 
     messages: Packed

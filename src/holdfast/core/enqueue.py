@@ -23,7 +23,7 @@ from holdfast.core.codecs import (
     write_delivery,
     write_message,
 )
-from holdfast.core.commands import Draft, Enqueue, Enqueued, HomogeneousDrafts, Publish
+from holdfast.core.commands import Draft, Enqueue, Enqueued, HomogeneousDrafts, PublishStaged
 from holdfast.core.deliveries import unleased_delivery
 from holdfast.core.effects import Effects, Op, Outcome, Read, puts
 from holdfast.core.groups import LeaseGroup
@@ -109,8 +109,8 @@ def enqueue(shard: Shard, command: Enqueue, now: int, effects: Outcome[Enqueued]
     effects.reply = reply
 
 
-@handles(Publish)
-def publish(shard: Shard, command: Publish, now: int, effects: Outcome[Enqueued]) -> None:
+@handles(PublishStaged)
+def publish(shard: Shard, command: PublishStaged, now: int, effects: Outcome[Enqueued]) -> None:
     """Store staged messages. They were checked when they were staged, and their records are encoded but for the head:
     this costs 0.8 µs each, an enqueue of the same messages 2.0."""
     head, config, packed, ids = shard.head, shard.config, command.messages, command.ids

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.core.commands import Command, Draft, Enqueue, Enqueued, Packed, Publish
+from holdfast.core.commands import Command, Draft, Enqueue, Enqueued, Packed, PublishStaged
 from holdfast.core.effects import DeleteUntil, Op
 from holdfast.core.records import Table
 from holdfast.core.transactions import (
@@ -171,13 +171,13 @@ class Transactions:
             raise LimitExceeded(
                 what="A transaction",
                 limit=f"{limits.max_messages} messages",
-                advice="Publish several, or raise transactions.max_messages",
+                advice="PublishStaged several, or raise transactions.max_messages",
             )
         if size_bytes > limits.max_bytes:
             raise LimitExceeded(
                 what="A transaction",
                 limit=f"{limits.max_bytes} bytes",
-                advice="Publish several, or raise transactions.max_bytes",
+                advice="PublishStaged several, or raise transactions.max_bytes",
             )
 
     def _begin(self, name: TransactionName, now: int) -> OpenTransaction:
@@ -296,7 +296,9 @@ class Transactions:
             return 0
         queue, shard = place
         commands: list[Command[Enqueued]] = [
-            Publish(block.messages, ids, record.protocol) for block, ids in moved if isinstance(block.messages, Packed)
+            PublishStaged(block.messages, ids, record.protocol)
+            for block, ids in moved
+            if isinstance(block.messages, Packed)
         ]
         if len(commands) < len(moved):
             # In one command: a shard that has changes in the batch and then reads would have the batch written early.
