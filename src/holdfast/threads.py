@@ -2,10 +2,10 @@
 
 asyncio's own threads are few and shared, and a loop that closes waits for all of them: one disk that hangs would hold
 up the work of others, and the end of the process. The threads here are daemons and are left behind if they do not end.
-`start_thread` runs one function on a thread of its own; the caller bounds how many there are at a time. A `Worker` is
-one thread that runs many functions, one after another.
+`start_thread` runs one function on a thread of its own; the caller bounds how many there are at a time. A
+`WorkerThread` is one thread that runs many functions, one after another.
 
-The simulation replaces `Worker` and `start_thread` in this module, so callers use them as `threads.Worker`.
+The simulation replaces `WorkerThread` and `start_thread` in this module, so callers use them as `threads.WorkerThread`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ async def run_in_thread(
     return await asyncio.wrap_future(start_thread(name, function, *args, **keywords))
 
 
-class Worker:
+class WorkerThread:
     """A thread that runs what it is given, in order."""
 
     def __init__(self, name: str) -> None:

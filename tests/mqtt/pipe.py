@@ -92,7 +92,7 @@ def connect(protocol: asyncio.Protocol) -> tuple[asyncio.StreamReader, ClientEnd
     return end.reader, ClientEnd(end)
 
 
-class _LoopWorker(threads.Worker):
+class _LoopWorker(threads.WorkerThread):
     """Does on the loop, one callback later, what a thread would do."""
 
     def __init__(self, name: str) -> None:
@@ -111,5 +111,5 @@ class _LoopWorker(threads.Worker):
 @contextmanager
 def without_threads() -> Iterator[None]:
     """Nodes that start inside sync and export on the loop."""
-    with patch.object(threads, "Worker", _LoopWorker):
+    with patch.object(threads, "WorkerThread", _LoopWorker):
         yield

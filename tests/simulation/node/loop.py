@@ -130,7 +130,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
 
 class SimulatedWorker:
-    """`threads.Worker` on a simulated loop."""
+    """`threads.WorkerThread` on a simulated loop."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -181,9 +181,9 @@ def _running() -> SimulatedLoop:
 @contextmanager
 def simulated_threads() -> Iterator[None]:
     """No thread of Holdfast's is a real one."""
-    real = threads.Worker, threads.start_thread
-    threads.Worker, threads.start_thread = SimulatedWorker, _start_thread  # type: ignore[misc, assignment]
+    real = threads.WorkerThread, threads.start_thread
+    threads.WorkerThread, threads.start_thread = SimulatedWorker, _start_thread  # type: ignore[misc, assignment]
     try:
         yield
     finally:
-        threads.Worker, threads.start_thread = real  # type: ignore[misc]
+        threads.WorkerThread, threads.start_thread = real  # type: ignore[misc]

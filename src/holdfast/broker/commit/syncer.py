@@ -39,7 +39,7 @@ class Syncer:
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._calm = 0
-        self._worker = threads.Worker("holdfast-sync")
+        self._worker = threads.WorkerThread("holdfast-sync")
 
     def start(self) -> None:
         """Sync everything that is written."""

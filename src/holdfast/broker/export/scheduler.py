@@ -58,7 +58,7 @@ class ExportScheduler:
             throttle=self._throttle,
         )
         self._seen_writes = 0
-        self._worker: threads.Worker  # from `start` on
+        self._worker: threads.WorkerThread  # from `start` on
         self._under_way: Future[Any] | None = None
         self._wanted = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
@@ -108,7 +108,7 @@ class ExportScheduler:
 
         A lake that cannot be read does not keep the node from working: the journal stays in the store meanwhile.
         """
-        self._worker = threads.Worker("holdfast-export")
+        self._worker = threads.WorkerThread("holdfast-export")
         engine = self._engine()
         if engine is None or not self._settings.enabled:
             return
