@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable
 
 from holdfast.broker.cell import Cell
+from holdfast.broker.front_metrics import MetricSource
 from holdfast.broker.health import Health
 from holdfast.broker.lake_reader import LakeReads
-from holdfast.broker.metric_sources import MetricSource
 from holdfast.broker.parts.cursors import Cursors
 from holdfast.broker.parts.dead_letters import DeadLetters
 from holdfast.broker.parts.groups import Groups

@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 
 from holdfast import __version__
 from holdfast.broker.commit.group_commit import Distribution
-from holdfast.broker.metric_sources import MetricSample, MetricSpec
+from holdfast.broker.front_metrics import MetricSample, MetricSpec
 from holdfast.core.queue import GroupKind
 from holdfast.engine.stats import GroupStats, Histogram, QueueStats
 from holdfast.errors import HoldfastError

@@ -21,7 +21,7 @@ import structlog
 from holdfast.auth import exposure, tls
 from holdfast.auth.gate import Gate
 from holdfast.auth.principal import Principal
-from holdfast.broker.metric_sources import MetricSample
+from holdfast.broker.front_metrics import MetricSample
 from holdfast.broker.node import Node
 from holdfast.config import Config
 from holdfast.config.kinds import split_address

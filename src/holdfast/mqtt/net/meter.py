@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from holdfast.broker.metric_sources import MetricSample, MetricSpec
+from holdfast.broker.front_metrics import MetricSample, MetricSpec
 from holdfast.mqtt.codec import Packet
 from holdfast.mqtt.sessions.hub import Hub
 
