@@ -63,7 +63,7 @@ class Converted(msgspec.Struct, frozen=True, kw_only=True):
     """Expected and found lsn, where they differ: the exporter must not continue."""
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class ConversionResult(msgspec.Struct, frozen=True, kw_only=True):
     """The response of the process: what it wrote, or why it failed."""
 
     converted: Converted | None = None
@@ -194,7 +194,7 @@ class InProcess:
         for window in windows:
             _send(process.stdin, window)
         _send(process.stdin, None)
-        answer = msgspec.msgpack.decode(_receive(process.stdout), type=Answer)
+        answer = msgspec.msgpack.decode(_receive(process.stdout), type=ConversionResult)
         if answer.failure is not None:
             raise OSError(*answer.failure)
         if answer.converted is None:
@@ -289,11 +289,13 @@ def main() -> None:
             return
         windows = _PipeWindows(source)
         try:
-            answer = Answer(converted=here.convert(Path(path), node, windows))
+            answer = ConversionResult(converted=here.convert(Path(path), node, windows))
         except OSError as error:
-            answer = Answer(failure=(error.errno or 0, error.strerror or str(error), str(error.filename or path)))
+            answer = ConversionResult(
+                failure=(error.errno or 0, error.strerror or str(error), str(error.filename or path))
+            )
         except (ValueError, OverflowError) as error:
-            answer = Answer(problem=str(error))
+            answer = ConversionResult(problem=str(error))
         windows.finish()
         _send(sink, answer)
 
