@@ -171,13 +171,13 @@ class Transactions:
             raise LimitExceeded(
                 what="A transaction",
                 limit=f"{limits.max_messages} messages",
-                advice="PublishStaged several, or raise transactions.max_messages",
+                advice="Publish several, or raise transactions.max_messages",
             )
         if size_bytes > limits.max_bytes:
             raise LimitExceeded(
                 what="A transaction",
                 limit=f"{limits.max_bytes} bytes",
-                advice="PublishStaged several, or raise transactions.max_bytes",
+                advice="Publish several, or raise transactions.max_bytes",
             )
 
     def _begin(self, name: TransactionName, now: int) -> OpenTransaction:
