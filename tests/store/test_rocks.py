@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Timer
 
 import pytest
 
@@ -104,6 +105,27 @@ def test_a_second_store_in_the_same_process_is_refused_and_does_no_harm(tmp_path
     assert f"(pid {os.getpid()} since " in str(refused.value)
     store.write(store.acquire(), [(Table.META, b"k", b"v")])
     store.close()
+
+
+ORPHAN = """
+import os, sys
+from pathlib import Path
+from holdfast.store.directory import Directory
+
+Directory(Path(sys.argv[1]))
+if os.fork():
+    os._exit(0)
+sys.stdin.read()  # a process that was being started when its parent died: the lock is its own too until it executes
+"""
+
+
+def test_the_lock_of_a_process_that_has_ended_is_waited_for(tmp_path: Path) -> None:
+    """A killed server leaves its lock for a moment to a process that it was about to start."""
+    with subprocess.Popen([sys.executable, "-c", ORPHAN, tmp_path], stdin=subprocess.PIPE) as parent:
+        parent.wait()
+        assert parent.stdin is not None
+        Timer(0.3, parent.stdin.close).start()
+        RocksStore(tmp_path).close()
 
 
 def test_reopening_keeps_others_out(tmp_path: Path) -> None:

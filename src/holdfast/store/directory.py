@@ -13,6 +13,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -21,6 +22,10 @@ from holdfast.files import sync_path
 
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 _BUSY = frozenset({errno.EAGAIN, errno.EACCES})
+_RELEASE_SECONDS = 10.0
+"""How long the lock of a process that has ended is waited for. A process that is killed while it starts another leaves
+its lock to that one until it executes its program: milliseconds, more on a busy machine."""
+_RETRY_SECONDS = 0.01
 _BLOCK_BYTES = 512  # the unit of st_blocks, whatever the file system's own block size
 
 
@@ -42,22 +47,32 @@ class Directory:
             raise
 
     def _take(self) -> None:
-        # flock, not fcntl's record locks: those are per process, and a second store in this process would pass.
-        try:
-            fcntl.flock(self._holder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno in _BUSY:
-                raise StoreLocked(path=self.path, holder=self._who()) from error
-            raise self._refused(error) from error
+        deadline = time.monotonic() + _RELEASE_SECONDS
+        while not self._lock():
+            holder = self._holder_text()
+            if _is_running(holder) or time.monotonic() > deadline:
+                raise StoreLocked(path=self.path, holder=f" (pid {holder})" if holder else "")
+            time.sleep(_RETRY_SECONDS)
         try:
             os.ftruncate(self._holder, 0)
             os.pwrite(self._holder, f"{os.getpid()} since {datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}\n".encode(), 0)
         except OSError as error:
             raise self._refused(error) from error
 
-    def _who(self) -> str:
-        text = os.pread(self._holder, 100, 0).decode("ascii", "replace").strip()
-        return f" (pid {text})" if text else ""
+    def _lock(self) -> bool:
+        """Lock it, unless it is locked."""
+        # flock, not fcntl's record locks: those are per process, and a second store in this process would pass.
+        try:
+            fcntl.flock(self._holder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in _BUSY:
+                return False
+            raise self._refused(error) from error
+        return True
+
+    def _holder_text(self) -> str:
+        """What the process that holds it wrote: its id, and since when."""
+        return os.pread(self._holder, 100, 0).decode("ascii", "replace").strip()
 
     def _refused(self, error: OSError) -> StoreError:
         if error.errno in _NO_ROOM:
@@ -126,6 +141,20 @@ class Directory:
             except FileNotFoundError:
                 continue  # the database deleted it meanwhile: it occupies nothing
         return total
+
+
+def _is_running(holder: str) -> bool:
+    """Whether the process that a holder file names is there. If none is named, one may just have begun."""
+    number = holder.partition(" ")[0]
+    if not number.isdecimal():
+        return True
+    try:
+        os.kill(int(number), 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # somebody else's
+        return True
+    return True
 
 
 def format_of(path: Path) -> int | None:
