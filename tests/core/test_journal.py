@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.journal import EntryKind, Row, ShardName, decoded, gone, read_block, rows, write_block
+from holdfast.core.journal import EntryKind, Row, ShardName, decoded, read_block, removable, rows, write_block
 from holdfast.core.queue import JournalMode
 from holdfast.core.records import NO_EXTRA, Extra, Message, Origin
 from holdfast.core.states import JournalEvent
@@ -80,9 +80,9 @@ def test_rows_and_columns_say_the_same(
     columns.add(block, list(decoded(block)), lambda *place: [fetch(*place)])
     assert _as_dicts(columns) == [{name: getattr(row, name) for name in ("message_id", *RUNS, *CELLS)} for row in found]
     given_up = dict.fromkeys(NAMES, 0)
-    for shard, seqs in gone(block):
+    for shard, seqs in removable(block):
         given_up[shard] += len(seqs)
-    assert {shard: len(columns.gone.get(shard, [])) for shard in NAMES} == given_up
+    assert {shard: len(columns.removable.get(shard, [])) for shard in NAMES} == given_up
 
 
 def _as_dicts(columns: Columns) -> list[dict[str, object]]:
@@ -128,9 +128,9 @@ def test_an_enqueued_row_says_what_the_message_is() -> None:
 
 
 def test_a_block_of_only_what_may_go_has_no_rows() -> None:
-    block = read_block(write_block(5, 0, 1234, NAMES, [(EntryKind.GONE, 1, [3, 4])]))
+    block = read_block(write_block(5, 0, 1234, NAMES, [(EntryKind.REMOVABLE, 1, [3, 4])]))
     assert list(rows(block, 1, lambda *_: [])) == []
-    assert list(gone(block)) == [(1, [3, 4])]
+    assert list(removable(block)) == [(1, [3, 4])]
 
 
 def test_a_block_of_a_version_nobody_knows_is_refused() -> None:

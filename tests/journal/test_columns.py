@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.codecs import HomogeneousBatch
-from holdfast.core.journal import EntryKind, ShardName, decoded, read_block, rows, write_block
-from holdfast.core.journal import gone as given_up
+from holdfast.core.journal import EntryKind, ShardName, decoded, read_block, removable, rows, write_block
 from holdfast.core.queue import JournalMode
 from holdfast.core.records import NO_EXTRA, Extra, Message, Origin
 from holdfast.core.runs import BytesColumn
@@ -84,7 +83,7 @@ entries = st.lists(
         ),
         one,
         st.tuples(st.just(EntryKind.MANY), shards, texts, st.just("purged"), texts, ids),
-        st.tuples(st.just(EntryKind.GONE), shards, ids),
+        st.tuples(st.just(EntryKind.REMOVABLE), shards, ids),
     ),
     max_size=8,
 )
@@ -96,7 +95,7 @@ def count_rows(entry: tuple[Any, ...]) -> int:
             return int(entry[3])
         case EntryKind.ONE:
             return 1
-        case EntryKind.GONE:
+        case EntryKind.REMOVABLE:
             return 0
         case _:
             return len(entry[5])
@@ -123,7 +122,7 @@ def as_rows(columns: Columns, node: int) -> list[dict[str, Any]]:
 def test_columns_of_blocks_hold_the_rows_of_the_blocks(blocks: list[list[tuple[object, ...]]]) -> None:
     columns = Columns()
     expected: list[dict[str, Any]] = []
-    gone: dict[int, list[int]] = {}
+    freed: dict[int, list[int]] = {}
     lsn = 11
     for number, block_entries in enumerate(blocks):
         count = sum(count_rows(entry) for entry in block_entries)
@@ -131,12 +130,12 @@ def test_columns_of_blocks_hold_the_rows_of_the_blocks(blocks: list[list[tuple[o
         lsn += count
         columns.add(block, list(decoded(block)), fetch_in_parts)
         expected += [msgspec.structs.asdict(row) for row in rows(block, 3, fetch)]
-        for shard, sequences in given_up(block):
-            gone.setdefault(shard, []).extend(sequences)
+        for shard, sequences in removable(block):
+            freed.setdefault(shard, []).extend(sequences)
 
     assert as_rows(columns, 3) == expected
     assert columns.rows == len(expected)
-    assert columns.gone == gone
+    assert columns.removable == freed
     if expected:
         assert columns.at == expected[0]["at"]
 
@@ -164,7 +163,7 @@ def test_an_entry_needs_an_attempt_for_every_id() -> None:
 def test_a_block_knows_the_bytes_that_it_refers_to() -> None:
     given_entries = [
         (EntryKind.ENQUEUED, 1, 1, 2, "http", 30),
-        (EntryKind.GONE, 1, [1]),
+        (EntryKind.REMOVABLE, 1, [1]),
         (EntryKind.ENQUEUED, 2, 1, 1, "mqtt", 12),
     ]
     assert read_block(write_block(1, 3, 1000, NAMES, list(given_entries))).size_bytes == 42

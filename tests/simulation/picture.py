@@ -22,7 +22,7 @@ from holdfast.core.codecs import (
     read_state,
 )
 from holdfast.core.deliveries import Delivery, LeaseBatch
-from holdfast.core.journal import gone, read_block
+from holdfast.core.journal import read_block, removable
 from holdfast.core.queue import GroupKind, QueueRecord
 from holdfast.core.records import FLAG_STATE, GONE, CursorHead, GroupHead, Message, Place, ShardHead, Table, seq_of
 from holdfast.store.contract import Store
@@ -139,7 +139,7 @@ class Picture:
         tables = {table: _by_shard(store, table) for table in (*SHARD_TABLES, Table.SHARDS, Table.MESSAGES)}
         self.gone: set[tuple[int, int]] = set()
         for _, value in store.scan(Table.JOURNAL, b"", EVERYTHING, 1 << 30):
-            for shard, seqs in gone(read_block(value)):
+            for shard, seqs in removable(read_block(value)):
                 self.gone |= {(shard, seq) for seq in seqs}
         records = [
             msgspec.msgpack.decode(value, type=QueueRecord)

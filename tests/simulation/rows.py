@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.core.codecs import read_message
 from holdfast.core.effects import Op
-from holdfast.core.journal import Row, gone, read_block, rows
+from holdfast.core.journal import Row, read_block, removable, rows
 from holdfast.core.records import Message, Table, message_key, seq_of
 from holdfast.core.states import ENDED, NEXT, DeliveryState, JournalEvent
 from holdfast.engine.engine import Engine
@@ -43,7 +43,7 @@ class Journal:
                     self.rows.append(row)
             last = int.from_bytes(key, "big")
             removal.append((Table.JOURNAL, key, None))
-            for shard, seqs in gone(block):
+            for shard, seqs in removable(block):
                 removal += [(Table.MESSAGES, message_key(shard, seq), None) for seq in seqs]
         return last, removal
 

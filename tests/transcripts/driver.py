@@ -35,7 +35,7 @@ from holdfast.core.commands import (
     Verb,
 )
 from holdfast.core.effects import Op
-from holdfast.core.journal import Row, gone, read_block, rows
+from holdfast.core.journal import Row, read_block, removable, rows
 from holdfast.core.queue import GROUP_DEFAULT, PRIORITY_DEFAULT, GroupKind
 from holdfast.core.records import NO_EXTRA, Extra, Message, Origin, Table, journal_key, message_key
 from holdfast.core.states import DeliveryState, Event
@@ -747,7 +747,7 @@ class Scene:
         """What the exporter does to the store: exported blocks go, and the message records that waited for it."""
         last = self.engine.record.next_block - 1
         blocks = self.engine.store.scan(Table.JOURNAL, journal_key(0), journal_key(last + 1), 1 << 20)
-        removed = [(shard, seq) for _, value in blocks for shard, seqs in gone(read_block(value)) for seq in seqs]
+        removed = [(shard, seq) for _, value in blocks for shard, seqs in removable(read_block(value)) for seq in seqs]
         ops: list[Op] = [(Table.MESSAGES, message_key(shard, seq), None) for shard, seq in removed]
         ops += [(Table.JOURNAL, key, None) for key, _ in blocks]
         self.engine.exported(last, self.engine.record.next_lsn - 1, ops)

@@ -95,7 +95,7 @@ def _in_store(store: Store, after_block: int, name: QueueName, message_id: int) 
             continue
         lsn = block.first_lsn
         for entry in decoded(block):
-            if entry[0] == EntryKind.GONE:
+            if entry[0] == EntryKind.REMOVABLE:
                 continue
             count = _rows(entry)
             if entry[1] in ours:

@@ -184,7 +184,7 @@ def _remove_everywhere(shard: Shard, place: Place, message: Message, effects: Ef
 
 def _mark_removed(shard: Shard, seq: int, effects: Effects) -> None:
     """The message record is deleted with the journal; cursor groups that have not read it must not see it."""
-    shard.gone.append(seq)
+    shard.removable.append(seq)
     if shard.shared():
         shard.masks.pop(seq, None)
         mark = write_mask(GONE) if shard.kept_by_cursor(seq) else None

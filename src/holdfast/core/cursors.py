@@ -193,7 +193,7 @@ def advance_cursor(
             shard.remove_extras(place_of(shard, message, 0), effects)
         elif live_state.live is Live.READY:
             shard.unlist(PlaceColumns.of([place_of(shard, message, live_state.stamp)]), effects)
-    shard.gone += sorted([row[SEQ] for row in leaving] + [message.seq for message in ending])
+    shard.removable += sorted([row[SEQ] for row in leaving] + [message.seq for message in ending])
     _forget_settled(shard, settled, effects)
     ids = sorted([row[STAMP] for row in listed] + [message.id for message in passed])  # that is by sequence
     if ids:

@@ -3,12 +3,12 @@
 A *row* is one event of one message, as readers of the journal see it; it has an lsn, gapless per cell. An *entry* may
 stand for many rows (a batch that was enqueued, leased or acked together), because one record a message would cost as
 much as the change. A *block* is all entries of one commit, one record in the store. journal/columns.py turns blocks
-back into rows for the exporter, columnar. `rows` and `gone` are the reference implementation, a row at a time: tests
-compare journal/columns.py with it.
+back into rows for the exporter, columnar. `rows` and `removable` are the reference implementation, a row at a time:
+tests compare journal/columns.py with it.
 
 An `enqueued` entry has no payload: it refers to the MESSAGES records, which therefore stay until the block is exported.
-The GONE entry names those that are deleted with it. Blocks are numbered, because a block of only GONE entries has no
-rows.
+The REMOVABLE entry names those that are deleted with it. Blocks are numbered, because a block of only REMOVABLE entries
+has no rows.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class EntryKind(IntEnum):
     ACKED = 3  # shard, group, consumer, protocol, ids, attempts
     ONE = 4  # shard, group, event, id, attempt, reason, error, consumer, protocol, details
     MANY = 5  # shard, group, event, reason, ids
-    GONE = 6  # shard, sequences
+    REMOVABLE = 6  # shard, sequences
 
 
 class ShardName(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -112,10 +112,10 @@ def read_block(value: bytes) -> Block:
     return block
 
 
-def gone(block: Block) -> Iterator[tuple[int, list[int]]]:
+def removable(block: Block) -> Iterator[tuple[int, list[int]]]:
     """The message records that may be removed once the block is exported: shard, sequences."""
     for entry in decoded(block):
-        if entry[0] == EntryKind.GONE:
+        if entry[0] == EntryKind.REMOVABLE:
             yield entry[1], entry[2]
 
 
@@ -129,7 +129,7 @@ def rows(block: Block, node: int, fetch: Fetch) -> Iterator[Row]:
     lsn = block.first_lsn
     for entry in decoded(block):
         kind = entry[0]
-        if kind == EntryKind.GONE:
+        if kind == EntryKind.REMOVABLE:
             continue
         name = block.names[entry[1]]
         for fields in _EXPAND[kind](entry, name, fetch):

@@ -162,7 +162,7 @@ class Shard:
         self.cursors: dict[str, CursorGroup] = {}
         self.bodies: dict[int, bytes] = {}
         self.masks: dict[int, int] = {}
-        self.gone: list[int] = []
+        self.removable: list[int] = []
         self.orphans: dict[int, Delivery] = {}  # expired where there is no group, until `DeadLettered`
         self.dirty = False
         self.skipped_blocked = 0  # since the engine last merged the heads of a group
@@ -225,9 +225,9 @@ class Shard:
         except HoldfastError:
             self._forget()  # what was read for a refused command is stale for the next one
             raise
-        if self.gone:
-            effects.entries.append((EntryKind.GONE, self.number, self.gone))
-            self.gone = []
+        if self.removable:
+            effects.entries.append((EntryKind.REMOVABLE, self.number, self.removable))
+            self.removable = []
         if self._have:
             self._forget()
         if len(self.masks) > MASKS_MAX:  # here and not when one is added: a step relies on what it has required
@@ -609,7 +609,7 @@ class Shard:
             for seq in places.seqs:
                 self.masks.pop(seq, None)
             effects.ops += deletions(Table.SETTLED, shard_key(self.number), list(places.seqs))
-        self.gone += places.seqs
+        self.removable += places.seqs
 
     def remove_extras(self, place: Place, effects: Effects) -> None:
         """Delete the records that only messages with flags have."""

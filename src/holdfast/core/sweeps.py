@@ -249,7 +249,7 @@ def drop_unneeded(shard: Shard, _now: int, effects: Effects) -> bool:
             if live_states[seq].live is Live.READY:
                 shard.unlist(PlaceColumns.of([place_of(shard, messages[seq], live_states[seq].stamp)]), effects)
             if mask != GONE:
-                shard.gone.append(seq)
+                shard.removable.append(seq)
         # A record of groups none of which exists any more is of no use.
         if seq in bodies or (not mask & bits and not shard.kept_by_cursor(seq)):
             shard.masks.pop(seq, None)

@@ -43,14 +43,14 @@ RunLength = tuple[int, int, str, str, int, str | None, str, str | None, str | No
 class Columns:
     """Rows of consecutive blocks. The lsn needs no column: it is `first_lsn` and counts up by one."""
 
-    __slots__ = ("_cells", "first_lsn", "gone", "message_ids", "rows", "runs")
+    __slots__ = ("_cells", "first_lsn", "message_ids", "removable", "rows", "runs")
 
     def __init__(self) -> None:
         self.first_lsn = 0
         self.rows = 0
         self.runs: list[RunLength] = []
         self.message_ids: list[int] = []  # a cell that every row has
-        self.gone: dict[int, list[int]] = {}  # message records that may be deleted after the export, by shard
+        self.removable: dict[int, list[int]] = {}  # message records that may be deleted after the export, by shard
         self._cells: dict[str, list[Any]] = {name: [] for name in CELLS}
 
     def add(self, block: Block, entries: list[Decoded], fetch: Fetch) -> None:
@@ -60,8 +60,8 @@ class Columns:
         before = self.rows
         for entry in entries:
             kind = entry[0]
-            if kind == EntryKind.GONE:
-                self.gone.setdefault(entry[1], []).extend(entry[2])
+            if kind == EntryKind.REMOVABLE:
+                self.removable.setdefault(entry[1], []).extend(entry[2])
             else:
                 _ADD[kind](self, entry, block.at, block.names[entry[1]], fetch)
         if self.rows - before != block.rows:

@@ -53,11 +53,11 @@ class Window:
         self.size_bytes += len(value) + block.size_bytes
         return self.rows >= WINDOW_ROWS or self.size_bytes >= WINDOW_BYTES
 
-    def gone(self, into: dict[int, list[int]]) -> None:
+    def removable(self, into: dict[int, list[int]]) -> None:
         """Collect the message records that may be deleted after the export."""
         for entries in self.entries:
             for entry in entries:
-                if entry[0] == EntryKind.GONE:
+                if entry[0] == EntryKind.REMOVABLE:
                     into.setdefault(entry[1], []).extend(entry[2])
 
     def ranges(self) -> dict[int, list[tuple[int, int]]]:

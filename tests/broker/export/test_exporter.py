@@ -448,7 +448,7 @@ def test_what_is_in_the_lake_and_still_in_the_store_only_leaves_the_store(life: 
 
     assert exported is not None
     assert (exported.rows, exported.last_block, exported.last_lsn) == (0, 3, 7)
-    assert exporter.gone_of(1, 3) == exported.removal
+    assert exporter.removal_between(1, 3) == exported.removal
     life.apply(exported)
     assert len(life.messages()) == 1
     assert life.lake_lsns() == list(range(1, 8))

@@ -7,7 +7,7 @@
 
 A crash before the manifest's entry leaves a file that no entry names: `recover` removes it and the blocks, which are
 still in the store, are exported again. A crash after it leaves blocks in the store that are in the lake already:
-`export` and `gone_of` return what to delete for them, and write nothing.
+`export` and `removal_between` return what to delete for them, and write nothing.
 
 Everything here is synchronous, for one worker thread, which only reads the store.
 """
@@ -49,7 +49,7 @@ STEPS = (
 FEW_ROWS = 10_000
 """Fewer rows are converted in the exporter's own thread: that takes less time than to send them to a process."""
 
-Gone = dict[int, list[int]]
+Removable = dict[int, list[int]]
 """Message records that only these blocks still need: by shard, sequences."""
 
 
@@ -87,17 +87,18 @@ class _Plan(msgspec.Struct):
     value: bytes = b""  # the record of the last block
 
 
-def removal_of(first_block: int, last_block: int, gone: Gone) -> list[Op]:
+def removal_of(first_block: int, last_block: int, removable: Removable) -> list[Op]:
     """Deletes blocks, and before them the messages that only they needed, consecutive ones as one range."""
     record_ranges = [
-        (shard, *one) for shard, found in sorted(gone.items()) for one in consecutive_ranges(sorted(found))
+        (shard, *one) for shard, found in sorted(removable.items()) for one in consecutive_ranges(sorted(found))
     ]
     return _removal(first_block, last_block, record_ranges)
 
 
-def _removal(first_block: int, last_block: int, gone: list[tuple[int, int, int]]) -> list[Op]:
+def _removal(first_block: int, last_block: int, removable: list[tuple[int, int, int]]) -> list[Op]:
     ops: list[Op] = [
-        (Table.MESSAGES, message_key(shard, first), DeleteRun(range(first, last + 1))) for shard, first, last in gone
+        (Table.MESSAGES, message_key(shard, first), DeleteRun(range(first, last + 1)))
+        for shard, first, last in removable
     ]
     ops.append((Table.JOURNAL, journal_key(first_block), DeleteUntil(journal_key(last_block + 1))))
     return ops
@@ -294,7 +295,7 @@ class Exporter:
         plan = self._replan(after_block)
         if plan.last_block == after_block:
             return None
-        last_lsn, gone = self._read_gone(after_block + 1, plan.last_block)
+        last_lsn, removable = self._read_removable(after_block + 1, plan.last_block)
         assert last_lsn is not None
         return Exported(
             first_block=after_block + 1,
@@ -302,27 +303,27 @@ class Exporter:
             last_lsn=last_lsn,
             rows=0,
             size_bytes=0,
-            removal=removal_of(after_block + 1, plan.last_block, gone),
+            removal=removal_of(after_block + 1, plan.last_block, removable),
         )
 
-    def gone_of(self, first_block: int, last_block: int) -> list[Op]:
+    def removal_between(self, first_block: int, last_block: int) -> list[Op]:
         """What to delete for blocks that are in the lake already: the blocks, and messages that only they needed."""
-        _, gone = self._read_gone(first_block, last_block)
-        return removal_of(first_block, last_block, gone)
+        _, removable = self._read_removable(first_block, last_block)
+        return removal_of(first_block, last_block, removable)
 
-    def _read_gone(self, first_block: int, last_block: int) -> tuple[int | None, Gone]:
+    def _read_removable(self, first_block: int, last_block: int) -> tuple[int | None, Removable]:
         """The last lsn of blocks that are in the store (None: there is no such block), and what only they needed."""
-        gone: Gone = {}
+        removable: Removable = {}
         last_lsn: int | None = None
         for window in self._reader.windows(first_block, last_block):
-            window.gone(gone)
+            window.removable(removable)
             last_lsn = window.last_lsn
-        return last_lsn, gone
+        return last_lsn, removable
 
     def _in_lake(self, after_block: int) -> Exported | None:
         """Blocks that the lake has and the store still holds; None if the store holds none of them."""
         position = self.position
-        last_lsn, gone = self._read_gone(after_block + 1, position.last_block)
+        last_lsn, removable = self._read_removable(after_block + 1, position.last_block)
         if last_lsn is None:
             return None
         if last_lsn != position.last_lsn:
@@ -336,7 +337,7 @@ class Exporter:
             last_lsn=position.last_lsn,
             rows=0,
             size_bytes=0,
-            removal=removal_of(after_block + 1, position.last_block, gone),
+            removal=removal_of(after_block + 1, position.last_block, removable),
         )
 
     def fills_segment(self, rows: int, size_bytes: int) -> bool:
@@ -395,7 +396,7 @@ class Exporter:
             last_lsn=last_lsn,
             rows=made.rows,
             size_bytes=size_bytes,
-            removal=_removal(first_block, last_block, made.gone),
+            removal=_removal(first_block, last_block, made.removable),
             segment=segment,
         )
 

@@ -120,7 +120,7 @@ class ExportScheduler:
             # A store that is younger than its lake (new, or restored from a backup) must not reuse the numbers of
             # blocks and rows that are in the lake.
             last_block = min(position.last_block, record.next_block - 1)
-            removal = await self._run(self._exporter.gone_of, record.exported_block + 1, last_block)
+            removal = await self._run(self._exporter.removal_between, record.exported_block + 1, last_block)
         except (LakeUnavailable, LakeDamaged) as error:
             self._record_failure(error)
             return

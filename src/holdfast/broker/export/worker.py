@@ -57,7 +57,7 @@ class Converted(msgspec.Struct, frozen=True, kw_only=True):
     first_at: int = 0
     rows: int = 0
     sha256: str = ""
-    gone: list[tuple[int, int, int]] = []
+    removable: list[tuple[int, int, int]] = []
     """Message records that only these blocks still need: shard, first and last sequence."""
     holes: list[tuple[int, int]] = []
     """Expected and found lsn, where they differ: the exporter must not continue."""
@@ -92,7 +92,7 @@ class InThread:
 
     def convert(self, path: Path, node: int, windows: Iterable[RawWindow]) -> Converted:
         batches: list[pa.RecordBatch] = []
-        gone: dict[int, list[int]] = {}
+        removable: dict[int, list[int]] = {}
         holes: list[tuple[int, int]] = []
         first_lsn = first_at = rows = 0
         for window in windows:
@@ -101,8 +101,8 @@ class InThread:
             for value in window.blocks:
                 block = read_block(value)
                 columns.add(block, list(decoded(block)), fetch)
-            for shard, sequences in columns.gone.items():
-                gone.setdefault(shard, []).extend(sequences)
+            for shard, sequences in columns.removable.items():
+                removable.setdefault(shard, []).extend(sequences)
             if not columns.rows:
                 continue
             if not rows:
@@ -122,9 +122,9 @@ class InThread:
             first_at=first_at,
             rows=rows,
             sha256=sha256,
-            gone=[
+            removable=[
                 (shard, *record_range)
-                for shard, sequences in sorted(gone.items())
+                for shard, sequences in sorted(removable.items())
                 for record_range in consecutive_ranges(sorted(sequences))
             ],
             holes=holes,
