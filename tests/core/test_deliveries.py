@@ -129,7 +129,7 @@ def test_only_what_is_as_it_was_given_counts() -> None:
     one = batch(*ids)
     one.make(1)
     assert one.count_matching(0, ids, tokens, 0) == 1
-    one.gone |= 1
+    one.ended |= 1
     assert one.count_matching(2, [3], [1_003], 0) == 1
 
 

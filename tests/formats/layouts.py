@@ -116,7 +116,7 @@ def samples() -> Iterator[tuple[Table, bytes, bytes | None]]:
     yield Table.DUE, records.due_key(SHARD, SEQ), codecs.due_value(STAMP)
     yield Table.KEYED, records.keyed_key(SHARD, KEY, PRIORITY, STAMP), codecs.keyed_value(SEQ, ID)
     yield Table.LEASES, records.leases_key(SHARD, GROUP, TOKEN, records.LEASES_PART), leases()
-    yield Table.LEASES, records.leases_key(SHARD, GROUP, TOKEN, records.GONE_PART), codecs.write_bits(0b101)
+    yield Table.LEASES, records.leases_key(SHARD, GROUP, TOKEN, records.ENDED_PART), codecs.write_bits(0b101)
     yield Table.DELIVERIES, records.delivery_key(SHARD, GROUP, ID), codecs.write_delivery(delivery())
     for state in (WorkflowState(7, b"state"), WorkflowState(7, None)):
         yield Table.STATES, records.delivery_key(SHARD, GROUP, ID), codecs.write_state(state)

@@ -19,8 +19,8 @@ from holdfast.core.records import (
     DELIVERY_KEY,
     DELIVERY_VALUE,
     DELIVERY_VERSION,
+    ENDED_PART,
     GONE,
-    GONE_PART,
     ID_AT,
     ID_END,
     KEPT,
@@ -293,7 +293,7 @@ _decode_leases = msgspec.msgpack.Decoder(Leases).decode
 
 def read_leases(rows: Rows) -> Iterator[tuple[int, int, Leases, int]]:
     """The LEASES rows of a shard: number of the group, first token, leases, and the bits of those that have ended."""
-    ended = {key[:-1]: int.from_bytes(value, "big") for key, value in rows if key[-1] == GONE_PART}
+    ended = {key[:-1]: int.from_bytes(value, "big") for key, value in rows if key[-1] == ENDED_PART}
     for key, value in rows:
         if key[-1] == LEASES_PART:
             _, group, token, _ = LEASES_KEY.unpack(key)

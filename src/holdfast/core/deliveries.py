@@ -125,20 +125,20 @@ class LeaseBatch:
     there are only the columns of the record.
     """
 
-    __slots__ = ("_indexes", "gone", "gone_stored", "leases", "left", "made", "token")
+    __slots__ = ("_indexes", "ended", "ended_stored", "leases", "left", "made", "token")
 
-    def __init__(self, token: int, leases: Leases, gone: int = 0) -> None:
+    def __init__(self, token: int, leases: Leases, ended: int = 0) -> None:
         self.token = token  # of its first lease
         self.leases = leases
-        self.left = len(leases.ids) - gone.bit_count()
-        self.gone = gone  # bits of the leases that have ended, or whose delivery has a record of its own
+        self.left = len(leases.ids) - ended.bit_count()
+        self.ended = ended  # bits of the leases that have ended, or whose delivery has a record of its own
         self.made = 0  # bits of those that were checked out
-        self.gone_stored = gone > 0  # the bits in `gone` have a record
+        self.ended_stored = ended > 0  # the bits in `ended` have a record
         self._indexes: dict[int, int] = {}
 
     def held(self) -> list[int]:
         """The indexes of the leases that have not ended and have no record of their own."""
-        return [index for index in range(len(self.leases.ids)) if not self.gone >> index & 1]
+        return [index for index in range(len(self.leases.ids)) if not self.ended >> index & 1]
 
     def index_of(self, message_id: int) -> int:
         """The index of the lease of a message."""
@@ -158,7 +158,7 @@ class LeaseBatch:
         if leases.ids[part] != ids[asked] or leases.tokens[part] != tokens[asked]:
             mine, theirs = zip(leases.ids[part], leases.tokens[part]), zip(ids[asked], tokens[asked])  # noqa: B905
             count = list(map(eq, mine, theirs)).index(False)
-        changed = (self.gone | self.made) >> first & (1 << count) - 1
+        changed = (self.ended | self.made) >> first & (1 << count) - 1
         return (changed & -changed).bit_length() - 1 if changed else count
 
     def make(self, index: int) -> Delivery:
@@ -234,7 +234,7 @@ class Deliveries:
     def lease(self, batch: LeaseBatch) -> None:
         """Add the first leases of one call."""
         ids = batch.leases.ids
-        self._known.update(dict.fromkeys([ids[index] for index in batch.held()] if batch.gone else ids, batch))
+        self._known.update(dict.fromkeys([ids[index] for index in batch.held()] if batch.ended else ids, batch))
 
     def parts(self, ids: list[int], tokens: list[int]) -> tuple[list[LeasePart], list[int]]:
         """The deliveries that are leased under these ids and tokens, and the indexes of those that are not."""

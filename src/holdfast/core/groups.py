@@ -200,7 +200,7 @@ class LeaseGroup:
     def end_in_batch(self, batch: LeaseBatch, first: int, count: int) -> None:
         """`count` leases of a batch have ended, from an index on."""
         batch.left -= count
-        batch.gone |= (1 << count) - 1 << first
+        batch.ended |= (1 << count) - 1 << first
         self.changed[batch.token] = batch
         self.dirty = True
 

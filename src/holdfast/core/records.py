@@ -270,7 +270,7 @@ DELIVERY_VERSION = 1
 DELIVERY_VALUE = Layout(">BQBQQ8sBIQQQQQQQI")
 
 LEASES_VERSION = 1
-LEASES_PART, GONE_PART = 0, 1
+LEASES_PART, ENDED_PART = 0, 1
 
 
 class Leases(msgspec.Struct, frozen=True, array_like=True, gc=False):

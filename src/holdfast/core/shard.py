@@ -38,12 +38,12 @@ from holdfast.core.ids import UNKEYED, IdGenerator
 from holdfast.core.journal import EntryKind
 from holdfast.core.queue import GroupKind, GroupRecord, QueueConfig
 from holdfast.core.records import (
+    ENDED_PART,
     FLAG_CHOSEN,
     FLAG_DUE,
     FLAG_EARLY,
     FLAG_SOURCED,
     FLAG_STATE,
-    GONE_PART,
     KEPT,
     LAST,
     LEASES_PART,
@@ -299,14 +299,14 @@ class Shard:
         """Write which leases of a batch have ended, or delete its record if all have."""
         ops, number = effects.ops, self.number
         for batch in group.changed.values():
-            gone = leases_key(number, group.number, batch.token, GONE_PART)
+            ended_key = leases_key(number, group.number, batch.token, ENDED_PART)
             if batch.left:
-                ops.append((Table.LEASES, gone, write_bits(batch.gone)))
-                batch.gone_stored = True
+                ops.append((Table.LEASES, ended_key, write_bits(batch.ended)))
+                batch.ended_stored = True
                 continue
             ops.append((Table.LEASES, leases_key(number, group.number, batch.token, LEASES_PART), None))
-            if batch.gone_stored:
-                ops.append((Table.LEASES, gone, None))
+            if batch.ended_stored:
+                ops.append((Table.LEASES, ended_key, None))
         group.changed = {}
 
     def wake_at(self) -> int:
