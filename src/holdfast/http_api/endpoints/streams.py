@@ -60,7 +60,7 @@ class StreamQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     encoding: wire.Encoding = "auto"
 
 
-GONE = {"release": Verb.RELEASE, "fail": Verb.DISCONNECT, "keep": None}
+ON_DISCONNECT = {"release": Verb.RELEASE, "fail": Verb.DISCONNECT, "keep": None}
 
 Line = list[Leased] | HoldfastError | None
 """Deliveries, the end, or None as a sign of life."""
@@ -99,7 +99,7 @@ class Stream:
         if self.subscription is not None:
             if self.query.gone == "keep":  # but not what was never sent
                 self.subscription.release_deliveries(self._arrived)
-            self.subscription.leave(GONE[self.query.gone])
+            self.subscription.leave(ON_DISCONNECT[self.query.gone])
 
     def _gone(self, _: asyncio.Future[None]) -> None:
         self.client_gone = True
