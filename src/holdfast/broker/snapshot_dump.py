@@ -88,11 +88,11 @@ def _live_batches(engine: Engine, now: int) -> Iterator[pa.RecordBatch]:
 def _tail(engine: Engine, node: int) -> Iterator[pa.RecordBatch]:
     """The rows that have not been exported."""
     record, reader = engine.record, BlockReader(engine.store)
-    for window in reader.windows(record.exported_block + 1, record.next_block - 1):
+    for block_range in reader.block_ranges(record.exported_block + 1, record.next_block - 1):
         columns = Columns()
-        fetch = reader.raw(window).fetcher()
+        fetch = reader.raw(block_range).fetcher()
         try:
-            for block, entries in zip(window.blocks, window.entries, strict=True):
+            for block, entries in zip(block_range.blocks, block_range.entries, strict=True):
                 columns.add(block, entries, fetch)
         except ValueError as error:
             raise StoreCorrupt(path=f"the journal in the {engine.store.name} store", problem=str(error)) from error

@@ -2,7 +2,7 @@
 
 A block of one commit may hold one message or ten thousand. A scan costs as much as reading a hundred records, so the
 messages of many small blocks are read together: the sequences of a shard continue from block to block, so that one scan
-for each shard and window is enough. A window is bounded in rows and in bytes, since all of it is in memory.
+for each shard and block_range is enough. A block_range is bounded in rows and in bytes, since all of it is in memory.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from holdfast.journal.columns import Fetch
 from holdfast.store.contract import Store
 
 PAGE_BLOCKS = 64
-WINDOW_ROWS = 8_192  # converting a window to Arrow holds the GIL for at most some milliseconds a column
-WINDOW_BYTES = 8 << 20
+RANGE_ROWS = 8_192  # converting a range to Arrow holds the GIL for at most some milliseconds a column
+RANGE_BYTES = 8 << 20
 
 
-class Window:
+class BlockRange:
     """Consecutive blocks that are expanded together."""
 
     __slots__ = ("blocks", "entries", "rows", "size_bytes", "values")
@@ -45,13 +45,13 @@ class Window:
         return block.first_lsn + block.rows - 1
 
     def add(self, block: Block, value: bytes) -> bool:
-        """Add a block. Returns True when the window is full."""
+        """Add a block. Returns True when the range is full."""
         self.blocks.append(block)
         self.values.append(value)
         self.entries.append(list(decoded(block)))
         self.rows += block.rows
         self.size_bytes += len(value) + block.size_bytes
-        return self.rows >= WINDOW_ROWS or self.size_bytes >= WINDOW_BYTES
+        return self.rows >= RANGE_ROWS or self.size_bytes >= RANGE_BYTES
 
     def removable(self, into: dict[int, list[int]]) -> None:
         """Collect the message records that may be deleted after the export."""
@@ -96,8 +96,8 @@ def record_range(shard: int, first_seq: int, run: RecordRun) -> RecordRange:
     return RecordRange(shard, first_seq, template, run.column.packed_sizes(), run.column.content(0, len(run)))
 
 
-class RawWindow(msgspec.Struct, frozen=True, array_like=True):
-    """A window of the journal as the store has it: blocks, and the messages they refer to."""
+class RawBlockRange(msgspec.Struct, frozen=True, array_like=True):
+    """A range of blocks as the store has it: blocks, and the messages they refer to."""
 
     blocks: list[bytes]
     messages: list[RecordRange]
@@ -146,23 +146,23 @@ class BlockReader:
         """Whether a block is still the one it was."""
         return self._store.get(Table.JOURNAL, journal_key(number)) == value
 
-    def windows(self, first_block: int, last_block: int) -> Iterator[Window]:
+    def block_ranges(self, first_block: int, last_block: int) -> Iterator[BlockRange]:
         """All blocks from first to last, a few at a time."""
-        window = Window()
+        block_range = BlockRange()
         for _, block, value in self.blocks(first_block, last_block):
-            if window.add(block, value):
-                yield window
-                window = Window()
-        if window.blocks:
-            yield window
+            if block_range.add(block, value):
+                yield block_range
+                block_range = BlockRange()
+        if block_range.blocks:
+            yield block_range
 
-    def raw(self, window: Window) -> RawWindow:
-        """Read a window from the store."""
+    def raw(self, block_range: BlockRange) -> RawBlockRange:
+        """Read a range from the store."""
         messages: list[RecordRange] = []
-        for shard, ranges in window.ranges().items():
+        for shard, ranges in block_range.ranges().items():
             for first, end in ranges:
                 runs = self._store.scan_runs(Table.MESSAGES, message_key(shard, first), end - first)
                 if sum(map(len, runs)) == end - first:  # otherwise some are missing, and the conversion raises
                     starts = accumulate(map(len, runs), initial=first)
                     messages += [record_range(shard, start, run) for start, run in zip(starts, runs, strict=False)]
-        return RawWindow(window.values, messages)
+        return RawBlockRange(block_range.values, messages)

@@ -22,7 +22,7 @@ from holdfast.core.journal import Row
 from holdfast.core.records import Extra, Table, journal_key, message_key
 from holdfast.errors import LakeDamaged, LakeUnavailable, StoreCorrupt, StoreUnavailable
 from holdfast.journal.manifest import NO_ENTRY, TAIL_BYTES, manifest_path, parse, seal
-from holdfast.journal.reader import PAGE_BLOCKS, WINDOW_ROWS
+from holdfast.journal.reader import PAGE_BLOCKS, RANGE_ROWS
 from holdfast.journal.segment import COLUMNS
 from holdfast.journal.verify import Flaw, verify
 from holdfast.store import FaultyStore, MemoryStore, RocksStore, open_store
@@ -124,7 +124,7 @@ def test_segments_are_named_by_day_node_and_lsn(life: Life) -> None:
 def test_journals_of_many_small_commits_and_of_large_ones_are_read_whole(life: Life) -> None:
     for _ in range(PAGE_BLOCKS + 2):
         life.enqueue()
-    life.enqueue(WINDOW_ROWS)
+    life.enqueue(RANGE_ROWS)
     life.settle(Verb.ACK, 5)
     expected = [row.message_id for row in life.journal()]
 
@@ -134,14 +134,14 @@ def test_journals_of_many_small_commits_and_of_large_ones_are_read_whole(life: L
     assert len(life.segments()) == 1
 
 
-def test_between_windows_the_exporter_may_be_made_to_rest(life: Life) -> None:
+def test_between_block_ranges_the_exporter_may_be_made_to_rest(life: Life) -> None:
     for _ in range(3):
-        life.enqueue(WINDOW_ROWS)
+        life.enqueue(RANGE_ROWS)
     rests: list[float] = []
     life.export_all(Exporter(life.store, life.lake, NODE, 1_000_000, 1 << 30, throttle=rests.append))
     assert len(rests) == 2
     assert all(seconds > 0 for seconds in rests)
-    assert len(life.lake_rows()) == 3 * WINDOW_ROWS
+    assert len(life.lake_rows()) == 3 * RANGE_ROWS
 
 
 def test_a_message_that_the_journal_refers_to_and_the_store_lacks_stops_the_export(life: Life) -> None:

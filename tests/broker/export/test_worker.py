@@ -29,7 +29,7 @@ from holdfast.core.commands import Draft, Verb
 from holdfast.core.records import Table
 from holdfast.engine.engine import Engine
 from holdfast.errors import LakeUnavailable, StoreCorrupt
-from holdfast.journal.reader import BlockReader, RawWindow
+from holdfast.journal.reader import BlockReader, RawBlockRange
 from holdfast.journal.segment import write_segment
 from holdfast.journal.verify import verify
 from holdfast.store import open_store
@@ -78,17 +78,17 @@ class Deadly(InProcess):
         self.times = times
         self.killed: list[int] = []
 
-    def convert(self, path: Path, node: int, windows: Iterable[RawWindow]) -> Converted:
-        return super().convert(path, node, _Fatal(self, windows))
+    def convert(self, path: Path, node: int, block_ranges: Iterable[RawBlockRange]) -> Converted:
+        return super().convert(path, node, _Fatal(self, block_ranges))
 
 
 class _Fatal:
-    def __init__(self, deadly: Deadly, windows: Iterable[RawWindow]) -> None:
-        self._deadly, self._windows = deadly, windows
+    def __init__(self, deadly: Deadly, block_ranges: Iterable[RawBlockRange]) -> None:
+        self._deadly, self._block_ranges = deadly, block_ranges
 
-    def __iter__(self) -> Iterator[RawWindow]:
-        for window in self._windows:
-            yield window
+    def __iter__(self) -> Iterator[RawBlockRange]:
+        for block_range in self._block_ranges:
+            yield block_range
             if self._deadly.times:
                 self._deadly.times -= 1
                 pid = self._deadly.pid
@@ -136,18 +136,18 @@ def test_what_goes_wrong_in_the_process_is_told_as_in_a_thread(process: InProces
     with pytest.raises(StoreCorrupt):
         exporter.export(0, force=True)
     with pytest.raises(FileNotFoundError):
-        process.convert(tmp_path / "nowhere" / "file", NODE, _windows(tmp_path / "other"))
+        process.convert(tmp_path / "nowhere" / "file", NODE, _block_ranges(tmp_path / "other"))
     assert InThread().convert(tmp_path / "none", NODE, []).rows == 0
     assert process.convert(tmp_path / "none", NODE, []).rows == 0
     assert not (tmp_path / "none").exists()
 
 
-def _windows(directory: Path) -> Iterator[RawWindow]:
+def _block_ranges(directory: Path) -> Iterator[RawBlockRange]:
     life = Life(directory)
     life.enqueue(3)
     reader = BlockReader(life.store)
-    for window in reader.windows(1, 10):
-        yield reader.raw(window)
+    for block_range in reader.block_ranges(1, 10):
+        yield reader.raw(block_range)
 
 
 class Hanging(InProcess):

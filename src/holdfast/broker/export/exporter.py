@@ -28,7 +28,7 @@ from holdfast.core.records import Table, journal_key, message_key
 from holdfast.errors import LakeDamaged, LakeUnavailable, StoreCorrupt
 from holdfast.files import sync_path
 from holdfast.journal.manifest import Manifest, SegmentEntry, manifest_path, segment_files, segment_name
-from holdfast.journal.reader import BlockReader, RawWindow
+from holdfast.journal.reader import BlockReader, RawBlockRange
 from holdfast.journal.segment import SCHEMA
 from holdfast.store.contract import Store
 from holdfast.units import DAY, format_instant
@@ -116,8 +116,8 @@ def _no_throttle(_seconds: float) -> None:
     """For an exporter that has the machine to itself."""
 
 
-class _BlockWindows:
-    """The windows of some blocks, read again by each iteration. Between two of them `throttle` is called with the
+class _StoredRanges:
+    """Ranges of blocks, read again by each iteration. Between two of them `throttle` is called with the
     seconds that the last one took, and `check_abandoned`, which raises if the export was abandoned."""
 
     def __init__(
@@ -132,14 +132,14 @@ class _BlockWindows:
         self._check_abandoned = check_abandoned
         self._throttle = throttle
 
-    def __iter__(self) -> Iterator[RawWindow]:
+    def __iter__(self) -> Iterator[RawBlockRange]:
         started = 0.0
-        for window in self._reader.windows(self._first_block, self._last_block):
+        for block_range in self._reader.block_ranges(self._first_block, self._last_block):
             if started:
                 self._throttle(time.monotonic() - started)
             self._check_abandoned()
             started = time.monotonic()
-            yield self._reader.raw(window)
+            yield self._reader.raw(block_range)
 
 
 class Exporter:
@@ -315,9 +315,9 @@ class Exporter:
         """The last lsn of blocks that are in the store (None: there is no such block), and what only they needed."""
         removable: Removable = {}
         last_lsn: int | None = None
-        for window in self._reader.windows(first_block, last_block):
-            window.removable(removable)
-            last_lsn = window.last_lsn
+        for block_range in self._reader.block_ranges(first_block, last_block):
+            block_range.removable(removable)
+            last_lsn = block_range.last_lsn
         return last_lsn, removable
 
     def _in_lake(self, after_block: int) -> Exported | None:
@@ -374,11 +374,11 @@ class Exporter:
         first_block, last_block = after_block + 1, plan.last_block
         converter = self._converter if plan.rows >= FEW_ROWS else self._here
         tmp_path = self._tmp_dir / f"{self._node:04d}-{first_block:019d}-{last_block:019d}.parquet"
-        windows = _BlockWindows(self._reader, first_block, last_block, self._check_abandoned, self._throttle)
+        block_ranges = _StoredRanges(self._reader, first_block, last_block, self._check_abandoned, self._throttle)
         with self._lake_errors():
             self._tmp_dir.mkdir(exist_ok=True)
             try:
-                made = converter.convert(tmp_path, self._node, windows)
+                made = converter.convert(tmp_path, self._node, block_ranges)
             except (ValueError, OverflowError) as error:
                 raise StoreCorrupt(path=f"the journal in the {self._store.name} store", problem=str(error)) from error
         for wanted, found in made.holes:

@@ -71,7 +71,7 @@ class ExportScheduler:
         return InProcess(settings.conversion_timeout / SECOND) if settings.conversion == "process" else InThread()
 
     def _throttle(self, seconds: float) -> None:
-        """Between two windows of the journal, on the exporter's thread: while others write, leave them the processors
+        """Between two ranges of blocks, on the exporter's thread: while others write, leave them the processors
         and the GIL for most of the time. The backlog waits in the store meanwhile, as long as it is small."""
         engine = self._engine()
         if engine is None:

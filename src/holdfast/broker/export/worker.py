@@ -31,7 +31,7 @@ from holdfast.core.journal import decoded, read_block
 from holdfast.errors import LakeUnavailable
 from holdfast.files import sync_path
 from holdfast.journal.columns import Columns
-from holdfast.journal.reader import RawWindow
+from holdfast.journal.reader import RawBlockRange
 from holdfast.journal.segment import digest, record_batch, write_segment
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
@@ -74,9 +74,9 @@ class ConversionResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Converter(Protocol):
-    """Writes the rows of windows to the file `path`, synced."""
+    """Writes the rows of block ranges to the file `path`, synced."""
 
-    def convert(self, path: Path, node: int, windows: Iterable[RawWindow]) -> Converted: ...
+    def convert(self, path: Path, node: int, block_ranges: Iterable[RawBlockRange]) -> Converted: ...
 
     def abandon(self) -> None:
         """From another thread: end a conversion that is under way, if possible."""
@@ -90,15 +90,15 @@ class Converter(Protocol):
 class InThread:
     """Converts in the calling thread."""
 
-    def convert(self, path: Path, node: int, windows: Iterable[RawWindow]) -> Converted:
+    def convert(self, path: Path, node: int, block_ranges: Iterable[RawBlockRange]) -> Converted:
         batches: list[pa.RecordBatch] = []
         removable: dict[int, list[int]] = {}
         holes: list[tuple[int, int]] = []
         first_lsn = first_at = rows = 0
-        for window in windows:
+        for block_range in block_ranges:
             columns = Columns()
-            fetch = window.fetcher()
-            for value in window.blocks:
+            fetch = block_range.fetcher()
+            for value in block_range.blocks:
                 block = read_block(value)
                 columns.add(block, list(decoded(block)), fetch)
             for shard, sequences in columns.removable.items():
@@ -131,7 +131,7 @@ class InThread:
         )
 
     def abandon(self) -> None:
-        """Nothing to end: the windows raise if the export was abandoned."""
+        """Nothing to end: the ranges raise if the export was abandoned."""
 
     def close(self) -> None:
         """Nothing is open."""
@@ -164,14 +164,14 @@ class InProcess:
     def pid(self) -> int | None:
         return self._process.pid if self._process is not None else None
 
-    def convert(self, path: Path, node: int, windows: Iterable[RawWindow]) -> Converted:
-        """`windows` must allow a second iteration, for which it is used if the process dies."""
+    def convert(self, path: Path, node: int, block_ranges: Iterable[RawBlockRange]) -> Converted:
+        """`block_ranges` must allow a second iteration, for which it is used if the process dies."""
         for attempt in range(1, TRIES + 1):
             process = self._started()
             hung = threading.Timer(self._seconds, process.kill)
             hung.start()
             try:
-                return self._converted(process, path, node, windows)
+                return self._converted(process, path, node, block_ranges)
             except (BrokenPipeError, EOFError) as error:
                 late = hung.finished.is_set()
                 self._end()
@@ -186,13 +186,13 @@ class InProcess:
         raise AssertionError
 
     def _converted(
-        self, process: subprocess.Popen[bytes], path: Path, node: int, windows: Iterable[RawWindow]
+        self, process: subprocess.Popen[bytes], path: Path, node: int, block_ranges: Iterable[RawBlockRange]
     ) -> Converted:
         assert process.stdin is not None
         assert process.stdout is not None
         _send(process.stdin, (str(path), node))
-        for window in windows:
-            _send(process.stdin, window)
+        for block_range in block_ranges:
+            _send(process.stdin, block_range)
         _send(process.stdin, None)
         answer = msgspec.msgpack.decode(_receive(process.stdout), type=ConversionResult)
         if answer.failure is not None:
@@ -244,7 +244,7 @@ class InProcess:
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_window = msgspec.msgpack.Decoder(RawWindow | None).decode
+_block_range = msgspec.msgpack.Decoder(RawBlockRange | None).decode
 _HEAD_BYTES = 8
 
 
@@ -287,33 +287,33 @@ def main() -> None:
             path, node = msgspec.msgpack.decode(_receive(source), type=tuple[str, int])
         except EOFError:
             return
-        windows = _PipeWindows(source)
+        block_ranges = _PipedRanges(source)
         try:
-            answer = ConversionResult(converted=here.convert(Path(path), node, windows))
+            answer = ConversionResult(converted=here.convert(Path(path), node, block_ranges))
         except OSError as error:
             answer = ConversionResult(
                 failure=(error.errno or 0, error.strerror or str(error), str(error.filename or path))
             )
         except (ValueError, OverflowError) as error:
             answer = ConversionResult(problem=str(error))
-        windows.finish()
+        block_ranges.finish()
         _send(sink, answer)
 
 
-class _PipeWindows:
-    """The windows of a segment that are still on the pipe."""
+class _PipedRanges:
+    """The block ranges of a segment that are still on the pipe."""
 
     def __init__(self, source: IO[bytes]) -> None:
         self._source = source
         self._over = False
 
-    def __iter__(self) -> Iterator[RawWindow]:
+    def __iter__(self) -> Iterator[RawBlockRange]:
         while not self._over:
-            window = _window(_receive(self._source))
-            if window is None:
+            block_range = _block_range(_receive(self._source))
+            if block_range is None:
                 self._over = True
             else:
-                yield window
+                yield block_range
 
     def finish(self) -> None:
         """Read the rest, which a conversion that failed has not read."""
