@@ -418,7 +418,7 @@ class QueueBridge:
             terms.group,
             connection.client_id,
             consumer.deliver,
-            credit=min(terms.prefetch, connection.window),
+            credit=min(terms.prefetch, connection.receive_maximum),
             protocol=PROTOCOL,
             removed=partial(self._removed, consumer, connection),
         )

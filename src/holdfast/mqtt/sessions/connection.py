@@ -25,8 +25,8 @@ class Connection:
     __slots__ = (
         "alias_max", "aliases_in", "aliases_out", "assigned", "clear", "client_id", "closing", "dirty", "feed",
         "held", "held_acks", "held_turn", "keep_alive_us", "last_seen", "namespace", "out", "packet_bytes_max",
-        "paused", "quota", "receiving", "session", "showing", "shown_bytes", "shown_turn", "tag", "username",
-        "version", "wants_problems", "window",
+        "paused", "quota", "receive_maximum", "receiving", "session", "showing", "shown_bytes", "shown_turn", "tag",
+        "username", "version", "wants_problems",
     )  # fmt: skip
 
     def __init__(self, tag: object, now: int) -> None:
@@ -46,7 +46,7 @@ class Connection:
         self.shown_turn = 0  # the turn in which retained messages were sent last, and how many bytes in that turn
         self.shown_bytes = 0
         # towards the client
-        self.window = 0
+        self.receive_maximum = 0  # PUBLISHes of QoS 1 and 2 that may be unacknowledged at a time
         self.quota = 0  # PUBLISHes of QoS 1 and 2 that may still be sent
         self.packet_bytes_max = PACKET_BYTES_MAX
         self.wants_problems = True

@@ -298,7 +298,7 @@ class Hub:
         """The client has answered: what stood behind the identifiers. None where one was answered twice."""
         before = len(session.leases)
         leases = [session.leases.pop(ack.packet_id, None) for ack in acks]
-        connection.quota = min(connection.quota + before - len(session.leases), connection.window)
+        connection.quota = min(connection.quota + before - len(session.leases), connection.receive_maximum)
         return leases
 
     def revoke_subscription(self, connection: Connection, topic_filter: str, reason: str, now: int) -> None:

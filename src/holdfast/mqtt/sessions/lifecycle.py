@@ -299,8 +299,8 @@ def _wanted_expiry(packet: Connect) -> int:
 
 def _apply_connect_properties(connection: Connection, asked: Properties, settings: HubLimits) -> None:
     """Take over what a v5 client said about itself; of a 3.1.1 client nothing is known."""
-    connection.window = min(asked.receive_maximum or PACKET_ID_MAX, settings.inflight_max)
-    connection.quota = connection.window
+    connection.receive_maximum = min(asked.receive_maximum or PACKET_ID_MAX, settings.inflight_max)
+    connection.quota = connection.receive_maximum
     connection.wants_problems = asked.request_problem_information != 0
     connection.alias_max = min(asked.topic_alias_maximum or 0, settings.topic_alias_out_max)
     if asked.maximum_packet_bytes is not None:

@@ -224,4 +224,4 @@ class Sender:
         del session.inflight[entry.packet_id]
         session.inflight_bytes -= entry.size_bytes
         self._session_store.remove(session, entry)
-        connection.quota = min(connection.quota + 1, connection.window)
+        connection.quota = min(connection.quota + 1, connection.receive_maximum)
