@@ -415,7 +415,7 @@ class LeaseGroup:
         """Whether a delivery that failed is still backing off."""
         return self.retrying > len(self.ready)
 
-    def front(self, priorities: dict[int, int]) -> Place | None:
+    def next_place(self, priorities: dict[int, int]) -> Place | None:
         """The next message to deliver, if that can be said without a search; None: it cannot, or there is none."""
         if self.ready or self.keys or self.strict or len(priorities) != 1:
             return None

@@ -268,10 +268,10 @@ class Shard:
         self._forget()
         return lease_group.choose(self.head.priorities, limit), []
 
-    def front(self, group: str) -> Place | None:
+    def next_place(self, group: str) -> Place | None:
         """The first of `heads`, if it is known without a search; None: call `heads`."""
         lease_group = self.groups.get(group)
-        return None if lease_group is None or self.config.paused else lease_group.front(self.head.priorities)
+        return None if lease_group is None or self.config.paused else lease_group.next_place(self.head.priorities)
 
     def horizon(self, group: str) -> tuple[int, int] | None:
         """The place beyond which `heads` does not know the order of delivery; None if it knows all of it."""

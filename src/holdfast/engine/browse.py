@@ -52,7 +52,7 @@ def head_message(engine: Engine, name: QueueName, group: str, now: int) -> Messa
         return None
     best: tuple[tuple[int, int], Shard, int] | None = None
     for shard in queue.shards:
-        for place in engine.heads(shard, group) if known else engine.fronts(shard):
+        for place in engine.heads(shard, group) if known else engine.oldest_places(shard):
             order = (place.priority, place.stamp)
             if best is None or order < best[0]:
                 best = (order, shard, place.seq)

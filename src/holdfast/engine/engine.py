@@ -349,20 +349,20 @@ class Engine:
             return [(alone, count)] if (count := len(self.heads(alone, group, limit))) else []
         firsts: list[tuple[int, list[Place | Delivery]]] = []
         for index in filled:
-            front = shards[index].front(group)
-            firsts.append((index, self.heads(shards[index], group) if front is None else [front]))
-        fronts = sorted((order_key(first[0]), index) for index, first in firsts if first)
-        if not fronts:
+            place = shards[index].next_place(group)
+            firsts.append((index, self.heads(shards[index], group) if place is None else [place]))
+        order = sorted((order_key(first[0]), index) for index, first in firsts if first)
+        if not order:
             return []
         # Messages that arrived together are in one shard, so the first shard often has all: look there before merging.
-        best = shards[fronts[0][1]]
+        best = shards[order[0][1]]
         nexts = self.heads(best, group, limit)
-        if len(fronts) == 1:
+        if len(order) == 1:
             return [(best, len(nexts))]
-        if len(nexts) == limit and order_key(nexts[-1]) < fronts[1][0]:
+        if len(nexts) == limit and order_key(nexts[-1]) < order[1][0]:
             return [(best, limit)]
-        found = {index: self.heads(shards[index], group, limit) for _, index in fronts[1:]}
-        found[fronts[0][1]] = nexts
+        found = {index: self.heads(shards[index], group, limit) for _, index in order[1:]}
+        found[order[0][1]] = nexts
         # A shard that must read on first may have something better beyond its horizon.
         horizons = [shards[index].horizon(group) for index, items in found.items() if len(items) < limit]
         known = min((horizon for horizon in horizons if horizon is not None), default=(PRIORITY_MAX + 1, 0))
@@ -380,16 +380,16 @@ class Engine:
             self.unfinished.add(self.catalog.queue_of(shard).name)
         return found
 
-    def fronts(self, shard: Shard) -> list[Place]:
+    def oldest_places(self, shard: Shard) -> list[Place]:
         """For each priority the oldest message that is not delayed, whatever its status in any group."""
         if self._batch.changes(shard):
             self.write_early()
         number = shard.number
-        fronts = [
+        oldest = [
             self.store.scan(Table.READY, ready_key(number, priority, 0), ready_key(number, priority, LAST), 1)
             for priority in shard.head.priorities
         ]
-        return [read_ready(*front[0]) for front in fronts if front]
+        return [read_ready(*rows[0]) for rows in oldest if rows]
 
     def settle(self, name: QueueName, group: str, settlements: list[Settlement], now: int) -> list[SettleResult]:
         """Settle deliveries; a result for each, in order."""

@@ -93,7 +93,7 @@ def queue_stats(engine: Engine, name: QueueName, now: int) -> QueueStats:
 
 def _oldest_age(engine: Engine, queue: Queue, now: int) -> int:
     """The age of the oldest message of a queue that has no group yet."""
-    stamps = [place.stamp for shard in queue.shards for place in engine.fronts(shard)]
+    stamps = [place.stamp for shard in queue.shards for place in engine.oldest_places(shard)]
     return now - time_of_id(min(stamps)) if stamps else 0
 
 
