@@ -150,12 +150,12 @@ class Outbox:
         """A turn and all before it are durable: what waited behind them, in later turns."""
         self.synced = max(self.synced, number)
         freed: list[Output] = []
-        for batch in [batch for batch in self._behind if batch <= number]:
-            for connection in self._behind.pop(batch):
+        for turn in [turn for turn in self._behind if turn <= number]:
+            for connection in self._behind.pop(turn):
                 if connection.held_turn <= self.synced:  # else it goes with the turn that it has to wait for since
                     freed.append(Output(connection, b"".join(connection.held), connection.closing))
                     connection.held.clear()
-        for batch in [batch for batch in self._awaiting if batch <= number]:
-            for connection, count in self._awaiting.pop(batch).items():
+        for turn in [turn for turn in self._awaiting if turn <= number]:
+            for connection, count in self._awaiting.pop(turn).items():
                 connection.held_acks -= count
         return freed
