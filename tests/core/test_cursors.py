@@ -99,7 +99,7 @@ def test_large_steps_leave_what_single_ones_do(
         assert together.commit(sizes) == count
     assert together.stored() == one_by_one.stored()
     assert together.bench.shard.head == one_by_one.bench.shard.head
-    assert together.bench.engine.hot.used_bytes == one_by_one.bench.engine.hot.used_bytes
+    assert together.bench.engine.cache_budget.used_bytes == one_by_one.bench.engine.cache_budget.used_bytes
 
 
 @given(drafts, st.sets(st.integers(0, 30), max_size=4), st.lists(st.integers(1, 20), min_size=1, max_size=4))
@@ -111,8 +111,8 @@ def test_of_what_the_last_reader_has_passed_nothing_is_left(
     assert not any(scene.stored().values())
     head = scene.bench.shard.head
     assert (head.ready, head.scheduled, head.size_bytes, head.priorities) == (0, 0, 0, {})
-    assert not scene.bench.shard.bodies
-    assert scene.bench.engine.hot.used_bytes == 0
+    assert not scene.bench.shard.cached_records
+    assert scene.bench.engine.cache_budget.used_bytes == 0
 
 
 def test_neighbours_go_by_one_deletion() -> None:

@@ -64,7 +64,7 @@ def everything(bench: Bench, *without: Table) -> list[object]:
         table: bench.engine.store.scan(table, b"", EVERYTHING, 1 << 20) for table in Table if table not in without
     }
     groups = [group_state(group) for group in shard.groups.values()]
-    return [stored, groups, dict(shard.bodies), bench.engine.hot.used_bytes, dict(shard.masks)]
+    return [stored, groups, dict(shard.cached_records), bench.engine.cache_budget.used_bytes, dict(shard.masks)]
 
 
 def life(batches: Sequence[Sequence[Draft]], groups: tuple[str, ...], hot_bytes: int, **fields: object) -> list[object]:
@@ -210,6 +210,6 @@ def test_a_batch_that_does_not_fit_into_memory_is_read_from_the_store() -> None:
     bench = Bench(hot_bytes=150)
     bench.enqueue("kept")
     bench.enqueue(*["large" * 10] * COLUMNAR_MIN)
-    assert list(bench.shard.bodies) == [1]
+    assert list(bench.shard.cached_records) == [1]
     assert [len(item.message.payload) for item in bench.lease(3)] == [4, 50, 50]
-    assert bench.engine.hot.used_bytes == 0
+    assert bench.engine.cache_budget.used_bytes == 0

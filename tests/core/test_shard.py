@@ -261,10 +261,10 @@ def test_records_that_are_not_there_are_known_not_to_be_there() -> None:
     bench.engine.write()
     shard = bench.queue.shards[0]
     with pytest.raises(Missing) as missing:
-        shard.require_bodies(range(11, 16))
+        shard.require_records(range(11, 16))
     shard.supply(missing.value.reads, [[]])
-    shard.require_bodies(range(11, 16))
-    assert [shard.body(seq) for seq in range(11, 16)] == [None] * 5
+    shard.require_records(range(11, 16))
+    assert [shard.find_record(seq) for seq in range(11, 16)] == [None] * 5
 
 
 def test_withdrawing_what_is_gone_or_leased_changes_nothing() -> None:

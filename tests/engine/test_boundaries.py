@@ -22,7 +22,7 @@ WAYS_TO_A_SHARD = {
     "catalog": {"shard", "queue_of"},
     "engine": {"step", "heads", "oldest_places", "open_shard", "wake_ups", "dead_lettering"},
 }
-INSIDE_A_SHARD = {"shard": {"groups", "cursors", "bodies", "masks", "removable", "orphans", "logs"}}
+INSIDE_A_SHARD = {"shard": {"groups", "cursors", "cached_records", "masks", "removable", "orphans", "logs"}}
 
 
 def _uses(room: str, forbidden: dict[str, set[str]]) -> Iterator[str]:

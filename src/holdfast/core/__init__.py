@@ -4,10 +4,10 @@ Importing the package registers all commands with the shard.
 """
 
 from holdfast.core import admin, cursors, enqueue, leasing, reading, sweeps, workflow
-from holdfast.core.shard import HotBodies, Shard
+from holdfast.core.shard import RecordCacheBudget, Shard
 
 __all__ = [
-    "HotBodies",
+    "RecordCacheBudget",
     "Shard",
     "admin",
     "cursors",

@@ -73,7 +73,7 @@ def remove_group(shard: Shard, command: RemoveGroup, _now: int, effects: Outcome
         low, high = leases_key(number, leaving.number, 0, 0), leases_key(number, leaving.number + 1, 0, 0)
         effects.ops.append((Table.LEASES, low, DeleteUntil(high)))
         shard.head.unneeded_seq = 1
-        shard.evict_bodies()
+        shard.evict_records()
         _rewind_expiry(shard)
 
 
@@ -133,7 +133,7 @@ def _purge_places(
     shard: Shard, places: list[Place], everything: bool, now: int, effects: Effects, reason: str = ""
 ) -> int:
     shard.require_for_removal(places)
-    shard.require_bodies(place.seq for place in places)  # for their ids
+    shard.require_records(place.seq for place in places)  # for their ids
     messages = [(place, shard.message(place.seq)) for place in places]
     if not everything:
         messages = [(p, m) for p, m in messages if not _leased_in(shard, m.id)]
@@ -217,9 +217,9 @@ def delete(shard: Shard, command: Delete, now: int, effects: Outcome[None]) -> N
 @handles(Withdraw)
 def withdraw(shard: Shard, command: Withdraw, now: int, effects: Outcome[int]) -> None:
     """Remove many waiting messages in one step, but none that is leased; the reply is how many were removed."""
-    shard.require_bodies(command.seqs)
-    bodies = [(seq, shard.body(seq)) for seq in command.seqs]
-    messages = [read_message(seq, value) for seq, value in bodies if value is not None]
+    shard.require_records(command.seqs)
+    records = [(seq, shard.find_record(seq)) for seq in command.seqs]
+    messages = [read_message(seq, value) for seq, value in records if value is not None]
     live_states = liveness(shard, messages)
     delayed: list[tuple[int, int, Place]] = []
     places: list[Place] = []
@@ -259,7 +259,7 @@ def edit(shard: Shard, command: Edit, now: int, effects: Outcome[Message]) -> No
         deliver_at = now if delayed else message.deliver_at
     edited = replace(message, priority=priority, deliver_at=deliver_at)
     shard.require_for_removal([old])
-    shard.require_bodies([message.seq])
+    shard.require_records([message.seq])
     keys = [old.key] if old.key else []
     nexts = {name: next_of_keys(shard, group, keys, (message.id,)) for name, group in shard.groups.items()}
     if delayed:

@@ -243,9 +243,9 @@ def _read_ahead(shard: Shard, first: int, target: int) -> ReadAhead:
         settled = {seq: mask for seq, mask in settled.items() if seq <= last}
         listed = [row for row in listed if row[SEQ] <= last]
         rest = [seq for seq in rest if seq <= last]
-    shard.require_bodies(lookups[:limit])
-    bodies = [(seq, shard.body(seq)) for seq in rest]
-    others = [read_message(seq, value) for seq, value in bodies if value is not None]
+    shard.require_records(lookups[:limit])
+    records = [(seq, shard.find_record(seq)) for seq in rest]
+    others = [read_message(seq, value) for seq, value in records if value is not None]
     return ReadAhead(last, settled, listed, alone, others)
 
 

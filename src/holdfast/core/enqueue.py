@@ -184,9 +184,9 @@ def _enqueue_columnar(shard: Shard, command: Enqueue, now: int, effects: Outcome
                 for at, (stamp, size) in enumerate(zip(row, few, strict=False), seq)
             ]
         if start < WINDOW_MAX:
-            hot = records.part(0, min(len(row), WINDOW_MAX - start))
-            if _reserve_hot(shard, count, hot.size_bytes):
-                shard.bodies.update(enumerate(hot[:], seq))
+            cached = records.part(0, min(len(row), WINDOW_MAX - start))
+            if _reserve_cache(shard, count, cached.size_bytes):
+                shard.cached_records.update(enumerate(cached[:], seq))
         start = end
     _count(shard, count, payloads.size_bytes, {priority: (count, places)}, command.protocol, now, effects)
     effects.reply = Enqueued(list(chain.from_iterable(ids)), {}, {}, first)
@@ -212,13 +212,13 @@ def _window_room(shard: Shard, priority: int) -> int:
     return max([group.window(priority, empty).room for group in shard.groups.values()], default=0)
 
 
-def _reserve_hot(shard: Shard, count: int, size_bytes: int) -> bool:
+def _reserve_cache(shard: Shard, count: int, size_bytes: int) -> bool:
     """Whether records of a batch of `count` messages are kept in memory until they are leased, those that a window can
     take: if there is room for all of them. Of a large batch in a shard without a group, none is leased soon."""
-    hot = shard.hot
-    if (not shard.groups and count > WINDOW) or hot.used_bytes + size_bytes > hot.limit_bytes:
+    budget = shard.cache_budget
+    if (not shard.groups and count > WINDOW) or budget.used_bytes + size_bytes > budget.limit_bytes:
         return False
-    hot.used_bytes += size_bytes
+    budget.used_bytes += size_bytes
     return True
 
 
@@ -464,9 +464,9 @@ def _store(
         by_priority.setdefault(place.priority, []).append(place)
     for priority, some in by_priority.items():
         _list(shard, priority, some, [place.stamp for place in some], ops)
-    hot = {place.seq: values[place.seq - first] for place in places[:WINDOW_MAX]}
-    if _reserve_hot(shard, count, sum(map(len, hot.values()))):
-        shard.bodies.update(hot)
+    cached = {place.seq: values[place.seq - first] for place in places[:WINDOW_MAX]}
+    if _reserve_cache(shard, count, sum(map(len, cached.values()))):
+        shard.cached_records.update(cached)
     arrivals = {priority: (len(some), some) for priority, some in by_priority.items()}
     _count(shard, count, size_bytes, arrivals, protocol, now, effects, only)
 

@@ -55,13 +55,13 @@ def lease(shard: Shard, command: Lease, now: int, effects: Outcome[list[Leased]]
     if not chosen:
         return
     seqs = [item.seq for item in chosen]
-    shard.require_bodies(seqs)
+    shard.require_records(seqs)
     chosen = _unexpired(shard, chosen, now)
     if command.max_bytes:
         chosen = _within(chosen, command.max_bytes, command.one_at_least)
     if not chosen:
         return
-    messages = shard.pop_bodies(seqs[: len(chosen)])
+    messages = shard.pop_messages(seqs[: len(chosen)])
     tokens = shard.ids.take(now, len(chosen))
     fresh = [item for item in chosen if isinstance(item, Place)]
     if len(fresh) == len(chosen):
@@ -275,7 +275,7 @@ def _require_for_settle(
     shard: Shard, group: LeaseGroup, work: list[tuple[Settlement, Delivery]], acked: Held, now: int
 ) -> Nexts:
     """Ask for all that settling these will need; returns the next message of each key that is released."""
-    bodies: list[int] = []
+    with_records: list[int] = []
     keys = [key for key, _ in acked.keyed]
     for settlement, delivery in work:
         if settlement.verb is Verb.EXTEND:
@@ -283,9 +283,9 @@ def _require_for_settle(
         if delivery.key:
             keys.append(delivery.key)
         if dead_reason(shard, delivery, settlement.verb, now):
-            bodies.append(delivery.seq)
-    if bodies:
-        shard.require_bodies(bodies)
+            with_records.append(delivery.seq)
+    if with_records:
+        shard.require_records(with_records)
     if shard.shared() or any(acked.places.flags):
         shard.require_for_removal(acked.places.rows())
     return next_of_keys(shard, group, keys)
@@ -527,7 +527,7 @@ def next_of_keys(shard: Shard, group: LeaseGroup, keys: list[bytes], ending: Con
                 again.append(key)
             else:
                 found[key] = None
-        shard.require_bodies(seq for seq, _ in picked.values())
+        shard.require_records(seq for seq, _ in picked.values())
         for key, (seq, stamp) in picked.items():
             message = shard.message(seq)
             found[key] = (message, place_of(shard, message, stamp))

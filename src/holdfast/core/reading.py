@@ -161,9 +161,9 @@ def browse(shard: Shard, command: Browse, _now: int, effects: Outcome[Browsed]) 
 
 @handles(Peek)
 def peek(shard: Shard, command: Peek, _now: int, effects: Outcome[Browsed]) -> None:
-    shard.require_bodies(command.seqs)
-    bodies = [(seq, shard.body(seq)) for seq in command.seqs]
-    messages = [read_message(seq, value) for seq, value in bodies if value is not None]
+    shard.require_records(command.seqs)
+    records = [(seq, shard.find_record(seq)) for seq in command.seqs]
+    messages = [read_message(seq, value) for seq, value in records if value is not None]
     live_states = liveness(shard, messages)
     shard.require_masks(message.seq for message in messages)
     live = [

@@ -129,7 +129,7 @@ class PlaceColumns(NamedTuple):
         return {priority: self.take(indexes) for priority, indexes in found.items()}
 
 
-class HotBodies:
+class RecordCacheBudget:
     """A bound on message records kept in memory between enqueue and lease, shared by all shards of a cell."""
 
     __slots__ = ("limit_bytes", "used_bytes")
@@ -149,18 +149,18 @@ class Shard:
         queue: str,
         config: QueueConfig,
         ids: IdGenerator,
-        hot: HotBodies,
+        cache_budget: RecordCacheBudget,
     ) -> None:
         self.number = number
         self.partition = partition
         self.queue = queue
         self.config = config
         self.ids = ids
-        self.hot = hot
+        self.cache_budget = cache_budget
         self.head = ShardHead(priorities={})
         self.groups: dict[str, LeaseGroup] = {}
         self.cursors: dict[str, CursorGroup] = {}
-        self.bodies: dict[int, bytes] = {}
+        self.cached_records: dict[int, bytes] = {}
         self.masks: dict[int, int] = {}
         self.removable: list[int] = []
         self.orphans: dict[int, Delivery] = {}  # expired where there is no group, until `DeadLettered`
@@ -389,10 +389,10 @@ class Shard:
         if lacking:
             raise Missing(lacking)
 
-    def require_bodies(self, seqs: Iterable[int]) -> None:
-        """Make sure that the message records of these sequences were read or are hot."""
-        shard, bodies, have = self.number, self.bodies, self._have
-        lacking = [seq for seq in seqs if seq not in bodies]
+    def require_records(self, seqs: Iterable[int]) -> None:
+        """Make sure that the message records of these sequences were read or are cached."""
+        shard, cached, have = self.number, self.cached_records, self._have
+        lacking = [seq for seq in seqs if seq not in cached]
         if not lacking:
             return
         first, last = min(lacking), max(lacking)
@@ -413,8 +413,9 @@ class Shard:
             return
         raise Missing([Read(Table.MESSAGES, message_key(shard, seq)) for seq in lacking])
 
-    def body(self, seq: int) -> bytes | None:
-        value = self.bodies.get(seq)
+    def find_record(self, seq: int) -> bytes | None:
+        """The record of a message that was required; None if it does not exist."""
+        value = self.cached_records.get(seq)
         if value is not None:
             return value
         self._spread()
@@ -422,7 +423,7 @@ class Shard:
 
     def record(self, seq: int) -> bytes:
         """The record of a live message, which exists."""
-        value = self.body(seq)
+        value = self.find_record(seq)
         assert value is not None, f"message record {seq} of shard {self.number} is missing"
         return value
 
@@ -430,21 +431,21 @@ class Shard:
         """A live message."""
         return read_message(seq, self.record(seq))
 
-    def pop_bodies(self, seqs: list[int]) -> list[Message]:
-        """Messages that are leased now. With one group they are not needed again soon, and are no longer kept hot."""
-        bodies = self.bodies
-        hot = [seq for seq in seqs if seq in bodies]
-        if len(hot) == len(seqs):
-            values = [bodies[seq] for seq in seqs]
+    def pop_messages(self, seqs: list[int]) -> list[Message]:
+        """Messages that are leased now. With one group they are not needed again soon, and are no longer cached."""
+        cached = self.cached_records
+        kept = [seq for seq in seqs if seq in cached]
+        if len(kept) == len(seqs):
+            values = [cached[seq] for seq in seqs]
         else:
             first, rows = self._run
             end = first + len(rows)
             values = [
-                bodies[seq] if seq in bodies else rows[seq - first][1] if first <= seq < end else self.record(seq)
+                cached[seq] if seq in cached else rows[seq - first][1] if first <= seq < end else self.record(seq)
                 for seq in seqs
             ]
-        if hot and len(self.groups) == 1:
-            self.hot.used_bytes -= sum([len(bodies.pop(seq)) for seq in hot])
+        if kept and len(self.groups) == 1:
+            self.cache_budget.used_bytes -= sum([len(cached.pop(seq)) for seq in kept])
         return read_messages(seqs, values)
 
     def lease_group(self, name: str, action: str) -> LeaseGroup:
@@ -565,7 +566,7 @@ class Shard:
         """Require what `mark_settled` and `remove` need for these."""
         places = list(places)
         self.require_masks(place.seq for place in places)
-        self.require_bodies(place.seq for place in places if place.flags & (FLAG_SOURCED | FLAG_EARLY))
+        self.require_records(place.seq for place in places if place.flags & (FLAG_SOURCED | FLAG_EARLY))
 
     def unlist(self, places: PlaceColumns, effects: Effects, adjacent: bool = False) -> None:
         """No leasing group needs these messages any more: they leave the order of delivery.
@@ -597,9 +598,9 @@ class Shard:
             if skipped:
                 group.skips -= skipped
                 group.dirty = True
-        if self.bodies:
-            take = self.bodies.pop
-            self.hot.used_bytes -= sum([len(take(seq, b"")) for seq in seqs])
+        if self.cached_records:
+            take = self.cached_records.pop
+            self.cache_budget.used_bytes -= sum([len(take(seq, b"")) for seq in seqs])
 
     def remove(self, places: PlaceColumns, effects: Effects) -> None:
         """No group needs these messages any more. Their records are deleted when the journal that refers to them has
@@ -638,10 +639,10 @@ class Shard:
         """A message record was rewritten in this step, which reads the new one from now on."""
         self._have[Read(Table.MESSAGES, message_key(self.number, seq))] = value
 
-    def evict_bodies(self) -> None:
-        """Keep no message records hot: with one group less, they may never be leased again."""
-        self.hot.used_bytes -= sum(map(len, self.bodies.values()))
-        self.bodies.clear()
+    def evict_records(self) -> None:
+        """Cache no message records: with one group less, they may never be leased again."""
+        self.cache_budget.used_bytes -= sum(map(len, self.cached_records.values()))
+        self.cached_records.clear()
 
     def forget_deliveries(self, group: LeaseGroup, parts: list[LeasePart], effects: Effects) -> None:
         """Deliveries have ended: their records are deleted."""

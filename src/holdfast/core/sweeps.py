@@ -54,7 +54,7 @@ def end_leases(shard: Shard, now: int, effects: Effects) -> bool:
     for group in shard.groups.values():
         overdue = group.overdue(now, DUE_CHUNK)
         if overdue:
-            shard.require_bodies(d.seq for d in overdue if dead_reason(shard, d, Verb.NACK, now))
+            shard.require_records(d.seq for d in overdue if dead_reason(shard, d, Verb.NACK, now))
             keys = [delivery.key for delivery in overdue if delivery.key]
             nexts = next_of_keys(shard, group, keys)
             group.expiring = []
@@ -72,7 +72,7 @@ def end_backoffs(shard: Shard, now: int, effects: Effects) -> bool:
         backoff_ended = group.collect_due(now, DUE_CHUNK)
         if backoff_ended:
             rejected_by_dead_queue = [delivery for delivery in backoff_ended if delivery.dead_reason]
-            shard.require_bodies(delivery.seq for delivery in rejected_by_dead_queue)
+            shard.require_records(delivery.seq for delivery in rejected_by_dead_queue)
             keys = [delivery.key for delivery in backoff_ended if delivery.key and not delivery.dead_reason]
             nexts = next_of_keys(shard, group, keys)
             group.backoff_ended = []
@@ -138,7 +138,7 @@ def expire_early(shard: Shard, now: int, effects: Effects) -> bool:
     rows = shard.scan(Table.EXPIRIES, start, expiry_key(number, NEVER, 0), EXPIRY_CHUNK + 1)
     entries = [(int.from_bytes(key[4:12], "big"), int.from_bytes(key[12:20], "big")) for key, _ in rows]
     due = [entry for entry in entries[:EXPIRY_CHUNK] if entry[0] <= now]
-    shard.require_bodies(seq for _, seq in due)
+    shard.require_records(seq for _, seq in due)
     messages = [shard.message(seq) for _, seq in due]
     if expire(shard, messages, now, effects):
         return True  # as in `expire_in_order`
@@ -155,7 +155,7 @@ def expire(shard: Shard, messages: list[Message], now: int, effects: Effects) ->
     live_states = liveness(shard, messages)
     messages = [message for message in messages if live_states[message.seq].live is not Live.GONE]
     shard.require_masks(message.seq for message in messages)
-    shard.require_bodies(message.seq for message in messages)
+    shard.require_records(message.seq for message in messages)
     for message in messages:
         seq = message.seq
         if not shard.needed(seq) and shard.kept_by_cursor(seq):
@@ -239,9 +239,9 @@ def drop_unneeded(shard: Shard, _now: int, effects: Effects) -> bool:
     rows = shard.scan(Table.SETTLED, settled_key(number, head.unneeded_seq), settled_key(number, LAST), CHUNK)
     masks = {seq_of(key): read_mask(value) for key, value in rows}
     free = [seq for seq, mask in masks.items() if unneeded(shard, seq, mask)]
-    shard.require_bodies(free)
-    bodies = {seq: shard.body(seq) for seq in free}
-    messages = {seq: read_message(seq, value) for seq, value in bodies.items() if value is not None}
+    shard.require_records(free)
+    records = {seq: shard.find_record(seq) for seq in free}
+    messages = {seq: read_message(seq, value) for seq, value in records.items() if value is not None}
     live_states = liveness(shard, list(messages.values()))
     bits = sum(group.bit for group in shard.groups.values())
     for seq, mask in masks.items():
@@ -251,7 +251,7 @@ def drop_unneeded(shard: Shard, _now: int, effects: Effects) -> bool:
             if mask != GONE:
                 shard.removable.append(seq)
         # A record of groups none of which exists any more is of no use.
-        if seq in bodies or (not mask & bits and not shard.kept_by_cursor(seq)):
+        if seq in records or (not mask & bits and not shard.kept_by_cursor(seq)):
             shard.masks.pop(seq, None)
             effects.ops.append((Table.SETTLED, settled_key(number, seq), None))
     head.unneeded_seq = seq_of(rows[-1][0]) + 1 if len(rows) == CHUNK else 0

@@ -90,7 +90,7 @@ def _states(shard: Shard, group: LeaseGroup, deliveries: list[Delivery]) -> list
     }
     shard.require(reads.values())
     inheriting = [d for d in deliveries if d.flags & FLAG_SOURCED and d.id not in reads]
-    shard.require_bodies(delivery.seq for delivery in inheriting)
+    shard.require_records(delivery.seq for delivery in inheriting)
     found: dict[int, WorkflowState | None] = {}
     for message_id, read in reads.items():
         value = shard.get(read.table, read.key)

@@ -34,7 +34,7 @@ from holdfast.core.effects import DeadLetterCandidate, Op, Read
 from holdfast.core.ids import IdGenerator
 from holdfast.core.queue import PRIORITY_MAX, GroupKind, QueueConfig, QueueRecord, check_name
 from holdfast.core.records import LAST, Place, Table, queue_key, ready_key
-from holdfast.core.shard import SKIP_BLOCKED_MAX, HotBodies, Rows, Shard
+from holdfast.core.shard import SKIP_BLOCKED_MAX, RecordCacheBudget, Rows, Shard
 from holdfast.engine.audits import AuditLimits, Audits
 from holdfast.engine.batch import Batch
 from holdfast.engine.catalog import Catalog, Queue, QueueName, Routes
@@ -78,7 +78,7 @@ class Engine:
         self.record = CellRecord(cell)
         self.epoch = 0
         self.ids = IdGenerator(cell)
-        self.hot = HotBodies(self.limits.hot_bytes)
+        self.cache_budget = RecordCacheBudget(self.limits.hot_bytes)
         self.catalog = Catalog()
         self.queues = self.catalog.queues
         self.wake_ups = WakeUps()
@@ -120,7 +120,7 @@ class Engine:
         return queue
 
     def open_shard(self, record: QueueRecord, partition: int, number: int, now: int) -> Shard:
-        shard = Shard(number, partition, record.name, record.config, self.ids, self.hot)
+        shard = Shard(number, partition, record.name, record.config, self.ids, self.cache_budget)
         shard.open(record.groups, self._fetch(Shard.open_reads(number)), now)
         return shard
 
