@@ -251,7 +251,7 @@ class Build:
         if not fact_files:
             return [], []
         fact_minutes = pa.concat_tables(
-            pq.read_table(path, columns=[*queue_minutes.PLACE, "minute"]) for path in fact_files
+            pq.read_table(path, columns=[*queue_minutes.QUEUE_KEY, "minute"]) for path in fact_files
         )
         first = pc.min(fact_minutes["minute"]).as_py()
         files = table.files()
@@ -272,10 +272,10 @@ class Build:
     def _carried(self, fact_minutes: pa.Table, old: list[str], earlier: list[DataFile]) -> list[str]:
         """The last totals of queues and groups that have events in the batch, but no rows in the `old` files: a file of
         facts."""
-        wanted = _places(fact_minutes)
+        wanted = _queue_keys(fact_minutes)
         known: set[tuple[str | None, ...]] = set()
         for path in old:
-            known |= _places(pq.read_table(path, columns=list(queue_minutes.PLACE)))
+            known |= _queue_keys(pq.read_table(path, columns=list(queue_minutes.QUEUE_KEY)))
         wanted |= {(*place[:2], None) for place in wanted | known}
         if not wanted - known:
             return []
@@ -342,10 +342,10 @@ def _link(segment: Segment, place: Path) -> Path:
     return target
 
 
-def _places(rows: pa.Table) -> set[tuple[str | None, ...]]:
+def _queue_keys(rows: pa.Table) -> set[tuple[str | None, ...]]:
     """The queues and groups of some rows."""
-    found = rows.select(queue_minutes.PLACE).group_by(list(queue_minutes.PLACE)).aggregate([])
-    return set(zip(*(found[name].to_pylist() for name in queue_minutes.PLACE), strict=True))
+    found = rows.select(queue_minutes.QUEUE_KEY).group_by(list(queue_minutes.QUEUE_KEY)).aggregate([])
+    return set(zip(*(found[name].to_pylist() for name in queue_minutes.QUEUE_KEY), strict=True))
 
 
 def _micros(instant: datetime) -> int:

@@ -19,7 +19,7 @@ from holdfast.pipeline.build.timeline import CARRIED, SCHEMA, rows_of
 TASK_FACTS = 200_000
 """Facts of one task: about a second of plain Python."""
 
-PLACE = ["namespace", "queue", "group"]
+QUEUE_KEY = ["namespace", "queue", "group"]
 
 
 def count_minutes(task: dict[str, Any]) -> dict[str, Any]:
@@ -43,12 +43,12 @@ def carried_totals(rows: pa.Table) -> pa.Table:
     """The totals of each queue and group in the last of some rows, as facts."""
     if not rows.num_rows:
         return facts.SCHEMA.empty_table()
-    last = rows.sort_by("minute").group_by(PLACE, use_threads=False)
+    last = rows.sort_by("minute").group_by(QUEUE_KEY, use_threads=False)
     found = last.aggregate([("minute", "last"), *((name, "last") for name in CARRIED.values())])
-    places = [found[name] for name in PLACE]
+    keys = [found[name] for name in QUEUE_KEY]
     parts = [
         pa.Table.from_arrays(
-            [*places, found["minute_last"], pa.repeat(what, len(found)), found[f"{name}_last"]], schema=facts.SCHEMA
+            [*keys, found["minute_last"], pa.repeat(what, len(found)), found[f"{name}_last"]], schema=facts.SCHEMA
         )
         for what, name in CARRIED.items()
     ]

@@ -14,7 +14,7 @@ from holdfast.pipeline.build.messages import minute_facts
 from holdfast.pipeline.build.timeline import CARRIED
 from holdfast.pipeline.lake.tables import QUEUE_MINUTES
 
-PLACE = ("namespace", "queue", "group")
+QUEUE_KEY = ("namespace", "queue", "group")
 
 
 def queue_minutes(events: DataFrame) -> DataFrame:
@@ -23,16 +23,16 @@ def queue_minutes(events: DataFrame) -> DataFrame:
 
 
 def carried(rows: DataFrame, wanted: DataFrame) -> DataFrame:
-    """The totals of some queues and groups (`wanted`: their PLACE) in the last of `rows`, as facts: the next minutes
-    continue from them."""
-    same = [rows[name].eqNullSafe(wanted[name]) for name in PLACE]
+    """The totals of some queues and groups (`wanted`: their QUEUE_KEY) in the last of `rows`, as facts: the next
+    minutes continue from them."""
+    same = [rows[name].eqNullSafe(wanted[name]) for name in QUEUE_KEY]
     chosen = (
         rows.join(F.broadcast(wanted), same, "left_semi")
-        .groupBy(*PLACE)
+        .groupBy(*QUEUE_KEY)
         .agg(F.max(F.struct("minute", *CARRIED.values())).alias("last"))
     )
     parts = [
         F.struct(F.lit(what).alias("what"), F.col(f"last.{name}").alias("value")) for what, name in CARRIED.items()
     ]
-    facts = chosen.select(*PLACE, F.col("last.minute"), F.explode(F.array(*parts)).alias("fact"))
-    return facts.select(*PLACE, "minute", "fact.what", "fact.value")
+    facts = chosen.select(*QUEUE_KEY, F.col("last.minute"), F.explode(F.array(*parts)).alias("fact"))
+    return facts.select(*QUEUE_KEY, "minute", "fact.what", "fact.value")

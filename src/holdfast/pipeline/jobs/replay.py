@@ -44,7 +44,7 @@ SAMPLE = 5
 SAMPLE_TEXT_CHARS = 200
 
 _PAIRS = "array<struct<name: string, value: string>>"
-_PLACE = ("at", "node", "lsn")
+_EVENT_ORDER = ("at", "node", "lsn")
 
 
 # --- choosing -------------------------------------------------------------------------------------------------------
@@ -69,7 +69,7 @@ def choose(
         stored = stored.where(F.col("at") >= F.lit(since))
     if until is not None:
         stored = stored.where(F.col("at") < F.lit(until))
-    return matching(stored, where).orderBy(*_PLACE)
+    return matching(stored, where).orderBy(*_EVENT_ORDER)
 
 
 def messages(chosen: DataFrame, run: str) -> DataFrame:
@@ -113,7 +113,7 @@ def preview(chosen: DataFrame) -> Chosen:
 
 def begin(runs: RunStore, run: JobRun, chosen: DataFrame) -> None:
     """Store the selection before the replay starts."""
-    runs.begin_with(run, lambda path: chosen.select(*_PLACE).write.mode("overwrite").parquet(spark_path(path)))
+    runs.begin_with(run, lambda path: chosen.select(*_EVENT_ORDER).write.mode("overwrite").parquet(spark_path(path)))
 
 
 def kept(lake: Lake, spark: SparkSession, runs: RunStore, run: JobRun) -> DataFrame:
@@ -141,7 +141,7 @@ def replay_in_transaction(
         except TransactionNotFound:
             done = None
         if done is None or done.state != "published":
-            frame = messages(kept(lake, spark, runs, run).orderBy(*_PLACE), run.id)
+            frame = messages(kept(lake, spark, runs, run).orderBy(*_EVENT_ORDER), run.id)
             stages.explain("messages", frame)
             fill(frame, {**options, "queue": run.to, "transactionId": run.id})
             done = transaction.look()
@@ -197,7 +197,7 @@ class Replayer:
     def play(self, rows: Iterator[dict[str, Any]], full_seconds: float = FULL_SECONDS) -> JobRun:
         """`rows` are the run's events in their order; some may have been removed from the lake since."""
         run = self._run
-        table = self._runs.chosen(run).sort_by([(name, "ascending") for name in _PLACE])
+        table = self._runs.chosen(run).sort_by([(name, "ascending") for name in _EVENT_ORDER])
         instants = table["at"].cast("int64").to_numpy()
         nodes, lsns = table["node"].to_numpy(), table["lsn"].to_numpy()
         cut = slices(instants, run.speed, run.rate)
@@ -284,8 +284,8 @@ def replay_paced(
 ) -> JobRun:
     """Publish slice by slice, each when it is due."""
     runs = RunStore(lake.path)
-    columns = (*_PLACE, "message_id", "queue", "payload", "key", "priority", "correlation_id", "properties")
-    frame = kept(lake, spark, runs, run).orderBy(*_PLACE).select(*columns)
+    columns = (*_EVENT_ORDER, "message_id", "queue", "payload", "key", "priority", "correlation_id", "properties")
+    frame = kept(lake, spark, runs, run).orderBy(*_EVENT_ORDER).select(*columns)
     stages.explain("messages", frame)
     with stages.stage("replay"):
         rows = (row.asDict(recursive=True) for row in frame.toLocalIterator(prefetchPartitions=True))

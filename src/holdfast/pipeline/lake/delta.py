@@ -94,14 +94,14 @@ class LakeTable:
     def files(self) -> list[DataFile]:
         """Its files, as of the last `load` or commit."""
         rows = pa.table(self.table.get_add_actions(flatten=True)).to_pylist()
-        places = self.spec.places
+        columns = self.spec.statistics_columns
         return [
             DataFile(
                 row["path"],
                 row["size_bytes"],
                 row["num_records"],
-                {name: row.get(f"min.{name}") for name in places},
-                {name: row.get(f"max.{name}") for name in places},
+                {name: row.get(f"min.{name}") for name in columns},
+                {name: row.get(f"max.{name}") for name in columns},
             )
             for row in rows
         ]
@@ -210,7 +210,7 @@ def statistics(path: Path, spec: TableSpec) -> tuple[int, str]:
     low: dict[str, Bound] = {}
     high: dict[str, Bound] = {}
     indexes = {meta.schema.column(index).path: index for index in range(meta.num_columns)}
-    for name in spec.places:
+    for name in spec.statistics_columns:
         found = [meta.row_group(group).column(indexes[name]).statistics for group in range(meta.num_row_groups)]
         if all(one is not None and one.has_min_max for one in found) and found:
             low[name] = min(one.min for one in found)

@@ -22,7 +22,7 @@ class TableSpec(NamedTuple):
     name: str
     doc: str
     columns: tuple[Column, ...]
-    places: tuple[str, ...]
+    statistics_columns: tuple[str, ...]
     """Columns with statistics (the least and greatest value in a file), so that a reader can skip files."""
 
     @property
