@@ -60,8 +60,8 @@ class TurnParticipant(Protocol):
     written, with the batch of the turn."""
 
     def collect_ops(self, now: int) -> list[Op]:
-        """First thing in a turn: submit what was gathered, and return the records to write. What is answered to it
-        waits for the turn's sync (`GroupCommit.on_durable`)."""
+        """At the beginning of a turn: submit what was collected, and return the records to write. What is answered
+        to it waits for the turn's sync (`GroupCommit.on_durable`)."""
 
     def written(self) -> None:
         """The turn's batch is in the store."""
@@ -226,7 +226,7 @@ class Cell:
     async def wait_clean(self) -> None:
         """Wait until everything that a reader could have seen by now is durable.
 
-        Sequences are a promise: what was read under one may not be another message after a crash.
+        A sequence that a client has read must name the same message after a crash.
         """
         if not self.commit.clean:
             await self.commit.durable()

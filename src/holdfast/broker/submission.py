@@ -3,6 +3,9 @@
 A call of a part that changes something applies it to the engine, or raises if it is refused, and returns a
 `Submission`. Its result is known but may not be given to a client before the submission's moment has come: **durable**
 (synced) for most, **written** (in the store) for leases and for queues with durability `buffered`.
+
+HTTP awaits it or uses `on_done`. MQTT reads `result` immediately and uses neither: it holds its answers until the whole
+turn is durable (`GroupCommit.on_durable`), because all that a connection is sent is one ordered stream.
 """
 
 from __future__ import annotations

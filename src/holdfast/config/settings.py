@@ -159,7 +159,7 @@ class LimitSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     hot_cache_bytes: Annotated[int, Size(0, 64 * GIB)] = 64 * MIB
     """Payloads kept in memory after they were stored, so that a consumer who keeps up is served without a read from
-    the store. Over all queues; the oldest go first."""
+    the store. Over all queues. When it is full, new messages are not cached until cached ones are leased or removed."""
 
 
 class TransactionSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -49,6 +49,12 @@ Changing a record
   5. Raise FORMAT in store/formats.py, also for a new field or table: older code would drop what it does not know. Add
      the step there; `python -m tests.formats.layouts` then keeps the bytes of the new number beside those of the old.
   6. Say it in CHANGELOG.md.
+
+Adding a table
+  1. Give it the next number in `Table` and a line in the list above.
+  2. If its key begins with a shard, add it to `_SHARD_TABLES` in engine/queues.py: they are deleted with their queue.
+  3. Choose its column family in store/rocks_tuning.py; a table that is not named there is in `index`.
+  4. Steps 5 and 6 above.
 """
 
 from __future__ import annotations

@@ -82,7 +82,8 @@ class Transactions:
         """Store messages that stay invisible until the transaction `name` (namespace, id) is published.
 
         `batches` are (queue, drafts) within the namespace. A chunk of a part and attempt that was staged before is not
-        stored again; chunks are counted from 0. All of a chunk is stored, or nothing and the receipt has the errors.
+        stored again; chunks are counted from 0. All of a chunk is stored, or nothing and the stage result has the
+        errors.
         """
         count = sum(len(drafts) for _, drafts in batches)
         limit = self._enqueue_max

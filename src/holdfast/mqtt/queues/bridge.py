@@ -1,8 +1,9 @@
 """The bridge between the plain MQTT broker and the queues.
 
-The bridge collects what arrives from all connections in one turn: one enqueue for each queue, one settle for each
-group. `apply_batches` submits them at the end of the turn and rejects what the node refuses. The answers are sent when
-the turn's batch is durable, because they share one ordered stream with everything else that the connection is sent.
+The bridge collects what arrives from all connections between two turns: one enqueue for each queue, one settle for each
+group. `apply_batches` submits them at the beginning of the next turn and rejects what the node refuses. The answers are
+sent when the turn's batch is durable, because they share one ordered stream with everything else that the connection is
+sent.
 """
 
 from __future__ import annotations
@@ -288,11 +289,11 @@ class QueueBridge:
 
     @property
     def pending(self) -> bool:
-        """Whether there is something to apply at the end of the turn."""
+        """Whether there is something to submit in the next turn."""
         return bool(self._batches or self._settling or self._refused)
 
     def apply_batches(self) -> None:
-        """Submit what was collected: at the end of a turn, before its answers are taken."""
+        """Submit what was collected: at the beginning of a turn, before its answers are taken."""
         batches, self._batches = self._batches, {}
         settling, self._settling = self._settling, {}
         for queue, batch in batches.items():
@@ -346,7 +347,7 @@ class QueueBridge:
                 self._refuse(owner, result)
 
     def _refuse(self, owner: PublishRef, error: HoldfastError) -> None:
-        """Note a refusal; it is sent at the end of the turn, with all others of its batch."""
+        """Note a refusal; `apply_batches` sends it, with all others of its batch."""
         connection, publishes, index = owner
         packet = publishes.packets[index]
         if connection is None:

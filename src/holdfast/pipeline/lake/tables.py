@@ -1,7 +1,8 @@
 """The lake's tables: every column, its type and what it means. Nothing here needs Spark; the docs are made from it.
 
 Changing a table: add columns at the end, raise FORMAT, and let `build --rebuild` build the tables from the journal.
-The columns of `events` are those of the journal's segments and change with them (journal/segment.py).
+The columns of `events` are those of the journal's segments and change with them (journal/segment.py). The values of the
+columns of `messages` are computed in build/fold.py.
 """
 
 from __future__ import annotations
