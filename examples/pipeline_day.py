@@ -183,7 +183,7 @@ def main(directory: Path) -> None:
 
     with serving(data) as url, SyncClient(url) as client:
         run = bring_back(client, lake, spark, worst)
-    print(f"redrive {run.id}: {run.moved} of {run.chosen} brought back, repaired and done")
+    print(f"redrive {run.id}: {run.moved} of {run.chosen} redriven, repaired and done")
 
     snapshot(data, directory / "snapshot")
     with lake.lock():

@@ -6,7 +6,7 @@ lives on, and so do its leases; they are settled by their tokens, on `$queue/<qu
 connection that sends. (To unsubscribe, or to say goodbye, would release them.)
 
 What MQTT has no words for goes the way of any other client: looking (browse, stats), groups made or deleted by hand,
-cursor groups, pause, purge and delete, edits, dead letters brought back.
+cursor groups, pause, purge and delete, edits, redriven dead letters.
 """
 
 from __future__ import annotations

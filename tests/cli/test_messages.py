@@ -252,7 +252,7 @@ def test_dead_letters_are_listed_shown_and_retried(shell: Shell) -> None:
     assert [line.split()[2] for line in lines[1:]] == ["rejected", "rejected"]
     (two,) = shell.json("dlq", "list", "q", "--error", "TWO")
     assert "cannot do two" in shell.done("dlq", "show", "q", two["id"]).stdout
-    assert "Would bring" in shell.done("dlq", "retry", "q", two["id"], "--dry-run").stderr
+    assert "Would redrive" in shell.done("dlq", "retry", "q", two["id"], "--dry-run").stderr
     new = shell.done("dlq", "retry", "q", two["id"]).stdout.strip()
     (back,) = shell.json("browse", "q")
     assert (back["id"], back["text"], back["origin"]["source_queue"]) == (new, "two", "q")
@@ -261,9 +261,9 @@ def test_dead_letters_are_listed_shown_and_retried(shell: Shell) -> None:
 
 def test_dead_letters_are_redriven_and_purged_by_filter(shell: Shell) -> None:
     _dead(shell, "a1", "a2", "b1")
-    assert shell.done("dlq", "redrive", "q", "--error", "do a", "--dry-run").stderr.startswith("Would bring 2 dead")
+    assert shell.done("dlq", "redrive", "q", "--error", "do a", "--dry-run").stderr.startswith("Would redrive 2 dead")
     assert shell.run("dlq", "redrive", "q", "--error", "do a").exit_code == 2
-    assert "Brought back 2 dead letters of q." in shell.done("dlq", "redrive", "q", "--error", "do a", "-y").stderr
+    assert "Redrove 2 dead letters of q." in shell.done("dlq", "redrive", "q", "--error", "do a", "-y").stderr
     assert [message["text"] for message in shell.json("browse", "q")] == ["a1", "a2"]
     assert "No dead letters of q match." in shell.done("dlq", "redrive", "q", "--reason", "expired", "-y").stderr
     job = json.loads(shell.done("dlq", "redrive", "q", "-y", "--to", "q", "-o", "json").stdout)

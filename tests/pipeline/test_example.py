@@ -22,6 +22,6 @@ def test_a_day_of_traffic_is_built_reported_and_proved(
     lines = [line for line in capsys.readouterr().out.splitlines() if "[info" not in line]
     assert lines[0] == "a day: 22,451 events"
     assert lines[1] == "built: 7,263 messages, 105 dead letters"
-    assert lines[-2] == "redrive repair-1: 42 of 42 brought back, repaired and done"
+    assert lines[-2] == "redrive repair-1: 42 of 42 redriven, repaired and done"
     assert lines[-1] == "nothing was lost"
     assert (tmp_path / "report.html").stat().st_size > 20_000

@@ -158,11 +158,11 @@ def retry(
         if dry_run:
             for message_id in message_ids:
                 origin = _dead_letter(client, queue, message_id).origin
-                show_note(f"Would bring {message_id} to {to or (origin.source_queue if origin else '?')}.")
+                show_note(f"Would redrive {message_id} to {to or (origin.source_queue if origin else '?')}.")
             return
         for message_id in message_ids:
             moved = client.retry_dead(queue, message_id, to=to, group=to_group, all_groups=all_groups)
-            show_note(f"Brought {message_id} to {moved.queue}.")
+            show_note(f"Redrove {message_id} to {moved.queue}.")
             if output == "table":
                 click.echo(moved.id)
             else:
@@ -200,14 +200,14 @@ def redrive(
     which = _filter(filters)
     with connected() as client:
         matched = client.redrive(queue, which, to=to, limit=limit, dry_run=True).matched
-        where = (to or "where they came from") + (f", group {to_group}" if to_group else "")
+        where = (to or "their source queue") + (f", group {to_group}" if to_group else "")
         if dry_run:
-            show_note(f"Would bring {plural(matched, 'dead letter')} of {queue} to {where}.")
+            show_note(f"Would redrive {plural(matched, 'dead letter')} of {queue} to {where}.")
             return
         if not matched:
             show_note(f"No dead letters of {queue} match.")
             return
-        confirm(f"Bring {plural(matched, 'dead letter')} of {queue} to {where}?", yes)
+        confirm(f"Redrive {plural(matched, 'dead letter')} of {queue} to {where}?", yes)
         job = client.redrive(queue, which, to=to, group=to_group, all_groups=all_groups, rate=rate, limit=limit)
         if not background:
             job = _wait(client, queue, job, matched)
@@ -217,7 +217,7 @@ def redrive(
         click.echo(job.id)
     else:
         left = f" {job.skipped:,} stay: {job.problem}" if job.skipped else ""
-        show_note(f"Brought back {plural(job.moved, 'dead letter')} of {queue}.{left}")
+        show_note(f"Redrove {plural(job.moved, 'dead letter')} of {queue}.{left}")
     if job.state == "failed":
         raise HoldfastError(problem=job.problem)
 

@@ -120,8 +120,8 @@ def redrive(
                 after = ["after"] if sets or transform else []
                 show_rows(output, ["letter_id", "source_queue", "reason", "error", "before", *after], sample)
             if not dry_run and run.chosen:
-                where_to = run.to or "where they came from"
-                confirm(f"Bring back {plural(run.chosen, 'dead letter')} of {run.queue} to {where_to}?", yes)
+                where_to = run.to or "their source queue"
+                confirm(f"Redrive {plural(run.chosen, 'dead letter')} of {run.queue} to {where_to}?", yes)
                 continue_with = f"holdfast pipeline redrive --audit {run.id}{location_options(job_options['lake_dir'])}"
                 show_note(f"Audit id {run.id}. If this is interrupted, continue with: {continue_with}")
         if not dry_run and run.chosen:
@@ -130,10 +130,10 @@ def redrive(
             _move(job, run, rate, wait_seconds)
     result: dict[str, object] = {**msgspec.to_builtins(run, builtin_types=(datetime,)), **job.stages.summary()}
     if dry_run or not run.chosen:
-        show_note(f"Would bring back {plural(run.chosen, 'dead letter')} of {run.queue}.")
+        show_note(f"Would redrive {plural(run.chosen, 'dead letter')} of {run.queue}.")
         result |= {"sample": sample, "dry_run": dry_run}
     elif output == "table":
-        show_note(f"Brought back {run.moved:,} of {plural(run.chosen, 'dead letter')}. {run.stopped}".strip())
+        show_note(f"Redrove {run.moved:,} of {plural(run.chosen, 'dead letter')}. {run.stopped}".strip())
         _show_rest(run.not_moved, run.unmoved)
     if output != "table":
         show_json(result)
@@ -211,15 +211,15 @@ def _undo(
             )
         if dry_run:
             summary = Counter[str](fate.fate for fate in client.redriven(run.queue, run.id))
-            show_note(f"Would take back {plural(summary['waiting'], 'message')}.")
+            show_note(f"Would undo redrive {run.id} for {plural(summary['waiting'], 'message')}.")
             if output != "table":
                 show_json({"audit": run.id, "statuses": dict(summary)})
             return
-        confirm(f"Make dead letters again of what redrive {run.id} brought back and nobody has consumed?", yes)
-        with progress_bar("Taking back", run.moved, hidden=quiet) as advance:
+        confirm(f"Undo redrive {run.id} for its unconsumed messages?", yes)
+        with progress_bar("Undoing", run.moved, hidden=quiet) as advance:
             rest = undo(client, kept, run, advance)
     if output == "table":
-        show_note(f"Took back {run.undone:,} of {plural(run.undone + len(rest), 'message')} of redrive {run.id}.")
+        show_note(f"Undid redrive {run.id} for {run.undone:,} of {plural(run.undone + len(rest), 'message')}.")
         _show_rest(run.not_undone, rest)
     else:
         show_json({"audit": run.id, "undone": run.undone, "not_undone": run.not_undone, "rest": rest})
