@@ -250,7 +250,7 @@ class CursorOutOfRange(HoldfastError):
 
 
 class Unauthenticated(HoldfastError):
-    """It is not known who you are: {problem}. Give a token, or a user and its password."""
+    """Authentication failed: {problem}. Give a token, or a user and its password."""
 
     code = "unauthenticated"
     http = 401
@@ -288,7 +288,7 @@ class RouteNotFound(HoldfastError):
 
 
 class MethodNotAllowed(HoldfastError):
-    """{path} cannot be asked to {method}; it knows {allowed}."""
+    """{path} does not support {method}; allowed: {allowed}."""
 
     code = "method_not_allowed"
     http = 405
@@ -306,9 +306,9 @@ class MediaTypeUnsupported(HoldfastError):
 
 
 class CrossOrigin(HoldfastError):
-    """The call came by the name {host!r}, for a web page from {origin!r}. Without a token that is refused: a page must
-    not act with what a browser has, or with what the browser's machine may reach. Call with a token; or, if a proxy of
-    yours passes calls on to a server without credentials, configure some, or say --insecure."""
+    """The request was addressed to {host!r} by a web page from {origin!r}. Without a token it is refused: a page must
+    not use a browser's certificate, or reach servers through the browser's machine. Send a token; or, if a proxy
+    forwards requests to a server without credentials, configure credentials or start it with --insecure."""
 
     code = "cross_origin"
     http = 403
@@ -532,7 +532,7 @@ class SnapshotFailed(StoreError):
 
 
 class DiskFull(StoreUnavailable):
-    """The disk holding {path} is full. Make room; the node takes writes again by itself once there is some."""
+    """The disk holding {path} is full. Make room; the node takes writes again automatically when space is free."""
 
     code = "disk_full"
     http = 507
@@ -671,7 +671,7 @@ class LakeNotFound(HoldfastError):
 
 class SegmentUnusable(HoldfastError):
     """{segment} of the journal cannot be used: {problem}. Nothing was taken from it. `holdfast pipeline reconcile`
-    tells everything that is missing or changed; restore it from a backup and run again."""
+    lists everything that is missing or changed; restore it from a backup and run again."""
 
     code = "segment_unusable"
 

@@ -112,7 +112,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if end is None or first > end["end"]:
                 raise RuntimeError(
                     f"holdfast: the query has read queue {self._options.queue!r} up to sequence {first - 1} of "
-                    f"partition {name}, but there are no such messages: the queue was deleted and created anew. "
+                    f"partition {name}, but there are no such messages: the queue was deleted and created again. "
                     "Start with a new checkpoint and a new group"
                 )
             if first < end["first"] and self._options.fail_on_loss:

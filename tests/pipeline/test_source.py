@@ -340,7 +340,7 @@ def test_what_is_not_kept_fails_the_query_unless_it_may_be_lost(broker: Broker) 
         assert taken(lax, {"0": 1}, {"0": 21}) == [b"n15", b"n16", b"n17", b"n18", b"n19"]
         assert taken(lax, {"0": 1}, {"0": 9}) == []
         client.delete_queue("in")
-    with filled(broker, 5), pytest.raises(RuntimeError, match="the queue was deleted and created anew"):
+    with filled(broker, 5), pytest.raises(RuntimeError, match="the queue was deleted and created again"):
         lax.latestOffset({"0": 21}, limit)
 
 

@@ -183,8 +183,8 @@ class TransactionSettings(msgspec.Struct, frozen=True, kw_only=True):
     query has one at a time."""
 
     max_parts: Annotated[int, Count(1, 10_000_000)] = 100_000
-    """Parts, with their attempts, of all open transactions of the node. Each is a tally in memory of what it has staged
-    for which partition, about 1 KiB: 100,000 are 100 MiB. A job has as many as it has tasks."""
+    """Parts, with their attempts, of all open transactions of the node. Each keeps counts in memory of what it has
+    staged for which partition, about 1 KiB: 100,000 are 100 MiB. A job has as many as it has tasks."""
 
     remember: Annotated[int, Duration(SECOND, 3650 * DAY)] = 7 * DAY
     """How long it is remembered that a transaction was published. Published again within this time, it is answered as
@@ -197,8 +197,8 @@ class TransactionSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     step_messages: Annotated[int, Count(1, 100_000)] = 4_000
     """Messages that one step of publishing moves into their queues. Up to so many become visible in one and the same
-    commit, and no other request runs meanwhile: 4,000 take about 25 ms. Raise it where larger transactions must be
-    seen whole or not at all, and nobody minds the wait."""
+    commit, and no other request runs meanwhile: 4,000 take about 25 ms. Raise it where larger transactions must become
+    visible as a whole and longer pauses are acceptable."""
 
     step_bytes: Annotated[int, Size(64 * KIB, GIB)] = 8 * MIB
     """Payload bytes that one step of publishing moves: the same bound for large messages, all of them in memory."""
@@ -311,7 +311,7 @@ class WebhookSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuthSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Who may come in. With no users file, no key file and no secret there are no credentials: everybody may do
+    """Authentication. With no users file, no key file and no secret there are no credentials: every client may do
     everything, and the server listens on loopback only."""
 
     insecure: Annotated[bool, Switch(flag="--insecure")] = False
@@ -569,7 +569,8 @@ class MqttSettings(msgspec.Struct, frozen=True, kw_only=True):
     client without a session is answered with `quota exceeded`."""
 
     connect_timeout: Annotated[int, Duration(100 * MILLISECOND, 10 * MINUTE)] = 10 * SECOND
-    """From the opening of a connection to its CONNECT: a stranger who says nothing holds a connection no longer."""
+    """The longest time from the opening of a connection to its CONNECT: an unauthenticated client that sends nothing is
+    disconnected then."""
 
     keep_alive_max: Annotated[int, Duration(0, 18 * HOUR)] = 20 * MINUTE
     """A v5 client that asks for a longer keep alive, or for none, gets this one: a connection whose peer vanished

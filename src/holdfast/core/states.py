@@ -47,7 +47,7 @@ class Event(StrEnum):
     ACK = "ack"
     NACK = "nack"
     TIME_OUT = "deadline passed"
-    DISCONNECT = "consumer vanished"
+    DISCONNECT = "consumer disconnected"
     RELEASE = "release"
     REJECT = "reject"
     EXHAUST = "retries or total time spent"

@@ -146,7 +146,7 @@ def _batches(reader: Any, rows_max: int) -> Iterator[Any]:
     for batch in reader:
         rows += batch.num_rows
         if rows > rows_max:
-            problem = f"has {rows} rows, or more; send at most {rows_max} at once"
+            problem = f"has {rows} rows, or more; send at most {rows_max} in one request"
             raise InvalidArgument(field="The stream", problem=problem)
         yield batch
 

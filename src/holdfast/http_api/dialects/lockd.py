@@ -334,7 +334,7 @@ async def ack(request: Request) -> Response:
 
 @_settling("/v1/queue/nack", LockdNack, LockdRequeued)
 async def nack(request: Request) -> Response:
-    """Give a delivery back: as a failure, which spends an attempt, or to be done later (`defer`), which does not.
+    """Nack a delivery: as a failure, which spends an attempt, or deferred (`defer`), which does not.
 
     A deferred one with a delay is not seen before that has passed.
     """

@@ -97,7 +97,7 @@ class LockdLease(LockdPlace, frozen=True, kw_only=True):
 
 
 class LockdNack(LockdLease, frozen=True, kw_only=True):
-    """Give a delivery back. `defer` is no failure: no attempt is spent."""
+    """Nack a delivery. `defer` is no failure: no attempt is spent."""
 
     delay_seconds: Seconds = 0
     intent: Literal["failure", "defer"] = "failure"

@@ -20,7 +20,7 @@ STATUS_HEADERS = ((b"cache-control", b"no-store"),)
 
 @ROUTES("GET", "/livez", Right.ANONYMOUS, gives=wire.Status, always_served=True)
 async def live(request: Request) -> Response:
-    """Tell whether the process works: it does unless it must be restarted (503)."""
+    """Report whether the process works: it does unless it must be restarted (503)."""
     broken = request.node.cell.broken
     problems = [str(broken.result())] if broken is not None and broken.done() else []
     return _status(problems)
@@ -28,9 +28,9 @@ async def live(request: Request) -> Response:
 
 @ROUTES("GET", "/readyz", Right.ANONYMOUS, gives=wire.Status, always_served=True)
 async def ready(request: Request) -> Response:
-    """Tell whether the node can take work now: the store syncs, the disk has room, the loop keeps up (else 503).
+    """Report whether the node can take work now: the store syncs, the disk has room, the loop keeps up (else 503).
 
-    The store is tried out, not asked; however many ask, at most once a second.
+    Syncs the store, at most once a second for all callers.
     """
     parts = await request.node.health.components()
     problems = [f"{part.name}: {part.problem}" for part in parts if not part.ready]
