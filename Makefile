@@ -13,7 +13,7 @@ JOBS     ?= 3
 EVENTS   ?= 1000000
 ARGS     ?=
 
-# The tests start hundreds of processes: each would compile all over again what nobody may write down.
+# The tests start hundreds of processes: without bytecode files, each would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
 # The core and the engine are pure and everything else stands on them, and MQTT's codec and sessions meet bytes from
@@ -45,7 +45,7 @@ $(STAMP): requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-# PySpark is 450 MB: whoever only runs a broker need not fetch it.
+# PySpark is 450 MB, and a broker does not need it.
 spark: $(SPARK)  ## Install what the pipeline needs too: PySpark, delta-rs, a Java
 
 $(SPARK): $(STAMP) requirements-spark.lock

@@ -233,7 +233,7 @@ def test_a_store_that_hangs_at_its_close_does_not_keep_the_process_either(tmp_pa
         server.wait_for("holdfast is running")
         server.signal(signal.SIGTERM)
         server.wait_for("holdfast has stopped")
-        server.wait_for("the stop hangs")
+        server.wait_for("shutdown timed out")
         assert server.exit_code() == 1
 
 

@@ -44,7 +44,7 @@ def configure(settings: LogSettings) -> None:
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *rendering],
         )
     )
-    # Libraries tell their every step at `info`; that is ours only when somebody debugs.
+    # Libraries log every step at `info`: shown at the level `debug` only.
     logging.basicConfig(handlers=[handler], level=level if level == logging.DEBUG else logging.WARNING, force=True)
 
 

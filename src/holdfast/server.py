@@ -76,7 +76,7 @@ class _StopWatchdog:
 
     def __init__(self, seconds: float) -> None:
         self._timer = Timer(seconds, self._end)
-        self._timer.name = "holdfast-last-resort"
+        self._timer.name = "holdfast-stop-watchdog"
         self._timer.daemon = True
 
     def __enter__(self) -> _StopWatchdog:
@@ -91,7 +91,7 @@ class _StopWatchdog:
         self._timer.cancel()
 
     def _end(self) -> None:
-        log.error("the stop hangs, ending immediately")
+        log.error("shutdown timed out, exiting")
         os._exit(EXIT_FAILED)
 
 
@@ -114,8 +114,9 @@ def _tune_malloc() -> None:
 
 
 def _tune_gc() -> None:
-    """What has been made up to here stays, and a batch makes thousands of objects that go by themselves: to look
-    through all of them for cycles, as often as Python does by itself, is a fifth of what an enqueue costs."""
+    """Collect garbage less often. Objects that exist now live as long as the process, and the thousands that a batch
+    creates are freed by their reference counts: with Python's own thresholds, the search for cycles among them is a
+    fifth of what an enqueue costs."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 10, 10)

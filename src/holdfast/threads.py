@@ -1,4 +1,4 @@
-"""Threads that nobody has to wait for: for work that a disk that hangs can keep for ever.
+"""Daemon threads, for calls that a hanging disk can block for ever.
 
 asyncio's own threads are few and shared, and a loop that closes waits for all of them: one disk that hangs would hold
 up the work of others, and the end of the process. The threads here are daemons and are left behind if they do not end.
@@ -25,7 +25,7 @@ _Result = TypeVar("_Result")
 def start_thread(
     name: str, function: Callable[_Args, _Result], *args: _Args.args, **keywords: _Args.kwargs
 ) -> Future[_Result]:
-    """Start a thread of this name. What it does is done to its end, whoever waits for it."""
+    """Start a thread of this name. The function runs to its end, also if the caller stops waiting."""
     future: Future[_Result] = Future()
     future.set_running_or_notify_cancel()  # from here on nobody can cancel it
     Thread(target=_complete, name=name, args=(future, function, *args), kwargs=keywords, daemon=True).start()
@@ -48,7 +48,7 @@ class WorkerThread:
         self._thread.start()
 
     def start(self, work: Callable[[], object]) -> None:
-        """Run `work`, which must not raise. The thread begins at once."""
+        """Run `work`, which must not raise. The thread begins immediately."""
         self._orders.put(work)
         time.sleep(0)  # else it waits for the GIL until the caller's thread has nothing to do
 

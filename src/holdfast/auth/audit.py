@@ -8,7 +8,8 @@ and for nothing else: it is about people, not about messages. A line is in the o
 is answered, so it survives the process. An act that was done is answered only when its line is on disk; lines of
 refusals are synced within moments, on a thread.
 
-Refusals are written only so often, and the rest of them counted: nobody may push out what was done by being refused.
+Refusals are written at a bounded rate, and the rest of them counted: a client must not displace the entries of what was
+done by being refused many times.
 Files are numbered when they are full (`audit.log.1` is the youngest) and the oldest is deleted.
 """
 

@@ -1,4 +1,4 @@
-"""The door: whatever a front took from its wire becomes a principal here, or an error that says why not.
+"""Authentication for all fronts: credentials become a principal, or an error that says why not.
 
     token(text, peer)                a bearer token
     password(user, password, peer)   a user's password; a token in its place is a token
@@ -9,7 +9,7 @@
 credentials are configured, whatever is given makes an anonymous caller: there is nothing to check it against.
 
 Checked tokens and passwords are remembered, under a hash with a key that only this process has. What is remembered ends
-with the token, after a while, and immediately when the file that vouched for it changes.
+with the token, after a while, and immediately when the file that it was checked against changes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from holdfast.units import INSTANT_MAX, MILLISECOND, SECOND
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 _WRONG = "the user or the password is wrong"
-"""The same for both: whether there is such a user is nobody's business."""
+"""The same for both, so that a caller cannot find out which users exist."""
 
 
 class Counts(msgspec.Struct):
@@ -233,7 +233,7 @@ class Gate:
         return found
 
     def valid(self, principal: Principal) -> bool:
-        """Whether what vouched for it still holds: cheap, for connections that stay open. False: end the connection."""
+        """Whether its credential is still valid: cheap, for connections that stay open. False: end the connection."""
         now = self._clock()
         if principal.expires_at is not None and now >= principal.expires_at:
             return False
@@ -256,7 +256,7 @@ class Gate:
 
     @property
     def limited(self) -> bool:
-        """False: nobody has a rate, and `admit` need not be asked."""
+        """False: no namespace has a rate, and `admit` need not be called."""
         return self._rates.limited
 
     def admit(self, namespace: str, messages: int, size_bytes: int) -> None:
@@ -296,10 +296,10 @@ class Gate:
                 self._record_reload("users.reload", "auth.users_file", *_difference(before_users, self._users.value))
 
     def _load_keys(self) -> None:
-        """The keys in force from now on. Tokens are judged anew, since the key of any of them may be gone."""
+        """The keys in force from now on. Tokens are checked again, since the key of any of them may be gone."""
         keyring = self._keys.value if self._keys else Keyring()
         if keyring.skipped:
-            log.warning("some keys are of no use", setting="auth.key_file", reasons=keyring.skipped)
+            log.warning("some keys were ignored", setting="auth.key_file", reasons=keyring.skipped)
         if self._settings.token_secret:
             try:
                 keyring = Keyring((*keyring.keys, keys.from_secret(self._settings.token_secret)))
@@ -323,13 +323,13 @@ class Gate:
         log.info("credentials changed", setting=setting, added=added, removed=removed, changed=changed)
         self.audit.record(None, act, setting, "ok", front="node", added=added, removed=removed, changed=changed)
 
-    # --- small things -----------------------------------------------------------------------------------------------
+    # --- digests ----------------------------------------------------------------------------------------------------
 
     def _login_digest(self, username: str, password: bytes) -> bytes:
         return self._digest(b"login", username.encode(errors="surrogatepass"), password)
 
     def _digest(self, purpose: bytes, *parts: bytes) -> bytes:
-        """What something is remembered by: it says nothing about it to anybody who reads this memory later."""
+        """The key under which a checked credential is cached: it does not reveal the credential."""
         state = hashlib.blake2b(key=self._secret, digest_size=32, person=purpose)
         for part in parts:
             state.update(len(part).to_bytes(8, "big"))

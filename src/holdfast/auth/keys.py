@@ -7,7 +7,7 @@ A key has one algorithm, which follows from what the key is, never from what a t
 
 So a token cannot choose to be checked with a public key as if it were a secret, or not at all. A key file is a PEM
 file (public keys, private keys, certificates), a JWK or a JWKS. A secret is never a bare text in a file: anything that
-is not one of these is refused, since it may be a public key in some other clothes.
+is not one of these is refused, since it may be a public key in another format.
 """
 
 from __future__ import annotations

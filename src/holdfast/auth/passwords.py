@@ -36,7 +36,7 @@ class Passwords:
     def __init__(self, settings: AuthSettings) -> None:
         self._settings = settings
         self._hasher = hasher(settings)
-        self._decoys: dict[str, str] = {}
+        self._dummy_hashes: dict[str, str] = {}
         self._waiting = 0
         self._semaphore = asyncio.Semaphore(settings.login_concurrency)
         self._threads = ThreadPoolExecutor(settings.login_concurrency, thread_name_prefix="holdfast-login")
@@ -63,18 +63,18 @@ class Passwords:
 
     def _check(self, expected: str | None, password: bytes, like: str | None) -> bool:
         try:
-            self._hasher.verify(expected or self._decoy(like), password)
+            self._hasher.verify(expected or self._dummy_hash(like), password)
         except argon2.exceptions.VerifyMismatchError:
             return False
         return expected is not None
 
-    def _decoy(self, like: str | None) -> str:
+    def _dummy_hash(self, like: str | None) -> str:
         """A hash of a password that nobody knows, with the same cost. There are as many as costs in the users file."""
         cost = like.rsplit("$", 2)[0] if like else ""  # all but salt and hash
-        if cost not in self._decoys:
+        if cost not in self._dummy_hashes:
             hasher = argon2.PasswordHasher.from_parameters(argon2.extract_parameters(like)) if like else self._hasher
-            self._decoys[cost] = hasher.hash(secrets.token_bytes(32))
-        return self._decoys[cost]
+            self._dummy_hashes[cost] = hasher.hash(secrets.token_bytes(32))
+        return self._dummy_hashes[cost]
 
     def close(self) -> None:
         """Ends the threads; what they are at is finished first."""

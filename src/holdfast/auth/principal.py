@@ -84,10 +84,10 @@ class Principal(msgspec.Struct, frozen=True, dict=True, kw_only=True):
     """Epoch microseconds. Who keeps a connection open longer asks `Gate.valid` now and then."""
 
     credential: str = ""
-    """What vouches for it, for the gate to find out whether that still holds."""
+    """The credential it was authenticated by, for the gate to check whether that is still valid."""
 
     token_id: str = ""
-    """The `jti` of its token, if it came with one that has one: it can be taken back."""
+    """The `jti` of its token, if it came with one that has one: it can be revoked."""
 
     def may(self, action: Action, name: str) -> bool:
         """Whether it may do this with the queue or topic of that name."""

@@ -14,19 +14,19 @@ from holdfast.units import MILLISECOND, SECOND
 
 
 class Bucket:
-    """Fills at a rate up to a brim; amounts are in units × microseconds, so that all of it is whole numbers."""
+    """Fills at a rate up to its capacity; amounts are in units × microseconds, so that all of it is whole numbers."""
 
-    __slots__ = ("brim", "level", "rate", "seen")
+    __slots__ = ("capacity", "level", "rate", "seen")
 
     def __init__(self, rate: int, burst: int, now: int) -> None:
         self.rate = rate
-        self.brim = max(rate * burst, SECOND)
-        self.level = self.brim
+        self.capacity = max(rate * burst, SECOND)
+        self.level = self.capacity
         self.seen = now
 
     def wait(self, now: int) -> int:
         """Microseconds until something can be taken; 0 is now. A clock that went back neither fills nor empties."""
-        self.level = min(self.level + self.rate * max(now - self.seen, 0), self.brim)
+        self.level = min(self.level + self.rate * max(now - self.seen, 0), self.capacity)
         self.seen = now
         return 0 if self.level > 0 else -self.level // self.rate + 1
 
@@ -43,7 +43,7 @@ class RateLimiter:
         self._default = (settings.messages_per_second, settings.bytes_per_second)
         self._buckets: OrderedDict[str, tuple[Bucket | None, Bucket | None]] = OrderedDict()
         self.limited = any(self._default) or any(any(rates) for rates in self._own.values())
-        """False: nobody need be asked."""
+        """False: no namespace has a rate."""
 
     def take(self, namespace: str, messages: int, size_bytes: int, now: int) -> None:
         """Takes both amounts, or raises RateLimited and takes nothing."""

@@ -1,9 +1,9 @@
 """Counts wrong passwords by address and by user, and refuses callers with too many of them for a while, unchecked.
 
-Each has a budget of failures that grows back one by one. A caller with a right password must not be locked out by
-somebody else's wrong ones: an address from which a user has logged in before has a budget of its own for that user,
-and the two common ones do not concern it. So neither a neighbour behind the same router nor a stranger who guesses at
-a user's name can keep a client out that was in before.
+Each has a budget of failures that is restored one by one. A caller with the right password must not be locked out by
+the wrong ones of others: an address from which a user has logged in before has a budget of its own for that user, and
+the budgets of the address and of the user do not apply to it. So neither another client behind the same router nor an
+attacker who guesses passwords for a user can lock out a client that has logged in before.
 
 Only so many are remembered, the least recently seen are forgotten; nothing else here grows.
 """
@@ -17,11 +17,11 @@ from typing import Final
 from holdfast.config import AuthSettings
 
 IPV6_NETWORK_BITS: Final = 64
-"""What one customer is given: an address more or less costs an attacker nothing."""
+"""The network that one customer is assigned: single addresses within it cost an attacker nothing."""
 
 
 class _Budgets:
-    """Failures of many keys: when the last one will have grown back."""
+    """Failures of many keys: when the last one will be restored."""
 
     def __init__(self, settings: AuthSettings) -> None:
         self._failures = settings.login_failures
@@ -31,7 +31,7 @@ class _Budgets:
 
     def wait(self, key: str, now: int) -> int:
         """Microseconds until one more attempt is allowed; 0 is now."""
-        # n failures that are not grown back yet keep it n recoveries from clean; the next attempt needs one to spare.
+        # n failures that are not restored yet keep it n recoveries from clean; the next attempt needs one to spare.
         spent = min(self._clean_at.get(key, now) - now, self._failures * self._recovery)
         return max(spent - (self._failures - 1) * self._recovery, 0)
 

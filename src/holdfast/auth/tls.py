@@ -67,7 +67,7 @@ class _Renewal:
         try:
             _load_certificate(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self._settings)
         except InvalidConfig as error:
-            log.error("changed certificate is not good, the one before is still used", error=str(error))
+            log.error("changed certificate is invalid, the one before is still used", error=str(error))
             return
         _load_certificate(self._context, self._settings)
         log.info("certificate read again", path=str(self._settings.certificate_file))

@@ -62,7 +62,7 @@ class Watched(Generic[T]):
             self.value, self._stamp = self._load()
         except InvalidConfig as error:
             self._failed = stamp
-            log.error("changed file is not good, what was read before still holds", error=str(error))
+            log.error("changed file is invalid, what was read before still holds", error=str(error))
             return False
         self._failed = None
         log.info("read again", setting=self._setting, path=str(self._path))

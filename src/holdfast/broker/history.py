@@ -24,7 +24,7 @@ from holdfast.journal.reader import BlockReader
 from holdfast.store.contract import Store
 
 FILES_MAX = 2_000  # segments that are read, the oldest first: a day and a half of them
-BIRTH_SLACK = 5_000_000  # a message's id says when it was enqueued, to within this
+ENQUEUE_TIME_SLACK = 5_000_000  # a message's id says when it was enqueued, to within this
 COLUMNS = ["lsn", "at", "group", "event", "attempt", "reason", "error", "consumer", "protocol"]
 
 
@@ -65,8 +65,8 @@ def read_history(store: Store, journal: Path, after_block: int, name: QueueName,
 def _in_lake(journal: Path, name: QueueName, message_id: int) -> tuple[list[HistoryEvent], bool]:
     import pyarrow.parquet as pq  # noqa: PLC0415 - takes half a second, and few nodes need it
 
-    born = datetime.fromtimestamp((time_of_id(message_id) - BIRTH_SLACK) / 1_000_000, UTC)
-    first = f"date={born:%Y-%m-%d}"
+    enqueued_after = datetime.fromtimestamp((time_of_id(message_id) - ENQUEUE_TIME_SLACK) / 1_000_000, UTC)
+    first = f"date={enqueued_after:%Y-%m-%d}"
     files = [path for _, path in segment_files(journal) if path.parent.name >= first] if journal.exists() else []
     wanted = [("message_id", "=", message_id), ("queue", "=", name[1]), ("namespace", "=", name[0])]
     steps: list[HistoryEvent] = []
@@ -158,7 +158,7 @@ def _match(store: Store, block: Block, entry: Decoded, lsn: int, message_id: int
 def _enqueued_at(store: Store, block: Block, entry: Decoded, message_id: int) -> int:
     """The index of the message among those that an entry names, -1 if it is not there. Their records exist as long as
     the block does."""
-    if abs(block.at - time_of_id(message_id)) > BIRTH_SLACK:
+    if abs(block.at - time_of_id(message_id)) > ENQUEUE_TIME_SLACK:
         return -1
     _, shard, first, count, _, _ = entry
     rows = store.scan(Table.MESSAGES, message_key(shard, first), message_key(shard, first + count), count)

@@ -84,7 +84,7 @@ def browse_messages(engine: Engine, name: QueueName, limit: int, cursor: str, st
 
 
 def _browse_shard(engine: Engine, queue: Queue, shard: Shard, first: int, limit: int, now: int) -> Browsed:
-    """Live messages of a shard. In chunks, because a step begins anew for every record it lacks, and a bounded number
+    """Live messages of a shard. In chunks, because a step is repeated for every record it lacks, and a bounded number
     of records: those that are kept until the journal is exported may be many more than are live."""
     found: list[FoundMessage] = []
     at, left, left_bytes = first, BROWSE_RECORDS, BROWSE_BYTES
@@ -120,7 +120,7 @@ def browse_range(
 ) -> SequenceRange:
     """Live messages of one partition, sequences `first` up to and without `until` (0: the end).
 
-    Reads no more than `limit` records, live or not, and in chunks: a step begins anew for every record it lacks.
+    Reads no more than `limit` records, live or not, and in chunks: a step is repeated for every record it lacks.
     """
     queue = engine.queue(name, now)
     shard = queue.shard(partition)

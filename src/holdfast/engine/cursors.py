@@ -59,7 +59,7 @@ def cursor_read(
     """A range of sequences, from `first` or from what the group has not committed (0), up to `until` or the end. The
     group is created if it is new, unless `create` is false.
 
-    In chunks: a step begins anew for every record it lacks, so one for all of a long range would read it many times.
+    In chunks: a step is repeated for every record it lacks, so one for all of a long range would read it many times.
     """
     queue = engine.queue(name, now, create=create)
     if create:

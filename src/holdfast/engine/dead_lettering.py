@@ -46,7 +46,7 @@ class DeadLettering:
         """Move candidates of one step to the dead queue: the dead letter and the end of its source in one batch.
 
         If a crash could come between the two, a rejected message would be dead and be delivered again. So nothing may
-        be read that is not written yet: a batch begins here, and anew for each group.
+        be read that is not written yet: a new batch begins here, and for each group.
         """
         target_name = dead_queue_of(queue.record.name, queue.config)
         by_group: dict[str, list[DeadLetterCandidate]] = {}

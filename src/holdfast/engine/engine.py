@@ -152,7 +152,7 @@ class Engine:
         self.catalog.remove(queue)
 
     def mark_dirty(self, *names: QueueName) -> None:
-        """Something may have become ready in these queues: their waiters and members are looked after in this turn."""
+        """Something may have become ready in these queues: their waiters and members are served in this turn."""
         self.dirty_queues.update(dict.fromkeys(names))
 
     def take_dirty(self) -> list[QueueName]:

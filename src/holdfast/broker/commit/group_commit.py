@@ -266,7 +266,7 @@ def notify(callbacks: list[DoneCallback], error: HoldfastError | None) -> None:
         try:
             callback(error)
         except Exception:
-            log.exception("an answer failed")
+            log.exception("a completion callback failed")
 
 
 def resolve(future: asyncio.Future[None], error: HoldfastError | None) -> None:

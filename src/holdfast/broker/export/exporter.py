@@ -204,7 +204,7 @@ class Exporter:
                 raise LakeDamaged(path=self._manifest.path, problem="its last entry is torn")
             if behind and self._manifest.last is not None:
                 log.warning(
-                    "the lake lacks rows that have left the store",
+                    "rows deleted from the store are missing in the lake",
                     after_lsn=self.position.last_lsn,
                     to_lsn=exported_lsn,
                 )

@@ -23,7 +23,7 @@ from holdfast.mqtt.rules import ProtocolError, Rule, Violation
 PACKET_BYTES_MAX: Final = VARINT_MAX + 5  # what the fixed header can express
 
 # A publisher repeats its topics: a validated topic is kept by its bytes. 64 topics of 256 bytes bound what a
-# connection can hold with it to 16 KiB; a full cache starts anew.
+# connection can hold with it to 16 KiB; a full cache is cleared.
 TOPICS_CACHED_MAX: Final = 64
 TOPIC_CACHED_BYTES_MAX: Final = 256
 

@@ -184,7 +184,7 @@ class MqttFront:
             try:
                 job()
             except HoldfastError as error:
-                log.warning("an MQTT chore failed", code=error.code, error=str(error))
+                log.warning("an MQTT background job failed", code=error.code, error=str(error))
 
     # --- links ------------------------------------------------------------------------------------------------------
 
@@ -393,7 +393,7 @@ class MqttFront:
         """See `broker.cell.TurnParticipant`."""
         self._load()
 
-    # --- chores -----------------------------------------------------------------------------------------------------
+    # --- background jobs --------------------------------------------------------------------------------------------
 
     def _check_principals(self) -> None:
         hub = self._hub
@@ -409,7 +409,12 @@ class MqttFront:
             if valid is None:
                 valid = verdicts[id(principal)] = self._gate.valid(principal)
             if not valid:
-                log.info("MQTT client dismissed", client=connection.client_id, peer=link.peer, user=principal.name)
+                log.info(
+                    "MQTT client disconnected: credential no longer valid",
+                    client=connection.client_id,
+                    peer=link.peer,
+                    user=principal.name,
+                )
                 hub.close(connection, reasons.NOT_AUTHORIZED, str(Unauthenticated(problem=_GONE)), now)
                 self._schedule_commit()
 

@@ -2,7 +2,7 @@
 
 For one message and group the events of one node are ordered by lsn, and later batches hold later events, so a fact of
 the batch overrides the same fact of an older row. An end is final unless the same node leases the delivery again, which
-happens when a group is deleted and created anew; a lease by another node does not count.
+happens when a group is deleted and created again; a lease by another node does not count.
 
 The build folds files (fold_task.py); here is the same for any DataFrame of events.
 """

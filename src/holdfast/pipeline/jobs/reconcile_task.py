@@ -119,7 +119,7 @@ class _RangeCheck:
         self.last_lsn = _greatest(lsn, starts)
         self.last_lease = np.maximum(last_lease, 0)
         self.open = (self.ends == 0) | (self.last_lease > last_end // 8)
-        """Not ended, or leased again after its end (a group that was created anew)."""
+        """Not ended, or leased again after its end (a group that was created again)."""
         self._known = np.unique(np.r_[self.ids, live["message_id"].to_numpy()])
         self._messages = np.flatnonzero(new[starts])  # the first of each message's rows
         self._sizes = np.diff(np.r_[self._messages, len(starts)])
