@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from holdfast.config.settings import StoreSettings
-from holdfast.mqtt.codec import PubAck
+from holdfast.core.commands import Draft
+from holdfast.engine.engine import Engine
+from holdfast.mqtt.codec import V311, PubAck
+from holdfast.mqtt.net.link import Link
 from holdfast.store.memory import MemoryDisk, MemoryStore
 from tests.mqtt.queues.rig import SPACE, Server, config_for, until
 from tests.waiting import PATIENCE_SECONDS
@@ -51,3 +55,66 @@ async def test_nothing_is_answered_before_it_is_durable(tmp_path: Path) -> None:
     assert [(await producer.expect(PubAck)).reason_code for _ in packets] == [0] * len(packets)
     await server.stop()
     store.close()
+
+
+PAYLOAD = b"at most once"
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What happens to deliveries: settled in memory, written, sent."""
+    happened: list[str] = []
+    settle, write, send = Engine.settle, Engine.write, Link.send
+
+    def settled(engine: Engine, *args: Any, **fields: Any) -> Any:
+        happened.append("settled")
+        return settle(engine, *args, **fields)
+
+    def written(engine: Engine) -> bool:
+        if engine.pending:
+            happened.append("written")
+        return write(engine)
+
+    def sent(link: Link, data: bytes, close: bool) -> None:
+        if PAYLOAD in data:
+            happened.append("sent")
+        send(link, data, close)
+
+    monkeypatch.setattr(Engine, "settle", settled)
+    monkeypatch.setattr(Engine, "write", written)
+    monkeypatch.setattr(Link, "send", sent)
+    return happened
+
+
+async def test_what_is_delivered_at_most_once_is_acked_on_disk_before_it_leaves(
+    server: Server, steps: list[str]
+) -> None:
+    await server.create("jobs")
+    worker = await server.client("old-1", V311)
+    await worker.subscribe("$queue/jobs", 0)
+    for _ in range(3):  # the first wait for the sync of the new group, the others for nothing
+        steps.clear()
+        await server.node.messages.enqueue((SPACE, "jobs"), [Draft(PAYLOAD)])
+        await worker.delivery()
+        sent = steps.index("sent")
+        assert steps[sent - 2 : sent] == ["settled", "written"]
+        assert server.group("jobs", "old").leased == 0
+
+
+async def test_a_delivery_that_a_session_got_before_it_was_sent_is_acked_when_it_is_sent(
+    server: Server, steps: list[str]
+) -> None:
+    await server.create("jobs")
+    worker = await server.client("old-1", V311, clean=False)
+    await worker.subscribe("$queue/jobs", 0)
+    worker.vanish()
+    await until(lambda: not server.mqtt._links)
+    await server.node.messages.enqueue((SPACE, "jobs"), [Draft(PAYLOAD)])
+    # The lease is on disk, and the crash came before its ack.
+    await server.node.messages.lease((SPACE, "jobs"), "old", 1, consumer="old-1", protocol="mqtt")
+    steps.clear()
+    worker = await server.client("old-1", V311, clean=False)
+    await worker.delivery()
+    sent = steps.index("sent")
+    assert steps[sent - 2 : sent] == ["settled", "written"]
+    assert server.group("jobs", "old").leased == 0

@@ -533,6 +533,9 @@ class QueueBridge:
     def send(self, connection: Connection, data: bytes) -> None:
         self._live_hub.send(connection, data)
 
+    def send_when_written(self, connection: Connection, data: bytes) -> None:
+        self._live_hub.send_when_written(connection, data)
+
     def settle(self, queue: QueueName, group: str, settlement: Settlement) -> None:
         self._settle_batch(queue, group).settlements.append(settlement)
 

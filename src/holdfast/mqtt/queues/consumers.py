@@ -3,8 +3,8 @@
 A delivery is already leased when it arrives here. It is sent as soon as the connection's window has room, and the
 session maps its packet identifier to a `SentDelivery` until the client acknowledges it. With QoS 1 a native consumer's
 PUBACK settles the delivery; an explicit consumer's PUBACK only frees the window, and a PUBLISH on a settle topic
-settles the delivery. QoS 0 has no acknowledgement: a native consumer then gets at-most-once delivery, and what was sent
-counts as acked.
+settles the delivery. QoS 0 has no acknowledgement: a native consumer then gets at-most-once delivery. What is sent
+counts as acked, and leaves when its ack is written: else a crash in between would have it delivered again.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ class FeedSink(Protocol):
     def room(self, connection: Connection) -> int: ...
     def allocate_packet_ids(self, connection: Connection, session: Session, leases: list[object]) -> list[int]: ...
     def send(self, connection: Connection, data: bytes) -> None: ...
+    def send_when_written(self, connection: Connection, data: bytes) -> None: ...
     def settle(self, queue: QueueName, group: str, settlement: Settlement) -> None: ...
     def now(self) -> int: ...
 
@@ -197,13 +198,20 @@ class Feed:
             for index in [index for index, packet in enumerate(packets) if len(packet) > limit]:
                 self._too_large(consumer, batch[index], ids[index], len(packets[index]))
                 packets[index] = b""
-        sink.send(connection, b"".join(packets))
+        data = b"".join(packets)
+        if consumer.native and not consumer.qos:
+            self._send_once(consumer, batch, data)  # all of it: this is 3.1.1, which has no Maximum Packet Size
+            return
+        sink.send(connection, data)
         if not consumer.native:
             for sent in sent_deliveries:
                 consumer.hold(sent)
-        elif not consumer.qos:
-            for leased in batch:  # all were sent: this is 3.1.1, which has no Maximum Packet Size
-                sink.settle(consumer.queue, consumer.group, _settlement(leased, Verb.ACK))
+
+    def _send_once(self, consumer: Consumer, batch: list[Leased], data: bytes) -> None:
+        """At most once: it is acked before it leaves."""
+        self.sink.send_when_written(self.connection, data)
+        for leased in batch:
+            self.sink.settle(consumer.queue, consumer.group, _settlement(leased, Verb.ACK))
 
     def _too_large(self, consumer: Consumer, leased: Leased, packet_id: int, size_bytes: int) -> None:
         """The packet exceeds the client's maximum [MQTT-3.1.2-24]: the attempt fails; another consumer can retry."""
@@ -220,6 +228,9 @@ class Feed:
         [data] = consumer.encoder.encode([leased], [packet_id], now, dup=True)
         if connection.paused or connection.quota <= 0 or len(data) > connection.packet_bytes_max:
             self.waiting.append((consumer, leased))
+            return
+        if consumer.native and not consumer.qos:
+            self._send_once(consumer, [leased], data)
             return
         sent = consumer.to_sent(leased)
         if packet_id:

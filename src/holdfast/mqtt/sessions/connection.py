@@ -26,7 +26,7 @@ class Connection:
         "alias_max", "aliases_in", "aliases_out", "assigned", "clear", "client_id", "closing", "dirty", "feed",
         "held", "held_acks", "held_turn", "keep_alive_us", "last_seen", "namespace", "out", "packet_bytes_max",
         "paused", "quota", "receive_maximum", "receiving", "session", "showing", "shown_bytes", "shown_turn", "tag",
-        "username", "version", "wants_problems",
+        "username", "version", "wants_problems", "written_turn",
     )  # fmt: skip
 
     def __init__(self, tag: object, now: int) -> None:
@@ -61,4 +61,5 @@ class Connection:
         self.out: list[bytes] = []
         self.held: list[bytes] = []
         self.held_turn = 0
+        self.written_turn = 0
         self.dirty = False

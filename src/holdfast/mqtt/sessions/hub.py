@@ -313,6 +313,10 @@ class Hub:
         """Bytes of the bridge, in their place in the connection's stream."""
         self._outbox.send(connection, data)
 
+    def send_when_written(self, connection: Connection, data: bytes) -> None:
+        """The same, of bytes that must not leave before what the bridge applies in this turn is written."""
+        self._outbox.send_when_written(connection, data)
+
     # --- effects ----------------------------------------------------------------------------------------------------
 
     def take(self) -> OutboxBatch:

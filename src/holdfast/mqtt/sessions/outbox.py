@@ -3,8 +3,8 @@
 The output of a connection is one ordered stream. Once something in it must wait for a sync, everything behind it waits
 too, also in later turns, until that sync is reported: so PUBACKs stay in order [MQTT-4.6.0-2], a retained message does
 not overtake its SUBACK, and an alias is set before it is used. What only waits behind something of an earlier turn goes
-out with that one's sync, not with its own turn's: else what comes after that sync would overtake it. Records of a turn
-are one batch.
+out with that one's sync, not with its own turn's: else what comes after that sync would overtake it. What is sent at
+most once waits for the write of its turn, and what is behind it does too. Records of a turn are one batch.
 """
 
 from __future__ import annotations
@@ -58,6 +58,11 @@ class Outbox:
             connection.dirty = True
             self._dirty.append(connection)
 
+    def send_when_written(self, connection: Connection, data: bytes) -> None:
+        """Bytes that may be sent only when what this turn brings is written, and so everything behind them."""
+        self.send(connection, data)
+        connection.written_turn = self.number
+
     def send_packet(self, connection: Connection, packet: Packet) -> bool:
         """Any packet but PUBLISH. False if it cannot be made small enough for the client."""
         version = connection.version
@@ -107,11 +112,18 @@ class Outbox:
             self._dirty.append(connection)
 
     def take_ready(self) -> list[Output]:
-        """What waits for no sync, and may be sent before the turn is taken. What waits for the sync of an earlier turn
+        """What waits for nothing, and may be sent before the turn is taken. What waits for the sync of an earlier turn
         goes out with that one; the rest stays for `take`."""
+        return self._ready(self.number)
+
+    def _ready(self, unwritten: int) -> list[Output]:
+        """The output that waits neither for a sync nor for the write of turn `unwritten`."""
         ready: list[Output] = []
         rest: list[Connection] = []
         for connection in self._dirty:
+            if connection.written_turn >= unwritten:
+                rest.append(connection)
+                continue
             if connection.held_turn <= self.synced:  # the sync it waited for may have ended within this turn
                 ready.append(Output(connection, b"".join(connection.out + connection.held), connection.closing))
                 connection.out.clear()
@@ -131,7 +143,7 @@ class Outbox:
         return not self._dirty and not self.ops
 
     def take(self, due: int | None) -> OutboxBatch:
-        now = self.take_ready()
+        now = self._ready(self.number + 1)  # `now` is sent when this turn is written
         held: list[Output] = []
         for connection in self._dirty:
             connection.dirty = False
@@ -152,7 +164,8 @@ class Outbox:
         freed: list[Output] = []
         for turn in [turn for turn in self._behind if turn <= number]:
             for connection in self._behind.pop(turn):
-                if connection.held_turn <= self.synced:  # else it goes with the turn that it has to wait for since
+                # else it goes with the turn that it has to wait for since
+                if connection.held_turn <= self.synced and connection.written_turn < self.number:
                     freed.append(Output(connection, b"".join(connection.held), connection.closing))
                     connection.held.clear()
         for turn in [turn for turn in self._awaiting if turn <= number]:
