@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from holdfast.core.commands import Leased, Verb
@@ -143,6 +145,53 @@ def test_the_deliveries_under_some_tokens_and_those_that_are_lost() -> None:
     expected = [(second, 0, 1), (first, 0, 2), (own, 0, 1), (first, 3, 1)]
     assert deliveries.parts(ids, tokens) == (expected, [5, 6])
     assert deliveries.parts([3], [7]) == ([], [0])
+
+
+class Counted(int):
+    """A number that counts how often it is compared."""
+
+    compared = 0
+    __hash__ = int.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        Counted.compared += 1
+        return int(self) == other
+
+    def __ne__(self, other: object) -> bool:
+        Counted.compared += 1
+        return int(self) != other
+
+
+@pytest.mark.parametrize("count", [1_000, 4_000])
+@pytest.mark.parametrize("order", ["shuffled", "stale", "reversed", "swapped"])
+def test_acks_out_of_order_cost_no_more_each_in_a_large_batch(
+    order: str, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Counted, "compared", 0)
+    ids = list(range(1, count + 1))
+    deliveries = leased(batch(*ids))
+    asked, stale = list(ids), int(order == "stale")
+    if order == "shuffled":
+        Random(1).shuffle(asked)
+    elif order == "reversed":
+        asked.reverse()
+    elif order == "swapped":
+        asked[::2], asked[1::2] = asked[1::2], asked[::2]
+    parts, lost = deliveries.parts([Counted(each) for each in asked], [Counted(each + 1_000 + stale) for each in asked])
+    assert sum(part[2] for part in parts) + len(lost) == count
+    assert bool(lost) == bool(stale)
+    assert Counted.compared < 40 * count
+
+
+def test_a_long_run_ends_where_a_lease_is_another() -> None:
+    ids = list(range(1, 3_001))
+    granted = batch(*ids)
+    for end in (1, 8, 9, 10, 40, 41, 42, 1_000, 2_999, 3_000):
+        asked = ids[:end] + [9_999] * (3_000 - end)
+        assert granted.count_matching(0, asked, [each + 1_000 for each in asked], 0) == end
+        tokens = [each + 1_000 + (each > end) for each in ids]
+        assert granted.count_matching(0, ids, tokens, 0) == end
+        assert granted.count_matching(0, [7, *ids], [7, *tokens], 1) == end
 
 
 # --- acks, columnar -----------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import msgspec
 
 from holdfast.core.records import LEASES_VERSION, Leases, Message, Place
 
+RUN_MIN = 32  # leases that are compared at once first when a run of them is looked for
 STALE_MAX = 1_000  # entries of ended or extended leases among the deadlines, beside as many as there are current ones
 
 
@@ -152,13 +153,25 @@ class LeaseBatch:
     def count_matching(self, first: int, ids: list[int], tokens: list[int], at: int) -> int:
         """How many of `ids` and `tokens` from index `at` on are the leases from index `first` on, in this order, as far
         as these are as they were granted."""
-        leases = self.leases
-        count = min(len(ids) - at, len(leases.ids) - first)
-        part, asked = slice(first, first + count), slice(at, at + count)
-        if leases.ids[part] != ids[asked] or leases.tokens[part] != tokens[asked]:
-            mine, theirs = zip(leases.ids[part], leases.tokens[part]), zip(ids[asked], tokens[asked])  # noqa: B905
-            count = list(map(eq, mine, theirs)).index(False)
-        changed = (self.ended | self.made) >> first & (1 << count) - 1
+        my_ids, my_tokens = self.leases.ids, self.leases.tokens
+        if my_tokens[first] != tokens[at] or my_ids[first] != ids[at]:
+            return 0
+        # In ever longer slices: out of order most runs are of one, and to compare all that is left would be quadratic.
+        most = min(len(ids) - at, len(my_ids) - first)
+        if most > 1 and my_ids[first + 1] != ids[at + 1]:
+            most = 1
+        count, size = 1, RUN_MIN if at else most  # most acks are of all, in order
+        while count < most:
+            end = min(count + size, most)
+            part, asked = slice(first + count, first + end), slice(at + count, at + end)
+            if my_ids[part] != ids[asked] or my_tokens[part] != tokens[asked]:
+                mine, theirs = zip(my_ids[part], my_tokens[part]), zip(ids[asked], tokens[asked])  # noqa: B905
+                count += list(map(eq, mine, theirs)).index(False)
+                break
+            count, size = end, 4 * size
+        changed = self.ended | self.made
+        if changed:
+            changed = changed >> first & (1 << count) - 1
         return (changed & -changed).bit_length() - 1 if changed else count
 
     def make(self, index: int) -> Delivery:
