@@ -194,6 +194,14 @@ def test_a_long_run_ends_where_a_lease_is_another() -> None:
         assert granted.count_matching(0, [7, *ids], [7, *tokens], 1) == end
 
 
+def test_what_nobody_has_leased_has_no_token() -> None:
+    deliveries = Deliveries()
+    deliveries[8] = single(8, 0)
+    assert deliveries.parts([8], [0]) == ([], [0])
+    assert deliveries.lease_deadline(8, 0) is None
+    assert deliveries.of_token(0) is None
+
+
 # --- acks, columnar -----------------------------------------------------------------------------------------------
 
 
@@ -269,6 +277,21 @@ def test_one_that_nobody_knows_is_lost() -> None:
     results = bench.engine.ack(NAME, "g", [found[0].message.id, 5], [found[0].token, 6], bench.now)
     assert [done(result) for result in results] == [True, False]
     assert bench.queue.depth == 0
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+@pytest.mark.parametrize("groups", [("g",), ("g", "h")])
+def test_one_that_waits_for_another_attempt_is_not_acked_without_a_token(
+    groups: tuple[str, ...], key: str | None
+) -> None:
+    bench = Bench(groups)
+    bench.enqueue("a", key=key)
+    found = bench.lease()
+    bench.settle(found, Verb.NACK, delay=0)
+    results = bench.engine.ack(NAME, "g", [found[0].message.id], [0], bench.now)
+    assert [done(result) for result in results] == [False]
+    assert bench.group.leased == 0
+    assert ack(bench, bench.lease()) == [True]
 
 
 def test_acked_twice_in_one_call() -> None:

@@ -260,7 +260,7 @@ class Deliveries:
             if isinstance(found, LeaseBatch):
                 first = found.index_of(ids[at])
                 count = found.count_matching(first, ids, tokens, at)
-            elif found is not None and found.token == tokens[at]:
+            elif found is not None and 0 != found.token == tokens[at]:
                 count = 1
             if found is not None and count:
                 parts.append((found, first, count))
@@ -294,14 +294,14 @@ class Deliveries:
         found = self._known.get(message_id)
         if isinstance(found, LeaseBatch):
             return found.leases.deadline if found.leases.tokens[found.index_of(message_id)] == token else None
-        return found.deadline if found is not None and found.token == token else None
+        return found.deadline if found is not None and 0 != found.token == token else None
 
     def of_token(self, token: int) -> int | None:
         """The id of the message that is leased under this token."""
         last: LeaseBatch | None = None
         for message_id, found in self._known.items():
             if not isinstance(found, LeaseBatch):
-                if found.token == token:
+                if 0 != found.token == token:
                     return message_id
             elif found is not last:  # neighbours are mostly in one batch
                 last = found
