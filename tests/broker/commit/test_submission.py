@@ -204,6 +204,30 @@ async def test_a_store_that_fails_ends_all_of_them_with_the_error(node: Node, di
     disk.failure = None
 
 
+async def test_a_callback_that_submits_when_the_store_has_failed_is_refused(node: Node, disk: SlowDisk) -> None:
+    refusals: list[Exception] = []
+
+    def submit_again(_: HoldfastError | None) -> None:
+        try:
+            node.messages.enqueue(Q, drafts(b"again"))
+        except (HoldfastError, AssertionError) as error:
+            refusals.append(error)
+
+    with disk.held():
+        running_sync = node.messages.enqueue(Q, drafts(b"a"))
+        running_sync.on_done(submit_again)
+        await disk.until_begun()
+        written = node.messages.enqueue(Q, drafts(b"b"))
+        written.on_done(submit_again)
+        await some_passes()
+        disk.failure = StoreUnavailable(problem="the disk is gone")
+    for submission in (running_sync, written):
+        with pytest.raises(StoreUnavailable, match="the disk is gone"):
+            await submission
+    assert refusals == [disk.failure, disk.failure]
+    disk.failure = None
+
+
 async def test_a_lease_is_done_when_it_is_written(node: Node, disk: SlowDisk) -> None:
     await node.messages.enqueue(Q, drafts(b"a"))
     with disk.held():

@@ -231,8 +231,7 @@ class GroupCommit:
         self._syncer.record_sync(seconds, contended=wanted or self._scheduled)
         if error is not None:
             failure = error if isinstance(error, HoldfastError) else StoreUnavailable(problem=str(error))
-            notify(callbacks, failure)
-            self.fail(failure)
+            self._fail(failure, callbacks)
             return
         self._synced_upto = self._syncing_upto
         notify(callbacks, None)
@@ -242,12 +241,17 @@ class GroupCommit:
     def fail(self, error: HoldfastError) -> None:
         """The store failed: everything that waits ends with the error, and the engine must be opened again. What a sync
         that runs covers is reported when that sync ends."""
+        self._fail(error, [])
+
+    def _fail(self, error: HoldfastError, callbacks: list[DoneCallback]) -> None:
         self.engine = None
         self._lsn = 0
-        callbacks = self._on_written + self._on_durable + self._on_next_sync
+        callbacks = callbacks + self._on_written + self._on_durable + self._on_next_sync
         self._on_written, self._on_durable, self._on_next_sync = [], [], []
-        notify(callbacks, error)
-        self._on_failure(error)
+        try:
+            self._on_failure(error)  # first: a callback that submits something must be refused
+        finally:
+            notify(callbacks, error)
 
     async def close(self) -> None:
         """Wait for the sync that runs; no more are started."""
