@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import pytest
 
-from holdfast.core.commands import Draft, Verb
+from holdfast.core.commands import Command, Draft, Tick, Verb
 from holdfast.core.ids import CELL_MAX
 from holdfast.core.records import Extra, Table
+from holdfast.core.shard import Shard
+from holdfast.engine.catalog import Queue
 from holdfast.engine.cell_record import CELL_KEY, read_cell_record
 from holdfast.engine.dead_letters import DeadLetterFilter
 from holdfast.engine.engine import Engine, Limits
@@ -16,6 +20,8 @@ from holdfast.errors import InvalidArgument, MessageTooLarge
 from holdfast.store import MemoryDisk, MemoryStore
 from holdfast.units import NEVER, SECOND
 from tests.engine.rig import DEAD, START, TASKS, Rig
+
+R = TypeVar("R")
 
 
 def test_ids_carry_the_number_of_the_cell() -> None:
@@ -100,6 +106,29 @@ def test_a_lease_that_stops_behind_a_hot_key_says_so(memory: Rig, monkeypatch: p
     assert [leased.message.payload for leased in found] == [b"cold"]
     assert rounds > 2
     assert memory.engine.unfinished == set()
+
+
+def test_a_lease_ticks_a_partition_that_becomes_due_while_another_is_ticked(
+    memory: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory.create_queue(partitions=2)
+    memory.create_group("g")
+    for payload in (b"a", b"b"):
+        memory.enqueue(Draft(payload, deliver_at=memory.now + SECOND))
+    first, second = memory.queue().shards
+    assert first.head.scheduled == second.head.scheduled == 1
+    wake_ups = memory.engine.wake_ups
+    wake_ups.cancel(second)
+    step = memory.engine.step
+
+    def step_and_schedule(queue: Queue, shard: Shard, command: Command[R], now: int) -> R:
+        if isinstance(command, Tick) and shard is first:
+            wake_ups.schedule(second)
+        return step(queue, shard, command, now)
+
+    monkeypatch.setattr(memory.engine, "step", step_and_schedule)
+    memory.now += SECOND
+    assert sorted(one.message.payload for one in memory.lease(2)) == [b"a", b"b"]
 
 
 def test_a_tick_does_a_bounded_number_of_steps(memory: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,10 +34,10 @@ class WakeUps:
     def cancel(self, shard: Shard) -> None:
         self._at.pop(shard.number, None)
 
-    def due_among(self, shards: list[Shard], now: int) -> list[Shard]:
-        """Those of these shards that have something to do by now."""
+    def due_among(self, shards: list[Shard], now: int) -> Iterator[Shard]:
+        """Those of these shards that have something to do by now, one that is scheduled meanwhile included."""
         at = self._at
-        return [shard for shard in shards if at.get(shard.number, NEVER) <= now]
+        return (shard for shard in shards if at.get(shard.number, NEVER) <= now)
 
     def due(self, now: int) -> Iterator[int]:
         """The numbers of shards that have something to do by now, each removed as it is given. A shard that is
