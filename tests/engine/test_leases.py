@@ -108,3 +108,11 @@ def test_acks_without_a_partition_find_it(cell: Rig) -> None:
     [lost] = cell.engine.ack(TASKS, "g", [17], [18], cell.now)
     assert isinstance(lost, LeaseLost)
     assert cell.live() == []
+
+
+def test_an_ack_of_nothing_settles_nothing(cell: Rig) -> None:
+    cell.create_queue(partitions=2)
+    cell.enqueue(b"m")
+    cell.lease()
+    assert DeliveryLocator(cell.queue(), "g").split([]) == {}
+    assert cell.engine.ack(TASKS, "g", [], [], cell.now) == []

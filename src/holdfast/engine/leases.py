@@ -33,6 +33,8 @@ class DeliveryLocator:
 
     def split(self, ids: list[int]) -> dict[int, list[int]]:
         """`find` for many: by partition, the indexes of those it has."""
+        if not ids:
+            return {}
         for partition, deliveries in self._deliveries:
             if ids[0] in deliveries:  # what was leased together is mostly in one
                 if deliveries.has_all(ids):
