@@ -46,6 +46,13 @@ def test_the_head_of_a_group_that_reads_what_it_has_not_written_yet(memory: Rig)
     assert head(memory, "g") == b"new"
 
 
+def test_there_is_no_head_if_its_record_is_not_found(memory: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory.create_queue(partitions=1)
+    memory.enqueue(b"m")
+    monkeypatch.setattr("holdfast.engine.browse.BROWSE_RECORDS", 0)
+    assert head(memory, "g") is None
+
+
 def test_pages_go_through_all_partitions_from_the_oldest(cell: Rig) -> None:
     cell.create_queue(partitions=3)
     for number in range(7):

@@ -58,8 +58,8 @@ def head_message(engine: Engine, name: QueueName, group: str, now: int) -> Messa
                 best = (order, shard, place.seq)
     if best is None:
         return None
-    (message, _), *_ = _browse_shard(engine, queue, best[1], best[2], 1, now).messages
-    return message
+    found = _browse_shard(engine, queue, best[1], best[2], 1, now).messages
+    return found[0][0] if found else None
 
 
 def browse_messages(engine: Engine, name: QueueName, limit: int, cursor: str, state: str, group: str, now: int) -> Page:
