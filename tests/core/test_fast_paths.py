@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from holdfast.core import enqueue
 from holdfast.core.commands import Draft, HomogeneousDrafts, Settlement
 from holdfast.core.enqueue import COLUMNAR_MIN
 from holdfast.core.groups import LeaseGroup
+from holdfast.core.ids import IDS_A_MS
 from holdfast.core.records import NO_EXTRA, Extra, Origin, Table
 from holdfast.core.runs import BytesColumn
 from holdfast.core.windows import WINDOW
@@ -67,9 +68,17 @@ def everything(bench: Bench, *without: Table) -> list[object]:
     return [stored, groups, dict(shard.cached_records), bench.engine.cache_budget.used_bytes, dict(shard.masks)]
 
 
-def life(batches: Sequence[Sequence[Draft]], groups: tuple[str, ...], hot_bytes: int, **fields: object) -> list[object]:
-    """Enqueue, lease and ack; what was answered, and everything after each of them."""
+def life(
+    batches: Sequence[Sequence[Draft]],
+    groups: tuple[str, ...],
+    hot_bytes: int,
+    ids_left: int = IDS_A_MS,
+    **fields: object,
+) -> list[object]:
+    """Enqueue, lease and ack; what was answered, and everything after each of them. `ids_left`: so many ids are
+    consecutive from the first on."""
     bench = Bench(groups, hot_bytes, **fields)
+    bench.engine.ids.take(bench.now, (IDS_A_MS - ids_left - bench.engine.ids.floor) % IDS_A_MS)
     seen: list[object] = []
     for batch in batches:
         reply = bench.engine.enqueue(NAME, batch, "http", bench.now)
@@ -84,14 +93,22 @@ def life(batches: Sequence[Sequence[Draft]], groups: tuple[str, ...], hot_bytes:
     return seen
 
 
-@given(batches, st.sampled_from((("g",), ("g", "h"), ())), st.sampled_from((1 << 20, 200, 0)), fields)
+@given(
+    batches,
+    st.sampled_from((("g",), ("g", "h"), ())),
+    st.sampled_from((1 << 20, 1_000, 200, 0)),
+    st.one_of(st.just(IDS_A_MS), st.integers(0, 3 * COLUMNAR_MIN)),
+    fields,
+)
+@example([[Draft(b"x" * 100)] * 20], ("g",), 1_000, 6, {})
+@example([[Draft(b"x" * 100)] * 20], ("g",), 10_000, 6, {})
 def test_a_columnar_enqueue_changes_what_the_other_one_does(
-    batches: list[list[Draft]], groups: tuple[str, ...], hot_bytes: int, fields: dict[str, object]
+    batches: list[list[Draft]], groups: tuple[str, ...], hot_bytes: int, ids_left: int, fields: dict[str, object]
 ) -> None:
-    columnar = life(batches, groups, hot_bytes, **fields)
+    columnar = life(batches, groups, hot_bytes, ids_left, **fields)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(enqueue, "_enqueue_columnar", lambda *_: False)
-        assert life(batches, groups, hot_bytes, **fields) == columnar
+        assert life(batches, groups, hot_bytes, ids_left, **fields) == columnar
 
 
 @pytest.mark.parametrize("count", [WINDOW, WINDOW + 1, 5 * WINDOW])
@@ -115,9 +132,11 @@ payloads = st.lists(st.binary(max_size=12), min_size=1, max_size=20)
 def test_a_column_of_payloads_is_as_good_as_drafts(
     batches: list[list[bytes]], extra: Extra, fields: dict[str, object]
 ) -> None:
-    one_by_one = life([[Draft(payload, extra=extra) for payload in batch] for batch in batches], ("g",), 500, **fields)
+    one_by_one = life(
+        [[Draft(payload, extra=extra) for payload in batch] for batch in batches], ("g",), 500, IDS_A_MS, **fields
+    )
     columns = [HomogeneousDrafts(BytesColumn.of(batch), extra) for batch in batches]
-    assert life(columns, ("g",), 500, **fields) == one_by_one
+    assert life(columns, ("g",), 500, IDS_A_MS, **fields) == one_by_one
 
 
 # --- acks -------------------------------------------------------------------------------------------------------------

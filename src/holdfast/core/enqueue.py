@@ -55,7 +55,7 @@ from holdfast.core.records import (
     shard_key,
     source_key,
 )
-from holdfast.core.runs import BytesColumn
+from holdfast.core.runs import BytesColumn, HomogeneousRun
 from holdfast.core.shard import Shard, handles
 from holdfast.core.states import JournalEvent, Reason
 from holdfast.core.windows import WINDOW, WINDOW_MAX
@@ -171,6 +171,7 @@ def _enqueue_columnar(shard: Shard, command: Enqueue, now: int, effects: Outcome
     first, ids = head.next_seq, shard.ids.ranges(now, count)
     sizes, wanted = payloads.packed_sizes(), _window_room(shard, priority)
     start, places = 0, []
+    cached: list[tuple[int, HomogeneousRun]] = []
     for row in ids:
         end, seq = start + len(row), first + start
         records = homogeneous_messages(row[0], now, expires_at, priority, extra, payloads.part(start, end))
@@ -184,10 +185,11 @@ def _enqueue_columnar(shard: Shard, command: Enqueue, now: int, effects: Outcome
                 for at, (stamp, size) in enumerate(zip(row, few, strict=False), seq)
             ]
         if start < WINDOW_MAX:
-            cached = records.part(0, min(len(row), WINDOW_MAX - start))
-            if _reserve_cache(shard, count, cached.size_bytes):
-                shard.cached_records.update(enumerate(cached[:], seq))
+            cached.append((seq, records.part(0, min(len(row), WINDOW_MAX - start))))
         start = end
+    if _reserve_cache(shard, count, sum([records.size_bytes for _, records in cached])):
+        for seq, records in cached:
+            shard.cached_records.update(enumerate(records[:], seq))
     _count(shard, count, payloads.size_bytes, {priority: (count, places)}, command.protocol, now, effects)
     effects.reply = Enqueued(list(chain.from_iterable(ids)), {}, {}, first)
     return True
