@@ -412,25 +412,46 @@ class Cell:
         for participant in self.participants:
             participant.failed(self._refusal)
         if isinstance(error, (Fenced, StoreCorrupt)) or not isinstance(error, StoreError):
-            if self.broken is not None and not self.broken.done():
-                self.broken.set_result(error)
+            self._give_up(error)
             return
         if self._recovery is None or self._recovery.done():  # else this is the same failure: a sync that ended late
             self._recovery = self.spawn(self._recover())
 
+    def _give_up(self, error: HoldfastError) -> None:
+        """Report that the node cannot go on."""
+        if self.broken is not None and not self.broken.done():
+            self.broken.set_result(error)
+
     async def _recover(self) -> None:
-        while True:
+        while self.broken is None or not self.broken.done():
             await asyncio.sleep(RECOVERY_PAUSE_SECONDS)
             try:
                 if self.disk_reserve.spent:
                     continue
-                self.store.reopen()
-                self._open_engine()
-                self._resume()
-                for participant in self.participants:
-                    participant.opened()
+                self._reopen()
             except StoreUnavailable as error:
                 log.warning("the store still fails", code=error.code, error=str(error))
-                continue
-            log.info("the store works again")
-            return
+            except Exception as error:
+                log.exception("the store cannot be opened again")
+                unexpected = StoreUnavailable(problem=f"internal error: {error!r}")
+                self._give_up(error if isinstance(error, HoldfastError) else unexpected)
+            if self.commit.engine is not None:
+                log.info("the store works again")
+                return
+
+    def _reopen(self) -> None:
+        """Open what is stored again. If a part of it fails, nothing of it stays open: the engine must take no work
+        that the next one would confirm."""
+        self.store.reopen()
+        try:
+            self._open_engine()
+            self._resume()
+            for participant in self.participants:
+                participant.opened()
+        except Exception as error:
+            if self.commit.engine is not None:  # else the failure is known
+                known = (
+                    error if isinstance(error, StoreError) else StoreUnavailable(problem=f"internal error: {error!r}")
+                )
+                self.commit.fail(known)
+            raise

@@ -11,11 +11,14 @@ from msgspec.structs import replace
 
 from holdfast.broker import cell
 from holdfast.broker.node import Node, wall_clock
+from holdfast.broker.submission import Submission
 from holdfast.core.commands import Draft, Settlement
-from holdfast.errors import DiskFull, Fenced, StoreUnavailable
+from holdfast.core.effects import Op
+from holdfast.errors import DiskFull, Fenced, HoldfastError, StoreLocked, StoreUnavailable
 from holdfast.store.faulty import Fault, FaultyStore
 from holdfast.store.memory import MemoryStore
 from tests.broker.conftest import config_for
+from tests.waiting import PATIENCE_SECONDS, until
 
 Q = ("default", "tasks")
 
@@ -220,3 +223,94 @@ async def test_a_transaction_that_was_decided_is_moved_to_its_end_when_the_store
     assert (done.published, done.repeated) == (10, True)
     leased = await node.messages.lease(Q, "g", 100)
     assert sorted(item.message.payload for item in leased) == [b"%d" % chunk for chunk in range(10)]
+
+
+class Participant:
+    """A front that cannot always be opened again."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors = list(errors)
+        self.opens = 0
+        self.failures = 0
+
+    def collect_ops(self, now: int) -> list[Op]:
+        return []
+
+    def written(self) -> None:
+        """Nothing to send."""
+
+    def delivered(self) -> None:
+        """Nothing to send."""
+
+    def failed(self, error: HoldfastError) -> None:
+        self.failures += 1
+
+    def opened(self) -> None:
+        self.opens += 1
+        if self.errors:
+            raise self.errors.pop(0)
+
+
+async def let_fail(rig: Rig) -> None:
+    """One commit fails; the store works again at once."""
+    rig.sync.fault = full(False)
+    with pytest.raises(DiskFull):
+        await rig.node.messages.enqueue(Q, [Draft(b"x")])
+    rig.sync.fault = None
+
+
+async def test_an_engine_whose_participants_cannot_be_opened_takes_no_work(rig: Rig) -> None:
+    node = rig.node
+    participant = Participant(StoreUnavailable(problem="the sessions cannot be read"))
+    node.cell.participants.append(participant)
+    submitted: list[Submission[object]] = []
+    refusing: list[bool] = []
+
+    def resume() -> None:
+        submitted.append(node.messages.enqueue(Q, [Draft(b"x")]))
+        asyncio.get_running_loop().call_soon(lambda: refusing.append(node.cell.refusal is not None))
+
+    node.cell.on_opened.append(resume)
+    await let_fail(rig)
+    await until(lambda: participant.opens >= 1)
+    with pytest.raises(StoreUnavailable, match="the sessions"):
+        await submitted[0]
+    await until_back(node)
+    await submitted[1]
+    assert (participant.opens, participant.failures) == (2, 2)
+    assert refusing == [True, False]
+    await node.messages.enqueue(Q, [Draft(b"z")])
+
+
+async def test_a_failure_while_the_store_is_opened_again_does_not_end_the_attempts(rig: Rig) -> None:
+    node = rig.node
+    opens: list[bool] = []
+
+    def resume() -> None:
+        opens.append(True)
+        if len(opens) == 1:  # as work that nobody waits for does: its guard reports the error, and it goes no further
+            node.cell.commit.fail(StoreUnavailable(problem="again"))
+
+    node.cell.on_opened.append(resume)
+    await let_fail(rig)
+    await until_back(node)
+    assert len(opens) == 2
+    await node.messages.enqueue(Q, [Draft(b"z")])
+
+
+@pytest.mark.parametrize(
+    ("error", "reported"), [(KeyError("bug"), StoreUnavailable), (StoreLocked(path="data", holder=""), StoreLocked)]
+)
+async def test_a_node_that_cannot_be_opened_again_says_so(
+    rig: Rig, error: Exception, reported: type[HoldfastError]
+) -> None:
+    node = rig.node
+    participant = Participant(error)
+    node.cell.participants.append(participant)
+    await let_fail(rig)
+    assert node.cell.broken is not None
+    assert isinstance(await asyncio.wait_for(node.cell.broken, PATIENCE_SECONDS), reported)
+    with pytest.raises(reported):
+        node.messages.enqueue(Q, [Draft(b"y")])
+    await asyncio.sleep(0.02)
+    assert participant.opens == 1
