@@ -93,6 +93,16 @@ def test_what_is_packed_is_published_as_if_it_were_enqueued(
     assert found[0] == found[1]
 
 
+@pytest.mark.parametrize("groups", [(), ("g",)])
+def test_what_is_published_is_cached_for_groups_only(groups: tuple[str, ...]) -> None:
+    packed = read_block(next(blocks(enumerate([Draft(b"a", extra=Extra(key="k")), Draft(b"b")])))[0])
+    assert isinstance(packed.messages, Packed)
+    bench = Bench(groups)
+    bench.step(PublishStaged(packed.messages, bench.engine.ids.take(bench.now, 2), "http"))
+    assert list(bench.shard.cached_records) == ([1, 2] if groups else [])
+    assert bool(bench.shard.cache_budget.used_bytes) == bool(groups)
+
+
 def test_blocks_are_bounded_by_number_and_by_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transactions, "BLOCK_MESSAGES", 3)
     assert [count for _, count in blocks((i, Draft(b"x")) for i in range(7))] == [3, 3, 1]

@@ -129,7 +129,8 @@ def publish(shard: Shard, command: PublishStaged, now: int, effects: Outcome[Enq
         Place(stamp, seq, key if keyed and key != NO_KEY_HASH else UNKEYED, 0, priority, size)
         for seq, (stamp, key, size) in enumerate(zip(ids, packed.keys, packed.sizes, strict=True), first)
     ]
-    _store(shard, values, places, sum(packed.sizes), command.protocol, now, effects)
+    size_bytes, cache = sum(packed.sizes), bool(shard.groups)  # without a group, none is leased soon
+    _store(shard, values, places, size_bytes, command.protocol, now, effects, cache=cache)
     effects.reply = Enqueued(ids, {}, {}, first)
 
 
@@ -457,8 +458,11 @@ def _store(
     now: int,
     effects: Effects,
     only: LeaseGroup | None = None,
+    *,
+    cache: bool = True,
 ) -> None:
-    """Write new messages in sequence, and the places of those that are not delayed."""
+    """Write new messages in sequence, and the places of those that are not delayed. `cache`: keep them in memory, too,
+    if there is room."""
     first, count, ops = shard.head.next_seq, len(values), effects.ops
     ops += puts(Table.MESSAGES, shard_key(shard.number), range(first, first + count), values)
     by_priority: dict[int, list[Place]] = {}
@@ -466,8 +470,8 @@ def _store(
         by_priority.setdefault(place.priority, []).append(place)
     for priority, some in by_priority.items():
         _list(shard, priority, some, [place.stamp for place in some], ops)
-    cached = {place.seq: values[place.seq - first] for place in places[:WINDOW_MAX]}
-    if _reserve_cache(shard, count, sum(map(len, cached.values()))):
+    cached = {place.seq: values[place.seq - first] for place in places[:WINDOW_MAX]} if cache else {}
+    if cached and _reserve_cache(shard, count, sum(map(len, cached.values()))):
         shard.cached_records.update(cached)
     arrivals = {priority: (len(some), some) for priority, some in by_priority.items()}
     _count(shard, count, size_bytes, arrivals, protocol, now, effects, only)
