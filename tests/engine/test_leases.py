@@ -116,3 +116,13 @@ def test_an_ack_of_nothing_settles_nothing(cell: Rig) -> None:
     cell.lease()
     assert DeliveryLocator(cell.queue(), "g").split([]) == {}
     assert cell.engine.ack(TASKS, "g", [], [], cell.now) == []
+
+
+def test_settlements_whose_partitions_are_known_go_to_several(memory: Rig) -> None:
+    memory.create_queue(partitions=3)
+    for number in range(3):
+        memory.enqueue(b"%d" % number)
+    leased = memory.lease(3)
+    assert {one.partition for one in leased} == {0, 1, 2}
+    assert memory.settle(leased) == [None] * 3
+    assert memory.live() == []
