@@ -15,6 +15,7 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Protocol, TypeVar
 
 import structlog
@@ -292,7 +293,7 @@ class Cell:
     def _after_write(self, must_sync: bool) -> None:
         if must_sync or self.dispatcher.has_held:
             self.dispatcher.hold_until_synced()
-            self.commit.on_durable(self._deliver_held)
+            self.commit.on_durable(partial(self._deliver_held, self.commit.engine))
             delivered = False
         else:
             delivered = self.dispatcher.has_granted
@@ -304,8 +305,10 @@ class Cell:
         self._arm_timer()
         self.export_scheduler.check_due()
 
-    def _deliver_held(self, error: HoldfastError | None) -> None:
-        if error is None:
+    def _deliver_held(self, engine: Engine | None, error: HoldfastError | None) -> None:
+        """What `engine` granted is durable. If the store has been opened again since, its grants are forgotten, and
+        those that are held now wait for another sync."""
+        if error is None and self.commit.engine is engine:
             self._finish_delivery(self.dispatcher.deliver_held())
             self._delivered()
 

@@ -10,13 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.broker import cell
 from holdfast.broker.commit.group_commit import LAZY_SYNC_SECONDS
+from holdfast.broker.dispatch.dispatcher import Unclaimed
 from holdfast.broker.node import Node
 from holdfast.broker.submission import Moment, Submission
 from holdfast.core.commands import Draft, Leased, Settlement
 from holdfast.errors import HoldfastError, LeaseLost, QueueFull, StoreUnavailable
 from holdfast.store.memory import MemoryStore
 from tests.broker.conftest import config_for, running
+from tests.waiting import until
 
 Q = ("default", "tasks")
 PATIENCE_SECONDS = 30
@@ -226,6 +229,34 @@ async def test_a_callback_that_submits_when_the_store_has_failed_is_refused(node
             await submission
     assert refusals == [disk.failure, disk.failure]
     disk.failure = None
+
+
+async def test_a_sync_from_before_a_failure_delivers_nothing_that_was_granted_after_it(
+    node: Node, disk: SlowDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cell, "RECOVERY_PAUSE_SECONDS", 0.005)
+    commit, dispatcher = node.cell.commit, node.cell.dispatcher
+    deliver_held = dispatcher.deliver_held
+    delivered_after: list[int] = []  # syncs
+
+    def deliver() -> Unclaimed:
+        delivered_after.append(commit.syncs - before)
+        return deliver_held()
+
+    monkeypatch.setattr(dispatcher, "deliver_held", deliver)
+    await node.messages.enqueue(Q, drafts(b"a"))
+    before = commit.syncs
+    with disk.held():
+        node.groups.create(Q, "old")  # all of its turn waits for the sync
+        await disk.until_begun()
+        commit.fail(StoreUnavailable(problem="the disk is gone"))
+        await until(lambda: commit.engine is not None)
+        node.groups.create(Q, "new")
+        await some_passes()
+        assert dispatcher.has_held
+    await commit.durable()
+    assert delivered_after
+    assert min(delivered_after) > 1, "the first is the sync from before"
 
 
 async def test_a_lease_is_done_when_it_is_written(node: Node, disk: SlowDisk) -> None:
