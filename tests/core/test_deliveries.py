@@ -349,6 +349,12 @@ def test_the_deadline_of_a_lease() -> None:
     assert found == [DEADLINE, None, DEADLINE, None, None]
 
 
+def test_a_group_that_there_is_not_has_no_deliveries_whatever_is_done_to_them() -> None:
+    shard = Bench().shard
+    shard.deliveries_of("nobody")[9] = single(9, 1_009)
+    assert len(shard.deliveries_of("nobody")) == 0
+
+
 def test_the_statistics_of_a_group() -> None:
     bench = Bench()
     assert bench.shard.group_counts("g").oldest_at is None

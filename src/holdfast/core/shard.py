@@ -72,8 +72,6 @@ from holdfast.units import NEVER
 
 Rows = list[tuple[bytes, bytes]]
 
-NO_DELIVERIES = Deliveries()
-
 C = TypeVar("C")
 R = TypeVar("R")
 
@@ -340,7 +338,7 @@ class Shard:
     def deliveries_of(self, group: str) -> Deliveries:
         """What a leasing group has leased or will retry, to be read; nothing if there is no such group."""
         lease_group = self.groups.get(group)
-        return NO_DELIVERIES if lease_group is None else lease_group.deliveries
+        return Deliveries() if lease_group is None else lease_group.deliveries
 
     def ended_ids(self, group: str) -> list[int]:
         """The messages of a group's leases whose end is remembered."""
