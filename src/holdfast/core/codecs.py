@@ -1,7 +1,8 @@
 """Records as bytes: how each value of core/records.py is written and read.
 
-Where messages come in homogeneous batches, a batch is written and read as a whole: a single one is a batch of one. The
-two that have a second form are `write_message` and `ready_value`, whose columnar forms cost nothing for each message.
+Where messages come in homogeneous batches, a batch is written and read as a whole: a single one is a batch of one.
+Three have a second form: `write_message` and `ready_value` a columnar one, which costs nothing for each message, and
+`write_extra` one that writes only once what messages share.
 """
 
 from __future__ import annotations
