@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import signal
 import subprocess
@@ -275,6 +276,25 @@ def test_the_process_ends_when_the_node_is_killed() -> None:
         parent.wait()
     child.wait(timeout=PATIENCE_SECONDS)  # raises if it lives on
     assert not child.is_running()
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["in the middle of a segment", "before it is answered"])
+def test_the_process_ends_quietly_when_the_node_is_killed(whole: bool) -> None:
+    sent = io.BytesIO()
+    export_worker._send(sent, ("unused", 0))
+    if whole:
+        export_worker._send(sent, None)
+    command = [sys.executable, "-m", "holdfast.broker.export.worker"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        assert child.stderr is not None
+        child.stdout.close()
+        child.stdin.write(sent.getvalue())
+        child.stdin.close()
+        assert child.stderr.read() == b""
+        assert child.wait(PATIENCE_SECONDS) == 0
 
 
 async def test_beside_writers_the_exporter_works_part_of_the_time(

@@ -274,30 +274,33 @@ def _receive(file: IO[bytes]) -> bytes:
 
 
 def main() -> None:
-    """`python -m holdfast.broker.export.worker`: segments, one after another, from standard input."""
+    """`python -m holdfast.broker.export.worker`: segments, one after another, from standard input. Ends when the node
+    does, also in the middle of a segment."""
     signal.signal(
         signal.SIGTERM, signal.SIG_IGN
     )  # a service manager sends it to all processes: this one ends with its input
     os.nice(NICE)
     block_pandas_import()
-    source, sink = sys.stdin.buffer, sys.stdout.buffer
-    here = InThread()
-    while True:
-        try:
-            path, node = msgspec.msgpack.decode(_receive(source), type=tuple[str, int])
-        except EOFError:
-            return
-        block_ranges = _PipedRanges(source)
-        try:
-            answer = ConversionResult(converted=here.convert(Path(path), node, block_ranges))
-        except OSError as error:
-            answer = ConversionResult(
-                failure=(error.errno or 0, error.strerror or str(error), str(error.filename or path))
-            )
-        except (ValueError, OverflowError) as error:
-            answer = ConversionResult(problem=str(error))
-        block_ranges.finish()
-        _send(sink, answer)
+    try:
+        while True:
+            _convert_next(sys.stdin.buffer, sys.stdout.buffer)
+    except EOFError:
+        return
+    except BrokenPipeError:  # the interpreter would try again to write what nobody reads
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _convert_next(source: IO[bytes], sink: IO[bytes]) -> None:
+    path, node = msgspec.msgpack.decode(_receive(source), type=tuple[str, int])
+    block_ranges = _PipedRanges(source)
+    try:
+        answer = ConversionResult(converted=InThread().convert(Path(path), node, block_ranges))
+    except OSError as error:
+        answer = ConversionResult(failure=(error.errno or 0, error.strerror or str(error), str(error.filename or path)))
+    except (ValueError, OverflowError) as error:
+        answer = ConversionResult(problem=str(error))
+    block_ranges.finish()
+    _send(sink, answer)
 
 
 class _PipedRanges:
