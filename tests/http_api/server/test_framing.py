@@ -119,6 +119,38 @@ async def test_what_is_sent_ahead_is_bounded_and_all_of_it_answered(rig: Rig) ->
         assert rig.depth() == 6
 
 
+async def test_requests_sent_ahead_in_pieces_that_end_within_a_head_are_bounded_too(rig: Rig) -> None:
+    async with rig.wire() as wire:
+        await wire.ask(post(message()))
+        rig.may_sync.clear()
+        (connection,) = rig.connections
+        await begun(rig, wire, post(message("first"), headers="x-kind: other\r\n") + LIVE[:10])
+        wire.writer.write(LIVE[10:] + LIVE[:10])
+        await until(lambda: len(connection._pipeline) == 1)
+        for _ in range(100):
+            wire.writer.write(LIVE[10:] + LIVE[:10])
+            await asyncio.sleep(0.001)
+        ahead = len(connection._pipeline)
+        rig.may_sync.set()
+        assert ahead == 1
+        wire.writer.write(LIVE[10:])
+        assert [(await wire.answer()).status for _ in range(103)] == [200] * 103
+
+
+async def test_the_time_in_which_a_head_could_not_arrive_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_for(tmp_path, header_timeout=200 * MILLISECOND)
+    async with serving(config, monkeypatch) as rig, rig.wire() as wire:
+        await wire.ask(post(message()))
+        rig.may_sync.clear()
+        await begun(rig, wire, post(message("first"), headers="x-kind: other\r\n") + LIVE + LIVE[:10])
+        wire.writer.write(LIVE[10:])
+        await asyncio.sleep(0.3)
+        rig.may_sync.set()
+        assert [(await wire.answer()).status for _ in range(3)] == [200] * 3
+
+
 async def test_nonsense_behind_a_request_is_refused_after_its_response(rig: Rig) -> None:
     async with rig.wire() as wire:
         wire.writer.write(post(message()) + b"nonsense\r\n\r\n")

@@ -326,7 +326,7 @@ class Connection(asyncio.Protocol):
         elif self._in_message and self._receiving is None and not self._refused:  # in the midst of a head
             if self._head_bytes > self._pool.settings.max_header_bytes:
                 self._head_too_large()
-            elif self._head_timer is None:  # most heads arrive whole, and need none
+            elif self._head_timer is None and not self._read_paused:  # most heads arrive whole, and need none
                 self._watch_head()
 
     def _take_parts(self) -> bytes:
@@ -406,6 +406,8 @@ class Connection(asyncio.Protocol):
         if self._read_paused and not self.lost:
             self._read_paused = False
             self._transport.resume_reading()
+            if self._in_message and self._receiving is None and self._head_timer is None and not self._refused:
+                self._watch_head()  # the time in which it could not arrive does not count
 
     def want_body(self, head: Head) -> None:
         """The body of the request being served is about to be read."""
@@ -455,6 +457,7 @@ class Connection(asyncio.Protocol):
             self._serve(request)
         else:
             self._pipeline.append(request)
+            self.pause_reading()  # until those that were read are answered, or its body is wanted
 
     def _serve(self, request: Request) -> None:
         self._request = request
