@@ -26,11 +26,12 @@ from tests.http_api.server.rig import (
     JOBS,
     PATH,
     Rig,
+    apart,
     message,
     post,
     serving,
 )
-from tests.waiting import until
+from tests.waiting import PATIENCE_SECONDS, until
 
 
 async def test_the_second_of_its_kind_is_not_parsed_and_answered_equally(rig: Rig) -> None:
@@ -278,6 +279,18 @@ async def test_limits_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         rig.front.api.working = 0
         assert (await wire.ask(post(message()))).status == 200
         assert rig.depth() == 2
+
+
+async def test_each_request_with_a_known_head_has_its_own_length(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_for(tmp_path, max_request_bytes=300)
+    async with serving(config, monkeypatch) as rig, rig.wire() as wire:
+        assert (await wire.ask(post(message("y" * 400)))).status == 413
+        assert (await wire.ask(post(message()))).status == 200
+        head, _ = apart(post(message("y" * 400)))
+        assert (await asyncio.wait_for(wire.ask(head), PATIENCE_SECONDS)).status == 413  # before any of its body
+        assert rig.known == 2
 
 
 async def test_a_rate_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -292,11 +292,11 @@ class Connection(asyncio.Protocol):
         api = self._pool.api
         if len(data) >= end:
             self._held = data[end:]
-            self._serve(Request(api, self, head, data[start:end], None))
+            self._serve(Request(api, self, head, data[start:end], None, end - start))
             return
         self._missing = end - len(data)
         self._receiving = Body(self, data[start:])
-        self._serve(Request(api, self, head, None, self._receiving))
+        self._serve(Request(api, self, head, None, self._receiving, end - start))
 
     def _feed(self, data: bytes) -> None:
         """Let the parser read. It calls the methods below."""
@@ -322,7 +322,7 @@ class Connection(asyncio.Protocol):
         if self._head is not None:  # its body has yet to come
             head, self._head = self._head, None
             self._receiving = Body(self, self._take_parts())
-            self._line_up(Request(self._pool.api, self, head, None, self._receiving))
+            self._line_up(Request(self._pool.api, self, head, None, self._receiving, head.content_length))
         elif self._in_message and self._receiving is None and not self._refused:  # in the midst of a head
             if self._head_bytes > self._pool.settings.max_header_bytes:
                 self._head_too_large()
@@ -387,7 +387,7 @@ class Connection(asyncio.Protocol):
         head = self._head
         if head is not None and self._upgrade_to(head) is None:  # else the parser stops here, for `_upgrade`
             self._head = None
-            self._line_up(Request(self._pool.api, self, head, self._take_parts(), None))
+            self._line_up(Request(self._pool.api, self, head, self._take_parts(), None, head.content_length))
 
     def _end_body(self, body: Body) -> None:
         self._receiving = None

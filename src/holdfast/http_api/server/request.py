@@ -53,6 +53,7 @@ class Request:
         "_connection",
         "_content",
         "_disconnected",
+        "_length",
         "_working",
         "api",
         "audit_details",
@@ -62,8 +63,11 @@ class Request:
         "principal",
     )
 
-    def __init__(self, api: Api, connection: Connection, head: Head, content: bytes | None, body: Body | None) -> None:
-        """`content` is the whole body if it arrived with the head, else `body` is where it arrives."""
+    def __init__(
+        self, api: Api, connection: Connection, head: Head, content: bytes | None, body: Body | None, length: int
+    ) -> None:
+        """`content` is the whole body if it arrived with the head, else `body` is where it arrives. `length` is what
+        the client says that it has, -1 if it does not; a head that is known has that of the first request."""
         self.api = api
         self.head = head
         self.principal = UNKNOWN
@@ -73,6 +77,7 @@ class Request:
         self._connection = connection
         self._content = content
         self._body = body
+        self._length = length
         self._buffered_bytes = 0
         self._working = False
         self._disconnected: asyncio.Future[None] | None = None
@@ -239,7 +244,7 @@ class Request:
             given = f"{self.content_type}, Content-Encoding {encoding.decode('latin-1')[:64]}"
             raise MediaTypeUnsupported(given=given, allowed="it without Content-Encoding")
         limit = self.api.config.http.max_request_bytes
-        if self.head.content_length > limit:
+        if self._length > limit:
             raise RequestTooLarge(limit_bytes=limit)
 
     def buffer(self, size_bytes: int) -> None:
