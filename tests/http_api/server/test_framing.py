@@ -169,6 +169,23 @@ async def test_a_body_whose_chunks_are_nonsense_is_refused(rig: Rig, arrived: by
     assert (rig.depth(), rig.front.api.working, rig.front.api.buffered_bytes) == (0, 0, 0)
 
 
+@pytest.mark.parametrize("line", [b"x-more: %b\r\n" % (b"y" * 1_000), b"y" * 1_000])
+@pytest.mark.parametrize("path", [PATH, "/nothing"])
+async def test_what_follows_a_body_is_bounded_and_not_kept(rig: Rig, line: bytes, path: str) -> None:
+    connection, wires = rig.front.connect(), Wires()
+    connection.connection_made(wires)
+    connection.data_received(chunked(b"x").replace(PATH.encode(), path.encode())[:-2])
+    kept = len(connection._raw_headers)
+    first = b"x-first: " if line.startswith(b"y") else b""
+    for part in (first, *[line] * 200):
+        connection.data_received(part)
+        assert len(connection._raw_headers) == kept
+    await until(lambda: wires.closed)
+    assert wires.statuses() == [400 if path == PATH else 404]
+    connection.connection_lost(None)
+    assert (rig.depth(), rig.front.api.working, rig.front.api.buffered_bytes) == (0, 0, 0)
+
+
 async def test_a_long_body_before_the_beginning_of_a_head_is_not_taken_for_a_part_of_it(rig: Rig) -> None:
     async with rig.wire() as wire:
         wire.writer.write(post(message("y" * 100_000)) + LIVE[:10])

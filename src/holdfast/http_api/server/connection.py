@@ -136,7 +136,7 @@ class Connection(asyncio.Protocol):
         self._raw_headers: list[Header] = []
         self._raw_head = b""  # what may be its head, if it began with the data at hand
         self._fed_bytes = 0  # the data at hand, if its first byte is of that request
-        self._head_bytes = 0  # of its head, while that is not complete
+        self._head_bytes = 0  # of its head, while that is not complete; then what came since the last of its body
         self._head: Head | None = None  # its head, until a request is made of it
         self._parts: list[bytes] = []  # its body, until then
         self._receiving: Body | None = None  # its body from then on
@@ -314,20 +314,29 @@ class Connection(asyncio.Protocol):
             if self._receiving is None:
                 self._refuse(HTTPStatus.BAD_REQUEST, b"Invalid HTTP request received.")
             else:
-                self._refused = self._closing = True
-                self._receiving.fail(MalformedRequest(problem=f"the body cannot be read ({error})"))
+                self._break_off(self._receiving, MalformedRequest(problem=f"the body cannot be read ({error})"))
             return
         finally:
             self._raw_head = b""
         if self._head is not None:  # its body has yet to come
             head, self._head = self._head, None
             self._receiving = Body(self, self._take_parts())
+            self._head_bytes = 0
             self._line_up(Request(self._pool.api, self, head, None, self._receiving, head.content_length))
         elif self._in_message and self._receiving is None and not self._refused:  # in the midst of a head
             if self._head_bytes > self._pool.settings.max_header_bytes:
                 self._head_too_large()
             elif self._head_timer is None and not self._read_paused:  # most heads arrive whole, and need none
                 self._watch_head()
+        elif self._receiving is not None and self._head_bytes > self._pool.settings.max_header_bytes:
+            self._break_off(self._receiving, MalformedRequest(problem="what follows the body is too long"))
+
+    def _break_off(self, body: Body, error: MalformedRequest) -> None:
+        """The rest of a body cannot be read."""
+        self._refused = self._closing = True
+        body.fail(error)
+        if self._linger_timer is not None:  # it was answered
+            self._transport.close()
 
     def _take_parts(self) -> bytes:
         content = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
@@ -347,7 +356,8 @@ class Connection(asyncio.Protocol):
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._raw_headers.append((name.lower(), value))
+        if self._head is None and self._receiving is None:  # else it comes behind the body, and means nothing
+            self._raw_headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         parser = self._parser
@@ -372,6 +382,7 @@ class Connection(asyncio.Protocol):
         if self._refused:
             return
         if self._receiving is not None:
+            self._head_bytes = 0
             self._receiving.feed(data)
         else:
             self._parts.append(data)
