@@ -186,6 +186,24 @@ async def test_what_follows_a_body_is_bounded_and_not_kept(rig: Rig, line: bytes
     assert (rig.depth(), rig.front.api.working, rig.front.api.buffered_bytes) == (0, 0, 0)
 
 
+async def test_tiny_chunks_are_kept_together(rig: Rig) -> None:
+    body = b"0123456789" * 1_000
+    pieces = [body[at : at + 2] for at in range(0, len(body), 2)]
+    data = chunked(*pieces[:1_000], b"y" * UNREAD_BYTES_MAX, *pieces[1_000:])
+    connection, wires = rig.front.connect(), Wires()
+    connection.connection_made(wires)
+    for start in range(0, len(data) - 5, 5_000):
+        connection.data_received(data[start : min(start + 5_000, len(data) - 5)])
+        assert connection._receiving is not None
+        assert len(connection._receiving._parts) < 50
+    connection.data_received(data[-5:])
+    connection.data_received(data)
+    await settled(wires, 2)
+    connection.connection_lost(None)
+    stored = [m.payload for _, m, _ in (await rig.node.inspection.browse(JOBS, 10)).messages]
+    assert stored == [body[:2_000] + b"y" * UNREAD_BYTES_MAX + body[2_000:]] * 2
+
+
 async def test_a_long_body_before_the_beginning_of_a_head_is_not_taken_for_a_part_of_it(rig: Rig) -> None:
     async with rig.wire() as wire:
         wire.writer.write(post(message("y" * 100_000)) + LIVE[:10])

@@ -23,7 +23,7 @@ import structlog
 from holdfast.auth.tls import peer_subject
 from holdfast.config.settings import HttpSettings
 from holdfast.errors import MalformedRequest
-from holdfast.http_api.server.body import UNREAD_BYTES_MAX, Body, ClientDisconnected
+from holdfast.http_api.server.body import UNREAD_BYTES_MAX, Body, ClientDisconnected, Part, add_part
 from holdfast.http_api.server.head import HEADS_MAX, Head, KnownHead, remember
 from holdfast.http_api.server.request import Request
 from holdfast.http_api.server.response import (
@@ -138,7 +138,7 @@ class Connection(asyncio.Protocol):
         self._fed_bytes = 0  # the data at hand, if its first byte is of that request
         self._head_bytes = 0  # of its head, while that is not complete; then what came since the last of its body
         self._head: Head | None = None  # its head, until a request is made of it
-        self._parts: list[bytes] = []  # its body, until then
+        self._parts: list[Part] = []  # its body, until then
         self._receiving: Body | None = None  # its body from then on
         self._missing = 0  # how much of that is still to come, if the parser does not count it
         self._known_heads: list[KnownHead] = []  # newest first
@@ -339,7 +339,7 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
     def _take_parts(self) -> bytes:
-        content = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        content = b"".join(self._parts)  # which is the part itself if there is one
         self._parts = []
         return content
 
@@ -385,7 +385,7 @@ class Connection(asyncio.Protocol):
             self._head_bytes = 0
             self._receiving.feed(data)
         else:
-            self._parts.append(data)
+            add_part(self._parts, data)
 
     def on_message_complete(self) -> None:
         if self._refused:
