@@ -220,6 +220,54 @@ async def test_a_request_that_was_refused_before_its_body_was_read_does_not_spoi
     assert rig.known == 1
 
 
+async def test_nothing_behind_the_last_request_is_served(rig: Rig) -> None:
+    async with rig.wire() as wire:
+        wire.writer.write(b"GET /nothing HTTP/1.0\r\nconnection: keep-alive\r\n\r\n" + post(message()))
+        assert (await wire.answer()).status == 404
+        assert await wire.reader.read() == b""
+    await until(lambda: not rig.connections)
+    assert rig.depth() == 0
+    assert ("POST", "/api/v1/queues/{name}/messages", 200) not in rig.front.api.answered
+
+
+class Unread(asyncio.Transport):
+    """To a client that does not read: it is closed when it is aborted."""
+
+    closing = aborted = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        assert len(data) < 1_000
+
+    def close(self) -> None:
+        self.closing = True
+
+    def abort(self) -> None:
+        self.aborted = True
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def get_write_buffer_size(self) -> int:
+        return 1
+
+
+@pytest.mark.parametrize("paused", [True, False])
+async def test_a_connection_whose_last_response_is_not_read_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, paused: bool
+) -> None:
+    async with serving(config_for(tmp_path, write_timeout=100 * MILLISECOND), monkeypatch) as rig:
+        connection, transport = rig.front.connect(), Unread()
+        connection.connection_made(transport)
+        connection.data_received(b"GET /%b HTTP/1.0\r\n\r\n" % (b"x" * 5_000))
+        assert transport.closing
+        if paused:
+            connection.resume_writing()
+        try:
+            await until(lambda: transport.aborted)
+        finally:
+            connection.connection_lost(None)
+
+
 async def test_an_upgrade_to_what_is_not_spoken_here_is_not_made(rig: Rig) -> None:
     for protocol in (b"h2c", b"websocket"):
         async with rig.wire() as wire:

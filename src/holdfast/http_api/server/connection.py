@@ -193,9 +193,16 @@ class Connection(asyncio.Protocol):
     def shutdown(self) -> None:
         """The server stops: what has begun is served, and nothing more."""
         if self._request is None and not self._pipeline:
-            self._transport.close()
+            self._close()
         else:
             self._closing = True
+
+    def _close(self) -> None:
+        """Nothing more is served. What is still to be sent may be read for a while, not for ever."""
+        self._refused = True
+        self._transport.close()
+        if self._write_timer is None and not self.lost:
+            self._write_timer = self._loop.call_later(self._pool.settings.write_timeout / SECOND, self._transport.abort)
 
     def abort(self) -> None:
         """End it now; nothing more is sent."""
@@ -214,7 +221,7 @@ class Connection(asyncio.Protocol):
         self._refuse(HTTPStatus.REQUEST_TIMEOUT, b"The request's headers did not arrive in time.")
 
     def _idle_too_long(self) -> None:
-        """Nothing came for long. What is still to be sent may be read for a while, not for ever.
+        """Nothing came for long.
 
         The timer is not stopped by every request, which costs more than to look here when the last was.
         """
@@ -224,9 +231,7 @@ class Connection(asyncio.Protocol):
         if left > 0:
             self._keep_alive_timer = self._loop.call_later(left, self._idle_too_long)
             return
-        self._transport.close()
-        if self._write_timer is None:
-            self._write_timer = self._loop.call_later(self._pool.settings.write_timeout / SECOND, self._transport.abort)
+        self._close()
 
     def _refuse(self, status: HTTPStatus, text: bytes) -> None:
         """Answer what is no request that could be served, and close: after the requests before it."""
@@ -240,7 +245,7 @@ class Connection(asyncio.Protocol):
 
     def _say_last_words(self) -> None:
         self._transport.write(self._last_words)
-        self._transport.close()
+        self._close()
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -336,7 +341,7 @@ class Connection(asyncio.Protocol):
         self._refused = self._closing = True
         body.fail(error)
         if self._linger_timer is not None:  # it was answered
-            self._transport.close()
+            self._close()
 
     def _take_parts(self) -> bytes:
         content = b"".join(self._parts)  # which is the part itself if there is one
@@ -564,7 +569,7 @@ class Connection(asyncio.Protocol):
         self._request = None
         self._answered_at = self._loop.time()
         if last:
-            self._transport.close()
+            self._close()
             return
         body = request.unread_body
         if body is not None:
@@ -572,7 +577,7 @@ class Connection(asyncio.Protocol):
             # with one byte now and then.
             body.fail(ClientDisconnected())
             timeout = self._pool.settings.header_timeout / SECOND
-            self._linger_timer = self._loop.call_later(timeout, self._transport.close)
+            self._linger_timer = self._loop.call_later(timeout, self._close)
             return
         self._go_on()
 
@@ -595,7 +600,7 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
     def resume_writing(self) -> None:
-        if self._write_timer is not None:
+        if self._write_timer is not None and not self._transport.is_closing():
             self._write_timer.cancel()
             self._write_timer = None
         if self._writable is not None:

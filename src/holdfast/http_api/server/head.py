@@ -32,6 +32,7 @@ QUEUE_TOPIC: Final = "$queue/"
 FORM: Final = "multipart/form-data"
 
 _DIGITS_MAX: Final = 10  # of a body's length
+_PATH_SHOWN: Final = 200  # characters of a path that leads nowhere
 
 _VARYING: Final = frozenset((b"idempotency-key", CORRELATION, b"traceparent", b"x-request-id"))
 """Headers that differ with every request: a head that has one does not come again."""
@@ -133,11 +134,11 @@ def _check_single(headers: list[Header], by_name: dict[bytes, bytes]) -> None:
 def _find(router: Router, method: str, path: str) -> tuple[Endpoint, list[str]]:
     found = router.find(path)
     if found is None:
-        raise RouteNotFound(path=path)
+        raise RouteNotFound(path=path[:_PATH_SHOWN])
     methods, values = found
     endpoint = methods.get("GET" if method == "HEAD" else method)
     if endpoint is None or (method == "HEAD" and endpoint.waits):
-        raise MethodNotAllowed(path=path, method=method, allowed=", ".join(methods))
+        raise MethodNotAllowed(path=path[:_PATH_SHOWN], method=method, allowed=", ".join(methods))
     parameters = [decoded(value) for value in values]
     if parameters and parameters[0].startswith(QUEUE_TOPIC):
         parameters[0] = parameters[0].removeprefix(QUEUE_TOPIC)
