@@ -204,6 +204,16 @@ async def test_tiny_chunks_are_kept_together(rig: Rig) -> None:
     assert stored == [body[:2_000] + b"y" * UNREAD_BYTES_MAX + body[2_000:]] * 2
 
 
+async def test_a_form_whose_chunks_are_nonsense_is_refused(rig: Rig) -> None:
+    async with rig.wire() as wire:
+        wire.writer.write(chunked()[:-5].replace(b"text/plain", b"multipart/form-data; boundary=x"))
+        await until(lambda: rig.front.api.working == 1)
+        refused = await wire.ask(b"nonsense\r\n")
+        assert (refused.status, refused.json["code"]) == (400, "malformed_request")
+        assert await wire.reader.read() == b""
+    assert (rig.depth(), rig.front.api.working, rig.front.api.buffered_bytes) == (0, 0, 0)
+
+
 async def test_a_long_body_before_the_beginning_of_a_head_is_not_taken_for_a_part_of_it(rig: Rig) -> None:
     async with rig.wire() as wire:
         wire.writer.write(post(message("y" * 100_000)) + LIVE[:10])

@@ -47,13 +47,14 @@ def add_part(parts: list[Part], data: bytes) -> None:
 class Body:
     """See the module."""
 
-    __slots__ = ("_account", "_done", "_failed", "_parts", "_source", "_timer", "_unread", "_wake", "ended")
+    __slots__ = ("_account", "_done", "_error", "_failed", "_parts", "_source", "_timer", "_unread", "_wake", "ended")
 
     def __init__(self, source: Source, first: bytes) -> None:
         self._source = source
         self._parts: list[Part] = [first] if first else []
         self._unread = len(first)
         self._failed = False
+        self._error: Exception | None = None  # for a reader that has yet to learn why
         self._account: Callable[[int], None] | None = None
         self._done: Callable[[Exception | None], None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -89,6 +90,7 @@ class Body:
         """The rest is not wanted, or will not arrive."""
         if not self._failed and not self.ended:
             self._failed = True
+            self._error = error
             self._parts.clear()
             self._source.resume_reading()
             self._finish(error)
@@ -99,8 +101,14 @@ class Body:
             self._timer = None
         done, self._done, self._account = self._done, None, None  # they refer to what refers to this
         if done is not None:
+            self._error = None
             done(error)
         self._notify()
+
+    def _take_error(self) -> Exception:
+        """Why it failed. It is not kept, since it then refers to what refers to this."""
+        error, self._error = self._error, None
+        return error or ClientDisconnected()
 
     def _notify(self) -> None:
         if self._wake is not None and not self._wake.done():
@@ -114,7 +122,7 @@ class Body:
         """Take in all of it, then call `done`. `account` is called with the size of every piece and raises if that is
         too much."""
         if self._failed:
-            raise ClientDisconnected
+            raise self._take_error()
         account(self._unread)
         if self.ended:
             done(None)
@@ -138,7 +146,7 @@ class Body:
         """The next piece; nothing at the end."""
         while not self._parts and not self.ended:
             if self._failed:
-                raise ClientDisconnected
+                raise self._take_error()
             self._source.resume_reading()
             self._wake = asyncio.get_running_loop().create_future()
             try:
