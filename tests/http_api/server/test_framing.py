@@ -230,6 +230,14 @@ async def test_a_request_that_was_refused_before_its_body_was_read_does_not_spoi
     assert rig.known == 1
 
 
+async def test_a_request_that_is_refused_instead_of_continued_is_the_last(rig: Rig) -> None:
+    async with rig.wire() as wire:
+        head, _ = apart(post(message(), path="/nothing", headers="expect: 100-continue\r\n"))
+        refused = await wire.ask(head)
+        assert (refused.status, refused.headers.get("connection")) == (404, "close")
+        assert await wire.reader.read() == b""
+
+
 async def test_nothing_behind_the_last_request_is_served(rig: Rig) -> None:
     async with rig.wire() as wire:
         wire.writer.write(b"GET /nothing HTTP/1.0\r\nconnection: keep-alive\r\n\r\n" + post(message()))

@@ -517,6 +517,8 @@ class Connection(asyncio.Protocol):
         body, head = response.body, request.head
         pool = self._pool
         last = not head.keep_alive or pool.api.closing or (self._closing and not self._pipeline)
+        if head.expects_continue and request.unread_body is not None:
+            last = True  # whether its body follows, or the next request, is for the client to decide
         if not isinstance(body, bytes):
             pool.api.spawn(self._stream(request, response, body, last=last))
             return True
