@@ -119,7 +119,7 @@ async def test_what_is_sent_ahead_is_bounded_and_all_of_it_answered(rig: Rig) ->
         assert rig.depth() == 6
 
 
-async def test_requests_sent_ahead_in_pieces_that_end_within_a_head_are_bounded_too(rig: Rig) -> None:
+async def test_requests_sent_ahead_in_parts_that_end_within_a_head_are_bounded_too(rig: Rig) -> None:
     async with rig.wire() as wire:
         await wire.ask(post(message()))
         rig.may_sync.clear()
@@ -188,8 +188,8 @@ async def test_what_follows_a_body_is_bounded_and_not_kept(rig: Rig, line: bytes
 
 async def test_tiny_chunks_are_kept_together(rig: Rig) -> None:
     body = b"0123456789" * 1_000
-    pieces = [body[at : at + 2] for at in range(0, len(body), 2)]
-    data = chunked(*pieces[:1_000], b"y" * UNREAD_BYTES_MAX, *pieces[1_000:])
+    parts = [body[at : at + 2] for at in range(0, len(body), 2)]
+    data = chunked(*parts[:1_000], b"y" * UNREAD_BYTES_MAX, *parts[1_000:])
     connection, wires = rig.front.connect(), Wires()
     connection.connection_made(wires)
     for start in range(0, len(data) - 5, 5_000):
