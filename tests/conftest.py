@@ -36,7 +36,8 @@ GATED = (
     *("tests/core/", "tests/engine/", "tests/journal/", "tests/transcripts/"),
     *("tests/mqtt/codec/test_conformance", "tests/mqtt/codec/test_encode", "tests/mqtt/codec/test_examples"),
     *("tests/mqtt/sessions/", "tests/mqtt/test_topics"),
-    *("tests/mqtt/queues/test_admin", "tests/mqtt/queues/test_consume", "tests/mqtt/queues/test_enqueue"),
+    *("tests/mqtt/queues/test_admin", "tests/mqtt/queues/test_consume", "tests/mqtt/queues/test_durability"),
+    *("tests/mqtt/queues/test_enqueue",),
     *("tests/mqtt/queues/test_leaving", "tests/mqtt/queues/test_settle", "tests/mqtt/queues/test_shapes"),
 )
 """They cover every branch of the core, the engine and the MQTT rules, and do the same in every run: no thread, socket,
