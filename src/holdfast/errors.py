@@ -602,11 +602,20 @@ class Fenced(StoreError):
 
 
 class ServerUnreachable(HoldfastError):
-    """The server at {url} did not answer: {problem}. Check the address, and that `holdfast serve` runs there. What was
-    asked for may or may not have been done."""
+    """The server at {url} did not answer: {problem}. Check the address, and that `holdfast serve` runs there.
+    {outcome}"""
 
     code = "server_unreachable"
     retryable = True
+    http = 503
+    mqtt = 0x88
+    grpc = "UNAVAILABLE"
+
+
+class TlsFailed(HoldfastError):
+    """A secure connection to {url} cannot be made: {problem}. {advice} Nothing was sent."""
+
+    code = "tls_failed"
     http = 503
     mqtt = 0x88
     grpc = "UNAVAILABLE"

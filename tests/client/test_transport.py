@@ -21,6 +21,7 @@ from holdfast.errors import (
     Overloaded,
     QueueFull,
     ServerUnreachable,
+    TlsFailed,
     Unauthenticated,
 )
 from holdfast.testing import Broker
@@ -105,25 +106,57 @@ async def test_it_gives_up_after_its_attempts_with_the_servers_own_error() -> No
     def handler(request: httpx.Request) -> httpx.Response:
         nonlocal asked
         asked += 1
-        return problem(QueueFull(queue="jobs", depth=9))
+        return problem(Overloaded(waiting=9))
 
-    async with client_of(handler) as client:
-        with pytest.raises(QueueFull, match="holds 9 messages") as caught:
+    async with client_of(handler, Retries(attempts=6, first_seconds=0.001, longest_seconds=0.002)) as client:
+        with pytest.raises(Overloaded, match="9 requests waiting") as caught:
             await client.send("jobs", "x")
-    assert (asked, caught.value.details) == (6, {"queue": "jobs", "depth": 9})
+    assert (asked, caught.value.details) == (6, {"waiting": 9})
 
 
-async def test_it_waits_as_long_as_the_server_says(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def sleeps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What the client sleeps, on a clock that only its sleeps move."""
     slept: list[float] = []
-    answers = [problem(Overloaded(waiting=1), **{"retry-after": "7"}), httpx.Response(200, json={"messages": 0})]
 
     async def sleep(delay: float) -> None:
         slept.append(delay)
 
     monkeypatch.setattr("holdfast.client.transport.asyncio.sleep", sleep)
+    monkeypatch.setattr("holdfast.client.transport.time.monotonic", lambda: sum(slept))
+    return slept
+
+
+async def test_a_server_that_is_away_is_tried_for_as_long_as_documented(sleeps: list[float]) -> None:
+    def handler(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("refused", request=request)
+
+    async with client_of(handler, Retries()) as client:
+        with pytest.raises(ServerUnreachable):
+            await client.queue("jobs")
+    assert 25 < sum(sleeps) <= 30
+    assert max(sleeps) <= 5
+
+
+async def test_a_full_queue_is_reported_immediately_unless_the_caller_waits_for_room(sleeps: list[float]) -> None:
+    def handler(request: httpx.Request) -> httpx.Response:
+        return problem(QueueFull(queue="jobs", depth=9), **{"retry-after": "1"})
+
+    async with client_of(handler, Retries()) as client:
+        with pytest.raises(QueueFull, match="holds 9 messages"):
+            await client.send("jobs", "x")
+    assert sleeps == []
+    async with client_of(handler, Retries(full_seconds=10)) as client:
+        with pytest.raises(QueueFull):
+            await client.send("jobs", "x")
+    assert 5 < sum(sleeps) <= 10
+
+
+async def test_it_waits_as_long_as_the_server_says(sleeps: list[float]) -> None:
+    answers = [problem(Overloaded(waiting=1), **{"retry-after": "7"}), httpx.Response(200, json={"messages": 0})]
     async with client_of(lambda _: answers.pop(0)) as client:
         await client.delete_queue("jobs")
-    assert slept == [7.0]
+    assert sleeps == [7.0]
 
 
 async def test_it_does_not_wait_longer_than_its_budget() -> None:
@@ -159,8 +192,22 @@ async def test_an_error_of_a_newer_server_keeps_its_words_and_its_code() -> None
 
 async def test_nobody_listening_is_one_clear_error() -> None:
     async with Client("http://127.0.0.1:1", retries=NEVER) as client:
-        with pytest.raises(ServerUnreachable, match=r"http://127\.0\.0\.1:1 did not answer: .*Check the address"):
-            await client.queue("jobs")
+        with pytest.raises(
+            ServerUnreachable, match=r"http://127\.0\.0\.1:1 did not answer: .*Check the address"
+        ) as caught:
+            await client.delete_queue("jobs")
+    assert str(caught.value).endswith("Nothing was sent.")
+
+
+async def test_what_was_asked_may_have_been_done_if_any_attempt_was_sent(sleeps: list[float]) -> None:
+    failures: list[type[httpx.TransportError]] = [httpx.ReadError, httpx.ConnectError]
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        raise (failures.pop(0) if len(failures) > 1 else failures[0])("gone", request=request)
+
+    async with client_of(handler, Retries()) as client:
+        with pytest.raises(ServerUnreachable, match="may or may not have been done"):
+            await client.send("jobs", "x")
 
 
 @pytest.mark.parametrize("url", ["localhost:8080", "ftp://x", "http://", "http://[::1", "", " "])
@@ -220,8 +267,39 @@ async def test_tls_with_a_private_authority_and_a_client_certificate(tmp_path: P
         async with Client(url, tls=Tls(ca_file=ca, certificate_file=mine)) as client:
             assert (await client.queue("jobs")).name == "jobs"
         async with Client(url, retries=NEVER) as stranger:
-            with pytest.raises(ServerUnreachable, match="certificate verify failed"):
+            with pytest.raises(TlsFailed, match=r"certificate verify failed.*--ca-file.*Nothing was sent"):
                 await stranger.queue("jobs")
+        async with Client(url.replace("localhost", "127.0.0.1"), tls=Tls(ca_file=ca, certificate_file=mine)) as client:
+            with pytest.raises(TlsFailed, match=r"127\.0\.0\.1.*name that the certificate has"):
+                await client.queue("jobs")
+
+
+async def test_a_refused_handshake_is_not_repeated_but_a_broken_one_is(sleeps: list[float]) -> None:
+    def handler(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("no", request=request) from cause
+
+    cause: ssl.SSLError = ssl.SSLError(1, "[SSL: TLSV1_ALERT_PROTOCOL_VERSION] tlsv1 alert protocol version")
+    cause.reason = "TLSV1_ALERT_PROTOCOL_VERSION"
+    async with client_of(handler, Retries()) as client:
+        with pytest.raises(TlsFailed, match=r"alert protocol version.*asks for a certificate"):
+            await client.queue("jobs")
+        assert sleeps == []
+        cause = ssl.SSLEOFError(8, "EOF occurred in violation of protocol")
+        with pytest.raises(ServerUnreachable):
+            await client.queue("jobs")
+    assert sum(sleeps) > 25
+
+
+async def test_https_to_a_server_without_tls_says_so() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server, Client(f"https://localhost:{server.sockets[0].getsockname()[1]}") as client:
+        with pytest.raises(TlsFailed, match="http://"):
+            await client.queue("jobs")
 
 
 def test_certificates_that_cannot_be_used_are_named(tmp_path: Path) -> None:

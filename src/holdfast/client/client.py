@@ -64,6 +64,8 @@ HOLD = "12h"
 """How long a message's lease is extended at most: as long as the server allows one lease to be."""
 LAST_RETRIES = Retries(attempts=2, budget_seconds=2.0)
 """A client that is closing does not wait long for a server that is unavailable: leases expire by themselves."""
+CONSUMER_RETRIES = Retries(budget_seconds=3.0)
+"""A consumer repeats its requests itself, for ever, and logs that it does: it should not take long to."""
 LEASE_LENGTH_SECONDS = 60.0  # how long a queue's `delivery_timeout` is cached
 
 Answer = TypeVar("Answer")
@@ -243,10 +245,14 @@ class Client:
             for place, stored in zip(places, receipt.ids, strict=True):
                 result.ids[start + place] = stored
             result.duplicates.extend(start + places[index] for index in receipt.duplicates)
-            again = [place for place, error in errors.items() if error.retryable]
-            whole = len(again) == len(places)  # the transport has already retried the request
             pause = self._retries.pause(attempt, 0.0, 1.0)
-            if whole or not self._retries.another(attempt, time.monotonic() - began, pause):
+            elapsed = time.monotonic() - began
+            again = [
+                place
+                for place, error in errors.items()
+                if error.retryable and self._retries.another(error, attempt, elapsed, pause)
+            ]
+            if len(again) == len(places):  # the transport has already retried the request
                 again = []
             result.errors.update((start + place, error) for place, error in errors.items() if place not in again)
             places = sorted(again)
@@ -362,6 +368,19 @@ class Client:
         consumer: str | None = None,
     ) -> list[wire.Delivery]:
         """Lease deliveries; the client neither extends nor releases them. See `receive`."""
+        call = self._lease_call(queue, group, limit, wait, timeout, max_bytes, consumer)
+        return (await self.call(call)).deliveries
+
+    def _lease_call(
+        self,
+        queue: str,
+        group: str,
+        limit: int,
+        wait: Duration,
+        timeout: Duration | None,
+        max_bytes: int = 0,
+        consumer: str | None = None,
+    ) -> calls.Call[wire.Leased]:
         request = wire.Lease(
             group=group,
             limit=limit,
@@ -371,7 +390,7 @@ class Client:
             max_bytes=max_bytes,
             encoding="base64",
         )
-        return (await self.call(calls.lease(queue, request, seconds(wait, "wait")))).deliveries
+        return calls.lease(queue, request, seconds(wait, "wait"))
 
     async def settle(
         self, queue: str, settlements: Iterable[wire.Settlement], *, group: str = "default"
@@ -462,10 +481,9 @@ class Client:
     async def lease_messages(
         self, consumer: Consumer, limit: int, wait_seconds: float, lease_seconds: float
     ) -> list[Message]:
-        deliveries = await self.lease(
-            consumer.queue, group=consumer.group, limit=limit, wait=wait_seconds, timeout=lease_seconds
-        )
-        return [self._own(Message(delivery, self, lease_seconds), consumer) for delivery in deliveries]
+        call = self._lease_call(consumer.queue, consumer.group, limit, wait_seconds, lease_seconds)
+        leased = await self._transport.perform(call, CONSUMER_RETRIES)
+        return [self._own(Message(delivery, self, lease_seconds), consumer) for delivery in leased.deliveries]
 
     async def stream_messages(
         self, consumer: Consumer, credit: int, lease_seconds: float

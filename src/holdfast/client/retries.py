@@ -25,20 +25,25 @@ class Retries(msgspec.Struct, frozen=True, kw_only=True):
     together do not retry together. It is never shorter than a server's Retry-After. `attempts=1` never retries.
     """
 
-    attempts: int = 6
+    attempts: int | None = None
+    """How often a call is tried at most; None: as often as fits into the budget."""
     first_seconds: float = 0.1
     longest_seconds: float = 5.0
     budget_seconds: float = 30.0
     """No further attempt starts after this time, counted from the first attempt."""
+    full_seconds: float = 0.0
+    """The same for a queue that is full. By default `QueueFull` is raised immediately: whether to wait, to slow down or
+    to drop messages is the caller's decision."""
 
     def pause(self, attempt: int, retry_after: float, chance: float) -> float:
         """Seconds between `attempt` (from 1) and the next. `chance` is random, from 0 to 1."""
         longest = min(self.first_seconds * 2.0 ** min(attempt - 1, 62), self.longest_seconds)
         return max(retry_after, longest * (0.5 + chance / 2))
 
-    def another(self, attempt: int, elapsed: float, pause: float) -> bool:
-        """Whether a further attempt fits."""
-        return attempt < self.attempts and elapsed + pause <= self.budget_seconds
+    def another(self, error: HoldfastError, attempt: int, elapsed: float, pause: float) -> bool:
+        """Whether a further attempt fits after `attempt` has failed with this error."""
+        budget = self.full_seconds if isinstance(error, QueueFull) else self.budget_seconds
+        return (self.attempts is None or attempt < self.attempts) and elapsed + pause <= budget
 
 
 NEVER = Retries(attempts=1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import ssl
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import nullcontext
@@ -15,7 +16,7 @@ import msgspec
 from holdfast.client.calls import Call
 from holdfast.client.problems import error_of, problem_of
 from holdfast.client.retries import Retries, may_repeat
-from holdfast.errors import AnswerUnreadable, HoldfastError, ServerUnreachable
+from holdfast.errors import AnswerUnreadable, HoldfastError, ServerUnreachable, TlsFailed
 from holdfast.wire import ItemError
 
 Answer = TypeVar("Answer")
@@ -23,6 +24,10 @@ Token = str | Callable[[], str]
 
 POLLS_PERCENT = 90
 """How many of the connections long polls may use."""
+
+PERHAPS_DONE = "What was asked for may or may not have been done."
+
+_OTHER_NAME = {62, 64}  # X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
 
 _NOTHING_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
@@ -63,16 +68,18 @@ class Transport:
         policy = retries or self._retries
         began = time.monotonic()
         attempt = 0
+        unanswered = False
         while True:
             attempt += 1
             answer = await self._attempt(call)
             if not isinstance(answer, _Failure):
                 return answer
+            unanswered = unanswered or answer.unanswered
             pause = policy.pause(attempt, answer.retry_after, self._chance())
             if not may_repeat(answer.error, call.repeatable or not answer.sent) or not policy.another(
-                attempt, time.monotonic() - began, pause
+                answer.error, attempt, time.monotonic() - began, pause
             ):
-                return _given_up(call, answer)
+                return _given_up(call, answer, unanswered)
             await asyncio.sleep(pause)
 
     def _headers(self, call: Call[Answer]) -> dict[str, str]:
@@ -101,8 +108,8 @@ class Transport:
                     for line in lines:
                         yield self._line(call, line, response)
         except httpx.TransportError as error:
-            raise ServerUnreachable(url=self.url, problem=_reason(error)) from None
-        raise ServerUnreachable(url=self.url, problem="the stream was cut off")
+            raise self._failure(error).error from None
+        raise ServerUnreachable(url=self.url, problem="the stream was cut off", outcome=PERHAPS_DONE)
 
     def _line(self, call: Call[Answer], line: bytes, response: httpx.Response) -> Answer:
         try:
@@ -119,15 +126,24 @@ class Transport:
                     call.method, call.path, content=call.body or None, headers=headers, timeout=timeout
                 )
         except httpx.TransportError as error:
-            failure = _Failure(ServerUnreachable(url=self.url, problem=_reason(error)))
-            failure.sent = not isinstance(error, _NOTHING_SENT)
-            return failure
+            return self._failure(error)
         if response.is_success:
             return self._read(call, response)
         problem = problem_of(response.status_code, response.content, self.url)
         if isinstance(problem, AnswerUnreadable):
             return _Failure(problem)
         return _Failure(error_of(problem), _retry_after(response), problem.errors)
+
+    def _failure(self, error: httpx.TransportError) -> _Failure:
+        """A request that was not answered."""
+        tls_error = _tls_error(error)
+        if tls_error is not None:
+            failed = TlsFailed(url=self.url, problem=tls_error.strerror or tls_error, advice=_tls_advice(tls_error))
+            return _Failure(failed, sent=False)
+        sent = not isinstance(error, _NOTHING_SENT)
+        outcome = PERHAPS_DONE if sent else "Nothing was sent."
+        unreachable = ServerUnreachable(url=self.url, problem=_reason(error), outcome=outcome)
+        return _Failure(unreachable, sent=sent, unanswered=sent)
 
     def _read(self, call: Call[Answer], response: httpx.Response) -> Answer | _Failure:
         try:
@@ -144,19 +160,30 @@ class Transport:
 class _Failure:
     """An attempt that got no response."""
 
-    __slots__ = ("error", "items", "retry_after", "sent")
+    __slots__ = ("error", "items", "retry_after", "sent", "unanswered")
 
-    def __init__(self, error: HoldfastError, retry_after: float = 0.0, items: list[ItemError] | None = None) -> None:
+    def __init__(
+        self,
+        error: HoldfastError,
+        retry_after: float = 0.0,
+        items: list[ItemError] | None = None,
+        *,
+        sent: bool = True,
+        unanswered: bool = False,
+    ) -> None:
         self.error = error
         self.retry_after = retry_after
         self.items = items or []
-        self.sent = True  # False: the server cannot have received it
+        self.sent = sent  # False: the server cannot have received it
+        self.unanswered = unanswered  # the server may have received it, and nobody knows what it did
 
 
-def _given_up(call: Call[Answer], failure: _Failure) -> Answer:
-    """Errors of single items are a result; any other error is raised."""
+def _given_up(call: Call[Answer], failure: _Failure, unanswered: bool) -> Answer:
+    """Errors of single items are a result; any other error is raised. `unanswered`: of any of the attempts."""
     if call.refused is not None and failure.items:
         return call.refused(failure.items)
+    if unanswered and isinstance(failure.error, ServerUnreachable):
+        raise ServerUnreachable(**{**failure.error.details, "outcome": PERHAPS_DONE})
     raise failure.error
 
 
@@ -170,7 +197,38 @@ def _reason(error: httpx.TransportError) -> str:
         case httpx.TimeoutException():
             return "no response in time"
         case _:
-            return str(error) or type(error).__name__
+            return str(error) or str(_first_cause(error)) or type(error).__name__
+
+
+def _first_cause(error: BaseException) -> BaseException:
+    while (cause := error.__cause__ or error.__context__) is not None:
+        error = cause
+    return error
+
+
+def _tls_error(error: BaseException) -> ssl.SSLError | None:
+    """The error of TLS behind one of httpx, unless it only says that the connection broke."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLError):
+            return None if isinstance(cause, ssl.SSLEOFError | ssl.SSLZeroReturnError) else cause
+        cause = cause.__cause__ or cause.__context__
+    return None
+
+
+def _tls_advice(error: ssl.SSLError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        if error.verify_code in _OTHER_NAME:
+            return "Use the name that the certificate has, or have one issued for this name."
+        return (
+            "If its certificate is signed by an authority of your own, give that by --ca-file, "
+            "or by Tls(ca_file=...) in Python."
+        )
+    if error.reason in {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"}:
+        return "The server seems not to use TLS at this address: try http:// instead of https://."
+    return (
+        "Check that both sides have a version of TLS in common, and whether the server asks for a certificate of yours."
+    )
 
 
 def _retry_after(response: httpx.Response) -> float:

@@ -23,6 +23,8 @@ from holdfast.errors import InvalidArgument
 
 Draft = Callable[[bytes], wire.Draft]
 
+FULL_SECONDS = 30.0  # that many lines wait for room in a full queue; a single message does not
+
 
 @click.command()
 @click.argument("queue", type=QUEUE)
@@ -107,7 +109,11 @@ def send(
             show_note(f"Would send {plural(sum(1 for _ in drafts), 'message')} to {queue}.")
             return
         single = lines is None
-        with connected() as client, progress_bar("Sending", None if single else total, hidden=single) as advance:
+        full_seconds = 0.0 if single else FULL_SECONDS
+        with (
+            connected(full_seconds=full_seconds) as client,
+            progress_bar("Sending", None if single else total, hidden=single) as advance,
+        ):
             result = client.send_many(queue, drafts, chunk=chunk, check=False, progress=advance)
     _report(queue, result.ids, set(result.duplicates), output, single)
     result.check()

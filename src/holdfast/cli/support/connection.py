@@ -29,6 +29,8 @@ class Decorator(Protocol):
 
 
 URL = "http://127.0.0.1:8080"
+BUDGET_SECONDS = 3.0
+"""How long a command retries: a person waits for it, and a script can repeat it. (Workers never give up.)"""
 
 
 class Connection(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,15 +48,17 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
     verify: bool
     timeout: str
 
-    def open(self, *, quick: bool = False) -> SyncClient:
+    def open(self, *, quick: bool = False, full_seconds: float = 0.0) -> SyncClient:
         """A client. Commands use `connected`, which also checks the namespace. A `quick` one does not retry, for
-        completions."""
+        completions. `full_seconds` is how long it waits for room in a full queue."""
         from holdfast.client import Retries, SyncClient  # noqa: PLC0415
 
+        options = self._options()
         if quick:
-            options = {**self._options(), "timeout": "1s", "retries": Retries(attempts=1)}
-            return SyncClient(self.url, **options)
-        return SyncClient(self.url, **self._options())
+            return SyncClient(self.url, **{**options, "timeout": "1s"}, retries=Retries(attempts=1))
+        return SyncClient(
+            self.url, **options, retries=Retries(budget_seconds=BUDGET_SECONDS, full_seconds=full_seconds)
+        )
 
     def open_async(self) -> Client:
         """The asynchronous client."""
@@ -182,9 +186,9 @@ def settings() -> Connection:
 
 
 @contextmanager
-def connected() -> Iterator[SyncClient]:
-    """A client for the running command."""
+def connected(*, full_seconds: float = 0.0) -> Iterator[SyncClient]:
+    """A client for the running command. `full_seconds` is how long it waits for room in a full queue."""
     wanted = settings()
-    with wanted.open() as client:
+    with wanted.open(full_seconds=full_seconds) as client:
         wanted.check_namespace(client)
         yield client

@@ -42,7 +42,8 @@ def fetch(
         with kept.open("rb") as file:
             return read_stream(file, directory)
     except httpx.HTTPError as error:
-        raise ServerUnreachable(url=url, problem=str(error) or type(error).__name__) from error
+        problem = str(error) or type(error).__name__
+        raise ServerUnreachable(url=url, problem=problem, outcome="Nothing was changed.") from error
     except ValueError as error:
         raise AnswerUnreadable(url=url, status=200, problem=f"the snapshot is incomplete: {error}") from error
     finally:
