@@ -22,6 +22,7 @@ import msgspec
 
 from holdfast.auth import patterns
 from holdfast.auth.patterns import Pattern
+from holdfast.core.queue import qualified_consumer
 from holdfast.errors import Forbidden
 
 ANSWERS_CACHED_MAX: Final = 4096
@@ -38,6 +39,8 @@ class Action(StrEnum):
 
 
 _ACTIONS: Final = {action.value for action in Action}
+_KINDS: Final = {"password": "user"}
+"""What an identity calls a method that has another name there."""
 
 
 class Scope(msgspec.Struct, frozen=True):
@@ -69,7 +72,7 @@ class Principal(msgspec.Struct, frozen=True, dict=True, kw_only=True):
     """A caller that the gate has let in. Ask it for each thing; answers are remembered."""
 
     name: str
-    """For the audit log and consumers' names; not unique over methods."""
+    """As its credential says it; not unique over methods: compare `identity`."""
 
     namespace: str
     scopes: tuple[Scope, ...] = ()
@@ -88,6 +91,25 @@ class Principal(msgspec.Struct, frozen=True, dict=True, kw_only=True):
 
     token_id: str = ""
     """The `jti` of its token, if it came with one that has one: it can be revoked."""
+
+    @cached_property
+    def identity(self) -> str:
+        """Who it is, within its namespace: `user:alice`, `token:alice`, `certificate:alice` or `anonymous`. The issuer
+        of tokens may call somebody `alice` who is not the user of that name, so the kind of credential is part of it.
+        A slash in a name is encoded as in a URL, so that what follows one is no part of the identity."""
+        if self.method == "anonymous":
+            return self.method
+        name = self.name.replace("%", "%25").replace("/", "%2F")
+        return f"{_KINDS.get(self.method, self.method)}:{name}"
+
+    @property
+    def owner(self) -> str:
+        """The identity that what it makes belongs to; empty where no credentials are configured: then to everybody."""
+        return "" if self.unlimited else self.identity
+
+    def consumer(self, name: str) -> str:
+        """The name under which it holds leases, if it calls itself `name`."""
+        return qualified_consumer(self.owner, name)
 
     def may(self, action: Action, name: str) -> bool:
         """Whether it may do this with the queue or topic of that name."""

@@ -165,7 +165,8 @@ dead letter."""
 
 
 class Settlement(msgspec.Struct, frozen=True, gc=False):
-    """How a consumer settles one delivery. Without a token it must be the consumer that holds the lease."""
+    """How a consumer settles one delivery. Without a token it must be the consumer that holds the lease, under its
+    qualified name."""
 
     id: int
     token: int = 0

@@ -321,6 +321,12 @@ def check_name(name: str, what: str = "queue") -> str:
     return name
 
 
+def qualified_consumer(owner: str, name: str) -> str:
+    """The name under which a lease is held: what a consumer calls itself is its own within its owner only, so that no
+    one holds, settles or resumes what another owner's consumer of the same name has leased."""
+    return f"{owner}/{name}" if owner and name else name
+
+
 class GroupKind(StrEnum):
     LEASE = "lease"
     CURSOR = "cursor"

@@ -23,7 +23,8 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     timeout: Duration | None = None
     """How long the leases last. Without it: the queue's `delivery_timeout`."""
     consumer: str = ""
-    """The consumer's name: others see it, and it can settle without a token."""
+    """The consumer's name: others see it, after the caller's identity (`token:alice/worker-1`), and the same caller can
+    settle under it without a token."""
     max_bytes: int = 0
     """About how many bytes of payload to return at most; `0`: as many as the server allows."""
     encoding: Encoding = "auto"
@@ -50,7 +51,8 @@ Action = Literal["ack", "nack", "reject", "release", "extend"]
 
 
 class Settlement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The settlement of one delivery: with `lease_token`, or as the `consumer` that holds the lease."""
+    """The settlement of one delivery: with `lease_token`, or as the `consumer` that holds the lease, by the caller that
+    leased it."""
 
     id: str
     lease_token: str = ""

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import wire
+from holdfast.auth.principal import Principal
 from holdfast.core.commands import Leased, Verb
 from holdfast.core.records import NO_EXTRA, Extra, Message, Origin
 from holdfast.errors import HoldfastError
@@ -17,6 +18,8 @@ from holdfast.http_api.codecs.json_acks import Acks, read_acks
 from holdfast.http_api.codecs.json_batch import HOMOGENEOUS_MIN, encode_batch, ids_in_json
 from holdfast.http_api.codecs.shapes import delivery_to_wire, read_settlement
 from holdfast.http_api.server.response import encode
+
+CALLER = Principal(name="somebody", namespace="default", method="token")
 
 ids = st.integers(1, (1 << 63) - 1)
 instants = st.integers(1, 4_000_000_000_000_000)
@@ -74,7 +77,7 @@ def test_acks_are_read_as_settlements_are(pairs: list[tuple[int, int]], partitio
         body = body.replace(b'"lease_token"', b'"action":"ack","lease_token"')
     acks = read_acks(body)
     assert acks == Acks(group, [a for a, _ in pairs], [b for _, b in pairs], partition)
-    one_by_one = [read_settlement(item) for item in msgspec.json.decode(body, type=wire.Settle).settlements]
+    one_by_one = [read_settlement(item, CALLER) for item in msgspec.json.decode(body, type=wire.Settle).settlements]
     assert [(one.id, one.token, one.verb, one.partition) for one in one_by_one] == [
         (a, b, Verb.ACK, partition) for a, b in zip(acks.ids, acks.tokens, strict=True)
     ]
@@ -147,7 +150,7 @@ def test_ids_that_the_general_way_refuses_are_not_read() -> None:
     for text in ("", "0", "1 ", "1e3", "0x1", "\u00b2"):
         assert read_acks(encode({"settlements": [{"id": text, "lease_token": "1"}]})) is None
         with pytest.raises(HoldfastError):
-            read_settlement(wire.Settlement(id=text, lease_token="1"))
+            read_settlement(wire.Settlement(id=text, lease_token="1"), CALLER)
 
 
 rows = st.lists(st.tuples(st.integers(1, 15_000), st.integers(1, 300)), max_size=5)

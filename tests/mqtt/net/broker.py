@@ -92,7 +92,7 @@ class Broker:
 
     def sessions(self) -> dict[str, Session]:
         ns = self.hub.namespaces.get("default")
-        return {} if ns is None else ns.sessions
+        return {} if ns is None else {session.client_id: session for session in ns.sessions.values()}
 
     def session(self, client_id: str) -> Session:
         return self.sessions()[client_id]

@@ -11,7 +11,7 @@ from holdfast.auth import keys
 from holdfast.auth.users import User
 from holdfast.config import Config
 from holdfast.config.settings import AuditSettings, RateSettings
-from holdfast.mqtt.codec import V5, V311, Connect, PubAck, Publish, PubRec, Will
+from holdfast.mqtt.codec import V5, V311, Connect, Properties, PubAck, Publish, PubRec, Will
 from holdfast.mqtt.net import front
 from holdfast.units import SECOND
 from tests.auth import rig
@@ -157,20 +157,50 @@ async def test_namespaces_do_not_meet(broker: Broker) -> None:
 # --- sessions belong to somebody ------------------------------------------------------------------------------------
 
 
-async def test_a_session_can_be_taken_up_by_its_owner_only(broker: Broker) -> None:
+async def test_a_session_can_be_resumed_by_its_owner_only(broker: Broker) -> None:
     shop = await broker.connect("c", expiry=100, username="shop", password=PASSWORD)
     await shop.subscribe("bills/+", qos=1)
     for clean in (True, False):
-        assert await refused(broker, Connect("c", V5, clean, username="other", password=PASSWORD)) == 0x85
+        other = await broker.connect("c", V5, clean=clean, username="other", password=PASSWORD)
+        impostor = await broker.connect("c", clean=clean, password=token(broker))  # for `shop`, by a token
+        assert not other.connack.session_present
+        assert not impostor.connack.session_present
     await shop.ping()  # it was not thrown out
     await shop.disconnect()
-    assert await refused(broker, Connect("c", V311, False, username="other", password=PASSWORD)) == 2
-    again = await broker.connect("c", clean=False, expiry=100, password=token(broker))  # the same user, by a token
+    again = await broker.connect("c", clean=False, expiry=100, username="shop", password=PASSWORD)
     assert again.connack.session_present
 
 
-async def test_a_session_whose_rights_are_gone_is_begun_anew(broker: Broker) -> None:
+async def test_nobody_can_hold_a_client_identifier_against_its_owner(broker: Broker) -> None:
+    squatter = await broker.connect("c", V311, clean=False, username="other", password=PASSWORD)  # for ever
+    await squatter.disconnect()
     shop = await broker.connect("c", expiry=100, username="shop", password=PASSWORD)
+    assert not shop.connack.session_present
+    await shop.subscribe("bills/+", qos=1)
+
+
+async def test_deliveries_of_a_client_are_not_those_of_another_under_the_same_identifier(broker: Broker) -> None:
+    scopes = "consume:orders/new produce:orders/new"
+    login = {"username": "shop", "password": PASSWORD}
+    shop = await broker.connect("c", expiry=100, **login)  # type: ignore[arg-type]
+    assert await shop.publish("$queue/orders/new", b"x", 1) == 0
+    assert await shop.subscribe("$queue/orders/new", qos=1) == (1,)
+    delivery = await shop.next_publish()
+    message_id = dict(delivery.properties.user_properties)["message-id"]
+    shop.cut()  # the session and its lease stay
+    impostor = await broker.connect("c", expiry=100, password=token(broker, scope=scopes))
+    assert await impostor.subscribe("$queue/orders/new", qos=1) == (1,)
+    await impostor.silent()
+    named = Properties(user_properties=(("message-id", message_id),))
+    assert await impostor.publish("$queue/orders/new/$ack", b"", 1, properties=named) != 0
+    again = await broker.connect("c", clean=False, expiry=100, **login)  # type: ignore[arg-type]
+    assert (await again.next_publish()).dup
+    assert await again.publish("$queue/orders/new/$ack", b"", 1, properties=named) == 0
+
+
+async def test_a_session_whose_rights_are_gone_is_begun_again(broker: Broker) -> None:
+    more = token(broker)
+    shop = await broker.connect("c", expiry=100, password=more)
     await shop.subscribe("bills/+", qos=1)
     await shop.disconnect()
     other = await broker.connect("o", username="other", password=PASSWORD)

@@ -73,7 +73,7 @@ def narrow(broker: Broker, client_id: str) -> None:
 def state(broker: Broker) -> object:
     """All there is of others than `c`."""
     ns = broker.hub.namespaces["default"]
-    sessions = {name: sorted(session.subscriptions) for name, session in ns.sessions.items() if name != "c"}
+    sessions = {name: sorted(session.subscriptions) for (_, name), session in ns.sessions.items() if name != "c"}
     return sessions, [(topic, ns.retained.get(topic)) for topic in ns.retained]
 
 

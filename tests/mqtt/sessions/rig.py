@@ -28,6 +28,7 @@ from holdfast.mqtt.sessions.connection import Connection
 from holdfast.mqtt.sessions.hub import Hub
 from holdfast.mqtt.sessions.outbox import OutboxBatch, Output
 from holdfast.mqtt.sessions.ports import Access, AllowAll, Bridge
+from holdfast.mqtt.sessions.session import Session
 from holdfast.mqtt.sessions.settings import HubLimits
 from holdfast.store.memory import MemoryDisk, MemoryStore
 from holdfast.units import SECOND
@@ -39,8 +40,9 @@ START = 1_800_000_000 * SECOND
 class Client:
     """One connection. `seen` are the packets that arrived since they were last taken."""
 
-    def __init__(self, rig: Rig, version: int) -> None:
+    def __init__(self, rig: Rig, version: int, owner: str = "") -> None:
         self.rig = rig
+        self.owner = owner
         self.version = version
         self.connection = rig.hub.open(self, rig.now)
         self.decoder = Decoder(max_packet_bytes=rig.hub.settings.packet_bytes_max)
@@ -66,7 +68,7 @@ class Client:
 
     def _hand_in(self, packets: Sequence[Packet]) -> None:
         if packets and isinstance(packets[0], Connect):
-            self.rig.hub.connect(self.connection, packets[0], "ns", "assigned-1", self.rig.now)
+            self.rig.hub.connect(self.connection, packets[0], "ns", "assigned-1", self.rig.now, self.owner)
             packets = packets[1:]
         if packets:
             self.rig.hub.receive(self.connection, packets, self.rig.now)
@@ -136,8 +138,8 @@ class Rig:
         self.hub = Hub(*self.parts)
         self.unsynced: list[OutboxBatch] = []
 
-    def client(self, version: int = V5) -> Client:
-        return Client(self, version)
+    def client(self, version: int = V5, owner: str = "") -> Client:
+        return Client(self, version, owner)
 
     def connect(
         self,
@@ -149,14 +151,18 @@ class Rig:
         will: Will | None = None,
         keep_alive: int = 0,
         properties: Properties | None = None,
+        owner: str = "",
     ) -> Client:
-        client = self.client(version)
+        client = self.client(version, owner)
         properties = properties or Properties(session_expiry_s=expiry)
         client.seen = client.send(Connect(client_id, version, clean, keep_alive, will=will, properties=properties))
         connack = client.seen.pop(0)
         assert isinstance(connack, ConnAck)
         client.connack = connack
         return client
+
+    def session(self, client_id: str = "c", owner: str = "") -> Session:
+        return self.hub.namespaces["ns"].sessions[owner, client_id]
 
     def turn(self) -> OutboxBatch:
         """End a turn: write and send what need not wait."""

@@ -6,11 +6,11 @@ from collections import deque
 
 import pytest
 
-from holdfast.mqtt.codec import V5, V311, ConnAck, Connect, Packet, PubAck, PubComp, Publish, PubRec, SubAck, reasons
+from holdfast.mqtt.codec import V311, Packet, PubAck, PubComp, Publish, PubRec, SubAck, reasons
 from holdfast.mqtt.sessions.connection import Connection
 from holdfast.mqtt.sessions.ports import AllowAll
 from holdfast.mqtt.sessions.settings import HubLimits
-from tests.mqtt.sessions.rig import Client, Rig
+from tests.mqtt.sessions.rig import Rig
 
 
 class Slow(AllowAll):
@@ -64,49 +64,13 @@ def test_a_broker_of_lower_qos_takes_every_subscription(qos: int) -> None:
 # --- sessions -------------------------------------------------------------------------------------------------------
 
 
-def connect_as(rig: Rig, owner: str, client_id: str = "c", *, clean: bool = False, version: int = V5) -> ConnAck:
-    client = Client(rig, version)
-    rig.hub.connect(client.connection, Connect(client_id, version, clean), "ns", "", rig.now, owner)
-    rig.settle()
-    [answer] = client.take()
-    assert isinstance(answer, ConnAck)
-    return answer
-
-
 def test_only_so_many_sessions() -> None:
     rig = Rig(HubLimits(sessions_max=2))
     rig.connect("a", expiry=10).drop()
     rig.connect("b", expiry=10)
-    assert connect_as(rig, "", "c").reason_code == 0x97
+    assert rig.connect("c").connack.reason_code == 0x97
     assert rig.connect("a", clean=False).connack.session_present
     rig.connect("b", clean=True)
-
-
-def test_a_session_belongs_to_who_began_it_also_after_a_restart() -> None:
-    rig = Rig()
-    client = Client(rig, V311)
-    rig.hub.connect(client.connection, Connect("c", V311, False), "ns", "", rig.now, "shop")
-    rig.settle()
-    for clean in (True, False):
-        assert connect_as(rig, "other", clean=clean).reason_code == 0x85
-    assert not client.closed
-    rig.restart()
-    assert connect_as(rig, "other").reason_code == 0x85
-    assert connect_as(rig, "shop").session_present
-
-
-def test_a_session_from_before_there_were_users_goes_to_the_first_who_comes() -> None:
-    rig = Rig()
-    rig.connect("c", expiry=10).drop()
-    assert connect_as(rig, "shop").session_present
-
-
-def test_a_session_from_a_time_with_users_is_everybodys_when_there_are_none() -> None:
-    rig = Rig()
-    client = Client(rig, V311)
-    rig.hub.connect(client.connection, Connect("c", V311, False), "ns", "", rig.now, "shop")
-    rig.settle()
-    assert rig.connect("c", clean=False).connack.session_present
 
 
 def test_who_takes_over_its_own_session_needs_no_room() -> None:
@@ -114,7 +78,7 @@ def test_who_takes_over_its_own_session_needs_no_room() -> None:
     old = rig.connect("c", expiry=10)
     assert rig.connect("c", clean=False, expiry=10).connack.session_present
     assert old.closed
-    assert connect_as(rig, "", "other").reason_code == 0x89
+    assert rig.connect("other").connack.reason_code == 0x89
 
 
 # --- in flight ------------------------------------------------------------------------------------------------------
@@ -128,12 +92,12 @@ def test_no_more_bytes_are_in_flight_than_may_be_queued(qos: int) -> None:
     publisher = rig.connect("p")
     for number in range(8):
         publisher.publish("t", b"%d" % number + b"x" * 29, qos, 10 + number)
-    session = rig.hub.namespaces["ns"].sessions["c"]
+    session = rig.session("c")
     seen = client.publishes()
     assert [one.payload[:1] for one in seen] == [b"0", b"1", b"2", b"3"]
     assert (session.inflight_bytes, len(session.queue), rig.hub.dropped["full"]) == (124, 3, 1)
     rig.restart()
-    session = rig.hub.namespaces["ns"].sessions["c"]
+    session = rig.session("c")
     assert session.inflight_bytes == 124
     client = rig.connect("c", clean=False, expiry=10)
     got = client.publishes()
@@ -147,7 +111,7 @@ def test_no_more_bytes_are_in_flight_than_may_be_queued(qos: int) -> None:
         got = [one for one in came if isinstance(one, Publish)]
         seen += got
     assert [one.payload[:1] for one in seen] == [b"4", b"5", b"6"]
-    session = rig.hub.namespaces["ns"].sessions["c"]
+    session = rig.session("c")
     assert (session.inflight_bytes, session.queued_bytes, rig.hub.dropped["full"]) == (0, 0, 0)
 
 
@@ -272,7 +236,7 @@ def test_a_session_that_is_over_holds_no_messages() -> None:
     rig = Rig()
     client = rig.connect("c", expiry=10)
     client.subscribe("t", qos=1)
-    session = rig.hub.namespaces["ns"].sessions["c"]
+    session = rig.session("c")
     publisher = rig.connect("p")
     publisher.publish("t", b"in flight", 1)
     client.drop()
@@ -287,7 +251,7 @@ def test_what_is_not_there_need_not_be_removed() -> None:
     rig = Rig()
     client = rig.connect("c", expiry=10)
     assert client.publish("never retained", b"", 1, retain=True) == [PubAck(7, 0x10)]
-    session = rig.hub.namespaces["ns"].sessions["c"]
+    session = rig.session("c")
     assert not rig.hub.namespaces["ns"].unsubscribe(session, "never subscribed")
 
 
@@ -295,7 +259,7 @@ def test_qos_0_is_not_kept_for_who_is_away_beside_others_who_are_there() -> None
     rig = Rig()
     for name in ("a", "b", "c"):
         rig.connect(name, expiry=10).subscribe("t", qos=1)
-    away = rig.hub.namespaces["ns"].sessions["a"]
+    away = rig.session("a")
     assert away.connection is not None
     rig.hub.lost(away.connection, rig.now)
     rig.settle()

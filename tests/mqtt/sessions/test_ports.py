@@ -193,7 +193,7 @@ def test_a_subscription_that_is_withdrawn_ends_the_connection_once() -> None:
     rig.hub.revoke_subscription(client.connection, "$queue/a", "the group was deleted", rig.now)
     rig.settle()
     assert [type(packet) for packet in client.take()] == [Disconnect]
-    assert rig.hub.namespaces["ns"].sessions["c"].subscriptions == {}
+    assert rig.session("c").subscriptions == {}
 
 
 def test_a_refusal_of_a_message_that_was_released_meanwhile_forgets_nothing() -> None:

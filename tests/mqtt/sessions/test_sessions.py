@@ -211,7 +211,7 @@ def test_a_session_expires_when_its_time_is_over() -> None:
     rig = Rig()
     rig.connect("c", expiry=100).drop()
     rig.pass_time(99)
-    assert set(rig.hub.namespaces["ns"].sessions) == {"c"}  # [MQTT-3.1.2-23]
+    assert set(rig.hub.namespaces["ns"].sessions) == {("", "c")}  # [MQTT-3.1.2-23]
     rig.pass_time(2)
     assert rig.hub.namespaces["ns"].sessions == {}
     assert rig.records() == {}
@@ -267,7 +267,7 @@ def test_a_session_taken_up_without_expiry_is_stored_no_more() -> None:
     assert rig.connect("p").publish("t", b"x", 1) == [PubAck(7)]
     assert [packet.payload for packet in client.publishes()] == [b"x"]
     client.drop()
-    assert set(rig.hub.namespaces["ns"].sessions) == {"p"}
+    assert set(rig.hub.namespaces["ns"].sessions) == {("", "p")}
 
 
 # --- wills ----------------------------------------------------------------------------------------------------------

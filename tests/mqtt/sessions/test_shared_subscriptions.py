@@ -55,7 +55,7 @@ def test_what_a_member_leaves_behind_goes_to_another(expiry: int | None) -> None
         got += payloads(seen)
         second.seen = second.send(*(PubAck(one.packet_id) for one in seen))
     assert sorted(got) == [b"0", b"1", b"2", b"3"]
-    away = rig.hub.namespaces["ns"].sessions.get("m0")
+    away = rig.hub.namespaces["ns"].sessions.get(("", "m0"))
     assert (away is None) == (expiry is None)
     assert away is None or (not away.inflight and not away.queue)
 
@@ -72,7 +72,7 @@ def test_qos_2_that_was_sent_stays_with_its_member() -> None:
     again = rig.connect("m0", clean=False, expiry=100)
     assert [(one.payload, one.dup) for one in again.publishes()] == [(b"0", True)]
     again.send(Disconnect(0, Properties(session_expiry_s=0)))  # [MQTT-4.8.2-5]
-    assert len(rig.hub.namespaces["ns"].sessions["m1"].queue) == 2
+    assert len(rig.session("m1").queue) == 2
     assert payloads(second.take()) == [b"1"]
 
 
@@ -110,7 +110,7 @@ def test_when_nobody_else_is_there_a_message_waits_for_its_member_or_is_gone() -
     publisher.publish("u", b"3", 1)
     rig.now += 2_000_000
     only.drop()
-    assert len(rig.hub.namespaces["ns"].sessions["m0"].inflight) == 3
+    assert len(rig.session("m0").inflight) == 3
     other = rig.connect("m1")
     other.subscribe("$share/g/t", qos=1)
     rig.pass_time(200)
@@ -133,4 +133,4 @@ def test_a_members_own_queue_stays_in_order_when_its_share_is_passed_on() -> Non
         first.seen = first.send(*(PubAck(one.packet_id) for one in seen))
     assert got == [b"1", b"2", b"3"]
     assert payloads(second.take()) == [b"a"]
-    assert len(rig.hub.namespaces["ns"].sessions["m1"].queue) == 2
+    assert len(rig.session("m1").queue) == 2

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from holdfast import wire
+from holdfast.auth.principal import Principal
 from holdfast.broker.history import History
 from holdfast.core.commands import ERROR_LENGTH_MAX, NO_ID, DeliveryStatus, Draft, Leased, Settlement, Verb
 from holdfast.core.queue import GroupRecord, QueueRecord, to_fields
@@ -312,7 +313,7 @@ def delivery_to_wire(leased: Leased, queue: str, encoding: str) -> wire.Delivery
 _VERBS = {verb.value: verb for verb in Verb}
 
 
-def read_settlement(item: wire.Settlement) -> Settlement:
+def read_settlement(item: wire.Settlement, principal: Principal) -> Settlement:
     return Settlement(
         read_id(item.id, "id"),
         read_id(item.lease_token, "lease_token") if item.lease_token else 0,
@@ -320,15 +321,16 @@ def read_settlement(item: wire.Settlement) -> Settlement:
         -1 if item.delay is None else _durations(item.delay, "delay"),
         item.error[:ERROR_LENGTH_MAX],
         -1 if item.timeout is None else _durations(item.timeout, "timeout"),
-        read_consumer(item.consumer),
+        read_consumer(item.consumer, principal),
         item.partition,
     )
 
 
-def read_consumer(name: str) -> str:
+def read_consumer(name: str, principal: Principal) -> str:
+    """The name under which the caller's consumer holds leases."""
     if len(name) > CONSUMER_LENGTH_MAX:
         raise InvalidArgument(field="consumer", problem=f"is at most {CONSUMER_LENGTH_MAX} characters")
-    return name
+    return principal.consumer(name)
 
 
 # --- queues and groups ----------------------------------------------------------------------------------------------

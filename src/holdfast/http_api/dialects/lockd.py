@@ -205,7 +205,7 @@ async def _dequeue_now(request: Request, *, with_state: bool) -> Response:
         min(max(fields.page_size, 1), PAGE_MAX),
         timeout=fields.visibility_timeout_seconds * SECOND or -1,
         wait=wait,
-        consumer=_owner(fields),
+        consumer=read_consumer(_owner(fields), request.principal),
         protocol=PROTOCOL,
     )
 
@@ -507,7 +507,7 @@ def _queue(request: Request, place: LockdPlace, action: Action) -> QueueName:
 def _owner(fields: LockdDequeue) -> str:
     if not fields.owner:
         raise InvalidArgument(field="owner", problem="is missing: name the consumer")
-    return read_consumer(fields.owner)
+    return fields.owner
 
 
 def _attempts_max(config: QueueConfig) -> int:

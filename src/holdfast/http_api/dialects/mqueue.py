@@ -1,6 +1,6 @@
 """MQueue's API: `/enqueue`, `/dequeue`, `/ack`, `/nack`. A namespace and a topic are a namespace and a queue here.
 
-Ids are integers, payloads base64. There are no lease tokens in it: a delivery is settled by the credential that
+Ids are integers, payloads base64. There are no lease tokens in it: a delivery is settled by the caller that
 dequeued it, in the group `default`.
 """
 
@@ -37,6 +37,8 @@ from holdfast.units import format_instant
 ROUTES = Routes("MQueue")
 PROTOCOL = "mqueue"
 GROUP = "default"
+CONSUMER = "mqueue"
+"""What all consumers of one caller are called: the API has no name for them."""
 
 Id = Annotated[int, msgspec.Meta(gt=0, le=(1 << 63) - 1)]
 
@@ -151,7 +153,8 @@ async def dequeue(request: Request) -> Response:
     """Lease up to `limit` items, the best first. An empty list means that nothing is ready."""
     query = request.query(DequeueQuery)
     name = _queue(request, query.namespace, query.topic, Action.CONSUME)
-    found = await request.node.messages.lease(name, GROUP, query.limit, consumer=_consumer(request), protocol=PROTOCOL)
+    consumer = request.principal.consumer(CONSUMER)
+    found = await request.node.messages.lease(name, GROUP, query.limit, consumer=consumer, protocol=PROTOCOL)
     return response(
         [
             MQueueDequeued(one.message.id, b64encode(one.message.payload).decode("ascii"), format_instant(one.deadline))
@@ -176,15 +179,11 @@ async def nack(request: Request) -> Response:
 
 async def _settle(request: Request, body: MQueueAck | MQueueNack, verb: Verb, error: str) -> Response:
     name = _queue(request, body.namespace, body.topic, Action.CONSUME)
-    settlement = Settlement(body.id, verb=verb, error=error, consumer=_consumer(request))
+    settlement = Settlement(body.id, verb=verb, error=error, consumer=request.principal.consumer(CONSUMER))
     [result] = await request.node.messages.settle(name, GROUP, [settlement])
     if isinstance(result, HoldfastError):
         raise result
     return Response(b"", 200)
-
-
-def _consumer(request: Request) -> str:
-    return f"{request.principal.method}:{request.principal.name}"
 
 
 def _queue(request: Request, namespace: str, topic: str, action: Action) -> QueueName:

@@ -7,6 +7,7 @@ from typing import TypedDict
 import msgspec
 
 from holdfast import wire
+from holdfast.auth.principal import Principal
 from holdfast.broker.dispatch.dispatcher import releases
 from holdfast.broker.submission import Submission
 from holdfast.core.commands import Leased, Settlement
@@ -43,13 +44,13 @@ class _LeaseOptions(TypedDict):
     max_bytes: int
 
 
-def _lease_options(body: wire.Lease) -> _LeaseOptions:
+def _lease_options(body: wire.Lease, principal: Principal) -> _LeaseOptions:
     if body.max_bytes < 0:
         raise InvalidArgument(field="max_bytes", problem="cannot be negative")
     return {
         "timeout": -1 if body.timeout is None else duration(body.timeout, "timeout"),
         "wait": duration(body.wait, "wait"),
-        "consumer": read_consumer(body.consumer),
+        "consumer": read_consumer(body.consumer, principal),
         "protocol": PROTOCOL,
         "max_bytes": body.max_bytes,
     }
@@ -71,7 +72,7 @@ def lease(request: Request) -> Outcome:
     nothing became ready within `wait`.
     """
     body = request.decoded(_lease, request.content, b"{}")
-    name, options = request.queue, _lease_options(body)
+    name, options = request.queue, _lease_options(body, request.principal)
     submission = request.node.messages.lease_ready(name, body.group, body.limit, **options)
     if submission is None:
         return TaskResponse(_wait(request, body, options))
@@ -100,7 +101,7 @@ def _settle_any(request: Request, body: wire.Settle) -> DeferredResponse:
     places: list[int] = []
     for index, item in enumerate(body.settlements):
         try:
-            settlements.append(read_settlement(item))
+            settlements.append(read_settlement(item, request.principal))
             places.append(index)
         except HoldfastError as error:
             errors[index] = error

@@ -51,7 +51,7 @@ class StreamQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     timeout: str = ""
     """How long the leases last. Without it: the queue's `delivery_timeout`."""
     consumer: str = ""
-    """The member's name. A second stream of the same name takes over from the first."""
+    """The member's name. A second stream of the same caller under the same name takes over from the first."""
     gone: Literal["release", "fail", "keep"] = "release"
     """What becomes of unsettled deliveries when the client disconnects: released, an attempt spent, or kept: they
     can be settled until their leases end."""
@@ -73,7 +73,8 @@ class Stream:
         self.request = request
         self.query = query
         self.queue = queue
-        self.member = read_consumer(query.consumer) or f"http-{request.correlation_id}"
+        principal = request.principal
+        self.member = read_consumer(query.consumer, principal) or principal.consumer(f"http-{request.correlation_id}")
         self.group: GroupName = (self.queue, query.group)
         self.ended: HoldfastError | None = None
         self.client_gone = False

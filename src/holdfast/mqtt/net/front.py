@@ -240,8 +240,7 @@ class MqttFront:
                 return
         link.principal = principal
         assigned = "" if packet.client_id else f"auto-{secrets.token_hex(10)}"
-        owner = "" if principal.unlimited else principal.name
-        hub.connect(connection, packet, principal.namespace, assigned, self._node.clock(), owner)
+        hub.connect(connection, packet, principal.namespace, assigned, self._node.clock(), principal.owner)
         link.on_connack()
         self._schedule_commit()
 

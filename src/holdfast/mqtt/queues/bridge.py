@@ -226,7 +226,7 @@ class QueueBridge:
         if not request.message_id:
             raise InvalidArgument(field="message-id", problem="is missing: give it as it came with the delivery")
         if names.is_number(request.message_id):
-            consumer = "" if request.token else connection.client_id
+            consumer = "" if request.token or connection.session is None else connection.session.consumer
             return Settlement(
                 int(request.message_id), request.token, verb, request.delay, error, request.timeout, consumer
             )
@@ -417,7 +417,7 @@ class QueueBridge:
         joining = self._node.subscriptions.join(
             queue,
             terms.group,
-            connection.client_id,
+            session.consumer,
             consumer.deliver,
             credit=min(terms.prefetch, connection.receive_maximum),
             protocol=PROTOCOL,
@@ -480,9 +480,7 @@ class QueueBridge:
         again = [
             (places.get(leased.token, len(places)), consumer, leased)
             for consumer in feed.consumers.values()
-            for leased in self._node.subscriptions.leases_of(
-                consumer.queue, consumer.group, connection.client_id, PROTOCOL
-            )
+            for leased in self._node.subscriptions.leases_of(consumer.queue, consumer.group, session.consumer, PROTOCOL)
         ]
         again.sort(key=itemgetter(0))
         for _, consumer, leased in again:
@@ -516,7 +514,7 @@ class QueueBridge:
                 continue
             queue = (session.namespace, names.of_subscribe(subscriber.filter).queue)
             try:
-                for leased in self._node.subscriptions.leases_of(queue, terms.group, session.client_id, PROTOCOL):
+                for leased in self._node.subscriptions.leases_of(queue, terms.group, session.consumer, PROTOCOL):
                     vanish = Settlement(leased.message.id, leased.token, Verb.DISCONNECT, partition=leased.partition)
                     self.settle(queue, terms.group, vanish)
             except HoldfastError as error:  # they end at their deadlines

@@ -123,12 +123,13 @@ class Lifecycle:
         connection.assigned = not packet.client_id
         connection.last_seen = now
         _apply_connect_properties(connection, packet.properties, self._settings)
-        refusal = self._refusal(connection, packet) or self._refusal_of_session(connection, owner)
+        found = self._find(connection, owner)
+        refusal = self._refusal(connection, packet, found)
         if refusal is not None:
             self.refuse(connection, *refusal)
             return
         mark = len(self._outbox.ops)
-        session, present = self._begin(connection, packet, now, owner)
+        session, present = self._begin(connection, packet, now, owner, found)
         keep_alive_s = self._keep_alive(packet)
         connection.keep_alive_us = keep_alive_s * SECOND * 3 // 2
         if keep_alive_s:
@@ -145,10 +146,26 @@ class Lifecycle:
         if self._bridge is not None and any(one.terms is not None for one in session.subscriptions.values()):
             self._bridge.resumed(connection, session, now)
 
-    def _refusal(self, connection: Connection, packet: Connect) -> tuple[int, str] | None:
+    def _find(self, connection: Connection, owner: str) -> Session | None:
+        """The session that the client left, if there is one: that of its identifier among its owner's, or one without
+        an owner that it may adopt. So nobody can resume or replace the session of another, or keep an identifier from
+        somebody else. A session without an owner is from a time without credentials, or an older version stored it with
+        the name of its user only."""
+        sessions = self.ns(connection.namespace).sessions
+        found = sessions.get((owner, connection.client_id))
+        if found is None and owner:
+            found = sessions.get(("", connection.client_id))
+            if found is not None and found.reserved_for not in ("", owner.partition(":")[2]):
+                return None
+        return found
+
+    def _refusal(self, connection: Connection, packet: Connect, found: Session | None) -> tuple[int, str] | None:
         settings = self._settings
-        if self.clients >= settings.connections_max and not self._takes_over(connection):
+        takes_over = found is not None and found.connection is not None  # and makes room
+        if self.clients >= settings.connections_max and not takes_over:
             return reasons.SERVER_BUSY, "too many connections; try again later"
+        if found is None and sum(len(ns.sessions) for ns in self.namespaces.values()) >= settings.sessions_max:
+            return reasons.QUOTA_EXCEEDED, "there are too many sessions; those of clients that stay away expire"
         if packet.properties.authentication_method is not None:
             return reasons.BAD_AUTHENTICATION_METHOD, "no authentication method is supported; use a password"
         if len(packet.client_id.encode()) > settings.client_id_bytes_max:
@@ -166,49 +183,38 @@ class Lifecycle:
             return reasons.NOT_AUTHORIZED, "not allowed to publish on the will's topic"
         return None
 
-    def _refusal_of_session(self, connection: Connection, owner: str) -> tuple[int, str] | None:
-        """A session belongs to the user that began it: no other user can read what is queued in it, or take it over.
-        Without an owner, where no users are configured, everybody can."""
-        session = self.ns(connection.namespace).sessions.get(connection.client_id)
-        if session is None:
-            if sum(len(ns.sessions) for ns in self.namespaces.values()) >= self._settings.sessions_max:
-                return reasons.QUOTA_EXCEEDED, "there are too many sessions; those of clients that stay away expire"
-        elif owner and session.owner not in ("", owner):
-            return reasons.CLIENT_ID_NOT_VALID, "another user has a session under this client identifier"
-        return None
-
-    def _takes_over(self, connection: Connection) -> bool:
-        """Whether another connection has the session that this one wants, and makes room for it."""
-        session = self.ns(connection.namespace).sessions.get(connection.client_id)
-        return session is not None and session.connection is not None
-
     def _allowed(self, session: Session, connection: Connection) -> bool:
         """Whether the client may still subscribe to all that its session is subscribed to."""
         return not any(self._access.may_subscribe(connection, one) for one in session.subscriptions)
 
-    def _begin(self, connection: Connection, packet: Connect, now: int, owner: str) -> tuple[Session, bool]:
+    def _begin(
+        self, connection: Connection, packet: Connect, now: int, owner: str, session: Session | None
+    ) -> tuple[Session, bool]:
         """The session of a new connection, and whether it is one that was there before."""
         ns = self.ns(connection.namespace)
-        session = ns.sessions.get(connection.client_id)
         if session is not None and session.connection is not None:
             self.close(session.connection, now, reasons.SESSION_TAKEN_OVER, "another connection took the session over")
-            session = ns.sessions.get(connection.client_id)  # unless it ended with its connection
+            session = ns.sessions.get((owner, connection.client_id))  # unless it ended with its connection
         if session is not None and (packet.clean_start or not self._allowed(session, connection)):
             self.end(session, now)
             session = None
         expiry_s = min(_wanted_expiry(packet), self._settings.session_expiry_max_s)
         present = session is not None
         if session is None:
-            session = Session(connection.namespace, connection.client_id, packet.version, expiry_s)
-            ns.sessions[connection.client_id] = session
+            session = Session(connection.namespace, owner, connection.client_id, packet.version, expiry_s)
+            ns.sessions[owner, connection.client_id] = session
         else:
+            if session.owner != owner:
+                del ns.sessions[session.owner, session.client_id]
+                self._session_store.assign(session, owner)
+                ns.sessions[owner, session.client_id] = session
             self._timers.cancel(session)
             if not expiry_s:
                 self._session_store.delete_session(session)
             session.expiry_s = expiry_s
             session.protocol = packet.version
             session.will_at = session.ended_at = 0
-        session.owner = owner
+        session.reserved_for = ""
         session.will = packet.will
         session.connection = connection
         connection.session = session
@@ -279,7 +285,7 @@ class Lifecycle:
     def end(self, session: Session, now: int) -> None:
         """The session is over: nothing of it stays but its will, which is published now if it was still to come."""
         ns = self.ns(session.namespace)
-        del ns.sessions[session.client_id]
+        del ns.sessions[session.owner, session.client_id]
         if self._bridge is not None and any(one.terms is not None for one in session.subscriptions.values()):
             self._bridge.ended(session, now)
         self._timers.cancel(session)

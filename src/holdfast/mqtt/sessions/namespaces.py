@@ -75,7 +75,7 @@ class Namespace:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.sessions: dict[str, Session] = {}
+        self.sessions: dict[tuple[str, str], Session] = {}  # by owner and client identifier
         self.retained: NameIndex[Message] = NameIndex()
         self.retained_bytes = 0
         self.shares: dict[str, Share] = {}

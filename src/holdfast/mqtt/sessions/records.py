@@ -8,19 +8,20 @@
     MQTT_MESSAGES       id                                message: once, however many refer to it
     MQTT_RETAINED       namespace NUL topic               id of the message
 
-`order` and message ids are eight bytes, packet identifiers two, big-endian. No client identifier, filter or topic
-contains NUL: the codec refuses them. The values are a version byte and msgpack; `core/records.py` says how to change
+`client` is the client identifier; if the session has an owner, this and the byte 0xFF stand before it. `order` and
+message ids are eight bytes, packet identifiers two, big-endian. No client identifier, filter or topic contains NUL: the
+codec refuses them. The values are a version byte and msgpack; `core/records.py` says how to change
 one.
 """
 
 from __future__ import annotations
 
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
 from holdfast.errors import FormatUnknown
-from holdfast.mqtt.sessions.session import Terms
+from holdfast.mqtt.sessions.session import OWNER_END, Terms
 
 _VERSION: Final = b"\1"
 
@@ -37,7 +38,7 @@ class WillRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 class SessionRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """`ended_at` is 0 while the client is connected; `will_at` is when a delayed will is due, 0 if it is not yet;
-    `owner` is who may resume the session."""
+    `owner` is the name of who may adopt a session without an owner in its key, as older versions stored it."""
 
     protocol: int
     expiry_s: int
@@ -102,7 +103,16 @@ def retained_key(namespace: str, topic: str) -> bytes:
     return f"{namespace}\0{topic}".encode()
 
 
-def split_key(key: bytes) -> tuple[str, str, bytes]:
-    """Namespace, client identifier, and what follows them."""
-    namespace, client_id, rest = key.split(b"\0", 2)
-    return namespace.decode(), client_id.decode(), rest
+class SessionKey(NamedTuple):
+    """Which session a record belongs to."""
+
+    namespace: str
+    owner: str
+    client_id: str
+
+
+def split_key(key: bytes) -> tuple[SessionKey, bytes]:
+    """The session, and what follows it."""
+    namespace, client, rest = key.split(b"\0", 2)
+    owner, _, client_id = client.rpartition(OWNER_END)
+    return SessionKey(namespace.decode(), owner.decode(), client_id.decode()), rest

@@ -13,7 +13,14 @@ from holdfast.mqtt.codec import Will
 from holdfast.mqtt.codec.properties import WILL, read_block, read_varint
 from holdfast.mqtt.sessions.lifecycle import Lifecycle
 from holdfast.mqtt.sessions.messages import Message, read_message
-from holdfast.mqtt.sessions.records import WillRecord, read_outgoing, read_session, read_subscription, split_key
+from holdfast.mqtt.sessions.records import (
+    SessionKey,
+    WillRecord,
+    read_outgoing,
+    read_session,
+    read_subscription,
+    split_key,
+)
 from holdfast.mqtt.sessions.retained import Retainer
 from holdfast.mqtt.sessions.session import Outgoing, Session, Subscriber
 from holdfast.mqtt.sessions.session_store import SessionStore
@@ -40,8 +47,8 @@ def load(scan: Scan, now: int, lifecycle: Lifecycle, session_store: SessionStore
         retainer.watch(ns, message)
     sessions = _load_sessions(scan, lifecycle)
     for key, value in _all(scan, Table.MQTT_OUTGOING):
-        namespace, client_id, rest = split_key(key)
-        _add_outgoing(sessions[namespace, client_id], rest, value, messages)
+        session_key, rest = split_key(key)
+        _add_outgoing(sessions[session_key], rest, value, messages)
     for session in sessions.values():
         if session.ended_at:
             lifecycle.watch(session)
@@ -49,25 +56,26 @@ def load(scan: Scan, now: int, lifecycle: Lifecycle, session_store: SessionStore
             lifecycle.leave(session, now)
 
 
-def _load_sessions(scan: Scan, lifecycle: Lifecycle) -> dict[tuple[str, str], Session]:
-    sessions: dict[tuple[str, str], Session] = {}
+def _load_sessions(scan: Scan, lifecycle: Lifecycle) -> dict[SessionKey, Session]:
+    sessions: dict[SessionKey, Session] = {}
     for key, value in _all(scan, Table.MQTT_SESSIONS):
-        namespace, _, client_id = key.decode().partition("\0")
+        session_key, _ = split_key(key + b"\0")
+        namespace, owner, client_id = session_key
         stored = read_session(value)
-        session = Session(namespace, client_id, stored.protocol, stored.expiry_s)
+        session = Session(namespace, owner, client_id, stored.protocol, stored.expiry_s)
         session.ended_at = stored.ended_at
         session.will_at = stored.will_at
-        session.owner = stored.owner
+        session.reserved_for = stored.owner
         session.will = None if stored.will is None else _will(stored.will)
-        sessions[namespace, client_id] = session
-        lifecycle.ns(namespace).sessions[client_id] = session
+        sessions[session_key] = session
+        lifecycle.ns(namespace).sessions[owner, client_id] = session
     for key, value in _all(scan, Table.MQTT_SUBSCRIPTIONS):
-        namespace, client_id, rest = split_key(key)
+        session_key, rest = split_key(key)
         one = read_subscription(value)
         ids = (one.identifier,) if one.identifier else ()
-        lifecycle.ns(namespace).subscribe(
+        lifecycle.ns(session_key.namespace).subscribe(
             Subscriber(
-                sessions[namespace, client_id],
+                sessions[session_key],
                 rest.decode(),
                 one.qos,
                 one.no_local,
@@ -77,8 +85,8 @@ def _load_sessions(scan: Scan, lifecycle: Lifecycle) -> dict[tuple[str, str], Se
             )
         )
     for key, _ in _all(scan, Table.MQTT_INCOMING):
-        namespace, client_id, rest = split_key(key)
-        sessions[namespace, client_id].incoming.add(int.from_bytes(rest, "big"))
+        session_key, rest = split_key(key)
+        sessions[session_key].incoming.add(int.from_bytes(rest, "big"))
     return sessions
 
 

@@ -13,10 +13,11 @@ meanwhile is the same one.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from holdfast.core.queue import qualified_consumer
 from holdfast.mqtt.codec import Will
 from holdfast.mqtt.sessions.messages import Message
 from holdfast.mqtt.sessions.settings import NEVER
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from holdfast.mqtt.sessions.connection import Connection
 
 PACKET_ID_MAX = 0xFFFF
+OWNER_END: Final = b"\xff"
+"""Between an owner and a client identifier in a key: no UTF-8 has this byte."""
 
 
 class Outgoing:
@@ -81,22 +84,22 @@ class RetainedSend:
 
 
 class Session:
-    """`expiry_s` is what the client asked for, cut to our maximum; with 0 the session ends with its connection and
-    nothing of it is stored."""
+    """`owner` is the identity of who began it; identifiers of clients are unique within it. `expiry_s` is what the
+    client asked for, cut to our maximum; with 0 the session ends with its connection and nothing of it is stored."""
 
     __slots__ = (
         "_packet_id", "client_id", "connection", "ended_at", "expiry_s", "incoming", "inflight",
         "inflight_bytes", "key", "leases", "namespace", "next_expiry", "order", "owner", "protocol", "queue",
-        "queued_bytes", "resend", "subscriptions", "will", "will_at",
+        "queued_bytes", "resend", "reserved_for", "subscriptions", "will", "will_at",
     )  # fmt: skip
 
-    def __init__(self, namespace: str, client_id: str, protocol: int, expiry_s: int) -> None:
+    def __init__(self, namespace: str, owner: str, client_id: str, protocol: int, expiry_s: int) -> None:
         self.namespace = namespace
         self.client_id = client_id
         self.protocol = protocol
-        self.key = f"{namespace}\0{client_id}".encode()
         self.expiry_s = expiry_s
-        self.owner = ""  # who may resume it; empty: anybody with the rights it needs
+        self.assign(owner)
+        self.reserved_for = ""  # without an owner: the name of who may adopt it; empty: whoever comes first
         self.connection: Connection | None = None
         self.ended_at = 0  # when the connection was closed
         self.will: Will | None = None
@@ -112,6 +115,17 @@ class Session:
         self.next_expiry = 0  # before this instant nothing in the queue expires; 0: nothing does
         self.order = 0
         self._packet_id = 0
+
+    def assign(self, owner: str) -> None:
+        """It is this owner's; empty: it was begun while no credentials were configured."""
+        self.owner = owner
+        self.key = self.namespace.encode() + b"\0" + (owner.encode() + OWNER_END if owner else b"")
+        self.key += self.client_id.encode()
+
+    @property
+    def consumer(self) -> str:
+        """The name under which it holds leases."""
+        return qualified_consumer(self.owner, self.client_id)
 
     @property
     def persistent(self) -> bool:

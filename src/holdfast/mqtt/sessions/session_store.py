@@ -68,7 +68,7 @@ class SessionStore:
                 packet.topic, packet.payload, packet.qos, packet.retain, write_block(packet.properties, WILL)
             )
         record = SessionRecord(
-            session.protocol, session.expiry_s, session.ended_at, session.will_at, will, session.owner
+            session.protocol, session.expiry_s, session.ended_at, session.will_at, will, session.reserved_for
         )
         self._outbox.ops.append((_SESSIONS, session.key, write(record)))
 
@@ -118,6 +118,22 @@ class SessionStore:
         entry.message = None
         entry.order = session.next_order()
         self.put(session, entry)
+
+    def assign(self, session: Session, owner: str) -> None:
+        """The session is another owner's from now on: all that belongs to it is stored under another key. The caller
+        stores the session itself."""
+        self.delete_session(session)
+        session.assign(owner)
+        session.reserved_for = ""
+        for subscriber in session.subscriptions.values():
+            self.put_subscription(subscriber)
+        for packet_id in session.incoming:
+            self.incoming(session, packet_id, known=True)
+        for entry in (*session.inflight.values(), *session.queue):
+            if entry.message is None:
+                self.put(session, entry)
+            else:
+                self.add(session, entry, entry.message)
 
     def delete_session(self, session: Session) -> None:
         """Delete everything of a session that ends, or that is no longer to be kept."""
