@@ -25,6 +25,9 @@ RIGHTS = {
     Right.ADMIN: "`admin` on the queue",
     Right.ANY: "any right on the queue",
     Right.NODE: "`admin:#`",
+    Right.PRODUCE_SOMEWHERE: "`produce` on the queues that the request names",
+    Right.CONSUME_SOMEWHERE: "`consume` on the queue that the request names",
+    Right.ADMIN_SOMEWHERE: "`admin` on the queue that the request names",
     Right.AUTHENTICATED: "a credential, where credentials are configured",
     Right.ANONYMOUS: "nothing",
 }

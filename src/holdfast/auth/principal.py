@@ -128,6 +128,10 @@ class Principal(msgspec.Struct, frozen=True, dict=True, kw_only=True):
         administer the node."""
         return self.unlimited or patterns.covers(self._patterns[action], topic_filter)
 
+    def may_somewhere(self, action: Action) -> bool:
+        """Whether there is any name with which it may do this."""
+        return self.unlimited or bool(self._patterns[action])
+
     def can_see(self, name: str) -> bool:
         """Whether it may do anything at all with that name: what it does not see is left out of lists."""
         return any(self.may(action, name) for action in Action)
@@ -136,6 +140,11 @@ class Principal(msgspec.Struct, frozen=True, dict=True, kw_only=True):
         """Raises Forbidden unless `may`."""
         if not self.may(action, name):
             raise Forbidden(action=str(action), resource=name)
+
+    def require_somewhere(self, action: Action) -> None:
+        """Raises Forbidden unless `may_somewhere`."""
+        if not self.may_somewhere(action):
+            raise Forbidden(action=str(action), resource="#")
 
     def require_filter(self, action: Action, topic_filter: str) -> None:
         """Raises Forbidden unless `may_filter`."""

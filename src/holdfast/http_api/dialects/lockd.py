@@ -91,7 +91,7 @@ def _consuming(path: str, *errors: type[HoldfastError]) -> Callable[[Handler], H
     return ROUTES(
         "POST",
         path,
-        Right.AUTHENTICATED,
+        Right.CONSUME_SOMEWHERE,
         body=LockdDequeue,
         response_types=(RELATED,),
         errors=(QueueNotFound, *errors, Forbidden),
@@ -102,7 +102,7 @@ def _consuming(path: str, *errors: type[HoldfastError]) -> Callable[[Handler], H
 def _settling(path: str, body: type[LockdLease], gives: type[msgspec.Struct]) -> Callable[[Handler], Handler]:
     """A route that settles a delivery."""
     return ROUTES(
-        "POST", path, Right.AUTHENTICATED, body=body, gives=gives, errors=(QueueNotFound, LeaseLost, Forbidden)
+        "POST", path, Right.CONSUME_SOMEWHERE, body=body, gives=gives, errors=(QueueNotFound, LeaseLost, Forbidden)
     )
 
 
@@ -121,7 +121,7 @@ _attributes = msgspec.json.Decoder(dict[str, Any]).decode
 @ROUTES(
     "POST",
     "/v1/queue/enqueue",
-    Right.AUTHENTICATED,
+    Right.PRODUCE_SOMEWHERE,
     gives=LockdEnqueued,
     request_types=("multipart/form-data", RELATED),
     errors=(QueueNotFound, QueueFull, MessageTooLarge, RequestTooLarge, Forbidden),
@@ -400,7 +400,12 @@ async def _check_state(request: Request, name: QueueName, message_id: int, token
 
 
 @ROUTES(
-    "POST", "/v1/queue/stats", Right.AUTHENTICATED, body=LockdPlace, gives=LockdStats, errors=(QueueNotFound, Forbidden)
+    "POST",
+    "/v1/queue/stats",
+    Right.CONSUME_SOMEWHERE,
+    body=LockdPlace,
+    gives=LockdStats,
+    errors=(QueueNotFound, Forbidden),
 )
 async def stats(request: Request) -> Response:
     """Show the status of a queue: waiting consumers, and its first message."""
@@ -431,7 +436,7 @@ async def stats(request: Request) -> Response:
 @ROUTES(
     "POST",
     "/v1/queue/watch",
-    Right.AUTHENTICATED,
+    Right.CONSUME_SOMEWHERE,
     body=LockdPlace,
     response_types=("text/event-stream",),
     errors=(QueueNotFound, LimitExceeded, Forbidden),

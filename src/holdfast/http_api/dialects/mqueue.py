@@ -97,7 +97,7 @@ _nack = msgspec.json.Decoder(MQueueNack)
 @ROUTES(
     "POST",
     "/enqueue",
-    Right.AUTHENTICATED,
+    Right.PRODUCE_SOMEWHERE,
     body=list[MQueueItem],
     gives=list[Id],
     errors=(QueueNotFound, QueueFull, MessageTooLarge, LimitExceeded, RequestTooLarge, Forbidden),
@@ -144,7 +144,7 @@ def _draft(request: Request, item: MQueueItem) -> Draft:
 @ROUTES(
     "GET",
     "/dequeue",
-    Right.AUTHENTICATED,
+    Right.CONSUME_SOMEWHERE,
     query=DequeueQuery,
     gives=list[MQueueDequeued],
     errors=(QueueNotFound, Forbidden),
@@ -163,14 +163,14 @@ async def dequeue(request: Request) -> Response:
     )
 
 
-@ROUTES("POST", "/ack", Right.AUTHENTICATED, body=MQueueAck, errors=(QueueNotFound, LeaseLost, Forbidden))
+@ROUTES("POST", "/ack", Right.CONSUME_SOMEWHERE, body=MQueueAck, errors=(QueueNotFound, LeaseLost, Forbidden))
 async def ack(request: Request) -> Response:
     """Acknowledge an item: it is done and goes."""
     body = await request.json(_ack)
     return await _settle(request, body, Verb.ACK, "")
 
 
-@ROUTES("POST", "/nack", Right.AUTHENTICATED, body=MQueueNack, errors=(QueueNotFound, LeaseLost, Forbidden))
+@ROUTES("POST", "/nack", Right.CONSUME_SOMEWHERE, body=MQueueNack, errors=(QueueNotFound, LeaseLost, Forbidden))
 async def nack(request: Request) -> Response:
     """Say that an item failed: it is retried after the queue's backoff, or dead."""
     body = await request.json(_nack)

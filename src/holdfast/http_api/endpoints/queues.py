@@ -46,7 +46,7 @@ def _queue_response(request: Request, name: tuple[str, str]) -> wire.Queue:
 @ROUTES(
     "POST",
     "/api/v1/queues",
-    Right.AUTHENTICATED,
+    Right.ADMIN_SOMEWHERE,
     body=wire.QueueCreate,
     gives=wire.Queue,
     status=201,

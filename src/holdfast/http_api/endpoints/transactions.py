@@ -52,7 +52,7 @@ class StageQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @ROUTES(
     "POST",
     "/api/v1/transactions/{transaction}/stage",
-    Right.AUTHENTICATED,
+    Right.PRODUCE_SOMEWHERE,
     body=wire.Stage,
     query=StageQuery,
     request_types=(MEDIA_TYPE,),
@@ -129,7 +129,7 @@ def _read(request: Request, raw: bytes) -> tuple[wire.Stage, Batches]:
 @ROUTES(
     "POST",
     "/api/v1/transactions/{transaction}/publish",
-    Right.AUTHENTICATED,
+    Right.PRODUCE_SOMEWHERE,
     body=wire.Publish,
     gives=wire.Transaction,
     errors=(QueueFull, QueueNotFound, TransactionNotFound, TransactionIncomplete, LimitExceeded, Forbidden),
@@ -155,7 +155,7 @@ async def publish(request: Request) -> Response:
 @ROUTES(
     "POST",
     "/api/v1/transactions/{transaction}/abort",
-    Right.AUTHENTICATED,
+    Right.PRODUCE_SOMEWHERE,
     gives=wire.Aborted,
     errors=(TransactionPublished, Forbidden),
 )
@@ -168,7 +168,7 @@ async def abort(request: Request) -> Response:
 @ROUTES(
     "GET",
     "/api/v1/transactions/{transaction}",
-    Right.AUTHENTICATED,
+    Right.PRODUCE_SOMEWHERE,
     gives=wire.Transaction,
     errors=(TransactionNotFound,),
 )

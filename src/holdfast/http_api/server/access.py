@@ -10,6 +10,11 @@ from holdfast.errors import Forbidden, Unauthenticated
 from holdfast.http_api.server.routes import Endpoint, Right
 
 _ACTIONS = {Right.PRODUCE: Action.PRODUCE, Right.CONSUME: Action.CONSUME, Right.ADMIN: Action.ADMIN}
+_SOMEWHERE = {
+    Right.PRODUCE_SOMEWHERE: Action.PRODUCE,
+    Right.CONSUME_SOMEWHERE: Action.CONSUME,
+    Right.ADMIN_SOMEWHERE: Action.ADMIN,
+}
 
 
 def recognize(gate: Gate, subject: str | None, headers: dict[bytes, bytes]) -> Principal | None:
@@ -66,10 +71,13 @@ async def identify(gate: Gate, authorization: bytes, peer: str) -> Principal:
 
 
 def authorize(endpoint: Endpoint, principal: Principal, name: str) -> None:
-    """Refuses a caller that has not the right which the endpoint asks for on the queue of that name."""
+    """Refuses a caller that has not the right which the endpoint asks for on the queue of that name. It is called with
+    what the head says: who is refused need not send a body, and none is read."""
     action = _ACTIONS.get(endpoint.right)
     if action is not None:
         principal.require(action, name)
+    elif (somewhere := _SOMEWHERE.get(endpoint.right)) is not None:
+        principal.require_somewhere(somewhere)
     elif endpoint.right is Right.ANY and not principal.can_see(name):
         raise Forbidden(action="see", resource=name)
     elif endpoint.right is Right.NODE:

@@ -38,6 +38,9 @@ class Right(Enum):
     ADMIN = "admin"
     ANY = "any"  # any of these on the queue: looking at it
     NODE = "node"  # administration of the whole node
+    PRODUCE_SOMEWHERE = "produce somewhere"  # on any queue at all: the body names it, and the handler checks that one
+    CONSUME_SOMEWHERE = "consume somewhere"
+    ADMIN_SOMEWHERE = "admin somewhere"
     AUTHENTICATED = "known"  # any valid credential; the handler checks further
     ANONYMOUS = "nobody"  # no credential needed
 
