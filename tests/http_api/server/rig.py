@@ -117,6 +117,7 @@ async def serving(config: Config, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
     try:
         yield rig
     finally:
+        rig.may_sync.set()
         await rig.front.stop()
         await rig.node.stop()
 

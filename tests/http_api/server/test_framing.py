@@ -10,6 +10,7 @@ from random import Random
 import pytest
 
 from holdfast.http_api.server.body import UNREAD_BYTES_MAX
+from holdfast.http_api.server.connection import PARSE_BYTES, PIPELINE_MAX
 from tests.http_api.conftest import config_for
 from tests.http_api.server.rig import (
     JOBS,
@@ -130,11 +131,59 @@ async def test_requests_sent_ahead_in_parts_that_end_within_a_head_are_bounded_t
         for _ in range(100):
             wire.writer.write(LIVE[10:] + LIVE[:10])
             await asyncio.sleep(0.001)
+        await until(lambda: connection._read_paused)
         ahead = len(connection._pipeline)
         rig.may_sync.set()
-        assert ahead == 1
+        assert ahead <= PIPELINE_MAX
         wire.writer.write(LIVE[10:])
         assert [(await wire.answer()).status for _ in range(103)] == [200] * 103
+
+
+async def test_requests_that_arrive_together_are_parsed_as_far_as_there_is_room(rig: Rig) -> None:
+    connection, wires = rig.front.connect(), Wires()
+    connection.connection_made(wires)
+    rig.may_sync.clear()
+    connection.data_received(post(message("first")) + b"GET /nothing HTTP/1.1\r\n\r\n" * 5_000)
+    assert len(connection._pipeline) <= PARSE_BYTES // 20
+    assert len(connection._held) > PARSE_BYTES
+    connection.data_received(LIVE)
+    rig.may_sync.set()
+    await settled(wires, 5_002)
+    assert wires.statuses() == [200, *[404] * 5_000, 200]
+    connection.connection_lost(None)
+
+
+async def test_a_body_behind_requests_that_fill_the_pipeline_arrives(rig: Rig) -> None:
+    connection, wires = rig.front.connect(), Wires()
+    connection.connection_made(wires)
+    rig.may_sync.clear()
+    long = post(message("y" * PARSE_BYTES), headers="x-kind: long\r\n")
+    connection.data_received(post(message("first")) + LIVE * PIPELINE_MAX + long[:-100])
+    assert connection._held
+    connection.data_received(long[-100:] + LIVE)
+    rig.may_sync.set()
+    await settled(wires, PIPELINE_MAX + 3)
+    assert wires.statuses() == [200] * (PIPELINE_MAX + 3)
+    assert rig.depth() == 2
+    connection.connection_lost(None)
+
+
+async def test_what_is_sent_ahead_is_bounded_in_bytes_too(rig: Rig) -> None:
+    connection, wires = rig.front.connect(), Wires()
+    connection.connection_made(wires)
+    rig.may_sync.clear()
+    connection.data_received(post(message("first")) + LIVE[:10])
+    half = post(message("y" * (UNREAD_BYTES_MAX // 2)))
+    connection.data_received(LIVE[10:] + half[:10])
+    connection.data_received(half[10:] + half[:10])
+    paused = [connection._read_paused]
+    connection.data_received(half[10:])
+    paused.append(connection._read_paused)
+    assert paused == [False, True]
+    rig.may_sync.set()
+    await settled(wires, 4)
+    assert (wires.statuses(), connection._read_paused) == ([200] * 4, False)
+    connection.connection_lost(None)
 
 
 async def test_the_time_in_which_a_head_could_not_arrive_does_not_count(
@@ -156,6 +205,31 @@ async def test_nonsense_behind_a_request_is_refused_after_its_response(rig: Rig)
         wire.writer.write(post(message()) + b"nonsense\r\n\r\n")
         assert [(await wire.answer()).status for _ in range(2)] == [200, 400]
         assert await wire.reader.read() == b""
+
+
+async def test_a_refusal_is_sent_once(rig: Rig) -> None:
+    connection, wires = rig.front.connect(), Wires()
+    connection.connection_made(wires)
+    connection.data_received(post(message()) + b"nonsense\r\n\r\n")
+    await until(lambda: wires.closed)
+    connection.resume_writing()
+    assert wires.statuses() == [200, 400]
+    connection.connection_lost(None)
+
+
+async def test_a_connection_ends_with_its_stream_when_the_server_stops(rig: Rig) -> None:
+    await rig.node.queues.create(JOBS, {})
+    connection, wires = rig.front.connect(), Wires()
+    connection.connection_made(wires)
+    connection.data_received(b"GET %b/stream HTTP/1.1\r\n\r\n" % PATH.removesuffix("/messages").encode())
+    await settled(wires, 1)
+    connection.shutdown()
+    assert not wires.closed
+    stopping = asyncio.create_task(rig.front.stop())
+    await until(lambda: wires.closed)
+    assert not wires.aborted
+    connection.connection_lost(None)
+    await stopping
 
 
 @pytest.mark.parametrize("arrived", [b"", b"3\r\nabc\r\n"])
@@ -303,7 +377,7 @@ class Wires(asyncio.Transport):
     def __init__(self) -> None:
         super().__init__()
         self.sent = bytearray()
-        self.closed = False
+        self.closed = self.aborted = False
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.sent += data
@@ -311,7 +385,8 @@ class Wires(asyncio.Transport):
     def close(self) -> None:
         self.closed = True
 
-    abort = close
+    def abort(self) -> None:
+        self.closed = self.aborted = True
 
     def is_closing(self) -> bool:
         return self.closed

@@ -89,7 +89,7 @@ async def _wait(request: Request, body: wire.Lease, options: _LeaseOptions) -> R
         if found:
             await request.node.messages.settle(name, body.group, releases(found))
 
-    found = await request.api.until_disconnect(request, work, release) if options["wait"] else await work
+    found = await request.api.until_disconnect(request, work, release)
     return Response(encode_batch(found, name[1], body.encoding))
 
 

@@ -46,6 +46,13 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 WEBSOCKET: Final = b"websocket"
 
+PIPELINE_MAX: Final = 16
+"""How many requests that were sent ahead are parsed; the rest waits as bytes. More than one, since only a connection
+that is read tells that its client has gone."""
+
+PARSE_BYTES: Final = 16 << 10
+"""How much is parsed before it is checked whether there is room for more: up to 1,000 requests, which takes 5 ms."""
+
 
 class UpgradedConnection(Protocol):
     """What takes over a connection: an asyncio protocol that can be shut down."""
@@ -244,7 +251,8 @@ class Connection(asyncio.Protocol):
             self._say_last_words()
 
     def _say_last_words(self) -> None:
-        self._transport.write(self._last_words)
+        last_words, self._last_words = self._last_words, b""
+        self._transport.write(last_words)
         self._close()
 
     # --- reading ----------------------------------------------------------------------------------------------------
@@ -256,7 +264,7 @@ class Connection(asyncio.Protocol):
             data = self._receive(data)
             if not data:
                 return
-        if self._in_message:
+        if self._in_message and not self._held:
             self._feed(data)
         elif self._request is None and not self._pipeline and not self._held and self._writable is None:
             self._begin(data)
@@ -304,16 +312,24 @@ class Connection(asyncio.Protocol):
         self._serve(Request(api, self, head, None, self._receiving, end - start))
 
     def _feed(self, data: bytes) -> None:
-        """Let the parser read. It calls the methods below."""
-        parser = self._parser
-        if parser is None:
-            return
-        self._fed_bytes = len(data)
-        self._head_bytes += len(data)
+        """Let the parser read, as far as there is room for the requests in it."""
+        for start in range(0, len(data), PARSE_BYTES):
+            if self._refused or self._parser is None:
+                return
+            if len(self._pipeline) >= PIPELINE_MAX:
+                self._held = data[start:]
+                return
+            self._parse(self._parser, data, start)
+
+    def _parse(self, parser: httptools.HttpRequestParser, data: bytes, start: int) -> None:
+        """Let the parser read some of the data. It calls the methods below."""
+        piece = data[start : start + PARSE_BYTES]
+        self._fed_bytes = len(piece)
+        self._head_bytes += len(piece)
         try:
-            parser.feed_data(data)
+            parser.feed_data(piece)
         except httptools.HttpParserUpgrade as upgrade:
-            self._upgrade(data[upgrade.args[0] :])
+            self._upgrade(data[start + upgrade.args[0] :])
             return
         except httptools.HttpParserError as error:
             if self._receiving is None:
@@ -449,7 +465,7 @@ class Connection(asyncio.Protocol):
         if take_over is None:
             self._refused = True  # what follows is not HTTP
             return
-        if self._request is not None or self._pipeline:
+        if self._request is not None or self._pipeline or self._writable is not None:
             self._refuse(HTTPStatus.BAD_REQUEST, b"A connection is upgraded when its requests are answered.")
             return
         lines = [b"%b: %b\r\n" % header for header in self._raw_headers]
@@ -473,7 +489,8 @@ class Connection(asyncio.Protocol):
             self._serve(request)
         else:
             self._pipeline.append(request)
-            self.pause_reading()  # until those that were read are answered, or its body is wanted
+            if len(self._pipeline) >= PIPELINE_MAX or sum([r.size for r in self._pipeline]) > UNREAD_BYTES_MAX:
+                self.pause_reading()  # until those that were read are answered, or its body is wanted
 
     def _serve(self, request: Request) -> None:
         self._request = request
@@ -500,7 +517,8 @@ class Connection(asyncio.Protocol):
             return
         if self._pipeline:
             self._serve(self._pipeline.popleft())
-            return
+            if self._pipeline or not self._in_message:
+                return  # else the body of this one may be in what is held
         data, self._held = self._held, b""
         self.resume_reading()
         if data:
@@ -516,7 +534,7 @@ class Connection(asyncio.Protocol):
             return False
         body, head = response.body, request.head
         pool = self._pool
-        last = not head.keep_alive or pool.api.closing or (self._closing and not self._pipeline)
+        last = not head.keep_alive or self._is_ending()
         if head.expects_continue and request.unread_body is not None:
             last = True  # whether its body follows, or the next request, is for the client to decide
         if not isinstance(body, bytes):
@@ -558,7 +576,11 @@ class Connection(asyncio.Protocol):
         finally:
             if response.close is not None:
                 response.close()
-        self._finish(request, last=last)
+        self._finish(request, last=last or self._is_ending())
+
+    def _is_ending(self) -> bool:
+        """Whether the response to the request being served is the last."""
+        return self._pool.api.closing or (self._closing and not self._pipeline)
 
     async def _drain(self) -> None:
         """Wait until more may be written. A client that reads nothing for too long is disconnected."""

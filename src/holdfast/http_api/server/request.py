@@ -82,6 +82,11 @@ class Request:
         self._working = False
         self._disconnected: asyncio.Future[None] | None = None
 
+    @property
+    def size(self) -> int:
+        """How many bytes its body has, as far as that is known."""
+        return self._length if self._content is None else len(self._content)
+
     # --- the head ---------------------------------------------------------------------------------------------------
 
     @property
