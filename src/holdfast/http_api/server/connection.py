@@ -323,11 +323,11 @@ class Connection(asyncio.Protocol):
 
     def _parse(self, parser: httptools.HttpRequestParser, data: bytes, start: int) -> None:
         """Let the parser read some of the data. It calls the methods below."""
-        piece = data[start : start + PARSE_BYTES]
-        self._fed_bytes = len(piece)
-        self._head_bytes += len(piece)
+        chunk = data[start : start + PARSE_BYTES]
+        self._fed_bytes = len(chunk)
+        self._head_bytes += len(chunk)
         try:
-            parser.feed_data(piece)
+            parser.feed_data(chunk)
         except httptools.HttpParserUpgrade as upgrade:
             self._upgrade(data[start + upgrade.args[0] :])
             return
