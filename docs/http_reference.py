@@ -24,7 +24,7 @@ RIGHTS = {
     Right.CONSUME: "`consume` on the queue",
     Right.ADMIN: "`admin` on the queue",
     Right.ANY: "any right on the queue",
-    Right.NODE: "`admin:#`",
+    Right.NODE: "`node`",
     Right.PRODUCE_SOMEWHERE: "`produce` on the queues that the request names",
     Right.CONSUME_SOMEWHERE: "`consume` on the queue that the request names",
     Right.ADMIN_SOMEWHERE: "`admin` on the queue that the request names",

@@ -259,10 +259,19 @@ class Unauthenticated(HoldfastError):
 
 
 class Forbidden(HoldfastError):
-    """Your credentials do not allow you to {action} {resource!r}. They need a scope that covers it, such as
-    {action}:{resource}."""
+    """Your credentials do not allow you to {action} {resource!r}. They need a scope that covers it, such as {scope}."""
 
     code = "forbidden"
+    http = 403
+    mqtt = 0x87
+    grpc = "PERMISSION_DENIED"
+
+
+class NamespaceForbidden(HoldfastError):
+    """Your credentials are for the namespace {own!r}, not for {namespace!r}. Name your own, or none, or use credentials
+    of the other one."""
+
+    code = "namespace_forbidden"
     http = 403
     mqtt = 0x87
     grpc = "PERMISSION_DENIED"

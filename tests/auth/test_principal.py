@@ -95,12 +95,17 @@ def test_examples_of_filters(scopes: list[str], wanted: str, allowed: bool) -> N
 
 
 def test_no_action_implies_another() -> None:
-    for action in Action:
+    for action in (Action.PRODUCE, Action.CONSUME, Action.ADMIN):
         who = principal(f"{action}:#")
+        assert not who.may_node
         assert [other for other in Action if who.may(other, "orders")] == [action]
         assert [other for other in Action if who.may_filter(other, "#")] == [action]
         assert who.can_see("orders")
     assert not principal("produce:orders").can_see("bills")
+    operator = principal("node")
+    assert operator.may_node
+    assert not any(operator.may(action, "orders") or operator.may_filter(action, "#") for action in Action)
+    assert not operator.can_see("orders")
 
 
 def test_a_demand_names_what_is_missing() -> None:
@@ -109,7 +114,7 @@ def test_a_demand_names_what_is_missing() -> None:
     who.require_filter(Action.PRODUCE, "orders/#")
     with pytest.raises(Forbidden) as caught:
         who.require(Action.CONSUME, "orders/new")
-    assert caught.value.details == {"action": "consume", "resource": "orders/new"}
+    assert caught.value.details == {"action": "consume", "resource": "orders/new", "scope": "consume:orders/new"}
     with pytest.raises(Forbidden, match="such as produce:#"):
         who.require_filter(Action.PRODUCE, "#")
 
@@ -128,6 +133,8 @@ def test_answers_are_remembered_but_not_without_end() -> None:
     [
         ("orders", "must be produce:, consume: or admin:"),
         ("write:orders", "must be produce:, consume: or admin:"),
+        ("node:orders", "must be produce:, consume: or admin:"),
+        ("node:", "must be produce:, consume: or admin:"),
         ("produce:", "must have 1 to 1024 bytes"),
         ("produce:" + "x" * 1025, "must have 1 to 1024 bytes"),
         ("produce:a#", "'#' only as its whole last level"),

@@ -192,6 +192,15 @@ def test_a_token_that_was_made_is_taken(tmp_path: Path, algorithm: str) -> None:
         assert not {"d", "p", "q", "k"} & set(json.loads(public.read_text())["keys"][0])
 
 
+async def test_a_token_for_the_server_itself_is_asked_for_by_name(key: Path) -> None:
+    door = Gate(Config(auth=AuthSettings(key_file=key)), wall_clock)
+    text = good("token", "create", "--subject", "prometheus", "--node", "--key", key).strip()
+    scraper = await door.token(text, "10.0.0.1")
+    assert (scraper.may_node, scraper.may_filter(Action.ADMIN, "#")) == (True, False)
+    both = good("token", "create", "--subject", "ops", "--node", "--scope", "admin:#", "--key", key).strip()
+    assert [str(scope) for scope in (await door.token(both, "10.0.0.1")).scopes] == ["admin:#", "node"]
+
+
 def test_a_token_carries_what_was_asked_for(key: Path) -> None:
     made = json.loads(
         good(

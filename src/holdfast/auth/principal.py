@@ -5,10 +5,13 @@ topics; a queue is matched by its name (`orders/new`), not by its MQTT topic (`$
 
     produce   enqueue; publish
     consume   lease, settle, browse, read as a cursor group; subscribe
-    admin     create, change, delete, purge, pause, redrive; see statistics and the audit log
+    admin     create, change, delete, purge, pause, redrive; see statistics
 
-No action implies another: who may configure a queue need not be able to read what is in it. What concerns the whole
-node rather than a queue needs `admin:#`. Nobody has rights outside their own namespace.
+No action implies another: who may configure a queue need not be able to read what is in it. Nobody has rights outside
+their own namespace.
+
+The scope `node` has no pattern. It is the right to see the server itself, which belongs to no namespace: all metrics,
+health, snapshots. It is no right to any queue.
 """
 
 from __future__ import annotations
@@ -36,27 +39,30 @@ class Action(StrEnum):
     PRODUCE = "produce"
     CONSUME = "consume"
     ADMIN = "admin"
+    NODE = "node"
 
 
-_ACTIONS: Final = {action.value for action in Action}
 _KINDS: Final = {"password": "user"}
 """What an identity calls a method that has another name there."""
+_ON_NAMES: Final = frozenset(Action) - {Action.NODE}
 
 
 class Scope(msgspec.Struct, frozen=True):
-    """An action on everything that the pattern matches."""
+    """An action on everything that the pattern matches; `node` has none."""
 
     action: Action
-    pattern: str
+    pattern: str = ""
 
     @staticmethod
     @lru_cache(maxsize=4096)  # credentials of one kind have the same few scopes
     def parse(text: str) -> Scope:
-        """Reads `produce:orders/#`, or raises ValueError with a whole sentence."""
+        """Reads `produce:orders/#` or `node`, or raises ValueError with a whole sentence."""
+        if text == Action.NODE:
+            return NODE
         word, colon, pattern = text.partition(":")
-        if not colon or word not in _ACTIONS:
+        if not colon or word not in _ON_NAMES:
             raise ValueError(
-                f"Scope {text!r} must be produce:, consume: or admin: and a pattern, like produce:orders/#."
+                f"Scope {text!r} must be produce:, consume: or admin: and a pattern, like produce:orders/#, or node."
             )
         try:
             patterns.parse(pattern)
@@ -64,8 +70,20 @@ class Scope(msgspec.Struct, frozen=True):
             raise ValueError(f"Scope {text!r} is not good: the pattern {error}.") from None
         return Scope(Action(word), pattern)
 
+    @staticmethod
+    def covering(action: Action, name: str) -> Scope:
+        """The narrowest scope with the action on a name; on all names if no pattern can say that one."""
+        try:
+            patterns.parse(name)
+        except ValueError:
+            name = "#"
+        return Scope(action, name)
+
     def __str__(self) -> str:
-        return f"{self.action}:{self.pattern}"
+        return f"{self.action}:{self.pattern}" if self.pattern else str(self.action)
+
+
+NODE: Final = Scope(Action.NODE)
 
 
 class Principal(msgspec.Struct, frozen=True, dict=True, kw_only=True):
@@ -124,8 +142,7 @@ class Principal(msgspec.Struct, frozen=True, dict=True, kw_only=True):
         return answer
 
     def may_filter(self, action: Action, topic_filter: str) -> bool:
-        """Whether it may do this with every name that the filter could match. `may_filter(ADMIN, "#")` is the right to
-        administer the node."""
+        """Whether it may do this with every name that the filter could match."""
         return self.unlimited or patterns.covers(self._patterns[action], topic_filter)
 
     def may_somewhere(self, action: Action) -> bool:
@@ -136,20 +153,35 @@ class Principal(msgspec.Struct, frozen=True, dict=True, kw_only=True):
         """Whether it may do anything at all with that name: what it does not see is left out of lists."""
         return any(self.may(action, name) for action in Action)
 
+    @cached_property
+    def may_node(self) -> bool:
+        """Whether it may look at the server itself, over all namespaces."""
+        return self.unlimited or NODE in self.scopes
+
     def require(self, action: Action, name: str) -> None:
         """Raises Forbidden unless `may`."""
         if not self.may(action, name):
-            raise Forbidden(action=str(action), resource=name)
+            raise _forbidden(str(action), name, Scope.covering(action, name))
 
     def require_somewhere(self, action: Action) -> None:
         """Raises Forbidden unless `may_somewhere`."""
         if not self.may_somewhere(action):
-            raise Forbidden(action=str(action), resource="#")
+            raise _forbidden(str(action), "#", Scope.covering(action, "#"))
 
     def require_filter(self, action: Action, topic_filter: str) -> None:
         """Raises Forbidden unless `may_filter`."""
         if not self.may_filter(action, topic_filter):
-            raise Forbidden(action=str(action), resource=topic_filter)
+            raise _forbidden(str(action), topic_filter, Scope.covering(action, topic_filter))
+
+    def require_sight(self, name: str) -> None:
+        """Raises Forbidden unless `can_see`."""
+        if not self.can_see(name):
+            raise _forbidden("see", name, Scope.covering(Action.CONSUME, name))
+
+    def require_node(self) -> None:
+        """Raises Forbidden unless `may_node`."""
+        if not self.may_node:
+            raise _forbidden("administer", "the server", NODE)
 
     def require_config(self, fields: Mapping[str, object]) -> None:
         """Raises Forbidden if a queue so configured would reach beyond what this principal may touch: `topics` bring it
@@ -173,5 +205,9 @@ class Principal(msgspec.Struct, frozen=True, dict=True, kw_only=True):
         return {action: {} for action in Action}
 
 
+def _forbidden(action: str, resource: str, scope: Scope) -> Forbidden:
+    return Forbidden(action=action, resource=resource, scope=str(scope))
+
+
 def _levels(scopes: Iterable[Scope], action: Action) -> Iterable[Pattern]:
-    return (patterns.parse(scope.pattern) for scope in scopes if scope.action == action)
+    return (patterns.parse(scope.pattern) for scope in scopes if scope.action == action and scope.pattern)

@@ -252,7 +252,7 @@ def _health(client: SyncClient) -> Iterator[Finding]:
     try:
         health = client.health()
     except Forbidden:
-        yield Finding("health", "warning", "not shown to us", "Use credentials with the scope admin:#.")
+        yield Finding("health", "warning", "not shown to us", "Use credentials with the scope node.")
         return
     for part in health.parts:
         facts = ", ".join(f"{name} {value}" for name, value in part.facts.items())

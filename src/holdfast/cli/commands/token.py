@@ -94,6 +94,11 @@ def key(file: Path, algorithm: str, public: Path | None, append: bool) -> None:
 @click.option(
     "--scope", "scopes", multiple=True, help="What it allows, like produce:orders/#. May be given several times."
 )
+@click.option(
+    "--node",
+    is_flag=True,
+    help="Allow to look at the server itself, over all namespaces: metrics, health, snapshots. Short for --scope node.",
+)
 @click.option("--namespace", help="The namespace it is for. [default: the server's node.namespace]")
 @click.option("--ttl", default="1h", show_default=True, help="How long it is valid: 15m, 12h, 30d, or none for ever.")
 @key_option
@@ -102,6 +107,7 @@ def key(file: Path, algorithm: str, public: Path | None, append: bool) -> None:
 def create(
     subject: str,
     scopes: tuple[str, ...],
+    node: bool,
     namespace: str | None,
     ttl: str,
     key_path: Path | None,
@@ -119,6 +125,7 @@ def create(
     signing = _keyring(settings, key_path).signing()
     if signing is None:
         raise InvalidArgument(field="The key file", problem="holds public keys only; a token needs the private one")
+    scopes += ("node",) if node else ()
     now = time.time_ns() // 1000
     until = _until(ttl, now, settings)
     claims = tokens.Claims(
@@ -154,7 +161,7 @@ def create(
         }
         show_rows("jsonl", [], [printed]) if output == "jsonl" else show_json(printed)
     if not scopes:
-        show_note("The token has no scopes and allows nothing: give --scope.")
+        show_note("The token has no scopes and allows nothing: give --scope or --node.")
 
 
 @token.command()

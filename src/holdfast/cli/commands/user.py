@@ -41,7 +41,7 @@ scopes_option = click.option(
     "--scope",
     "scopes",
     multiple=True,
-    help="What the user may do, like produce:orders/# or admin:#. Give it several times for several scopes.",
+    help="What the user may do, like produce:orders/#, admin:# or node. Give it several times for several scopes.",
 )
 namespace_option = click.option("--namespace", help="The user's namespace. [default: the server's node.namespace]")
 subject_option = click.option("--subject", help="The subject of the user's client certificate, like CN=shop,O=Acme.")

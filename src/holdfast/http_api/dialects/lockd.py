@@ -31,6 +31,7 @@ from holdfast.errors import (
     MalformedRequest,
     MessageNotFound,
     MessageTooLarge,
+    NamespaceForbidden,
     NothingReady,
     QueueFull,
     QueueNotFound,
@@ -94,7 +95,7 @@ def _consuming(path: str, *errors: type[HoldfastError]) -> Callable[[Handler], H
         Right.CONSUME_SOMEWHERE,
         body=LockdDequeue,
         response_types=(RELATED,),
-        errors=(QueueNotFound, *errors, Forbidden),
+        errors=(QueueNotFound, *errors, Forbidden, NamespaceForbidden),
         waits=True,
     )
 
@@ -102,7 +103,12 @@ def _consuming(path: str, *errors: type[HoldfastError]) -> Callable[[Handler], H
 def _settling(path: str, body: type[LockdLease], gives: type[msgspec.Struct]) -> Callable[[Handler], Handler]:
     """A route that settles a delivery."""
     return ROUTES(
-        "POST", path, Right.CONSUME_SOMEWHERE, body=body, gives=gives, errors=(QueueNotFound, LeaseLost, Forbidden)
+        "POST",
+        path,
+        Right.CONSUME_SOMEWHERE,
+        body=body,
+        gives=gives,
+        errors=(QueueNotFound, LeaseLost, Forbidden, NamespaceForbidden),
     )
 
 
@@ -124,7 +130,7 @@ _attributes = msgspec.json.Decoder(dict[str, Any]).decode
     Right.PRODUCE_SOMEWHERE,
     gives=LockdEnqueued,
     request_types=("multipart/form-data", RELATED),
-    errors=(QueueNotFound, QueueFull, MessageTooLarge, RequestTooLarge, Forbidden),
+    errors=(QueueNotFound, QueueFull, MessageTooLarge, RequestTooLarge, Forbidden, NamespaceForbidden),
 )
 async def enqueue(request: Request) -> Response:
     """Enqueue one message: a form with `meta` (JSON) and `payload`."""
@@ -405,7 +411,7 @@ async def _check_state(request: Request, name: QueueName, message_id: int, token
     Right.CONSUME_SOMEWHERE,
     body=LockdPlace,
     gives=LockdStats,
-    errors=(QueueNotFound, Forbidden),
+    errors=(QueueNotFound, Forbidden, NamespaceForbidden),
 )
 async def stats(request: Request) -> Response:
     """Show the status of a queue: waiting consumers, and its first message."""
@@ -439,7 +445,7 @@ async def stats(request: Request) -> Response:
     Right.CONSUME_SOMEWHERE,
     body=LockdPlace,
     response_types=("text/event-stream",),
-    errors=(QueueNotFound, LimitExceeded, Forbidden),
+    errors=(QueueNotFound, LimitExceeded, Forbidden, NamespaceForbidden),
     waits=True,
 )
 async def watch(request: Request) -> Response:
@@ -503,7 +509,7 @@ def _queue(request: Request, place: LockdPlace, action: Action) -> QueueName:
     if not place.queue:
         raise InvalidArgument(field="queue", problem="is missing: name the queue")
     if namespace != principal.namespace and not principal.unlimited:
-        raise Forbidden(action=str(action), resource=f"namespace {namespace!r}")
+        raise NamespaceForbidden(namespace=namespace, own=principal.namespace)
     check_name(namespace, "namespace")
     principal.require(action, check_name(place.queue))
     return (namespace, place.queue)

@@ -24,6 +24,7 @@ from holdfast.errors import (
     LeaseLost,
     LimitExceeded,
     MessageTooLarge,
+    NamespaceForbidden,
     QueueFull,
     QueueNotFound,
     RequestTooLarge,
@@ -100,7 +101,7 @@ _nack = msgspec.json.Decoder(MQueueNack)
     Right.PRODUCE_SOMEWHERE,
     body=list[MQueueItem],
     gives=list[Id],
-    errors=(QueueNotFound, QueueFull, MessageTooLarge, LimitExceeded, RequestTooLarge, Forbidden),
+    errors=(QueueNotFound, QueueFull, MessageTooLarge, LimitExceeded, RequestTooLarge, Forbidden, NamespaceForbidden),
 )
 async def enqueue(request: Request) -> Response:
     """Enqueue items, to one or several topics, and get their ids.
@@ -147,7 +148,7 @@ def _draft(request: Request, item: MQueueItem) -> Draft:
     Right.CONSUME_SOMEWHERE,
     query=DequeueQuery,
     gives=list[MQueueDequeued],
-    errors=(QueueNotFound, Forbidden),
+    errors=(QueueNotFound, Forbidden, NamespaceForbidden),
 )
 async def dequeue(request: Request) -> Response:
     """Lease up to `limit` items, the best first. An empty list means that nothing is ready."""
@@ -163,14 +164,26 @@ async def dequeue(request: Request) -> Response:
     )
 
 
-@ROUTES("POST", "/ack", Right.CONSUME_SOMEWHERE, body=MQueueAck, errors=(QueueNotFound, LeaseLost, Forbidden))
+@ROUTES(
+    "POST",
+    "/ack",
+    Right.CONSUME_SOMEWHERE,
+    body=MQueueAck,
+    errors=(QueueNotFound, LeaseLost, Forbidden, NamespaceForbidden),
+)
 async def ack(request: Request) -> Response:
     """Acknowledge an item: it is done and goes."""
     body = await request.json(_ack)
     return await _settle(request, body, Verb.ACK, "")
 
 
-@ROUTES("POST", "/nack", Right.CONSUME_SOMEWHERE, body=MQueueNack, errors=(QueueNotFound, LeaseLost, Forbidden))
+@ROUTES(
+    "POST",
+    "/nack",
+    Right.CONSUME_SOMEWHERE,
+    body=MQueueNack,
+    errors=(QueueNotFound, LeaseLost, Forbidden, NamespaceForbidden),
+)
 async def nack(request: Request) -> Response:
     """Say that an item failed: it is retried after the queue's backoff, or dead."""
     body = await request.json(_nack)
@@ -190,7 +203,7 @@ def _queue(request: Request, namespace: str, topic: str, action: Action) -> Queu
     """The queue, if it is in the caller's own namespace. Without configured credentials any namespace is."""
     principal = request.principal
     if namespace != principal.namespace and not principal.unlimited:
-        raise Forbidden(action=str(action), resource=f"namespace {namespace!r}")
+        raise NamespaceForbidden(namespace=namespace, own=principal.namespace)
     check_name(namespace, "namespace")
     principal.require(action, check_name(topic))
     return (namespace, topic)

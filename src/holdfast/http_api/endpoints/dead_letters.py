@@ -82,7 +82,7 @@ class DeadQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @ROUTES(
     "GET",
     "/api/v1/queues/{name}/dlq",
-    Right.AUTHENTICATED,
+    Right.ANY,
     query=DeadQuery,
     gives=wire.MessagePage,
     errors=(QueueNotFound, NoDeadQueue),
@@ -91,7 +91,7 @@ async def list_all(request: Request) -> Response:
     """List the dead letters of a queue, oldest first. Nothing is leased or changed.
 
     A page may hold fewer dead letters than `limit`, even none, and still have a `cursor`: continue until it is
-    empty. Needs the right to consume the dead queue.
+    empty. Needs the right to consume the dead queue too.
     """
     query = request.query(DeadQuery)
     dead, source = dead_queue(request)

@@ -30,10 +30,11 @@ async def live(request: Request) -> Response:
 async def ready(request: Request) -> Response:
     """Report whether the node can take work now: the store syncs, the disk has room, the loop keeps up (else 503).
 
-    Syncs the store, at most once a second for all callers.
+    Syncs the store, at most once a second for all callers. Names the parts that are not ready; `/api/v1/health` says
+    what is wrong with them.
     """
     parts = await request.node.health.components()
-    problems = [f"{part.name}: {part.problem}" for part in parts if not part.ready]
+    problems = [part.name for part in parts if not part.ready]
     return _status(["shutting down", *problems] if request.api.closing else problems)
 
 
@@ -68,7 +69,7 @@ async def all_stats(request: Request, namespace: str | None) -> list[QueueStats]
 
 @ROUTES("GET", "/api/v1/overview", Right.AUTHENTICATED, gives=wire.Overview)
 async def overview(request: Request) -> Response:
-    """Show a node at a glance. Of queues, those that the caller may do something with."""
+    """Show a node at a glance. Of queues, those of the caller's namespace that it may do something with."""
     node = request.node
     stats = [queue for queue in await all_stats(request, request.namespace) if request.principal.can_see(queue.name)]
     groups = [group for queue in stats for group in queue.groups if group.kind is GroupKind.LEASE]
@@ -94,7 +95,7 @@ async def overview(request: Request) -> Response:
             rates=rates,
             staged=node.transactions.staged(request.namespace).messages,
             consumers=sum(len(group.members) for group in groups),
-            waiting=node.inspection.waiting(),
+            waiting=sum(node.inspection.waiting((queue.namespace, queue.name)) for queue in stats),
             oldest_message_age_seconds=max((queue.oldest_age for queue in stats), default=0) / SECOND,
             ok=all(part.ready for part in parts),
         )

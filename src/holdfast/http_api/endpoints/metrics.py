@@ -3,6 +3,9 @@
 Times are seconds, sizes are bytes. A queue's series carry its namespace and name. With more queues than
 `http.metrics_queues` there are only sums over all of them, under the same names without those labels, unless the scrape
 asks for `?queues=all`.
+
+A scrape of the whole server needs the scope `node`. Other callers are shown the series of the queues that they may do
+something with, and how much their namespace has staged.
 """
 
 from __future__ import annotations
@@ -124,6 +127,12 @@ class MetricsSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     queues: list[QueueStats]
     detailed: bool
     node: dict[str, float]
+    whole: WholeServer | None = None
+
+
+class WholeServer(msgspec.Struct, frozen=True, kw_only=True):
+    """What it said of itself."""
+
     requests: dict[tuple[str, str, int], int]
     sync_times: tuple[tuple[float, ...], list[int], float]
     batch_rows: tuple[tuple[float, ...], list[int], float]
@@ -139,7 +148,8 @@ class NodeCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         found = self._snapshot
         yield from self._of_node()
-        yield from map(_family, found.readings)
+        if found.whole is not None:
+            yield from _of_server(found.whole)
         yield from _families(OF_QUEUES, ["namespace", "queue"], _queue_rows(found.queues), found.detailed)
         groups = [(queue, group) for queue in found.queues for group in queue.groups]
         yield from _families(OF_GROUPS, ["namespace", "queue", "group"], _group_rows(groups), found.detailed)
@@ -147,24 +157,27 @@ class NodeCollector(Collector):
             yield _latency(series, key, groups, found.detailed)
 
     def _of_node(self) -> Iterator[Metric]:
-        found = self._snapshot
         build = GaugeMetricFamily(PREFIX + "build_info", OF_NODE["build"].text, labels=["version"])
         build.add_metric([__version__], 1)
         yield build
-        for key, value in found.node.items():
+        for key, value in self._snapshot.node.items():
             series = OF_NODE[key]
             family = CounterMetricFamily if series.kind == "counter" else GaugeMetricFamily
             yield family(PREFIX + series.name, series.text, value=value)
-        requests = CounterMetricFamily(
-            PREFIX + OF_NODE["requests"].name, OF_NODE["requests"].text, labels=["method", "route", "status"]
-        )
-        for (method, route, status), count in found.requests.items():
-            requests.add_metric([method, route, str(status)], count)
-        yield requests
-        for key, (bounds, counts, total) in (("sync_times", found.sync_times), ("batch_rows", found.batch_rows)):
-            histogram = HistogramMetricFamily(PREFIX + OF_NODE[key].name, OF_NODE[key].text)
-            histogram.add_metric([], _buckets(bounds, counts), total)
-            yield histogram
+
+
+def _of_server(found: WholeServer) -> Iterator[Metric]:
+    requests = CounterMetricFamily(
+        PREFIX + OF_NODE["requests"].name, OF_NODE["requests"].text, labels=["method", "route", "status"]
+    )
+    for (method, route, status), count in found.requests.items():
+        requests.add_metric([method, route, str(status)], count)
+    yield requests
+    for key, (bounds, counts, total) in (("sync_times", found.sync_times), ("batch_rows", found.batch_rows)):
+        histogram = HistogramMetricFamily(PREFIX + OF_NODE[key].name, OF_NODE[key].text)
+        histogram.add_metric([], _buckets(bounds, counts), total)
+        yield histogram
+    yield from map(_family, found.readings)
 
 
 def _family(reading: MetricSample) -> Metric:
@@ -264,9 +277,13 @@ class MetricsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Series for each queue: `auto` up to http.metrics_queues of them, `all`, or `none`."""
 
 
-@ROUTES("GET", "/metrics", Right.NODE, query=MetricsQuery, response_types=("text/plain",))
+@ROUTES("GET", "/metrics", Right.AUTHENTICATED, query=MetricsQuery, response_types=("text/plain",))
 async def metrics(request: Request) -> Response:
-    """Give the metrics of the node and its queues in Prometheus' text format."""
+    """Give metrics in Prometheus' text format.
+
+    With the scope `node`: of the server and the queues of all namespaces. Otherwise of the queues that the caller may
+    do something with.
+    """
     query = request.query(MetricsQuery)
     snapshot = await _snapshot(request, query.queues)
     return Response(await request.api.on_thread(lambda: _render(snapshot)), content_type=CONTENT_TYPE)
@@ -275,30 +292,40 @@ async def metrics(request: Request) -> Response:
 def _render(snapshot: MetricsSnapshot) -> bytes:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(NodeCollector(snapshot))
-    ProcessCollector(registry=registry)
-    PlatformCollector(registry=registry)
-    GCCollector(registry=registry)
+    if snapshot.whole is not None:
+        ProcessCollector(registry=registry)
+        PlatformCollector(registry=registry)
+        GCCollector(registry=registry)
     return generate_latest(registry)
 
 
 async def _snapshot(request: Request, queues: str) -> MetricsSnapshot:
-    node, api = request.node, request.api
+    node, api, principal = request.node, request.api, request.principal
+    namespace = None if principal.may_node else request.namespace
     up = True
     try:
-        found = await all_stats(request, None)
+        found = await all_stats(request, namespace)
     except HoldfastError:
         found, up = [], False  # when the store is away is when metrics are looked at
+    if namespace is not None:
+        found = [queue for queue in found if principal.can_see(queue.name)]
+    staged = node.transactions.staged(namespace)
+    detailed = queues == "all" or (queues == "auto" and len(found) <= api.config.http.metrics_queues)
+    visible: dict[str, float] = {
+        "transactions": staged.transactions,
+        "staged": staged.messages,
+        "staged_bytes": staged.size_bytes,
+        "queues": len(found),
+    }
+    if namespace is not None:
+        return MetricsSnapshot(queues=found, detailed=detailed, node=visible)
     commit, webhooks = node.cell.commit, node.webhooks.counters
     try:
         room = node.store.room()
     except HoldfastError:
         room = None
-    staged = node.transactions.staged()
     node_metrics: dict[str, float] = {
-        "transactions": staged.transactions,
-        "staged": staged.messages,
-        "staged_bytes": staged.size_bytes,
-        "queues": len(found),
+        **visible,
         "commits": commit.batches,
         "journal": node.cell.export_scheduler.behind,
         "store": up,
@@ -315,16 +342,13 @@ async def _snapshot(request: Request, queues: str) -> MetricsSnapshot:
     }
     if room is not None:
         node_metrics["room"] = room
-    detailed = queues == "all" or (queues == "auto" and len(found) <= api.config.http.metrics_queues)
-    return MetricsSnapshot(
-        queues=found,
-        detailed=detailed,
-        node=node_metrics,
+    whole = WholeServer(
         requests=dict(api.answered),
         sync_times=_copied(commit.sync_times),
         batch_rows=_copied(commit.batch_rows),
         readings=[reading for meter in node.metric_sources for reading in meter()],
     )
+    return MetricsSnapshot(queues=found, detailed=detailed, node=node_metrics, whole=whole)
 
 
 def _copied(distribution: Distribution) -> tuple[tuple[float, ...], list[int], float]:

@@ -6,7 +6,7 @@ from base64 import b64decode
 
 from holdfast.auth.gate import Gate
 from holdfast.auth.principal import Action, Principal
-from holdfast.errors import Forbidden, Unauthenticated
+from holdfast.errors import Unauthenticated
 from holdfast.http_api.server.routes import Endpoint, Right
 
 _ACTIONS = {Right.PRODUCE: Action.PRODUCE, Right.CONSUME: Action.CONSUME, Right.ADMIN: Action.ADMIN}
@@ -78,7 +78,7 @@ def authorize(endpoint: Endpoint, principal: Principal, name: str) -> None:
         principal.require(action, name)
     elif (somewhere := _SOMEWHERE.get(endpoint.right)) is not None:
         principal.require_somewhere(somewhere)
-    elif endpoint.right is Right.ANY and not principal.can_see(name):
-        raise Forbidden(action="see", resource=name)
+    elif endpoint.right is Right.ANY:
+        principal.require_sight(name)
     elif endpoint.right is Right.NODE:
-        principal.require_filter(Action.ADMIN, "#")
+        principal.require_node()

@@ -37,7 +37,7 @@ class Right(Enum):
     CONSUME = "consume"
     ADMIN = "admin"
     ANY = "any"  # any of these on the queue: looking at it
-    NODE = "node"  # administration of the whole node
+    NODE = "node"  # the server itself, over all namespaces
     PRODUCE_SOMEWHERE = "produce somewhere"  # on any queue at all: the body names it, and the handler checks that one
     CONSUME_SOMEWHERE = "consume somewhere"
     ADMIN_SOMEWHERE = "admin somewhere"

@@ -47,7 +47,7 @@ class Rights:
         except HoldfastError:
             return 0  # the bridge says what is wrong with it
         if route.operation is Operation.CREATE:
-            allowed = principal.may_filter(Action.ADMIN, "#")
+            allowed = principal.may_somewhere(Action.ADMIN)  # `audited` looks at the name
         else:
             allowed = principal.may(_ACTIONS[route.operation], route.queue)
         if not allowed and route.operation in _ACTS:
@@ -80,9 +80,10 @@ class Rights:
 @contextmanager
 def audited(gate: Gate, connection: Connection, act: str, queue: str, fields: Mapping[str, object]) -> Iterator[None]:
     """The context of an administrative act: the audit log records who did it, from where, and how it ended. Raises if
-    its configuration reaches beyond the caller's rights."""
+    the queue or its configuration is beyond the caller's rights."""
     principal = _principal(connection)
     with gate.audit.act(principal, act, queue, front=FRONT, peer=_peer(connection)):
+        principal.require(Action.ADMIN, queue)
         principal.require_config(fields)
         yield
 
