@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import ClassVar, Final, Protocol
 
 from holdfast.config.secret import SecretText
+from holdfast.errors import SUGGESTED_LENGTH_MAX
 from holdfast.units import TIB, format_duration, format_size, parse_duration, parse_size
 
 
@@ -335,5 +336,7 @@ class Name:
 
 
 def closest(wrong: object, known: Sequence[str]) -> str | None:
-    """What was probably meant, for "did you mean"."""
+    """What was probably meant, for "did you mean". A long text is no slip of the pen."""
+    if len(str(wrong)) > SUGGESTED_LENGTH_MAX:
+        return None
     return next(iter(get_close_matches(str(wrong), known, n=1, cutoff=0.6)), None)

@@ -18,7 +18,7 @@ from holdfast.config.fields import Field, all_fields, sections
 from holdfast.config.kinds import Secret, closest
 from holdfast.config.secret import HIDDEN
 from holdfast.config.settings import Config
-from holdfast.errors import ConfigUnreadable, InvalidConfig, UnknownSetting
+from holdfast.errors import SUGGESTED_LENGTH_MAX, ConfigUnreadable, InvalidConfig, UnknownSetting
 
 CONFIG_VARIABLE = "HOLDFAST_CONFIG"
 """Names the file when no --config is given. It is not a setting: a file cannot name itself."""
@@ -118,10 +118,14 @@ def _from_environment(environ: Mapping[str, str]) -> Iterator[_Given]:
             yield _Given(by_variable[variable], environ[variable], f"environment {variable}")
         elif variable in COMMAND_LINE_VARIABLES or variable.startswith(COMMAND_LINE_PREFIXES):
             continue
-        elif variable.startswith(prefixes) or get_close_matches(variable, by_variable, n=1, cutoff=0.85):
+        elif variable.startswith(prefixes) or _resembles(variable, by_variable):
             # Not every unknown HOLDFAST_ variable is a slip: a scheduler may put some under our prefix (a Kubernetes
             # service named holdfast brings HOLDFAST_SERVICE_HOST), so only what looks like a setting is refused.
             raise _unknown(variable, "environment", sorted(by_variable))
+
+
+def _resembles(variable: str, known: Mapping[str, str]) -> bool:
+    return len(variable) <= SUGGESTED_LENGTH_MAX and bool(get_close_matches(variable, known, n=1, cutoff=0.85))
 
 
 def _from_flags(flags: Mapping[str, object], known: Mapping[str, Field]) -> Iterator[_Given]:

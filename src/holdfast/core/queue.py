@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from holdfast.errors import InvalidConfig, InvalidName
+from holdfast.errors import SUGGESTED_LENGTH_MAX, InvalidConfig, InvalidName
 from holdfast.units import DAY, HOUR, MIB, MINUTE, SECOND, format_duration, parse_duration, parse_size
 
 NAME_BYTES_MAX = 255  # an MQTT topic is at most 65,535 bytes; 255 leaves room for prefixes and stays readable
@@ -147,7 +147,7 @@ def from_fields(fields: Mapping[str, object], base: QueueConfig | None = None) -
     flat = _flatten(fields)
     for name in flat:
         if name not in FIELDS:
-            close = difflib.get_close_matches(name, FIELDS, 1)
+            close = difflib.get_close_matches(name, FIELDS, 1) if len(name) <= SUGGESTED_LENGTH_MAX else ()
             hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(sorted(FIELDS))}"
             raise InvalidConfig(field=name, value=flat[name], problem=f"there is no such setting; {hint}")
     values = {name: _checked(name, value) for name, value in flat.items()}

@@ -18,11 +18,10 @@ from holdfast.core.commands import NO_ID, Draft, HomogeneousDrafts
 from holdfast.core.queue import PRIORITY_DEFAULT
 from holdfast.core.records import NO_EXTRA, REPLAYED, Extra, Origin
 from holdfast.core.runs import BytesColumn
-from holdfast.errors import ArrowMissing, InvalidArgument, MalformedRequest
+from holdfast.errors import ArrowMissing, InvalidArgument, MalformedRequest, shown
 
 MEDIA_TYPE = "application/vnd.apache.arrow.stream"
 BATCHES_MAX = 10_000
-TYPE_TEXT_MAX = 100  # characters of a refused type in the error: types nest, and names in them are the caller's
 
 COLUMNS = {
     "payload": "binary or string; required",
@@ -73,7 +72,7 @@ def read_table(body: bytes, rows_max: int, *, sourced: bool = False) -> Any:
             table = pa.Table.from_batches(_batches(reader, rows_max), reader.schema)
         table.validate(full=True)
     except (pa.ArrowException, OSError, ValueError, struct.error) as error:
-        raise MalformedRequest(problem=f"the body is not an Arrow IPC stream ({error})") from None
+        raise MalformedRequest(problem=f"the body is not an Arrow IPC stream ({shown(error)})") from None
     if table.nbytes > len(body):  # columns lie in the same bytes: those of one were sent for many
         problem = f"has columns of {table.nbytes} bytes in a body of {len(body)}; send each value with its own bytes"
         raise InvalidArgument(field="The stream", problem=problem)
@@ -94,13 +93,15 @@ def _check_schema(pa: ModuleType, schema: Any, known_columns: dict[str, str]) ->
     unknown = sorted(set(schema.names) - set(known_columns))
     if unknown or "payload" not in schema.names or len(set(schema.names)) != len(schema.names):
         known = ", ".join(f"{name} ({kind})" for name, kind in known_columns.items())
-        problem = f"has the unknown columns {', '.join(unknown)}" if unknown else "has no column payload, or one twice"
+        problem = (
+            f"has the unknown columns {shown(', '.join(unknown))}" if unknown else "has no column payload, or one twice"
+        )
         raise InvalidArgument(field="The stream", problem=f"{problem}; known are {known}")
     for field in schema:
         if not _is_plain(pa.types, field.name, field.type):
-            shown = str(field.type)[:TYPE_TEXT_MAX]
             wanted = known_columns[field.name].removesuffix("; required")
-            problem = f"has the type {shown}; send it as {wanted}, in a plain layout (no views, dictionaries or runs)"
+            advice = f"send it as {wanted}, in a plain layout (no views, dictionaries or runs)"
+            problem = f"has the type {shown(field.type)}; {advice}"
             raise InvalidArgument(field=f"Column {field.name}", problem=problem)
 
 
@@ -198,7 +199,7 @@ def _column(pa: ModuleType, table: Any, name: str, kind: Any) -> Any:
             column = column.cast(kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise InvalidArgument(
-            field=f"Column {name}", problem=f"is {COLUMNS.get(name) or SOURCES[name]}: {error}"
+            field=f"Column {name}", problem=f"is {COLUMNS.get(name) or SOURCES[name]}: {shown(error)}"
         ) from None
     return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from holdfast.core.commands import DeliveryStatus
 from holdfast.core.records import NO_EXTRA, Extra, Message, Origin
-from holdfast.errors import InvalidArgument
+from holdfast.errors import InvalidArgument, shown
 from holdfast.http_api.codecs.arrow_request import pyarrow
 
 ArrowRow = tuple[int, Message, DeliveryStatus | None]
@@ -141,7 +141,7 @@ def choose(columns: Sequence[str], known: Mapping[str, _Column]) -> list[str]:
     """The columns that were asked for; all of them, if none were named."""
     for name in columns:
         if name not in known:
-            raise InvalidArgument(field="columns", problem=f"has no {name!r}; known are {', '.join(known)}")
+            raise InvalidArgument(field="columns", problem=f"has no {shown(name)!r}; known are {', '.join(known)}")
     return list(dict.fromkeys(columns)) or list(known)
 
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from holdfast.errors import InvalidArgument
+from holdfast.errors import InvalidArgument, shown
 from holdfast.http_api.codecs.arrow_response import ArrowRow
 from holdfast.http_api.codecs.values import instant, read_id
 
@@ -90,7 +90,7 @@ def read_conditions(text: str, deliveries: bool) -> list[Test]:
     try:
         given = _decode(text)
     except msgspec.MsgspecError as error:
-        raise InvalidArgument(field="where", problem=f'is not like [["priority","<=",5]]: {error}') from None
+        raise InvalidArgument(field="where", problem=f'is not like [["priority","<=",5]]: {shown(error)}') from None
     if len(given) > CONDITIONS_MAX:
         raise InvalidArgument(field="where", problem=f"has more than {CONDITIONS_MAX} conditions")
     return [_test(condition, _DELIVERIES if deliveries else _MESSAGES) for condition in given]
@@ -98,7 +98,7 @@ def read_conditions(text: str, deliveries: bool) -> list[Test]:
 
 def _test(condition: Condition, known: dict[str, tuple[str, _Get]]) -> Test:
     if condition.column not in known:
-        problem = f"cannot ask for {condition.column!r}; known are {', '.join(known)}"
+        problem = f"cannot ask for {shown(condition.column)!r}; known are {', '.join(known)}"
         raise InvalidArgument(field="where", problem=problem)
     kind, get = known[condition.column]
     if condition.operator == "null":
@@ -127,4 +127,4 @@ def _one(value: object, column: str, kind: str) -> int | str:
             return value
         case "text", str():
             return value
-    raise InvalidArgument(field="where", problem=f"compares {column} with {value!r}, which is not of its kind")
+    raise InvalidArgument(field="where", problem=f"compares {column} with {shown(value)!r}, which is not of its kind")

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from email.message import Message as Headers
 from email.parser import BytesParser
 
-from holdfast.errors import HoldfastError, MalformedRequest
+from holdfast.errors import HoldfastError, MalformedRequest, shown
 
 HEAD_BYTES_MAX = 8 << 10  # of one part's headers
 PARTS_MAX = 8
@@ -53,7 +53,7 @@ class Limits:
     def part(self, name: str, content_type: str) -> FormPart:
         known = self._by_name.get(name)
         if known is None:
-            raise MalformedRequest(problem=f"the form has a part {name!r}; known are {', '.join(self._by_name)}")
+            raise MalformedRequest(problem=f"the form has a part {shown(name)!r}; known are {', '.join(self._by_name)}")
         return FormPart(name, content_type, *known)
 
 
@@ -103,7 +103,7 @@ def _open(head: bytes, limits: Limits, parts: dict[str, FormPart]) -> FormPart:
     if not isinstance(name, str):
         raise MalformedRequest(problem="a part has no name (Content-Disposition: form-data; name=…)")
     if name in parts or len(parts) >= PARTS_MAX:
-        raise MalformedRequest(problem=f"the form has part {name!r} twice, or too many parts")
+        raise MalformedRequest(problem=f"the form has part {shown(name)!r} twice, or too many parts")
     part = limits.part(name, headers.get_content_type() if "content-type" in headers else "")
     parts[name] = part
     return part

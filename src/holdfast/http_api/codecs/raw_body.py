@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from holdfast import wire
 from holdfast.core.queue import QueueConfig
-from holdfast.errors import InvalidArgument, MalformedRequest, MessageTooLarge, QueueNotFound, RequestTooLarge
+from holdfast.errors import InvalidArgument, MalformedRequest, MessageTooLarge, QueueNotFound, RequestTooLarge, shown
 from holdfast.http_api.codecs.multipart import Limits, boundary_of, read_parts
 from holdfast.http_api.codecs.values import decode
 from holdfast.http_api.server.request import Request
@@ -47,7 +47,7 @@ async def read_raw(request: Request) -> wire.Draft:
     try:
         draft = msgspec.convert(fields, wire.Draft, strict=False)
     except msgspec.ValidationError as error:
-        raise InvalidArgument(field="The headers", problem=f"are wrong: {error}") from None
+        raise InvalidArgument(field="The headers", problem=f"are wrong: {shown(error)}") from None
     kind = request.header(b"content-type")
     content_type = None if kind is None or request.content_type in {OCTETS, "application/json"} else kind
     return replace(draft, base64=await request.body(), content_type=content_type)

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
-from holdfast.errors import InvalidArgument, MalformedRequest
+from holdfast.errors import InvalidArgument, MalformedRequest, shown
 from holdfast.units import parse_duration, parse_instant
 
 _Shape = TypeVar("_Shape")
@@ -22,9 +22,9 @@ def decode(decoder: Callable[[bytes], _Shape], raw: bytes) -> _Shape:
             raw.decode()  # parts that are kept as they are must be UTF-8 too
         return decoder(raw)
     except msgspec.ValidationError as error:
-        raise InvalidArgument(field="The body", problem=f"is wrong: {error}") from None
+        raise InvalidArgument(field="The body", problem=f"is wrong: {shown(error)}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise MalformedRequest(problem=f"the body is not JSON ({error})") from None
+        raise MalformedRequest(problem=f"the body is not JSON ({shown(error)})") from None
     except RecursionError:
         raise MalformedRequest(problem="the body is nested too deeply") from None
 

@@ -17,7 +17,7 @@ from typing import Final
 import httptools
 
 from holdfast.auth.principal import Principal
-from holdfast.errors import HoldfastError, MalformedRequest, MethodNotAllowed, RouteNotFound
+from holdfast.errors import HoldfastError, MalformedRequest, MethodNotAllowed, RouteNotFound, shown
 from holdfast.http_api.server.response import CORRELATION, Header
 from holdfast.http_api.server.routes import Endpoint, Router, decoded
 
@@ -125,7 +125,7 @@ def _check_single(headers: list[Header], by_name: dict[bytes, bytes]) -> None:
     seen: set[bytes] = set()
     for name, _ in headers:
         if name in seen and (name in _SINGLE or name.startswith(b"holdfast-")):
-            raise MalformedRequest(problem=f"the header {name.decode('latin-1')} is given twice")
+            raise MalformedRequest(problem=f"the header {shown(name.decode('latin-1'))} is given twice")
         seen.add(name)
     if b"accept" in by_name:
         by_name[b"accept"] = b", ".join([value for name, value in headers if name == b"accept"])

@@ -22,6 +22,7 @@ from holdfast.errors import (
     MediaTypeUnsupported,
     Overloaded,
     RequestTooLarge,
+    shown,
 )
 from holdfast.http_api.codecs.values import decode, read_id
 from holdfast.http_api.server.body import Body, ClientDisconnected
@@ -171,7 +172,7 @@ class Request:
         try:
             return msgspec.convert(_pairs(raw) if raw else {}, shape, strict=False)
         except msgspec.ValidationError as error:
-            raise InvalidArgument(field="query", problem=f"is wrong: {error}") from None
+            raise InvalidArgument(field="query", problem=f"is wrong: {shown(error)}") from None
 
     # --- the body ---------------------------------------------------------------------------------------------------
 

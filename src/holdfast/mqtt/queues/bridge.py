@@ -21,7 +21,7 @@ import structlog
 from holdfast.broker.node import Node
 from holdfast.core.commands import ERROR_LENGTH_MAX, Draft, Settlement, Verb
 from holdfast.engine.catalog import QueueName
-from holdfast.errors import GroupNotFound, HoldfastError, InvalidArgument, LeaseLost
+from holdfast.errors import GroupNotFound, HoldfastError, InvalidArgument, LeaseLost, shown
 from holdfast.mqtt.codec import NO_PROPERTIES, V5, Properties, PubAck, Publish, Subscription, Will, reasons
 from holdfast.mqtt.queues import names
 from holdfast.mqtt.queues.captures import Captures
@@ -391,10 +391,10 @@ class QueueBridge:
         prefetch = options.get("prefetch", str(self._prefetch))
         most = self._node.config.members.max_prefetch
         if not names.is_number(prefetch) or not 1 <= int(prefetch) <= most:
-            raise InvalidArgument(field="prefetch", problem=f"is 1 to {most}, not {prefetch!r}")
+            raise InvalidArgument(field="prefetch", problem=f"is 1 to {most}, not {shown(prefetch)!r}")
         mode = options.get("ack-mode", "explicit" if connection.version == V5 else "puback")
         if mode not in ("explicit", "puback"):
-            raise InvalidArgument(field="ack-mode", problem=f"is explicit or puback, not {mode!r}")
+            raise InvalidArgument(field="ack-mode", problem=f"is explicit or puback, not {shown(mode)!r}")
         if mode == "puback" and connection.version == V5 and not subscription.qos:
             raise InvalidArgument(field="ack-mode", problem="puback needs a subscription of QoS 1: QoS 0 has no PUBACK")
         return Terms(group, int(prefetch), mode == "puback")
@@ -568,7 +568,7 @@ def _fields(packet: Publish) -> dict[str, Any]:
     try:
         return msgspec.json.decode(packet.payload, type=dict[str, Any])
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise InvalidArgument(field="the payload", problem=f"must be a JSON object: {error}") from None
+        raise InvalidArgument(field="the payload", problem=f"must be a JSON object: {shown(error)}") from None
 
 
 _PUBACK_CODES: Final = {

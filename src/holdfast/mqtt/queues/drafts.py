@@ -8,7 +8,7 @@ from typing import Final
 from holdfast.core.commands import NO_ID, Draft
 from holdfast.core.queue import PRIORITY_DEFAULT, PRIORITY_MAX
 from holdfast.core.records import Extra
-from holdfast.errors import InvalidArgument
+from holdfast.errors import InvalidArgument, shown
 from holdfast.mqtt.codec import NO_PROPERTIES, Publish
 from holdfast.units import SECOND, parse_duration, parse_instant
 
@@ -68,7 +68,7 @@ def _read_option(options: dict[str, int], name: str, value: str, now: int) -> No
     try:
         options[field] = read(value, now)
     except ValueError as error:
-        raise InvalidArgument(field=f"user property {name}", problem=f"cannot be {value!r}: {error}") from None
+        raise InvalidArgument(field=f"user property {name}", problem=f"cannot be {shown(value)!r}: {error}") from None
 
 
 def _number(value: str, _: int) -> int:

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from holdfast.errors import InvalidArgument
+from holdfast.errors import InvalidArgument, shown
 from holdfast.mqtt.codec import Publish
 from holdfast.mqtt.queues.names import is_number
 from holdfast.units import parse_duration
@@ -43,7 +43,7 @@ def read_settle_requests(packet: Publish) -> list[SettleRequest]:
         payload = _decode(packet.payload)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise InvalidArgument(
-            field="the payload", problem=f"is not JSON ({error}); give message-id there or as a user property"
+            field="the payload", problem=f"is not JSON ({shown(error)}); give message-id there or as a user property"
         ) from None
     items = payload if isinstance(payload, list) else [payload]
     if not 1 <= len(items) <= SETTLEMENTS_MAX or not all(isinstance(item, dict) for item in items):
@@ -90,7 +90,7 @@ def _duration(fields: dict[str, Any], field: str) -> int:
     try:
         return parse_duration(fields[field])
     except ValueError as error:
-        raise InvalidArgument(field=field, problem=f"cannot be {fields[field]!r}: {error}") from None
+        raise InvalidArgument(field=field, problem=f"cannot be {shown(fields[field])!r}: {error}") from None
 
 
 def _text(fields: dict[str, Any], field: str) -> str:
