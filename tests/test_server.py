@@ -16,6 +16,7 @@ import httpx
 import pyarrow as pa
 import pytest
 
+from holdfast.store.rocks_log import logs_of
 from tests.waiting import PATIENCE_SECONDS
 
 HOLDFAST = Path(sys.executable).parent / "holdfast"
@@ -73,6 +74,24 @@ from holdfast.store.memory import MemoryStore
 MemoryStore.close = lambda _: threading.Event().wait()
 server.CLOSE_SECONDS = 0.05
 main(["serve", "--store", "memory", *sys.argv[1:]])
+"""
+
+# A disk that fails for a moment; the store is then opened again.
+SYNC_FAILS = """
+import sys
+from pathlib import Path
+from holdfast.cli.main import main
+from holdfast.store.rocks_handles import Handles
+
+right = Handles.sync
+
+def sync(self):
+    if Path(sys.argv[2], "fails").exists():
+        raise OSError("I/O error")
+    right(self)
+
+Handles.sync = sync
+main(["serve", *sys.argv[1:]])
 """
 
 
@@ -235,6 +254,41 @@ def test_a_store_that_hangs_at_its_close_does_not_keep_the_process_either(tmp_pa
         server.wait_for("holdfast has stopped")
         server.wait_for("shutdown timed out")
         assert server.exit_code() == 1
+
+
+def test_a_store_that_is_damaged_when_it_is_opened_again_ends_the_process(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with serving(data, program=SYNC_FAILS) as server:
+        url = server.wait_for("HTTP API is listening")["url"]
+        server.wait_for("holdfast is running")
+        enqueue_one(url)
+        (data / "store" / "db" / "CURRENT").write_text("damaged")
+        (data / "fails").touch()
+        with pytest.raises(httpx.HTTPStatusError, match="503"):
+            enqueue_one(url)
+        assert server.wait_for("the node cannot continue")["code"] == "store_corrupt"
+        assert server.exit_code() == 1
+
+
+@pytest.mark.crash
+def test_a_log_that_is_damaged_after_a_kill_is_refused_at_the_start(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with serving(data) as server:
+        url = server.wait_for("HTTP API is listening")["url"]
+        for _ in range(10):
+            enqueue_one(url)
+        server.signal(signal.SIGKILL)
+        server.exit_code()
+    (log,) = logs_of(data / "store" / "db")
+    content = bytearray(log.read_bytes())
+    content[len(content) // 2] ^= 1
+    log.write_bytes(content)
+    for _ in range(2):
+        code, said = refused(data)
+        assert code == 1
+        assert f"{log} at byte" in said
+        assert "holdfast store salvage" in said
+        assert said.rstrip().endswith("[store_corrupt]")
 
 
 def test_the_log_is_readable_for_people_by_default(tmp_path: Path) -> None:

@@ -605,7 +605,8 @@ class StoreLocked(StoreError):
 
 
 class StoreCorrupt(StoreError):
-    """{path} is damaged: {problem}. Nothing was changed. Restore it from a backup, or move it aside to start empty."""
+    """{path} is damaged: {problem}. Nothing was changed. Restore it from a backup, or stop the server and have
+    `holdfast store salvage` make a new data directory of what can be read; `holdfast store check` looks for more."""
 
     code = "store_corrupt"
 

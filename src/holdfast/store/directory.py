@@ -2,6 +2,7 @@
 
     holder   locked while the store is open; names the process, so that an error in a second one can name it
     FORMAT   the number of the layout of everything below (store/formats.py); written last when a store is created
+    synced   the last change that is known to be synced (store/rocks_log.py)
     files    the inventory of a store that was closed in order (store/inventory.py)
     db/      the files of the database
 
@@ -35,6 +36,7 @@ class Directory:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.data = path / "db"
+        self.synced = path / "synced"
         try:
             path.mkdir(parents=True, exist_ok=True)
             self._holder = os.open(path / "holder", os.O_RDWR | os.O_CREAT, 0o644)

@@ -21,7 +21,7 @@ def write(directory: Directory) -> None:
 
 
 def check(directory: Directory) -> None:
-    """Compare with the list, if there is one, and delete it: from now on the files change."""
+    """Compare with the list, if there is one."""
     recorded = directory.read(_NAME)
     if recorded is None:
         return
@@ -32,7 +32,12 @@ def check(directory: Directory) -> None:
             raise StoreCorrupt(path=directory.data / name, problem="it is missing")
         if str(found[name]) != size:
             raise StoreCorrupt(path=directory.data / name, problem=f"it has {found[name]} bytes instead of {size}")
-    directory.remove(_NAME)
+
+
+def drop(directory: Directory) -> None:
+    """Delete the list, if there is one: from now on the files change."""
+    if directory.read(_NAME) is not None:
+        directory.remove(_NAME)
 
 
 def _sizes(data: Path) -> dict[str, int]:

@@ -7,7 +7,7 @@ from the disk at each write; it is stored under a key that no table has.
 store/rocks_runs.py keeps runs of records in packs, whose layout is in store/rocks_packs.py. Tuning, and what is cheaper
 as a range or a pack, is in store/rocks_tuning.py, the open database in store/rocks_handles.py, removal of garbage in
 store/rocks_sweep.py, the meaning of errors in store/rocks_errors.py, the directory in store/directory.py, its formats
-in store/formats.py, the check for lost files in store/inventory.py.
+in store/formats.py, the checks for lost files in store/inventory.py and for a damaged log in store/rocks_log.py.
 
 Errors are raised outside of the `except` that caught them: a chained error keeps the frames it came through, those keep
 iterators, and those keep RocksDB open, so that it could not be opened again.
@@ -19,17 +19,18 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+import structlog
 from rocksdict import Checkpoint, Rdict, WriteBatch
 
 from holdfast.core.effects import DeleteRun, DeleteUntil, Op
 from holdfast.core.records import Table
 from holdfast.core.runs import RecordRun, key_after
 from holdfast.errors import DiskFull, Fenced, StoreCorrupt, StoreError
-from holdfast.store import formats, inventory
+from holdfast.store import formats, inventory, rocks_log
 from holdfast.store.directory import Directory
 from holdfast.store.formats import FORMAT, MIGRATIONS, Migration
 from holdfast.store.rocks_errors import too_many_skipped, translate
-from holdfast.store.rocks_handles import Handles
+from holdfast.store.rocks_handles import Handles, readable_changes
 from holdfast.store.rocks_runs import PackIndex, merged
 from holdfast.store.rocks_sweep import Span
 from holdfast.store.rocks_tuning import (
@@ -42,6 +43,8 @@ from holdfast.store.rocks_tuning import (
     WRITE_BUFFER_BYTES,
     range_options,
 )
+
+log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 class RocksStore:
@@ -73,6 +76,9 @@ class RocksStore:
                 formats.check(self._directory.path, found, format_number, migrations)
             inventory.check(self._directory)
             if found is not None:
+                self._recover_log()
+            inventory.drop(self._directory)
+            if found is not None:
                 self._bring_forward(found, format_number, migrations)
             self._open(create=found is None)
             if found is None:
@@ -100,10 +106,32 @@ class RocksStore:
             return
         raise failure
 
+    def _recover_log(self) -> None:
+        """Raise StoreCorrupt if RocksDB would drop changes that were synced."""
+        logs = rocks_log.logs_of(self._directory.data)
+        synced = rocks_log.read_mark(self._directory.synced)
+        if not logs and synced is None:
+            return
+        try:
+            readable = readable_changes(self._directory.data)
+        except Exception as error:  # noqa: BLE001 - the binding raises nothing more specific
+            failure = translate(error, self._directory.path, opening=True)
+        else:
+            torn = rocks_log.recover(logs, readable, synced)
+            if torn is not None:
+                log.warning("the log was torn and is cut", log=str(torn.log), offset=torn.offset, change=torn.changes)
+            return
+        raise failure
+
     def _open(self, *, create: bool) -> None:
         try:
             self._handles = Handles(
-                self._directory.data, self._cache_bytes, self._write_buffer_bytes, create=create, failed=self._fail
+                self._directory.data,
+                self._directory.synced,
+                self._cache_bytes,
+                self._write_buffer_bytes,
+                create=create,
+                failed=self._fail,
             )
             self._epoch = self._handles.stored_epoch()
             self._runs = PackIndex(self._scan, self._get)
@@ -130,6 +158,7 @@ class RocksStore:
             raise _again(self._failure)  # it would not open again: leave it as it is, open for reading
         self._tear_down()
         try:
+            self._recover_log()
             self._open(create=False)
         except StoreError as error:
             self._fail(error)
@@ -168,10 +197,10 @@ class RocksStore:
         assert self._failure is not None
         raise _again(self._failure)
 
-    def _writable(self) -> Rdict:
+    def _writable(self) -> Handles:
         if self._failure is not None:
             raise _again(self._failure)
-        return self._opened().db
+        return self._opened()
 
     def _fail(self, error: Exception) -> StoreError:
         """Remember that the outcome of the last write is unknown: nothing is written until `reopen` has succeeded."""
@@ -269,7 +298,7 @@ class RocksStore:
                 handles.sweeper.emptied(Span(FAMILY_OF[table], prefix + key, prefix + value.end))
 
     def _commit(self, batch: WriteBatch) -> None:
-        db = self._writable()
+        db = self._writable().db
         try:
             db.write(batch)
         except Exception as error:  # noqa: BLE001 - the binding raises nothing more specific
@@ -281,9 +310,9 @@ class RocksStore:
     def sync(self) -> None:
         """Flush RocksDB's log to the disk, without holding the GIL."""
         with self._syncing:
-            db = self._writable()
+            handles = self._writable()
             try:
-                db.flush_wal(True)
+                handles.sync()
             except Exception as error:  # noqa: BLE001 - the binding raises nothing more specific
                 failure = self._fail(error)
             else:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from rocksdict import Cache, ColumnFamily, Rdict, WriteBatch
+from rocksdict import AccessType, Cache, ColumnFamily, Rdict, WriteBatch
 
+from holdfast.store.rocks_log import SyncedMark
 from holdfast.store.rocks_sweep import Sweeper
 from holdfast.store.rocks_tuning import FAMILIES, FAMILY_CHANGES, FAMILY_OF, database_options, family_options
 
@@ -20,6 +21,7 @@ class Handles:
     def __init__(
         self,
         path: Path,
+        synced: Path,
         cache_bytes: int,
         write_buffer_bytes: int,
         *,
@@ -41,6 +43,7 @@ class Handles:
         self.families: list[tuple[bytes, Rdict]] = [(bytes([n]), named[name]) for n, name in homes]
         self.homes: list[tuple[bytes, ColumnFamily]] = [(bytes([n]), handles[name]) for n, name in homes]
         self.sweeper = Sweeper(self.db, named, failed)
+        self._synced = SyncedMark(synced)
         self._named = named
         self._epoch_home: ColumnFamily | None = handles[_EPOCH_FAMILY]
 
@@ -54,6 +57,12 @@ class Handles:
         batch = WriteBatch(raw_mode=True)
         batch.put(_EPOCH_KEY, epoch.to_bytes(8, "big"), self._epoch_home)
         return batch
+
+    def sync(self) -> None:
+        """Flush the log to the disk, and remember how far. The GIL is not held meanwhile."""
+        change = self.db.latest_sequence_number()
+        self.db.flush_wal(True)
+        self._synced.write(change)
 
     def flush(self) -> None:
         """Write the memtables to tables, and wait for it. The GIL is not held meanwhile."""
@@ -70,6 +79,7 @@ class Handles:
             self.db.flush_wal(True)
         except Exception as error:  # noqa: BLE001 - the binding raises nothing more specific
             problem = error.with_traceback(None)
+        self._synced.close()
         cut_short = self.sweeper.stop()
         self.homes.clear()
         self.families.clear()
@@ -81,3 +91,14 @@ class Handles:
                 if problem is None and not cut_short:
                     problem = error.with_traceback(None)
         return problem
+
+
+def readable_changes(path: Path) -> int:
+    """The number of the last change that can be read. The database is opened for reading only: nothing is changed."""
+    cache = Cache(0)
+    options = {name: family_options(name, 0, cache) for name in FAMILIES}
+    database = Rdict(str(path), database_options(0, create=False), options, access_type=AccessType.read_only())
+    try:
+        return database.latest_sequence_number()
+    finally:
+        database.close()
