@@ -98,8 +98,11 @@ class Rig:
     def advance(self, by: int) -> None:
         """Let time pass, and do what is due then."""
         self.now += by
-        self.engine.tick(self.now)
-        self.engine.write()
+        while True:
+            self.engine.tick(self.now)
+            self.engine.write()
+            if self.engine.wake_at() > self.now:
+                return
 
     def run(self, work: Iterator[T]) -> list[T]:
         """All of a long work, each step written before the next."""

@@ -131,24 +131,18 @@ def test_a_lease_ticks_a_partition_that_becomes_due_while_another_is_ticked(
     assert sorted(one.message.payload for one in memory.lease(2)) == [b"a", b"b"]
 
 
-def test_a_tick_does_a_bounded_number_of_steps(memory: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.engine.engine.TICK_ROUNDS_MAX", 2)
-    monkeypatch.setattr("holdfast.core.sweeps.DUE_CHUNK", 2)
-    memory.create_queue(partitions=1)
-    memory.create_group("g")
-    memory.enqueue(*[Draft(b"%d" % n, deliver_at=memory.now + SECOND) for n in range(10)])
+def test_a_shard_that_is_deleted_while_it_is_due_is_passed_over(memory: Rig) -> None:
+    other = ("default", "other")
+    for name in (TASKS, other):
+        memory.create_queue(name, partitions=1)
+        memory.enqueue(*[Draft(b"m", deliver_at=memory.now + SECOND) for _ in range(300)], name=name)
     memory.now += SECOND
-    [shard] = memory.queue().shards
-    due: list[int] = []
-
-    def count_due(now: int) -> list[int]:
-        due.append(shard.head.scheduled)
-        return [shard.number] if len(due) == 1 else []
-
-    monkeypatch.setattr(type(memory.engine.wake_ups), "due", lambda self, now: count_due(now))
     memory.engine.tick(memory.now)
-    assert (due[0], shard.head.scheduled) == (10, 6)
     assert memory.engine.wake_at() <= memory.now, "the rest is still due"
+    memory.run(delete_queue(memory.engine, other, memory.clock))
+    memory.advance(0)
+    assert memory.engine.wake_at() > memory.now
+    assert memory.queue().shards[0].head.ready == 300
 
 
 def test_queues_are_dirty_in_the_order_in_which_something_happened(memory: Rig) -> None:

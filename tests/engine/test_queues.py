@@ -164,7 +164,7 @@ def test_a_group_is_of_one_kind(memory: Rig) -> None:
 
 
 def test_a_deleted_group_takes_along_what_only_it_needed(cell: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.core.sweeps.DUE_CHUNK", 2)
+    monkeypatch.setattr("holdfast.core.sweeps.SWEEP_CHUNK", 2)
     cell.create_queue(partitions=1)
     cell.create_group("g")
     cell.create_group("h")

@@ -215,10 +215,11 @@ class GetStates(Command[list[WorkflowState | None]], frozen=True):
     deliveries: list[tuple[int, int]]
 
 
-class Tick(Command[bool], frozen=True):
+class Tick(Command[int], frozen=True):
     """Act on what is due by now: leases past their deadline, backoffs and delays that ended, expiry, forgetting.
 
-    The reply says whether anything was due: step again until nothing is.
+    A bounded chunk of it. The reply is about how many messages that concerned, 0 if nothing was due: until then there
+    may be more.
     """
 
 

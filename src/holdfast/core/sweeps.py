@@ -1,6 +1,8 @@
 """What is due at a time: deadlines, backoffs, delays, expiry, ends of deduplication, and cursors that lag.
 
-A `Tick` does a bounded chunk of the first sweep that is due. Its reply is True if one was, and the engine ticks again.
+A `Tick` does a bounded chunk of the first sweep that is due: at most `SWEEP_CHUNK` deliveries, and about `SWEEP_BYTES`
+of payloads. A sweep returns about how many it has acted on, at least 1, or 0 if it was not due; large messages count
+for more.
 """
 
 from __future__ import annotations
@@ -35,24 +37,36 @@ from holdfast.core.shard import DEDUP_PAUSE, PlaceColumns, Shard, handles
 from holdfast.core.states import JournalEvent, Reason
 from holdfast.units import NEVER
 
-DUE_CHUNK = 256
-EXPIRY_CHUNK = 16  # message records with their payloads are read: 16 of 1 MiB at the most
-DEDUP_CHUNK = 1_000
+SWEEP_CHUNK = 128  # deliveries that one step acts on: those that go to the dead queue cost about 60 µs each
+SWEEP_BYTES = 4 << 20  # about how many bytes of payloads it reads, at most
+DEDUP_CHUNK = 512  # producers' ids that it forgets
+RECORDS_PER_DELIVERY = 4  # records that are only read or deleted in the time that one delivery takes
 
 
 @handles(Tick)
-def tick(shard: Shard, _command: Tick, now: int, effects: Outcome[bool]) -> None:
-    effects.reply = False
+def tick(shard: Shard, _command: Tick, now: int, effects: Outcome[int]) -> None:
+    effects.reply = 0
     for sweep in SWEEPS:
-        if sweep(shard, now, effects):
-            effects.reply = True
+        effects.reply = sweep(shard, now, effects)
+        if effects.reply:
             return
 
 
-def end_leases(shard: Shard, now: int, effects: Effects) -> bool:
+def _messages_max(shard: Shard) -> int:
+    """How many messages one step acts on, where each concerns all leasing groups."""
+    return chunk_for(shard, max(SWEEP_CHUNK // max(len(shard.groups), 1), 1), SWEEP_BYTES)
+
+
+def _work(count: int, limit: int) -> int:
+    """What a sweep returns that acted on `count` of the `limit` messages that it may act on."""
+    return max(count * SWEEP_CHUNK // limit, 1)
+
+
+def end_leases(shard: Shard, now: int, effects: Effects) -> int:
     """Leases past their deadline fail."""
+    limit = chunk_for(shard, SWEEP_CHUNK, SWEEP_BYTES)
     for group in shard.groups.values():
-        overdue = group.overdue(now, DUE_CHUNK)
+        overdue = group.overdue(now, limit)
         if overdue:
             shard.require_records(d.seq for d in overdue if dead_reason(shard, d, Verb.NACK, now))
             keys = [delivery.key for delivery in overdue if delivery.key]
@@ -62,14 +76,15 @@ def end_leases(shard: Shard, now: int, effects: Effects) -> bool:
                 fail(shard, group, delivery, Reason.TIMEOUT, -1, "", now, effects)
             for key in keys:
                 free_key(shard, group, key, nexts, now, effects)
-            return True
-    return False
+            return _work(len(overdue), limit)
+    return 0
 
 
-def end_backoffs(shard: Shard, now: int, effects: Effects) -> bool:
+def end_backoffs(shard: Shard, now: int, effects: Effects) -> int:
     """Backoffs that ended make deliveries ready; those a dead queue refused are offered to it again."""
+    limit = chunk_for(shard, SWEEP_CHUNK, SWEEP_BYTES)
     for group in shard.groups.values():
-        backoff_ended = group.collect_due(now, DUE_CHUNK)
+        backoff_ended = group.collect_due(now, limit)
         if backoff_ended:
             rejected_by_dead_queue = [delivery for delivery in backoff_ended if delivery.dead_reason]
             shard.require_records(delivery.seq for delivery in rejected_by_dead_queue)
@@ -83,69 +98,70 @@ def end_backoffs(shard: Shard, now: int, effects: Effects) -> bool:
                 free_key(shard, group, key, nexts, now, effects)
             for delivery in rejected_by_dead_queue:
                 offer_dead_letter(shard, group, delivery, delivery.dead_reason, "", effects)
-            return True
-    return False
+            return _work(len(backoff_ended), limit)
+    return 0
 
 
-def end_delays(shard: Shard, now: int, effects: Effects) -> bool:
+def end_delays(shard: Shard, now: int, effects: Effects) -> int:
     """Messages whose delay has ended become ready."""
-    head = shard.head
+    head, limit = shard.head, _messages_max(shard)
     if not head.next_due or head.next_due > now:
-        return False
+        return 0
     rows = shard.scan(
-        Table.SCHEDULED, scheduled_key(shard.number, 0, 0), scheduled_key(shard.number, NEVER, 0), DUE_CHUNK + 1
+        Table.SCHEDULED, scheduled_key(shard.number, 0, 0), scheduled_key(shard.number, NEVER, 0), limit + 1
     )
     entries = [read_scheduled(*row) for row in rows]
-    due = [entry for entry in entries[:DUE_CHUNK] if entry[0] <= now]
+    due = [entry for entry in entries[:limit] if entry[0] <= now]
     stamps = shard.ids.take(now, len(due))
     for (due_at, message_id, place), stamp in zip(due, stamps, strict=True):
         effects.ops.append((Table.SCHEDULED, scheduled_key(shard.number, due_at, place.seq), None))
         head.scheduled -= 1
         make_ready(shard, message_id, replace(place, stamp=stamp, flags=place.flags | FLAG_DUE), now, effects)
     head.next_due = entries[len(due)][0] if len(entries) > len(due) else 0
-    return True
+    return _work(len(due), limit)
 
 
-def expire_in_order(shard: Shard, now: int, effects: Effects) -> bool:
+def expire_in_order(shard: Shard, now: int, effects: Effects) -> int:
     """Messages that expire in the order in which they were enqueued: most of them."""
-    head = shard.head
+    head, limit = shard.head, _messages_max(shard)
     if not head.next_expiry or head.next_expiry > now:
-        return False
-    messages = log(shard, head.expiry_seq, head.next_seq - 1, EXPIRY_CHUNK + 1)
+        return 0
+    messages = log(shard, head.expiry_seq, head.next_seq - 1, limit + 1)
     expired: list[Message] = []
     head_seq, next_expiry = head.next_seq, 0
     for index, message in enumerate(messages):
         in_order = message.expires_at and not message.extra.flags & FLAG_EARLY
-        if index == EXPIRY_CHUNK or (in_order and message.expires_at > now):
+        if index == limit or (in_order and message.expires_at > now):
             head_seq = message.seq
-            next_expiry = head.next_expiry if index == EXPIRY_CHUNK else message.expires_at
+            next_expiry = head.next_expiry if index == limit else message.expires_at
             break
         if message.expires_at and message.expires_at <= now:
             expired.append(message)
     if expire(shard, expired, now, effects):
-        return True  # and advance only when they are dead-lettered: after a crash before that they are found again
+        # And advance only when they are dead-lettered: after a crash before that they are found again.
+        return _work(len(expired), limit)
     head.expiry_seq = head_seq
     head.next_expiry = next_expiry
-    return True
+    return _work(len(messages) // RECORDS_PER_DELIVERY, limit)
 
 
-def expire_early(shard: Shard, now: int, effects: Effects) -> bool:
+def expire_early(shard: Shard, now: int, effects: Effects) -> int:
     """Messages that expire before older ones do."""
-    head, number = shard.head, shard.number
+    head, number, limit = shard.head, shard.number, _messages_max(shard)
     if not head.next_early or head.next_early > now:
-        return False
+        return 0
     start = head.early_at or expiry_key(number, 0, 0)
-    rows = shard.scan(Table.EXPIRIES, start, expiry_key(number, NEVER, 0), EXPIRY_CHUNK + 1)
+    rows = shard.scan(Table.EXPIRIES, start, expiry_key(number, NEVER, 0), limit + 1)
     entries = [(int.from_bytes(key[4:12], "big"), int.from_bytes(key[12:20], "big")) for key, _ in rows]
-    due = [entry for entry in entries[:EXPIRY_CHUNK] if entry[0] <= now]
+    due = [entry for entry in entries[:limit] if entry[0] <= now]
     shard.require_records(seq for _, seq in due)
     messages = [shard.message(seq) for _, seq in due]
     if expire(shard, messages, now, effects):
-        return True  # as in `expire_in_order`
+        return _work(len(due), limit)  # as in `expire_in_order`
     if due:  # those that are left are leased: their EXPIRIES records are deleted with the messages
         head.early_at = rows[len(due) - 1][0] + b"\0"
     head.next_early = entries[len(due)][0] if len(entries) > len(due) else 0
-    return True
+    return _work(len(due) // RECORDS_PER_DELIVERY, limit)
 
 
 def expire(shard: Shard, messages: list[Message], now: int, effects: Effects) -> bool:
@@ -187,11 +203,11 @@ def _expire_in(shard: Shard, group: LeaseGroup, message: Message, place: Place, 
         offer_dead_letter(shard, group, delivery, Reason.EXPIRED, "", effects)
 
 
-def forget_ids(shard: Shard, now: int, effects: Effects) -> bool:
+def forget_ids(shard: Shard, now: int, effects: Effects) -> int:
     """Delete producers' message ids whose deduplication window has ended."""
     head, number = shard.head, shard.number
     if not head.dedup_end or head.dedup_end + DEDUP_PAUSE > now:  # as in Shard.wake_at
-        return False
+        return 0
     low = dedup_end_key(number, 0, "")
     rows = shard.scan(Table.DEDUP_ENDS, low, dedup_end_key(number, NEVER, ""), DEDUP_CHUNK + 1)
     ended = [key for key, _ in rows[:DEDUP_CHUNK] if int.from_bytes(key[4:12], "big") <= now]
@@ -204,10 +220,10 @@ def forget_ids(shard: Shard, now: int, effects: Effects) -> bool:
             effects.ops.append((Table.DEDUP, name, None))
         effects.ops.append((Table.DEDUP_ENDS, key, None))
     head.dedup_end = int.from_bytes(rows[len(ended)][0][4:12], "big") if len(rows) > len(ended) else 0
-    return True
+    return len(ended) // RECORDS_PER_DELIVERY + 1
 
 
-def enforce_max_lag(shard: Shard, now: int, effects: Effects) -> bool:
+def enforce_max_lag(shard: Shard, now: int, effects: Effects) -> int:
     """Move cursor groups that exceed max_lag forward; their next read says what they lost."""
     for cursor in shard.cursors.values():
         target = cursor.lags(shard.head.next_seq)
@@ -227,16 +243,17 @@ def enforce_max_lag(shard: Shard, now: int, effects: Effects) -> bool:
             if advance_cursor(shard, cursor, near, JournalEvent.DROPPED, Reason.MAX_LAG, effects):
                 head.lost_from = head.lost_from or first
                 head.lost_to = head.committed
-            return True
-    return False
+            return near - first + 1
+    return 0
 
 
-def drop_unneeded(shard: Shard, _now: int, effects: Effects) -> bool:
+def drop_unneeded(shard: Shard, _now: int, effects: Effects) -> int:
     """Remove messages that only a removed group needed: those that all other groups have settled."""
     head, number = shard.head, shard.number
     if not head.unneeded_seq:
-        return False
-    rows = shard.scan(Table.SETTLED, settled_key(number, head.unneeded_seq), settled_key(number, LAST), CHUNK)
+        return 0
+    limit = chunk_for(shard, SWEEP_CHUNK, SWEEP_BYTES)
+    rows = shard.scan(Table.SETTLED, settled_key(number, head.unneeded_seq), settled_key(number, LAST), limit)
     masks = {seq_of(key): read_mask(value) for key, value in rows}
     free = [seq for seq, mask in masks.items() if unneeded(shard, seq, mask)]
     shard.require_records(free)
@@ -254,8 +271,8 @@ def drop_unneeded(shard: Shard, _now: int, effects: Effects) -> bool:
         if seq in records or (not mask & bits and not shard.kept_by_cursor(seq)):
             shard.masks.pop(seq, None)
             effects.ops.append((Table.SETTLED, settled_key(number, seq), None))
-    head.unneeded_seq = seq_of(rows[-1][0]) + 1 if len(rows) == CHUNK else 0
-    return True
+    head.unneeded_seq = seq_of(rows[-1][0]) + 1 if len(rows) == limit else 0
+    return _work(len(rows), limit)
 
 
 SWEEPS = (

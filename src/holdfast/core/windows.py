@@ -66,3 +66,7 @@ class PriorityWindow:
         if place.stamp <= self.reached or self.complete:
             self.loaded.insert(bisect_left(self.loaded, place.stamp, key=_stamp), place)
             self.reached = max(self.reached, place.stamp)
+            if len(self.loaded) > WINDOW_MAX:  # many fell due: the last are read when it is their turn
+                self.loaded.pop()
+                self.reached = self.loaded[-1].stamp
+                self.complete = False

@@ -13,13 +13,18 @@ Clock = Callable[[], int]
 
 
 class WakeUps:
-    """A heap of instants, with one valid entry for each shard: one that is not the shard's newest is ignored."""
+    """A heap of instants, with one valid entry for each shard: one that is not the shard's newest is ignored.
 
-    __slots__ = ("_at", "_heap")
+    Shards that are due stand in a line, in the order in which they became so. One that has more to do than one step
+    does goes to the end of it: no shard waits for all the work of another.
+    """
+
+    __slots__ = ("_at", "_heap", "_line")
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int]] = []
         self._at: dict[int, int] = {}
+        self._line: dict[int, None] = {}
 
     def schedule(self, shard: Shard) -> None:
         """Take over when the shard wants to be stepped next."""
@@ -41,15 +46,24 @@ class WakeUps:
 
     def due(self, now: int) -> Iterator[int]:
         """The numbers of shards that have something to do by now, each removed as it is given. A shard that is
-        scheduled again meanwhile is given again if it is due again."""
-        while self._heap and self._heap[0][0] <= now:
-            at, number = heappop(self._heap)
-            if self._at.get(number) == at:
+        scheduled again meanwhile is given again if it is due again, after the others."""
+        while True:
+            while self._heap and self._heap[0][0] <= now:
+                at, number = heappop(self._heap)
+                if self._at.get(number) == at:
+                    self._line[number] = None
+            if not self._line:
+                return
+            number = next(iter(self._line))
+            del self._line[number]
+            if self._at.get(number, NEVER) <= now:  # else it was scheduled for later since, or cancelled
                 del self._at[number]
                 yield number
 
     def next_at(self) -> int:
-        """The first instant of all; NEVER if nothing is scheduled."""
+        """The first instant of all, 0 if some are in the line; NEVER if nothing is scheduled."""
+        if self._line:
+            return 0
         while self._heap and self._at.get(self._heap[0][1]) != self._heap[0][0]:
             heappop(self._heap)
         return self._heap[0][0] if self._heap else NEVER
