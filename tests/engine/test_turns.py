@@ -1,0 +1,148 @@
+"""No turn does more than a bounded amount of work for one caller or one queue: the rest waits for the next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from holdfast.core.commands import Draft, Verb
+from holdfast.core.records import Extra
+from holdfast.core.windows import WINDOW_MAX
+from holdfast.units import SECOND
+from tests.engine.counting import CountingRig
+from tests.engine.rig import DEAD
+
+MANY = 3_000
+
+
+@pytest.fixture
+def counted() -> Iterator[CountingRig]:
+    rig = CountingRig()
+    yield rig
+    rig.close()
+
+
+def drafts(count: int, payload: bytes = b"m", deliver_at: int = 0, ttl: int = -1) -> list[Draft]:
+    return [Draft(payload, deliver_at=deliver_at, ttl=ttl) for _ in range(count)]
+
+
+def test_messages_that_expire_together_are_dead_lettered_in_turns(counted: CountingRig) -> None:
+    counted.create_queue(partitions=1)
+    counted.create_group("g")
+    counted.enqueue(*drafts(MANY, ttl=SECOND))
+    counted.now += SECOND
+    assert counted.turns_due() > 10
+    assert (counted.queue().depth, counted.queue(DEAD).depth) == (0, MANY)
+
+
+def test_messages_that_expire_before_older_ones_are_dead_lettered_in_turns(counted: CountingRig) -> None:
+    counted.create_queue(partitions=1)
+    counted.create_group("g")
+    counted.enqueue(Draft(b"old", ttl=100 * SECOND), *drafts(MANY, ttl=SECOND))
+    counted.now += SECOND
+    assert counted.turns_due() > 10
+    assert (counted.queue().depth, counted.queue(DEAD).depth) == (1, MANY)
+
+
+def test_messages_expire_for_many_groups_in_turns(counted: CountingRig) -> None:
+    """Each is a dead letter of each group."""
+    counted.create_queue(partitions=1)
+    for number in range(20):
+        counted.create_group(f"g{number}")
+    counted.enqueue(*drafts(100, ttl=SECOND))
+    counted.now += SECOND
+    assert counted.turns_due() > 5
+    assert (counted.queue().depth, counted.queue(DEAD).depth) == (0, 2_000)
+
+
+def test_large_messages_expire_in_turns(counted: CountingRig) -> None:
+    counted.create_queue(partitions=1)
+    counted.create_group("g")
+    for _ in range(100):
+        counted.enqueue(Draft(bytes(1 << 20), ttl=SECOND))
+    counted.now += SECOND
+    assert counted.turns_due() > 5
+    assert counted.queue(DEAD).depth == 100
+
+
+def test_delayed_messages_that_fall_due_together_become_ready_in_turns(counted: CountingRig) -> None:
+    counted.create_queue(partitions=1)
+    counted.create_group("g")
+    counted.enqueue(*drafts(MANY, deliver_at=counted.now + SECOND))
+    counted.now += SECOND
+    assert counted.turns_due() > 10
+    [shard] = counted.queue().shards
+    assert (shard.head.ready, shard.head.scheduled) == (MANY, 0)
+    [window] = shard.groups["g"].windows.values()
+    assert len(window.loaded) == WINDOW_MAX, "the rest is in the store only"
+    leased: list[int] = []
+    while found := counted.lease(1_000):
+        leased += [one.message.seq for one in found]
+        counted.settle(found)
+    assert leased == list(range(1, MANY + 1))
+
+
+def test_leases_that_end_together_fail_in_turns(counted: CountingRig) -> None:
+    counted.create_queue(partitions=1, retry={"max_retries": 0})
+    counted.create_group("g")
+    counted.enqueue(*drafts(MANY))
+    assert len(counted.lease(MANY)) == MANY
+    counted.now += 3_600 * SECOND
+    assert counted.turns_due() > 10
+    assert counted.queue(DEAD).depth == MANY
+
+
+def test_backoffs_that_end_together_do_so_in_turns(counted: CountingRig) -> None:
+    counted.create_queue(partitions=1, retry={"max_retries": 5})
+    counted.create_group("g")
+    counted.enqueue(*drafts(MANY))
+    counted.settle(counted.lease(MANY), Verb.NACK)
+    counted.now += 3_600 * SECOND
+    assert counted.turns_due() > 10
+    [shard] = counted.queue().shards
+    assert shard.group_counts("g").waiting == 0
+
+
+def test_producers_ids_are_forgotten_in_turns(counted: CountingRig) -> None:
+    counted.create_queue(partitions=1, dedup_window="1s")
+    counted.enqueue(*[Draft(b"m", extra=Extra(message_id=str(number))) for number in range(MANY)])
+    counted.now += 3_600 * SECOND
+    assert counted.turns_due() > 2
+    assert counted.queue().shards[0].head.dedup_end == 0
+
+
+def test_no_queue_waits_for_all_that_is_due_in_another(counted: CountingRig) -> None:
+    other = ("default", "other")
+    counted.create_queue(partitions=1)
+    counted.create_queue(other, partitions=1)
+    counted.enqueue(*drafts(MANY, deliver_at=counted.now + SECOND))
+    counted.enqueue(Draft(b"m", deliver_at=counted.now + 2 * SECOND), name=other)
+    counted.now += 2 * SECOND
+    for _ in range(2):
+        counted.turn(lambda: counted.engine.tick(counted.now))
+    assert counted.queue(other).shards[0].head.ready == 1
+    assert counted.queue().shards[0].head.scheduled > MANY // 2
+
+
+def test_many_queues_in_which_something_is_due_are_served_in_turns(counted: CountingRig) -> None:
+    names = [("default", f"q{number}") for number in range(1_000)]
+    for name in names:
+        counted.create_queue(name, partitions=1)
+        counted.enqueue(Draft(b"m", deliver_at=counted.now + SECOND), name=name)
+    counted.now += SECOND
+    assert counted.turns_due() >= 4
+    assert all(counted.queue(name).shards[0].head.ready == 1 for name in names)
+
+
+def test_a_lease_does_a_bounded_part_of_what_is_due_and_the_rest_follows(counted: CountingRig) -> None:
+    counted.create_queue(partitions=4)
+    counted.create_group("g")
+    counted.enqueue(*[Draft(b"m", deliver_at=counted.now + SECOND) for _ in range(MANY)])
+    counted.now += SECOND
+    leased: list[int] = []
+    counted.turn(lambda: leased.extend(one.message.seq for one in counted.lease(10)))
+    assert leased == list(range(1, 11))
+    assert counted.engine.wake_at() <= counted.now
+    counted.turns_due()
+    assert sum(shard.head.scheduled for shard in counted.queue().shards) == 0
