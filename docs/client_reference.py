@@ -24,7 +24,21 @@ A `Duration` is `"250ms"`, `"5s"`, `"2m"`, `"1h"`, `"7d"`, a number of seconds o
 
 LINE = 100  # characters of a signature on one line
 INSIDE = {
-    *("call", "settle_one", "hold", "keep", "forget", "done", "handle", "lease_seconds", "stream_messages"),
+    *(
+        "call",
+        "settle_one",
+        "hold",
+        "keep",
+        "forget",
+        "done",
+        "reserve",
+        "free",
+        "lose",
+        "finish",
+        "handle",
+        "lease_seconds",
+        "stream_messages",
+    ),
     *("pause", "another", "context"),
 }
 """Methods that the parts of the client have for each other."""

@@ -7,12 +7,14 @@ import os
 import shlex
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
-from holdfast.client import SyncClient
+from holdfast.client import SyncClient, lease_extender
+from holdfast.testing import Broker
 from holdfast.wire import Settled, Settlement
 from tests.cli.conftest import Shell
 from tests.waiting import PATIENCE_SECONDS
@@ -131,7 +133,7 @@ def test_receive_runs_a_command_and_its_exit_code_settles(shell: Shell, capfd: p
         "receive", "q", "-n", "5", "--exec", 'read line; echo "$HOLDFAST_ID $line"; echo oh >&2; test "$line" = good'
     )
     assert result.exit_code == 1
-    assert "1 message acked, 1 nacked." in result.stderr
+    assert "1 message acked, 1 failed." in result.stderr
     assert [line.split()[1] for line in capfd.readouterr().out.splitlines()] == ["good", "bad"]
     (letter,) = shell.json("dlq", "list", "q")
     assert (letter["text"], letter["origin"]["error"]) == ("bad", "exit code 1: oh")
@@ -148,6 +150,38 @@ def test_a_command_may_complain_at_length_and_leave_its_message_unread(shell: Sh
     (letter,) = shell.json("dlq", "list", "q")
     assert letter["origin"]["error"].startswith("exit code 3: ")
     assert letter["origin"]["error"].endswith("oh\noh")
+
+
+def test_a_command_whose_lease_is_lost_is_ended(
+    shell: Shell, client: SyncClient, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease_extender, "EXTENSIONS_PER_LEASE", 10_000)
+    client.create_queue("q", {"retry.initial_backoff": "0s"})
+    client.send("q", "a")
+    begun = tmp_path / "begun"
+    os.mkfifo(begun)
+
+    def take_it_away() -> None:
+        begun.read_text()  # until the command has begun
+        broker.advance("61s")
+
+    thief = threading.Thread(target=take_it_away)
+    thief.start()
+    result = shell.run("receive", "q", "--lease", "60s", "--exec", f"echo x > {begun}; sleep 1000")
+    thief.join()
+    assert (result.exit_code, "lease of message" in result.stderr) == (1, True)
+    (again,) = client.receive("q")
+    assert again.attempt == 2
+    again.ack()
+
+
+def test_release_takes_a_delay(shell: Shell, client: SyncClient, broker: Broker) -> None:
+    client.send("q", "a")
+    (leased,) = client.lease("q")
+    shell.done("release", "q", leased.id, leased.lease_token, "--delay", "1h")
+    assert client.receive("q") == []
+    broker.advance("1h")
+    assert len(client.receive("q")) == 1
 
 
 @pytest.mark.parametrize("how", [("--raw",), ("-o", "table"), ("-o", "json"), ("-o", "jsonl")])

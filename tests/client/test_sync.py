@@ -31,6 +31,7 @@ pytest_plugins = ["holdfast.testing.fixtures"]
 
 FOR_THE_CLIENTS_OWN_PARTS = {
     "abandon",
+    "lose",
     "call",
     "settle_one",
     "hold",
@@ -69,8 +70,8 @@ def as_sync(signature: str) -> str:
     ("one", "sync", "without"),
     [
         (Client, SyncClient, FOR_THE_CLIENTS_OWN_PARTS),
-        (Consumer, SyncConsumer, {"__init__", "done"}),
-        (Message, SyncMessage, {"__init__"}),
+        (Consumer, SyncConsumer, {"__init__", "done", "lose", "reserve", "free"}),
+        (Message, SyncMessage, {"__init__", "lose", "hold", "finish"}),
         (Transaction, SyncTransaction, {"__init__"}),
     ],
 )

@@ -198,8 +198,11 @@ async def test_what_a_handler_raises_decides(client: Client, broker: Broker, cap
     assert {body: (status.state, status.error) for body, status in waiting.items()} == {
         b"retry": ("scheduled", "later"),
         b"fail": ("scheduled", "ZeroDivisionError: oh"),
+        b"release": ("scheduled", ""),
     }
     assert "ZeroDivisionError" in caplog.text
+    broker.advance("1s")
+    assert await Workers(handle).work_off(client) == 1
     assert released == ["seen"]
 
     broker.advance("90m")

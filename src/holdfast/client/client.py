@@ -442,6 +442,12 @@ class Client:
         if owner is not None:
             owner.done(message)
 
+    def lose(self, message: Message) -> None:
+        self._extender.drop(message)
+        owner = self._owners.pop(message, None)
+        if owner is not None:
+            owner.lose(message)
+
     async def settle_one(self, message: Message, settlement: wire.Settlement) -> str | None:
         """Settle a message; used by the message itself."""
         to = (message.queue, message.group)
@@ -452,7 +458,8 @@ class Client:
         try:
             deadline = await batcher.put(settlement)
         except LeaseLost:
-            self.abandon(message)
+            if settlement.action != "extend":
+                self.abandon(message)
             raise
         if settlement.action != "extend":
             self.abandon(message)

@@ -77,6 +77,8 @@ class Consumer:
         self._stream = stream
         self._ready: deque[Message] = deque()
         self._open: set[Message] = set()  # leased and not settled, whether returned by `next` or not
+        self._lost: set[Message] = set()  # of the open ones, those whose leases were lost after `next` returned them
+        self._reserved = 0  # places of messages that are lost, but still worked on
         self._changed = asyncio.Event()  # a message arrived or was settled, or the consumer ended
         self._failure: Exception | None = None
         self._ended = False
@@ -101,6 +103,8 @@ class Consumer:
         """The next message, as soon as there is one; None when the consumer has been stopped."""
         if self._task is None and not self._ended:
             self._task = asyncio.create_task(self._run())
+        for message in list(self._lost):
+            self.done(message)
         while True:
             while self._ready:
                 message = self._ready.popleft()
@@ -146,6 +150,23 @@ class Consumer:
     def done(self, message: Message) -> None:
         """A message was settled, or its lease was lost: there is room for another."""
         self._open.discard(message)
+        self._lost.discard(message)
+        self._changed.set()
+
+    def lose(self, message: Message) -> None:
+        """The lease of a message was lost. If somebody works on it, its place is free when they ask for another."""
+        if message in self._ready:
+            self._ready.remove(message)
+            self.done(message)
+        else:
+            self._lost.add(message)
+
+    def reserve(self) -> None:
+        """A message was lost, but what works on it cannot be stopped: its place stays taken until `free`."""
+        self._reserved += 1
+
+    def free(self) -> None:
+        self._reserved -= 1
         self._changed.set()
 
     # --- the background task ----------------------------------------------------------------------------------------
@@ -161,7 +182,7 @@ class Consumer:
     async def _fetch(self) -> None:
         """Lease by long polls, each for as many messages as there is room for."""
         while not self._ended:
-            room = self._prefetch - len(self._open)
+            room = self._prefetch - len(self._open) - self._reserved
             if room <= 0:
                 self._changed.clear()
                 await self._changed.wait()

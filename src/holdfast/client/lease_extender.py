@@ -1,6 +1,8 @@
 """Extends the leases of messages that are being worked on, so that a handler may take longer than a lease.
 
-A lease is extended when a third of it has passed: two extensions may fail before it is lost.
+A lease is extended when a third of it has passed: two extensions may fail before it is lost. A lease that the server
+does not extend, or that must have ended while the server could not be reached, is lost: the message's handler is
+cancelled, or sees it on the message.
 """
 
 from __future__ import annotations
@@ -19,14 +21,15 @@ SHORTEST_PAUSE_SECONDS = 0.01  # at most a hundred rounds a second, however shor
 
 
 class _Extension:
-    """When a message's lease is to be extended next, and until when."""
+    """When a message's lease is to be extended next, until when, and when it ends if it is not extended."""
 
-    __slots__ = ("at", "lease_seconds", "until")
+    __slots__ = ("at", "ends_at", "lease_seconds", "until")
 
-    def __init__(self, at: float, lease_seconds: float, until: float) -> None:
-        self.at = at
+    def __init__(self, now: float, lease_seconds: float, longest_seconds: float) -> None:
+        self.at = now + lease_seconds / EXTENSIONS_PER_LEASE
         self.lease_seconds = lease_seconds
-        self.until = until
+        self.until = now + longest_seconds
+        self.ends_at = now + lease_seconds
 
 
 class LeaseExtender:
@@ -41,10 +44,7 @@ class LeaseExtender:
     def keep(self, message: Message, lease_seconds: float, longest_seconds: float) -> None:
         """Extend from now on, until the message is dropped or lost, or `longest_seconds` have passed: a handler that
         hangs must not hold its message for ever."""
-        now = time.monotonic()
-        self._extensions[message] = _Extension(
-            now + lease_seconds / EXTENSIONS_PER_LEASE, lease_seconds, now + longest_seconds
-        )
+        self._extensions[message] = _Extension(time.monotonic(), lease_seconds, longest_seconds)
         self._changed.set()
         if self._task is None:
             self._task = asyncio.create_task(self._run())
@@ -67,7 +67,7 @@ class LeaseExtender:
         try:
             while self._extensions:
                 self._changed.clear()
-                soonest = min(extension.at for extension in self._extensions.values())
+                soonest = min(min(each.at, each.until, each.ends_at) for each in self._extensions.values())
                 pause = max(soonest - time.monotonic(), SHORTEST_PAUSE_SECONDS)
                 try:
                     async with asyncio.timeout(pause):
@@ -81,8 +81,9 @@ class LeaseExtender:
         now = time.monotonic()
         for message, extension in list(self._extensions.items()):
             if extension.until <= now:
-                log.warning("%r was held for too long; its lease is no longer extended", message)
-                self.drop(message)
+                self._lose(message, "was held for too long; its lease is no longer extended")
+            elif extension.ends_at <= now:
+                self._lose(message, "has lost its lease, which could not be extended in time")
             elif extension.at <= now:
                 extension.at = now + extension.lease_seconds
                 task = asyncio.create_task(self._extend(message, extension))
@@ -90,14 +91,19 @@ class LeaseExtender:
                 task.add_done_callback(self._extending.discard)
 
     async def _extend(self, message: Message, extension: _Extension) -> None:
+        asked_at = time.monotonic()
         try:
             await message.extend(extension.lease_seconds)
+            extension.ends_at = asked_at + extension.lease_seconds
         except LeaseLost:
-            if self.is_extending(message):  # else it was settled meanwhile
-                log.warning("the lease of %r is lost; another consumer may be working on the message now", message)
-                self.drop(message)
-        except Exception as error:  # noqa: BLE001 - nobody waits here; the handler finds out when it settles
+            self._lose(message, "has lost its lease; another consumer may be working on the message now")
+        except Exception as error:  # noqa: BLE001 - nobody waits here; if it lasts, the lease is lost
             log.warning("the lease of %r could not be extended: %s", message, error)
         finally:
             extension.at = time.monotonic() + extension.lease_seconds / EXTENSIONS_PER_LEASE
             self._changed.set()
+
+    def _lose(self, message: Message, why: str) -> None:
+        self.drop(message)
+        if message.lose():
+            log.warning("%r %s", message, why)

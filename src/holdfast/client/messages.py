@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar, overload
 
 from holdfast import wire
 from holdfast.client.decoding import as_json, as_text
+from holdfast.client.lease_scope import LeaseScope
 from holdfast.client.times import Duration, duration, moment, optional_duration
 from holdfast.client.workflow_state import State
 from holdfast.errors import InvalidArgument, LeaseLost
@@ -134,6 +136,9 @@ class LeaseHolder(Protocol):
     def abandon(self, message: Message) -> None:
         """Stop extending its lease, which then expires."""
 
+    def lose(self, message: Message) -> None:
+        """Its lease is lost."""
+
     async def state(self, queue: str, message_id: str, *, group: str, lease_token: str) -> State:
         """Its workflow state."""
 
@@ -149,7 +154,8 @@ class LeaseHolder(Protocol):
 class Message(Received):
     """A delivery. Settle it once: ack, nack, reject or release; a second settlement changes nothing.
 
-    `async with message:` extends its lease while the block runs, and releases it if the block leaves it unsettled.
+    `async with message:` extends its lease while the block runs, and releases it if the block leaves it unsettled. If
+    the lease is lost, the block is cancelled and ends with `LeaseLost`.
     """
 
     def __init__(self, delivery: wire.Delivery, holder: LeaseHolder, lease_seconds: float | None = None) -> None:
@@ -159,8 +165,34 @@ class Message(Received):
         """How long a lease lasts, if that is known."""
         self.settled: wire.Action | None = None
         """How it was settled."""
-        self.lost = False
+        self._lost = False
+        self._on_lost: list[Callable[[], None]] = []
+        self._settling = False
+        self._scopes: list[LeaseScope] = []
+
+    @property
+    def lost(self) -> bool:
         """True when the lease was lost: another consumer may be working on the message now."""
+        return self._lost
+
+    def on_lost(self, callback: Callable[[], None]) -> None:
+        """Call this, on the client's event loop, when the lease is lost while the message is not settled."""
+        if self._lost:
+            callback()
+        else:
+            self._on_lost.append(callback)
+
+    def lose(self) -> bool:
+        """The lease cannot be extended any more: whoever works on the message must stop. Returns False if the message
+        is settled, or about to be: then the settlement says what became of it."""
+        if self.settled is not None or self._settling:
+            return False
+        self._lost = True
+        self._holder.lose(self)
+        callbacks, self._on_lost = self._on_lost, []
+        for callback in callbacks:
+            callback()
+        return True
 
     async def ack(self) -> None:
         """Done for this group. Durable when this returns."""
@@ -174,14 +206,18 @@ class Message(Received):
         """Never processable: move it to the dead queue now."""
         await self._settle("reject", error=error)
 
-    async def release(self) -> None:
-        """Return it to the queue for other consumers; the attempt does not count."""
-        await self._settle("release")
+    async def release(self, delay: Duration | None = None) -> None:
+        """Return it to the queue for other consumers, immediately or after `delay`; the attempt does not count."""
+        await self._settle("release", delay=optional_duration(delay))
 
     async def extend(self, timeout: Duration | None = None) -> datetime:  # noqa: ASYNC109 - how long the lease is for
         """Extend the lease to `timeout` from now, or to the queue's `delivery_timeout`. Returns the new deadline."""
         settlement = self._settlement("extend", timeout=None if timeout is None else duration(timeout))
-        deadline = await self._settled(settlement)
+        try:
+            deadline = await self._holder.settle_one(self, settlement)
+        except LeaseLost:
+            self._lost = self.settled is None and not self._settling  # an extension may overtake an ack
+            raise
         if deadline is not None:
             self.delivery.lease_deadline = deadline
         return self.lease_deadline
@@ -214,15 +250,15 @@ class Message(Received):
             if self.settled != action:
                 raise InvalidArgument(field="message", problem=f"{self.id} was settled by {self.settled} before")
             return
-        await self._settled(self._settlement(action, delay=delay, error=error))
-        self.settled = action
-
-    async def _settled(self, settlement: wire.Settlement) -> str | None:
+        self._settling = True
         try:
-            return await self._holder.settle_one(self, settlement)
+            await self._holder.settle_one(self, self._settlement(action, delay=delay, error=error))
+            self.settled = action
         except LeaseLost:
-            self.lost = self.settled is None  # an extension may overtake an ack
+            self._lost = True
             raise
+        finally:
+            self._settling = False
 
     def _settlement(
         self,
@@ -243,12 +279,29 @@ class Message(Received):
         )
 
     async def __aenter__(self) -> Self:
-        await self._holder.hold(self)
+        scope = LeaseScope(self)
+        scope.enter()
+        self._scopes.append(scope)
+        try:
+            await self.hold()
+        except BaseException as error:
+            self._scopes.remove(scope)
+            scope.leave(error)
+            raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._scopes.pop().leave(error)
+        await self.finish()
+
+    async def hold(self) -> None:
+        """Extend its lease from now on, until it is settled; what `async with` begins with."""
+        await self._holder.hold(self)
+
+    async def finish(self) -> None:
+        """Release it if it is neither settled nor lost; what `async with` ends with."""
         if self.settled is None and not self.lost:
             await release_unsettled(self)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from itertools import islice
 from types import TracebackType
@@ -54,8 +54,13 @@ class SyncMessage(Received):
 
     @property
     def lost(self) -> bool:
-        """True when the lease was lost."""
+        """True when the lease was lost: another consumer may be working on the message now. A function that runs long
+        should look at it and stop, since a thread cannot be cancelled."""
         return self._message.lost
+
+    def on_lost(self, callback: Callable[[], None]) -> None:
+        """Call this, on the client's thread, when the lease is lost while the message is not settled."""
+        self._portal.call(lambda: self._message.on_lost(callback))
 
     def ack(self) -> None:
         """Done for this group. Durable when this returns."""
@@ -69,9 +74,9 @@ class SyncMessage(Received):
         """Never processable: move it to the dead queue now."""
         self._portal.run(self._message.reject(error))
 
-    def release(self) -> None:
-        """Return it to the queue for other consumers; the attempt does not count."""
-        self._portal.run(self._message.release())
+    def release(self, delay: Duration | None = None) -> None:
+        """Return it to the queue for other consumers, immediately or after `delay`; the attempt does not count."""
+        self._portal.run(self._message.release(delay))
 
     def extend(self, timeout: Duration | None = None) -> datetime:
         """Extend the lease to `timeout` from now, or to the queue's `delivery_timeout`. Returns the new deadline."""
@@ -95,13 +100,13 @@ class SyncMessage(Received):
         self._portal.call(self._message.abandon)
 
     def __enter__(self) -> Self:
-        self._portal.run(self._message.__aenter__())
+        self._portal.run(self._message.hold())
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._portal.run(self._message.__aexit__(kind, error, trace))
+        self._portal.run(self._message.finish())
 
 
 class SyncConsumer:

@@ -58,7 +58,8 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     lease_token: str = ""
     action: Action = "ack"
     delay: Duration | None = None
-    """For nack: the time before it is ready again. Without it the retry policy decides."""
+    """For nack and release: the time before it is ready again. Without it the retry policy decides, and a release is
+    ready immediately."""
     error: str = ""
     """For nack and reject: what went wrong; stored with the message."""
     timeout: Duration | None = None

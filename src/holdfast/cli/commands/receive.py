@@ -174,7 +174,7 @@ def _run_each(
     if done + failed == 0:
         show_note(f"Nothing to receive from {queue}.")
         raise click.exceptions.Exit(EXIT_NOTHING)
-    show_note(f"{plural(done, 'message')} acked, {failed:,} nacked.")
+    show_note(f"{plural(done, 'message')} acked, {failed:,} failed.")
     if failed:
         raise click.exceptions.Exit(EXIT_FAILED)
 
@@ -190,12 +190,16 @@ def _run_one(message: SyncMessage, command: str) -> bool:
     with subprocess.Popen(  # noqa: S602 - a shell command is what --exec is for
         command, shell=True, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, process_group=0
     ) as child:
+        message.on_lost(threading.Thread(target=_end, args=(child,), daemon=True).start)
         try:
             output = _talk(child, message.body)
             child.wait()
         except BaseException:
             _end(child)
             raise
+    if message.lost:
+        show_note(f"The lease of message {message.id} was lost, and its command was ended: it will be delivered again.")
+        return False
     if child.returncode == 0:
         message.ack()
         return True

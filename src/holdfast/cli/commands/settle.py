@@ -17,7 +17,7 @@ from holdfast.cli.support.options import output_format
 from holdfast.cli.support.output import show_note, show_one
 from holdfast.cli.support.queue_names import QUEUE
 from holdfast.cli.support.times import DURATION
-from holdfast.wire import Action, Settlement
+from holdfast.wire import Settlement
 
 Command = TypeVar("Command", bound=Callable[..., object])
 
@@ -67,9 +67,13 @@ def reject(queue: str, message_id: str, lease_token: str, group: str, error: str
 
 @click.command()
 @_which
-def release(queue: str, message_id: str, lease_token: str, group: str, dry_run: bool, output: str) -> None:
+@click.option("--delay", type=DURATION, help="Deliver it again after this time, as 10m. [default: immediately]")
+def release(
+    queue: str, message_id: str, lease_token: str, group: str, delay: str | None, dry_run: bool, output: str
+) -> None:
     """Release: return the message to the queue; the attempt does not count."""
-    _settle(queue, group, _settlement(message_id, lease_token, "release"), "Released", dry_run, output)
+    settlement = Settlement(id=message_id, lease_token=lease_token, action="release", delay=delay)
+    _settle(queue, group, settlement, "Released", dry_run, output)
 
 
 @click.command()
@@ -81,10 +85,6 @@ def extend(
     """Extend the lease. Prints the new deadline."""
     settlement = Settlement(id=message_id, lease_token=lease_token, action="extend", timeout=lease)
     _settle(queue, group, settlement, "Extended", dry_run, output)
-
-
-def _settlement(message_id: str, lease_token: str, action: Action) -> Settlement:
-    return Settlement(id=message_id, lease_token=lease_token, action=action)
 
 
 def _settle(queue: str, group: str, settlement: Settlement, done: str, dry_run: bool, output: str) -> None:

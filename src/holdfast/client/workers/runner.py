@@ -8,6 +8,7 @@ leases then expire.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import os
 import signal
@@ -131,6 +132,14 @@ class _WorkerLoop:
             )
             self._tasks[task] = message
             task.add_done_callback(self._done)
+            if not self._worker.asynchronous:
+                message.on_lost(functools.partial(self._keep_place, task))
+
+    def _keep_place(self, task: asyncio.Task[None]) -> None:
+        """A function on a thread runs on although its lease is lost: nothing may be leased for its place."""
+        if not task.done():
+            self._consumer.reserve()
+            task.add_done_callback(lambda _: self._consumer.free())
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._slots.release()

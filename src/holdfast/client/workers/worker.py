@@ -8,18 +8,20 @@ import inspect
 import logging
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import nullcontext
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from holdfast.client.client import HOLD, Client
 from holdfast.client.consumer import RETRY_SECONDS
+from holdfast.client.lease_scope import LeaseScope
 from holdfast.client.messages import Message
 from holdfast.client.portal import Portal
 from holdfast.client.sync import SyncMessage
 from holdfast.client.times import Duration
 from holdfast.client.workers.arguments import Unreadable, call_of
-from holdfast.client.workers.outcomes import Reject, Release, Retry
+from holdfast.client.workers.outcomes import Reject, Release, ReleaseDelays, Retry
 from holdfast.client.workers.thread_pool import ThreadPool
-from holdfast.errors import HoldfastError, InvalidArgument
+from holdfast.errors import HoldfastError, InvalidArgument, LeaseLost
 
 log = logging.getLogger("holdfast.client")
 
@@ -63,6 +65,7 @@ class Worker(Generic[Parameters, Result]):
         self.hold = hold
         self.middleware = tuple(middleware)
         self.asynchronous = inspect.iscoroutinefunction(function)
+        self._release_delays = ReleaseDelays()
         self._call = call_of(function, self.asynchronous, local_names or {})
         functools.update_wrapper(self, function)
 
@@ -79,13 +82,21 @@ class Worker(Generic[Parameters, Result]):
     async def handle(
         self, message: Message, client: Client, threads: ThreadPool, portal: Portal, around: Sequence[Middleware] = ()
     ) -> None:
-        """Call the function with a message, and settle the message by the result."""
+        """Call the function with a message, and settle the message by the result.
+
+        If the lease is lost, an asynchronous function is cancelled. A thread cannot be: the function sees it on its
+        message, and its result is dropped.
+        """
 
         async def innermost() -> object:
             return await self._invoke(message, threads, portal)
 
         try:
-            result = await _wrapped(innermost, message, (*around, *self.middleware))
+            async with LeaseScope(message) if self.asynchronous else nullcontext():
+                result = await _wrapped(innermost, message, (*around, *self.middleware))
+            if message.lost:
+                log.warning("%s has finished with %r after its lease was lost: it is not acked", self.name, message)
+                return
             if result is not None and message.reply_to and message.settled is None:
                 await client.send(message.reply_to, result, correlation_id=message.correlation_id)
         except Exception as error:  # noqa: BLE001 - whatever a handler raises becomes of its message
@@ -101,6 +112,7 @@ class Worker(Generic[Parameters, Result]):
             return
         if message.settled is None:
             await _settle_reliably(message, message.ack)
+        self._release_delays.forget(message.id)
 
     async def _invoke(self, message: Message, threads: ThreadPool, portal: Portal) -> object:
         if self.asynchronous:
@@ -109,16 +121,22 @@ class Worker(Generic[Parameters, Result]):
         return await threads.run(functools.partial(self._function, **arguments))
 
     async def _failed(self, message: Message, error: BaseException) -> None:
+        if isinstance(error, LeaseLost) and message.lost:
+            log.warning("%s was stopped: the lease of %r is lost", self.name, message)
+            return
         if message.settled is not None or message.lost:
             log.warning("%s failed after %r was settled or lost", self.name, message, exc_info=error)
             return
+        if not isinstance(error, Release):
+            self._release_delays.forget(message.id)
         match error:
             case Retry():
                 await _settle_reliably(message, lambda: message.nack(error.delay, str(error)))
             case Reject():
                 await _settle_reliably(message, lambda: message.reject(str(error)))
             case Release():
-                await _settle_reliably(message, message.release)
+                delay = self._release_delays.next_seconds(message.id) if error.delay is None else error.delay
+                await _settle_reliably(message, lambda: message.release(delay))
             case Unreadable():
                 log.warning("%s cannot read %r: %s", self.name, message, error)
                 await _settle_reliably(message, lambda: message.reject(str(error)[:ERROR_LENGTH]))
