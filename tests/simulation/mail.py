@@ -128,7 +128,7 @@ class Queue:
 
     @property
     def depth(self) -> int:
-        return sum(1 for mail in self.mails.values() if mail.listed)
+        return len(self.mails)
 
     def leasing(self) -> list[Group]:
         return [group for group in self.groups.values() if not group.cursor]

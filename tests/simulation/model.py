@@ -291,7 +291,7 @@ class Model:
 
     def purge(self, name: str) -> int:
         queue = self.queues[name]
-        purged = [mail for mail in queue.mails.values() if mail.listed and not self.leased_in(mail)]
+        purged = [mail for mail in queue.mails.values() if not self.leased_in(mail)]
         for mail in purged:
             self.remove(queue, mail, "purged")
         return len(purged)

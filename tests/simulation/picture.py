@@ -24,7 +24,18 @@ from holdfast.core.codecs import (
 from holdfast.core.deliveries import Delivery, LeaseBatch
 from holdfast.core.journal import read_block, removable
 from holdfast.core.queue import GroupKind, QueueRecord
-from holdfast.core.records import FLAG_STATE, GONE, CursorHead, GroupHead, Message, Place, ShardHead, Table, seq_of
+from holdfast.core.records import (
+    FLAG_STATE,
+    GONE,
+    KEPT,
+    CursorHead,
+    GroupHead,
+    Message,
+    Place,
+    ShardHead,
+    Table,
+    seq_of,
+)
 from holdfast.store.contract import Store
 from tests.simulation.mail import Group, Is, Life, Mail, Queue, must
 
@@ -294,8 +305,11 @@ def _check_counts(shard: ShardPicture) -> None:
         priorities[place.priority] = priorities.get(place.priority, 0) + 1
     size = sum(len(shard.messages[seq].payload) for seq in (*shard.ready, *shard.scheduled))
     counted = (len(shard.ready), len(shard.scheduled), size, priorities)
-    kept = (head.ready, head.scheduled, head.size_bytes, head.priorities)
-    must(counted == kept, f"{shard.name}: ready, scheduled, size, priorities are {counted}, the head says {kept}")
+    stored = (head.ready, head.scheduled, head.size_bytes, head.priorities)
+    must(counted == stored, f"{shard.name}: ready, scheduled, size, priorities are {counted}, the head says {stored}")
+    kept = [len(shard.messages[seq].payload) for seq, mask in shard.masks.items() if mask == KEPT]
+    counted_kept, stored_kept = (len(kept), sum(kept)), (head.kept, head.kept_bytes)
+    must(counted_kept == stored_kept, f"{shard.name}: kept for cursors {counted_kept}, the head says {stored_kept}")
     last = max(shard.messages, default=0)
     must(head.next_seq > last, f"{shard.name}: next sequence {head.next_seq}, but {last} is stored")
 

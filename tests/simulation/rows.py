@@ -124,3 +124,19 @@ def check_journal(journal: Journal, model: Model) -> None:
         for key, kind in replay.ends.items():
             known = key in reported or (name, key[0], -1) in facts.ends or key[0] in doubtful
             must(known, f"{name}: {key} ended {kind} in the journal only")
+
+
+Open = set[tuple[str, int, str]]
+"""Messages that groups have not settled: queue, id, group."""
+
+
+def check_every_end(journal: Journal, unsettled: Open) -> None:
+    """Everything is deleted: every message has an end in the journal, in every group that had not settled it."""
+    replays: dict[str, _Replay] = {}
+    for row in journal.rows:
+        replays.setdefault(row.queue, _Replay()).take(row)
+    for name, replay in replays.items():
+        endless = replay.enqueued - {message_id for message_id, _ in replay.ends}
+        must(not endless, f"{name}: {endless} have no end in the journal")
+    for name, message_id, group in unsettled:
+        must((message_id, group) in replays[name].ends, f"{name}: {message_id} has no end in {group}")

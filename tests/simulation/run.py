@@ -1,4 +1,5 @@
-"""One run: a seed's world, so many steps of it, then a drain after which nothing may be left."""
+"""One run: a seed's world, so many steps of it, then a drain or the deletion of all queues, after which nothing may be
+left."""
 
 from __future__ import annotations
 
@@ -9,19 +10,22 @@ from dataclasses import replace as changed
 from msgspec.structs import replace
 
 from holdfast.core.commands import Settlement
+from holdfast.core.queue import JournalMode
 from holdfast.core.records import Table
-from holdfast.engine.queues import reconfigure
-from holdfast.errors import StoreUnavailable
+from holdfast.engine.queues import delete_queue, reconfigure
+from holdfast.errors import QueueInUse, StoreUnavailable
 from tests.simulation.actions import Actions
 from tests.simulation.machine import NAMESPACE, Machine
 from tests.simulation.mail import must
+from tests.simulation.model import Model
 from tests.simulation.picture import EVERYTHING
-from tests.simulation.rows import check_journal
+from tests.simulation.rows import Open, check_every_end, check_journal
 from tests.simulation.world import SECOND, SIZE_MAX, make_world, small
 
 STEPS = 120
 CHECK_EVERY = 12
 DRAIN_ROUNDS = 200
+DELETING = 3  # each so many seeds do not drain their queues, but delete them as they are
 LEFT_BEHIND = {Table.META, Table.QUEUES, Table.SHARDS, Table.GROUPS}
 
 
@@ -47,8 +51,11 @@ def run(seed: int, steps: int = STEPS, store: str = "memory") -> Outcome:
                 _turn(machine, actions)
                 if step % CHECK_EVERY == 0:
                     _guarded(machine, machine.check)
-            _drain(machine, actions)
-            check_journal(machine.journal, machine.model)
+            if seed % DELETING == 0:
+                _delete_all(machine, actions)
+            else:
+                _drain(machine, actions)
+                check_journal(machine.journal, machine.model)
             return Outcome(
                 seed, len(machine.model.facts.ids), machine.restarts, machine.journal.last, machine.model.reasons
             )
@@ -109,15 +116,59 @@ def _drain(machine: Machine, actions: Actions) -> None:
     machine.check()
     machine.advance(24 * 3600 * SECOND)
     machine.tick()
-    machine.write()
-    machine.sync()
-    machine.journal.export(machine.engine, machine.store, 1 << 30)
-    machine.write()
-    machine.sync()
+    _export_all(machine)
     machine.check()
-    for table in set(Table) - LEFT_BEHIND:
+    _must_be_empty(machine, set(Table) - LEFT_BEHIND)
+
+
+def _delete_all(machine: Machine, actions: Actions) -> None:
+    """Every queue is deleted with what it holds, step by step, while time goes on: nothing may be left of it."""
+    random = machine.random
+    machine.world = changed(machine.world, fault_rate=0.0)
+    machine.crash()
+    actions.move_on_all(to_the_end=True)
+    engine = machine.engine
+    unsettled = _unsettled(machine.model)
+    while engine.queues:
+        for namespace, name in list(engine.queues):
+            try:
+                for _ in delete_queue(engine, (namespace, name), lambda: machine.now):
+                    if random.random() < 0.5:
+                        engine.write()
+                        machine.now += random.choice((0, 1000, SECOND))
+                        engine.tick(machine.now)
+            except QueueInUse:
+                continue  # a dead queue goes after those that use it
+    machine.now += 24 * 3600 * SECOND
+    engine.tick(machine.now)
+    _export_all(machine)
+    _must_be_empty(machine, set(Table) - {Table.META})
+    check_every_end(machine.journal, unsettled)
+
+
+def _unsettled(model: Model) -> Open:
+    found: Open = set()
+    for queue in model.queues.values():
+        if queue.config.journal is not JournalMode.OFF:
+            for mail in queue.mails.values():
+                found |= {(queue.name, mail.id, group) for group, life in mail.lives.items() if not life.over}
+                found |= {(queue.name, mail.id, cursor.name) for cursor in queue.cursors() if cursor.sees(mail)}
+    return found
+
+
+def _export_all(machine: Machine) -> None:
+    for _ in range(2):
+        machine.write()
+        machine.sync()
+        machine.journal.export(machine.engine, machine.store, 1 << 30)
+    machine.write()
+    machine.sync()
+
+
+def _must_be_empty(machine: Machine, tables: set[Table]) -> None:
+    for table in tables:
         rows = machine.store.scan(table, b"", EVERYTHING, 3)
-        must(not rows, f"{table.name} is not empty after all is drained: {rows}")
+        must(not rows, f"{table.name} is not empty at the end: {rows}")
 
 
 def _drain_once(machine: Machine, actions: Actions) -> None:

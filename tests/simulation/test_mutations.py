@@ -233,7 +233,12 @@ def what_was_staged_is_in_no_window(patch: pytest.MonkeyPatch) -> None:
     patch.setitem(handlers, PublishStaged, publish_wrong)
 
 
+def a_deletion_leaves_what_a_cursor_group_holds(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(admin, "_purge_kept", lambda *_: 0)
+
+
 BREAKS: dict[Break, int] = {
+    a_deletion_leaves_what_a_cursor_group_holds: 3,
     a_commit_takes_what_lies_beyond: 30,
     keys_outlive_a_commit: 6,
     what_was_staged_is_in_no_window: 26,

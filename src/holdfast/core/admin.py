@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from holdfast.core.codecs import read_message, read_ready, read_scheduled, write_mask, write_message
-from holdfast.core.commands import AddGroup, Delete, Edit, Purge, Purged, RemoveGroup, Withdraw
+from holdfast.core.codecs import read_mask, read_message, read_ready, read_scheduled, write_mask, write_message
+from holdfast.core.commands import PURGE_START, AddGroup, Delete, Edit, Purge, Purged, RemoveGroup, Withdraw
+from holdfast.core.cursors import MOVE_BYTES
 from holdfast.core.effects import DeleteUntil, Effects, Outcome
 from holdfast.core.enqueue import make_ready, place_of, schedule
 from holdfast.core.groups import LeaseGroup
 from holdfast.core.journal import EntryKind
 from holdfast.core.leasing import free_key, next_of_keys, remove_from_window
 from holdfast.core.queue import PRIORITY_MAX, JournalMode
-from holdfast.core.reading import CHUNK, Live, liveness, locate, unschedule
+from holdfast.core.reading import CHUNK, Live, chunk_for, liveness, locate, unschedule
 from holdfast.core.records import (
     FLAG_STATE,
     GONE,
+    KEPT,
     LAST,
     Message,
     Place,
@@ -26,6 +28,7 @@ from holdfast.core.records import (
     message_key,
     ready_key,
     scheduled_key,
+    seq_of,
     settled_key,
 )
 from holdfast.core.shard import PlaceColumns, Shard, handles, new_cursor_head, new_group_head
@@ -92,27 +95,53 @@ def _rewind_expiry(shard: Shard) -> None:
 
 @handles(Purge)
 def purge(shard: Shard, command: Purge, now: int, effects: Outcome[Purged]) -> None:
-    """Remove waiting messages, a chunk at a time: those that are ready in the order of delivery, then the delayed."""
-    number = shard.number
+    """Remove waiting messages, a chunk at a time: the delayed, those that are ready, those that only a cursor group
+    holds. That is the way a message goes, so that none escapes which becomes ready, or is acked, meanwhile."""
     table, start = command.after
-    if table is Table.READY:
-        end = ready_key(number, PRIORITY_MAX, LAST)
-        rows = shard.scan(Table.READY, start or ready_key(number, 0, 0), end, CHUNK)
+    low, high, following = _purge_range(shard, table)
+    chunk = chunk_for(shard, CHUNK, MOVE_BYTES)
+    rows = shard.scan(table, start or low, high, chunk)
+    if table is Table.SCHEDULED:
+        entries = [entry for entry in (read_scheduled(*row) for row in rows) if entry[2].seq < command.below]
+        count = _purge_delayed(shard, entries, effects)
+    elif table is Table.READY:
         places = [read_ready(*row) for row in rows]
         count = _purge_places(shard, [p for p in places if p.seq < command.below], command.everything, now, effects)
-        after = (Table.READY, rows[-1][0] + b"\0") if rows else (Table.SCHEDULED, b"")
-        effects.reply = Purged(count, done=False, after=after)
-        return
-    end = scheduled_key(number, LAST, LAST)
-    rows = shard.scan(Table.SCHEDULED, start or scheduled_key(number, 0, 0), end, CHUNK)
-    entries = [entry for entry in (read_scheduled(*row) for row in rows) if entry[2].seq < command.below]
-    _purge_delayed(shard, entries, effects)
-    done = len(rows) < CHUNK
-    effects.reply = Purged(len(entries), done, after=(Table.SCHEDULED, b"" if done else rows[-1][0] + b"\0"))
+    else:
+        kept = [seq_of(key) for key, value in rows if read_mask(value) == KEPT]
+        count = _purge_kept(shard, [seq for seq in kept if seq < command.below], effects)
+    after = (table, rows[-1][0] + b"\0") if len(rows) == chunk else following
+    effects.reply = Purged(count, done=after is None, after=after or PURGE_START)
 
 
-def _purge_delayed(shard: Shard, entries: list[tuple[int, int, Place]], effects: Effects, reason: str = "") -> None:
-    """Remove delayed messages, given as due time, id and place."""
+def _purge_range(shard: Shard, table: Table) -> tuple[bytes, bytes, tuple[Table, bytes] | None]:
+    """The keys of a table that a purge goes through, and where it goes on after them; None: it is done."""
+    number = shard.number
+    if table is Table.SCHEDULED:
+        return scheduled_key(number, 0, 0), scheduled_key(number, LAST, LAST), (Table.READY, b"")
+    if table is Table.READY:
+        return ready_key(number, 0, 0), ready_key(number, PRIORITY_MAX, LAST), (Table.SETTLED, b"")
+    return settled_key(number, 0), settled_key(number, LAST), None
+
+
+def _purge_kept(shard: Shard, seqs: list[int], effects: Effects) -> int:
+    """Remove messages that every leasing group has settled and cursor groups have not read."""
+    shard.require_records(seqs)
+    purged: dict[str, list[int]] = {}
+    for seq in seqs:
+        message = shard.message(seq)
+        shard.release_kept([len(message.payload)])
+        _mark_removed(shard, seq, effects)
+        for cursor in shard.cursors.values():
+            if cursor.needs(seq):
+                purged.setdefault(cursor.name, []).append(message.id)
+    for name, ids in purged.items():
+        journal_purged(shard, name, ids, effects)
+    return len(seqs)
+
+
+def _purge_delayed(shard: Shard, entries: list[tuple[int, int, Place]], effects: Effects, reason: str = "") -> int:
+    """Remove delayed messages, given as due time, id and place. Returns how many."""
     shard.require_for_removal(place for _, _, place in entries)
     purged: dict[str, list[int]] = {}
     for due_at, message_id, place in entries:
@@ -127,6 +156,7 @@ def _purge_delayed(shard: Shard, entries: list[tuple[int, int, Place]], effects:
             purged.setdefault(name, []).append(message_id)
     for name, ids in purged.items():
         journal_purged(shard, name, ids, effects, reason)
+    return len(entries)
 
 
 def _purge_places(
@@ -232,8 +262,7 @@ def withdraw(shard: Shard, command: Withdraw, now: int, effects: Outcome[int]) -
             places.append(place)
     shard.require_for_removal(place for _, _, place in delayed)  # before the first change
     count = _purge_places(shard, places, False, now, effects, command.reason)
-    _purge_delayed(shard, delayed, effects, command.reason)
-    effects.reply = count + len(delayed)
+    effects.reply = count + _purge_delayed(shard, delayed, effects, command.reason)
 
 
 def _check_waiting(shard: Shard, message_id: int) -> None:

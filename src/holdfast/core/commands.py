@@ -284,18 +284,23 @@ class RemoveGroup(Command[None], frozen=True):
     name: str
 
 
+PURGE_START = (Table.SCHEDULED, b"")
+"""Where a purge begins."""
+
+
 class Purged(msgspec.Struct, frozen=True):
     count: int
     done: bool
-    after: tuple[Table, bytes] = (Table.SCHEDULED, b"")
+    after: tuple[Table, bytes] = PURGE_START
 
 
 class Purge(Command[Purged], frozen=True):
-    """Remove every waiting message with a sequence below `below`. In chunks: step until `done`, each time with the
-    `after` of the last reply."""
+    """Remove every waiting message with a sequence below `below`, also those that only cursor groups need. In chunks:
+    step until `done`, each time with the `after` of the last reply. An edit between two steps may have moved a message
+    behind the purge: begin again until nothing was removed."""
 
     below: int
-    after: tuple[Table, bytes] = (Table.READY, b"")
+    after: tuple[Table, bytes] = PURGE_START
     everything: bool = False  # the queue is being deleted: leased ones too
 
 

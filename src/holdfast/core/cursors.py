@@ -185,6 +185,7 @@ def advance_cursor(
     live = liveness(shard, [message for message in ending if settled.get(message.seq) != KEPT])
     cursor.head.committed = last
     cursor.dirty = True
+    shard.release_kept([len(message.payload) for message in ending if settled.get(message.seq) == KEPT])
     shard.unlist(_columns(leaving), effects, adjacent=alone and not shard.groups)
     for message in ending:
         live_state = live.get(message.seq, GONE_STATE)

@@ -118,7 +118,7 @@ def log(shard: Shard, first: int, last: int, limit: int) -> list[Message]:
 
 def chunk_for(shard: Shard, limit: int, max_bytes: int) -> int:
     """How many records to read at a time so that about `max_bytes` are read."""
-    average = shard.head.size_bytes // max(shard.live, 1) + 1
+    average = shard.size_bytes // max(shard.live, 1) + 1
     return max(1, min(limit, CHUNK, max_bytes // average + 1))
 
 

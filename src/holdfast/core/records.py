@@ -326,6 +326,8 @@ class ShardHead(msgspec.Struct, array_like=True):
     refused: int = 0
     early_at: bytes = b""  # where the search in EXPIRIES continues; empty: at its beginning
     unneeded_seq: int = 0  # where the search for messages that only a removed group needed continues; 0: none is due
+    kept: int = 0  # KEPT marks in SETTLED: messages that only cursor groups need
+    kept_bytes: int = 0  # their payloads
 
 
 class GroupHead(msgspec.Struct, array_like=True):

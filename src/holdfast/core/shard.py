@@ -331,7 +331,12 @@ class Shard:
     @property
     def live(self) -> int:
         """Messages that some group may still need."""
-        return self.head.ready + self.head.scheduled
+        return self.head.ready + self.head.scheduled + self.head.kept
+
+    @property
+    def size_bytes(self) -> int:
+        """The payloads of messages that some group may still need."""
+        return self.head.size_bytes + self.head.kept_bytes
 
     # --- queries of the engine --------------------------------------------------------------------------------------
 
@@ -552,7 +557,17 @@ class Shard:
             else:
                 unneeded.append(index)
         self.remove(places.take(unneeded), effects)
-        self.unlist(places.take(kept), effects)
+        if kept:
+            held = places.take(kept)
+            self.unlist(held, effects)
+            self.head.kept += len(kept)
+            self.head.kept_bytes += sum(held.sizes_bytes)
+
+    def release_kept(self, sizes_bytes: Sequence[int]) -> None:
+        """Messages that only cursor groups needed are needed no more. Heads of before they were counted have fewer."""
+        head = self.head
+        head.kept = max(head.kept - len(sizes_bytes), 0)
+        head.kept_bytes = max(head.kept_bytes - sum(sizes_bytes), 0)
 
     def set_mask(self, seq: int, mask: int, effects: Effects) -> None:
         self.masks[seq] = mask

@@ -22,6 +22,7 @@ from holdfast.core.records import (
     FLAG_DUE,
     FLAG_EARLY,
     GONE,
+    KEPT,
     LAST,
     Message,
     Place,
@@ -267,6 +268,8 @@ def drop_unneeded(shard: Shard, _now: int, effects: Effects) -> int:
                 shard.unlist(PlaceColumns.of([place_of(shard, messages[seq], live_states[seq].stamp)]), effects)
             if mask != GONE:
                 shard.removable.append(seq)
+            if mask == KEPT:
+                shard.release_kept([len(messages[seq].payload)])
         # A record of groups none of which exists any more is of no use.
         if seq in records or (not mask & bits and not shard.kept_by_cursor(seq)):
             shard.masks.pop(seq, None)

@@ -55,12 +55,12 @@ class Queue:
     @property
     def depth(self) -> int:
         """Messages that some group may still need."""
-        return sum([shard.head.ready + shard.head.scheduled for shard in self.shards])
+        return sum([shard.live for shard in self.shards])
 
     @property
     def size_bytes(self) -> int:
         """Payloads of the messages that some group may still need."""
-        return sum([shard.head.size_bytes for shard in self.shards])
+        return sum([shard.size_bytes for shard in self.shards])
 
     def room(self) -> int:
         """How many more messages it may hold; -1: no limit."""

@@ -96,7 +96,8 @@ def reconfigure(engine: Engine, queue: Queue, config: QueueConfig, now: int) -> 
 
 
 def purge_queue(engine: Engine, name: QueueName, clock: Clock) -> Iterator[int]:
-    """Delete the messages that wait now. What is leased stays until it is settled."""
+    """Delete the messages that wait now, also those that wait for a cursor group only. What is leased stays until it is
+    settled."""
     yield from _purge(engine, engine.queue(name, clock()), clock, everything=False)
 
 
@@ -125,9 +126,13 @@ def finish_deletion(engine: Engine, queue: Queue, clock: Clock) -> Iterator[int]
 def _purge(engine: Engine, queue: Queue, clock: Clock, everything: bool) -> Iterator[int]:
     for shard in queue.shards:
         command = Purge(shard.head.next_seq, everything=everything)
+        removed = 0
         while True:
             reply = engine.step(queue, shard, command, clock())
             yield reply.count
+            removed += reply.count
             if reply.done:
-                break
+                if not removed:
+                    break
+                removed = 0
             command = replace(command, after=reply.after)

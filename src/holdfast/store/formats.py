@@ -4,6 +4,7 @@
     2   leases of one call in one record (LEASES), workflow state, transactions in staged parts, audited redrives and
         jobs of redrives, messages for some groups only, records in runs, staged messages with keys as they will be
         stored. Code of 1 would see neither the leases nor the runs
+    3   heads count the messages that only cursor groups need
 
 The file FORMAT of a directory has its number. A directory of a newer format than this code's is refused, since its
 unknown records would be lost; one of an older format is migrated step by step, or refused where there is no step.
@@ -19,7 +20,7 @@ from holdfast.errors import FormatTooOld, FormatUnknown
 
 # Everything on disk counts: records and keys, tables, families and key prefixes. Raise it with every change of those,
 # as core/records.py says: tests/formats keeps the bytes of each number, and fails when they change and it does not.
-FORMAT: Final = 2
+FORMAT: Final = 3
 
 # A step gets the directory of the database (closed, locked by this process), opens it in the format of its own number
 # and leaves it in the next one. It may run again after a crash in the middle.
@@ -30,7 +31,7 @@ def reads_as_it_is(_path: Path) -> None:
     """The step to a format whose code reads every record of the one before."""
 
 
-MIGRATIONS: Final[Mapping[int, Migration]] = {1: reads_as_it_is}
+MIGRATIONS: Final[Mapping[int, Migration]] = {1: reads_as_it_is, 2: reads_as_it_is}
 
 
 def check(path: Path, found: int, known: int = FORMAT, migrations: Mapping[int, Migration] = MIGRATIONS) -> None:

@@ -178,7 +178,8 @@ class Run:
     async def _drain(self, driver: Driver) -> None:
         """Everything that a group still needs is delivered, by long polls, and acked."""
         for name in QUEUES:
-            await driver.update_queue(name, {"paused": False})
+            # What a cursor group has not read counts as depth.
+            await driver.update_queue(name, {"paused": False, "max_depth": 0})
         for _ in range(DRAIN_ROUNDS):
             left = self._left()
             if not left:

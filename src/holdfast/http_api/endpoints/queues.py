@@ -109,7 +109,7 @@ async def update(request: Request) -> Response:
     act="queue.delete",
 )
 async def delete(request: Request) -> Response:
-    """Delete a queue with all it holds."""
+    """Delete a queue with all it holds. The deletion goes on to its end, also if the client does not wait for it."""
     messages = await request.node.queues.delete(request.queue)
     request.audit_details["messages"] = messages
     return response(wire.QueueDeleted(messages))
@@ -138,7 +138,8 @@ async def consumers(request: Request) -> Response:
     "POST", "/api/v1/queues/{name}/purge", Right.ADMIN, gives=wire.Purged, errors=(QueueNotFound,), act="queue.purge"
 )
 async def purge(request: Request) -> Response:
-    """Remove every message that waits now. What is leased stays until it is settled."""
+    """Remove every message that waits now, also what waits for a cursor group only. What is leased stays until it is
+    settled."""
     messages = await request.node.queues.purge(request.queue)
     request.audit_details["messages"] = messages
     return response(wire.Purged(messages))
