@@ -34,6 +34,7 @@ from holdfast.errors import (
 )
 from holdfast.store.contract import Store
 from tests.broker.conftest import Restart, config_for, running
+from tests.waiting import until
 
 Q = ("default", "tasks")
 SECOND = 1_000_000
@@ -282,6 +283,34 @@ async def test_queue_administration(node: Node) -> None:
     with pytest.raises(QueueNotFound):
         await node.inspection.stats(Q)
     assert node.queues.in_namespace("default") == []
+
+
+async def test_a_deletion_ends_also_when_its_caller_is_cancelled(node: Node) -> None:
+    """Else the name could be neither used nor deleted until the next start."""
+    await node.messages.enqueue(Q, drafts(*["m"] * 20))
+    await node.groups.create(Q, "other", earliest=False)
+    polling = asyncio.ensure_future(node.messages.lease(Q, "other", 1, wait=60 * SECOND))
+    deletion = asyncio.ensure_future(node.queues.delete(Q))
+    await asyncio.sleep(0)
+    deletion.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await deletion
+    with pytest.raises(QueueNotFound):
+        await polling
+    await until(lambda: not node.queues.exists(Q))
+    await node.queues.create(Q)
+    assert (await node.inspection.stats(Q)).depth == 0
+
+
+async def test_a_deletion_that_the_end_of_the_node_interrupts_is_finished_by_the_next_start(restart: Restart) -> None:
+    node = await restart()
+    await node.messages.enqueue(Q, drafts("m"))
+    deletion = asyncio.ensure_future(node.queues.delete(Q))
+    await asyncio.sleep(0)
+    node = await restart()
+    with pytest.raises(ShuttingDown):
+        await deletion
+    await until(lambda: not node.queues.exists(Q))
 
 
 async def test_namespaces_do_not_meet(node: Node) -> None:

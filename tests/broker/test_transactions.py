@@ -17,6 +17,7 @@ from holdfast.core.transactions import TransactionState
 from holdfast.errors import LimitExceeded, Overloaded, TransactionNotFound, TransactionPublished
 from holdfast.store import open_store
 from holdfast.store.contract import Store
+from tests.waiting import until
 
 T1 = ("default", "t1")
 A = ("default", "a")
@@ -61,6 +62,19 @@ async def test_everything_is_there_when_publish_answers_and_nothing_before(node:
     again = await node.transactions.publish(T1)
     assert (again.published, again.published_at, again.repeated) == (33, done.published_at, True)
     assert (await node.inspection.stats(A)).depth == 30
+
+
+async def test_a_publish_ends_also_when_its_caller_is_cancelled(stepwise: Node) -> None:
+    """Else a part of it would be visible, and the rest never."""
+    await stepwise.start()
+    await small_steps(stepwise)
+    publish = asyncio.ensure_future(stepwise.transactions.publish(T1))
+    await asyncio.sleep(0)
+    publish.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await publish
+    await until(lambda: stepwise.queues.depth(A) == 200)
+    await stepwise.stop()
 
 
 async def test_a_waiting_consumer_is_served_by_a_publish(node: Node) -> None:

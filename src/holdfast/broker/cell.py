@@ -104,7 +104,7 @@ class Cell:
         self._refusal: HoldfastError | None = ShuttingDown()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = NEVER
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[object]] = set()
         self._recovery: asyncio.Task[None] | None = None
         self._watchers: dict[QueueName, set[asyncio.Event]] = {}
 
@@ -186,14 +186,23 @@ class Cell:
         """Why the cell takes no calls, if it takes none."""
         return self._refusal
 
-    def spawn(self, coroutine: Coroutine[object, object, None]) -> asyncio.Task[None]:
+    def spawn(self, coroutine: Coroutine[object, object, T]) -> asyncio.Task[T]:
         """Run something until it is done or the cell stops."""
-        task: asyncio.Task[None] = asyncio.ensure_future(coroutine)
+        task: asyncio.Task[T] = asyncio.ensure_future(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._task_done)
         return task
 
-    def _task_done(self, task: asyncio.Task[None]) -> None:
+    async def wait_for(self, task: asyncio.Task[T]) -> T:
+        """The result of a task of `spawn`, which goes on if the caller is cancelled."""
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise ShuttingDown from None
+            raise
+
+    def _task_done(self, task: asyncio.Task[T]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             log.error("a background task failed", exc_info=task.exception())
@@ -220,6 +229,8 @@ class Cell:
                 count = next(work, None)
             if engine.pending:
                 await self.commit.durable()
+            else:
+                await asyncio.sleep(0)
             if count is None:
                 return total
             total += count

@@ -62,7 +62,6 @@ class Actors:
         self._held: dict[tuple[str, str], list[Leased]] = {}
         self.refusals = 0
         self._tasks: list[asyncio.Task[None]] = []
-        self._deletions: list[asyncio.Task[None]] = []
         self._mortal = mortal
 
     def start(self) -> None:
@@ -106,7 +105,7 @@ class Actors:
 
     def check(self) -> None:
         """An actor that ended has found something, or the node raised what is no answer."""
-        for task in (*self._tasks, *self._deletions):
+        for task in self._tasks:
             if task.done() and not task.cancelled() and not isinstance(task.exception(), HoldfastError):
                 task.result()
 
@@ -268,12 +267,12 @@ class Actors:
         self._ledger.administered("a new queue", record is not None)
 
     async def _delete(self) -> None:
-        """Deleted to its end also if the caller gives up: else the name stays taken until the next start."""
-        deletion = asyncio.get_running_loop().create_task(self._driver.delete_queue(TEMPORARY))
-        self._deletions.append(deletion)
+        """Deleted to its end also if the caller gives up: the run fails if the name stays taken."""
         if self._mortal and self._random.random() < 0.3:  # deletions are rare: some are to meet the end of the process
             asyncio.get_running_loop().call_later(self._random.random() * 0.1, _cut)
-        await asyncio.shield(deletion)
+        patience = self._random.choice((0.0, 0.001, 0.05, 10.0))
+        async with asyncio.timeout(patience):
+            await self._driver.delete_queue(TEMPORARY)
 
     async def _pause(self) -> None:
         queue = self._random.choice(QUEUES)
@@ -299,7 +298,7 @@ class Actors:
         await self._driver.purge(self._queue())
 
     async def _group(self) -> None:
-        queue, random = self._random.choice(QUEUES), self._random
+        queue, random = self._queue(), self._random
         name = f"g{random.randrange(3)}"
         await self._driver.create_group(queue, name, cursor=random.random() < 0.3, earliest=random.random() < 0.5)
         record = self._ledger.durable.queue(queue)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from holdfast.broker.cell import Cell
 from holdfast.broker.submission import Submission
 from holdfast.core.queue import QueueRecord
-from holdfast.engine.catalog import Queue, QueueName
+from holdfast.engine.catalog import QueueName
 from holdfast.engine.queues import create_queue, delete_queue, finish_deletion, purge_queue, update_queue
 from holdfast.errors import QueueNotFound
 
@@ -73,9 +73,17 @@ class Queues:
         return await cell.in_steps(purge_queue(cell.engine, name, cell.clock))
 
     async def delete(self, name: QueueName) -> int:
-        """Delete a queue with all it holds. Returns how many messages it held."""
+        """Delete a queue with all it holds. Returns how many messages it held. Once the queue is marked, the deletion
+        goes on to its end, also if the caller is cancelled."""
         cell = self._cell
-        count = await cell.in_steps(delete_queue(cell.engine, name, cell.clock))
+        with cell.guard as engine:
+            work = delete_queue(engine, name, cell.clock)
+            next(work)
+        return await cell.wait_for(cell.spawn(self._finish_deletion(name, work)))
+
+    async def _finish_deletion(self, name: QueueName, work: Iterator[int]) -> int:
+        cell = self._cell
+        count = await cell.in_steps(work)
         dispatcher = cell.dispatcher
         dispatcher.members.queue_deleted(name)
         for member in dispatcher.members.all_members():
@@ -87,9 +95,7 @@ class Queues:
 
     def resume(self) -> None:
         """Resume deletions that a crash or a failure of the store interrupted."""
-        for queue in [queue for queue in self._cell.engine.queues.values() if queue.record.closing]:
-            self._cell.spawn(self._finish_deletion(queue))
-
-    async def _finish_deletion(self, queue: Queue) -> None:
         cell = self._cell
-        await cell.in_steps(finish_deletion(cell.engine, queue, cell.clock))
+        for name, queue in cell.engine.queues.items():
+            if queue.record.closing:
+                cell.spawn(self._finish_deletion(name, finish_deletion(cell.engine, queue, cell.clock)))

@@ -112,9 +112,10 @@ class Transactions:
             record, decided = engine.transactions.publish(name, parts, protocol, now)
         if decided:
             self._cell.export_scheduler.add_payload_bytes(record.size_bytes)
+        moving = self._move(name) if record.state is TransactionState.PUBLISHING else None
         await self._cell.commit.durable()
-        if record.state is TransactionState.PUBLISHING:
-            await asyncio.shield(self._move(name))
+        if moving is not None:
+            await self._cell.wait_for(moving)
         return _view(record, [], repeated=not decided)
 
     def _move(self, name: TransactionName) -> asyncio.Task[None]:
