@@ -179,9 +179,13 @@ class Process:
             if said["event"] == "holdfast is running":
                 return
 
+    def signal(self, number: signal.Signals) -> None:
+        assert self._child is not None
+        self._child.send_signal(number)
+
     async def kill(self) -> None:
         assert self._child is not None
-        self._child.send_signal(signal.SIGKILL)
+        self.signal(signal.SIGKILL)
         await self._child.communicate()
         for client in self._clients:
             client.cut()
@@ -193,12 +197,13 @@ class Process:
         *,
         clean: bool = True,
         expiry: int | None = None,
+        keep_alive: int = 0,
         will: Will | None = None,
     ) -> Client:
         client = await Client.open(*self.address, version)
         self._clients.append(client)
         properties = Properties(session_expiry_s=expiry)
-        await client.connect(Connect(client_id, version, clean, will=will, properties=properties))
+        await client.connect(Connect(client_id, version, clean, keep_alive, will=will, properties=properties))
         assert client.connack.reason_code == 0
         return client
 

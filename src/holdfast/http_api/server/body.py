@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Final, Protocol
 
 from holdfast.errors import HoldfastError, RequestTimeout
+from holdfast.patient_timer import PatientTimer
 
 UNREAD_BYTES_MAX: Final = 64 << 10
 """How much is buffered that was not read yet."""
@@ -57,7 +59,7 @@ class Body:
         self._error: Exception | None = None  # for a reader that has yet to learn why
         self._account: Callable[[int], None] | None = None
         self._done: Callable[[Exception | None], None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: PatientTimer | None = None
         self._wake: asyncio.Future[None] | None = None
         self.ended = False
 
@@ -129,7 +131,8 @@ class Body:
             return
         self._account, self._done = account, done
         self._source.resume_reading()
-        self._timer = asyncio.get_running_loop().call_later(timeout_seconds, self._time_out, timeout_seconds)
+        loop = asyncio.get_running_loop()
+        self._timer = PatientTimer(loop, timeout_seconds, partial(self._time_out, timeout_seconds))
 
     def _time_out(self, seconds: float) -> None:
         self._timer = None

@@ -14,6 +14,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
@@ -37,6 +38,7 @@ from holdfast.http_api.server.response import (
     error_response,
     refusal,
 )
+from holdfast.patient_timer import PatientTimer
 from holdfast.units import SECOND
 
 if TYPE_CHECKING:
@@ -160,10 +162,10 @@ class Connection(asyncio.Protocol):
         self._refused = False  # nothing more is read
         self._last_words = b""  # what to send when the requests before have been answered, before it closes
         self._answered_at = 0.0
-        self._head_timer: asyncio.TimerHandle | None = None
+        self._head_timer: PatientTimer | None = None
         self._keep_alive_timer: asyncio.TimerHandle | None = None
         self._linger_timer: asyncio.TimerHandle | None = None
-        self._write_timer: asyncio.TimerHandle | None = None
+        self._write_timer: PatientTimer | None = None
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -209,14 +211,15 @@ class Connection(asyncio.Protocol):
         self._refused = True
         self._transport.close()
         if self._write_timer is None and not self.lost:
-            self._write_timer = self._loop.call_later(self._pool.settings.write_timeout / SECOND, self._transport.abort)
+            self._write_timer = PatientTimer(self._loop, self._write_seconds, self._transport.abort)
 
     def abort(self) -> None:
         """End it now; nothing more is sent."""
         self._transport.abort()
 
     def _watch_head(self) -> None:
-        self._head_timer = self._loop.call_later(self._pool.settings.header_timeout / SECOND, self._head_timed_out)
+        seconds = self._pool.settings.header_timeout / SECOND
+        self._head_timer = PatientTimer(self._loop, seconds, self._head_timed_out)
 
     def _unwatch_head(self) -> None:
         if self._head_timer is not None:
@@ -611,8 +614,11 @@ class Connection(asyncio.Protocol):
         self._arm_write_timer(self._transport.get_write_buffer_size())
 
     def _arm_write_timer(self, unread: int) -> None:
-        timeout = self._pool.settings.write_timeout / SECOND
-        self._write_timer = self._loop.call_later(timeout, self._check_progress, unread)
+        self._write_timer = PatientTimer(self._loop, self._write_seconds, partial(self._check_progress, unread))
+
+    @property
+    def _write_seconds(self) -> float:
+        return self._pool.settings.write_timeout / SECOND
 
     def _check_progress(self, unread: int) -> None:
         left = self._transport.get_write_buffer_size()

@@ -39,6 +39,7 @@ from holdfast.mqtt.sessions.connection import Connection
 from holdfast.mqtt.sessions.hub import Hub
 from holdfast.mqtt.sessions.outbox import OutboxBatch, Output
 from holdfast.mqtt.sessions.settings import HubLimits
+from holdfast.patient_timer import PatientTimer
 from holdfast.units import SECOND
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
@@ -74,7 +75,7 @@ class MqttFront:
         self._full: set[Link] = set()  # links that are not read because too much of theirs is unanswered
         self._batch: OutboxBatch | None = None
         self._servers: list[asyncio.Server] = []
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: PatientTimer | None = None
         self._timer_at: int | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._drops_reported: Counter[str] = Counter()
@@ -368,7 +369,7 @@ class MqttFront:
             delay = (
                 max(due - self._node.clock(), 0) / SECOND + 0.001
             )  # the loop's timers may be early by less than that
-            self._timer = asyncio.get_running_loop().call_later(delay, self._due)
+            self._timer = PatientTimer(asyncio.get_running_loop(), delay, self._due)
 
     def _due(self) -> None:
         self._timer = self._timer_at = None

@@ -14,6 +14,7 @@ from holdfast.auth import tls
 from holdfast.auth.principal import Principal
 from holdfast.mqtt.codec import Connect, Decoder, Packet, ProtocolError
 from holdfast.mqtt.sessions.connection import Connection
+from holdfast.patient_timer import PatientTimer
 
 LINGER_SECONDS: Final = 5.0
 """How long a closed connection may take to send what is left, and its client to close it too, before it is cut."""
@@ -64,7 +65,7 @@ class Link(asyncio.Protocol):
         self._stall_seconds = stall_seconds
         self._loop = asyncio.get_running_loop()
         self._transport: Transport | None = None
-        self._stall: asyncio.TimerHandle | None = None
+        self._stall: PatientTimer | None = None
         self._linger: asyncio.TimerHandle | None = None
         self._waiting: list[Packet] | None = None  # what came after CONNECT, while that is being authenticated
         self._error: ProtocolError | None = None
@@ -131,7 +132,7 @@ class Link(asyncio.Protocol):
             self._owner.broken(self, error)
 
     def pause_writing(self) -> None:
-        self._stall = self._loop.call_later(self._stall_seconds, self._give_up)
+        self._stall = PatientTimer(self._loop, self._stall_seconds, self._give_up)
         self.hold("writing")  # its answers would accumulate here
         self._owner.paused(self)
 

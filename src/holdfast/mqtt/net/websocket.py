@@ -21,6 +21,7 @@ from websockets.typing import Subprotocol
 from holdfast.auth import tls
 from holdfast.errors import HoldfastError
 from holdfast.mqtt.net.link import LINGER_SECONDS, Link
+from holdfast.patient_timer import PatientTimer
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -65,7 +66,7 @@ class WebSocketConnection(asyncio.Protocol):
         self._message: list[bytes] = []  # the frames of one that is not complete
         self._reading = True
         self.pinged = False  # and not answered
-        self._ping_timer: asyncio.TimerHandle | None = None
+        self._ping_timer: PatientTimer | None = None
         self._linger_timer: asyncio.TimerHandle | None = None
 
     # --- from asyncio -----------------------------------------------------------------------------------------------
@@ -127,7 +128,7 @@ class WebSocketConnection(asyncio.Protocol):
         link.host, link.origin = host, origin
         peer = self._transport.get_extra_info("peername")
         link.open(self, str(peer[0]) if isinstance(peer, tuple) else "")
-        self._ping_timer = self._loop.call_later(PING_SECONDS, self.ping)
+        self._ping_timer = PatientTimer(self._loop, PING_SECONDS, self.ping)
 
     def _read(self, frame: Frame) -> None:
         self.pinged = False
@@ -180,7 +181,7 @@ class WebSocketConnection(asyncio.Protocol):
         if self._socket.state is State.OPEN:
             self._socket.send_ping(b"")
             self._flush()
-        self._ping_timer = self._loop.call_later(PING_SECONDS, self.ping)
+        self._ping_timer = PatientTimer(self._loop, PING_SECONDS, self.ping)
 
     # --- from the link ----------------------------------------------------------------------------------------------
 
