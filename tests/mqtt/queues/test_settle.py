@@ -7,7 +7,7 @@ import json
 import httpx
 import pytest
 
-from holdfast.mqtt.codec import V5, V311, PubAck, Unsubscribe
+from holdfast.mqtt.codec import V5, V311, Disconnect, PubAck, PubComp, Publish, PubRec, Unsubscribe
 from tests.mqtt.queues.rig import SPACE, Raw, Server, until, user_properties_of
 
 LOST = 0x83
@@ -45,6 +45,32 @@ async def test_a_puback_of_an_explicit_consumer_settles_nothing(server: Server) 
     client.accept(await client.delivery())
     await client.ping()
     assert server.group("jobs", "g").leased == 1
+
+
+@pytest.mark.parametrize("answer", [PubRec(1), PubComp(1)], ids=["PUBREC", "PUBCOMP"])
+@pytest.mark.parametrize("ack_mode", ["explicit", "puback"])
+async def test_an_acknowledgement_of_the_wrong_kind_ends_the_connection(
+    server: Server, answer: PubRec | PubComp, ack_mode: str
+) -> None:
+    client = await consumer(server, ack_mode=ack_mode)
+    await enqueue(server, "jobs", b"one")
+    assert (await client.delivery()).packet_id == 1
+    client.send(answer)
+    assert (await client.expect(Disconnect)).reason_code == 0x82
+    assert server.depth("jobs") == 1
+
+
+async def test_what_was_acknowledged_before_a_wrong_acknowledgement_counts(server: Server) -> None:
+    client = await consumer(server, ack_mode="puback")
+    assert (await client.subscribe("plain", 2)).reason_codes == (2,)
+    await enqueue(server, "jobs", b"one")
+    first = await client.delivery()
+    publisher = await server.client("publisher")
+    await publisher.publish("plain", b"x", 2)
+    second = await client.expect(Publish)
+    client.send(PubAck(first.packet_id), PubAck(second.packet_id))
+    assert (await client.expect(Disconnect)).reason_code == 0x82
+    await until(lambda: server.depth("jobs") == 0)
 
 
 async def test_a_nack_with_delay_and_error_comes_again_after_the_delay(server: Server) -> None:

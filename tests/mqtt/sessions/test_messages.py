@@ -10,6 +10,7 @@ from holdfast.mqtt.codec import (
     V5,
     V311,
     Disconnect,
+    Packet,
     Properties,
     PubAck,
     PubComp,
@@ -20,7 +21,7 @@ from holdfast.mqtt.codec import (
     Subscribe,
     Subscription,
 )
-from tests.mqtt.sessions.rig import Rig, payloads
+from tests.mqtt.sessions.rig import Rig, code_of, payloads
 
 BOTH = pytest.mark.parametrize("version", [V311, V5])
 
@@ -69,7 +70,6 @@ def test_the_receiver_of_qos_2_is_led_through_the_handshake_and_unknown_ids_are_
     client.subscribe("t", qos=2)
     rig.connect("p").publish("t", b"x", 2)
     [seen] = client.publishes()
-    assert client.send(PubComp(seen.packet_id), PubAck(seen.packet_id)) == []
     assert client.send(PubRec(seen.packet_id)) == [PubRel(seen.packet_id)]
     assert client.send(PubRec(seen.packet_id)) == [PubRel(seen.packet_id)]
     client.drop()
@@ -77,9 +77,40 @@ def test_the_receiver_of_qos_2_is_led_through_the_handshake_and_unknown_ids_are_
     client = rig.connect("c", clean=False, expiry=100)
     assert client.take() == [PubRel(seen.packet_id)]  # [MQTT-4.4.0-1]
     assert client.send(PubComp(seen.packet_id)) == []
-    assert client.send(PubRec(99)) == [PubRel(99, 0x92)]
+    assert client.send(PubRec(99), PubAck(99), PubComp(99)) == [PubRel(99, 0x92)]
+    assert client.send(PubRec(99, 0x80)) == []  # which would end the message, if there were one
     client.send(Disconnect(0, Properties(session_expiry_s=0)))
     assert rig.records() == {}
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("qos", "before", "answer"),
+    [
+        (1, (), PubRec(1)),
+        (1, (), PubComp(1)),
+        (2, (), PubAck(1)),
+        (2, (), PubComp(1)),
+        (2, (PubRec(1),), PubAck(1)),
+    ],
+    ids=["1 PUBREC", "1 PUBCOMP", "2 PUBACK", "2 PUBCOMP", "2 PUBREC PUBACK"],
+)
+def test_an_acknowledgement_of_the_wrong_kind_ends_the_connection_and_acknowledges_nothing(
+    version: int, qos: int, before: tuple[Packet, ...], answer: Packet
+) -> None:
+    rig = Rig()
+    client = rig.connect("c", version, clean=False, expiry=100)
+    client.subscribe("t", qos=qos)
+    rig.connect("p").publish("t", b"x", qos)
+    assert [seen.packet_id for seen in client.publishes()] == [1]
+    client.send(*before)
+    answers = client.send(answer, Publish("never", b"", 1, 9))
+    if version == V5:
+        assert code_of(answers) == 0x82
+    else:
+        assert answers == []
+    assert client.closed
+    assert set(rig.session().inflight) == {1}
 
 
 def test_a_refusing_pubrec_ends_the_message() -> None:

@@ -151,15 +151,13 @@ class Hub:
                     claimed.append(self._receiver.claim(connection, publishes))
                     publishes = []
                 self._receiver.publish(connection, session, packet, now, claimed)  # type: ignore[arg-type]
-            elif kind is PubAck:
-                if packet.packet_id in leases:  # type: ignore[union-attr]
-                    if publishes:
-                        claimed.append(self._receiver.claim(connection, publishes))
-                        publishes = []
-                    settled.append(packet)  # type: ignore[arg-type]
-                else:
-                    self._sender.acknowledged(session, connection, packet.packet_id)  # type: ignore[union-attr]
-                    freed = True
+            elif kind is PubAck and packet.packet_id in leases:  # type: ignore[union-attr]
+                if publishes:
+                    claimed.append(self._receiver.claim(connection, publishes))
+                    publishes = []
+                settled.append(packet)  # type: ignore[arg-type]
+            elif kind is PubAck and self._sender.acknowledged(session, connection, packet.packet_id):  # type: ignore[union-attr]
+                freed = True
             else:
                 freed = True
                 if publishes:
@@ -198,10 +196,14 @@ class Hub:
 
     def _other(self, connection: Connection, session: Session, packet: Packet, now: int) -> None:
         match packet:
+            case PubAck():
+                self._wrong_kind(connection, packet, now)
             case PubRec():
-                self._sender.received(session, connection, packet.packet_id, packet.reason_code)
+                if not self._sender.received(session, connection, packet.packet_id, packet.reason_code):
+                    self._wrong_kind(connection, packet, now)
             case PubComp():
-                self._sender.completed(session, connection, packet.packet_id)
+                if not self._sender.completed(session, connection, packet.packet_id):
+                    self._wrong_kind(connection, packet, now)
             case PubRel():
                 self._receiver.released(connection, session, packet.packet_id)
             case Subscribe():
@@ -214,6 +216,12 @@ class Hub:
                 self._disconnect(connection, session, packet, now)
             case _:  # AUTH, which nobody agreed on; the decoder lets nothing else through
                 self._lifecycle.close(connection, now, reasons.PROTOCOL_ERROR, "no authentication is under way")
+
+    def _wrong_kind(self, connection: Connection, packet: Packet, now: int) -> None:
+        """The client acknowledged what is in flight as a message of another QoS, or too early: what the two sides know
+        of it differs."""
+        kind = type(packet).__name__.upper()
+        self._lifecycle.close(connection, now, reasons.PROTOCOL_ERROR, f"a {kind} is not what this message waits for")
 
     def _disconnect(self, connection: Connection, session: Session, packet: Disconnect, now: int) -> None:
         expiry_s = packet.properties.session_expiry_s

@@ -192,18 +192,30 @@ class Sender:
 
     # --- what the client answers ------------------------------------------------------------------------------------
 
-    def acknowledged(self, session: Session, connection: Connection, packet_id: int) -> None:
-        """PUBACK. An identifier that is not in flight is passed over: the standard gives no answer to it."""
-        entry = session.inflight.get(packet_id)
-        if entry is not None and entry.qos == 1:
-            self._finish(session, connection, entry)
+    # Each returns whether the acknowledgement is of the kind that what is in flight under the identifier waits for.
 
-    def received(self, session: Session, connection: Connection, packet_id: int, reason_code: int) -> None:
+    def acknowledged(self, session: Session, connection: Connection, packet_id: int) -> bool:
+        """PUBACK for what is not a bridge's. An identifier that is not in flight is passed over: the standard gives no
+        answer to it."""
+        entry = session.inflight.get(packet_id)
+        if entry is not None:
+            if entry.qos != 1:
+                return False
+            self._finish(session, connection, entry)
+        return True
+
+    def received(self, session: Session, connection: Connection, packet_id: int, reason_code: int) -> bool:
         """PUBREC. The message is the client's now; if it refused, that ends it too [MQTT-4.3.3-4]."""
         entry = session.inflight.get(packet_id)
-        if entry is None or entry.qos != 2:
-            self._outbox.send_packet(connection, PubRel(packet_id, reasons.PACKET_ID_NOT_FOUND))
-        elif reason_code >= reasons.UNSPECIFIED_ERROR:
+        refused = reason_code >= reasons.UNSPECIFIED_ERROR
+        if entry is None:
+            if packet_id in session.leases:
+                return False
+            if not refused:  # else there is nothing that a PUBREL could release
+                self._outbox.send_packet(connection, PubRel(packet_id, reasons.PACKET_ID_NOT_FOUND))
+        elif entry.qos != 2:
+            return False
+        elif refused:
             self._finish(session, connection, entry)
         else:
             if entry.message is not None:
@@ -213,12 +225,17 @@ class Sender:
             if session.persistent:
                 self._outbox.hold(connection)
             self._outbox.send_packet(connection, PubRel(packet_id))
+        return True
 
-    def completed(self, session: Session, connection: Connection, packet_id: int) -> None:
-        """PUBCOMP. One that comes before its PUBREL was sent is passed over."""
+    def completed(self, session: Session, connection: Connection, packet_id: int) -> bool:
+        """PUBCOMP. An identifier that is not in flight is passed over."""
         entry = session.inflight.get(packet_id)
-        if entry is not None and entry.message is None:
-            self._finish(session, connection, entry)
+        if entry is None:
+            return packet_id not in session.leases
+        if entry.message is not None:
+            return False
+        self._finish(session, connection, entry)
+        return True
 
     def _finish(self, session: Session, connection: Connection, entry: Outgoing) -> None:
         del session.inflight[entry.packet_id]
