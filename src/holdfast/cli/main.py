@@ -35,6 +35,7 @@ from holdfast.cli.commands.receive import receive
 from holdfast.cli.commands.send import send
 from holdfast.cli.commands.serve import serve
 from holdfast.cli.commands.settle import ack, extend, nack, reject, release
+from holdfast.cli.commands.store import store
 from holdfast.cli.commands.token import token
 from holdfast.cli.commands.top import top
 from holdfast.cli.commands.user import user
@@ -130,6 +131,7 @@ COMMANDS: tuple[click.Command, ...] = (
     top,
     bench,
     doctor,
+    store,
     pipeline,
     config,
     user,

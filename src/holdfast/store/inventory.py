@@ -34,9 +34,14 @@ def check(directory: Directory) -> None:
             raise StoreCorrupt(path=directory.data / name, problem=f"it has {found[name]} bytes instead of {size}")
 
 
+def exists(directory: Directory) -> bool:
+    """Whether there is a list: the store was closed in order."""
+    return directory.read(_NAME) is not None
+
+
 def drop(directory: Directory) -> None:
     """Delete the list, if there is one: from now on the files change."""
-    if directory.read(_NAME) is not None:
+    if exists(directory):
         directory.remove(_NAME)
 
 

@@ -48,7 +48,8 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 class RocksStore:
-    """A store on RocksDB in the directory `path`, which is created if it does not exist."""
+    """A store on RocksDB in the directory `path`, which is created if it does not exist. `skip_damaged` reads what is
+    left of a damaged log, in which changes are missing: for salvage, not for a broker."""
 
     name = "rocks"
 
@@ -60,9 +61,11 @@ class RocksStore:
         write_buffer_bytes: int = WRITE_BUFFER_BYTES,
         format_number: int = FORMAT,
         migrations: Mapping[int, Migration] = MIGRATIONS,
+        skip_damaged: bool = False,
     ) -> None:
         self._cache_bytes = cache_bytes
         self._write_buffer_bytes = write_buffer_bytes
+        self._skip_damaged = skip_damaged
         self._handles: Handles | None = None
         self._failure: StoreError | None = None
         self._epoch = 0  # the newest that was acquired
@@ -108,6 +111,8 @@ class RocksStore:
 
     def _recover_log(self) -> None:
         """Raise StoreCorrupt if RocksDB would drop changes that were synced."""
+        if self._skip_damaged:
+            return
         logs = rocks_log.logs_of(self._directory.data)
         synced = rocks_log.read_mark(self._directory.synced)
         if not logs and synced is None:
@@ -132,6 +137,7 @@ class RocksStore:
                 self._write_buffer_bytes,
                 create=create,
                 failed=self._fail,
+                skip_damaged=self._skip_damaged,
             )
             self._epoch = self._handles.stored_epoch()
             self._runs = PackIndex(self._scan, self._get)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from rocksdict import AccessType, Cache, ColumnFamily, Rdict, WriteBatch
@@ -27,13 +28,15 @@ class Handles:
         *,
         create: bool,
         failed: Callable[[Exception], object],
+        skip_damaged: bool = False,
     ) -> None:
         # The directory's FORMAT is written last, so where it is missing there can be no tables. If there are, RocksDB
         # must report what else is missing instead of creating new ones beside them.
         create = create and not any(path.glob("*.sst"))
         cache = Cache(cache_bytes)
         options = {name: family_options(name, write_buffer_bytes, cache) for name in FAMILIES}
-        self.db = Rdict(str(path), database_options(write_buffer_bytes, create=create), options)
+        database = database_options(write_buffer_bytes, create=create, skip_damaged=skip_damaged)
+        self.db = Rdict(str(path), database, options)
         named = {name: self.db.get_column_family(name) for name in FAMILIES}
         for name, changes in FAMILY_CHANGES.items():
             named[name].set_options(changes)
@@ -93,12 +96,21 @@ class Handles:
         return problem
 
 
-def readable_changes(path: Path) -> int:
-    """The number of the last change that can be read. The database is opened for reading only: nothing is changed."""
+@contextmanager
+def read_only(path: Path) -> Iterator[tuple[Rdict, dict[str, Rdict]]]:
+    """The database and its families, opened for reading only: nothing on the disk is changed."""
     cache = Cache(0)
     options = {name: family_options(name, 0, cache) for name in FAMILIES}
-    database = Rdict(str(path), database_options(0, create=False), options, access_type=AccessType.read_only())
+    db = Rdict(str(path), database_options(0, create=False), options, access_type=AccessType.read_only())
+    families = {name: db.get_column_family(name) for name in FAMILIES}
     try:
-        return database.latest_sequence_number()
+        yield db, families
     finally:
-        database.close()
+        for opened in (*families.values(), db):
+            opened.close()
+
+
+def readable_changes(path: Path) -> int:
+    """The number of the last change that can be read."""
+    with read_only(path) as (db, _):
+        return db.latest_sequence_number()

@@ -68,8 +68,8 @@ RUN_MIN: Final = 8
 SKIPPED_MAX: Final = 4_000
 
 
-def database_options(write_buffer_bytes: int, *, create: bool) -> Options:
-    """Options of the database as a whole."""
+def database_options(write_buffer_bytes: int, *, create: bool, skip_damaged: bool = False) -> Options:
+    """Options of the database as a whole. `skip_damaged`: read on behind damage in the log, for salvage."""
     options = Options(raw_mode=True)
     options.create_if_missing(create)
     options.create_missing_column_families(create)
@@ -81,7 +81,9 @@ def database_options(write_buffer_bytes: int, *, create: bool) -> Options:
     options.set_max_open_files(256)
     options.set_max_background_jobs(2)
     # Point in time: a torn tail after a power cut is what the contract allows to be lost; what follows it is not read.
-    options.set_wal_recovery_mode(DBRecoveryMode.point_in_time())
+    # Damage is found before the database is opened (store/rocks_log.py).
+    recovery = DBRecoveryMode.skip_any_corrupted_record() if skip_damaged else DBRecoveryMode.point_in_time()
+    options.set_wal_recovery_mode(recovery)
     options.set_paranoid_checks(True)
     # Write tables out bit by bit, or a flush's fsync makes the log's fsync wait behind 16 MiB of dirty pages.
     options.set_bytes_per_sync(MIB)
