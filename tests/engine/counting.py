@@ -18,21 +18,24 @@ TURN_BYTES_MAX = 32 << 20
 
 
 class CountingStore(MemoryStore):
-    """Counts records and the bytes of their values."""
+    """Counts reads, records that are read or written, and the bytes of their values."""
 
     def __init__(self, disk: MemoryDisk) -> None:
         super().__init__(disk)
+        self.calls = 0
         self.records = 0
         self.size_bytes = 0
 
     def get(self, table: Table, key: bytes) -> bytes | None:
         found = super().get(table, key)
+        self.calls += 1
         self.records += 1
         self.size_bytes += len(found or b"")
         return found
 
     def get_many(self, table: Table, keys: Sequence[bytes]) -> list[bytes | None]:
         found = super().get_many(table, keys)
+        self.calls += 1
         self.records += len(keys)
         self.size_bytes += sum(len(value or b"") for value in found)
         return found
@@ -41,6 +44,7 @@ class CountingStore(MemoryStore):
         self, table: Table, start: bytes, end: bytes, limit: int, reverse: bool = False
     ) -> list[tuple[bytes, bytes]]:
         found = super().scan(table, start, end, limit, reverse)
+        self.calls += 1
         self.records += 1 + len(found)
         self.size_bytes += sum(len(value) for _, value in found)
         return found

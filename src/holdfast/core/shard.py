@@ -127,6 +127,15 @@ class PlaceColumns(NamedTuple):
         return {priority: self.take(indexes) for priority, indexes in found.items()}
 
 
+class ShardRecords(NamedTuple):
+    """What a shard is opened with: its head, its groups, their deliveries. Not the backlog."""
+
+    head: bytes | None
+    groups: Rows
+    deliveries: Rows
+    leases: Rows
+
+
 class RecordCacheBudget:
     """A bound on message records kept in memory between enqueue and lease, shared by all shards of a cell."""
 
@@ -171,26 +180,11 @@ class Shard:
 
     # --- opening ----------------------------------------------------------------------------------------------------
 
-    @staticmethod
-    def open_reads(number: int) -> list[Read]:
-        """What must be read to open a shard: its head, its groups, their deliveries. Not the backlog."""
-        low, high = shard_key(number), shard_key(number + 1)
-        return [
-            Read(Table.SHARDS, low),
-            Read(Table.GROUPS, low, high, 1 << 30),
-            Read(Table.DELIVERIES, low, high, 1 << 30),
-            Read(Table.LEASES, low, high, 1 << 30),
-        ]
-
-    def open(self, groups: Iterable[GroupRecord], results: list[bytes | Rows | None], now: int) -> None:
-        """Open the shard with the records that `open_reads` named."""
-        head, group_rows, delivery_rows, lease_rows = results
-        if isinstance(head, bytes):
-            self.head = read_shard_head(head)
-        assert isinstance(group_rows, list)
-        assert isinstance(delivery_rows, list)
-        assert isinstance(lease_rows, list)
-        heads = {int.from_bytes(key[4:8], "big"): value for key, value in group_rows}
+    def open(self, groups: Iterable[GroupRecord], stored: ShardRecords, now: int) -> None:
+        """Restore what was stored."""
+        if stored.head is not None:
+            self.head = read_shard_head(stored.head)
+        heads = {int.from_bytes(key[4:8], "big"): value for key, value in stored.groups}
         by_number: dict[int, LeaseGroup] = {}
         for record in groups:
             value = heads[record.number]
@@ -199,10 +193,9 @@ class Shard:
             else:
                 group = LeaseGroup(record.number, record.name, read_group_head(value), self.config.strict)
                 self.groups[record.name] = by_number[record.number] = group
-        out = [(int.from_bytes(key[4:8], "big"), read_delivery(key, value)) for key, value in delivery_rows]
-        for number, delivery in out:
-            by_number[number].restore(delivery, now)
-        for number, token, leases, ended in read_leases(lease_rows):
+        for key, value in stored.deliveries:
+            by_number[int.from_bytes(key[4:8], "big")].restore(read_delivery(key, value), now)
+        for number, token, leases, ended in read_leases(stored.leases):
             by_number[number].restore_batch(LeaseBatch(token, leases, ended))
 
     def add_cursor(self, record: GroupRecord | AddGroup, head: CursorHead) -> None:

@@ -12,6 +12,7 @@ queues.py, groups.py, messages.py, browse.py and cursors.py.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from typing import TypeVar
 
 import msgspec
@@ -45,12 +46,15 @@ from holdfast.engine.leases import DeliveryLocator
 from holdfast.engine.merge import order_key, quotas
 from holdfast.engine.open_transaction import TransactionLimits
 from holdfast.engine.queues import add_queue
+from holdfast.engine.stored_shards import StoredShards
 from holdfast.engine.transactions import Transactions
 from holdfast.engine.wake_ups import WakeUps
 from holdfast.errors import HoldfastError, LeaseLost, QueueNotFound
 from holdfast.store.contract import Store
 
 R = TypeVar("R")
+
+_decode_queue = msgspec.msgpack.Decoder(QueueRecord).decode
 
 # Deliveries that a tick acts on, over all shards: 2 to 10 ms. The rest waits for the next turn.
 TICK_DELIVERIES_MAX = 256
@@ -106,24 +110,33 @@ class Engine:
             stored.cell = self.record.cell
             self.record = stored
         self.ids = IdGenerator(self.record.cell, after=self.record.ids_reserved)
-        for _, raw in self.store.scan(Table.QUEUES, b"", b"\xff" * 8, 1 << 30):
-            self.open_queue(msgspec.msgpack.decode(raw, type=QueueRecord), now)
+        self._open_queues(now)
         self.transactions.open()
         self.audits.open()
 
-    def open_queue(self, record: QueueRecord, now: int) -> Queue:
-        """Open the shards of a queue, new or stored."""
-        shards = [self.open_shard(record, partition, number, now) for partition, number in enumerate(record.shards)]
+    def _open_queues(self, now: int) -> None:
+        rows = self.store.scan(Table.QUEUES, b"", b"\xff" * 8, 1 << 30)
+        records = [_decode_queue(value) for _, value in rows]
+        owners = [(number, record, at) for record in records for at, number in enumerate(record.shards)]
+        stored = StoredShards(self.store)
+        shards: dict[int, Shard] = {}
+        for number, record, partition in sorted(owners, key=itemgetter(0)):
+            shard = shards[number] = self.new_shard(record, partition)
+            shard.open(record.groups, stored.of(number), now)
+        for record in records:
+            self.add_queue(record, [shards[number] for number in record.shards])
+
+    def add_queue(self, record: QueueRecord, shards: list[Shard]) -> Queue:
+        """Add a queue, new or stored."""
         queue = Queue(record, shards)
         self.catalog.add(queue)
         for shard in shards:
             self.wake_ups.schedule(shard)
         return queue
 
-    def open_shard(self, record: QueueRecord, partition: int, number: int, now: int) -> Shard:
-        shard = Shard(number, partition, record.name, record.config, self.ids, self.cache_budget)
-        shard.open(record.groups, self._fetch(Shard.open_reads(number)), now)
-        return shard
+    def new_shard(self, record: QueueRecord, partition: int) -> Shard:
+        """The shard of a partition, as it is when nothing is stored."""
+        return Shard(record.shards[partition], partition, record.name, record.config, self.ids, self.cache_budget)
 
     def queue(self, name: QueueName, now: int, create: bool = False) -> Queue:
         """A queue by name. With `create` it is created if it does not exist and the limits allow that."""

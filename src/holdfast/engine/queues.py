@@ -62,7 +62,8 @@ def add_queue(engine: Engine, name: QueueName, config: QueueConfig, now: int, au
             advice="Delete some, or raise queues.max_queues",
         )
     numbers = engine.record.new_shards(config.partitions)
-    queue = engine.open_queue(QueueRecord(*name, config, numbers, now, automatic=automatic), now)
+    record = QueueRecord(*name, config, numbers, now, automatic=automatic)
+    queue = engine.add_queue(record, [engine.new_shard(record, partition) for partition in range(len(numbers))])
     engine.save_queue(queue)
     return queue
 
@@ -81,10 +82,7 @@ def reconfigure(engine: Engine, queue: Queue, config: QueueConfig, now: int) -> 
     record = queue.record
     added = engine.record.new_shards(config.partitions - len(record.shards))
     record = replace(record, config=config, shards=record.shards + added, automatic=False)
-    new_shards = [
-        engine.open_shard(replace(record, groups=()), partition, number, now)
-        for partition, number in enumerate(added, len(queue.shards))
-    ]
+    new_shards = [engine.new_shard(record, partition) for partition in range(len(queue.shards), len(record.shards))]
     queue.shards += new_shards
     queue.change(record)
     engine.catalog.add(queue)
