@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -360,13 +361,26 @@ def users_content(file: Path) -> bytes:
     return file.read_bytes()
 
 
-@pytest.mark.parametrize("content", ["", "{}", '{"version": 1, "users": [{"name": "x"}]}', "\xff"])
+@pytest.mark.parametrize("content", ["{}", '{"version": 1, "users": [{"name": "x"}]}', "\xff"])
 async def test_a_file_gone_bad_changes_nothing(door: Gate, file: Path, content: str) -> None:
     write(file, content)
     with structlog.testing.capture_logs() as logs:
         for _ in range(3):
             assert (await door.password("shop", GOOD, "10.0.0.1")).name == "shop"
     assert len([line for line in logs if line["log_level"] == "error"]) == 1
+
+
+@pytest.mark.parametrize("content", ["", "\n", None])
+async def test_an_emptied_or_deleted_file_closes_the_door(door: Gate, file: Path, content: str | None) -> None:
+    connected = await door.password("shop", GOOD, "10.0.0.1")
+    if content is None:
+        os.unlink(file)  # noqa: PTH108 - a path's own method is called blocking, this one is not
+    else:
+        write(file, content)
+    assert not door.valid(connected)
+    await refused(door, "shop", GOOD)
+    write_users(file, user("shop", GOOD))
+    assert (await door.password("shop", GOOD, "10.0.0.1")).name == "shop"
 
 
 async def test_a_user_removed_while_its_password_is_checked_does_not_get_in(

@@ -353,13 +353,46 @@ async def test_a_key_file_gone_bad_changes_nothing(file: Path, clock: Clock) -> 
     write_keys(file, HS.private())
     door = gate(clock, key_file=file)
     text = token(clock, HS)
-    for content in ("", "{", '{"keys": []}', "-----BEGIN"):
+    for content in ("{", "-----BEGIN", '{"kty": "oct"}', '{"keys": {}}'):
         write(file, content)
         assert (await door.token(text, "")).name == "shop"
-    os.unlink(file)  # noqa: PTH108 - a path's own method is called blocking, this one is not
-    assert (await door.token(text, "")).name == "shop"
     write_keys(file, ED.public())
     assert "no key" in await refusal(door, text)
+
+
+UNUSABLE = {**ED.public(), "use": "enc"}
+
+
+@pytest.mark.parametrize(
+    "content", ["", " \n", '{"keys": []}', json.dumps({"keys": [UNUSABLE]}), None], ids=lambda value: str(value)[:16]
+)
+async def test_a_key_file_without_keys_any_more_closes_the_door(file: Path, clock: Clock, content: str | None) -> None:
+    write_keys(file, HS.private())
+    door = gate(clock, key_file=file)
+    text = token(clock, HS)
+    connected = await door.token(text, "")
+    with structlog.testing.capture_logs() as logs:
+        if content is None:
+            os.unlink(file)  # noqa: PTH108 - a path's own method is called blocking, this one is not
+        else:
+            write(file, content)
+        assert not door.valid(connected)
+        for _ in range(3):
+            assert door.recall(text) is None
+            assert "no tokens" in await refusal(door, text)
+    assert len([line for line in logs if line["log_level"] == "warning" and "nobody" in line["event"]]) == 1
+    assert door.required
+    write_keys(file, HS.private())
+    assert (await door.token(text, "")).name == "shop"
+
+
+async def test_a_key_that_is_taken_out_of_the_file_ends_its_tokens_only(file: Path, clock: Clock) -> None:
+    write_keys(file, HS.private(), ED.private())
+    door = gate(clock, key_file=file)
+    gone, kept = await door.token(token(clock, HS), ""), await door.token(token(clock, ED), "")
+    write_keys(file, ED.private())
+    assert "no key" in await refusal(door, token(clock, HS))
+    assert (door.valid(gone), door.valid(kept)) == (False, True)
 
 
 async def test_files_are_looked_at_no_more_often_than_configured(file: Path, clock: Clock) -> None:

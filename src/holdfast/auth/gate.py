@@ -94,6 +94,7 @@ class Gate:
                 settings.users_file,
                 lambda content: users.read(content, settings.users_max, settings.scopes_max),
                 lambda _: True,
+                Users(),
                 settings.reload_interval,
                 now,
             )
@@ -103,6 +104,7 @@ class Gate:
                 settings.key_file,
                 lambda content: keys.read(content, settings.keys_max),
                 lambda keyring: keyring.signing() is not None,
+                Keyring(),
                 settings.reload_interval,
                 now,
             )
@@ -112,6 +114,7 @@ class Gate:
                 settings.revoked_file,
                 lambda content: revoked.read(content, settings.revoked_max),
                 lambda _: False,
+                None,  # no token is good again because the list is gone
                 settings.reload_interval,
                 now,
             )

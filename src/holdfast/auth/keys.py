@@ -28,6 +28,7 @@ from cryptography.x509 import load_pem_x509_certificate
 from joserfc.errors import JoseError, SecurityWarning
 from joserfc.jwk import ECKey, OctKey, OKPKey, RSAKey
 
+from holdfast.auth.watch import Emptied
 from holdfast.config.secret import SecretText
 
 JoseKey = RSAKey | ECKey | OKPKey | OctKey
@@ -126,7 +127,8 @@ def read(content: bytes, keys_max: int) -> Keyring:
         return _from_json(stripped, keys_max)
     blocks = [(block[1], block[0]) for block in _PEM_BLOCK.finditer(content)]
     if not blocks:
-        raise ValueError("holds no key: it must be PEM, a JWK or a JWKS; `holdfast token key` makes one")
+        problem = ValueError if stripped else Emptied
+        raise problem("holds no key: it must be PEM, a JWK or a JWKS; `holdfast token key` makes one")
     if len(blocks) > keys_max:
         raise ValueError(f"holds more than {keys_max} keys (auth.keys_max)")
     return Keyring(keys=tuple(_from_pem(kind, block) for kind, block in blocks if kind != b"EC PARAMETERS"))
@@ -179,7 +181,7 @@ def _from_json(content: bytes, keys_max: int) -> Keyring:
         except ValueError as error:
             skipped.append(f"key {index} {error}")
     if not keys:
-        raise ValueError("holds no key of use: " + ("; ".join(skipped) or "it is empty"))
+        raise Emptied("holds no key of use: " + ("; ".join(skipped) or "it is empty"))
     return Keyring(tuple(keys), tuple(skipped))
 
 

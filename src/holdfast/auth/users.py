@@ -28,6 +28,7 @@ from typing import Final
 import msgspec
 
 from holdfast.auth.principal import Principal, Scope
+from holdfast.auth.watch import Emptied
 from holdfast.config.kinds import Name
 from holdfast.units import GIB
 
@@ -98,6 +99,8 @@ class Users:
 
 def read(content: bytes, users_max: int, scopes_max: int) -> Users:
     """The users in a file's content, or ValueError whose text completes "The file ...". No hash is quoted."""
+    if not content.strip():
+        raise Emptied("is empty")
     try:
         document = msgspec.json.decode(content, type=_Document)
     except msgspec.ValidationError as error:

@@ -1,7 +1,8 @@
 """A file that may change while the server runs: it is looked at now and then, and read again when it differs.
 
 A file that cannot be read or makes no sense any more changes nothing: what was read last still holds, and the log says
-so once. A slip in an editor must not lock everybody out, and an empty file must not let anybody in.
+so once. A slip in an editor must not lock everybody out. A file that was emptied or deleted is no slip: who lets in by
+it lets in nobody any more.
 """
 
 from __future__ import annotations
@@ -25,8 +26,13 @@ T = TypeVar("T")
 Stamp = tuple[int, int, int, int]
 
 
+class Emptied(ValueError):
+    """Raised when a file is read that holds nothing, and so lets nobody in. Its text completes "The file ..."."""
+
+
 class Watched(Generic[T]):
-    """A file and what was read from it. `read` raises ValueError whose text completes "The file ..."."""
+    """A file and what was read from it. `read` raises ValueError whose text completes "The file ..."; `nobody` is what
+    holds when the file is gone or emptied, None: what was read last."""
 
     def __init__(
         self,
@@ -34,12 +40,14 @@ class Watched(Generic[T]):
         path: Path,
         read: Callable[[bytes], T],
         is_secret: Callable[[T], bool],
+        nobody: T | None,
         interval: int,
         now: int,
     ) -> None:
         """Raises InvalidConfig if the file is not good: then the server does not start."""
         self._setting = setting
         self._is_secret = is_secret
+        self._nobody = nobody
         self._path = path
         self._read = read
         self._interval = interval
@@ -61,6 +69,12 @@ class Watched(Generic[T]):
         try:
             self.value, self._stamp = self._load()
         except InvalidConfig as error:
+            if self._nobody is not None and isinstance(error.__cause__, Emptied | FileNotFoundError):
+                self.value, self._stamp, self._failed = self._nobody, stamp, None
+                log.warning(
+                    "file is empty or gone: it lets in nobody any more", setting=self._setting, error=str(error)
+                )
+                return True
             self._failed = stamp
             log.error("changed file is invalid, what was read before still holds", error=str(error))
             return False
