@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from holdfast.auth import patterns
+from holdfast import patterns
 from holdfast.auth.principal import ANSWERS_CACHED_MAX, Action, Principal, Scope
 from holdfast.errors import Forbidden
 from holdfast.mqtt import topics

@@ -149,6 +149,33 @@ async def test_a_stop_interrupts_a_job_and_the_next_start_goes_on_with_it(restar
     assert node.redrive_jobs.get(DEAD, job.id).progress == again.progress
 
 
+async def test_a_job_keeps_the_rights_of_who_began_it_over_a_restart(restart: Restart) -> None:
+    node = await restart()
+    await die(node, 2)
+    job = await node.redrive_jobs.start(
+        RedriveRequest(queue="dlq/jobs", dead_queue=DEAD, allowed=("bills/#",), rate=0.1, started_at=1)
+    )
+    node = await restart()
+    resumed = node.redrive_jobs.get(DEAD, job.id)
+    await resumed.ended.wait()
+    assert told(resumed) == (JobState.DONE, 2, 0, 2)
+    assert "produce:jobs" in resumed.progress.problem
+    assert (await run(node, allowed=("+",))).progress.moved == 2
+
+
+async def test_jobs_that_ended_make_no_room_for_those_of_another_namespace(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redrive_jobs, "KEPT", 1)
+    elsewhere = ("acme", "dlq/jobs")
+    theirs = await node.redrive_jobs.start(RedriveRequest(queue="jobs", dead_queue=elsewhere))
+    await theirs.ended.wait()
+    jobs = [await run(node) for _ in range(4)]
+    assert node.redrive_jobs.of(elsewhere) == [theirs]
+    assert node.redrive_jobs.of(DEAD, "jobs")[0] is jobs[-1]
+    assert node.redrive_jobs.of(DEAD, "bills") == []
+
+
 async def test_a_job_that_was_cancelled_is_not_taken_up(restart: Restart) -> None:
     node = await restart()
     await die(node, 3)

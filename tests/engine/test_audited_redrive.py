@@ -13,9 +13,10 @@ from holdfast.core.commands import Draft, Leased, Settlement, Verb
 from holdfast.core.effects import Op
 from holdfast.core.records import Extra, Table
 from holdfast.engine import audited_redrive
-from holdfast.engine.audited_redrive import Payloads, RedriveResult, RedriveStatus, Require
+from holdfast.engine.audited_redrive import ALL_RIGHTS, Payloads, RedriveResult, RedriveStatus, Rights
 from holdfast.engine.audits import AuditLimits
 from holdfast.engine.browse import browse_messages
+from holdfast.engine.catalog import QueueName
 from holdfast.engine.engine import Engine
 from holdfast.engine.queues import create_queue, update_queue
 from holdfast.errors import AuditNotFound, Forbidden, InvalidArgument, MessageTooLarge
@@ -40,19 +41,26 @@ def redrive(
     to: str = "",
     by: str = "",
     note: str = "",
-    require: Require = str,
+    source: str = "",
+    rights: Rights = ALL_RIGHTS,
+    dead: QueueName = DEAD,
 ) -> list[RedriveResult]:
     payloads = dict.fromkeys(dead_letters) if isinstance(dead_letters, list) else dead_letters
     work = audited_redrive.move(
-        cell.engine, DEAD, name, payloads, to=to, by=by, note=note, require=require, now=cell.now
+        cell.engine, dead, name, payloads, to=to, by=by, note=note, now=cell.now, source=source, rights=rights
     )
     return [one for step in cell.run(work) for one in step]
 
 
-def undo(cell: Rig, name: str, after: int = 0) -> list[RedriveResult]:
-    return [
-        one for step in cell.run(audited_redrive.undo(cell.engine, DEAD, name, after, 100, cell.now)) for one in step
-    ]
+def undo(
+    cell: Rig, name: str, after: int = 0, source: str = "", rights: Rights = ALL_RIGHTS, dead: QueueName = DEAD
+) -> list[RedriveResult]:
+    work = audited_redrive.undo(cell.engine, dead, name, after, 100, cell.now, source=source, rights=rights)
+    return [one for step in cell.run(work) for one in step]
+
+
+def nowhere(queue: str) -> None:
+    raise Forbidden(action="produce", resource=queue, scope=f"produce:{queue}")
 
 
 def audit(cell: Rig, name: str) -> Audit:
@@ -160,13 +168,9 @@ def test_what_cannot_go_stays_and_says_why(cell: Rig) -> None:
     dead_letters = dead_letter(cell, 3)
     [leased] = cell.lease(1, "operators", DEAD)
     wanted: dict[int, bytes | None] = {dead_letters[0]: None, dead_letters[1]: b"x" * 2000, dead_letters[2]: b"mine"}
-
-    def require(queue: str) -> None:
-        raise Forbidden(action="produce", resource=queue)
-
     results = redrive(cell, "a", {dead_letters[1]: wanted[dead_letters[1]]})
     assert isinstance(results[0].error, MessageTooLarge)
-    results = redrive(cell, "a", wanted, require=require)
+    results = redrive(cell, "a", wanted, rights=ALL_RIGHTS._replace(produce=nowhere))
     assert statuses(results) == ["leased", "refused", "refused"]
     assert isinstance(results[2].error, Forbidden)
     assert len(cell.live(DEAD)) == 3
@@ -180,10 +184,53 @@ def test_what_cannot_go_stays_and_says_why(cell: Rig) -> None:
             redrive(cell, name, wanted, note=note)
 
 
+def test_a_dead_letter_goes_where_the_caller_may_send_and_comes_back_from_where_it_may_take(cell: Rig) -> None:
+    dead_letters = dead_letter(cell, 2)
+    results = redrive(cell, "a", dead_letters, rights=ALL_RIGHTS._replace(put=nowhere))
+    assert statuses(results) == ["refused", "refused"]
+    assert isinstance(results[0].error, Forbidden)
+    assert statuses(redrive(cell, "a", dead_letters, rights=ALL_RIGHTS._replace(produce=nowhere))) == ["moved"] * 2
+    refused = undo(cell, "a", rights=ALL_RIGHTS._replace(take=nowhere))
+    assert statuses(refused) == ["refused", "refused"]
+    assert len(cell.live()) == 2
+    assert statuses(undo(cell, "a")) == ["undone", "undone"]
+
+
+def test_queues_that_share_a_dead_queue_have_their_own_dead_letters_and_ids(cell: Rig) -> None:
+    morgue = ("default", "morgue")
+    cell.create_queue(morgue, dlq={"enabled": False})
+    for name in ("tasks", "mine"):
+        cell.create_queue(("default", name), dlq={"queue": "morgue"})
+    cell.enqueue(b"theirs")
+    cell.consume(1, Verb.REJECT)
+    cell.enqueue(b"mine", name=("default", "mine"))
+    cell.consume(1, Verb.REJECT, name=("default", "mine"))
+    ids = [message.id for message in cell.live(morgue)] + cell.enqueue(b"no dead letter", name=morgue).ids
+    assert statuses(redrive(cell, "a", ids, source="mine", dead=morgue)) == ["gone", "moved", "gone"]
+    assert statuses(redrive(cell, "a", ids, source="tasks", dead=morgue, note="why")) == ["moved", "gone", "gone"]
+    audits = cell.engine.audits
+    assert [(one.note, one.moved) for one in audits.of(morgue, "tasks")] == [("why", 1)]
+    assert [(one.note, one.moved) for one in audits.of(morgue, "mine")] == [("", 1)]
+    cell.restart()
+    audits = cell.engine.audits
+    assert (audits.get(morgue, "a", "tasks").note, audits.of(morgue), audits.of(morgue, "other")) == ("why", [], [])
+    with pytest.raises(AuditNotFound):
+        undo(cell, "a", source="other", dead=morgue)
+    assert statuses(undo(cell, "a", source="mine", dead=morgue)) == ["undone"]
+    assert [message.payload for message in cell.live()] == [b"theirs"]
+
+
+def test_a_queue_and_its_automatic_dead_queue_name_the_same_redrives(cell: Rig) -> None:
+    dead_letters = dead_letter(cell, 2)
+    assert statuses(redrive(cell, "a", dead_letters[:1])) == ["moved"]
+    assert statuses(redrive(cell, "a", dead_letters, source="tasks")) == ["repeated", "moved"]
+    assert audit(cell, "a").moved == 2
+
+
 def test_what_a_dead_letter_does_not_say_must_be_said(cell: Rig) -> None:
     cell.create_queue(DEAD, dlq={"enabled": False})
     ids = cell.enqueue(b"sent here by hand", name=DEAD).ids
-    [refused] = redrive(cell, "a", ids)
+    [refused] = redrive(cell, "a", ids, rights=ALL_RIGHTS._replace(put=nowhere))
     assert (refused.status, refused.dead_letter) == (RedriveStatus.REFUSED, ids[0])
     assert "must be named" in str(refused.error)
     assert statuses(redrive(cell, "a", ids)) == ["refused"], "nothing was recorded of it"
@@ -230,6 +277,18 @@ def test_the_oldest_redrive_is_forgotten_for_a_new_one(cell: Rig) -> None:
     for index, dead in enumerate(dead_letters):
         redrive(cell, f"a{index}", {dead: None})
     assert [audit.id for audit in cell.engine.audits.of(DEAD)] == ["a2", "a1"]
+
+
+def test_a_redrive_of_another_namespace_is_not_forgotten_for_it(cell: Rig) -> None:
+    elsewhere = ("acme", "dlq/tasks")
+    cell.create_queue(elsewhere, dlq={"enabled": False})
+    redrive(cell, "theirs", [], dead=elsewhere)
+    cell.engine.audits.limits = type(cell.engine.audits.limits)(max_remembered=1)
+    for name in ("a", "b"):
+        cell.now += 1
+        redrive(cell, name, dead_letter(cell, 1))
+    assert [audit.id for audit in cell.engine.audits.of(elsewhere)] == ["theirs"]
+    assert [audit.id for audit in cell.engine.audits.of(DEAD)] == ["b"]
 
 
 # --- crashes --------------------------------------------------------------------------------------------------------
@@ -293,7 +352,7 @@ MORGUE = ("default", "morgue")
 
 
 def moving(engine: Engine, payloads: dict[int, bytes | None]) -> Iterator[list[RedriveResult]]:
-    return audited_redrive.move(engine, MORGUE, "x", payloads, to="", by="", note="", require=str, now=NOW)
+    return audited_redrive.move(engine, MORGUE, "x", payloads, to="", by="", note="", now=NOW)
 
 
 def run(engine: Engine, work: Iterator[list[RedriveResult]]) -> list[RedriveResult]:

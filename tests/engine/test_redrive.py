@@ -6,7 +6,10 @@ from holdfast.core.commands import Verb
 from holdfast.core.records import NO_EXTRA, Message
 from holdfast.engine.dead_letters import DeadLetterFilter
 from holdfast.engine.redrive import redrive
+from holdfast.errors import Forbidden, InvalidArgument
 from tests.engine.rig import DEAD, Rig
+
+ALL = DeadLetterFilter()
 
 
 def test_a_dead_letter_that_was_delivered_without_a_state_goes_back_without_one(memory: Rig) -> None:
@@ -18,6 +21,24 @@ def test_a_dead_letter_that_was_delivered_without_a_state_goes_back_without_one(
     assert len(done.moved) == 1
     [back] = memory.live()
     assert (back.payload, back.extra.state) == (b"one", None)
+
+
+def test_dead_letters_stay_that_would_go_where_the_caller_may_not_send(memory: Rig) -> None:
+    def require(queue: str) -> None:
+        raise Forbidden(action="produce", resource=queue, scope=f"produce:{queue}")
+
+    memory.create_queue()
+    memory.enqueue(b"one")
+    memory.consume(1, Verb.REJECT)
+    by_hand = memory.enqueue(b"by hand", name=DEAD).ids[0]
+    letter = memory.live(DEAD)[0].id
+    [done] = memory.run(redrive(memory.engine, DEAD, ALL, memory.clock, dry_run=True, require=require))
+    assert {one: type(error) for one, error in done.refused.items()} == {letter: Forbidden}
+    [done] = memory.run(redrive(memory.engine, DEAD, ALL, memory.clock, require=require))
+    assert {one: type(error) for one, error in done.refused.items()} == {letter: Forbidden, by_hand: InvalidArgument}
+    assert (memory.live(), len(memory.live(DEAD))) == ([], 2)
+    [done] = memory.run(redrive(memory.engine, DEAD, ALL, memory.clock, discard=True, require=require))
+    assert len(done.moved) == 2
 
 
 def test_a_condition_on_the_origin_matches_no_message_without_one() -> None:

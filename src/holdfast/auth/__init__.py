@@ -10,7 +10,6 @@
     watch.py       files that change while the server runs
     files.py       how such files are written
     audit.py       who did what (syncing.py: and that it is on disk)
-    patterns.py    topic filters: what they match, and what they cover
     rates.py       token buckets of namespaces
     tls.py         the server's side of TLS, and the subject of a client's certificate
     exposure.py    no listening beyond loopback without credentials

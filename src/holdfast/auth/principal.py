@@ -23,10 +23,10 @@ from typing import Final
 
 import msgspec
 
-from holdfast.auth import patterns
-from holdfast.auth.patterns import Pattern
+from holdfast import patterns
 from holdfast.core.queue import qualified_consumer
 from holdfast.errors import Forbidden
+from holdfast.patterns import Pattern
 
 ANSWERS_CACHED_MAX: Final = 4096
 """Answers each principal remembers for each action; past it all are forgotten. A client that makes up names must not
@@ -168,6 +168,25 @@ class Principal(msgspec.Struct, frozen=True, dict=True, kw_only=True):
         if not self.may_somewhere(action):
             raise _forbidden(str(action), "#", Scope.covering(action, "#"))
 
+    def require_put(self, name: str) -> None:
+        """Raises Forbidden unless it may send messages to that queue, as a producer or as who administers it: one end
+        of every move."""
+        if not self.may(Action.ADMIN, name):
+            self.require(Action.PRODUCE, name)
+
+    def require_source(self, queue: str) -> None:
+        """Raises Forbidden if it may not say that a message comes from that queue: a redrive may send it there."""
+        if queue:
+            self.require_put(queue)
+
+    @property
+    def put_filters(self) -> tuple[str, ...] | None:
+        """The patterns of the queues for which `require_put` raises nothing; None: of all. For work that goes on when
+        the caller has gone."""
+        if self.unlimited:
+            return None
+        return tuple(scope.pattern for scope in self.scopes if scope.action in (Action.PRODUCE, Action.ADMIN))
+
     def require_filter(self, action: Action, topic_filter: str) -> None:
         """Raises Forbidden unless `may_filter`."""
         if not self.may_filter(action, topic_filter):
@@ -193,8 +212,8 @@ class Principal(msgspec.Struct, frozen=True, dict=True, kw_only=True):
                 self.require_filter(Action.CONSUME, topic)
         nested = fields.get("dlq")
         for queue in (fields.get("dlq.queue"), nested.get("queue") if isinstance(nested, Mapping) else None):
-            if isinstance(queue, str) and queue and not self.may(Action.ADMIN, queue):
-                self.require(Action.PRODUCE, queue)
+            if isinstance(queue, str) and queue:
+                self.require_put(queue)
 
     @cached_property
     def _patterns(self) -> dict[Action, tuple[Pattern, ...]]:

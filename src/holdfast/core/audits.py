@@ -4,7 +4,7 @@ The id makes a redrive repeatable: a dead letter that was redriven under it is n
 requested. The record of each dead letter also allows to undo the redrive, as far as the messages were not consumed.
 
     table    key                               value
-    AUDITS   namespace NUL dead-queue NUL id   Audit: who, when, why, how many
+    AUDITS   namespace NUL dead-queue NUL id   Audit: who, when, why, how many (NUL source, if it has one, follows)
     AUDITED  number dead-letter                Audited: what became of one dead letter
 
 The records are written in the same batch as the move that they describe. This module has the records only;
@@ -38,8 +38,9 @@ audited_key = _AUDITED.pack
 Properties = tuple[tuple[str, str], ...]
 
 
-def audit_key(namespace: str, dead_queue: str, name: str) -> bytes:
-    return b"\0".join((namespace.encode(), dead_queue.encode(), name.encode()))
+def audit_key(namespace: str, dead_queue: str, name: str, source: str = "") -> bytes:
+    parts = (namespace, dead_queue, name, source) if source else (namespace, dead_queue, name)
+    return "\0".join(parts).encode()
 
 
 class Audit(msgspec.Struct, array_like=True):
@@ -56,6 +57,7 @@ class Audit(msgspec.Struct, array_like=True):
     changed_at: int
     moved: int = 0
     undone: int = 0
+    source: str = ""  # of a dead queue that several queues share: the queue whose dead letters it redrives
 
 
 class Audited(msgspec.Struct, array_like=True):

@@ -8,8 +8,9 @@ What may concern many dead letters is a generator: the caller makes a step durab
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
+from typing import NamedTuple
 
 import msgspec
 
@@ -20,11 +21,14 @@ from holdfast.core.records import FLAG_CHOSEN, Message, Table, source_key
 from holdfast.core.shard import Shard
 from holdfast.core.states import DeliveryState, Reason
 from holdfast.engine.catalog import Queue, QueueName
+from holdfast.engine.dead_letters import DeadLetterFilter
 from holdfast.engine.engine import Engine
 from holdfast.engine.messages import find_live_message
 from holdfast.engine.redrive import (
     STEP,
     Destination,
+    Require,
+    anywhere,
     destination,
     enqueue_for,
     with_newest_states,
@@ -38,8 +42,16 @@ PROTOCOL_UNDO = "undo"
 Payloads = Mapping[int, bytes | None]
 """Dead letters by id, each with its new payload; None keeps its own."""
 
-Require = Callable[[str], object]
-"""Raises an error if the caller may not send messages of its own to a queue."""
+
+class Rights(NamedTuple):
+    """What the caller may do, by the name of a queue."""
+
+    put: Require  # move messages to it
+    produce: Require  # send it messages of its own
+    take: Require  # move messages out of it
+
+
+ALL_RIGHTS = Rights(anywhere, anywhere, anywhere)
 
 
 class RedriveStatus(StrEnum):
@@ -71,10 +83,10 @@ class RedriveResult(msgspec.Struct, frozen=True):
 
 
 def redrive_results(
-    engine: Engine, dead: QueueName, name: str, after: int, limit: int, now: int
+    engine: Engine, dead: QueueName, name: str, after: int, limit: int, now: int, source: str = ""
 ) -> list[RedriveResult]:
     """The dead letters that were redriven, in the order of ids after `after`, with the status of their messages."""
-    audit = engine.audits.get(dead, name)
+    audit = engine.audits.get(dead, name, source)
     return [_current_status(engine, audit, was, now)[0] for was in engine.audits.page(audit, after, limit)]
 
 
@@ -112,6 +124,10 @@ def _undone(was: Audited) -> RedriveResult:
     return RedriveResult(was.dead_letter, RedriveStatus.UNDONE, was.queue, was.message, was.undone)
 
 
+def _not_undone(was: Audited, error: HoldfastError) -> RedriveResult:
+    return RedriveResult(was.dead_letter, RedriveStatus.REFUSED, was.queue, was.message, error=error)
+
+
 def _has_dead_letter(engine: Engine, queue: Queue, message_id: int) -> bool:
     """Whether the dead queue of a message's queue has a dead letter of it."""
     name = dead_queue_of(queue.record.name, queue.config)
@@ -138,20 +154,23 @@ def move(
     to: str,
     by: str,
     note: str,
-    require: Require,
     now: int,
+    source: str = "",
+    rights: Rights = ALL_RIGHTS,
 ) -> Iterator[list[RedriveResult]]:
-    """Redrive dead letters, each once under this id."""
+    """Redrive dead letters, each once under this id: those of the queue `source`, or of any if it is empty."""
     queue = engine.queue(dead, now)
-    audit = engine.audits.begin(dead, name, to, by, note, now)
+    audit = engine.audits.begin(dead, name, to, by, note, now, source)
     ids = list(dead_letters)
     for first in range(0, len(ids), STEP):
-        yield _move(engine, audit, queue, {one: dead_letters[one] for one in ids[first : first + STEP]}, require, now)
+        step = {one: dead_letters[one] for one in ids[first : first + STEP]}
+        yield _move(engine, audit, queue, source, step, rights, now)
 
 
 def _move(
-    engine: Engine, audit: Audit, queue: Queue, dead_letters: Payloads, require: Require, now: int
+    engine: Engine, audit: Audit, queue: Queue, source: str, dead_letters: Payloads, rights: Rights, now: int
 ) -> list[RedriveResult]:
+    which = DeadLetterFilter(source_queue=source)
     results: dict[int, RedriveResult] = {}
     movable: list[tuple[Shard, Message]] = []
     for dead_letter, was in zip(dead_letters, engine.audits.known(audit, dead_letters), strict=True):
@@ -160,13 +179,13 @@ def _move(
             results[dead_letter] = RedriveResult(dead_letter, status, was.queue, was.message, was.undone)
             continue
         found = find_live_message(engine, queue, dead_letter, now)
-        if found is None:
+        if found is None or not which.match(found[1]):
             results[dead_letter] = RedriveResult(dead_letter, RedriveStatus.GONE)
         elif any(delivery_status.state == DeliveryState.LEASED for delivery_status in found[2]):
             results[dead_letter] = RedriveResult(dead_letter, RedriveStatus.LEASED)
         else:
             movable.append(found[:2])
-    results |= _redrive(engine, audit, queue, movable, dead_letters, require, now)
+    results |= _redrive(engine, audit, queue, movable, dead_letters, rights, now)
     return [results[dead_letter] for dead_letter in dead_letters]
 
 
@@ -176,7 +195,7 @@ def _redrive(
     queue: Queue,
     dead_letters: list[tuple[Shard, Message]],
     payloads: Payloads,
-    require: Require,
+    rights: Rights,
     now: int,
 ) -> dict[int, RedriveResult]:
     """For each destination: the new messages, the deletion of the dead letters and the audit records in one batch."""
@@ -186,8 +205,10 @@ def _redrive(
     for shard, dead_letter in with_newest_states(engine, queue, dead_letters, now):
         name, group = to.of(dead_letter)
         try:
+            if name:
+                rights.put(name)
             if payloads[dead_letter.id] is not None:
-                require(name)
+                rights.produce(name)
             by_target.setdefault((name, group), []).append((shard, dead_letter))
         except HoldfastError as error:
             refused[dead_letter.id] = error
@@ -239,25 +260,43 @@ def _deliver(
 # --- undoing --------------------------------------------------------------------------------------------------------
 
 
-def undo(engine: Engine, dead: QueueName, name: str, after: int, limit: int, now: int) -> Iterator[list[RedriveResult]]:
+def undo(
+    engine: Engine,
+    dead: QueueName,
+    name: str,
+    after: int,
+    limit: int,
+    now: int,
+    *,
+    source: str = "",
+    rights: Rights = ALL_RIGHTS,
+) -> Iterator[list[RedriveResult]]:
     """Turn messages that wait in every group into dead letters again, in the order of ids after `after`. The results
     name the others too."""
-    audit = engine.audits.get(dead, name)
+    audit = engine.audits.get(dead, name, source)
     queue = engine.queue(dead, now)
     while limit > 0 and (page := engine.audits.page(audit, after, min(limit, STEP))):
-        yield _undo(engine, audit, queue, page, now)
+        yield _undo(engine, audit, queue, page, rights, now)
         after = page[-1].dead_letter
         limit -= len(page)
 
 
-def _undo(engine: Engine, audit: Audit, dead: Queue, page: list[Audited], now: int) -> list[RedriveResult]:
+def _undo(
+    engine: Engine, audit: Audit, dead: Queue, page: list[Audited], rights: Rights, now: int
+) -> list[RedriveResult]:
     results: dict[int, RedriveResult] = {}
     by_shard: dict[int, tuple[Queue, Shard, list[tuple[Audited, Message]]]] = {}
     for was in page:
         results[was.dead_letter], place = _current_status(engine, audit, was, now)
-        if place is not None:
-            queue, shard, message = place
-            by_shard.setdefault(shard.number, (queue, shard, []))[2].append((was, message))
+        if place is None:
+            continue
+        try:
+            rights.take(was.queue)
+        except HoldfastError as error:
+            results[was.dead_letter] = _not_undone(was, error)
+            continue
+        queue, shard, message = place
+        by_shard.setdefault(shard.number, (queue, shard, []))[2].append((was, message))
     for queue, shard, waiting in by_shard.values():
         results |= _undo_in(engine, audit, dead, queue, shard, waiting, now)
     return [results[was.dead_letter] for was in page]
@@ -282,9 +321,7 @@ def _undo_in(
     gone: list[int] = []
     for index, (was, message) in enumerate(waiting):
         if index in reply.errors:
-            results[was.dead_letter] = RedriveResult(
-                was.dead_letter, RedriveStatus.REFUSED, was.queue, was.message, error=reply.errors[index]
-            )
+            results[was.dead_letter] = _not_undone(was, reply.errors[index])
             continue
         gone.append(message.seq)
         again = Audited(was.dead_letter, was.message, was.queue, reply.ids[index])

@@ -24,6 +24,7 @@ from holdfast.core.audits import (
     write_audited,
 )
 from holdfast.core.effects import DeleteUntil, Op
+from holdfast.core.queue import DEAD_PREFIX
 from holdfast.core.records import LAST, Table
 from holdfast.engine.catalog import QueueName
 from holdfast.errors import AuditNotFound, InvalidArgument
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class AuditLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """See RedriveSettings, which says why."""
+    """See RedriveSettings, which says why. Of redrives of a namespace."""
 
     remember: int = 90 * DAY
     max_remembered: int = 1_000
@@ -54,13 +55,14 @@ class Audits:
 
     # --- queries ----------------------------------------------------------------------------------------------------
 
-    def of(self, dead: QueueName) -> list[Audit]:
-        """The redrives of a dead queue, newest first."""
-        found = [audit for audit in self._audits.values() if (audit.namespace, audit.dead_queue) == dead]
+    def of(self, dead: QueueName, source: str = "") -> list[Audit]:
+        """The redrives of a dead queue, newest first; of one that queues share, those of dead letters of `source`."""
+        place = (*dead, _owner(dead, source))
+        found = [audit for audit in self._audits.values() if (audit.namespace, audit.dead_queue, audit.source) == place]
         return sorted(found, key=lambda audit: audit.number, reverse=True)
 
-    def get(self, dead: QueueName, name: str) -> Audit:
-        found = self._audits.get(audit_key(*dead, name))
+    def get(self, dead: QueueName, name: str, source: str = "") -> Audit:
+        found = self._audits.get(audit_key(*dead, name, _owner(dead, source)))
         if found is None:
             raise AuditNotFound(audit=name)
         return found
@@ -80,12 +82,13 @@ class Audits:
 
     # --- changes ----------------------------------------------------------------------------------------------------
 
-    def begin(self, dead: QueueName, name: str, to: str, by: str, note: str, now: int) -> Audit:
+    def begin(self, dead: QueueName, name: str, to: str, by: str, note: str, now: int, source: str = "") -> Audit:
         """The redrive of that id: a new one, or the existing one to continue."""
         _check_texts(name, note)
         if to == dead[1]:
             raise InvalidArgument(field="to", problem="is the dead queue itself; name another queue")
-        key = audit_key(*dead, name)
+        owner = _owner(dead, source)
+        key = audit_key(*dead, name, owner)
         audit = self._audits.get(key)
         if audit is not None:
             if (audit.to, audit.note) != (to, note):
@@ -96,17 +99,21 @@ class Audits:
             if audit.undone:
                 raise InvalidArgument(field="audit", problem=f"{name!r} was undone; use another id to redrive again")
             return audit
-        while len(self._audits) >= self.limits.max_remembered:
-            self._forget(min(self._audits, key=lambda one: self._audits[one].changed_at))
+        known = sorted(
+            [one for one, other in self._audits.items() if other.namespace == dead[0]],
+            key=lambda one: self._audits[one].changed_at,
+        )
+        for oldest in known[: len(known) + 1 - self.limits.max_remembered]:
+            self._forget(oldest)
         (number,) = self._engine.ids.take(now)
-        audit = self._audits[key] = Audit(number, *dead, name, by, note, to, now, now)
+        audit = self._audits[key] = Audit(number, *dead, name, by, note, to, now, now, source=owner)
         self.record(audit, [], now)
         return audit
 
     def record(self, audit: Audit, dead_letters: Iterable[Audited], now: int) -> None:
         """Add the redrive and the results of these dead letters to the batch."""
         audit.changed_at = max(now, audit.changed_at)
-        key = audit_key(audit.namespace, audit.dead_queue, audit.id)
+        key = audit_key(audit.namespace, audit.dead_queue, audit.id, audit.source)
         ops: list[Op] = [(Table.AUDITS, key, write_audit(audit))]
         ops += [(Table.AUDITED, audited_key(audit.number, was.dead_letter), write_audited(was)) for was in dead_letters]
         self._engine.add(ops)
@@ -126,6 +133,12 @@ class Audits:
         number = self._audits.pop(key).number
         dead_letters = (Table.AUDITED, audited_key(number, 0), DeleteUntil(audited_key(number + 1, 0)))
         self._engine.add([(Table.AUDITS, key, None), dead_letters])
+
+
+def _owner(dead: QueueName, source: str) -> str:
+    """The queue that redrives of a dead queue belong to. An automatic dead queue has one queue's dead letters, so there
+    it makes no difference by which of both names it is called."""
+    return "" if dead[1] == DEAD_PREFIX + source else source
 
 
 def _check_texts(name: str, note: str) -> None:

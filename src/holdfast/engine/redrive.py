@@ -10,7 +10,7 @@ it did. The caller makes a step durable before it takes the next, and may stop a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 from msgspec.structs import replace
@@ -33,6 +33,9 @@ STEP_NAMED = 32  # the same for dead letters that are named by id: each must be 
 STEP_BYTES = 8 << 20  # and about how many bytes of payload
 IDS_MAX = 10_000  # dead letters that can be named by id
 PROTOCOL = "redrive"
+
+Require = Callable[[str], object]
+"""Raises an error if the caller may not move messages to, or out of, the queue of that name."""
 
 
 class Redriven(msgspec.Struct):
@@ -64,6 +67,10 @@ class Destination(msgspec.Struct, frozen=True, kw_only=True):
 TO_SOURCE = Destination()
 
 
+def anywhere(queue: str) -> None:
+    """No queue is forbidden."""
+
+
 def redrive(
     engine: Engine,
     name: QueueName,
@@ -75,11 +82,13 @@ def redrive(
     limit: int = 0,
     dry_run: bool = False,
     discard: bool = False,
+    require: Require = anywhere,
 ) -> Iterator[Redriven]:
     """Move the dead letters of the queue `name` that match, in the order of dead-lettering, at most `limit`.
 
-    With `discard` they are deleted instead. Dead letters that arrive during the redrive are not moved, so that a
-    message that fails again immediately does not loop. `dry_run` changes nothing.
+    `require` refuses the queues that the caller may not send to; dead letters that would go there stay. With `discard`
+    they are deleted instead. Dead letters that arrive during the redrive are not moved, so that a message that fails
+    again immediately does not loop. `dry_run` changes nothing.
     """
     queue = engine.queue(name, clock())
     if len(which.ids) > IDS_MAX:
@@ -97,6 +106,8 @@ def redrive(
             return
         done = Redriven(looked=len(seen))
         dead_letters = _load_dead_letters(engine, queue, chosen, done, clock())
+        if not discard:
+            dead_letters = _permitted(dead_letters, to, require, done)
         if dry_run:
             done.moved = [(dead_letter.id, 0) for _, dead_letter in dead_letters]
         elif dead_letters:
@@ -139,6 +150,22 @@ def _load_dead_letters(
             else:
                 found[dead_letter.id] = (shard, dead_letter)
     return [found[ref.id] for ref in refs if ref.id in found]
+
+
+def _permitted(
+    dead_letters: list[tuple[Shard, Message]], to: Destination, require: Require, done: Redriven
+) -> list[tuple[Shard, Message]]:
+    """Those of the dead letters that may go where they are to go."""
+    permitted: list[tuple[Shard, Message]] = []
+    for shard, dead_letter in dead_letters:
+        name, _ = to.of(dead_letter)
+        try:
+            if name:
+                require(name)
+            permitted.append((shard, dead_letter))
+        except HoldfastError as error:
+            done.refused[dead_letter.id] = error
+    return permitted
 
 
 def _move(

@@ -10,10 +10,10 @@ from holdfast.core.audits import Audit
 from holdfast.core.effects import Op
 from holdfast.core.queue import dead_queue_of
 from holdfast.engine import audited_redrive
-from holdfast.engine.audited_redrive import Payloads, RedriveResult, Require
+from holdfast.engine.audited_redrive import ALL_RIGHTS, Payloads, RedriveResult, Rights
 from holdfast.engine.catalog import QueueName
 from holdfast.engine.dead_letters import DeadLetterFilter
-from holdfast.engine.redrive import STEP, TO_SOURCE, Destination, Redriven, redrive
+from holdfast.engine.redrive import STEP, TO_SOURCE, Destination, Redriven, Require, anywhere, redrive
 from holdfast.errors import InvalidArgument, StoreUnavailable
 
 ALL_DEAD_LETTERS = DeadLetterFilter()
@@ -42,10 +42,12 @@ class DeadLetters:
         rate: float = 0.0,
         dry_run: bool = False,
         discard: bool = False,
+        require: Require = anywhere,
         note: Callable[[Redriven], list[Op]] | None = None,
         pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> AsyncGenerator[Redriven, None]:
-        """Move dead letters of the dead queue `name` to the destination `to`; with `discard`, delete them.
+        """Move dead letters of the dead queue `name` to the destination `to`; with `discard`, delete them. `require`
+        raises for queues that the caller may not send to.
 
         Yields the result of each step, when it is durable. `rate` bounds the dead letters moved in a second. Closing
         the iterator stops it: what was moved stays moved, and another call continues with the rest. `note` returns
@@ -56,7 +58,16 @@ class DeadLetters:
         first = self._cell.engine
         step = min(max(int(rate / STEPS_A_SECOND), 1), STEP) if rate else STEP
         work = redrive(
-            first, name, which, self._cell.clock, to=to, step=step, limit=limit, dry_run=dry_run, discard=discard
+            first,
+            name,
+            which,
+            self._cell.clock,
+            to=to,
+            step=step,
+            limit=limit,
+            dry_run=dry_run,
+            discard=discard,
+            require=require,
         )
         while True:
             if self._cell.engine is not first:
@@ -85,12 +96,13 @@ class DeadLetters:
         to: str = "",
         by: str = "",
         note: str = "",
-        require: Require = lambda _queue: None,
+        source: str = "",
+        rights: Rights = ALL_RIGHTS,
     ) -> list[RedriveResult]:
         """Redrive dead letters of the dead queue `name` under an id, each once however often it is requested.
 
-        A payload that is not None replaces that of the dead letter; `require` raises if the caller may not send to a
-        queue. Returns the result for each dead letter, when it is durable.
+        With `source` those of that queue only; the id is then one of that queue's. A payload that is not None replaces
+        that of the dead letter. Returns the result for each dead letter, when it is durable.
         """
         self._cell.disk_reserve.check(self._cell.clock())
         work = audited_redrive.move(
@@ -101,16 +113,21 @@ class DeadLetters:
             to=to,
             by=by,
             note=note,
-            require=require,
             now=self._cell.clock(),
+            source=source,
+            rights=rights,
         )
         return await self._collect_results(work)
 
-    async def undo_redrive(self, name: QueueName, audit: str, after: int, limit: int) -> list[RedriveResult]:
+    async def undo_redrive(
+        self, name: QueueName, audit: str, after: int, limit: int, *, source: str = "", rights: Rights = ALL_RIGHTS
+    ) -> list[RedriveResult]:
         """Move redriven messages that were not leased or settled yet back to the dead queue."""
         self._cell.disk_reserve.check(self._cell.clock())
         return await self._collect_results(
-            audited_redrive.undo(self._cell.engine, name, audit, after, limit, self._cell.clock())
+            audited_redrive.undo(
+                self._cell.engine, name, audit, after, limit, self._cell.clock(), source=source, rights=rights
+            )
         )
 
     async def _collect_results(self, work: Iterator[list[RedriveResult]]) -> list[RedriveResult]:
@@ -124,16 +141,18 @@ class DeadLetters:
         await self._cell.in_steps(steps())
         return found
 
-    async def redriven(self, name: QueueName, audit: str, after: int, limit: int) -> list[RedriveResult]:
+    async def redriven(
+        self, name: QueueName, audit: str, after: int, limit: int, *, source: str = ""
+    ) -> list[RedriveResult]:
         """The dead letters that were redriven under an id, and the current status of their messages."""
         with self._cell.guard as engine:
-            found = audited_redrive.redrive_results(engine, name, audit, after, limit, self._cell.clock())
+            found = audited_redrive.redrive_results(engine, name, audit, after, limit, self._cell.clock(), source)
         await self._cell.wait_clean()
         return found
 
-    def audits(self, name: QueueName) -> list[Audit]:
+    def audits(self, name: QueueName, source: str = "") -> list[Audit]:
         """Audited redrives of a dead queue, newest first."""
-        return self._cell.engine.audits.of(name)
+        return self._cell.engine.audits.of(name, source)
 
-    def audit(self, name: QueueName, audit: str) -> Audit:
-        return self._cell.engine.audits.get(name, audit)
+    def audit(self, name: QueueName, audit: str, source: str = "") -> Audit:
+        return self._cell.engine.audits.get(name, audit, source)

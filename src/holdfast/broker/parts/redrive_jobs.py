@@ -18,6 +18,7 @@ import msgspec
 import structlog
 from msgspec.structs import replace
 
+from holdfast import patterns
 from holdfast.broker.cell import Cell
 from holdfast.broker.parts.dead_letters import DeadLetters
 from holdfast.broker.parts.queues import Queues
@@ -25,8 +26,8 @@ from holdfast.core.effects import Op
 from holdfast.core.records import Table
 from holdfast.engine.catalog import QueueName
 from holdfast.engine.dead_letters import DeadLetterFilter
-from holdfast.engine.redrive import TO_SOURCE, Destination, Redriven
-from holdfast.errors import HoldfastError, LimitExceeded, QueueNotFound, RedriveNotFound
+from holdfast.engine.redrive import TO_SOURCE, Destination, Redriven, Require, anywhere
+from holdfast.errors import Forbidden, HoldfastError, LimitExceeded, QueueNotFound, RedriveNotFound
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -46,6 +47,7 @@ class RedriveRequest(msgspec.Struct, frozen=True, kw_only=True):
     limit: int = 0
     dry_run: bool = False
     started_at: int = 0
+    allowed: tuple[str, ...] | None = None  # filters of the queues that who began it may send to; None: to all
 
 
 class JobState(StrEnum):
@@ -186,19 +188,23 @@ class RedriveJobs:
         task.add_done_callback(lambda _: self._tasks.pop(job.id))
 
     def _forget(self) -> list[Op]:
-        """Forget the oldest jobs that ended."""
-        old = [known for known in self._jobs.values() if known.ended.is_set()][:-KEPT]
+        """Forget the oldest jobs that ended, of a namespace that has too many."""
+        ended: dict[str, list[Job]] = {}
+        for known in self._jobs.values():
+            if known.ended.is_set():
+                ended.setdefault(known.request.dead_queue[0], []).append(known)
+        old = [job for jobs in ended.values() for job in jobs[:-KEPT]]
         for job in old:
             del self._jobs[job.id]
         return [(Table.META, kind + job.key, None) for job in old for kind in (REQUESTS, PROGRESS)]
 
-    def of(self, dead_queue: QueueName) -> list[Job]:
-        """Jobs on a dead queue, newest first."""
-        return [job for job in reversed(self._jobs.values()) if job.request.dead_queue == dead_queue]
+    def of(self, dead_queue: QueueName, source: str = "") -> list[Job]:
+        """Jobs on a dead queue, newest first: on all its dead letters, or on those of one queue."""
+        return [job for job in reversed(self._jobs.values()) if _is_on(job, dead_queue, source)]
 
-    def get(self, dead_queue: QueueName, job_id: str) -> Job:
+    def get(self, dead_queue: QueueName, job_id: str, source: str = "") -> Job:
         job = self._jobs.get(job_id)
-        if job is None or job.request.dead_queue != dead_queue:
+        if job is None or not _is_on(job, dead_queue, source):
             raise RedriveNotFound(redrive=job_id)
         return job
 
@@ -256,6 +262,7 @@ class RedriveJobs:
                 limit=request.limit - job.progress.moved if request.limit else 0,
                 rate=request.rate,
                 dry_run=request.dry_run,
+                require=_require(request.allowed),
                 note=lambda step: job.note(job.progress.after(step)),
                 pause=job.sleep,
             )
@@ -274,3 +281,21 @@ class RedriveJobs:
             job.progress = replace(job.progress, problem=str(error))
             return False
         return True
+
+
+def _is_on(job: Job, dead_queue: QueueName, source: str) -> bool:
+    return job.request.dead_queue == dead_queue and source in ("", job.request.queue)
+
+
+def _require(allowed: tuple[str, ...] | None) -> Require:
+    """Refuses the queues that none of the filters matches."""
+    if allowed is None:
+        return anywhere
+    known = [patterns.parse(one) for one in allowed]
+
+    def require(queue: str) -> None:
+        levels = queue.split("/")
+        if not any(patterns.matches(pattern, levels) for pattern in known):
+            raise Forbidden(action="produce", resource=queue, scope=f"produce:{queue}")
+
+    return require

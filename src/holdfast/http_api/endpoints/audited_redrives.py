@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 
 from holdfast import wire
 from holdfast.auth.principal import Action
 from holdfast.core.audits import Audit
-from holdfast.engine.audited_redrive import RedriveResult
+from holdfast.engine.audited_redrive import RedriveResult, Rights
 from holdfast.errors import AuditNotFound, InvalidArgument, LimitExceeded, NoDeadQueue, QueueNotFound
 from holdfast.http_api.codecs.values import read_id
 from holdfast.http_api.endpoints.dead_letters import check_destination, dead_queue
@@ -36,11 +38,12 @@ async def move(request: Request) -> Response:
     """Redrive dead letters under an id, each once however often the request is repeated.
 
     Every message gets the property `holdfast-redrive` with the id. A dead letter is replaced by its message in
-    one step, so that a request may be repeated: the response has the outcome of each dead letter. To replace a payload
-    needs the right to produce to its queue.
+    one step, so that a request may be repeated: the response has the outcome of each dead letter. The caller must be
+    allowed to produce to, or administer, the queue that it goes to, and to produce to it where a payload is replaced.
+    In a dead queue that several queues share, a queue has its own dead letters and ids.
     """
     body = await request.json(_move)
-    dead, _ = dead_queue(request)
+    dead, source = dead_queue(request)
     check_destination(request, body.to)
     if len(body.letters) > DEAD_LETTERS_MAX:
         raise LimitExceeded(what="One request", limit=f"{DEAD_LETTERS_MAX} dead letters", advice="Send several")
@@ -51,7 +54,8 @@ async def move(request: Request) -> Response:
         to=body.to,
         by=request.principal.name,
         note=body.note,
-        require=lambda queue: request.principal.require(Action.PRODUCE, queue),
+        source=source,
+        rights=_rights(request),
     )
     return response(wire.LetterFates([_outcome_to_wire(fate) for fate in fates]))
 
@@ -65,9 +69,8 @@ async def move(request: Request) -> Response:
 )
 async def list_all(request: Request) -> Response:
     """List the redrives under an id of a queue's dead letters, newest first."""
-    return response(
-        wire.RedriveAudits([_to_wire(audit) for audit in request.node.dead_letters.audits(dead_queue(request)[0])])
-    )
+    audits = request.node.dead_letters.audits(*dead_queue(request))
+    return response(wire.RedriveAudits([_to_wire(audit) for audit in audits]))
 
 
 @ROUTES(
@@ -79,7 +82,8 @@ async def list_all(request: Request) -> Response:
 )
 async def get(request: Request) -> Response:
     """Show who began a redrive, when and why, and how many dead letters it moved."""
-    return response(_to_wire(request.node.dead_letters.audit(dead_queue(request)[0], request.parameters[1])))
+    dead, source = dead_queue(request)
+    return response(_to_wire(request.node.dead_letters.audit(dead, request.parameters[1], source)))
 
 
 class DeadLettersQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -102,11 +106,9 @@ async def letters(request: Request) -> Response:
     """List the dead letters that a redrive moved, with the status of their messages."""
     query = request.query(DeadLettersQuery)
     after, limit = _place(query.cursor, query.limit)
-    return response(
-        _page(
-            await request.node.dead_letters.redriven(dead_queue(request)[0], request.parameters[1], after, limit), limit
-        )
-    )
+    dead, source = dead_queue(request)
+    fates = await request.node.dead_letters.redriven(dead, request.parameters[1], after, limit, source=source)
+    return response(_page(fates, limit))
 
 
 @ROUTES(
@@ -122,15 +124,23 @@ async def undo(request: Request) -> Response:
     """Undo a redrive for the messages that nobody has consumed: they are dead letters again.
 
     A dead letter has its own payload and properties again, and a new id. The response has the outcome of each; messages
-    that are leased, settled or dead are left as they are.
+    that are leased, settled or dead are left as they are. Needs `admin` on the queues that they are taken out of too.
     """
     body = await request.json(_undo, b"{}")
     after, limit = _place(body.cursor, body.limit)
-    return response(
-        _page(
-            await request.node.dead_letters.undo_redrive(dead_queue(request)[0], request.parameters[1], after, limit),
-            limit,
-        )
+    dead, source = dead_queue(request)
+    fates = await request.node.dead_letters.undo_redrive(
+        dead, request.parameters[1], after, limit, source=source, rights=_rights(request)
+    )
+    return response(_page(fates, limit))
+
+
+def _rights(request: Request) -> Rights:
+    principal = request.principal
+    return Rights(
+        put=principal.require_put,
+        produce=partial(principal.require, Action.PRODUCE),
+        take=partial(principal.require, Action.ADMIN),
     )
 
 

@@ -141,7 +141,8 @@ async def retry(request: Request) -> Response:
     """Redrive one dead letter to its source queue, or to another.
 
     In its source queue it is for the group that dead-lettered it only. It is stored there and removed from the
-    dead queue in one step, and keeps its `source_id`.
+    dead queue in one step, and keeps its `source_id`. Needs `produce` or `admin` on its source queue too, or `admin` on
+    the other.
     """
     query = request.query(RetryQuery)
     dead, source = dead_queue(request)
@@ -150,7 +151,8 @@ async def retry(request: Request) -> Response:
     _, found, _ = await request.node.inspection.find(dead, dead_letter)
     home = found.extra.origin.source_queue if found.extra.origin is not None else ""
     wanted = DeadLetterFilter(ids=frozenset({dead_letter}), source_queue=source)
-    async for step in request.node.dead_letters.redrive(dead, wanted, to=to):
+    require = request.principal.require_put
+    async for step in request.node.dead_letters.redrive(dead, wanted, to=to, require=require):
         if step.leased:
             raise MessageNotWaiting(message_id=dead_letter, state="leased", group="of a consumer")
         for error in step.refused.values():
@@ -197,7 +199,7 @@ async def redrive(request: Request) -> Response:
 
     They are moved in the order in which they were dead-lettered. In its source queue a dead letter is for the group
     that dead-lettered it only. One whose group was deleted stays, unless `group` or `all_groups` says where it is to
-    go.
+    go. So does one whose source queue the caller may neither produce to nor administer.
 
     The response is a job whose progress can be shown and which can be cancelled; it survives a restart. With `dry_run`
     the response is sent when all dead letters have been read, with the number of matches in `matched`. Each is stored
@@ -219,6 +221,7 @@ async def redrive(request: Request) -> Response:
             rate=body.rate,
             limit=body.limit,
             dry_run=body.dry_run,
+            allowed=request.principal.put_filters,
         )
     )
     if body.dry_run:
@@ -238,8 +241,8 @@ async def redrive(request: Request) -> Response:
 )
 async def redrives(request: Request) -> Response:
     """List the redrives of a queue's dead letters, newest first."""
-    dead, _ = dead_queue(request)
-    return response(wire.RedriveList([_to_wire(job) for job in request.node.redrive_jobs.of(dead)]))
+    jobs = request.node.redrive_jobs.of(*dead_queue(request))
+    return response(wire.RedriveList([_to_wire(job) for job in jobs]))
 
 
 @ROUTES(
@@ -251,8 +254,7 @@ async def redrives(request: Request) -> Response:
 )
 async def progress(request: Request) -> Response:
     """Show how far a redrive has come."""
-    dead, _ = dead_queue(request)
-    return response(_to_wire(request.node.redrive_jobs.get(dead, request.parameters[1])))
+    return response(_to_wire(_job(request)))
 
 
 @ROUTES(
@@ -265,8 +267,7 @@ async def progress(request: Request) -> Response:
 )
 async def cancel(request: Request) -> Response:
     """Cancel a redrive. What it has moved stays moved, the rest stays in the dead queue."""
-    dead, _ = dead_queue(request)
-    job = request.node.redrive_jobs.get(dead, request.parameters[1])
+    job = _job(request)
     job.cancel()
     await job.ended.wait()
     return response(_to_wire(job))
@@ -301,6 +302,11 @@ async def purge(request: Request) -> Response:
     except QueueNotFound:
         pass  # there are no dead letters yet
     return response(wire.Purged(purged))
+
+
+def _job(request: Request) -> Job:
+    dead, source = dead_queue(request)
+    return request.node.redrive_jobs.get(dead, request.parameters[1], source)
 
 
 def _to_wire(job: Job) -> wire.RedriveJob:

@@ -431,9 +431,11 @@ async def take_in(request: Request) -> Response:
     """Import stored items with where they come from.
 
     Importing the same `source_id` and `source_group` again, while the first is still there, stores nothing and is
-    answered as a duplicate.
+    answered as a duplicate. Needs `produce` or `admin` on each `source_queue` too.
     """
     pending = await request.json(_import)
+    for source in {item.origin.source_queue for item in pending.items}:
+        request.principal.require_source(source)
     return await store(request, list(pending.items), {}, pending.atomic, read_import)
 
 

@@ -70,7 +70,7 @@ async def stage(request: Request) -> Response:
     """Stage messages: stored, but not visible until the transaction is published.
 
     All messages of a request are staged, or none; `errors` counts them through all batches. Needs the right to produce
-    to each queue. What is never published expires.
+    to each queue, and to each `source_queue` that they name. What is never published expires.
     """
     query = request.query(StageQuery)
     name = (request.namespace, request.parameters[0])
@@ -90,6 +90,8 @@ async def stage(request: Request) -> Response:
         raise InvalidArgument(field="chunk", problem=f"is 0 to {CHUNK_MAX}")
     for queue, _ in batches:
         request.principal.require(Action.PRODUCE, check_name(queue))
+    for source in {draft.extra.origin.source_queue for _, drafts in batches for draft in drafts if draft.extra.origin}:
+        request.principal.require_source(source)
     sizes = [len(draft.payload) for _, part_of in batches for draft in part_of]
     request.api.gate.admit(request.namespace, len(sizes), sum(sizes))
     receipt = await request.node.transactions.stage(name, batches, part=part, attempt=attempt, chunk=chunk)

@@ -2,7 +2,7 @@
 
 They have MQTT's grammar and meaning: levels joined by `/`, `+` for one level, `#` for all that follow and their parent,
 and a name that starts with `$` is hidden from a pattern that starts with a wildcard. The MQTT front has its own trie
-for thousands of subscribers; a credential has a handful of patterns, and this room lies below the fronts.
+for thousands of subscribers; a credential has a handful of patterns, and a redrive keeps those of who began it.
 """
 
 from __future__ import annotations
