@@ -371,7 +371,10 @@ def changed(engine: Engine) -> dict[int, bytes | None]:
 
 
 @pytest.mark.parametrize("undoing", [False, True])
-def test_a_kill_before_any_write_neither_loses_nor_doubles_a_dead_letter(undoing: bool) -> None:
+def test_a_kill_before_any_write_neither_loses_nor_doubles_a_dead_letter(
+    undoing: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audited_redrive, "STEP", 3)
     for writes in range(100):
         disk, dead_letters = dead_scene()
         store, engine = opened(disk)

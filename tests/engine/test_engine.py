@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import pytest
 
-from holdfast.core.commands import Command, Draft, Tick, Verb
+from holdfast.core.commands import Command, Draft, Settlement, Tick, Verb
 from holdfast.core.ids import CELL_MAX
 from holdfast.core.records import Extra, Table
 from holdfast.core.shard import Shard
@@ -52,12 +52,19 @@ def test_a_batch_that_reserves_ids_or_changes_a_queue_must_be_synced(memory: Rig
     assert engine.writes == writes, "there was nothing to write"
 
 
-def test_what_is_written_early_is_synced_at_the_end_of_the_turn(memory: Rig) -> None:
-    memory.engine.enqueue(TASKS, [Draft(b"m")], "test", memory.now)
-    memory.engine.write_early()
-    assert not memory.engine.pending
-    assert memory.engine.write() is True
-    assert memory.engine.write() is False
+def test_a_turn_reads_what_it_has_changed_and_writes_once(memory: Rig) -> None:
+    memory.create_queue(partitions=1)
+    engine, writes = memory.engine, memory.engine.writes
+    named = [Draft(b"m", extra=Extra(message_id="a"))]
+    first = engine.enqueue(TASKS, named, "test", memory.now)
+    assert engine.enqueue(TASKS, named, "test", memory.now).duplicates == {0: first.ids[0]}
+    [leased] = engine.lease(TASKS, "work", 10, -1, "c", "test", memory.now)
+    assert engine.settle(TASKS, "work", [Settlement(leased.message.id, leased.token, Verb.REJECT)], memory.now) == [
+        None
+    ]
+    assert engine.writes == writes, "what belongs together would be torn by a crash"
+    engine.write()
+    assert engine.writes == writes + 1
 
 
 @pytest.mark.parametrize("keys", [("a", "b", "c", "d"), (None,)])

@@ -125,7 +125,7 @@ def a_redrive_is_two_batches(patch: pytest.MonkeyPatch) -> None:
         assert frame.f_back is not None
         engine = frame.f_back.f_locals["engine"]
         assert isinstance(engine, engine_module.Engine)
-        engine.write_early()
+        engine.write()
         return Withdraw(seqs, reason)
 
     patch.setattr(redrive, "Withdraw", wrong)
@@ -136,7 +136,7 @@ def a_move_is_two_batches(patch: pytest.MonkeyPatch) -> None:
     right = Transactions._enqueue
 
     def wrong(self: Transactions, record: Transaction, *rest: object) -> int:
-        self._engine.write_early()
+        self._engine.write()
         return right(self, record, *rest)  # type: ignore[arg-type]
 
     patch.setattr(Transactions, "_enqueue", wrong)

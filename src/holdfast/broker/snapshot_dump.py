@@ -57,7 +57,7 @@ def write_stream(engine: Engine, node: int, now: int, sink: BinaryIO) -> None:
 
 def _state(engine: Engine, node: int, now: int) -> Snapshot:
     if engine.pending:
-        engine.write_early()
+        engine.write()
     record = engine.record
     return Snapshot(
         node=node,

@@ -134,10 +134,9 @@ def _has_dead_letter(engine: Engine, queue: Queue, message_id: int) -> bool:
     dead = engine.queues.get((queue.record.namespace, name)) if name is not None else None
     if dead is None:
         return False
-    engine.write_early()
     for shard in dead.shards:
         low, high = source_key(shard.number, message_id, ""), source_key(shard.number, message_id + 1, "")
-        if engine.store.scan(Table.SOURCES, low, high, 1):
+        if engine.overlay.scan(Table.SOURCES, low, high, 1):
             return True
     return False
 
@@ -218,7 +217,6 @@ def _redrive(
         target = destination(engine, queue, name, group, here, refused, now)
         if target is None:
             continue
-        engine.write_early()  # from here on nothing may be written early: that would split the batch in two
         moved = _deliver(engine, audit, queue, target, group, here, payloads, refused, now)
         if moved:
             withdraw(engine, queue, [item for item in movable if item[1].id in moved], Reason.REDRIVEN, now)
@@ -314,7 +312,6 @@ def _undo_in(
     """For messages of one shard: the dead letters, the deletion of the messages and the audit records in one batch."""
     messages = with_states(engine, queue, shard, [message for _, message in waiting], now)
     drafts = [restore_dead_letter(message, was) for (was, _), message in zip(waiting, messages, strict=True)]
-    engine.write_early()
     reply = engine.dead_lettering.enqueue(dead, drafts, PROTOCOL_UNDO, now)
     results: dict[int, RedriveResult] = {}
     undone: list[Audited] = []

@@ -69,15 +69,13 @@ class Audits:
 
     def page(self, audit: Audit, after: int, limit: int) -> list[Audited]:
         """Dead letters that were redriven, in the order of ids after `after`."""
-        self._engine.write_early()
         low, high = audited_key(audit.number, after + 1), audited_key(audit.number, LAST)
-        return [read_audited(value) for _, value in self._engine.store.scan(Table.AUDITED, low, high, limit)]
+        return [read_audited(value) for _, value in self._engine.overlay.scan(Table.AUDITED, low, high, limit)]
 
     def known(self, audit: Audit, dead_letters: Iterable[int]) -> list[Audited | None]:
         """The records of these dead letters, None where there is none."""
-        self._engine.write_early()
         keys = [audited_key(audit.number, one) for one in dead_letters]
-        values = self._engine.store.get_many(Table.AUDITED, keys)
+        values = self._engine.overlay.get_many(Table.AUDITED, keys)
         return [read_audited(value) if value is not None else None for value in values]
 
     # --- changes ----------------------------------------------------------------------------------------------------

@@ -1,4 +1,8 @@
-"""The batch of a turn: everything that operations have changed since the last write, stored as one atomic write."""
+"""The batch of a turn: everything that operations have changed since the last write, stored as one atomic write.
+
+No turn writes twice: what a caller, or a front, stores in a turn is never torn by a crash. `overlay` is the store as it
+will be then.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from holdfast.core.journal import ShardName, write_block
 from holdfast.core.records import Table, journal_key
 from holdfast.core.shard import Shard
 from holdfast.engine.cell_record import CellRecord, put_cell_record
+from holdfast.store.overlay import Overlay, Reader
 
 # Ids are reserved this far ahead, so that after a crash none is assigned twice. The reservation is renewed when half of
 # it is used. A restart within a second makes ids run up to a second ahead of the clock, which is harmless.
@@ -19,10 +24,11 @@ RESERVE_MS = 1_000
 class Batch:
     """See the module. `must_sync`: nothing in it may be answered before it is durable."""
 
-    __slots__ = ("_at", "_entries", "_ops", "_rows", "_shards", "must_sync")
+    __slots__ = ("_at", "_entries", "_ops", "_rows", "_shards", "must_sync", "overlay")
 
-    def __init__(self) -> None:
+    def __init__(self, store: Reader) -> None:
         self._ops: list[Op] = []
+        self.overlay = Overlay(store, self._ops)
         self._entries: list[tuple[object, ...]] = []
         self._rows = 0
         self._shards: dict[int, Shard] = {}  # whose heads must be written

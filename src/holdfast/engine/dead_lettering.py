@@ -45,15 +45,13 @@ class DeadLettering:
     def move(self, queue: Queue, shard: Shard, candidates: list[DeadLetterCandidate], now: int) -> None:
         """Move candidates of one step to the dead queue: the dead letter and the end of its source in one batch.
 
-        If a crash could come between the two, a rejected message would be dead and be delivered again. So nothing may
-        be read that is not written yet: a new batch begins here, and for each group.
+        If a crash could come between the two, a rejected message would be dead and be delivered again.
         """
         target_name = dead_queue_of(queue.record.name, queue.config)
         by_group: dict[str, list[DeadLetterCandidate]] = {}
         for item in candidates:
             by_group.setdefault(item.group, []).append(item)
         for group, items in by_group.items():
-            self._engine.write_early()
             if target_name is None:
                 self._engine.dropped += items
                 dead_letter_ids = [0] * len(items)
@@ -71,12 +69,12 @@ class DeadLettering:
     def _with_states(
         self, queue: Queue, shard: Shard, group: str, candidates: list[DeadLetterCandidate]
     ) -> list[DeadLetterCandidate]:
-        """Candidates with their workflow states, which the dead letters keep. All states are written."""
+        """Candidates with their workflow states, which the dead letters keep."""
         found = queue.record.group(group)
         if found is None or not any(item.delivery.flags & FLAG_STATE for item in candidates):
             return candidates
         keys = [delivery_key(shard.number, found.number, item.delivery.id) for item in candidates]
-        values = self._engine.store.get_many(Table.STATES, keys)
+        values = self._engine.overlay.get_many(Table.STATES, keys)
         return [
             item._replace(state=read_state(value) if value is not None else None)
             for item, value in zip(candidates, values, strict=True)

@@ -3,7 +3,8 @@
 Everything here is synchronous and takes `now`; it does not wait, and it does not know who the caller is. The asyncio
 part (broker/) and the simulation use it in the same way: call operations, `write()` the batch, have it synced, answer.
 
-A read of a shard that has changes in the batch writes the batch first, so that the shard always reads what it wrote.
+A turn writes one batch, at its end: what belongs together is never torn by a crash. What a turn has changed is read
+through the batch (store/overlay.py), so that a shard always reads what it wrote.
 
 This module has what every message needs: enqueue, lease, settle, and the step of one shard. Administration is in
 queues.py, groups.py, messages.py, browse.py and cursors.py.
@@ -35,7 +36,7 @@ from holdfast.core.effects import DeadLetterCandidate, Op, Read
 from holdfast.core.ids import IdGenerator
 from holdfast.core.queue import PRIORITY_MAX, GroupKind, QueueConfig, QueueRecord, check_name
 from holdfast.core.records import LAST, Place, Table, queue_key, ready_key
-from holdfast.core.shard import SKIP_BLOCKED_MAX, RecordCacheBudget, Rows, Shard
+from holdfast.core.shard import SKIP_BLOCKED_MAX, RecordCacheBudget, Shard
 from holdfast.engine.audits import AuditLimits, Audits
 from holdfast.engine.batch import Batch
 from holdfast.engine.catalog import Catalog, Queue, QueueName, Routes
@@ -51,6 +52,7 @@ from holdfast.engine.transactions import Transactions
 from holdfast.engine.wake_ups import WakeUps
 from holdfast.errors import HoldfastError, LeaseLost, QueueNotFound
 from holdfast.store.contract import Store
+from holdfast.store.overlay import Overlay, fetch
 
 R = TypeVar("R")
 
@@ -95,7 +97,7 @@ class Engine:
         self.alerts: list[Alert] = []  # new dead letters that a webhook is configured for; the broker takes them
         self.dropped: list[DeadLetterCandidate] = []  # dead letters whose queue has no dead queue; the broker logs them
         self.writes = 0  # batches that are in the store
-        self._batch = Batch()
+        self._batch = Batch(store)
         self._written_ops: list[Op] = []  # of the last batch
         self._forgotten: list[int] = []  # shards of deleted queues; the batch's journal still names them
 
@@ -182,13 +184,18 @@ class Engine:
         """Whether there is something to write."""
         return self._batch.pending
 
+    @property
+    def overlay(self) -> Overlay:
+        """The store as it will be when the batch is written."""
+        return self._batch.overlay
+
     def add(self, ops: list[Op]) -> None:
         """Add records to the batch that are not a shard's: they become durable with the messages beside them."""
         self._batch.add(ops)
 
     def write(self) -> bool:
         """Write the batch, atomically. True: it must be synced before anything in it is answered."""
-        batch, self._batch = self._batch, Batch()
+        batch, self._batch = self._batch, Batch(self.store)
         if not batch.pending:
             return batch.must_sync
         ops = batch.seal(self.record, self.ids, self.catalog.shard_name)
@@ -200,11 +207,6 @@ class Engine:
         self.catalog.forget_shards(self._forgotten)
         self._forgotten = []
         return batch.must_sync
-
-    def write_early(self) -> None:
-        """Write the batch before the end of the turn, because it must be read. The turn's end says whether to sync."""
-        must_sync = self.write()
-        self._batch.must_sync = must_sync
 
     def drop_written_batch(self) -> None:
         """Free the memory of the last batch. That takes time for thousands of records: best while the disk works."""
@@ -229,21 +231,7 @@ class Engine:
 
     def _supply(self, shard: Shard, reads: list[Read]) -> None:
         """Give a shard the records it asked for, as they are with all its changes."""
-        if self._batch.changes(shard):
-            self.write_early()
-        shard.supply(reads, self._fetch(reads))
-
-    def _fetch(self, reads: list[Read]) -> list[bytes | Rows | None]:
-        store = self.store
-        if len(reads) > 1 and all(read.end is None and read.table is reads[0].table for read in reads):
-            return list(store.get_many(reads[0].table, [read.key for read in reads]))
-        results: list[bytes | Rows | None] = []
-        for read in reads:
-            if read.end is None:
-                results.append(store.get(read.table, read.key))
-            else:
-                results.append(store.scan(read.table, read.key, read.end, read.limit))
-        return results
+        shard.supply(reads, fetch(self.overlay if self._batch.changes(shard) else self.store, reads))
 
     # --- messages -------------------------------------------------------------------------------------------------
 
@@ -399,11 +387,9 @@ class Engine:
 
     def oldest_places(self, shard: Shard) -> list[Place]:
         """For each priority the oldest message that is not delayed, whatever its status in any group."""
-        if self._batch.changes(shard):
-            self.write_early()
         number = shard.number
         oldest = [
-            self.store.scan(Table.READY, ready_key(number, priority, 0), ready_key(number, priority, LAST), 1)
+            self.overlay.scan(Table.READY, ready_key(number, priority, 0), ready_key(number, priority, LAST), 1)
             for priority in shard.head.priorities
         ]
         return [read_ready(*rows[0]) for rows in oldest if rows]

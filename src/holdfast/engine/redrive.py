@@ -189,8 +189,6 @@ def _move(
         target = destination(engine, queue, name, group, [dead_letter for _, dead_letter in movable], done.refused, now)
         if target is None:
             continue
-        # From here on nothing may be written early: that would split the batch in two.
-        engine.write_early()
         moved = _deliver(engine, queue, target, group, [dead_letter for _, dead_letter in movable], done, now)
         withdraw(engine, queue, [item for item in movable if item[1].id in moved], Reason.REDRIVEN, now)
         done.moved += moved.items()

@@ -252,7 +252,6 @@ class Transactions:
     def _step(self, found: OpenTransaction, now: int) -> None:
         """Move the next messages, in one batch with the record of the progress."""
         engine, record = self._engine, found.record
-        engine.write_early()  # from here on nothing may be written early: that would split the batch in two
         taken = self._next_blocks(found)
         by_shard: dict[int, list[tuple[StagedBlock, list[int]]]] = {}
         fresh = engine.ids.take(now, sum(len(block.orders) for _, _, block in taken))
@@ -278,7 +277,7 @@ class Transactions:
                     record.at = (shard, staged_part, at)
                     return taken
                 key = staged_key(record.number, shard, staged_part, at)
-                value = self._engine.store.get(Table.STAGED, key)
+                value = self._engine.overlay.get(Table.STAGED, key)
                 assert value is not None, f"block {at} of transaction {record.id!r} is missing"
                 block = read_block(value)
                 taken.append((shard, staged_part, block))
@@ -301,7 +300,7 @@ class Transactions:
             if isinstance(block.messages, Packed)
         ]
         if len(commands) < len(moved):
-            # In one command: a shard that has changes in the batch and then reads would have the batch written early.
+            # In one command, which looks for duplicates once.
             drafts = [draft for block, _ in moved for draft in block.drafts()]
             given = [message_id for _, ids in moved for message_id in ids]
             commands = [Enqueue(drafts, -1, record.protocol, given, validated=True)]
@@ -332,10 +331,7 @@ class Transactions:
 
     def _done(self, name: TransactionName) -> Transaction | None:
         """A published transaction, if it is still remembered."""
-        engine = self._engine
-        if engine.pending:  # it may have been published in this turn
-            engine.write_early()
-        value = engine.store.get(Table.TRANSACTIONS, done_key(*name))
+        value = self._engine.overlay.get(Table.TRANSACTIONS, done_key(*name))
         return read_transaction(value) if value is not None else None
 
     # --- the end ----------------------------------------------------------------------------------------------------
@@ -411,8 +407,7 @@ class Transactions:
 
     def _forget(self, now: int) -> None:
         engine = self._engine
-        engine.write_early()
-        rows = engine.store.scan(Table.ENDS, b"", b"\xff" * 16, FORGET_CHUNK)
+        rows = engine.overlay.scan(Table.ENDS, b"", b"\xff" * 16, FORGET_CHUNK)
         over = engine.record.transactions_remembered - self.limits.max_remembered
         ops: list[Op] = []
         for key, value in rows:
@@ -422,11 +417,10 @@ class Transactions:
             engine.record.transactions_remembered -= 1
             over -= 1
         engine.add(ops)
-        engine.write_early()
         self._find_next_expiry()
 
     def _find_next_expiry(self) -> None:
-        first = self._engine.store.scan(Table.ENDS, b"", b"\xff" * 16, 1)
+        first = self._engine.overlay.scan(Table.ENDS, b"", b"\xff" * 16, 1)
         self._forget_at = int.from_bytes(first[0][0][:8], "big") if first else NEVER
         self._forget_excess()
 

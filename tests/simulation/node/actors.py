@@ -19,6 +19,7 @@ from tests.simulation.node.loop import PowerCut
 QUEUES = ("jobs", "mail", "logs")
 TEMPORARY = "temp"
 GROUPS = ("work", "audit")
+DEPTHS = {False: (90_000, 100_000), True: (50, 100_000)}
 
 
 def _cut() -> None:
@@ -42,7 +43,8 @@ class Violations:
 
 
 class Actors:
-    """All actors of one process's life. `payloads` numbers messages over all lives; `mortal`: the power may be cut."""
+    """All actors of one process's life. `payloads` numbers messages over all lives; `mortal`: the power may be cut;
+    `bounded`: queues may be full."""
 
     def __init__(
         self,
@@ -53,6 +55,7 @@ class Actors:
         payloads: count[int],
         *,
         mortal: bool,
+        bounded: bool,
     ) -> None:
         self._random = random
         self._driver = driver
@@ -63,6 +66,7 @@ class Actors:
         self.refusals = 0
         self._tasks: list[asyncio.Task[None]] = []
         self._mortal = mortal
+        self._bounded = bounded
 
     def start(self) -> None:
         random = self._random
@@ -76,9 +80,20 @@ class Actors:
             self.read,
             self.transact,
             self.administer,
+            *[self.act_together] * 2,
         ]
         for operation in work:
             self.spawn(self._repeat(operation, random.choice((0.05, 0.2, 0.5))))
+
+    async def act_together(self) -> None:
+        """Several callers in one pass of the loop, which share a turn."""
+        operations = (self.produce, self.produce, self.produce_in_batcher, self.consume, self.settle, self.transact)
+        chosen = self._random.choices(operations, k=self._random.randint(2, 6))
+        for outcome in await asyncio.gather(*[operation() for operation in chosen], return_exceptions=True):
+            if isinstance(outcome, HoldfastError):
+                self.refusals += 1
+            elif isinstance(outcome, BaseException):
+                raise outcome
 
     def spawn(self, work: Coroutine[None, None, None]) -> None:
         self._tasks.append(asyncio.get_running_loop().create_task(work))
@@ -134,16 +149,20 @@ class Actors:
         if plain:
             drafts = [Draft(draft.payload) for draft in drafts]
         atomic = random.random() < 0.5
-        call = Call(queue, [draft.payload for draft in drafts], plain=plain and atomic, partly=not atomic)
+        call = self._call(queue, drafts, atomic=atomic)
+        self._answered(queue, call, await self._driver.enqueue(queue, drafts, atomic=atomic))
+
+    def _call(self, queue: str, drafts: list[Draft], *, atomic: bool = False) -> Call:
+        """A call that begins. Which of its messages are refused, or are duplicates, is known when it is answered."""
+        certain = atomic or not self._bounded
+        sure = [draft.payload for draft in drafts if certain and not draft.extra.message_id]
+        call = Call(queue, [draft.payload for draft in drafts], sure)
         self._ledger.calls.append(call)
-        try:
-            self._answered(queue, call, await self._driver.enqueue(queue, drafts, atomic=atomic))
-        except BaseException:
-            call.partly |= any(draft.extra.message_id for draft in drafts)  # duplicates are not stored
-            raise
+        return call
 
     def _answered(self, queue: str, call: Call, answer: Enqueued) -> None:
-        call.partly = bool(answer.errors or answer.duplicates)
+        refused = {*answer.errors, *answer.duplicates}
+        call.sure = [payload for index, payload in enumerate(call.payloads) if index not in refused]
         self._ledger.enqueued(queue, [message_id for message_id in answer.ids if message_id], durable=answer.durable)
 
     async def produce_with_callback(self) -> None:
@@ -153,8 +172,7 @@ class Actors:
         """The answer comes inside a turn, and there the next call is made: what it applies is not in that turn's
         batch."""
         drafts = self._drafts(3)
-        call = Call(queue, [draft.payload for draft in drafts], partly=True)
-        self._ledger.calls.append(call)
+        call = self._call(queue, drafts)
 
         @self._violations.guarded
         def answered(answer: Enqueued) -> None:
@@ -169,8 +187,7 @@ class Actors:
         """As small HTTP requests do: those of one pass of the loop are enqueued together."""
         for _ in range(self._random.choice((1, 4))):
             queue, drafts = self._queue(), self._drafts(2)
-            call = Call(queue, [draft.payload for draft in drafts], partly=True)
-            self._ledger.calls.append(call)
+            call = self._call(queue, drafts)
 
             def answered(answer: Enqueued | HoldfastError, queue: str = queue, call: Call = call) -> None:
                 if not isinstance(answer, HoldfastError):
@@ -292,7 +309,9 @@ class Actors:
             self._ledger.administered("growth", record is not None and record.config.partitions >= wanted)
 
     async def _configure(self) -> None:
-        await self._driver.update_queue(self._random.choice(QUEUES), {"max_depth": self._random.choice((50, 100_000))})
+        await self._driver.update_queue(
+            self._random.choice(QUEUES), {"max_depth": self._random.choice(DEPTHS[self._bounded])}
+        )
 
     async def _purge(self) -> None:
         await self._driver.purge(self._queue())

@@ -197,20 +197,16 @@ class _Pending:
 
 
 @contextmanager
-def failing_steps(before: Callable[[], None], after_early_write: Callable[[], None]) -> Iterator[None]:
-    """Have `before` called before every step of a shard, the other after every batch written in mid-turn."""
-    right, right_early = Engine.step, Engine.write_early
+def failing_steps(before: Callable[[], None]) -> Iterator[None]:
+    """Have `before` called before every step of a shard."""
+    right = Engine.step
 
     def step(*args: Any) -> Any:
         before()
         return right(*args)
 
-    def write_early(engine: Engine) -> None:
-        right_early(engine)
-        after_early_write()
-
-    Engine.step, Engine.write_early = step, write_early  # type: ignore[method-assign, assignment]
+    Engine.step = step  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:
-        Engine.step, Engine.write_early = right, right_early  # type: ignore[method-assign]
+        Engine.step = right  # type: ignore[method-assign]

@@ -32,8 +32,7 @@ class Call:
 
     queue: str
     payloads: list[bytes]
-    partly: bool = False  # some were refused, or may have been: the queue may be full
-    plain: bool = False  # nothing is read to store them, so that nothing has to be written before all are
+    sure: list[bytes]  # those that cannot be refused, nor be duplicates: stored if any is
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,9 +166,9 @@ class Ledger:
         for key, tokens in self._settles.items():
             self._settles[key] = set(sorted(tokens)[: self.durable.events[key]])
 
-    def check_image(self, now: int, *, units: bool) -> None:
-        """Nothing confirmed is lost, nothing settled is back, every record fits. `units`: what one call stored is there
-        as a whole, and what was published with QoS 2 once."""
+    def check_image(self, now: int) -> None:
+        """Nothing confirmed is lost, nothing settled is back, every record fits; what one call stored is there as a
+        whole, and what was published with QoS 2 once."""
         picture = Picture(self.durable.store, now, 0, now)
         check_records(picture)
         for message_id, queue in self.confirmed.items():
@@ -183,9 +182,8 @@ class Ledger:
             there = event != "dead" or message_id in self.durable.sources
             must(there, f"{message_id} is dead in {group}, and there is no dead letter of it")
         for call in self.calls:
-            stored = sum(payload in self.durable.ids for payload in call.payloads)
-            whole = call.partly or stored in (0, len(call.payloads)) or not (units or call.plain)
-            must(whole, f"{call.queue}: {stored} of a batch of {len(call.payloads)} are stored")
-        if units:
-            for payload, ids in self.durable.ids.items():
-                must(len(ids) == 1 or not payload.startswith(b"once"), f"{payload!r} is stored {len(ids)} times: {ids}")
+            if any(payload in self.durable.ids for payload in call.payloads):
+                torn = [payload for payload in call.sure if payload not in self.durable.ids]
+                must(not torn, f"{call.queue}: {len(torn)} of a batch of {len(call.payloads)} are not stored")
+        for payload, ids in self.durable.ids.items():
+            must(len(ids) == 1 or not payload.startswith(b"once"), f"{payload!r} is stored {len(ids)} times: {ids}")

@@ -79,10 +79,18 @@ class MqttSession:
 
     def _publish(self, connection: MqttConnection, random: Random) -> None:
         packets: list[Packet] = []
-        for _ in range(random.choice((1, 1, 3))):
+        for _ in range(random.choice((1, 1, 3, 10))):
             qos = random.choice((1, 2))
-            payload = b"%s%d" % (b"once" if qos == 2 else b"", next(self._payloads))
-            packet = Publish(f"$queue/{random.choice(self._queues)}", payload, qos, self._id())
+            number = next(self._payloads)
+            payload = b"%s%d" % (b"once" if qos == 2 else b"", number)
+            name = (("message-id", f"mqtt{number}"),) if qos == 1 and random.random() < 0.5 else ()
+            packet = Publish(
+                f"$queue/{random.choice(self._queues)}",
+                payload,
+                qos,
+                self._id(),
+                properties=Properties(user_properties=name),
+            )
             self._unanswered[packet.packet_id] = packet
             packets.append(packet)
         connection.send(*packets)

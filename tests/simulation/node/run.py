@@ -45,11 +45,10 @@ class Outcome:
 
 
 class Run:
-    """See the module. `units`: also check that what one call stores is never torn by a crash."""
+    """See the module."""
 
-    def __init__(self, seed: int, *, units: bool = False) -> None:
+    def __init__(self, seed: int) -> None:
         self._seed = seed
-        self._units = units
         self._random = Random(f"node {seed}")
         self._disk = SimulatedDisk()
         self._ledger = Ledger(self._disk, "default")
@@ -58,6 +57,7 @@ class Run:
         self._sessions = [MqttSession(name, self._ledger, self._payloads, QUEUES) for name in ("client1", "client2")]
         self._now = 0.0
         self._refusals = self._failures = self._cuts = 0
+        self._bounded = self._random.random() < 0.3
         self._constants = _constants(self._random)
         self._sync_in_place = self._random.random() < 0.3
         self._segment_age = self._random.choice((SECOND, 10 * SECOND, 3600 * SECOND))
@@ -89,7 +89,6 @@ class Run:
             read_rate=rate * random.choice((0, 0.3)),
             step_rate=random.choice((0.0, 0.01)),
             cut_rate=random.choice((0.0, 0.002, 0.01)),
-            early_cut_rate=0.05 if self._units else 0.0,
             full_rate=random.choice((0.0, 0.0, 0.1)),
         )
 
@@ -101,7 +100,7 @@ class Run:
         self._ledger.clock = loop.time
         asyncio.set_event_loop(loop)
         try:
-            with failing_steps(faults.step, faults.cut_early):
+            with failing_steps(faults.step):
                 loop.run_until_complete(self._life(loop, store, faults, last=last))
         except PowerCut:
             self._cuts += 1
@@ -113,7 +112,7 @@ class Run:
         if self._violations.found:
             raise self._violations.found[0]
         self._disk.crash(random.randint(0, self._disk.unsynced))
-        self._ledger.check_image(self._clock(), units=self._units)
+        self._ledger.check_image(self._clock())
         self._now += random.choice((0.0, 0.5, 5.0))
 
     def _clock(self) -> int:
@@ -128,7 +127,9 @@ class Run:
             await asyncio.sleep(RESUME_SECONDS)
             must(not self._ledger.written.closing(TEMPORARY), "the deletion of a queue is not resumed by a start")
         faults.armed = True
-        actors = Actors(random, driver, self._ledger, self._violations, self._payloads, mortal=not last)
+        actors = Actors(
+            random, driver, self._ledger, self._violations, self._payloads, mortal=not last, bounded=self._bounded
+        )
         actors.start()
         for session in self._sessions:
             actors.spawn(session.live(loop, random, self._violations.guarded))
@@ -211,6 +212,6 @@ class Run:
         )
 
 
-def run(seed: int, *, units: bool = False) -> Outcome:
+def run(seed: int) -> Outcome:
     """Run a seed; raises what it finds wrong."""
-    return Run(seed, units=units).run()
+    return Run(seed).run()

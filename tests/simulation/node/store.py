@@ -86,7 +86,6 @@ class Faults:
     read_rate: float = 0.0  # in the middle of an operation
     step_rate: float = 0.0  # an operation that consists of several steps ends after some of them
     cut_rate: float = 0.0  # of the power, in the middle of a turn: right before or after a write
-    early_cut_rate: float = 0.0  # the same, after a batch that was written before the end of its turn
     full_rate: float = 0.0  # of looks at the room that is left
     armed: bool = False
     opening: bool = False  # the store is being opened again, which a failed read would end for good
@@ -114,10 +113,6 @@ class Faults:
         if self.armed and self.random.random() < self.step_rate:
             self.injected.append(INTERNAL)
             raise RuntimeError("simulated")
-
-    def cut_early(self) -> None:
-        if self.armed and self.random.random() < self.early_cut_rate:
-            raise PowerCut
 
     def cut(self) -> None:
         if self.armed and self.random.random() < self.cut_rate:

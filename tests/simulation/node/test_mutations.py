@@ -17,7 +17,8 @@ from holdfast.broker.dispatch.dispatcher import Dispatcher
 from holdfast.broker.parts.messages import LeaseSubmission
 from holdfast.broker.parts.queues import Queues
 from holdfast.broker.submission import Moment, Submission
-from holdfast.core.effects import Op
+from holdfast.core.effects import Op, Read
+from holdfast.core.shard import Shard
 from holdfast.engine.engine import Engine
 from holdfast.errors import HoldfastError, StoreUnavailable
 from holdfast.mqtt.net import MqttFront
@@ -193,6 +194,19 @@ def time_does_not_wake_the_cell(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Cell, "_arm_timer", lambda self: None)
 
 
+def a_turn_writes_before_it_reads(patch: pytest.MonkeyPatch) -> None:
+    """A read of what the turn has changed writes the batch first: what a call or a front stores is written in parts."""
+    right = Engine._supply
+
+    def wrong(self: Engine, shard: Shard, reads: list[Read]) -> None:
+        if self._batch.changes(shard):
+            must_sync = self.write()
+            self._batch.must_sync = must_sync
+        right(self, shard, reads)
+
+    patch.setattr(Engine, "_supply", wrong)
+
+
 BREAKS: dict[Break, int] = {
     written_is_durable: 1,
     a_sync_under_way_counts: 1,
@@ -215,6 +229,7 @@ BREAKS: dict[Break, int] = {
     a_lease_is_kept_for_a_caller_that_gave_up: 1,
     nobody_is_woken: 1,
     time_does_not_wake_the_cell: 1,
+    a_turn_writes_before_it_reads: 83,
 }
 """Each with a seed that caught it, which is tried first. What a seed does changes with the code: then others do."""
 

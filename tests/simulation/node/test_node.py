@@ -14,11 +14,6 @@ def test_nothing_is_answered_before_it_is_durable_and_nothing_answered_is_lost(s
     assert run(seed).messages > 0
 
 
-@pytest.mark.parametrize("seed", [12, 36, 37, 38])
-def test_a_power_cut_after_an_early_write_does_not_tear_what_belongs_together(seed: int) -> None:
-    assert run(seed, units=True).messages > 0
-
-
 def test_the_seeds_meet_what_they_are_to_meet() -> None:
     outcomes = [run(seed) for seed in range(21, 31)]
     assert sum(outcome.failures for outcome in outcomes) > 3
