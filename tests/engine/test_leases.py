@@ -114,7 +114,7 @@ def test_an_ack_of_nothing_settles_nothing(cell: Rig) -> None:
     cell.create_queue(partitions=2)
     cell.enqueue(b"m")
     cell.lease()
-    assert DeliveryLocator(cell.queue(), "g").split([]) == {}
+    assert DeliveryLocator(cell.queue(), "g").split([], []) == {}
     assert cell.engine.ack(TASKS, "g", [], [], cell.now) == []
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Iterator
 
 import pytest
 
-from holdfast.core.commands import Draft, Verb
+from holdfast.core.commands import Draft, Settlement, Verb
 from holdfast.core.records import Extra, Table, queue_key
 from holdfast.core.windows import WINDOW_MAX
+from holdfast.errors import LeaseLost
 from holdfast.units import SECOND
 from tests.engine.counting import CountingRig
-from tests.engine.rig import DEAD
+from tests.engine.rig import DEAD, TASKS
 
 MANY = 3_000
 
@@ -167,3 +169,21 @@ def test_records_of_a_shard_that_no_queue_has_are_passed_over(counted: CountingR
     counted.engine.add([(Table.QUEUES, queue_key(*lost), None)])
     counted.restart()
     assert [one.message.payload for one in counted.lease(10, name=other)] == [b"m"]
+
+
+def test_settling_an_unknown_delivery_copies_nothing_of_what_is_remembered(counted: CountingRig) -> None:
+    counted.create_queue(partitions=50)
+    counted.create_group("g")
+    for shard in counted.queue().shards:
+        tokens = list(range(shard.number * 10_000, shard.number * 10_000 + 4_000))
+        shard.groups["g"].remember_acked(tokens, tokens)
+    tracemalloc.start()
+    try:
+        [lost] = counted.engine.settle(TASKS, "g", [Settlement(17, 18)], counted.now)
+        [also_lost] = counted.engine.ack(TASKS, "g", [17], [18], counted.now)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert isinstance(lost, LeaseLost)
+    assert isinstance(also_lost, LeaseLost)
+    assert peak_bytes < 100_000, "200,000 remembered leases are some megabytes"

@@ -277,6 +277,10 @@ class Deliveries:
     def has_all(self, ids: list[int]) -> bool:
         return all(map(self._known.__contains__, ids))
 
+    def among(self, ids: set[int]) -> set[int]:
+        """Those of these ids that it has."""
+        return self._known.keys() & ids
+
     def has_none(self, ids: list[int]) -> bool:
         return self._known.keys().isdisjoint(ids)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from heapq import heappop, heappush
 from itertools import chain, islice
 from operator import attrgetter, is_
@@ -300,9 +300,9 @@ class LeaseGroup:
         message_id = self.acked.get(token)
         return self.ended.get(token) if message_id is None else (Verb.ACK, message_id)
 
-    def ended_ids(self) -> list[int]:
-        """The messages of the leases whose end is remembered."""
-        return [*self.acked.values(), *[message_id for _, message_id in self.ended.values()]]
+    def ended_among(self, tokens: Set[int]) -> set[int]:
+        """Those of these tokens of leases whose end is remembered."""
+        return (self.acked.keys() & tokens) | (self.ended.keys() & tokens)
 
     def counts(self) -> GroupCounts:
         head = self.head

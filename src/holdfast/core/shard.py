@@ -10,7 +10,7 @@ enqueue.py, leasing.py, workflow.py, sweeps.py, admin.py, reading.py and cursors
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from typing import Any, NamedTuple, TypeVar
 
 from holdfast.core.codecs import (
@@ -338,10 +338,10 @@ class Shard:
         lease_group = self.groups.get(group)
         return Deliveries() if lease_group is None else lease_group.deliveries
 
-    def ended_ids(self, group: str) -> list[int]:
-        """The messages of a group's leases whose end is remembered."""
+    def ended_among(self, group: str, tokens: Set[int]) -> set[int]:
+        """Those of these tokens of leases whose end is remembered."""
         lease_group = self.groups.get(group)
-        return [] if lease_group is None else lease_group.ended_ids()
+        return set() if lease_group is None else lease_group.ended_among(tokens)
 
     def ended_message(self, group: str, token: int) -> int | None:
         """The message of a lease whose end is remembered."""

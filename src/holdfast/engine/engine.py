@@ -403,11 +403,13 @@ class Engine:
             return self.step(queue, queue.shards[partition], Settle(group, settlements), now).results
         results: list[SettleResult] = [None] * len(settlements)
         parts: dict[int, list[int]] = {}
-        locator = DeliveryLocator(queue, group)
+        unknown = [one for one in settlements if not 0 <= one.partition < len(queue.shards)]
+        found = DeliveryLocator(queue, group).find_all([one.id for one in unknown], [one.token for one in unknown])
+        located = iter(found)
         for index, settlement in enumerate(settlements):
             partition = settlement.partition
             if not 0 <= partition < len(queue.shards):
-                partition = locator.find(settlement.id)
+                partition = next(located)
             if partition < 0:
                 results[index] = LeaseLost(message_id=settlement.id)
             else:
@@ -428,7 +430,7 @@ class Engine:
         if 0 <= partition < len(queue.shards):
             return self.step(queue, queue.shards[partition], Ack(group, ids, tokens), now).results
         results: list[SettleResult] = [None] * len(ids)
-        for holder, indexes in DeliveryLocator(queue, group).split(ids).items():
+        for holder, indexes in DeliveryLocator(queue, group).split(ids, tokens).items():
             if len(indexes) == len(ids) and holder >= 0:
                 return self.step(queue, queue.shards[holder], Ack(group, ids, tokens), now).results
             settled: list[SettleResult]

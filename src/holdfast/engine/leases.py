@@ -18,20 +18,30 @@ class DeliveryLocator:
         self._queue = queue
         self._group = group
         self._deliveries = [(shard.partition, shard.deliveries_of(group)) for shard in queue.shards]
-        self._ended: dict[int, int] | None = None
 
-    def find(self, message_id: int) -> int:
-        """The partition that has a delivery or remembers it, -1 if none does."""
+    def find(self, message_id: int, token: int = 0) -> int:
+        """The partition that has a delivery, or remembers the lease under this token; -1 if none does."""
+        return self.find_all([message_id], [token])[0]
+
+    def find_all(self, ids: list[int], tokens: list[int]) -> list[int]:
+        """`find` for many. A partition is asked for all of them together, which costs nothing where it has few."""
+        found: dict[int, int] = {}
+        wanted = set(ids)
         for partition, deliveries in self._deliveries:
-            if message_id in deliveries:
-                return partition
-        if self._ended is None:
-            self._ended = {}
-            for shard in self._queue.shards:
-                self._ended.update(dict.fromkeys(shard.ended_ids(self._group), shard.partition))
-        return self._ended.get(message_id, -1)
+            found.update(dict.fromkeys(deliveries.among(wanted), partition))
+            if len(found) == len(wanted):
+                break
+        if len(found) < len(wanted):
+            leases = {
+                token: message_id for message_id, token in zip(ids, tokens, strict=True) if message_id not in found
+            }
+            leases.pop(0, None)
+            for shard in self._queue.shards if leases else ():
+                for token in shard.ended_among(self._group, leases.keys()):
+                    found[leases[token]] = shard.partition
+        return [found.get(message_id, -1) for message_id in ids]
 
-    def split(self, ids: list[int]) -> dict[int, list[int]]:
+    def split(self, ids: list[int], tokens: list[int]) -> dict[int, list[int]]:
         """`find` for many: by partition, the indexes of those it has."""
         if not ids:
             return {}
@@ -41,8 +51,8 @@ class DeliveryLocator:
                     return {partition: list(range(len(ids)))}
                 break
         parts: dict[int, list[int]] = {}
-        for index, message_id in enumerate(ids):
-            parts.setdefault(self.find(message_id), []).append(index)
+        for index, partition in enumerate(self.find_all(ids, tokens)):
+            parts.setdefault(partition, []).append(index)
         return parts
 
 

@@ -19,7 +19,7 @@ def get_state(
 ) -> WorkflowState | None:
     """The state of a message in a group, None if there is none. With a token it must be the current lease's."""
     queue = engine.queue(name, now)
-    partition = DeliveryLocator(queue, group).find(message_id)
+    partition = DeliveryLocator(queue, group).find(message_id, token)
     if partition < 0:
         partition, _, _ = find_message(engine, name, message_id, now)
     return _get_states(engine, queue, group, partition, [(message_id, token)], now)[0]
@@ -29,7 +29,7 @@ def put_state(engine: Engine, name: QueueName, command: PutState, now: int) -> W
     """Keep a state beside a leased delivery, or drop it; the state with its new etag."""
     queue = engine.queue(name, now)
     queue.group(command.group)
-    partition = DeliveryLocator(queue, command.group).find(command.id)
+    partition = DeliveryLocator(queue, command.group).find(command.id, command.token)
     if partition < 0:
         raise LeaseLost(message_id=command.id)
     return engine.step(queue, queue.shards[partition], command, now)
