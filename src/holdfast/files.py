@@ -13,3 +13,11 @@ def sync_path(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def make_directory(path: Path, mode: int = 0o777) -> None:
+    """Make a directory and those above it, as far as they are missing. Their names are durable when this returns."""
+    missing = [each for each in (path, *path.parents) if not each.exists()]
+    path.mkdir(parents=True, exist_ok=True, mode=mode)
+    for each in reversed(missing):
+        sync_path(each.parent)

@@ -30,6 +30,7 @@ from holdfast.broker.export.pandas_free import block_pandas_import
 from holdfast.broker.node import Node, wall_clock
 from holdfast.config import Config
 from holdfast.errors import StoreReadOnly
+from holdfast.files import make_directory
 from holdfast.http_api import HttpFront, Upgrade
 from holdfast.mqtt.net import MqttFront
 from holdfast.store import open_store
@@ -144,7 +145,7 @@ def _open(config: Config) -> Store:
 def _make_directory(path: Path) -> Path:
     """Only the server's user may look inside: payloads are private."""
     try:
-        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_directory(path, mode=0o700)
     except OSError as error:
         raise StoreReadOnly(path=path, problem=error.strerror or str(error)) from error
     return path

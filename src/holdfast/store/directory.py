@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from holdfast.errors import DiskFull, StoreCorrupt, StoreError, StoreLocked, StoreReadOnly, StoreUnavailable
-from holdfast.files import sync_path
+from holdfast.files import make_directory, sync_path
 
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 _BUSY = frozenset({errno.EAGAIN, errno.EACCES})
@@ -38,7 +38,7 @@ class Directory:
         self.data = path / "db"
         self.synced = path / "synced"
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            make_directory(path)
             self._holder = os.open(path / "holder", os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
             raise self._refused(error) from error

@@ -26,7 +26,7 @@ from holdfast.broker.export.worker import Converted, Converter, InThread, consec
 from holdfast.core.effects import DeleteRun, DeleteUntil, Op
 from holdfast.core.records import Table, journal_key, message_key
 from holdfast.errors import LakeDamaged, LakeUnavailable, StoreCorrupt
-from holdfast.files import sync_path
+from holdfast.files import make_directory, sync_path
 from holdfast.journal.manifest import Manifest, SegmentEntry, manifest_path, segment_files, segment_name
 from holdfast.journal.reader import BlockReader, RawBlockRange
 from holdfast.journal.segment import SCHEMA
@@ -218,9 +218,8 @@ class Exporter:
 
     def _prepare(self) -> None:
         # Only the server's user may read it, unless the directory exists already, with other permissions.
-        self.journal.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._tmp_dir.mkdir(parents=True, exist_ok=True)
-        sync_path(self.journal.parent)
+        make_directory(self.journal.parent, mode=0o700)
+        make_directory(self._tmp_dir)
 
     @property
     def _tmp_dir(self) -> Path:
@@ -422,9 +421,7 @@ class Exporter:
         self._needs_recovery = True
         with self._lake_errors():
             self._reached("segment written")
-            if not place.parent.exists():
-                place.parent.mkdir()
-                sync_path(self.journal)
+            make_directory(place.parent)
             tmp_path.replace(place)
             self._reached("segment placed")
             sync_path(place.parent)
