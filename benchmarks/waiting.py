@@ -101,7 +101,7 @@ class WaitingClients:
     async def _stream(self, queue: str) -> None:
         reader, writer = await self._connect()
         settling = await self._connect()
-        writer.write(request("GET", f"/api/v1/queues/{queue}/stream?credit=10", b""))
+        writer.write(request("POST", f"/api/v1/queues/{queue}/stream?credit=10", b""))
         await reader.readuntil(b"\r\n\r\n")
         while line := await reader.readline():
             if not line.startswith(b"{"):

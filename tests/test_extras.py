@@ -82,7 +82,7 @@ with SyncClient({broker.url!r}) as client:
 
 def test_the_command_line_talks_to_a_server(client_only: dict[str, str], broker: Broker) -> None:
     assert holdfast(client_only, "--url", broker.url, "send", "emails", "hello").returncode == 0
-    got = holdfast(client_only, "--url", broker.url, "receive", "emails", "-o", "json")
+    got = holdfast(client_only, "--url", broker.url, "receive", "emails", "--create", "-o", "json")
     assert '"hello"' in got.stdout
     doctor = holdfast(client_only, "--url", broker.url, "doctor")
     assert "holdfast[server]" in doctor.stdout + doctor.stderr

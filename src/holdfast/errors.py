@@ -196,7 +196,7 @@ class NoDeadQueue(HoldfastError):
 
 
 class GroupNotFound(HoldfastError):
-    """Group {group!r} of queue {queue!r} does not exist. Create it, or consume with it once."""
+    """Group {group!r} of queue {queue!r} does not exist. Create it, or have a consumer of it subscribe."""
 
     code = "group_not_found"
     http = 404

@@ -105,6 +105,7 @@ class MqttClient(Client):
         timeout: Duration | None = None,  # noqa: ASYNC109 - the client's signature
         max_bytes: int = 0,
         consumer: str | None = None,
+        create: bool = True,
     ) -> list[wire.Delivery]:
         """See the module."""
         name = f"{consumer or self.name}-{next(_numbers)}"

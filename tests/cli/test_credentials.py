@@ -33,13 +33,13 @@ def test_a_token_decides_what_a_command_may_do(guarded: Shell, tmp_path: Path) -
 
     producer = token(guarded, "produce:jobs")
     guarded.done("send", "jobs", "x", "--token", producer)
-    refused = guarded.run("receive", "jobs", HOLDFAST_TOKEN=producer)
+    refused = guarded.run("receive", "jobs", "--create", HOLDFAST_TOKEN=producer)
     assert (refused.exit_code, refused.stderr.endswith("[forbidden]\n")) == (1, True)
     assert "consume:jobs" in refused.stderr
 
     file = tmp_path / "token"
     file.write_text(token(guarded, "consume:#", "admin:#") + "\n")
-    assert guarded.done("--token-file", str(file), "receive", "jobs", "--raw", "--ack").stdout == "x"
+    assert guarded.done("--token-file", str(file), "receive", "jobs", "--create", "--raw", "--ack").stdout == "x"
     unreadable = guarded.run("--token-file", str(tmp_path / "none"), "queue", "list")
     assert (unreadable.exit_code, "cannot be read" in unreadable.stderr) == (1, True)
 
@@ -47,6 +47,6 @@ def test_a_token_decides_what_a_command_may_do(guarded: Shell, tmp_path: Path) -
 def test_the_namespace_is_the_credentials_own(guarded: Shell) -> None:
     mine = token(guarded, "produce:#", "consume:#", namespace="acme")
     guarded.done("--token", mine, "--namespace", "acme", "send", "jobs", "x")
-    wrong = guarded.run("--token", mine, "--namespace", "default", "receive", "jobs")
+    wrong = guarded.run("--token", mine, "--namespace", "default", "receive", "jobs", "--create")
     assert "the credentials are for 'acme'" in wrong.stderr
-    assert guarded.done("--token", mine, "receive", "jobs", "--raw", "--ack").stdout == "x"
+    assert guarded.done("--token", mine, "receive", "jobs", "--create", "--raw", "--ack").stdout == "x"

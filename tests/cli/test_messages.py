@@ -34,7 +34,7 @@ def test_send_a_file_and_bytes(shell: Shell, tmp_path: Path) -> None:
     file = tmp_path / "cat.jpg"
     file.write_bytes(b"\xff\xd8\x00")
     shell.done("send", "q", "--file", str(file), "--content-type", "image/jpeg")
-    received = shell.done("receive", "q", "--raw", "--ack")
+    received = shell.done("receive", "q", "--create", "--raw", "--ack")
     assert received.stdout_bytes == b"\xff\xd8\x00"
     missing = shell.run("send", "q", "--file", str(tmp_path / "none"))
     assert (missing.exit_code, "No such file" in missing.stderr) == (1, True)
@@ -88,7 +88,7 @@ def test_send_dry_run_and_wrong_ways_to_say_it(shell: Shell) -> None:
 def test_receive_and_settle_by_arguments(shell: Shell) -> None:
     shell.done("queue", "create", "q", "--initial-backoff", "0s")
     shell.done("send", "q", "x")
-    (one,) = shell.json("receive", "q", "--lease", "5m")
+    (one,) = shell.json("receive", "q", "--create", "--lease", "5m")
     assert (one["text"], one["attempt"]) == ("x", 1)
     assert shell.done("extend", "q", one["id"], one["lease_token"], "--lease", "10m").stdout > one["lease_deadline"]
     assert "Would ack" in shell.done("ack", "q", one["id"], one["lease_token"], "--dry-run").stderr
@@ -96,9 +96,9 @@ def test_receive_and_settle_by_arguments(shell: Shell) -> None:
     assert act == {"queue": "q", "id": one["id"], "action": "release"}
     late = shell.run("ack", "q", one["id"], one["lease_token"])
     assert (late.exit_code, late.stderr.endswith("[lease_lost]\n")) == (1, True)
-    (two,) = shell.json("receive", "q")
+    (two,) = shell.json("receive", "q", "--create")
     shell.done("nack", "q", two["id"], two["lease_token"], "--delay", "0s", "--error", "no")
-    (three,) = shell.json("receive", "q", "-w", "5s")
+    (three,) = shell.json("receive", "q", "--create", "-w", "5s")
     assert three["attempt"] == 2
     shell.done("reject", "q", three["id"], three["lease_token"], "--error", "hopeless")
     assert shell.json("dlq", "list", "q")[0]["origin"]["error"] == "hopeless"
@@ -108,7 +108,7 @@ def test_receive_exports_variables_and_ack_reads_them(shell: Shell) -> None:
     shell.done("send", "q", "it's $HOME\nline 2", "--key", "k")
     script = f"""
         set -eu
-        eval "$({shlex.quote(str(HOLDFAST))} receive q --group workers --export)"
+        eval "$({shlex.quote(str(HOLDFAST))} receive q --group workers --create --export)"
         printf '%s|%s|%s|%s' "$HOLDFAST_PAYLOAD" "$HOLDFAST_KEY" "$HOLDFAST_ATTEMPT" "$HOLDFAST_GROUP"
         {shlex.quote(str(HOLDFAST))} ack
     """
@@ -130,21 +130,27 @@ def test_receive_runs_a_command_and_its_exit_code_settles(shell: Shell, capfd: p
     shell.done("queue", "create", "q", "--max-retries", "0")
     shell.done("send", "q", stdin="good\nbad\n")
     result = shell.run(
-        "receive", "q", "-n", "5", "--exec", 'read line; echo "$HOLDFAST_ID $line"; echo oh >&2; test "$line" = good'
+        "receive",
+        "q",
+        "--create",
+        "-n",
+        "5",
+        "--exec",
+        'read line; echo "$HOLDFAST_ID $line"; echo oh >&2; test "$line" = good',
     )
     assert result.exit_code == 1
     assert "1 message acked, 1 failed." in result.stderr
     assert [line.split()[1] for line in capfd.readouterr().out.splitlines()] == ["good", "bad"]
     (letter,) = shell.json("dlq", "list", "q")
     assert (letter["text"], letter["origin"]["error"]) == ("bad", "exit code 1: oh")
-    assert shell.run("receive", "q", "--exec", "true").exit_code == 3
+    assert shell.run("receive", "q", "--create", "--exec", "true").exit_code == 3
 
 
 def test_a_command_may_complain_at_length_and_leave_its_message_unread(shell: Shell, tmp_path: Path) -> None:
     shell.done("queue", "create", "q", "--max-retries", "0")
     (tmp_path / "large").write_bytes(b"x" * 500_000)
     shell.done("send", "q", "--file", str(tmp_path / "large"))
-    result = shell.run("receive", "q", "--exec", "yes oh | head -c 500000 >&2; exit 3")
+    result = shell.run("receive", "q", "--create", "--exec", "yes oh | head -c 500000 >&2; exit 3")
     assert result.exit_code == 1
     assert len(result.stderr) >= 500_000
     (letter,) = shell.json("dlq", "list", "q")
@@ -167,7 +173,7 @@ def test_a_command_whose_lease_is_lost_is_ended(
 
     thief = threading.Thread(target=take_it_away)
     thief.start()
-    result = shell.run("receive", "q", "--lease", "60s", "--exec", f"echo x > {begun}; sleep 1000")
+    result = shell.run("receive", "q", "--create", "--lease", "60s", "--exec", f"echo x > {begun}; sleep 1000")
     thief.join()
     assert (result.exit_code, "lease of message" in result.stderr) == (1, True)
     (again,) = client.receive("q")
@@ -190,7 +196,7 @@ def test_what_could_not_be_shown_is_not_acked_but_given_back(shell: Shell, how: 
     environment = {**os.environ, "HOLDFAST_URL": shell.url}
     with Path("/dev/full").open("w") as full:
         failed = subprocess.run(
-            [HOLDFAST, "receive", "q", "--ack", *how],
+            [HOLDFAST, "receive", "q", "--create", "--ack", *how],
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
@@ -200,7 +206,7 @@ def test_what_could_not_be_shown_is_not_acked_but_given_back(shell: Shell, how: 
     assert failed.returncode == 1
     assert failed.stderr.startswith("error: The command's output cannot be written: No space left on device.")
     assert failed.stderr.count("\n") == 1
-    [again] = shell.json("receive", "q")
+    [again] = shell.json("receive", "q", "--create")
     assert again["attempt"] == 1
 
 
@@ -219,7 +225,7 @@ def test_receive_says_what_it_could_not_ack(shell: Shell, monkeypatch: pytest.Mo
         return settle(client, queue, lost, **options)
 
     monkeypatch.setattr(SyncClient, "settle", late)
-    result = shell.run("receive", "q", "--ack", "-o", "json")
+    result = shell.run("receive", "q", "--create", "--ack", "-o", "json")
     assert result.exit_code == 1
     assert "1 message not acked, and will be delivered again: " in result.stderr
     assert shell.json("queue", "show", "q")["depth"] == 1
@@ -232,7 +238,7 @@ def test_receive_says_what_it_could_not_ack(shell: Shell, monkeypatch: pytest.Mo
         ("send", "q", "x", "--ttl", "-5s"),
         ("send", "q", "x", "--deliver-at", "tomorrow"),
         ("send", "a+b", "x"),
-        ("receive", "q", "--wait", "long"),
+        ("receive", "q", "--create", "--wait", "long"),
         ("nack", "q", "1", "2", "--delay", "soon"),
         ("--timeout", "soon", "queue", "list"),
     ],
@@ -244,14 +250,44 @@ def test_what_cannot_be_meant_is_exit_code_2_and_does_nothing(shell: Shell, argu
     assert shell.json("queue", "show", "q")["depth"] == 0
 
 
+@pytest.mark.parametrize("how", [(), ("--exec", "cat"), ("--exec", "cat", "--follow"), ("--wait", "1s")])
+def test_receive_creates_neither_queue_nor_group(shell: Shell, client: SyncClient, how: tuple[str, ...]) -> None:
+    missing = shell.run("receive", "typo", *how)
+    assert (missing.exit_code, "[queue_not_found]" in missing.stderr) == (1, True)
+    assert client.queues() == []
+    client.send("q", "a")
+    missing = shell.run("receive", "q", *how)
+    assert missing.exit_code == 1
+    assert "It has no group yet, or create this one: --create." in missing.stderr
+    client.create_group("q", "mailer")
+    missing = shell.run("receive", "q", *how)
+    assert "Its groups: mailer; choose one with --group, or create this one: --create." in missing.stderr
+    assert [group.name for group in client.groups("q")] == ["mailer"]
+
+
+def test_receive_from_a_paused_queue_says_so(shell: Shell, client: SyncClient) -> None:
+    client.send("q", "a")
+    client.create_group("q", "default")
+    client.pause_queue("q")
+    for how in ((), ("--exec", "cat")):
+        nothing = shell.run("receive", "q", *how)
+        assert (nothing.exit_code, "q is paused" in nothing.stderr) == (3, True)
+
+
+def test_raw_payloads_are_not_glued_together(shell: Shell, client: SyncClient) -> None:
+    client.send_many("q", ["a", "b", "c"])
+    assert shell.done("receive", "q", "--create", "--raw", "-n", "2", "--ack").stdout_bytes == b"a\nb\n"
+    assert shell.done("receive", "q", "--raw", "--ack").stdout_bytes == b"c"
+
+
 def test_nothing_to_receive_is_exit_code_3(shell: Shell) -> None:
-    result = shell.run("receive", "q")
+    result = shell.run("receive", "q", "--create")
     assert (result.exit_code, result.stdout, result.stderr) == (3, "", "Nothing to receive from q.\n")
 
 
 def test_receive_for_a_person_says_how_to_go_on(shell: Shell) -> None:
     shell.done("send", "q", "x")
-    result = shell.done("receive", "q")
+    result = shell.done("receive", "q", "--create")
     assert result.stdout.splitlines()[0].split() == ["id", "attempt", "age", "prio", "key", "payload", "token"]
     assert "Done with one: holdfast ack q " in result.stderr
 
@@ -265,7 +301,7 @@ def test_browse_takes_nothing(shell: Shell) -> None:
     one = shell.json("browse", "q")[0]
     assert shell.json("browse", "q", one["id"]) == one
     assert one["id"] in shell.done("browse", "q", one["id"]).stdout
-    shell.done("receive", "q", "-g", "g")
+    shell.done("receive", "q", "--create", "-g", "g")
     (leased,) = shell.json("browse", "q", "--state", "leased")
     assert leased["standings"][0]["consumer"].startswith("cli-")
     assert "g: leased (attempt 1, cli-" in shell.done("browse", "q", "--state", "leased").stdout
@@ -275,7 +311,7 @@ def test_browse_takes_nothing(shell: Shell) -> None:
 def _dead(shell: Shell, *payloads: str) -> None:
     shell.done("queue", "create", "q", "--exist-ok")
     shell.done("send", "q", stdin="".join(f"{payload}\n" for payload in payloads))
-    for each in shell.json("receive", "q", "-n", "100"):
+    for each in shell.json("receive", "q", "--create", "-n", "100"):
         shell.done("reject", "q", each["id"], each["lease_token"], "--error", f"cannot do {each['text']}")
 
 

@@ -152,7 +152,7 @@ def test_a_shell_completes_names_of_queues(shell: Shell) -> None:
 def test_following_gives_back_when_it_is_stopped(shell: Shell, client: SyncClient, number: signal.Signals) -> None:
     shell.done("send", "q", stdin="first\nsecond\n")
     process = subprocess.Popen(
-        [HOLDFAST, "receive", "q", "--follow", "--exec", "cat; echo; sleep 600"],
+        [HOLDFAST, "receive", "q", "--create", "--follow", "--exec", "cat; echo; sleep 600"],
         env={**os.environ, "HOLDFAST_URL": shell.url},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -81,14 +81,14 @@ def test_what_cannot_be_undone_is_asked_for(shell: Shell) -> None:
 def test_pause_and_resume(shell: Shell) -> None:
     shell.done("send", "q", "x")
     assert shell.done("queue", "pause", "q").stderr == "Paused q; 1 message in it.\n"
-    assert shell.run("receive", "q").exit_code == 3
+    assert shell.run("receive", "q", "--create").exit_code == 3
     assert shell.done("queue", "resume", "q").stderr == "Resumed q; 1 message in it.\n"
-    assert shell.done("receive", "q", "--raw").stdout == "x"
+    assert shell.done("receive", "q", "--create", "--raw").stdout == "x"
 
 
 def test_stats(shell: Shell) -> None:
     shell.done("send", "q", stdin="1\n2\n3\n")
-    shell.done("receive", "q", "-g", "g", "--ack")
+    shell.done("receive", "q", "--create", "-g", "g", "--ack")
     text = shell.done("queue", "stats", "q").stdout
     assert "enqueued   3 (0 duplicates, 0 refused)" in text
     (stats,) = shell.json("queue", "stats", "q")

@@ -20,6 +20,9 @@ BATCH_MAX = 1_000
 """Items in one request. The server accepts 10,000; smaller requests keep the latency of each call low."""
 
 
+BATCHERS_MAX = 1_000  # queues, and groups of queues, that have a call batcher
+
+
 class CallBatcher(Generic[Item, Result]):
     """See the module. The weights of a batch's items add up to at most `weight_max`, so that requests stay small."""
 
@@ -84,3 +87,14 @@ class CallBatcher(Generic[Item, Result]):
         """Wait until all pending calls are done."""
         while self._task is not None:
             await asyncio.wait((self._task,))
+
+
+Key = TypeVar("Key")
+
+
+def add_bounded(batchers: dict[Key, CallBatcher[Item, Result]], key: Key, batcher: CallBatcher[Item, Result]) -> None:
+    """Remember a call batcher for the next call. Beyond the limit the oldest are forgotten: calls that are in one are
+    still performed."""
+    batchers[key] = batcher
+    while len(batchers) > BATCHERS_MAX:
+        batchers.pop(next(iter(batchers)))

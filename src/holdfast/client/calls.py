@@ -138,7 +138,9 @@ def import_items(queue: str, items: Sequence[wire.ImportItem]) -> Call[wire.Rece
     return Call(method="POST", path=_queue(queue, "import"), read=_receipt, body=body, repeatable=True, refused=refused)
 
 
-def stream(queue: str, group: str, credit: int, lease_seconds: float, consumer: str) -> Call[wire.StreamLine]:
+def stream(
+    queue: str, group: str, credit: int, lease_seconds: float, consumer: str, *, create: bool
+) -> Call[wire.StreamLine]:
     """Deliveries, one on each line. When the connection ends, unsettled deliveries stay leased until their leases
     end."""
     path = _queue(
@@ -151,7 +153,8 @@ def stream(queue: str, group: str, credit: int, lease_seconds: float, consumer: 
         gone="keep",
         encoding="base64",
     )
-    return Call(method="GET", path=path, read=_reader(wire.StreamLine), headers=(("accept", NDJSON),))
+    method = "POST" if create else "GET"  # a GET creates no group
+    return Call(method=method, path=path, read=_reader(wire.StreamLine), headers=(("accept", NDJSON),))
 
 
 # --- workflow state -------------------------------------------------------------------------------------------------

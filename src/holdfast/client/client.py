@@ -22,13 +22,13 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping
 from contextlib import aclosing
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Literal, Self, TypeVar
 
 import httpx
 
 from holdfast import __version__, wire
 from holdfast.client import calls
-from holdfast.client.batchers import CallBatcher
+from holdfast.client.batchers import CallBatcher, add_bounded
 from holdfast.client.consumer import Consumer, release_all
 from holdfast.client.drafts import Properties, chunks, draft, each, grouped, size_of
 from holdfast.client.lease_extender import LeaseExtender
@@ -37,9 +37,9 @@ from holdfast.client.problems import error_of
 from holdfast.client.retries import Retries
 from holdfast.client.sent import Sent, SentMany
 from holdfast.client.times import Duration, Instant, duration, instant, optional_duration, seconds
-from holdfast.client.tls import Tls
+from holdfast.client.tls import Tls, as_context
 from holdfast.client.transactions import Transaction
-from holdfast.client.transport import Token, Transport
+from holdfast.client.transport import Token, Transport, checked_url
 from holdfast.client.workflow_state import State, as_bytes
 from holdfast.errors import InvalidArgument, LeaseLost, QueueExists, QueueNotFound
 from holdfast.wire import Queue
@@ -59,7 +59,6 @@ HELD_MAX = 10_000
 """Unsettled messages that the client remembers, to release them when it closes. Beyond it the oldest are forgotten:
 their leases then expire."""
 FATES_PAGE = 1_000  # dead letters of a redrive in one request
-BATCHERS_MAX = 1_000  # queues, and groups of queues, that have a call batcher
 HOLD = "12h"
 """How long a message's lease is extended at most: as long as the server allows one lease to be."""
 LAST_RETRIES = Retries(attempts=2, budget_seconds=2.0)
@@ -99,11 +98,11 @@ class Client:
         self.name = name or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
         """The consumer's name, which others see beside its leases."""
         timeout_seconds = seconds(timeout, "timeout")
-        address = _checked_url(url or os.environ.get("HOLDFAST_URL") or URL)
+        address = checked_url(url or os.environ.get("HOLDFAST_URL") or URL)
         http = httpx.AsyncClient(
             base_url=address,
             auth=(user, password or "") if user is not None else None,
-            verify=_context(tls or Tls()) if address.scheme == "https" else False,
+            verify=as_context(tls or Tls()) if address.scheme == "https" else False,
             limits=httpx.Limits(max_connections=connections, max_keepalive_connections=CONNECTIONS_IDLE),
             headers={"user-agent": f"holdfast-python/{__version__}"},
             timeout=timeout_seconds,
@@ -192,7 +191,7 @@ class Client:
         batcher = self._sending.get(queue)
         if batcher is None:
             batcher = CallBatcher(functools.partial(self._send_batch, queue), size_of, CHUNK_BYTES)
-            _add_bounded(self._sending, queue, batcher)
+            add_bounded(self._sending, queue, batcher)
         return await batcher.put(message)
 
     async def _send_batch(self, queue: str, batch: list[wire.Draft]) -> list[Sent | Exception]:
@@ -324,13 +323,18 @@ class Client:
         wait: Duration = 0,
         timeout: Duration | None = None,  # noqa: ASYNC109 - how long the lease is for
         max_bytes: int = 0,
+        create: bool = True,
     ) -> list[Message]:
         """Lease up to `limit` messages; if there are none, wait up to `wait` for the first.
 
         The leases last for `timeout`, else for the queue's `delivery_timeout`. They are extended
-        automatically only inside `async with message:`. Unsettled messages are released when the client closes.
+        automatically only inside `async with message:`. Unsettled messages are released when the client closes. A group
+        that does not exist is created, and so is its queue; with `create=False` that is `GroupNotFound` or
+        `QueueNotFound`.
         """
-        deliveries = await self.lease(queue, group=group, limit=limit, wait=wait, timeout=timeout, max_bytes=max_bytes)
+        deliveries = await self.lease(
+            queue, group=group, limit=limit, wait=wait, timeout=timeout, max_bytes=max_bytes, create=create
+        )
         length = None if timeout is None else seconds(timeout, "timeout")
         return [self._own(Message(delivery, self, length)) for delivery in deliveries]
 
@@ -343,16 +347,17 @@ class Client:
         lease: Duration | None = None,
         hold: Duration = HOLD,
         stream: bool = False,
+        create: bool = True,
     ) -> Consumer:
         """An endless stream of messages: `async for message in client.consume("jobs"):`.
 
         The consumer holds up to `prefetch` unsettled messages. It extends their leases (which last for `lease`, or for
         the queue's `delivery_timeout`) until they are settled, for `hold` at most. Leaving the loop releases what is
         not settled. With `stream` the server sends messages over one connection as they become ready, which saves a
-        round trip for each batch; otherwise they are leased by long polls.
+        round trip for each batch; otherwise they are leased by long polls. `create` as in `receive`.
         """
         lease_seconds = None if lease is None else seconds(lease, "lease")
-        consumer = Consumer(self, queue, group, prefetch, lease_seconds, seconds(hold, "hold"), stream)
+        consumer = Consumer(self, queue, group, prefetch, lease_seconds, seconds(hold, "hold"), stream, create)
         self._consumers.add(consumer)
         return consumer
 
@@ -366,9 +371,10 @@ class Client:
         timeout: Duration | None = None,  # noqa: ASYNC109 - how long the lease is for
         max_bytes: int = 0,
         consumer: str | None = None,
+        create: bool = True,
     ) -> list[wire.Delivery]:
         """Lease deliveries; the client neither extends nor releases them. See `receive`."""
-        call = self._lease_call(queue, group, limit, wait, timeout, max_bytes, consumer)
+        call = self._lease_call(queue, group, limit, wait, timeout, max_bytes, consumer, create)
         return (await self.call(call)).deliveries
 
     def _lease_call(
@@ -380,6 +386,7 @@ class Client:
         timeout: Duration | None,
         max_bytes: int = 0,
         consumer: str | None = None,
+        create: bool = True,
     ) -> calls.Call[wire.Leased]:
         request = wire.Lease(
             group=group,
@@ -389,6 +396,7 @@ class Client:
             consumer=self.name if consumer is None else consumer,
             max_bytes=max_bytes,
             encoding="base64",
+            create=create,
         )
         return calls.lease(queue, request, seconds(wait, "wait"))
 
@@ -454,7 +462,7 @@ class Client:
         batcher = self._settling.get(to)
         if batcher is None:
             batcher = CallBatcher(functools.partial(self._settle_batch, *to))
-            _add_bounded(self._settling, to, batcher)
+            add_bounded(self._settling, to, batcher)
         try:
             deadline = await batcher.put(settlement)
         except LeaseLost:
@@ -488,7 +496,8 @@ class Client:
     async def lease_messages(
         self, consumer: Consumer, limit: int, wait_seconds: float, lease_seconds: float
     ) -> list[Message]:
-        call = self._lease_call(consumer.queue, consumer.group, limit, wait_seconds, lease_seconds)
+        queue, group, create = consumer.queue, consumer.group, consumer.create
+        call = self._lease_call(queue, group, limit, wait_seconds, lease_seconds, create=create)
         leased = await self._transport.perform(call, CONSUMER_RETRIES)
         return [self._own(Message(delivery, self, lease_seconds), consumer) for delivery in leased.deliveries]
 
@@ -497,7 +506,7 @@ class Client:
     ) -> AsyncGenerator[Message, None]:
         """Messages as the server sends them, until it ends the stream."""
         name = f"{self.name}-{secrets.token_hex(4)}"
-        call = calls.stream(consumer.queue, consumer.group, credit, lease_seconds, name)
+        call = calls.stream(consumer.queue, consumer.group, credit, lease_seconds, name, create=consumer.create)
         async with aclosing(self._transport.lines(call)) as lines:
             async for line in lines:
                 if line.end is not None:
@@ -771,28 +780,3 @@ class Client:
     async def purge_dead(self, queue: str, which: wire.DeadFilter = wire.DeadFilter()) -> int:
         """Delete dead letters of a queue. Returns how many there were."""
         return (await self.call(calls.purge_dead(queue, which))).messages
-
-
-Key = TypeVar("Key")
-
-
-def _add_bounded(batchers: dict[Key, CallBatcher[Any, Any]], key: Key, batcher: CallBatcher[Any, Any]) -> None:
-    """Remember a call batcher for the next call. Beyond the limit the oldest are forgotten: calls that are in one are
-    still performed."""
-    batchers[key] = batcher
-    while len(batchers) > BATCHERS_MAX:
-        batchers.pop(next(iter(batchers)))
-
-
-def _context(tls: Tls | ssl.SSLContext) -> ssl.SSLContext:
-    return tls.context() if isinstance(tls, Tls) else tls
-
-
-def _checked_url(url: str) -> httpx.URL:
-    try:
-        parsed = httpx.URL(url)
-    except httpx.InvalidURL as error:
-        raise InvalidArgument(field="url", problem=f"cannot be {url!r}: {error}") from None
-    if parsed.scheme not in {"http", "https"} or not parsed.host:
-        raise InvalidArgument(field="url", problem=f"is http://HOST:PORT or https://HOST:PORT, not {url!r}")
-    return parsed

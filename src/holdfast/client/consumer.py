@@ -65,11 +65,13 @@ class Consumer:
         lease_seconds: float | None,
         hold_seconds: float,
         stream: bool = False,
+        create: bool = True,
     ) -> None:
         if not 1 <= prefetch <= PREFETCH_MAX:
             raise InvalidArgument(field="prefetch", problem=f"is 1 to {PREFETCH_MAX}, not {prefetch}")
         self.queue = queue
         self.group = group
+        self.create = create
         self._source = source
         self._prefetch = prefetch
         self._lease_seconds = lease_seconds

@@ -276,10 +276,13 @@ class SyncClient:
         wait: Duration = 0,
         timeout: Duration | None = None,
         max_bytes: int = 0,
+        create: bool = True,
     ) -> list[SyncMessage]:
         """Lease up to `limit` messages; if there are none, wait up to `wait` for the first."""
         messages = self._portal.run(
-            self._client.receive(queue, group=group, limit=limit, wait=wait, timeout=timeout, max_bytes=max_bytes)
+            self._client.receive(
+                queue, group=group, limit=limit, wait=wait, timeout=timeout, max_bytes=max_bytes, create=create
+            )
         )
         return [SyncMessage(message, self._portal) for message in messages]
 
@@ -292,9 +295,12 @@ class SyncClient:
         lease: Duration | None = None,
         hold: Duration = HOLD,
         stream: bool = False,
+        create: bool = True,
     ) -> SyncConsumer:
         """An endless stream of messages: `for message in client.consume("jobs"):`."""
-        consumer = self._client.consume(queue, group=group, prefetch=prefetch, lease=lease, hold=hold, stream=stream)
+        consumer = self._client.consume(
+            queue, group=group, prefetch=prefetch, lease=lease, hold=hold, stream=stream, create=create
+        )
         return SyncConsumer(consumer, self._portal)
 
     def browse(
@@ -401,11 +407,19 @@ class SyncClient:
         timeout: Duration | None = None,
         max_bytes: int = 0,
         consumer: str | None = None,
+        create: bool = True,
     ) -> list[wire.Delivery]:
         """Lease deliveries; the client neither extends nor releases them. See `receive`."""
         return self._portal.run(
             self._client.lease(
-                queue, group=group, limit=limit, wait=wait, timeout=timeout, max_bytes=max_bytes, consumer=consumer
+                queue,
+                group=group,
+                limit=limit,
+                wait=wait,
+                timeout=timeout,
+                max_bytes=max_bytes,
+                consumer=consumer,
+                create=create,
             )
         )
 

@@ -39,5 +39,9 @@ class Tls(msgspec.Struct, frozen=True, kw_only=True):
         return context
 
 
+def as_context(tls: Tls | ssl.SSLContext) -> ssl.SSLContext:
+    return tls.context() if isinstance(tls, Tls) else tls
+
+
 def _unusable(field: str, value: Path | str | None, error: OSError) -> InvalidArgument:
     return InvalidArgument(field=field, problem=f"{value} cannot be used: {error.strerror or error}")

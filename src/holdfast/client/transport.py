@@ -16,7 +16,7 @@ import msgspec
 from holdfast.client.calls import Call
 from holdfast.client.problems import error_of, problem_of
 from holdfast.client.retries import Retries, may_repeat
-from holdfast.errors import AnswerUnreadable, HoldfastError, ServerUnreachable, TlsFailed
+from holdfast.errors import AnswerUnreadable, HoldfastError, InvalidArgument, ServerUnreachable, TlsFailed
 from holdfast.wire import ItemError
 
 Answer = TypeVar("Answer")
@@ -32,6 +32,17 @@ _OTHER_NAME = {62, 64}  # X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MI
 _NOTHING_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 _HEADERS = {"content-type": "application/json", "accept": "application/json"}
+
+
+def checked_url(url: str) -> httpx.URL:
+    """The address of a server. Raises InvalidArgument."""
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise InvalidArgument(field="url", problem=f"cannot be {url!r}: {error}") from None
+    if parsed.scheme not in {"http", "https"} or not parsed.host:
+        raise InvalidArgument(field="url", problem=f"is http://HOST:PORT or https://HOST:PORT, not {url!r}")
+    return parsed
 
 
 class Transport:

@@ -28,6 +28,8 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     max_bytes: int = 0
     """About how many bytes of payload to return at most; `0`: as many as the server allows."""
     encoding: Encoding = "auto"
+    create: bool = True
+    """Create the group, and the queue, if they do not exist: what a consumer wants, and a person who looks does not."""
 
 
 class Delivery(Message, kw_only=True, omit_defaults=True):

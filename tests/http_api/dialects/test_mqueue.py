@@ -124,3 +124,14 @@ def _token(namespace: str, scope: str) -> str:
 
     claims = {"sub": "billing", "ns": namespace, "scope": scope, "exp": 4_000_000_000}
     return jwt.encode({"alg": "HS256"}, claims, OctKey.import_key("x" * 40))
+
+
+async def test_dequeue_creates_neither_queue_nor_group(http: httpx.AsyncClient, node: Node) -> None:
+    name = ("payments", "process-refund")
+    assert (await http.get("/dequeue", params=PLACE)).json() == []
+    assert not node.queues.exists(name)
+    await node.groups.create(name, "mailer")
+    await http.post("/enqueue", json=[{**PLACE, "payload": DATA}])
+    answer = await http.get("/dequeue", params=PLACE)
+    assert (answer.status_code, answer.json()["code"]) == (404, "group_not_found")
+    assert [group.name for group in node.queues.get(name).groups] == ["mailer"]

@@ -267,7 +267,7 @@ async def test_a_lease_lasts_for_a_while_and_not_for_ever(http: httpx.AsyncClien
         refused = await http.post(f"{QUEUE}/leases", json={"timeout": timeout})
         assert (refused.status_code, refused.json()["code"]) == (400, "invalid_argument")
         assert "timeout is more than 0 and at most 43200 s" in refused.json()["detail"]
-        stream = await http.get(f"{QUEUE}/stream", params={"timeout": timeout})
+        stream = await http.post(f"{QUEUE}/stream", params={"timeout": timeout})
         assert stream.status_code == 400
     held = (await http.post(f"{QUEUE}/leases", json={"limit": 2})).json()["deliveries"]
     settlements = [

@@ -45,7 +45,7 @@ async def test_a_payload_of_several_lines_is_one_line_of_a_stream(http: httpx.As
     await http.post(f"{QUEUE}/messages", params={"raw": "true"}, content=payload, headers=headers)
     for accept in ("text/event-stream", "application/x-ndjson"):
         url = f"{QUEUE}/stream?limit=1"
-        async with http.stream("GET", url, headers={"accept": accept}) as answer:
+        async with http.stream("POST", url, headers={"accept": accept}) as answer:
             content = (await answer.aread()).replace(b"\r", b"\n")
         [line] = [line for line in content.split(b"\n") if b"lease_token" in line]
         shown = json.loads(line.removeprefix(b"data: "))
@@ -103,7 +103,7 @@ async def test_a_stream_gives_one_line_a_delivery_and_no_more_than_its_credit(
     http: httpx.AsyncClient, node: Node
 ) -> None:
     await node.messages.enqueue(JOBS, [Draft(b"%d" % n) for n in range(5)])
-    async with http.stream("GET", f"{QUEUE}/stream", params={"credit": 2, "consumer": "me"}) as response:
+    async with http.stream("POST", f"{QUEUE}/stream", params={"credit": 2, "consumer": "me"}) as response:
         assert response.headers["content-type"] == "application/x-ndjson"
         stream = lines(response)
         assert "heartbeat" in await anext(stream)
@@ -126,7 +126,7 @@ async def test_a_stream_can_spend_the_attempt_of_what_its_client_had_when_it_wen
 ) -> None:
     await node.queues.create(JOBS, {"retry.initial_backoff": "0s"})
     await node.messages.enqueue(JOBS, [Draft(b"poison")])
-    async with http.stream("GET", f"{QUEUE}/stream", params={"gone": "fail"}) as response:
+    async with http.stream("POST", f"{QUEUE}/stream", params={"gone": "fail"}) as response:
         stream = lines(response)
         await anext(stream)
         await anext(stream)
@@ -137,7 +137,7 @@ async def test_a_stream_can_spend_the_attempt_of_what_its_client_had_when_it_wen
 async def test_server_sent_events(http: httpx.AsyncClient, node: Node) -> None:
     await node.messages.enqueue(JOBS, [Draft(b'{\n"a": 1\n}')])
     headers = {"accept": "text/event-stream"}
-    async with http.stream("GET", f"{QUEUE}/stream", params={"limit": 1}, headers=headers) as response:
+    async with http.stream("POST", f"{QUEUE}/stream", params={"limit": 1}, headers=headers) as response:
         assert response.headers["content-type"] == "text/event-stream"
         text = (await response.aread()).decode()
     beat, delivery, end = text.strip().split("\n\n")
@@ -150,10 +150,10 @@ async def test_server_sent_events(http: httpx.AsyncClient, node: Node) -> None:
 
 
 async def test_a_second_stream_of_a_consumer_takes_over(http: httpx.AsyncClient, node: Node) -> None:
-    async with http.stream("GET", f"{QUEUE}/stream", params={"consumer": "me"}) as old:
+    async with http.stream("POST", f"{QUEUE}/stream", params={"consumer": "me"}) as old:
         old_lines = lines(old)
         await anext(old_lines)
-        async with http.stream("GET", f"{QUEUE}/stream", params={"consumer": "me"}) as new:
+        async with http.stream("POST", f"{QUEUE}/stream", params={"consumer": "me"}) as new:
             new_lines = lines(new)
             await anext(new_lines)
             assert (await anext(old_lines))["end"]["code"] == "stream_ended"  # type: ignore[index]
@@ -180,7 +180,7 @@ async def test_a_silent_stream_carries_heartbeats_and_ends_when_its_queue_does(o
     node, front = own
     async with (
         httpx.AsyncClient(base_url=front.url, timeout=PATIENCE_SECONDS) as http,
-        http.stream("GET", f"{QUEUE}/stream") as response,
+        http.stream("POST", f"{QUEUE}/stream") as response,
     ):
         stream = lines(response)
         assert "heartbeat" in await anext(stream)
@@ -197,7 +197,7 @@ async def test_a_stream_learns_immediately_that_its_queue_or_group_was_deleted(
         (lambda: node.groups.delete(JOBS, "default"), "stream_ended"),
         (lambda: node.queues.delete(JOBS), "queue_not_found"),
     ):
-        async with http.stream("GET", f"{QUEUE}/stream") as response:
+        async with http.stream("POST", f"{QUEUE}/stream") as response:
             stream = lines(response)
             await anext(stream)
             await delete()
@@ -210,7 +210,7 @@ async def test_a_stream_has_no_more_bytes_unsettled_than_it_may(own: tuple[Node,
     node, front = own
     async with httpx.AsyncClient(base_url=front.url, timeout=PATIENCE_SECONDS) as http:
         await node.messages.enqueue(JOBS, [Draft(b"x" * 1_000) for _ in range(5)])
-        async with http.stream("GET", f"{QUEUE}/stream", params={"credit": 100}) as response:
+        async with http.stream("POST", f"{QUEUE}/stream", params={"credit": 100}) as response:
             stream = lines(response)
             await anext(stream)
             held = (await anext(stream))["delivery"]
@@ -255,7 +255,7 @@ async def test_a_stop_ends_long_polls_immediately_and_notifies_streams(own: tupl
     async with httpx.AsyncClient(base_url=front.url, timeout=PATIENCE_SECONDS) as http:
         poll = asyncio.create_task(http.post(f"{QUEUE}/leases", json={"wait": "10m"}))
         await until(lambda: node.inspection.waiting(JOBS) == 1)
-        async with http.stream("GET", f"{QUEUE}/stream", params={"group": "other"}) as response:
+        async with http.stream("POST", f"{QUEUE}/stream", params={"group": "other"}) as response:
             stream = lines(response)
             await anext(stream)
             stopping = asyncio.create_task(front.stop())
@@ -268,3 +268,28 @@ async def test_a_stop_ends_long_polls_immediately_and_notifies_streams(own: tupl
         with pytest.raises(httpx.ConnectError):
             await http.get("/api/v1/queues")
     assert node.inspection.waiting(JOBS) == 0
+
+
+async def test_a_get_creates_neither_queue_nor_group(http: httpx.AsyncClient, node: Node) -> None:
+    refused = await http.get(f"{QUEUE}/stream", params={"group": "mailer"})
+    assert (refused.status_code, refused.json()["code"]) == (404, "queue_not_found")
+    assert not node.queues.exists(JOBS)
+    await node.messages.enqueue(JOBS, [Draft(b"x")])
+    refused = await http.get(f"{QUEUE}/stream")
+    assert (refused.status_code, refused.json()["code"]) == (404, "group_not_found")
+    assert node.queues.get(JOBS).groups == ()
+    await node.groups.create(JOBS, "default")
+    async with http.stream("GET", f"{QUEUE}/stream", params={"limit": 1}) as response:
+        assert "delivery" in [key async for line in lines(response) for key in line]
+
+
+async def test_a_lease_creates_nothing_if_it_says_so(http: httpx.AsyncClient, node: Node) -> None:
+    refused = await http.post(f"{QUEUE}/leases", json={"create": False, "wait": "1m"})
+    assert (refused.status_code, refused.json()["code"]) == (404, "queue_not_found")
+    await node.messages.enqueue(JOBS, [Draft(b"x")])
+    refused = await http.post(f"{QUEUE}/leases", json={"create": False})
+    assert (refused.status_code, refused.json()["code"]) == (404, "group_not_found")
+    assert node.queues.get(JOBS).groups == ()
+    await node.groups.create(JOBS, "default")
+    leased = await http.post(f"{QUEUE}/leases", json={"create": False})
+    assert len(leased.json()["deliveries"]) == 1

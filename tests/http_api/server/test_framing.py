@@ -221,7 +221,7 @@ async def test_a_connection_ends_with_its_stream_when_the_server_stops(rig: Rig)
     await rig.node.queues.create(JOBS, {})
     connection, wires = rig.front.connect(), Wires()
     connection.connection_made(wires)
-    connection.data_received(b"GET %b/stream HTTP/1.1\r\n\r\n" % PATH.removesuffix("/messages").encode())
+    connection.data_received(b"POST %b/stream HTTP/1.1\r\n\r\n" % PATH.removesuffix("/messages").encode())
     await settled(wires, 1)
     connection.shutdown()
     assert not wires.closed

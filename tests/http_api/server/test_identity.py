@@ -116,12 +116,12 @@ async def test_mqueue_settles_by_the_credential_and_not_by_a_name(callers: Calle
 async def test_a_stream_is_taken_over_by_its_own_caller_only(callers: Callers) -> None:
     alice, impostor = await callers.user("alice"), await callers.token("alice")
     parameters = {"group": "work", "consumer": "w1"}
-    async with alice.stream("GET", f"{QUEUE}/stream", params=parameters) as first:
+    async with alice.stream("POST", f"{QUEUE}/stream", params=parameters) as first:
         lines = first.aiter_lines()
         assert "heartbeat" in await anext(lines)
-        async with impostor.stream("GET", f"{QUEUE}/stream", params=parameters) as other:
+        async with impostor.stream("POST", f"{QUEUE}/stream", params=parameters) as other:
             assert "heartbeat" in await anext(other.aiter_lines())
             shown = (await alice.get(f"{QUEUE}/consumers")).json()["consumers"]
             assert sorted(one["name"] for one in shown) == ["token:alice/w1", "user:alice/w1"]
-        async with alice.stream("GET", f"{QUEUE}/stream", params=parameters):
+        async with alice.stream("POST", f"{QUEUE}/stream", params=parameters):
             assert "taken over" in await anext(lines)

@@ -208,7 +208,7 @@ async def test_a_stream_that_is_not_read_gives_its_deliveries_back(tmp_path: Pat
         await node.queues.create(JOBS, {"max_message_size": "8MiB"})
         await node.messages.enqueue(JOBS, [Draft(b"\xff" * (4 << 20)) for _ in range(8)])
         _, writer = await asyncio.open_connection(*front.address, limit=1024)
-        writer.write(b"GET /api/v1/queues/jobs/stream?credit=8 HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        writer.write(b"POST /api/v1/queues/jobs/stream?credit=8 HTTP/1.1\r\nhost: localhost\r\n\r\n")
         await until(lambda: node.inspection.consumers(JOBS))
         await until(lambda: not node.inspection.consumers(JOBS))
         assert len(await node.messages.lease(JOBS, "default", 1)) == 1
@@ -219,9 +219,9 @@ async def test_more_streams_than_allowed_are_refused(tmp_path: Path) -> None:
     async with (
         serving(tmp_path, max_streams=1) as (_, front),
         httpx.AsyncClient(base_url=front.url, timeout=PATIENCE_SECONDS) as http,
-        http.stream("GET", "/api/v1/queues/jobs/stream"),
+        http.stream("POST", "/api/v1/queues/jobs/stream"),
     ):
-        refused = await http.get("/api/v1/queues/jobs/stream")
+        refused = await http.post("/api/v1/queues/jobs/stream")
         assert (refused.status_code, refused.json()["code"]) == (400, "limit_exceeded")
 
 

@@ -93,7 +93,7 @@ async def test_a_long_poll_ends_with_the_credential(rig: Rig) -> None:
 @pytest.mark.usefixtures("often")
 async def test_streams_end_with_the_credential_and_release_what_they_hold(rig: Rig) -> None:
     await rig.node.messages.enqueue(JOBS, [Draft(b"1")])
-    stream = asyncio.create_task(whole(rig, "GET", f"{QUEUE}/stream"))
+    stream = asyncio.create_task(whole(rig, "POST", f"{QUEUE}/stream"))
     await until(
         lambda: rig.node.cell.dispatcher.members.all_members() and not rig.node.inspection.head(JOBS, "default")
     )
@@ -121,7 +121,7 @@ async def test_nothing_is_sent_to_who_is_no_longer_known(rig: Rig, gone: str) ->
     write_users(rig.users, SHOP, OTHER)
     [leased] = await rig.node.messages.lease(JOBS, "default")
     assert leased.attempt == 1
-    stream = asyncio.create_task(whole(rig, "GET", f"{QUEUE}/stream?gone={gone}"))
+    stream = asyncio.create_task(whole(rig, "POST", f"{QUEUE}/stream?gone={gone}"))
     await until(lambda: joined(rig))
     await until(lambda: len(rig.front.api.long_requests._requests) == 1)
     rig.dismiss()
@@ -154,7 +154,7 @@ async def test_who_is_still_known_is_not_disturbed(rig: Rig, monkeypatch: pytest
 
 async def test_a_server_that_stops_ends_all_of_them_immediately(rig: Rig) -> None:
     poll = asyncio.create_task(rig.http.post(f"{QUEUE}/leases", json={"wait": "5m"}))
-    stream = asyncio.create_task(whole(rig, "GET", f"{QUEUE}/stream?group=other"))
+    stream = asyncio.create_task(whole(rig, "POST", f"{QUEUE}/stream?group=other"))
     watch = asyncio.create_task(whole(rig, "POST", "/v1/queue/watch", {"queue": "jobs"}))
     await until(lambda: len(rig.front.api.long_requests._requests) == 3)
     rig.front.api.close()  # nothing here waits for a heartbeat

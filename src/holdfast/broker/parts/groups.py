@@ -16,6 +16,10 @@ class Groups:
     def __init__(self, cell: Cell) -> None:
         self._cell = cell
 
+    def get(self, name: QueueName, group: str) -> GroupRecord:
+        """A group that exists."""
+        return self._cell.engine.queue(name, self._cell.clock()).group(group)
+
     def create(
         self,
         name: QueueName,

@@ -122,11 +122,15 @@ class Messages:
         consumer: str = "",
         protocol: str = "",
         max_bytes: int = 0,
+        create: bool = True,
     ) -> list[Leased]:
-        """Lease up to `limit` deliveries; if none is ready, wait up to `wait` microseconds for the first."""
+        """Lease up to `limit` deliveries; if none is ready, wait up to `wait` microseconds for the first. With
+        `create` a group that does not exist is created, and so is its queue."""
         cell = self._cell
         waiters = cell.dispatcher.waiters
         self._check_lease(limit, timeout, wait)
+        if not create:
+            self._check_group(name, group)
         size_limit = self._lease_bytes(max_bytes)
         target = (name, group)
         found: list[Leased] = []
@@ -159,10 +163,13 @@ class Messages:
         consumer: str = "",
         protocol: str = "",
         max_bytes: int = 0,
+        create: bool = True,
     ) -> LeaseSubmission | None:
         """As `lease`, for what is ready now. None: there is something to wait for, or more to search; use `lease`."""
         cell = self._cell
         self._check_lease(limit, timeout, wait)
+        if not create:
+            self._check_group(name, group)
         target = (name, group)
         if wait and cell.dispatcher.waiters.in_group(target):
             return None
@@ -178,6 +185,10 @@ class Messages:
         self.check_lease_timeout(timeout)
         if wait > limits.max_wait:
             raise InvalidArgument(field="wait", problem=f"is at most {limits.max_wait // SECOND} s")
+
+    def _check_group(self, name: QueueName, group: str) -> None:
+        """Raise if the queue or the group does not exist."""
+        self._cell.engine.queue(name, self._cell.clock()).group(group)
 
     def _lease_bytes(self, max_bytes: int) -> int:
         return min(max_bytes or self._limits.lease_bytes, self._limits.lease_bytes)

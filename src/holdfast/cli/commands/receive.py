@@ -8,8 +8,9 @@ import signal
 import subprocess
 import sys
 import threading
-from contextlib import suppress
-from typing import IO, TYPE_CHECKING, Literal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import IO, TYPE_CHECKING, Literal, NoReturn
 
 import click
 
@@ -18,9 +19,10 @@ from holdfast.cli.support.connection import connected, settings
 from holdfast.cli.support.deliveries import document, exports, row, variables
 from holdfast.cli.support.numbers import plural
 from holdfast.cli.support.options import output_format
-from holdfast.cli.support.output import show_note, show_rows
+from holdfast.cli.support.output import show_error, show_note, show_rows
 from holdfast.cli.support.queue_names import QUEUE
 from holdfast.cli.support.times import DURATION
+from holdfast.errors import GroupNotFound
 
 if TYPE_CHECKING:
     from holdfast.client import SyncClient, SyncMessage
@@ -50,7 +52,11 @@ group_option = click.option(
 )
 @click.option("--lease", type=DURATION, help="How long the leases last, as 5m. [default: the queue's delivery_timeout]")
 @click.option("--ack", is_flag=True, help="Ack what was received as soon as it is printed.")
-@click.option("--raw", is_flag=True, help="Print the payload and nothing else, byte for byte.")
+@click.option(
+    "--raw",
+    is_flag=True,
+    help="Print the payload and nothing else, byte for byte; with --limit each payload is followed by a newline.",
+)
 @click.option("--export", is_flag=True, help='Print HOLDFAST_ variables for a shell: eval "$(holdfast receive ...)".')
 @click.option(
     "--exec",
@@ -61,6 +67,7 @@ group_option = click.option(
 @click.option(
     "-f", "--follow", is_flag=True, help="With --exec: continue for ever. Ctrl-C releases what is unfinished."
 )
+@click.option("--create", is_flag=True, help="Create the group, and the queue, if they do not exist.")
 @dry_run_option
 @output_format
 def receive(
@@ -74,12 +81,14 @@ def receive(
     export: bool,
     command: str | None,
     follow: bool,
+    create: bool,
     dry_run: bool,
     output: str,
 ) -> None:
     """Lease messages of QUEUE. Settle them with ack, nack, reject, release or extend.
 
-    Exit code 3 if there was nothing to receive.
+    The group must exist, unless --create is given: every group holds all messages until it has settled them, so that
+    one that nobody consumes fills the queue. Exit code 3 if there was nothing to receive.
 
     \b
     eval "$(holdfast receive jobs --export)" && echo "$HOLDFAST_PAYLOAD" && holdfast ack
@@ -89,20 +98,21 @@ def receive(
         raise click.UsageError("--follow needs --exec.")
     if export and limit != 1:
         raise click.UsageError("--export is for one message: a shell has one set of variables.")
-    with connected() as client:
+    with connected() as client, _explained(client, queue):
         if dry_run:
             waiting = client.stats(queue).ready
             show_note(f"Would lease up to {plural(limit, 'message')} of {plural(waiting, 'message')} ready in {queue}.")
             return
         if command is not None:
-            _run_each(client, queue, group, limit, wait, lease, command, follow)
+            _run_each(client, queue, group, limit, wait, lease, command, follow, create)
             return
-        deliveries = client.lease(queue, group=group, limit=limit, wait=wait, timeout=lease, consumer=_consumer())
+        deliveries = client.lease(
+            queue, group=group, limit=limit, wait=wait, timeout=lease, consumer=_consumer(), create=create
+        )
         if not deliveries:
-            show_note(f"Nothing to receive from {queue}.")
-            raise click.exceptions.Exit(EXIT_NOTHING)
+            _nothing(client, queue)
         try:
-            _show(deliveries, output, raw=raw, export=export, ack=ack)
+            _show(deliveries, output, raw=raw, several=limit > 1, export=export, ack=ack)
         except BaseException:  # they were not printed: a full disk, a closed pipe
             _settle(client, queue, group, deliveries, "release")
             raise
@@ -119,11 +129,32 @@ def receive(
         raise click.exceptions.Exit(EXIT_FAILED)
 
 
-def _show(deliveries: list[Delivery], output: str, *, raw: bool, export: bool, ack: bool) -> None:
+@contextmanager
+def _explained(client: SyncClient, queue: str) -> Iterator[None]:
+    """Say what to do if the group does not exist."""
+    try:
+        yield
+    except GroupNotFound as error:
+        groups = [each.name for each in client.groups(queue) if each.kind == "lease"]
+        there = f"Its groups: {', '.join(groups)}; choose one with --group" if groups else "It has no group yet"
+        show_error(error)
+        show_note(f"{there}, or create this one: --create.")
+        raise click.exceptions.Exit(EXIT_FAILED) from None
+
+
+def _nothing(client: SyncClient, queue: str) -> NoReturn:
+    if client.queue(queue).config.paused:
+        show_note(f"{queue} is paused, and delivers nothing until: holdfast queue resume {shlex.quote(queue)}")
+    else:
+        show_note(f"Nothing to receive from {queue}.")
+    raise click.exceptions.Exit(EXIT_NOTHING)
+
+
+def _show(deliveries: list[Delivery], output: str, *, raw: bool, several: bool, export: bool, ack: bool) -> None:
     """Write them, and flush the output."""
     if raw:
         for each in deliveries:
-            sys.stdout.buffer.write(each.body())
+            sys.stdout.buffer.write(each.body() + (b"\n" if several else b""))
     elif export:
         click.echo(exports(deliveries[0]))
     elif output == "table":
@@ -154,16 +185,24 @@ def _consumer() -> str:
 
 
 def _run_each(
-    client: SyncClient, queue: str, group: str, limit: int, wait: str, lease: str | None, command: str, follow: bool
+    client: SyncClient,
+    queue: str,
+    group: str,
+    limit: int,
+    wait: str,
+    lease: str | None,
+    command: str,
+    follow: bool,
+    create: bool,
 ) -> None:
     done = failed = 0
     if follow:
         # a stop by a service manager has the effect of Ctrl-C: release, end
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.default_int_handler)
-    with client.consume(queue, group=group, lease=lease) as consumer:
+    with client.consume(queue, group=group, lease=lease, create=create) as consumer:
         while follow or done + failed < limit:
-            message = consumer.next() if follow else _next(client, queue, group, wait, lease)
+            message = consumer.next() if follow else _next(client, queue, group, wait, lease, create)
             if message is None:
                 break
             with message:
@@ -172,15 +211,14 @@ def _run_each(
                 else:
                     failed += 1
     if done + failed == 0:
-        show_note(f"Nothing to receive from {queue}.")
-        raise click.exceptions.Exit(EXIT_NOTHING)
+        _nothing(client, queue)
     show_note(f"{plural(done, 'message')} acked, {failed:,} failed.")
     if failed:
         raise click.exceptions.Exit(EXIT_FAILED)
 
 
-def _next(client: SyncClient, queue: str, group: str, wait: str, lease: str | None) -> SyncMessage | None:
-    found = client.receive(queue, group=group, wait=wait, timeout=lease)
+def _next(client: SyncClient, queue: str, group: str, wait: str, lease: str | None, create: bool) -> SyncMessage | None:
+    found = client.receive(queue, group=group, wait=wait, timeout=lease, create=create)
     return found[0] if found else None
 
 

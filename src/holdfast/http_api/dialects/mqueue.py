@@ -19,6 +19,7 @@ from holdfast.core.records import NO_EXTRA, Extra
 from holdfast.engine.catalog import QueueName
 from holdfast.errors import (
     Forbidden,
+    GroupNotFound,
     HoldfastError,
     InvalidArgument,
     LeaseLost,
@@ -123,12 +124,21 @@ async def enqueue(request: Request) -> Response:
         request.api.gate.admit(namespace, len(places), sum([len(drafts[place].payload) for place in places]))
     ids = [0] * len(items)
     for name, places in batches.items():
+        await _add_first_group(request, name)
         receipt = await request.node.messages.enqueue(name, [drafts[place] for place in places], PROTOCOL, atomic=True)
         if receipt.errors:
             raise request.refused({places[at]: error for at, error in receipt.errors.items()})
         for place, message_id in zip(places, receipt.ids, strict=True):
             ids[place] = message_id
     return response(ids)
+
+
+async def _add_first_group(request: Request, name: QueueName) -> None:
+    """The group that `GET /dequeue` leases for, unless the queue has consumers of other kinds: MQueue has no groups,
+    and a GET creates none."""
+    node = request.node
+    if not node.queues.exists(name) or not node.queues.get(name).groups:
+        await node.groups.create(name, GROUP)
 
 
 def _draft(request: Request, item: MQueueItem) -> Draft:
@@ -148,14 +158,22 @@ def _draft(request: Request, item: MQueueItem) -> Draft:
     Right.CONSUME_SOMEWHERE,
     query=DequeueQuery,
     gives=list[MQueueDequeued],
-    errors=(QueueNotFound, Forbidden, NamespaceForbidden),
+    errors=(QueueNotFound, GroupNotFound, Forbidden, NamespaceForbidden),
 )
 async def dequeue(request: Request) -> Response:
-    """Lease up to `limit` items, the best first. An empty list means that nothing is ready."""
+    """Lease up to `limit` items, the best first. An empty list means that nothing is ready.
+
+    It leases for the group `default`, which the first enqueue to a topic creates. A topic that has consumers of other
+    APIs only has no such group until it is created by hand.
+    """
     query = request.query(DequeueQuery)
     name = _queue(request, query.namespace, query.topic, Action.CONSUME)
     consumer = request.principal.consumer(CONSUMER)
-    found = await request.node.messages.lease(name, GROUP, query.limit, consumer=consumer, protocol=PROTOCOL)
+    if not request.node.queues.exists(name):
+        return response([])
+    found = await request.node.messages.lease(
+        name, GROUP, query.limit, consumer=consumer, protocol=PROTOCOL, create=False
+    )
     return response(
         [
             MQueueDequeued(one.message.id, b64encode(one.message.payload).decode("ascii"), format_instant(one.deadline))

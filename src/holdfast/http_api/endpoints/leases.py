@@ -42,6 +42,7 @@ class _LeaseOptions(TypedDict):
     consumer: str
     protocol: str
     max_bytes: int
+    create: bool
 
 
 def _lease_options(body: wire.Lease, principal: Principal) -> _LeaseOptions:
@@ -53,6 +54,7 @@ def _lease_options(body: wire.Lease, principal: Principal) -> _LeaseOptions:
         "consumer": read_consumer(body.consumer, principal),
         "protocol": PROTOCOL,
         "max_bytes": body.max_bytes,
+        "create": body.create,
     }
 
 

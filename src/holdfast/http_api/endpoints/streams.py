@@ -20,6 +20,7 @@ from holdfast.broker.parts.subscriptions import Subscription
 from holdfast.core.commands import Leased, Verb
 from holdfast.engine.catalog import QueueName
 from holdfast.errors import (
+    GroupNotFound,
     HoldfastError,
     InvalidArgument,
     LimitExceeded,
@@ -180,7 +181,7 @@ def _event(item: Line, stream: Stream) -> bytes:
 
 
 @ROUTES(
-    "GET",
+    "POST",
     "/api/v1/queues/{name}/stream",
     Right.CONSUME,
     query=StreamQuery,
@@ -194,9 +195,31 @@ async def stream(request: Request) -> Response:
 
     With `Accept: text/event-stream` as server-sent events (`event: delivery`, then at the end `event: end`), else as
     NDJSON: lines with `delivery`, `heartbeat` or `end`. Settle with ordinary requests; each makes room for another
-    delivery. When the client disconnects, what it has not settled is released immediately.
+    delivery. When the client disconnects, what it has not settled is released immediately. A group that does not exist
+    is created.
     """
-    opened = await open_stream(request, request.query(StreamQuery), request.queue)
+    return await _stream(request, request.query(StreamQuery))
+
+
+@ROUTES(
+    "GET",
+    "/api/v1/queues/{name}/stream",
+    Right.CONSUME,
+    query=StreamQuery,
+    gives=wire.StreamLine,
+    response_types=("application/x-ndjson", "text/event-stream"),
+    errors=(QueueNotFound, GroupNotFound, WrongGroupKind, LimitExceeded),
+    waits=True,
+)
+async def stream_of_group(request: Request) -> Response:
+    """Be sent deliveries, as by POST, for a group that exists: a GET creates nothing."""
+    query = request.query(StreamQuery)
+    request.node.groups.get(request.queue, query.group)
+    return await _stream(request, query)
+
+
+async def _stream(request: Request, query: StreamQuery) -> Response:
+    opened = await open_stream(request, query, request.queue)
     events = "text/event-stream" in (request.header(b"accept") or "")
     write, content_type = (_event, EVENTS) if events else (_line, NDJSON)
     return Response(_parts(opened, write), 200, content_type, NO_BUFFERING, opened.close)
