@@ -616,8 +616,9 @@ class MqttSettings(msgspec.Struct, frozen=True, kw_only=True):
     comes back does not fill the disk."""
 
     buffer_bytes: Annotated[int, Size(KIB, GIB)] = 256 * KIB
-    """Bytes on their way to a client, beyond what the system buffers, after which it is slow: QoS 0 messages for it are
-    dropped, others wait in its session, its deliveries stay leased, and nothing more is read from it."""
+    """Bytes on their way to a client, beyond what the system buffers, after which it is slow: publishers of its
+    namespace wait for it for a moment; then QoS 0 messages for it are dropped, others wait in its session, its
+    deliveries stay leased, and nothing more is read from it. Messages to many subscribers are kept once."""
 
     stall_timeout: Annotated[int, Duration(100 * MILLISECOND, HOUR)] = 30 * SECOND
     """A client that stays slow for so long is dropped: it holds the buffers above, and messages others could have."""

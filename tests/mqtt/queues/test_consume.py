@@ -419,3 +419,27 @@ async def test_a_delivery_is_sent_in_the_turn_that_leased_it(server: Server, mon
     await server.node.messages.enqueue((SPACE, "jobs"), [Draft(b"one")])
     assert (await consumer.delivery()).payload == b"one"
     assert len(turns) == 1
+
+
+@pytest.mark.parametrize("ends", [False, True])
+async def test_deliveries_are_sent_as_far_as_a_connection_may_buffer_and_then_the_rest(
+    server: Server, monkeypatch: pytest.MonkeyPatch, ends: bool
+) -> None:
+    hub = server.mqtt._hub
+    assert hub is not None
+    steps: list[int] = []
+    pump_unfinished = hub.pump_unfinished
+
+    def counted(now: int) -> None:
+        steps.append(len(steps))
+        pump_unfinished(now)
+
+    monkeypatch.setattr(hub, "pump_unfinished", counted)
+    limit = hub.settings.buffer_bytes
+    payloads = [b"%d" % number * (limit // 4) for number in range(10)]
+    await enqueue(server, "jobs", *payloads[: 4 if ends else 10])
+    consumer = await server.client("c")
+    await consumer.subscribe("$queue/jobs", consumer_group="g", subscription_id="1")
+    got = sorted(await drain(consumer, 4 if ends else 10))
+    assert got == sorted(payloads[: 4 if ends else 10])
+    assert bool(steps) != ends  # what is just as much as may be buffered is sent without another step

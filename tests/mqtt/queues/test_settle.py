@@ -213,7 +213,7 @@ async def test_a_json_payload_settles_and_so_does_a_list(server: Server) -> None
         (b'{"message-id": "1", "lease-token": "x"}', "lease-token is not one"),
         (b'{"message-id": "1", "lease-token": 1e3}', "must be a text"),
         (b'{"message-id": "1", "delay": "soon"}', "delay cannot be 'soon'"),
-        (b'{"message-id": "1", "timeout": [1]}', "timeout cannot be [1]"),
+        (b'{"message-id": "1", "timeout": [1]}', "timeout cannot be '[1]'"),
         (b'{"message-id": "1", "error": 5}', "error must be a text"),
         (b'{"id": "1"}', "id is not known"),
         (b"", "message-id is missing"),

@@ -169,6 +169,8 @@ class Rig:
         turn = self.hub.take()
         self.store.write(self.epoch, turn.ops)
         self._send(turn.now)
+        if self.hub.unfinished:
+            self.hub.pump_unfinished(self.now)
         self.unsynced.append(turn)
         return turn
 

@@ -265,3 +265,61 @@ def test_qos_0_is_not_kept_for_who_is_away_beside_others_who_are_there() -> None
     rig.settle()
     rig.connect("p").publish("t", b"x")
     assert not away.queue
+
+
+# --- how much is encoded at a time ----------------------------------------------------------------------------------
+
+
+def test_subscribers_of_the_same_messages_share_their_bytes() -> None:
+    rig = Rig()
+    same = [rig.connect(f"c{number}") for number in range(3)]
+    other = rig.connect("other")
+    for client in (*same, other):
+        client.subscribe("t")
+    other.subscribe("u")
+    publisher = rig.connect("p")
+    publisher.send(Publish("u", b"more"), *[Publish("t", b"%d" % number) for number in range(5)], settle=False)
+    assert publisher.connection.publishes
+    turn = rig.turn()
+    outputs = {output.connection: output.data for output in turn.now}
+    assert len({id(outputs[client.connection]) for client in same}) == 1
+    assert outputs[other.connection] != outputs[same[0].connection]
+    assert [packet.payload for packet in same[0].publishes()] == [b"%d" % number for number in range(5)]
+
+
+@pytest.mark.parametrize("present", [True, False])
+def test_what_waits_is_encoded_as_far_as_a_connection_may_buffer(present: bool) -> None:
+    rig = Rig(HubLimits(buffer_bytes=1_000))
+    client = rig.connect("c", expiry=100)
+    client.subscribe("t", qos=1)
+    client.drop()
+    publisher = rig.connect("p")
+    for number in range(10):
+        publisher.publish("t", b"%d" % number * 400, qos=1)
+    back = rig.connect("c", expiry=100, clean=False)
+    first = back.publishes()
+    assert len(first) == 3  # and it acknowledges nothing
+    if not present:
+        back.drop()
+        rig.settle()
+        assert not rig.hub.unfinished
+        return
+    numbers = [packet.payload[:1] for packet in first]
+    while rig.hub.unfinished or not rig.hub.empty:
+        rig.settle()
+        numbers += [packet.payload[:1] for packet in back.publishes()]
+    assert numbers == [b"%d" % number for number in range(10)]
+    back.drop()
+    again = rig.connect("c", expiry=100, clean=False)
+    assert [packet.dup for packet in again.publishes()] == [True] * 3
+
+
+def test_output_is_counted_until_it_is_taken() -> None:
+    rig = Rig()
+    client = rig.connect("c")
+    client.subscribe("t")
+    assert rig.hub.unsent_bytes == 0
+    rig.connect("p").send(Publish("t", b"x" * 1_000), settle=False)
+    assert rig.hub.unsent_bytes > 1_000
+    assert [output.connection for output in rig.hub.take_ready()] == [client.connection]
+    assert rig.hub.unsent_bytes == 0

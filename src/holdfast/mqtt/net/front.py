@@ -29,6 +29,7 @@ from holdfast.core.effects import Op
 from holdfast.errors import AddressUnavailable, HoldfastError, InvalidConfig, QueueNotFound, Unauthenticated
 from holdfast.mqtt.codec import Connect, Decoder, Packet, Properties, ProtocolError, Publish, encode, reasons
 from holdfast.mqtt.net.audit_barrier import AuditBarrier
+from holdfast.mqtt.net.backpressure import Backpressure
 from holdfast.mqtt.net.link import Link
 from holdfast.mqtt.net.meter import Traffic
 from holdfast.mqtt.net.rate_limited_log import RateLimitedLog
@@ -73,6 +74,7 @@ class MqttFront:
         self._hub: Hub | None = None
         self._links: dict[Link, None] = {}  # in the order they were made
         self._full: set[Link] = set()  # links that are not read because too much of theirs is unanswered
+        self._backpressure: dict[str, Backpressure] = {}  # by namespace
         self._batch: OutboxBatch | None = None
         self._servers: list[asyncio.Server] = []
         self._timer: PatientTimer | None = None
@@ -260,6 +262,10 @@ class MqttFront:
             return
         self._traffic.count_received(packets)
         hub.receive(connection, packets, self._node.clock())
+        if connection.publishes:
+            self._backpressure_of(connection).publishes(link)
+            if hub.unsent_bytes > self._settings.buffer_bytes // 4:  # so that a connection that is full says so
+                self._send_ready(hub)
         if connection.held_acks > _ACKS_HELD_MAX:
             self._full.add(link)
             link.hold("answers")
@@ -274,11 +280,20 @@ class MqttFront:
             self._hub.broken(link.connection, error, link.decoder.version, now)
             self._schedule_commit()
 
+    def _backpressure_of(self, connection: Connection) -> Backpressure:
+        found = self._backpressure.get(connection.namespace)
+        if found is None:
+            found = self._backpressure[connection.namespace] = Backpressure(asyncio.get_running_loop())
+        return found
+
     def paused(self, link: Link) -> None:
         if self._hub is not None and link.connection is not None:
             self._hub.pause(link.connection)
+            self._backpressure_of(link.connection).paused(link)
 
     def resumed(self, link: Link) -> None:
+        if link.connection is not None:
+            self._backpressure_of(link.connection).resumed(link)
         if self._hub is not None and link.connection is not None and not link.connection.closing:
             self._hub.resume(link.connection, self._node.clock())
             self._schedule_commit()
@@ -286,11 +301,20 @@ class MqttFront:
     def lost(self, link: Link) -> None:
         self._links.pop(link, None)
         self._full.discard(link)
+        self._forget_backpressure(link)
         if self._stopping and not self._links:
             self._empty.set()
         if self._hub is not None and link.connection is not None:
             self._hub.lost(link.connection, self._node.clock())
             self._schedule_commit()
+
+    def _forget_backpressure(self, link: Link) -> None:
+        namespace = link.connection.namespace if link.connection is not None else ""
+        backpressure = self._backpressure.get(namespace)
+        if backpressure is not None:
+            backpressure.lost(link)
+            if backpressure.idle:
+                del self._backpressure[namespace]
 
     @contextmanager
     def _audited(self, connection: Connection, act: str, queue: str, fields: Mapping[str, object]) -> Iterator[None]:
@@ -325,6 +349,9 @@ class MqttFront:
             return
         for output in batch.now:
             self._send(output)
+        if self._hub is not None and self._hub.unfinished:
+            self._hub.pump_unfinished(self._node.clock())
+            self._schedule_commit()
         if batch.due != self._timer_at:
             self._arm(batch.due)
 
@@ -333,10 +360,13 @@ class MqttFront:
         hub, bridge = self._hub, self._bridge
         if hub is None or bridge is None:
             return
-        for output in hub.take_ready():
-            self._send(output)
+        self._send_ready(hub)
         if bridge.pending or not hub.empty:
             self._schedule_commit()
+
+    def _send_ready(self, hub: Hub) -> None:
+        for output in hub.take_ready():
+            self._send(output)
 
     def _durable(self, release: Callable[[], None], administered: bool, error: HoldfastError | None) -> None:
         if error is None:  # else `failed` cuts the connections
@@ -383,6 +413,7 @@ class MqttFront:
         if self._hub is not None:
             self._traffic.dropped.update(self._hub.dropped)
         self._hub = self._batch = None
+        self._backpressure.clear()
         if self._bridge is not None:
             self._bridge.reset()
         for link in list(self._links):
@@ -471,6 +502,7 @@ def hub_limits(config: Config) -> HubLimits:
         subscriptions_max=settings.max_subscriptions,
         queued_messages_max=settings.max_queued_messages,
         queued_bytes_max=settings.max_queued_bytes,
+        buffer_bytes=settings.buffer_bytes,
         retained_messages_max=settings.max_retained,
         retained_bytes_max=settings.max_retained_bytes,
         session_expiry_max_s=settings.session_expiry_max // SECOND,

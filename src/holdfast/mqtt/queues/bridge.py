@@ -528,8 +528,15 @@ class QueueBridge:
     def allocate_packet_ids(self, connection: Connection, session: Session, leases: list[object]) -> list[int]:
         return self._live_hub.allocate_packet_ids(connection, session, leases)
 
+    @property
+    def buffer_bytes(self) -> int:
+        return self._live_hub.settings.buffer_bytes
+
     def send(self, connection: Connection, data: bytes) -> None:
         self._live_hub.send(connection, data)
+
+    def pump_later(self, connection: Connection) -> None:
+        self._live_hub.pump_later(connection)
 
     def send_when_written(self, connection: Connection, data: bytes) -> None:
         self._live_hub.send_when_written(connection, data)

@@ -50,9 +50,12 @@ class Membership(Protocol):
 class FeedSink(Protocol):
     """What a feed sends and settles through."""
 
+    @property
+    def buffer_bytes(self) -> int: ...
     def room(self, connection: Connection) -> int: ...
     def allocate_packet_ids(self, connection: Connection, session: Session, leases: list[object]) -> list[int]: ...
     def send(self, connection: Connection, data: bytes) -> None: ...
+    def pump_later(self, connection: Connection) -> None: ...
     def send_when_written(self, connection: Connection, data: bytes) -> None: ...
     def settle(self, queue: QueueName, group: str, settlement: Settlement) -> None: ...
     def now(self) -> int: ...
@@ -167,21 +170,27 @@ class Feed:
         self.waiting: deque[tuple[Consumer, Leased]] = deque()
 
     def pump(self, now: int) -> None:
-        """Send what waits, as far as the window allows: runs of one consumer at a time."""
+        """Send what waits, as far as the window allows: runs of one consumer at a time. Beyond what a connection may
+        buffer it goes on when that has been sent."""
         connection = self.connection
         waiting = self.waiting
+        left_bytes = self.sink.buffer_bytes
         while waiting and not connection.paused and not connection.closing:
             consumer = waiting[0][0]
             most = self.sink.room(connection) if consumer.qos else len(waiting)
             if most <= 0:
                 return
             batch: list[Leased] = []
-            while waiting and waiting[0][0] is consumer and len(batch) < most:
+            while waiting and waiting[0][0] is consumer and len(batch) < most and left_bytes > 0:
                 leased = waiting.popleft()[1]
                 if leased.deadline > now:  # else the lease has expired while it waited
                     batch.append(leased)
+                    left_bytes -= len(leased.message.payload)
             if batch:
                 self._send(consumer, batch, now)
+            if left_bytes <= 0 and waiting:
+                self.sink.pump_later(connection)
+                return
 
     def _send(self, consumer: Consumer, batch: list[Leased], now: int) -> None:
         connection = self.connection

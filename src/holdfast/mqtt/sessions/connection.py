@@ -25,8 +25,8 @@ class Connection:
     __slots__ = (
         "alias_max", "aliases_in", "aliases_out", "assigned", "clear", "client_id", "closing", "dirty", "feed",
         "held", "held_acks", "held_turn", "keep_alive_us", "last_seen", "namespace", "out", "packet_bytes_max",
-        "paused", "quota", "receive_maximum", "receiving", "session", "showing", "shown_bytes", "shown_turn", "tag",
-        "username", "version", "wants_problems", "written_turn",
+        "paused", "publishes", "quota", "receive_maximum", "receiving", "session", "showing", "shown_bytes",
+        "shown_turn", "tag", "username", "version", "wants_problems", "written_turn",
     )  # fmt: skip
 
     def __init__(self, tag: object, now: int) -> None:
@@ -41,6 +41,7 @@ class Connection:
         self.keep_alive_us = 0  # how long it may be silent; 0: for ever
         self.closing = False
         self.paused = False  # its transport is full
+        self.publishes = False  # it has published to subscribers of plain topics
         self.feed: Feed | None = None
         self.showing: deque[RetainedSend] = deque()  # subscriptions that retained messages are still to be sent to
         self.shown_turn = 0  # the turn in which retained messages were sent last, and how many bytes in that turn

@@ -264,6 +264,23 @@ class Hub:
         if connection.session is not None:
             self._pump(connection.session, connection, now)
 
+    @property
+    def unsent_bytes(self) -> int:
+        """About how much output was collected since some was taken, for all connections together."""
+        return self._outbox.unsent_bytes
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether `pump_unfinished` is to be called when the output of the turn has been sent."""
+        return bool(self._outbox.unfinished)
+
+    def pump_unfinished(self, now: int) -> None:
+        """Go on with the connections for which more waits than they may buffer."""
+        connections, self._outbox.unfinished = self._outbox.unfinished, {}
+        for connection in connections:
+            if connection.session is not None:
+                self._pump(connection.session, connection, now)
+
     def tick(self, now: int) -> None:
         """Act on the deadlines that have passed."""
         while (key := self._timers.pop(now)) is not None:
@@ -320,6 +337,10 @@ class Hub:
     def send(self, connection: Connection, data: bytes) -> None:
         """Bytes of the bridge, in their place in the connection's stream."""
         self._outbox.send(connection, data)
+
+    def pump_later(self, connection: Connection) -> None:
+        """The bridge has more for this connection than it may buffer: its feed is pumped when that has been sent."""
+        self._outbox.unfinished[connection] = None
 
     def send_when_written(self, connection: Connection, data: bytes) -> None:
         """The same, of bytes that must not leave before what the bridge applies in this turn is written."""

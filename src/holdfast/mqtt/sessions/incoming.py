@@ -89,6 +89,7 @@ class Receiver:
 
     def _route(self, connection: Connection, session: Session, packet: Publish, now: int) -> None:
         """To the subscribers of a plain topic."""
+        connection.publishes = True
         qos = packet.qos
         properties = packet.properties
         bridge = self._bridge

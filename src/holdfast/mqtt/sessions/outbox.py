@@ -36,20 +36,37 @@ class OutboxBatch(NamedTuple):
     due: int | None
 
 
+class Joined(dict[tuple[int, ...], bytes]):
+    """The parts of an output as one: the same bytes for all who get the same parts, as the subscribers of a topic do.
+    The parts are referred to by the connections meanwhile, so that each is known by its identity."""
+
+    def __call__(self, parts: list[bytes]) -> bytes:
+        if len(parts) < 2:
+            return parts[0] if parts else b""
+        key = tuple(map(id, parts))
+        found = self.get(key)
+        if found is None:
+            found = self[key] = b"".join(parts)
+        return found
+
+
 class Outbox:
     """Collects the effects of one turn after another."""
 
-    __slots__ = ("_awaiting", "_behind", "_dirty", "number", "ops", "synced")
+    __slots__ = ("_awaiting", "_behind", "_dirty", "number", "ops", "synced", "unfinished", "unsent_bytes")
 
     def __init__(self) -> None:
         self.number = 1
         self.synced = 0
         self.ops: list[Op] = []
+        self.unsent_bytes = 0  # about what was collected since output was taken last, for all connections together
+        self.unfinished: dict[Connection, None] = {}  # for whom more waits that has room, when this has been sent
         self._dirty: list[Connection] = []
         self._awaiting: dict[int, dict[Connection, int]] = {}  # PUBACKs held, by turn
         self._behind: dict[int, dict[Connection, None]] = {}  # whose output waits for the sync of an earlier turn
 
     def send(self, connection: Connection, data: bytes) -> None:
+        self.unsent_bytes += len(data)
         if connection.held or connection.held_turn > self.synced:
             connection.held.append(data)
         else:
@@ -120,12 +137,14 @@ class Outbox:
         """The output that waits neither for a sync nor for the write of turn `unwritten`."""
         ready: list[Output] = []
         rest: list[Connection] = []
+        joined = Joined()
+        self.unsent_bytes = 0
         for connection in self._dirty:
             if connection.written_turn >= unwritten:
                 rest.append(connection)
                 continue
             if connection.held_turn <= self.synced:  # the sync it waited for may have ended within this turn
-                ready.append(Output(connection, b"".join(connection.out + connection.held), connection.closing))
+                ready.append(Output(connection, joined(connection.out + connection.held), connection.closing))
                 connection.out.clear()
                 connection.held.clear()
             elif connection.held_turn < self.number:
@@ -145,11 +164,12 @@ class Outbox:
     def take(self, due: int | None) -> OutboxBatch:
         now = self._ready(self.number + 1)  # `now` is sent when this turn is written
         held: list[Output] = []
+        joined = Joined()
         for connection in self._dirty:
             connection.dirty = False
             if connection.out:
-                now.append(Output(connection, b"".join(connection.out), close=False))
-            held.append(Output(connection, b"".join(connection.held), connection.closing))
+                now.append(Output(connection, joined(connection.out), close=False))
+            held.append(Output(connection, joined(connection.held), connection.closing))
             connection.out.clear()
             connection.held.clear()
         batch = OutboxBatch(self.number, self.ops, now, held, due)

@@ -91,19 +91,25 @@ class Sender:
         )
 
     def pump(self, session: Session, connection: Connection, now: int) -> None:
-        """Send what waits, as far as the window allows."""
+        """Send what waits, as far as the window allows. Beyond what one connection may buffer it goes on when that has
+        been sent."""
+        left_bytes = self._settings.buffer_bytes
         while connection.quota > 0 and not connection.paused:
             if session.resend:
                 entry = session.resend.popleft()
                 if session.inflight.get(entry.packet_id) is entry:
                     self._send_again(session, connection, entry, now)
             elif session.queue and session.inflight_bytes < self._settings.queued_bytes_max:
-                self._send_next(session, connection, now)
+                entry = session.queue.popleft()
+                self._send_next(session, connection, entry, now)
             else:
                 return
+            left_bytes -= entry.size_bytes
+            if left_bytes <= 0:
+                self._outbox.unfinished[connection] = None
+                return
 
-    def _send_next(self, session: Session, connection: Connection, now: int) -> None:
-        entry = session.queue.popleft()
+    def _send_next(self, session: Session, connection: Connection, entry: Outgoing, now: int) -> None:
         message = entry.message
         assert message is not None
         session.queued_bytes -= message.size_bytes

@@ -63,6 +63,10 @@ class HubLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The same, by size. Payloads queued to several sessions count for each, but are kept once. As much again may be in
     flight: a client that reads and never acknowledges gets no more then."""
 
+    buffer_bytes: int = 256 * KIB
+    """How much is encoded for one connection before it is sent: what waits behind it stays shared with other sessions,
+    and the transport can say that it is full."""
+
     retained_messages_max: int = 100_000
     """Per namespace. They are kept in memory."""
 
