@@ -89,9 +89,9 @@ def _compare(target: Path, rest: Path, now: int) -> Salvaged:
             shutil.rmtree(target / "store")
         messages = settled = 0
         files: list[QueueFile] = []
-        for queue in damaged.queues():
+        for record in damaged.queues():
             missing: dict[int, set[int]] = {}  # in the new store, by shard
-            for shard in queue.shards:
+            for shard in record.shards:
                 live, known = damaged.live(shard), 1
                 if kept is not None:
                     known = kept.next_seq(shard)
@@ -101,7 +101,7 @@ def _compare(target: Path, rest: Path, now: int) -> Salvaged:
                 missing[shard] = {seq for seq in live if seq >= known}
             if any(missing.values()):
                 found = (message for shard, seqs in missing.items() for message in damaged.messages(shard, seqs))
-                files.append(_write(queue, found, target / "messages", now))
+                files.append(_write(record, found, target / "messages", now))
         if kept is not None:
             kept.close()
         return Salvaged(messages if kept is not None else None, settled, files, damaged.unreadable)
@@ -117,9 +117,9 @@ def _is_whole(path: Path) -> bool:
         directory.release()
 
 
-def _write(queue: QueueRecord, messages: Iterator[Message], directory: Path, now: int) -> QueueFile:
+def _write(record: QueueRecord, messages: Iterator[Message], directory: Path, now: int) -> QueueFile:
     """One line for each message, partition by partition: messages of one key stay in order."""
-    path = directory / quote(queue.namespace, safe="") / f"{quote(queue.name, safe='')}.jsonl"
+    path = directory / quote(record.namespace, safe="") / f"{quote(record.name, safe='')}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     written = 0
     with path.open("wb") as file:
@@ -127,7 +127,7 @@ def _write(queue: QueueRecord, messages: Iterator[Message], directory: Path, now
             if not message.expires_at or message.expires_at > now:
                 file.write(_line(message, now) + b"\n")
                 written += 1
-    return QueueFile(queue.namespace, queue.name, written, path)
+    return QueueFile(record.namespace, record.name, written, path)
 
 
 def _line(message: Message, now: int) -> bytes:
