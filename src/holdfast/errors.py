@@ -371,7 +371,8 @@ class CrossOrigin(HoldfastError):
 
 
 class RequestTooLarge(HoldfastError):
-    """The request's body is larger than {limit_bytes} bytes (http.max_request_bytes). Send it in several requests."""
+    """The request's body is larger than {limit_bytes} bytes, the most that is taken here (see http.max_request_bytes).
+    Send it in several requests."""
 
     code = "request_too_large"
     http = 413

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
 from msgspec.structs import replace
 
 from holdfast.core.commands import NO_ID, Draft, HomogeneousDrafts
+from holdfast.core.enqueue import PROPERTIES_MAX
 from holdfast.core.queue import PRIORITY_DEFAULT
 from holdfast.core.records import NO_EXTRA, REPLAYED, Extra, Origin
 from holdfast.core.runs import BytesColumn
@@ -22,6 +24,8 @@ from holdfast.errors import ArrowMissing, InvalidArgument, MalformedRequest, sho
 
 MEDIA_TYPE = "application/vnd.apache.arrow.stream"
 BATCHES_MAX = 10_000
+METADATA_BYTES_MAX = 64 << 10  # of a schema or batch: what is taken has some 15 columns
+ROWS_CONVERTED = 1_000  # at a time: other threads run in between
 
 COLUMNS = {
     "payload": "binary or string; required",
@@ -165,6 +169,8 @@ def _refuse_compression(pa: ModuleType, body: bytes) -> None:
                 problem = "there is something behind the end of the Arrow stream; send one stream with all batches"
                 raise MalformedRequest(problem=problem) from None
             return
+        if message.metadata.size > METADATA_BYTES_MAX:
+            raise MalformedRequest(problem=f"the Arrow stream describes itself in more than {METADATA_BYTES_MAX} bytes")
         if message.type == "record batch" and _has_compression(message.metadata.to_pybytes()):
             raise MalformedRequest(problem="the Arrow stream is compressed; write it without compression")
         if message.type == "dictionary":
@@ -226,7 +232,15 @@ def _with_fields(
     count = len(payloads)
 
     def values(name: str, kind: Any) -> list[Any]:
-        return _column(pa, table, name, kind).to_pylist() if name in table.column_names else [None] * count
+        if name not in table.column_names:
+            return [None] * count
+        column = _column(pa, table, name, kind)
+        if name == "properties":
+            _check_properties(column)
+        found: list[Any] = []
+        for start in range(0, count, ROWS_CONVERTED):
+            found += column.slice(start, ROWS_CONVERTED).to_pylist()
+        return found
 
     text = pa.string()
     extras = _extras(
@@ -253,6 +267,13 @@ def _with_fields(
         )
         for payload, priority, instant, ttl, extra in zip(payloads, priorities, instants, ttls, extras, strict=True)
     ]
+
+
+def _check_properties(column: Any) -> None:
+    """Refuse more properties than a message may have before an object is made of each."""
+    bounds = column.offsets.to_pylist()
+    if any(end - start > PROPERTIES_MAX for start, end in pairwise(bounds)):
+        raise InvalidArgument(field="properties", problem=f"are at most {PROPERTIES_MAX}")
 
 
 def _microseconds(

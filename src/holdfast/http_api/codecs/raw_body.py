@@ -55,7 +55,7 @@ async def read_raw(request: Request) -> wire.Draft:
 
 async def read_form(request: Request) -> wire.Draft:
     """A form with `payload`, and `meta` that says the rest as JSON. The payload is not copied about as it arrives."""
-    limit = _message_bytes_max(request)
+    limit = message_bytes_max(request)
     limits = Limits(
         {
             "meta": (META_BYTES_MAX, RequestTooLarge(limit_bytes=META_BYTES_MAX)),
@@ -74,7 +74,8 @@ async def read_form(request: Request) -> wire.Draft:
     return replace(draft, base64=bytes(payload.content), content_type=content_type)
 
 
-def _message_bytes_max(request: Request) -> int:
+def message_bytes_max(request: Request) -> int:
+    """The largest payload that the queue of the path takes."""
     try:
         return request.node.queues.get(request.queue).config.max_message_size
     except QueueNotFound:

@@ -128,6 +128,7 @@ _attributes = msgspec.json.Decoder(dict[str, Any]).decode
     "POST",
     "/v1/queue/enqueue",
     Right.PRODUCE_SOMEWHERE,
+    bulk=True,
     gives=LockdEnqueued,
     request_types=("multipart/form-data", RELATED),
     errors=(QueueNotFound, QueueFull, MessageTooLarge, RequestTooLarge, Forbidden, NamespaceForbidden),

@@ -30,7 +30,8 @@ from holdfast.errors import (
     QueueNotFound,
     RequestTooLarge,
 )
-from holdfast.http_api.codecs.values import instant
+from holdfast.http_api.codecs.json_slices import BulkArray, is_cheap, read_bulk
+from holdfast.http_api.codecs.values import decode, instant
 from holdfast.http_api.server.request import Request
 from holdfast.http_api.server.response import Response, response
 from holdfast.http_api.server.routes import Right, Routes
@@ -39,6 +40,7 @@ from holdfast.units import format_instant
 ROUTES = Routes("MQueue")
 PROTOCOL = "mqueue"
 GROUP = "default"
+ITEMS = BulkArray(None, (b"payload",), "One enqueue", "items")
 CONSUMER = "mqueue"
 """What all consumers of one caller are called: the API has no name for them."""
 
@@ -91,7 +93,7 @@ class MQueueNack(msgspec.Struct, frozen=True):
     error: str = ""
 
 
-_items = msgspec.json.Decoder(list[MQueueItem])
+_items = msgspec.json.Decoder(list[MQueueItem]).decode
 _ack = msgspec.json.Decoder(MQueueAck)
 _nack = msgspec.json.Decoder(MQueueNack)
 
@@ -103,6 +105,7 @@ _nack = msgspec.json.Decoder(MQueueNack)
     body=list[MQueueItem],
     gives=list[Id],
     errors=(QueueNotFound, QueueFull, MessageTooLarge, LimitExceeded, RequestTooLarge, Forbidden, NamespaceForbidden),
+    bulk=True,
 )
 async def enqueue(request: Request) -> Response:
     """Enqueue items, to one or several topics, and get their ids.
@@ -111,7 +114,7 @@ async def enqueue(request: Request) -> Response:
     topic of the same request is refused, the items of those before it are stored; the problem names the items that are
     not.
     """
-    items = await request.json(_items)
+    items = await _read_items(request)
     if not items:
         raise InvalidArgument(field="The body", problem="is empty; send at least one item")
     batches: dict[QueueName, list[int]] = {}
@@ -139,6 +142,22 @@ async def _add_first_group(request: Request, name: QueueName) -> None:
     node = request.node
     if not node.queues.exists(name) or not node.queues.get(name).groups:
         await node.groups.create(name, GROUP)
+
+
+async def _read_items(request: Request) -> list[MQueueItem]:
+    body = await request.body()
+    request.check_json()
+    if is_cheap(body):
+        return decode(_items, body)
+    items: list[MQueueItem] = []
+    config = request.api.config
+
+    def take(chunk: bytes) -> None:
+        items.extend(decode(_items, chunk))
+
+    work = read_bulk(body, ITEMS, config.limits.enqueue_max, config.http.max_request_bytes, take)
+    decode(_items, await request.api.in_slices(work))
+    return items
 
 
 def _draft(request: Request, item: MQueueItem) -> Draft:

@@ -11,7 +11,8 @@ from holdfast.auth.principal import Action
 from holdfast.core.audits import Audit
 from holdfast.engine.audited_redrive import RedriveResult, Rights
 from holdfast.errors import AuditNotFound, InvalidArgument, LimitExceeded, NoDeadQueue, QueueNotFound
-from holdfast.http_api.codecs.values import read_id
+from holdfast.http_api.codecs.json_slices import BulkArray, is_cheap, read_bulk
+from holdfast.http_api.codecs.values import decode, read_id
 from holdfast.http_api.endpoints.dead_letters import check_destination, dead_queue
 from holdfast.http_api.server.request import Request
 from holdfast.http_api.server.response import Response, response
@@ -21,7 +22,10 @@ from holdfast.units import format_instant
 ROUTES = Routes("Dead letters")
 DEAD_LETTERS_MAX = 1_000  # of one request: half a second's work at most
 
-_move = msgspec.json.Decoder(wire.AuditedMove)
+_move = msgspec.json.Decoder(wire.AuditedMove).decode
+_audited = msgspec.json.Decoder(list[wire.AuditedLetter]).decode
+
+DEAD_LETTERS = BulkArray(b"letters", (b"base64",), "One request", "dead letters")
 _undo = msgspec.json.Decoder(wire.UndoPage)
 
 
@@ -33,6 +37,7 @@ _undo = msgspec.json.Decoder(wire.UndoPage)
     gives=wire.LetterFates,
     errors=(QueueNotFound, NoDeadQueue, LimitExceeded),
     act="dlq.redrive",
+    bulk=True,
 )
 async def move(request: Request) -> Response:
     """Redrive dead letters under an id, each once however often the request is repeated.
@@ -42,7 +47,7 @@ async def move(request: Request) -> Response:
     allowed to produce to, or administer, the queue that it goes to, and to produce to it where a payload is replaced.
     In a dead queue that several queues share, a queue has its own dead letters and ids.
     """
-    body = await request.json(_move)
+    body = await _read_move(request)
     dead, source = dead_queue(request)
     check_destination(request, body.to)
     if len(body.letters) > DEAD_LETTERS_MAX:
@@ -58,6 +63,17 @@ async def move(request: Request) -> Response:
         rights=_rights(request),
     )
     return response(wire.LetterFates([_outcome_to_wire(fate) for fate in fates]))
+
+
+async def _read_move(request: Request) -> wire.AuditedMove:
+    raw = await request.body()
+    request.check_json()
+    if is_cheap(raw):
+        return decode(_move, raw)
+    found: list[wire.AuditedLetter] = []
+    limit = request.api.config.http.max_request_bytes
+    work = read_bulk(raw, DEAD_LETTERS, DEAD_LETTERS_MAX, limit, lambda chunk: found.extend(decode(_audited, chunk)))
+    return msgspec.structs.replace(decode(_move, await request.api.in_slices(work)), letters=found)
 
 
 @ROUTES(

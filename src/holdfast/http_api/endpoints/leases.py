@@ -22,8 +22,9 @@ from holdfast.errors import (
 )
 from holdfast.http_api.codecs.json_acks import read_acks
 from holdfast.http_api.codecs.json_batch import encode_batch
+from holdfast.http_api.codecs.json_slices import BulkArray, is_cheap, read_bulk
 from holdfast.http_api.codecs.shapes import read_consumer, read_settlement
-from holdfast.http_api.codecs.values import duration
+from holdfast.http_api.codecs.values import decode, duration
 from holdfast.http_api.server.request import Request
 from holdfast.http_api.server.response import DeferredResponse, Outcome, Response, TaskResponse, item_error, response
 from holdfast.http_api.server.routes import Right, Routes
@@ -34,6 +35,9 @@ PROTOCOL = "http"
 
 _lease = msgspec.json.Decoder(wire.Lease)
 _settle = msgspec.json.Decoder(wire.Settle)
+_settlements = msgspec.json.Decoder(list[wire.Settlement]).decode
+
+SETTLEMENTS = BulkArray(b"settlements", (), "One settle", "settlements")
 
 
 class _LeaseOptions(TypedDict):
@@ -117,6 +121,19 @@ def _settle_any(request: Request, body: wire.Settle) -> DeferredResponse:
     return _settled(request, errors, len(body.settlements), deadlines, submission)
 
 
+async def _settle_in_slices(request: Request) -> Response:
+    """Settle what a body has that holds, or may hold, very many values."""
+    request.check_json()
+    settlements: list[wire.Settlement] = []
+    limit = request.api.config.limits.settle_max
+    work = read_bulk(
+        request.content, SETTLEMENTS, limit, 0, lambda chunk: settlements.extend(decode(_settlements, chunk))
+    )
+    rest = await request.api.in_slices(work)
+    body = msgspec.structs.replace(decode(_settle.decode, rest), settlements=settlements)
+    return await _settle_any(request, body).ready()
+
+
 def _settled(
     request: Request,
     errors: dict[int, HoldfastError],
@@ -138,6 +155,7 @@ def _settled(
     body=wire.Settle,
     gives=wire.Settled,
     errors=(QueueNotFound, GroupNotFound, LeaseLost, LimitExceeded),
+    bulk=True,
 )
 def settle(request: Request) -> Outcome:
     """Settle up to 10,000 deliveries: ack, nack, reject, release or extend.
@@ -145,6 +163,8 @@ def settle(request: Request) -> Outcome:
     All of them are one commit. One that is refused is reported by its index and does not stop the others. If all are
     refused, the response is the first one's problem.
     """
+    if not is_cheap(request.content):
+        return TaskResponse(_settle_in_slices(request))
     acks = read_acks(request.content) if request.is_json else None
     if acks is not None:
         submission = request.node.messages.ack(request.queue, acks.group, acks.ids, acks.tokens, acks.partition)

@@ -31,7 +31,8 @@ from holdfast.errors import (
 from holdfast.http_api.codecs.arrow_request import MEDIA_TYPE, drafts_of, read_table
 from holdfast.http_api.codecs.arrow_response import write_messages
 from holdfast.http_api.codecs.json_batch import ids_in_json
-from holdfast.http_api.codecs.raw_body import HEADERS, read_form, read_raw
+from holdfast.http_api.codecs.json_slices import WHOLE_BYTES, BulkArray, is_cheap, read_bulk
+from holdfast.http_api.codecs.raw_body import HEADERS, message_bytes_max, read_form, read_raw
 from holdfast.http_api.codecs.shapes import history_to_wire, message_to_wire, read_draft, read_import, view_to_wire
 from holdfast.http_api.codecs.values import decode, instant
 from holdfast.http_api.server.request import OFFLOAD_BYTES, OFFLOAD_MESSAGES, Request
@@ -77,14 +78,47 @@ class _Parts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 _enqueue = msgspec.json.Decoder(wire.Enqueue).decode
 _parts = msgspec.json.Decoder(_Parts).decode
 _draft = msgspec.json.Decoder(wire.Draft).decode
-_import = msgspec.json.Decoder(wire.Import)
+_drafts = msgspec.json.Decoder(list[wire.Draft]).decode
+_raws = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_import = msgspec.json.Decoder(wire.Import).decode
+_import_items = msgspec.json.Decoder(list[wire.ImportItem]).decode
 _edit = msgspec.json.Decoder(wire.MessageEdit)
 
 
-def _read_pending(request: Request, body: bytes) -> _PendingEnqueue:
-    """The messages of a JSON body."""
+PAYLOADS = (b"payload", b"text", b"base64")
+"""Fields of a message that hold its payload."""
+
+MESSAGES = BulkArray(b"messages", PAYLOADS, "One enqueue", "messages")
+IMPORTED = BulkArray(b"items", PAYLOADS, "One import", "items")
+
+
+def _read_pending(request: Request, body: bytes) -> _PendingEnqueue | None:
+    """The messages of a JSON body. None: some of many are wrong, and they are to be read in slices."""
+    found = _read(body)
+    return None if found is None else _identified_items(request, *found)
+
+
+async def _read_pending_in_slices(request: Request, body: bytes) -> _PendingEnqueue:
+    """The messages of a JSON body that holds, or may hold, very many values."""
+    items: list[wire.Draft | None] = []
+    errors: dict[int, HoldfastError] = {}
+
+    def take(chunk: bytes) -> None:
+        try:
+            items.extend(decode(_drafts, chunk))
+        except InvalidArgument:
+            _read_each(decode(_raws, chunk), items, errors)
+
+    limit = request.api.config.limits.enqueue_max
+    work = read_bulk(body, MESSAGES, limit, message_bytes_max(request), take)
+    rest = await request.api.in_slices(work)
+    return _identified_items(request, items, errors, decode(_enqueue, rest).atomic)
+
+
+def _identified_items(
+    request: Request, items: list[wire.Draft | None], errors: dict[int, HoldfastError], atomic: bool
+) -> _PendingEnqueue:
     key = _idempotency_key(request)
-    items, errors, atomic = _read(body)
     if key is not None:
         ids = _made_ids(key, len(items))
         items = [item and _identified(item, made) for item, made in zip(items, ids, strict=True)]
@@ -101,6 +135,7 @@ def _read_pending(request: Request, body: bytes) -> _PendingEnqueue:
     query=EnqueueQuery,
     request_types=(MEDIA_TYPE, "multipart/form-data", "application/octet-stream", "text/plain"),
     headers=("Idempotency-Key", *HEADERS),
+    bulk=True,
 )
 def enqueue(request: Request) -> Outcome:
     """Enqueue 1 to 10,000 messages.
@@ -119,9 +154,14 @@ def enqueue(request: Request) -> Outcome:
     layouts (binary and string, also large or of a fixed size; no views, dictionaries or run-ends).
     """
     head = request.head
-    if head.content_type != "application/json" or head.query or len(request.content) > OFFLOAD_BYTES:
+    if head.content_type != "application/json" or head.query:
         return TaskResponse(_enqueue_any(request))
-    pending = _read_pending(request, request.content)
+    content = request.content
+    if len(content) > OFFLOAD_BYTES or not is_cheap(content):
+        return TaskResponse(_enqueue_any(request))
+    pending = _read_pending(request, content)
+    if pending is None:
+        return TaskResponse(_enqueue_any(request))
     pending.admit()
     return _stored(request, pending) if pending.atomic or not pending.drafts else pending
 
@@ -140,7 +180,11 @@ async def _enqueue_any(request: Request) -> Response:
     if kind == FORM:
         return await store(request, [_identified(await read_form(request), key)], {}, True, read_draft)
     body = request.content
-    pending = await request.offload(len(body) > OFFLOAD_BYTES, lambda: _read_pending(request, body))
+    pending = None
+    if is_cheap(body):
+        pending = await request.offload(len(body) > OFFLOAD_BYTES, lambda: _read_pending(request, body))
+    if pending is None:
+        pending = await _read_pending_in_slices(request, body)
     pending.admit()
     return await _stored(request, pending).ready()
 
@@ -207,23 +251,31 @@ def _identified(item: wire.Draft, made_id: str | None) -> wire.Draft:
     return item if made_id is None or item.message_id is not None else replace(item, message_id=made_id)
 
 
-def _read(raw: bytes) -> tuple[list[wire.Draft | None], dict[int, HoldfastError], bool]:
-    """The messages of a request; None where one is wrong, with what is wrong by index."""
+def _read(raw: bytes) -> tuple[list[wire.Draft | None], dict[int, HoldfastError], bool] | None:
+    """The messages of a request; None where one is wrong, with what is wrong by index. None instead of all: one is
+    wrong, and to find out which takes long."""
     try:
         whole = decode(_enqueue, raw)
     except InvalidArgument:
+        if len(raw) > WHOLE_BYTES:
+            return None
         parts = decode(_parts, raw)
     else:
         return list(whole.messages), {}, whole.atomic
     items: list[wire.Draft | None] = []
     errors: dict[int, HoldfastError] = {}
-    for index, part in enumerate(parts.messages):
+    _read_each(parts.messages, items, errors)
+    return items, errors, parts.atomic
+
+
+def _read_each(parts: list[msgspec.Raw], items: list[wire.Draft | None], errors: dict[int, HoldfastError]) -> None:
+    """Add messages of which one is wrong, or several."""
+    for part in parts:
         try:
             items.append(decode(_draft, bytes(part)))
         except InvalidArgument as error:
+            errors[len(items)] = InvalidArgument(field="The message", problem=error.details["problem"])
             items.append(None)
-            errors[index] = InvalidArgument(field="The message", problem=error.details["problem"])
-    return items, errors, parts.atomic
 
 
 async def store(
@@ -426,6 +478,7 @@ async def _history(request: Request) -> History:
     gives=wire.Receipt,
     errors=(QueueNotFound, QueueFull, MessageTooLarge, LimitExceeded, RequestTooLarge),
     act="queue.import",
+    bulk=True,
 )
 async def take_in(request: Request) -> Response:
     """Import stored items with where they come from.
@@ -433,10 +486,20 @@ async def take_in(request: Request) -> Response:
     Importing the same `source_id` and `source_group` again, while the first is still there, stores nothing and is
     answered as a duplicate. Needs `produce` or `admin` on each `source_queue` too.
     """
-    pending = await request.json(_import)
-    for source in {item.origin.source_queue for item in pending.items}:
+    body = await request.body()
+    request.check_json()
+    items: list[wire.ImportItem] = []
+    if not is_cheap(body):
+        limit = request.api.config.limits.enqueue_max
+        work = read_bulk(
+            body, IMPORTED, limit, message_bytes_max(request), lambda chunk: items.extend(decode(_import_items, chunk))
+        )
+        body = await request.api.in_slices(work)
+    pending = decode(_import, body)
+    items += pending.items
+    for source in {item.origin.source_queue for item in items}:
         request.principal.require_source(source)
-    return await store(request, list(pending.items), {}, pending.atomic, read_import)
+    return await store(request, [*items], {}, pending.atomic, read_import)
 
 
 @ROUTES(

@@ -14,8 +14,11 @@ from holdfast.errors import (
     ReplyTimeout,
     RequestTooLarge,
 )
+from holdfast.http_api.codecs.json_slices import check_fields, is_cheap
+from holdfast.http_api.codecs.raw_body import message_bytes_max
 from holdfast.http_api.codecs.shapes import message_to_wire, read_draft
-from holdfast.http_api.codecs.values import duration
+from holdfast.http_api.codecs.values import decode, duration
+from holdfast.http_api.endpoints.messages import PAYLOADS
 from holdfast.http_api.server.request import Request
 from holdfast.http_api.server.response import Response, response
 from holdfast.http_api.server.routes import Right, Routes
@@ -23,7 +26,7 @@ from holdfast.http_api.server.routes import Right, Routes
 ROUTES = Routes("Request and response")
 PROTOCOL = "http"
 
-_request = msgspec.json.Decoder(wire.Request)
+_request = msgspec.json.Decoder(wire.Request).decode
 
 
 @ROUTES(
@@ -33,6 +36,7 @@ _request = msgspec.json.Decoder(wire.Request)
     body=wire.Request,
     gives=wire.Reply,
     errors=(QueueNotFound, QueueFull, MessageTooLarge, LimitExceeded, RequestTooLarge, ReplyTimeout),
+    bulk=True,
     waits=True,
 )
 async def request(request: Request) -> Response:
@@ -42,7 +46,11 @@ async def request(request: Request) -> Response:
     the same correlation id (over MQTT: publishes to the Response Topic with the same Correlation Data). A reply that
     comes after `timeout` is dropped and counted.
     """
-    body = await request.json(_request)
+    raw = await request.body()
+    request.check_json()
+    if not is_cheap(raw):
+        await request.api.in_slices(check_fields(raw, 0, PAYLOADS, message_bytes_max(request)))
+    body = decode(_request, raw)
     timeout = duration(body.timeout, "timeout")
     limit = request.api.config.limits.max_wait
     if not 0 < timeout <= limit:

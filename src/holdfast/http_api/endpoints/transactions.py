@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
+from msgspec.structs import replace
 
 from holdfast import wire
 from holdfast.auth.principal import Action
@@ -23,7 +26,10 @@ from holdfast.errors import (
     TransactionPublished,
 )
 from holdfast.http_api.codecs.arrow_request import MEDIA_TYPE, read_drafts
+from holdfast.http_api.codecs.json_slices import BulkArray, Steps, cut, is_cheap, read_bulk
 from holdfast.http_api.codecs.shapes import read_staged
+from holdfast.http_api.codecs.values import decode
+from holdfast.http_api.endpoints.messages import PAYLOADS
 from holdfast.http_api.server.request import OFFLOAD_BYTES, Request
 from holdfast.http_api.server.response import Response, response
 from holdfast.http_api.server.routes import Right, Routes
@@ -34,7 +40,12 @@ PROTOCOL = "http"
 CHUNK_MAX = (1 << 31) - 1
 
 _stage = msgspec.json.Decoder(wire.Stage)
+_stage_batch = msgspec.json.Decoder(wire.StageBatch).decode
+_staged = msgspec.json.Decoder(list[wire.StagedMessage]).decode
 _publish = msgspec.json.Decoder(wire.Publish)
+
+BATCHES = BulkArray(b"batches", (), "One stage", "batches")
+MESSAGES = BulkArray(b"messages", PAYLOADS, "One stage", "messages")
 
 Batches = list[tuple[str, list[Draft]]]
 
@@ -65,6 +76,7 @@ class StageQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ArrowMissing,
         Forbidden,
     ),
+    bulk=True,
 )
 async def stage(request: Request) -> Response:
     """Stage messages: stored, but not visible until the transaction is published.
@@ -84,7 +96,11 @@ async def stage(request: Request) -> Response:
         part, attempt, chunk = query.part, query.attempt, query.chunk
     else:
         raw = await request.body()
-        body, batches = await request.offload(len(raw) > OFFLOAD_BYTES, lambda: _read(request, raw))
+        request.check_json()
+        if is_cheap(raw):
+            body, batches = await request.offload(len(raw) > OFFLOAD_BYTES, lambda: _read(request, raw))
+        else:
+            body, batches = _drafts_of(request, await request.api.in_slices(_read_in_slices(request, raw)))
         part, attempt, chunk = body.part, body.attempt, body.chunk
     if not 0 <= chunk <= CHUNK_MAX:
         raise InvalidArgument(field="chunk", problem=f"is 0 to {CHUNK_MAX}")
@@ -109,7 +125,28 @@ async def stage(request: Request) -> Response:
 
 
 def _read(request: Request, raw: bytes) -> tuple[wire.Stage, Batches]:
-    body = request.decoded(_stage, raw)
+    return _drafts_of(request, request.decoded(_stage, raw))
+
+
+def _read_in_slices(request: Request, raw: bytes) -> Steps[wire.Stage]:
+    limits, http = request.api.config.limits, request.api.config.http
+    found = yield from cut(raw, BATCHES, limits.enqueue_max)
+    batches: list[wire.StageBatch] = []
+    left = limits.enqueue_max
+    for start, end in found.elements:
+        messages: list[wire.StagedMessage] = []
+        take = partial(_take, messages)
+        rest = yield from read_bulk(raw[start:end], MESSAGES, left, http.max_request_bytes, take)
+        left -= len(messages)
+        batches.append(replace(decode(_stage_batch, rest), messages=messages))
+    return replace(decode(_stage.decode, found.rest), batches=batches)
+
+
+def _take(messages: list[wire.StagedMessage], chunk: bytes) -> None:
+    messages += decode(_staged, chunk)
+
+
+def _drafts_of(request: Request, body: wire.Stage) -> tuple[wire.Stage, Batches]:
     now, correlation_id = request.node.clock(), request.given_correlation_id
     batches: Batches = []
     errors: dict[int, HoldfastError] = {}
@@ -135,6 +172,7 @@ def _read(request: Request, raw: bytes) -> tuple[wire.Stage, Batches]:
     body=wire.Publish,
     gives=wire.Transaction,
     errors=(QueueFull, QueueNotFound, TransactionNotFound, TransactionIncomplete, LimitExceeded, Forbidden),
+    bulk=True,
     waits=True,
 )
 async def publish(request: Request) -> Response:

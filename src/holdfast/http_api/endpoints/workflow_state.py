@@ -59,6 +59,7 @@ async def get(request: Request) -> Response:
     "PUT",
     PATH,
     Right.CONSUME,
+    bulk=True,
     query=StateQuery,
     body=msgspec.Raw,
     request_types=(BYTES, "text/plain"),

@@ -20,6 +20,7 @@ from holdfast.broker.dispatch.members import GroupName
 from holdfast.broker.node import Node
 from holdfast.config import Config
 from holdfast.errors import HoldfastError, Overloaded, ShuttingDown
+from holdfast.http_api.codecs.json_slices import Steps
 from holdfast.http_api.dialects import lockd, mqueue
 from holdfast.http_api.endpoints import (
     audited_redrives,
@@ -98,6 +99,7 @@ class Api:
         self.long_requests = LongRequests(gate)
         self.batcher = EnqueueBatcher(node)
         node.cell.participants.append(self.batcher)
+        self._slice = asyncio.Lock()
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="holdfast-http")
         self._process = secrets.token_hex(4)
         self._requests = count(1)
@@ -130,6 +132,18 @@ class Api:
     async def on_thread(self, make: Callable[[], _Result]) -> _Result:
         """What `make` computes, on a thread. Nothing that may hang belongs here."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, make)
+
+    async def in_slices(self, work: Steps[_Result]) -> _Result:
+        """What `work` computes, a step in each pass of the loop, and one step only however many such requests there
+        are: others wait for no more than that."""
+        while True:
+            async with self._slice:
+                try:
+                    next(work)
+                except StopIteration as end:
+                    result: _Result = end.value
+                    return result
+                await asyncio.sleep(0)
 
     async def until_disconnect(
         self,

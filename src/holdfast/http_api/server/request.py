@@ -24,11 +24,12 @@ from holdfast.errors import (
     RequestTooLarge,
     shown,
 )
+from holdfast.http_api.codecs.json_slices import check_cheap
 from holdfast.http_api.codecs.values import decode, read_id
 from holdfast.http_api.server.body import Body, ClientDisconnected
 from holdfast.http_api.server.head import Head
 from holdfast.http_api.server.response import Response, error_response, item_error
-from holdfast.http_api.server.routes import Endpoint
+from holdfast.http_api.server.routes import SMALL_BYTES_MAX, Endpoint
 from holdfast.units import SECOND
 
 if TYPE_CHECKING:
@@ -41,6 +42,9 @@ OFFLOAD_BYTES = 256 << 10
 OFFLOAD_MESSAGES = 1_000
 """A body, or a response, of more than this is read or made on a thread: it takes 5 ms or more, up to 50, and other
 callers would wait for it."""
+
+ERRORS_SHOWN_MAX = 1_000
+"""Errors in the response to a batch of which nothing was taken: to write 10,000 would take 50 ms."""
 
 _JSON = {"application/json", ""}
 
@@ -158,8 +162,8 @@ class Request:
         return self._connection.subject
 
     def refused(self, errors: Mapping[int, HoldfastError]) -> HoldfastError:
-        """For a batch of which nothing was taken: the first one's error, with all of them in the response."""
-        self.batch_errors = [item_error(index, errors[index]) for index in sorted(errors)]
+        """For a batch of which nothing was taken: the first one's error, with the first thousand in the response."""
+        self.batch_errors = [item_error(index, errors[index]) for index in sorted(errors)[:ERRORS_SHOWN_MAX]]
         return errors[min(errors)]
 
     def message_id(self, position: int = 1) -> int:
@@ -182,10 +186,16 @@ class Request:
         assert self._content is not None, "only forms are read as they arrive"
         return self._content
 
+    @property
+    def body_bytes_max(self) -> int:
+        """The largest body that is taken here."""
+        limit = self.api.config.http.max_request_bytes
+        return limit if self.endpoint.bulk else min(limit, SMALL_BYTES_MAX)
+
     def collect(self, done: Callable[[Request, Exception | None], None]) -> bool:
         """Have the whole body in `content`: True if it is, else `done` is called when it is, or cannot be."""
         self._check_body()
-        limit = self.api.config.http.max_request_bytes
+        limit = self.body_bytes_max
         if self._content is not None:
             if len(self._content) > limit:
                 raise RequestTooLarge(limit_bytes=limit)
@@ -226,7 +236,7 @@ class Request:
         """The body as it arrives, within the limits of size, time and memory."""
         self._check_body()
         settings = self.api.config.http
-        limit, timeout = settings.max_request_bytes, settings.body_timeout / SECOND
+        limit, timeout = self.body_bytes_max, settings.body_timeout / SECOND
         if self._content is not None:
             if len(self._content) > limit:
                 raise RequestTooLarge(limit_bytes=limit)
@@ -249,7 +259,7 @@ class Request:
         if encoding is not None and encoding.lower() != b"identity":  # a packed payload would be stored as it is
             given = f"{self.content_type}, Content-Encoding {encoding.decode('latin-1')[:64]}"
             raise MediaTypeUnsupported(given=given, allowed="it without Content-Encoding")
-        limit = self.api.config.http.max_request_bytes
+        limit = self.body_bytes_max
         if self._length > limit:
             raise RequestTooLarge(limit_bytes=limit)
 
@@ -269,9 +279,15 @@ class Request:
         """As `json`, for a body that is at hand."""
         if not raw and default:
             raw = default
-        elif not self.is_json:
-            raise MediaTypeUnsupported(given=self.content_type, allowed="application/json")
+        else:
+            self.check_json()
+        check_cheap(raw)
         return decode(decoder.decode, raw)
+
+    def check_json(self) -> None:
+        """Refuses a body that says it is something else."""
+        if not self.is_json:
+            raise MediaTypeUnsupported(given=self.content_type, allowed="application/json")
 
     async def offload(self, large: bool, make: Callable[[], _Shape]) -> _Shape:
         """What `make` makes, on a thread if it is much work. It may touch nothing that others use too."""

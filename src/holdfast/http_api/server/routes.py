@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Coroutine, Iterator
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 from urllib.parse import unquote
 
 import msgspec
@@ -19,6 +19,9 @@ from holdfast.http_api.server.response import Outcome, Response, TaskResponse
 
 if TYPE_CHECKING:
     from holdfast.http_api.server.request import Request
+
+SMALL_BYTES_MAX: Final = 1 << 20
+"""The largest body of an endpoint that takes no messages: a redrive by ids can have 40,000 of them."""
 
 InlineHandler = Callable[["Request"], Outcome]
 """Called when the whole body is in `Request.content`, unless that is a form. It waits for nothing."""
@@ -72,6 +75,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     headers: tuple[str, ...] = ()  # request headers with a meaning here
     act: str = ""  # its name in the audit log, if it is an act of administration
     error_format: ErrorFormat | None = None  # how errors look, if not as problems
+    bulk: bool = False  # takes bodies up to http.max_request_bytes, else up to SMALL_BYTES_MAX
     waits: bool = False  # may wait long: does not count against http.max_concurrency
     always_served: bool = False  # also while the server stops
 
@@ -111,6 +115,7 @@ class Routes:
         response_types: tuple[str, ...] = (),
         headers: tuple[str, ...] = (),
         act: str = "",
+        bulk: bool = False,
         waits: bool = False,
         always_served: bool = False,
     ) -> Callable[[_Handler], _Handler]:
@@ -136,6 +141,7 @@ class Routes:
                 response_types=response_types,
                 headers=headers,
                 act=act,
+                bulk=bulk,
                 waits=waits,
                 always_served=always_served,
                 error_format=self.error_format,
