@@ -302,13 +302,16 @@ class Cell:
             self.commit.schedule()
 
     def _after_write(self, must_sync: bool) -> None:
+        engine = self.commit.engine
+        if engine is None:  # the store failed in a callback
+            return
         if must_sync or self.dispatcher.has_held:
             self.dispatcher.hold_until_synced()
-            self.commit.on_durable(partial(self._deliver_held, self.commit.engine))
+            self.commit.on_durable(partial(self._deliver_held, engine))
             delivered = False
         else:
             delivered = self.dispatcher.has_granted
-            self._finish_delivery(self.dispatcher.deliver_granted())
+            self._finish_delivery(self.dispatcher.deliver_granted(engine))
         for participant in self.participants:
             participant.written()
         if delivered:
@@ -316,11 +319,11 @@ class Cell:
         self._arm_timer()
         self.export_scheduler.check_due()
 
-    def _deliver_held(self, engine: Engine | None, error: HoldfastError | None) -> None:
+    def _deliver_held(self, engine: Engine, error: HoldfastError | None) -> None:
         """What `engine` granted is durable. If the store has been opened again since, its grants are forgotten, and
         those that are held now wait for another sync."""
         if error is None and self.commit.engine is engine:
-            self._finish_delivery(self.dispatcher.deliver_held())
+            self._finish_delivery(self.dispatcher.deliver_held(engine))
             self._delivered()
 
     def _delivered(self) -> None:

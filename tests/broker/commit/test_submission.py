@@ -16,6 +16,7 @@ from holdfast.broker.dispatch.dispatcher import Unclaimed
 from holdfast.broker.node import Node
 from holdfast.broker.submission import Moment, Submission
 from holdfast.core.commands import Draft, Leased, Settlement
+from holdfast.engine.engine import Engine
 from holdfast.errors import HoldfastError, LeaseLost, QueueFull, StoreUnavailable
 from holdfast.store.memory import MemoryStore
 from tests.broker.conftest import config_for, running
@@ -239,9 +240,9 @@ async def test_a_sync_from_before_a_failure_delivers_nothing_that_was_granted_af
     deliver_held = dispatcher.deliver_held
     delivered_after: list[int] = []  # syncs
 
-    def deliver() -> Unclaimed:
+    def deliver(engine: Engine) -> Unclaimed:
         delivered_after.append(commit.syncs - before)
-        return deliver_held()
+        return deliver_held(engine)
 
     monkeypatch.setattr(dispatcher, "deliver_held", deliver)
     await node.messages.enqueue(Q, drafts(b"a"))

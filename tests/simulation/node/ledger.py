@@ -59,6 +59,8 @@ class Ledger:
         self._settles: dict[tuple[str, str, int], set[int]] = {}  # tokens
         self._sequences: dict[tuple[str, int, int], int] = {}
         self._buffered: list[_Buffered] = []
+        self._held: dict[tuple[str, int], tuple[int, float]] = {}  # by group and message: token, deadline
+        self.failures = 0  # of the store, and crashes: leases from before may be lost
         self.clock: Callable[[], float] = lambda: 0.0
 
     # --- answers ----------------------------------------------------------------------------------------------------
@@ -97,6 +99,23 @@ class Ledger:
         reserved = self.durable.ids_reserved()
         must(token <= reserved, f"lease token {token} went out, but only ids up to {reserved} are durably reserved")
         self.answers["lease"] += 1
+
+    def held(self, group: str, message_id: int, token: int, deadline: float) -> None:
+        """A client with a lasting session has got a delivery, or got it again. Until the deadline there is no other
+        lease of it, however often the client is cut and comes back; and nothing that it has settled comes again."""
+        before, until = self._held.get((group, message_id), (token, 0.0))
+        must(
+            token == before or self.clock() >= until,
+            f"{message_id} was leased to {group} with token {before} until {until:.3f}, and came with {token}",
+        )
+        acked = any((queue, group, message_id) in self.acked for queue in ("jobs", "mail"))
+        must(not acked, f"{message_id} was acked in {group}, and came again")
+        self._held[group, message_id] = (token, deadline)
+
+    def acknowledged(self, queue: str, group: str, message_id: int) -> None:
+        """A PUBACK settled a delivery, and what was sent behind it is answered."""
+        if message_id not in self.written.ended:  # else it was purged
+            self._must_have(("acked", group, message_id), 1, queue != "logs")
 
     def settled(
         self,
@@ -156,11 +175,15 @@ class Ledger:
     def failed(self) -> None:
         """The store takes no writes: what is buffered waits until it does, and may be lost."""
         self._buffered.clear()
+        self._held.clear()
+        self.failures += 1
 
     def lost(self) -> None:
         """What was not durable is gone: a crash, or a store that was opened again."""
         self.written.become(self.durable)
         self._buffered.clear()
+        self._held.clear()
+        self.failures += 1
         for key in self._leases:
             self._leases[key] = min(self._leases[key], self.durable.events[key])
         for key, tokens in self._settles.items():

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 from itertools import count
 from random import Random
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -30,6 +31,7 @@ from holdfast.mqtt.codec import (
     Subscription,
     encode,
 )
+from tests.simulation.node.driver import SECOND, START
 from tests.simulation.node.ledger import Ledger
 from tests.simulation.node.loop import SimulatedLoop
 
@@ -38,17 +40,30 @@ REFUSED = 0x80
 GROUP = "mqtt"
 
 
-class MqttSession:
-    """The client's side of a session."""
+class Held(NamedTuple):
+    """A delivery that the client has."""
 
-    def __init__(self, name: str, ledger: Ledger, payloads: count[int], queues: tuple[str, ...]) -> None:
+    queue: str
+    message_id: int
+    deadline: float
+
+
+class MqttSession:
+    """The client's side of a session. `native`: a PUBACK settles a delivery."""
+
+    def __init__(
+        self, name: str, ledger: Ledger, payloads: count[int], queues: tuple[str, ...], *, native: bool = False
+    ) -> None:
         self.name = name
+        self._native = native
+        self.resumed = 0
         self._ledger = ledger
         self._payloads = payloads
         self._queues = queues
         self._next_id = 0
         self._unanswered: dict[int, Publish] = {}  # sent and not answered by PUBACK or PUBREC
         self._settling: dict[int, tuple[str, int]] = {}  # acks among them: queue, message id
+        self._behind: dict[int, list[Held]] = {}  # by PUBLISH: what PUBACKs before it on its connection settle
         self._released: dict[int, None] = {}  # PUBREL sent and not answered
         self.connection: MqttConnection | None = None
 
@@ -92,6 +107,7 @@ class MqttSession:
                 properties=Properties(user_properties=name),
             )
             self._unanswered[packet.packet_id] = packet
+            self._behind[packet.packet_id], connection.acked = connection.acked, []
             packets.append(packet)
         connection.send(*packets)
 
@@ -111,20 +127,26 @@ class MqttSession:
     def _connected(self, connection: MqttConnection, packet: ConnAck) -> None:
         if packet.reason_code >= REFUSED:
             return
-        connection.connected = True
+        connection.connected, connection.failures = True, self._ledger.failures
+        self._behind = {}
         if packet.session_present:
+            self.resumed += 1
             connection.send(*[replace(packet, dup=True) for packet in self._unanswered.values()])
             connection.send(*[PubRel(packet_id) for packet_id in self._released])
             return
         self._unanswered, self._settling, self._released = {}, {}, {}
         topics = tuple(Subscription(f"$queue/{queue}", 1) for queue in self._queues)
-        options = Properties(user_properties=(("consumer-group", GROUP),))
+        mode = "puback" if self._native else "explicit"
+        options = Properties(user_properties=(("consumer-group", GROUP), ("ack-mode", mode)))
         connection.send(Subscribe(self._id(), topics, options))
 
     def _answered(self, connection: MqttConnection, packet: PubAck | PubRec) -> None:
         sent = self._unanswered.pop(packet.packet_id, None)
         settles = self._settling.pop(packet.packet_id, None)
         good = packet.reason_code < REFUSED
+        for held in self._behind.pop(packet.packet_id, ()):
+            if held.deadline > self._ledger.clock():
+                self._ledger.acknowledged(held.queue, GROUP, held.message_id)
         if isinstance(packet, PubRec) and good:
             self._released[packet.packet_id] = None
             connection.send(PubRel(packet.packet_id))
@@ -139,8 +161,17 @@ class MqttSession:
     def _delivered(self, connection: MqttConnection, packet: Publish) -> None:
         told = dict(packet.properties.user_properties)
         message_id = int(told.get("id", told["message-id"]))
+        token = int(told["lease-token"])
         if not packet.dup:
-            self._ledger.delivered(GROUP, message_id, int(told["lease-token"]))
+            self._ledger.delivered(GROUP, message_id, token)
+        if connection.failures == self._ledger.failures:
+            deadline = int(told["lease-deadline"]) / 1_000 - START / SECOND
+            self._ledger.held(GROUP, message_id, token, deadline)
+            if self._native:
+                connection.acked.append(Held(told["queue"], message_id, deadline))
+        if self._native:
+            connection.send(PubAck(packet.packet_id))
+            return
         packet_id = self._id()
         pairs = (("message-id", told["message-id"]), ("lease-token", told["lease-token"]))
         settle = Publish(
@@ -159,8 +190,9 @@ class MqttConnection(asyncio.Protocol):
         self._decoder = Decoder(V5, from_client=False)
         self._transport: asyncio.Transport | None = None
         self._receive = guarded(session.receive)
-        self._early: list[Packet] = []
+        self.acked: list[Held] = []  # since the last PUBLISH
         self.connected = False
+        self.failures = 0  # of the store before it was connected
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)

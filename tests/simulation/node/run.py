@@ -54,7 +54,10 @@ class Run:
         self._ledger = Ledger(self._disk, "default")
         self._violations = Violations()
         self._payloads = count(1)
-        self._sessions = [MqttSession(name, self._ledger, self._payloads, QUEUES) for name in ("client1", "client2")]
+        self._sessions = [
+            MqttSession(name, self._ledger, self._payloads, QUEUES, native=native)
+            for name, native in (("client1", False), ("client2", True))
+        ]
         self._now = 0.0
         self._refusals = self._failures = self._cuts = 0
         self._bounded = self._random.random() < 0.3

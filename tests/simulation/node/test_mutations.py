@@ -14,9 +14,11 @@ from holdfast.broker.commit.group_commit import DoneCallback, GroupCommit, notif
 from holdfast.broker.commit.guard import Guard
 from holdfast.broker.commit.syncer import Syncer
 from holdfast.broker.dispatch.dispatcher import Dispatcher
+from holdfast.broker.dispatch.members import Member
 from holdfast.broker.parts.messages import LeaseSubmission
 from holdfast.broker.parts.queues import Queues
 from holdfast.broker.submission import Moment, Submission
+from holdfast.core.commands import Leased
 from holdfast.core.effects import Op, Read
 from holdfast.core.shard import Shard
 from holdfast.engine.engine import Engine
@@ -207,6 +209,18 @@ def a_turn_writes_before_it_reads(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Engine, "_supply", wrong)
 
 
+def what_is_held_belongs_to_the_old_connection(patch: pytest.MonkeyPatch) -> None:
+    """A session that resumes while its leases wait for a sync is sent them, and they are released after the sync."""
+
+    def wrong(
+        self: Dispatcher, engine: Engine, taker: Member, leased: list[Leased]
+    ) -> tuple[Member | None, list[Leased]]:
+        return (taker if self.members.get(taker.group, taker.name) is taker else None), leased
+
+    patch.setattr(Dispatcher, "held_tokens", lambda self, group, name: set())
+    patch.setattr(Dispatcher, "_receiver", wrong)
+
+
 BREAKS: dict[Break, int] = {
     written_is_durable: 1,
     a_sync_under_way_counts: 1,
@@ -230,6 +244,7 @@ BREAKS: dict[Break, int] = {
     nobody_is_woken: 1,
     time_does_not_wake_the_cell: 1,
     a_turn_writes_before_it_reads: 83,
+    what_is_held_belongs_to_the_old_connection: 3,
 }
 """Each with a seed that caught it, which is tried first. What a seed does changes with the code: then others do."""
 

@@ -1,7 +1,9 @@
 """Gives messages that become ready to consumers: long polls that wait, and push members. Nothing here polls.
 
 A turn asks the dispatcher to lease for the waiters and members of the dirty queues; when the batch that holds those
-leases is written, `deliver_granted` hands them over. Leases of a waiter that went away in between are released.
+leases is written, `deliver_granted` hands them over. If the batch must be synced first, they are held, and a consumer
+may go away or come back meanwhile: leases of a waiter or member that went away are released, those of a member whose
+connection was replaced go to the new one.
 """
 
 from __future__ import annotations
@@ -83,26 +85,54 @@ class Dispatcher:
         self._held_grants.append(self._granted)
         self._granted = []
 
-    def deliver_held(self) -> Unclaimed:
-        """Deliver what was granted in the first turn that is held, if one is."""
-        return self._deliver(self._held_grants.popleft()) if self._held_grants else []
+    def held_tokens(self, group: GroupName, name: str) -> set[int]:
+        """Tokens of leases that are held for a member of this name: nobody has been sent them."""
+        return {
+            item.token
+            for taker, leased in chain(*self._held_grants)
+            if isinstance(taker, Member) and (taker.group, taker.name) == (group, name)
+            for item in leased
+        }
 
-    def deliver_granted(self) -> Unclaimed:
+    def deliver_held(self, engine: Engine) -> Unclaimed:
+        """Deliver what was granted in the first turn that is held, if one is."""
+        return self._deliver(engine, self._held_grants.popleft()) if self._held_grants else []
+
+    def deliver_granted(self, engine: Engine) -> Unclaimed:
         """Deliver what was granted in this turn."""
         granted, self._granted = self._granted, []
-        return self._deliver(granted)
+        return self._deliver(engine, granted)
 
-    def _deliver(self, granted: list[Grant]) -> Unclaimed:
+    def _deliver(self, engine: Engine, granted: list[Grant]) -> Unclaimed:
         unclaimed: Unclaimed = []
         for taker, leased in granted:
             if isinstance(taker, Member):
-                if self.members.get(taker.group, taker.name) is taker and _delivered(taker, leased):
+                member, deliveries = self._receiver(engine, taker, leased)
+                if member is not None and _delivered(member, deliveries):
                     continue
             elif not taker.future.done():
                 taker.future.set_result(leased)
                 continue
             unclaimed.append((taker.group, releases(leased)))
         return unclaimed
+
+    def _receiver(self, engine: Engine, taker: Member, leased: list[Leased]) -> tuple[Member | None, list[Leased]]:
+        """Who is given what was leased for a member: the member itself, or the one that is in its place now, which is
+        given what is still leased."""
+        member = self.members.get(taker.group, taker.name)
+        if member is None or member is taker:
+            return member, leased
+        queue = engine.queues.get(taker.group[0])
+        group = taker.group[1]
+        live = [
+            item
+            for item in leased
+            if queue is not None
+            and queue.lease_deadline(group, item.partition, item.message.id, item.token) is not None
+        ]
+        for item in live:
+            self.members.adopt(member, item)
+        return member, live
 
     def fail(self, error: HoldfastError) -> None:
         """The store failed or the node stops: long polls end, and what was granted and not delivered is forgotten."""

@@ -71,9 +71,12 @@ class Subscriptions:
         return cell.submission(Subscription(cell, joined))
 
     def leases_of(self, name: QueueName, group: str, consumer: str, protocol: str) -> list[Leased]:
-        """What a consumer has under lease, in the order it was leased: for one that must be sent it again."""
+        """What a consumer has under lease, in the order it was leased: for one that must be sent it again. What is held
+        until it is durable is not part of it: it was never sent, and goes to the member of this name then."""
+        held = self._cell.dispatcher.held_tokens((name, group), consumer)
         with self._cell.guard as engine:
-            return leases_of(engine, name, group, consumer, protocol, self._cell.clock())
+            found = leases_of(engine, name, group, consumer, protocol, self._cell.clock())
+        return [leased for leased in found if leased.token not in held]
 
     def delivery_of_token(self, name: QueueName, group: str, token: int) -> tuple[int, int] | None:
         """Message id and partition of the delivery that a lease token is or was for: for a consumer that knows the
