@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 from holdfast.core.effects import DeleteRun, Op
 from holdfast.core.records import Table
 from holdfast.core.runs import RecordRun
 from holdfast.store import MemoryDisk, MemoryStore
 from tests.engine.rig import Rig
+
+T = TypeVar("T")
 
 TURN_RECORDS_MAX = 5_000
 """Records that one turn may read and write for one caller or one queue: about 20 ms at 4 µs each."""
@@ -76,6 +79,14 @@ class CountingRig(Rig):
         assert self.store.records <= TURN_RECORDS_MAX
         assert self.store.size_bytes <= TURN_BYTES_MAX
         return self.store.records
+
+    def steps(self, work: Iterator[T | None]) -> tuple[T, int]:
+        """The result of a read of many steps, each in a turn of its own, and how many there were."""
+        found: list[T | None] = []
+        while not found or found[-1] is None:
+            self.turn(lambda: found.append(next(work)))
+        assert found[-1] is not None
+        return found[-1], len(found)
 
     def turns_due(self) -> int:
         """Do all that is due by now, a turn at a time. Returns how many turns that took."""

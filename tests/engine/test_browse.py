@@ -6,10 +6,11 @@ import pytest
 
 from holdfast.core.commands import Draft, Verb
 from holdfast.core.queue import GroupKind
-from holdfast.core.records import Extra
+from holdfast.core.records import Extra, Table, message_key
 from holdfast.engine.browse import (
     browse_messages,
     browse_range,
+    finish,
     head_message,
     partition_bounds,
 )
@@ -46,10 +47,13 @@ def test_the_head_of_a_group_that_reads_what_it_has_not_written_yet(memory: Rig)
     assert head(memory, "g") == b"new"
 
 
-def test_there_is_no_head_if_its_record_is_not_found(memory: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_is_no_head_if_its_record_is_not_found(memory: Rig) -> None:
     memory.create_queue(partitions=1)
+    [shard] = memory.queue().shards
     memory.enqueue(b"m")
-    monkeypatch.setattr("holdfast.engine.browse.BROWSE_RECORDS", 0)
+    shard.evict_records()
+    memory.engine.add([(Table.MESSAGES, message_key(shard.number, 1), None)])
+    memory.engine.write()
     assert head(memory, "g") is None
 
 
@@ -135,9 +139,9 @@ def test_bounds_are_those_of_all_messages_or_of_the_young_ones(cell: Rig) -> Non
     cell.enqueue(Draft(b"old", extra=Extra(key="k")), Draft(b"old", extra=Extra(key="k")))
     then = cell.now = cell.now + SECOND
     cell.enqueue(Draft(b"young", extra=Extra(key="k")))
-    bounds = {one.end: one.first for one in partition_bounds(cell.engine, TASKS, 0, cell.now)}
+    bounds = {one.end: one.first for one in finish(partition_bounds(cell.engine, TASKS, 0, cell.clock))}
     assert bounds == {4: 1, 1: 1}
-    bounds = {one.end: one.first for one in partition_bounds(cell.engine, TASKS, then, cell.now)}
+    bounds = {one.end: one.first for one in finish(partition_bounds(cell.engine, TASKS, then, cell.clock))}
     assert bounds == {4: 3, 1: 1}
 
 

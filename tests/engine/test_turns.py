@@ -10,7 +10,11 @@ import pytest
 from holdfast.core.commands import Draft, Settlement, Verb
 from holdfast.core.records import Extra, Table, queue_key
 from holdfast.core.windows import WINDOW_MAX
-from holdfast.errors import LeaseLost
+from holdfast.engine.browse import browse_messages, browse_steps, partition_bounds
+from holdfast.engine.messages import delete_message, edit_message, find_message, find_steps
+from holdfast.engine.queues import delete_queue
+from holdfast.engine.workflow_states import get_state
+from holdfast.errors import LeaseLost, MessageNotFound, QueueNotFound
 from holdfast.units import SECOND
 from tests.engine.counting import CountingRig
 from tests.engine.rig import DEAD, TASKS
@@ -187,3 +191,77 @@ def test_settling_an_unknown_delivery_copies_nothing_of_what_is_remembered(count
     assert isinstance(lost, LeaseLost)
     assert isinstance(also_lost, LeaseLost)
     assert peak_bytes < 100_000, "200,000 remembered leases are some megabytes"
+
+
+def test_a_page_over_many_partitions_reads_little_more_than_it_shows(counted: CountingRig) -> None:
+    counted.create_queue(partitions=200)
+    for number in range(600):
+        counted.enqueue(b"%03d" % number)
+    work = browse_steps(counted.engine, TASKS, 50, "", "", "", counted.clock)
+    page, steps = counted.steps(work)
+    assert [message.payload for _, message, _ in page.messages] == [b"%03d" % number for number in range(50)]
+    assert steps > 1
+    rest = browse_messages(counted.engine, TASKS, 1_000, page.cursor, "", "", counted.now)
+    assert [message.payload for _, message, _ in rest.messages] == [b"%03d" % number for number in range(50, 600)]
+    assert rest.cursor == ""
+
+
+def test_a_page_ends_where_too_many_records_are_not_live(counted: CountingRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that are acked stay until the journal is exported."""
+    monkeypatch.setattr("holdfast.engine.browse.BROWSE_RECORDS", 1_000)
+    counted.create_queue(partitions=1)
+    counted.enqueue(*drafts(MANY))
+    for _ in range(MANY // 1_000):
+        counted.consume(1_000)
+    counted.enqueue(b"live")
+    seen: list[bytes] = []
+    pages, cursor = 0, ""
+    while not pages or cursor:
+        page, _ = counted.steps(browse_steps(counted.engine, TASKS, 10, cursor, "", "", counted.clock))
+        seen += [message.payload for _, message, _ in page.messages]
+        pages, cursor = pages + 1, page.cursor
+    assert (seen, pages) == ([b"live"], 3)
+
+
+def test_a_page_of_large_messages_is_bounded_by_bytes(counted: CountingRig) -> None:
+    counted.create_queue(partitions=2)
+    for _ in range(30):
+        counted.enqueue(bytes(1 << 20))
+    page, steps = counted.steps(browse_steps(counted.engine, TASKS, 100, "", "", "", counted.clock))
+    assert 8 <= len(page.messages) <= 10
+    assert page.cursor
+    assert steps > 1
+
+
+def test_a_queue_that_is_deleted_between_two_steps_is_not_read_on(counted: CountingRig) -> None:
+    counted.create_queue(partitions=200)
+    for _ in range(400):
+        counted.enqueue(b"m")
+    works: list[Iterator[object]] = [
+        browse_steps(counted.engine, TASKS, 10, "", "", "", counted.clock),
+        partition_bounds(counted.engine, TASKS, 0, counted.clock),
+        find_steps(counted.engine, TASKS, 17, counted.clock),
+    ]
+    assert [next(work) for work in works] == [None, None, None]
+    counted.run(delete_queue(counted.engine, TASKS, counted.clock))
+    for work in works:
+        with pytest.raises(QueueNotFound):
+            next(work)
+
+
+def test_a_message_is_searched_for_in_many_partitions_in_turns(counted: CountingRig) -> None:
+    counted.create_queue(partitions=100)
+    ids = [counted.enqueue(b"m", b"n").ids[0] for _ in range(100)]
+    counted.consume(2)
+    (partition, message, _), steps = counted.steps(find_steps(counted.engine, TASKS, ids[-2], counted.clock))
+    assert (message.id, steps) == (ids[-2], partition // 16 + 1)
+    bounds, steps = counted.steps(partition_bounds(counted.engine, TASKS, counted.now, counted.clock))
+    assert ({one.first for one in bounds}, steps) == ({1}, 7)
+    states, _ = counted.steps(get_state(counted.engine, TASKS, "g", ids[-2], 0, counted.clock))
+    assert states == []
+    edited = edit_message(counted.engine, TASKS, ids[-2], 7, None, counted.now, partition)
+    assert edited.priority == 7
+    delete_message(counted.engine, TASKS, ids[-2], counted.now, partition)
+    for gone in (ids[0], ids[-2]):
+        with pytest.raises(MessageNotFound):
+            find_message(counted.engine, TASKS, gone, counted.now)

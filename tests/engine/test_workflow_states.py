@@ -6,6 +6,7 @@ import pytest
 
 from holdfast.core.commands import Leased, PutState
 from holdfast.core.records import WorkflowState
+from holdfast.engine.browse import finish
 from holdfast.engine.workflow_states import get_state, put_state, states_of_leased
 from holdfast.errors import GroupNotFound, LeaseLost, MessageNotFound
 from tests.engine.rig import TASKS, Rig
@@ -16,7 +17,8 @@ def put(cell: Rig, leased: Leased, data: bytes | None, group: str = "g") -> Work
 
 
 def get(cell: Rig, message_id: int, token: int = 0) -> WorkflowState | None:
-    return get_state(cell.engine, TASKS, "g", message_id, token, cell.now)
+    found = finish(get_state(cell.engine, TASKS, "g", message_id, token, cell.clock))
+    return found[0] if found else None
 
 
 def states(cell: Rig, leased: list[Leased], name: tuple[str, str] = TASKS) -> list[bytes | None]:

@@ -235,6 +235,18 @@ class Cell:
                 return total
             total += count
 
+    async def read_in_steps(self, work: Iterator[T | None]) -> T:
+        """Do a read of many steps, with others' turns in between. Returns its result."""
+        first = self.engine
+        while True:
+            if self.engine is not first:
+                raise StoreUnavailable(problem="it was opened again before this was done")
+            with self.guard:
+                result = next(work)
+            if result is not None:
+                return result
+            await asyncio.sleep(0)
+
     async def wait_clean(self) -> None:
         """Wait until everything that a reader could have seen by now is durable.
 

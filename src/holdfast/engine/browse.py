@@ -1,19 +1,41 @@
-"""Looking at the messages of a queue: nothing is leased, nothing changes."""
+"""Looking at the messages of a queue: nothing is leased, nothing changes.
+
+What may concern many records or partitions is an iterator of None for each step that is not the last, then of the
+result: a step is a bounded amount of work, so that others have their turns in between.
+"""
 
 from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from heapq import heappop, heappush
+from typing import TypeVar
 
 import msgspec
 
 from holdfast.core import reading
-from holdfast.core.commands import Bounds, Browse, Browsed, DeliveryStatus
+from holdfast.core.commands import Bounds, Browse, DeliveryStatus, Peek
 from holdfast.core.records import Message
 from holdfast.core.shard import Shard
 from holdfast.engine.catalog import Queue, QueueName
 from holdfast.engine.engine import Engine
+from holdfast.engine.wake_ups import Clock
 from holdfast.errors import InvalidArgument
 
-BROWSE_BYTES = 8 << 20  # payloads of one partition that one call reads
-BROWSE_RECORDS = 10_000  # and records of one partition, live or not: about 50 ms
+BROWSE_BYTES = 8 << 20  # about how many bytes of payloads a page has, at most
+BROWSE_RECORDS = 10_000  # records that are read for a page, live or not
+READ_MIN = 4  # records that are read of a partition at a time, at least
+STEP_RECORDS = 512  # records that one step reads: about 5 ms
+RECORD_BYTES = 8 << 10  # payloads of this size take as long as a record
+BOUNDS_SHARDS = 16  # partitions of which one step finds the bounds, by binary search
+
+T = TypeVar("T")
+
+
+def finish(work: Iterator[T | None]) -> T:
+    """The result of such an iterator, with all steps in one turn."""
+    return next(result for result in work if result is not None)
+
 
 FoundMessage = tuple[Message, list[DeliveryStatus]]
 """A live message with its status in each group."""
@@ -58,43 +80,84 @@ def head_message(engine: Engine, name: QueueName, group: str, now: int) -> Messa
                 best = (order, shard, place.seq)
     if best is None:
         return None
-    found = _browse_shard(engine, queue, best[1], best[2], 1, now).messages
+    found = engine.step(queue, best[1], Peek([best[2]]), now).messages
     return found[0][0] if found else None
 
 
 def browse_messages(engine: Engine, name: QueueName, limit: int, cursor: str, state: str, group: str, now: int) -> Page:
-    """Live messages over all partitions, oldest first."""
-    queue = engine.queue(name, now)
+    """A page of `browse_steps`, in one turn."""
+    return finish(browse_steps(engine, name, limit, cursor, state, group, lambda: now))
+
+
+def browse_steps(
+    engine: Engine, name: QueueName, limit: int, cursor: str, state: str, group: str, clock: Clock
+) -> Iterator[Page | None]:
+    """Live messages over all partitions, oldest first: a page, and before it None after each step.
+
+    It reads a bounded number of records, live or not: those that are kept until the journal is exported may be many
+    more than are live. So a page may have fewer messages than there are.
+    """
+    queue = engine.queue(name, clock())
     if group:
         queue.group(group)
     starts = _read_cursor(cursor, queue.partitions)
+    readers = [_PartitionReader(shard, start) for shard, start in zip(queue.shards, starts, strict=True)]
+    chunk = max(limit // len(readers), READ_MIN)
     found: list[tuple[int, Message, list[DeliveryStatus]]] = []
-    nexts = list(starts)
-    for shard in queue.shards:
-        if not starts[shard.partition]:
-            continue
-        reply = _browse_shard(engine, queue, shard, starts[shard.partition], limit, now)
-        nexts[shard.partition] = reply.next_seq
-        found += [(shard.partition, message, statuses) for message, statuses in reply.messages]
-    found.sort(key=lambda item: item[1].id)
-    for partition, message, _ in reversed(found[limit:]):
-        nexts[partition] = message.seq
-    page = [item for item in found[:limit] if _matches(item[2], state, group)]
-    return Page(page, ",".join(map(str, nexts)) if any(nexts) else "")
+    left, left_bytes, in_step = BROWSE_RECORDS, BROWSE_BYTES, 0
+    heap: list[tuple[int, int]] = []  # of the first message of each partition, its id and the partition
+    unread = readers
+    while len(found) < limit and left_bytes > 0:
+        for reader in unread:
+            while reader.lacks_messages and left > 0:
+                cost = reader.read(engine, queue, chunk, left_bytes // len(readers), clock())
+                left, in_step = left - cost, in_step + cost
+                if in_step >= STEP_RECORDS:
+                    in_step = 0
+                    yield None
+                    engine.check_open(queue)
+            if reader.messages:
+                heappush(heap, (reader.messages[0][0].id, reader.shard.partition))
+        if not heap or any(reader.lacks_messages for reader in unread):
+            break
+        reader = readers[heappop(heap)[1]]
+        message, statuses = reader.messages.popleft()
+        found.append((reader.shard.partition, message, statuses))
+        left_bytes -= len(message.payload)
+        unread = [reader]
+    nexts = [reader.next_seq for reader in readers]
+    page = [item for item in found if _matches(item[2], state, group)]
+    yield Page(page, ",".join(map(str, nexts)) if any(nexts) else "")
 
 
-def _browse_shard(engine: Engine, queue: Queue, shard: Shard, first: int, limit: int, now: int) -> Browsed:
-    """Live messages of a shard. In chunks, because a step is repeated for every record it lacks, and a bounded number
-    of records: those that are kept until the journal is exported may be many more than are live."""
-    found: list[FoundMessage] = []
-    at, left, left_bytes = first, BROWSE_RECORDS, BROWSE_BYTES
-    while at and left > 0 and left_bytes > 0 and len(found) < limit:
-        reply = engine.step(queue, shard, Browse(at, limit - len(found), left_bytes, scan_limit=reading.CHUNK), now)
-        found += reply.messages
-        left -= reading.CHUNK
-        left_bytes -= sum([len(message.payload) for message, _ in reply.messages])
-        at = reply.next_seq
-    return Browsed(found, at)
+class _PartitionReader:
+    """Where a page is in one partition: messages that were read, and where to go on reading; 0: it has no more."""
+
+    def __init__(self, shard: Shard, start: int) -> None:
+        self.shard = shard
+        self.messages: deque[FoundMessage] = deque()
+        self._at = start
+        self._scan = 0
+
+    @property
+    def lacks_messages(self) -> bool:
+        return not self.messages and self._at > 0
+
+    @property
+    def next_seq(self) -> int:
+        return self.messages[0][0].seq if self.messages else self._at
+
+    def read(self, engine: Engine, queue: Queue, chunk: int, max_bytes: int, now: int) -> int:
+        """Read on: twice as many records as the last time, if none of those was live. Returns how many at most; bytes
+        count too."""
+        self._scan = min(2 * self._scan or chunk, reading.CHUNK)
+        command = Browse(self._at, self._scan, max(max_bytes, 1), scan_limit=self._scan)
+        reply = engine.step(queue, self.shard, command, now)
+        self._at = reply.next_seq
+        if reply.messages:
+            self.messages.extend(reply.messages)
+            self._scan = 0
+        return command.scan_limit + sum([len(message.payload) for message, _ in reply.messages]) // RECORD_BYTES
 
 
 def _read_cursor(cursor: str, partitions: int) -> list[int]:
@@ -136,11 +199,17 @@ def browse_range(
     return SequenceRange(found, at)
 
 
-def partition_bounds(engine: Engine, name: QueueName, since: int, now: int) -> list[PartitionBounds]:
-    """By partition, where its messages begin, or those enqueued at `since` or later."""
-    queue = engine.queue(name, now)
+def partition_bounds(
+    engine: Engine, name: QueueName, since: int, clock: Clock
+) -> Iterator[list[PartitionBounds] | None]:
+    """By partition, where its messages begin, or those enqueued at `since` or later. Before that None after each
+    step."""
+    queue = engine.queue(name, clock())
     found: list[PartitionBounds] = []
     for shard in queue.shards:
-        reply = engine.step(queue, shard, Bounds(since), now)
+        if found and len(found) % BOUNDS_SHARDS == 0:
+            yield None
+            engine.check_open(queue)
+        reply = engine.step(queue, shard, Bounds(since), clock())
         found.append(PartitionBounds(shard.partition, reply.first, reply.end))
-    return found
+    yield found

@@ -150,6 +150,11 @@ class Engine:
             return add_queue(self, name, QueueConfig(), now)
         raise QueueNotFound(queue=name[1], namespace=name[0])
 
+    def check_open(self, queue: Queue) -> None:
+        """Refuse to go on with a queue that was deleted between two steps."""
+        if self.queues.get(queue.name) is not queue:
+            raise QueueNotFound(queue=queue.record.name, namespace=queue.record.namespace)
+
     def save_queue(self, queue: Queue) -> None:
         """Write a queue's record. What follows from it must not be answered before it is durable."""
         record = queue.record

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from holdfast.core.commands import GetStates, Leased, PutState
 from holdfast.core.records import WorkflowState
@@ -10,19 +10,26 @@ from holdfast.core.workflow import visible_state
 from holdfast.engine.catalog import Queue, QueueName
 from holdfast.engine.engine import Engine
 from holdfast.engine.leases import DeliveryLocator
-from holdfast.engine.messages import find_message
+from holdfast.engine.messages import find_steps
+from holdfast.engine.wake_ups import Clock
 from holdfast.errors import LeaseLost
 
 
 def get_state(
-    engine: Engine, name: QueueName, group: str, message_id: int, token: int, now: int
-) -> WorkflowState | None:
-    """The state of a message in a group, None if there is none. With a token it must be the current lease's."""
-    queue = engine.queue(name, now)
+    engine: Engine, name: QueueName, group: str, message_id: int, token: int, clock: Clock
+) -> Iterator[list[WorkflowState] | None]:
+    """The state of a message in a group, none if there is none. With a token it must be the current lease's. Before
+    that None after each step."""
+    queue = engine.queue(name, clock())
     partition = DeliveryLocator(queue, group).find(message_id, token)
     if partition < 0:
-        partition, _, _ = find_message(engine, name, message_id, now)
-    return _get_states(engine, queue, group, partition, [(message_id, token)], now)[0]
+        for found in find_steps(engine, name, message_id, clock):
+            if found is None:
+                yield None
+            else:
+                partition = found[0]
+    states = _get_states(engine, queue, group, partition, [(message_id, token)], clock())
+    yield [state for state in states if state is not None]
 
 
 def put_state(engine: Engine, name: QueueName, command: PutState, now: int) -> WorkflowState:

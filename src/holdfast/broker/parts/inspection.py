@@ -19,13 +19,13 @@ from holdfast.engine.browse import (
     Page,
     PartitionBounds,
     SequenceRange,
-    browse_messages,
     browse_range,
+    browse_steps,
     head_message,
     partition_bounds,
 )
 from holdfast.engine.catalog import QueueName
-from holdfast.engine.messages import find_message
+from holdfast.engine.messages import find_steps
 from holdfast.engine.stats import GroupStats, QueueStats, queue_stats
 from holdfast.errors import InvalidArgument
 
@@ -54,8 +54,8 @@ class Inspection:
         """Live messages, oldest first; nothing is leased."""
         if not 1 <= limit <= self._limits.lease_max:
             raise InvalidArgument(field="limit", problem=f"is 1 to {self._limits.lease_max}, not {limit}")
-        with self._cell.guard as engine:
-            return browse_messages(engine, name, limit, cursor, state, group, self._cell.clock())
+        cell = self._cell
+        return await cell.read_in_steps(browse_steps(cell.engine, name, limit, cursor, state, group, cell.clock))
 
     async def browse_range(
         self,
@@ -79,13 +79,13 @@ class Inspection:
 
     async def bounds(self, name: QueueName, since: int = 0) -> list[PartitionBounds]:
         """By partition, where its messages begin, or those enqueued at `since` or later, and where they end."""
-        with self._cell.guard as engine:
-            return partition_bounds(engine, name, since, self._cell.clock())
+        cell = self._cell
+        return await cell.read_in_steps(partition_bounds(cell.engine, name, since, cell.clock))
 
     async def find(self, name: QueueName, message_id: int) -> tuple[int, Message, list[DeliveryStatus]]:
         """A live message by its id: its partition, the message, its delivery status in each group."""
-        with self._cell.guard as engine:
-            return find_message(engine, name, message_id, self._cell.clock())
+        cell = self._cell
+        return await cell.read_in_steps(find_steps(cell.engine, name, message_id, cell.clock))
 
     async def history(self, name: QueueName, message_id: int) -> History:
         """Every step of a message's life, also of one that no longer exists, from the journal."""

@@ -19,7 +19,7 @@ from holdfast.core.queue import Durability
 from holdfast.core.records import Message
 from holdfast.engine.catalog import QueueName
 from holdfast.engine.engine import SettleResult
-from holdfast.engine.messages import delete_message, edit_message
+from holdfast.engine.messages import delete_message, edit_message, find_steps
 from holdfast.errors import HoldfastError, InvalidArgument, LimitExceeded, Overloaded
 from holdfast.units import SECOND
 
@@ -93,21 +93,23 @@ class Messages:
         """A submission with nothing to sync. There may be something to write: the queue may be new."""
         return Submission(self._cell.commit, self._cell.inbox, result, Moment.WRITTEN)
 
-    def edit(
+    async def edit(
         self, name: QueueName, message_id: int, *, priority: int | None = None, deliver_at: int | None = None
-    ) -> Submission[Message]:
+    ) -> Message:
         """Change a waiting message."""
         cell = self._cell
+        partition, _, _ = await cell.read_in_steps(find_steps(cell.engine, name, message_id, cell.clock))
         with cell.guard as engine:
-            message = edit_message(engine, name, message_id, priority, deliver_at, cell.clock())
-        return cell.submission(message)
+            message = edit_message(engine, name, message_id, priority, deliver_at, cell.clock(), partition)
+        return await cell.submission(message)
 
-    def delete(self, name: QueueName, message_id: int) -> Submission[None]:
+    async def delete(self, name: QueueName, message_id: int) -> None:
         """Remove one waiting message."""
         cell = self._cell
+        partition, _, _ = await cell.read_in_steps(find_steps(cell.engine, name, message_id, cell.clock))
         with cell.guard as engine:
-            delete_message(engine, name, message_id, cell.clock())
-        return cell.submission(None)
+            delete_message(engine, name, message_id, cell.clock(), partition)
+        await cell.submission(None)
 
     # --- leasing ----------------------------------------------------------------------------------------------------
 

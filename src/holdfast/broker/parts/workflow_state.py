@@ -22,8 +22,9 @@ class WorkflowStates:
 
     async def get(self, name: QueueName, group: str, message_id: int, token: int = 0) -> WorkflowState | None:
         """The state of a message in a group, None if none was put yet. With a token it must be the current lease's."""
-        with self._cell.guard as engine:
-            return get_state(engine, name, group, message_id, token, self._cell.clock())
+        cell = self._cell
+        found = await cell.read_in_steps(get_state(cell.engine, name, group, message_id, token, cell.clock))
+        return found[0] if found else None
 
     def put(
         self, name: QueueName, group: str, message_id: int, token: int, data: bytes, if_match: int | None = None
