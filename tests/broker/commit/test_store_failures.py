@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -14,6 +15,7 @@ from holdfast.broker.node import Node, wall_clock
 from holdfast.broker.submission import Submission
 from holdfast.core.commands import Draft, Settlement
 from holdfast.core.effects import Op
+from holdfast.engine.engine import Engine
 from holdfast.errors import DiskFull, Fenced, HoldfastError, StoreLocked, StoreUnavailable
 from holdfast.store.faulty import Fault, FaultyStore
 from holdfast.store.memory import MemoryStore
@@ -296,6 +298,29 @@ async def test_a_failure_while_the_store_is_opened_again_does_not_end_the_attemp
     await until_back(node)
     assert len(opens) == 2
     await node.messages.enqueue(Q, [Draft(b"z")])
+
+
+async def test_nothing_of_an_operation_is_kept_that_an_internal_error_ended_in_the_middle(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = rig.node
+    await node.messages.enqueue(Q, [Draft(b"kept")])
+    right = Engine.enqueue
+
+    def wrong(*arguments: Any) -> None:
+        right(*arguments)
+        raise KeyError("bug")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Engine, "enqueue", wrong)
+        with pytest.raises(StoreUnavailable, match="internal error"):
+            node.messages.enqueue(Q, [Draft(b"half")])
+    with pytest.raises(StoreUnavailable):
+        node.messages.enqueue(Q, [Draft(b"refused")])
+    await until_back(node)
+    await node.messages.enqueue(Q, [Draft(b"after")])
+    leased = await node.messages.lease(Q, "g", 10)
+    assert [item.message.payload for item in leased] == [b"kept", b"after"]
 
 
 @pytest.mark.parametrize(

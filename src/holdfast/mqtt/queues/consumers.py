@@ -174,6 +174,8 @@ class Feed:
         buffer it goes on when that has been sent."""
         connection = self.connection
         waiting = self.waiting
+        if not waiting or connection.closing:  # as all are whose hub is gone because the store failed
+            return
         left_bytes = self.sink.buffer_bytes
         while waiting and not connection.paused and not connection.closing:
             consumer = waiting[0][0]
