@@ -27,7 +27,7 @@ from tests.core.strategies import configs
 def test_a_configuration_written_out_reads_back(config: QueueConfig) -> None:
     fields = to_fields(config)
     assert set(fields) == set(FIELDS)
-    assert from_fields(fields) == config
+    assert from_fields(fields, config) == config  # what is hidden in it is known from there
 
 
 def test_the_defaults_are_those_of_the_specification() -> None:
@@ -177,6 +177,32 @@ def test_an_allowed_name_keeps_all_the_rules(name: str) -> None:
 @pytest.mark.parametrize("address", ["http://127.0.0.1:8000/x?y=z", "https://alerts.example", ""])
 def test_a_webhook_is_an_address_on_the_web(address: str) -> None:
     assert from_fields({"dlq.alert_webhook": address}).dlq.alert_webhook == address
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("https://u:p@alerts.example/x", "https://********@alerts.example/x"),
+        ("https://alerts.example/x?token=t&y=z#part", "https://alerts.example/x?********#part"),
+        ("http://u@a:80?t", "http://********@a:80?********"),
+        ("https://alerts.example/user@home", "https://alerts.example/user@home"),
+    ],
+)
+def test_credentials_in_a_webhook_are_hidden_and_kept(address: str, shown: str) -> None:
+    config = from_fields({"dlq.alert_webhook": address})
+    assert to_fields(config)["dlq.alert_webhook"] == shown
+    assert from_fields({"dlq.alert_webhook": shown, "max_depth": 7}, config).dlq.alert_webhook == address
+    if shown != address:
+        with pytest.raises(InvalidConfig, match="hidden credentials of another address"):
+            from_fields({"dlq.alert_webhook": shown})
+        with pytest.raises(InvalidConfig, match="hidden credentials of another address"):
+            from_fields({"dlq.alert_webhook": shown.replace("a", "b")}, config)
+
+
+def test_credentials_in_what_is_no_address_are_not_shown_either() -> None:
+    with pytest.raises(InvalidConfig) as refused:
+        from_fields({"dlq.alert_webhook": "htp://user:hunter2@alerts.example?key=hunter3"})
+    assert "hunter" not in f"{refused.value} {refused.value.details}"
 
 
 @pytest.mark.parametrize(

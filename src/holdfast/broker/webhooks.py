@@ -13,17 +13,20 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
+from base64 import b64encode
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import cache
 from http import HTTPStatus
 
+import httpcore
 import httpx
 import msgspec
 import structlog
 
 from holdfast import __version__
+from holdfast.broker.webhook_receivers import CheckedNetwork, ReceiverNotAllowed, ReceiverPolicy, Resolve, resolve
 from holdfast.config import WebhookSettings
 from holdfast.engine.dead_lettering import Alert
 from holdfast.units import SECOND, format_instant
@@ -36,7 +39,7 @@ ANSWER_BYTES_MAX = 1 << 16  # more of a response is not read; the connection is 
 
 # Refusals that are worth a retry: everything else below 500 says that the call itself is wrong.
 _TEMPORARY = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS})
-_HEADERS = {"Content-Type": "application/json", "User-Agent": f"holdfast/{__version__}"}
+_HEADERS = [(b"content-type", b"application/json"), (b"user-agent", f"holdfast/{__version__}".encode())]
 
 
 class Counters(msgspec.Struct):
@@ -65,26 +68,24 @@ def _trusted() -> ssl.SSLContext:
     return httpx.create_ssl_context()
 
 
-def _new_client() -> httpx.AsyncClient:
-    return httpx.AsyncClient(follow_redirects=False, verify=_trusted())
-
-
 class Webhooks:
     """See the module. `start` and `stop` belong to the event loop that `offer` is called on."""
 
     def __init__(
         self,
         settings: WebhookSettings,
-        client: Callable[[], httpx.AsyncClient] = _new_client,
+        trusted: Callable[[], ssl.SSLContext] = _trusted,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         clock: Callable[[], float] = time.monotonic,
+        resolve: Resolve = resolve,
     ) -> None:
         self.counters = Counters()
         self._settings = settings
-        self._new_client = client
+        self._trusted = trusted
+        self._network = CheckedNetwork(ReceiverPolicy(settings.allow), resolve)
         self._sleep = sleep
         self._clock = clock
-        self._client: httpx.AsyncClient | None = None
+        self._connections: httpcore.AsyncConnectionPool | None = None
         self._calls = asyncio.Semaphore(settings.concurrency)
         self._tasks: set[asyncio.Task[None]] = set()
         self._backing_off: set[asyncio.Task[None]] = set()  # those that wait to try again
@@ -93,17 +94,19 @@ class Webhooks:
         self._unreported = 0
 
     async def start(self) -> None:
-        """Create the client. That reads the certificates, which is better done before there is traffic."""
-        self._client = self._new_client()
+        """Create the pool of connections. That reads the certificates, which is better done before there is traffic."""
+        self._connections = httpcore.AsyncConnectionPool(
+            self._trusted(), max_connections=self._settings.concurrency, network_backend=self._network
+        )
         self._stopping = False
 
     def offer(self, alert: Alert) -> None:
         """Send an alert in the background, or drop it when too many wait. Never blocks and never raises."""
-        if self._client is None or self._stopping or self.counters.waiting >= self._settings.queue_size:
+        if self._connections is None or self._stopping or self.counters.waiting >= self._settings.queue_size:
             self._drop(alert)
             return
         self.counters.waiting += 1
-        task = asyncio.get_running_loop().create_task(self._deliver(alert, self._client), name="webhook")
+        task = asyncio.get_running_loop().create_task(self._deliver(alert, self._connections), name="webhook")
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
@@ -122,20 +125,20 @@ class Webhooks:
         given_up = sum(task.cancelled() for task in tasks)
         if given_up:
             log.warning("webhooks given up: the node stops", count=given_up)
-        client, self._client = self._client, None
-        if client is not None:
-            await client.aclose()
+        connections, self._connections = self._connections, None
+        if connections is not None:
+            await connections.aclose()
 
     # --- one alert --------------------------------------------------------------------------------------------------
 
-    async def _deliver(self, alert: Alert, client: httpx.AsyncClient) -> None:
+    async def _deliver(self, alert: Alert, connections: httpcore.AsyncConnectionPool) -> None:
         settings = self._settings
         body = _body(alert)
         pause = settings.backoff
         attempt = 1
         while True:
             async with self._calls:
-                outcome = await self._call(client, alert.url, body)
+                outcome = await self._call(connections, alert.url, body)
             if not outcome.problem:
                 self.counters.sent += 1
                 return
@@ -148,29 +151,36 @@ class Webhooks:
             attempt += 1
             self.counters.retried += 1
 
-    async def _call(self, client: httpx.AsyncClient, url: str, body: bytes) -> _Outcome:
+    async def _call(self, connections: httpcore.AsyncConnectionPool, url: str, body: bytes) -> _Outcome:
         try:
             async with asyncio.timeout(self._settings.timeout / SECOND):
-                return await self._post(client, url, body)
-        except (httpx.InvalidURL, httpx.UnsupportedProtocol, httpx.LocalProtocolError) as error:
+                return await self._post(connections, httpx.URL(url), body)
+        except (httpx.InvalidURL, httpcore.UnsupportedProtocol, httpcore.LocalProtocolError) as error:
             return _Outcome(f"cannot be called: {error}", final=True)
-        except (TimeoutError, httpx.TimeoutException):
+        except ReceiverNotAllowed as error:
+            return _Outcome(str(error), final=True)
+        except (TimeoutError, httpcore.TimeoutException):
             return _Outcome("no answer in time")
-        except httpx.TransportError as error:
+        except (httpcore.NetworkError, httpcore.ProtocolError) as error:
             return _Outcome(str(error) or type(error).__name__)
 
-    async def _post(self, client: httpx.AsyncClient, url: str, body: bytes) -> _Outcome:
-        async with client.stream("POST", url, content=body, headers=_HEADERS, timeout=None) as response:
-            status = response.status_code
+    async def _post(self, connections: httpcore.AsyncConnectionPool, url: httpx.URL, body: bytes) -> _Outcome:
+        if not url.host:
+            raise httpx.InvalidURL("it names no host")
+        target = httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
+        headers = [(b"host", url.netloc), *_HEADERS, *_authorization(url), (b"content-length", b"%d" % len(body))]
+        async with connections.stream("POST", target, headers=headers, content=body) as response:
+            status = response.status
             read = 0
-            async for chunk in response.aiter_raw():  # to its end, so that the connection can be used again
+            async for chunk in response.aiter_stream():  # to its end, so that the connection can be used again
                 read += len(chunk)
                 if read > ANSWER_BYTES_MAX:
                     break
-        if response.is_success:
+        if HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
             return _Outcome()
         final = status < HTTPStatus.INTERNAL_SERVER_ERROR and status not in _TEMPORARY
-        return _Outcome(f"answered {status}", final, _retry_after(response.headers.get("Retry-After", "")))
+        after = next((value for name, value in response.headers if name.lower() == b"retry-after"), b"")
+        return _Outcome(f"answered {status}", final, _retry_after(after.decode("latin-1")))
 
     async def _back_off(self, seconds: float) -> None:
         task = asyncio.current_task()
@@ -229,6 +239,13 @@ def _body(alert: Alert) -> bytes:
             "at": format_instant(alert.at),
         }
     )
+
+
+def _authorization(url: httpx.URL) -> list[tuple[bytes, bytes]]:
+    """The user and password of an address, as a caller sends them."""
+    if not url.userinfo:
+        return []
+    return [(b"authorization", b"Basic " + b64encode(f"{url.username}:{url.password}".encode()))]
 
 
 def _retry_after(value: str) -> float:

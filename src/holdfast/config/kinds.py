@@ -7,9 +7,11 @@ whose text completes "Setting x cannot be y: ...".
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from ipaddress import ip_network
 from pathlib import Path
 from typing import ClassVar, Final, Protocol
 
@@ -38,6 +40,8 @@ class Kind(Protocol):
 NONE: Final = "none"
 UNSET: Final = ("", NONE)
 """How one writes that an optional setting is not set."""
+
+_HOST: Final = re.compile(r"(\*\.)?[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63})*")
 
 RATE_MESSAGES_MAX: Final = 1_000_000_000
 RATE_BYTES_MAX: Final = TIB
@@ -285,6 +289,38 @@ class Rates:
     def show(self, value: object) -> str:
         rates: tuple[Rate, ...] = value if isinstance(value, tuple) else ()
         return ", ".join(map(str, rates)) or NONE
+
+
+@dataclass(frozen=True)
+class Receivers:
+    """Who may be called: `public`, `private`, networks (`10.0.0.0/8`) and hosts (`alerts.example`, `*.example`)."""
+
+    entries_max: int
+    flag: str | None = None
+
+    def read(self, raw: object) -> tuple[str, ...]:
+        """A text with commas, or in a file also a list of texts."""
+        if raw in UNSET:
+            return ()
+        parts = raw.split(",") if isinstance(raw, str) else raw
+        if not isinstance(parts, list) or len(parts) > self.entries_max:
+            raise ValueError(f"must be {self.allowed()}")
+        return tuple(self._entry(part) for part in parts)
+
+    def _entry(self, part: object) -> str:
+        text = part.strip().lower() if isinstance(part, str) else ""
+        if _HOST.fullmatch(text) and not text.rpartition(".")[2].isdigit():
+            return text
+        try:
+            return str(ip_network(text))
+        except ValueError:
+            raise ValueError(f"must be {self.allowed()}") from None
+
+    def allowed(self) -> str:
+        return f"none, or up to {self.entries_max} of public, private, networks and hosts with commas between"
+
+    def show(self, value: object) -> str:
+        return ", ".join(value if isinstance(value, tuple) else ()) or NONE
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from hmac import compare_digest
 from typing import Final
 
-HIDDEN: Final = "********"
+from holdfast import web_address
+
+HIDDEN: Final = web_address.HIDDEN
 
 _SECRET_WORDS: Final = ("password", "passwd", "secret", "token", "authorization", "private_key", "api_key", "cookie")
 _HARMLESS: Final = ("lease_token", "token_id")

@@ -24,6 +24,7 @@ from holdfast.config.kinds import (
     Name,
     Rate,
     Rates,
+    Receivers,
     Secret,
     Size,
     Switch,
@@ -287,6 +288,13 @@ class JournalSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 class WebhookSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Calls to a queue's `dlq.alert_webhook`. They run beside the queue and never hold it up."""
+
+    allow: Annotated[tuple[str, ...], Receivers(1_000)] = ("public", "private")
+    """Who may be called: `public` and `private` addresses, networks (`10.1.0.0/16`), and hosts by name
+    (`alerts.example`, `*.example`). Who may configure a queue chooses its webhook, so this decides what they can make
+    the server reach. Loopback, link-local and other special addresses, as those of a cloud's metadata, are never called
+    unless their network or host is named. A host is looked up once a call, and the address that was checked is the one
+    that is called."""
 
     timeout: Annotated[int, Duration(100 * MILLISECOND, 5 * MINUTE)] = 10 * SECOND
     """How long one call may take, from connecting to the end of the answer."""

@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from functools import lru_cache
 from typing import TypeVar
-from urllib.parse import urlsplit
 
 import msgspec
 
 from holdfast.errors import SUGGESTED_LENGTH_MAX, InvalidConfig, InvalidName
 from holdfast.units import DAY, HOUR, MIB, MINUTE, SECOND, format_duration, parse_duration, parse_size
+from holdfast.web_address import HIDDEN, URL_LENGTH_MAX, hide_credentials, is_web_address
 
 NAME_BYTES_MAX = 255  # an MQTT topic is at most 65,535 bytes; 255 leaves room for prefixes and stays readable
 NAMESPACE_DEFAULT = "default"
@@ -28,7 +28,6 @@ PRIORITY_MAX = 255
 TOPICS_MAX = 100  # every filter that matches a publish costs it an enqueue
 TOPIC_BYTES_MAX = 1_024
 TOPIC_LEVELS_MAX = 64
-URL_LENGTH_MAX = 2_048
 
 
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
@@ -150,6 +149,9 @@ def from_fields(fields: Mapping[str, object], base: QueueConfig | None = None) -
             close = difflib.get_close_matches(name, FIELDS, 1) if len(name) <= SUGGESTED_LENGTH_MAX else ()
             hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(sorted(FIELDS))}"
             raise InvalidConfig(field=name, value=flat[name], problem=f"there is no such setting; {hint}")
+    if "dlq.alert_webhook" in flat:
+        before = base.dlq.alert_webhook if base is not None else ""
+        flat["dlq.alert_webhook"] = _webhook(flat["dlq.alert_webhook"], before)
     values = {name: _checked(name, value) for name, value in flat.items()}
     if values.get("ordering") is Ordering.STRICT:
         values.setdefault("partitions", 1)
@@ -197,20 +199,20 @@ def _checked(name: str, value: object) -> object:
         return tuple(_topic_filter(topic) for topic in value)
     if not isinstance(value, str):
         raise InvalidConfig(field=name, value=value, problem="it is a text")
-    if name == "dlq.alert_webhook" and value and not _is_web_address(value):
+    if name == "dlq.alert_webhook" and value and not is_web_address(value):
         problem = f"it is an address as https://alerts.example/holdfast, of at most {URL_LENGTH_MAX} characters"
-        raise InvalidConfig(field=name, value=value, problem=problem)
+        raise InvalidConfig(field=name, value=hide_credentials(value), problem=problem)
     return value
 
 
-def _is_web_address(text: str) -> bool:
-    if len(text) > URL_LENGTH_MAX or not text.isprintable():
-        return False
-    try:
-        parts = urlsplit(text)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is not a number, a bracket that is not closed
-        return False
+def _webhook(address: object, before: str) -> object:
+    """The address that is meant: one that was shown with its credentials hidden, and comes back, is the one before."""
+    if not isinstance(address, str) or HIDDEN not in address:
+        return address
+    if address == hide_credentials(before):
+        return before
+    problem = "it holds hidden credentials of another address; give it whole"
+    raise InvalidConfig(field="dlq.alert_webhook", value=address, problem=problem)
 
 
 def _topic_filter(value: object) -> str:
@@ -286,7 +288,7 @@ def _check_together(config: QueueConfig, base: QueueConfig | None) -> None:
 
 
 def to_fields(config: QueueConfig) -> dict[str, object]:
-    """The configuration as people write it; `from_fields` takes it back."""
+    """The configuration as people write it; `from_fields` takes it back. Credentials in it are hidden."""
     fields: dict[str, object] = {}
     for name in FIELDS:
         value: object = config
@@ -297,6 +299,7 @@ def to_fields(config: QueueConfig) -> dict[str, object]:
         elif isinstance(value, StrEnum):
             value = value.value
         fields[name] = list(value) if isinstance(value, tuple) else value
+    fields["dlq.alert_webhook"] = hide_credentials(config.dlq.alert_webhook)
     return fields
 
 

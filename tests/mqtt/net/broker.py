@@ -3,10 +3,10 @@ can move."""
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable
 from pathlib import Path
 
-import httpx
 from msgspec.structs import replace
 
 from holdfast.auth.gate import Gate
@@ -53,7 +53,7 @@ class Broker:
     async def start(self) -> None:
         self.store = self._open_store()
         # No webhook is called here, and reading the system's certificates takes longer than most of these tests.
-        webhooks = Webhooks(self.config.webhooks, lambda: httpx.AsyncClient(verify=False, trust_env=False))
+        webhooks = Webhooks(self.config.webhooks, lambda: ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
         self.node = Node(self.config, self.store, self.clock, webhooks)
         await self.node.start()
         gate = self._gate or Gate(self.config, self.clock)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TypeVar
 
-import httpx
 import msgspec
 from msgspec.structs import replace
 
@@ -83,7 +83,7 @@ class Server:
         self._in_process = isinstance(store, MemoryStore) if in_process is None else in_process
         self._clients: list[Raw] = []
         # Reading the certificates of the world's authorities takes longer than most of these tests.
-        webhooks = Webhooks(config.webhooks, lambda: httpx.AsyncClient(verify=False))
+        webhooks = Webhooks(config.webhooks, lambda: ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
         self.node = Node(config, store, self._clock, webhooks)
         self.gate = Gate(config, self._clock)
         self.mqtt = MqttFront(config, self.node, self.gate)

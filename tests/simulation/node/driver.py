@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import httpx
 
 from holdfast.auth.gate import Gate
 from holdfast.broker.node import Node
@@ -59,7 +58,7 @@ class Driver:
             mqtt=MqttSettings(listen="127.0.0.1:1883", keep_alive_max=0),
             audit=AuditSettings(enabled=False),
         )
-        webhooks = Webhooks(config.webhooks, lambda: httpx.AsyncClient(verify=False))
+        webhooks = Webhooks(config.webhooks, lambda: ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
         self.node = Node(config, store, self.clock, webhooks)
         self.failures: list[HoldfastError] = []
         self.mqtt = MqttFront(config, self.node, Gate(config, self.clock))
