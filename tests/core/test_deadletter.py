@@ -84,7 +84,7 @@ def test_a_dead_letter_says_where_it_comes_from_and_why() -> None:
     )
     assert dead_letter.extra == Extra(
         key="k",
-        message_id=None,
+        message_id="order-1",
         properties=(("a", "b"),),
         correlation_id="c",
         origin=Origin(41, "tasks", "g", "max_retries", "boom", 3, 110, 130),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.core.commands import Draft, Verb
 from holdfast.core.queue import GroupKind
 from holdfast.engine.cursors import cursor_commit
-from holdfast.engine.live_deliveries import LiveDelivery, live_deliveries
+from holdfast.engine.leases import LiveDelivery, live_deliveries
 from holdfast.units import SECOND
 from tests.engine.rig import TASKS, Rig
 

@@ -94,10 +94,12 @@ def test_a_file_is_loaded_once_and_its_messages_are_replayed(scene: Scene, tmp_p
         assert sources[message.origin.source_id] == json.loads(message.body())["n"]
         assert (message.origin.source_queue, message.origin.reason) == ("in", "replayed")
         assert message.properties == {"holdfast-replay": "at-once"}
+        assert message.message_id == str(json.loads(message.body())["n"]), "the producer's id stays with it"
 
     paced = scene.replay(*chosen, "--rate", "500/s")
     assert paced["moved"] == 5
     assert scene.stored("again") == Counter([*range(15, 20)] * 2), "under another id all of them are there again"
+    assert Counter(message.message_id for message in scene.waiting("again")) == Counter(map(str, [*range(15, 20)] * 2))
     original = scene.replay(*chosen, "--pace", "original", "--speed", "1000x")
     assert original["moved"] == 5
     finished = scene.ask("replay", *chosen, "--pace", "original", "--dry-run", "--explain")
@@ -179,6 +181,7 @@ def rows(count: int) -> Iterator[dict[str, object]]:
             "node": 0,
             "lsn": n + 1,
             "message_id": 1000 + n,
+            "client_message_id": f"m{n}",
             "queue": "past",
             "payload": b'{"n": %d}' % n,
             "key": None,

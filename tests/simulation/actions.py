@@ -91,7 +91,8 @@ class Actions(Producers):
         drafts = []
         for _ in range(self.random.randint(1, 3)):
             origin = Origin(self.random.randint(1, 6), "elsewhere", self.random.choice(("", "g")))
-            drafts.append(replace(self._draft(), extra=Extra(origin=origin)))
+            name = self.random.choice((None, f"m{self.random.randint(0, 12)}"))
+            drafts.append(replace(self._draft(), extra=Extra(message_id=name, origin=origin)))
         self._enqueue(queue, drafts)
 
     def _enqueue(self, queue: Queue, drafts: list[Draft]) -> None:
@@ -111,11 +112,7 @@ class Actions(Producers):
         extra = NO_EXTRA
         if random.random() < 0.6:
             name = f"m{random.randint(0, 12)}" if random.random() < 0.4 else None
-            key = None
-            if name is not None:
-                key = f"k{int(name[1:]) % 3}" if int(name[1:]) % 2 else None  # a repetition repeats its key
-            elif random.random() < 0.8:
-                key = f"k{random.choice((0, 0, 0, 1, 2, 3))}"
+            key = f"k{random.choice((0, 0, 0, 1, 2, 3))}" if random.random() < 0.6 else None
             extra = Extra(key=key, message_id=name)
         delay = random.choice((0, 0, 0, 0, 1000, SECOND // 2, 3 * SECOND))
         return Draft(

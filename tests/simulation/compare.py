@@ -36,6 +36,7 @@ def _same_mail(mail: Mail, stored: Mail) -> None:
         "seq",
         "priority",
         "key",
+        "message_id",
         "enqueued_at",
         "expires_at",
         "size",

@@ -110,7 +110,8 @@ def _dead_letter_of(
         return
     must((mail.id, group) not in model.dead_letters, f"{target}: {mail.id} in {group!r} buried again: {dead_letter}")
     origin = Origin(mail.id, mail.queue, group, why[0], "", why[1])
-    extra = Extra(key=mail.given_key, origin=origin, state=visible_state(state_of(mail, group)))
+    state = visible_state(state_of(mail, group))
+    extra = Extra(key=mail.given_key, message_id=mail.message_id, origin=origin, state=state)
     draft = Draft(b"x" * mail.size, mail.priority, extra=extra)
     model.store(dead, partition, draft, dead_letter, now)
     model.dead_letters[mail.id, group] = dead_letter

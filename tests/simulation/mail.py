@@ -115,7 +115,7 @@ class Queue:
     mails: dict[int, Mail] = field(default_factory=dict)
     next_seq: list[int] = field(default_factory=list)
     groups: dict[str, Group] = field(default_factory=dict)
-    dedup: list[dict[str, tuple[int, int]]] = field(default_factory=list)
+    dedup: dict[str, tuple[int, int]] = field(default_factory=dict)
     groups_made: int = 0
     rests_until: int = 0  # as the store has it
     dead_lettering_paused: dict[int, int] = field(default_factory=dict)  # by partition: until when expiry may rest
@@ -124,7 +124,6 @@ class Queue:
     def __post_init__(self) -> None:
         if not self.next_seq:
             self.next_seq = [1] * self.config.partitions
-            self.dedup = [{} for _ in self.next_seq]
 
     @property
     def depth(self) -> int:

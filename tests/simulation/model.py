@@ -7,6 +7,8 @@ shares no code with the core but the shapes of configuration and commands.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from holdfast.core.commands import Draft, Enqueued, Settlement, Verb
 from holdfast.core.ids import EPOCH_MS
 from holdfast.core.queue import Ordering, QueueConfig
@@ -43,10 +45,7 @@ class Model:
         self.event += 1
         limit = queue.config.max_depth
         room = max(limit - queue.depth, 0) if limit else len(drafts)
-        by_partition: dict[int, list[int]] = {}
-        for index, partition in enumerate(partitions):
-            by_partition.setdefault(partition, []).append(index)
-        for partition, indexes in by_partition.items():
+        for partition, indexes in self._rounds(queue, drafts, partitions):
             for index in indexes:
                 draft = drafts[index]
                 first = self.known(queue, partition, draft, now, reply.duplicates.get(index, 0))
@@ -64,14 +63,38 @@ class Model:
                     self.store(queue, partition, draft, reply.ids[index], now)
         self.last_id = max((self.last_id, *reply.ids))
 
+    def _rounds(self, queue: Queue, drafts: list[Draft], partitions: list[int]) -> Iterator[tuple[int, list[int]]]:
+        """The drafts by partition. Those whose producer's id an earlier one of the batch has come after all others."""
+        left = list(range(len(drafts)))
+        while left:
+            names: set[str] = set()
+            by_partition: dict[int, list[int]] = {}
+            later: list[int] = []
+            for index in left:
+                name = self.name(queue, drafts[index])
+                fits = len(drafts[index].payload) <= queue.config.max_message_size
+                if name in names and fits:
+                    later.append(index)
+                else:
+                    by_partition.setdefault(partitions[index], []).append(index)
+                if name is not None:
+                    names.add(name)
+            yield from by_partition.items()
+            left = later
+
+    def name(self, queue: Queue, draft: Draft) -> str | None:
+        """The id that a draft must not share with another: what has a source is known by that."""
+        return draft.extra.message_id if queue.config.dedup_window and draft.extra.origin is None else None
+
     def _refused(self, reply: Enqueued, index: int, kind: type[HoldfastError]) -> None:
         must(isinstance(reply.errors.get(index), kind), f"draft {index} not refused with {kind.__name__}: {reply}")
         must(reply.ids[index] == 0, f"refused draft {index} has an id")
 
     def known(self, queue: Queue, partition: int, draft: Draft, now: int, known_id: int) -> int:
         extra = draft.extra
-        if extra.message_id is not None and queue.config.dedup_window:
-            first, end = queue.dedup[partition].get(extra.message_id, (0, 0))
+        name = self.name(queue, draft)
+        if name is not None:
+            first, end = queue.dedup.get(name, (0, 0))
             if first and end > now and (end > self.latest or known_id == first):
                 return first  # else it was forgotten before the clock went back
         if extra.origin is not None:
@@ -111,8 +134,9 @@ class Model:
         self.places[message_id] = (partition, mail.seq)
         mail.lives = {group.name: Life() for group in queue.leasing()}
         queue.mails[message_id] = mail
-        if extra.message_id is not None and config.dedup_window:
-            queue.dedup[partition][extra.message_id] = (message_id, now + config.dedup_window)
+        name = self.name(queue, draft)
+        if name is not None:
+            queue.dedup[name] = (message_id, now + config.dedup_window)
         self.facts.stored(queue.name, message_id)
         return mail
 

@@ -170,7 +170,6 @@ class Picture:
         shards = [ShardPicture(number, tables, record) for number in record.shards]
         queue = Queue(record.name, record.config)
         queue.next_seq = [shard.head.next_seq for shard in shards]
-        queue.dedup = [{} for _ in shards]
         queue.groups_made = record.groups_made
         looks = [at for shard in shards for at in (shard.head.next_expiry, shard.head.next_early)]
         queue.rests_until = max(at if at <= self.latest + EXPIRY_RESTS else 0 for at in looks)
@@ -182,7 +181,7 @@ class Picture:
             self.shards[shard.number] = shard
             self._mails(queue, partition, shard)
             for key, value in shard.rows[Table.DEDUP]:
-                queue.dedup[partition][key[4:].decode()] = (number_in(value, 0), number_in(value, 8))
+                queue.dedup[key[4:].decode()] = (number_in(value, 0), number_in(value, 8))
             if shard.head.unneeded_seq:
                 queue.unneeded.add(partition)
         self.queues[record.name] = queue

@@ -7,21 +7,23 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.core import admin, cursors, enqueue, leasing
 from holdfast.core import shard as shard_module
 from holdfast.core.codecs import read_dedup
 from holdfast.core.commands import Command, Draft, Enqueued, PublishStaged, RemoveGroup, Verb, Withdraw
+from holdfast.core.deadletter import make_dead_letter
 from holdfast.core.deliveries import Delivery
-from holdfast.core.effects import Effects, Op, Outcome, deletions
+from holdfast.core.effects import DeadLetterCandidate, Effects, Op, Outcome, deletions
 from holdfast.core.groups import LeaseGroup
 from holdfast.core.ids import UNKEYED, IdGenerator
 from holdfast.core.records import GroupHead, Listed, Place, Table, ready_key
 from holdfast.core.shard import COMMANDS, PlaceColumns, Shard
 from holdfast.core.states import Reason
 from holdfast.core.transactions import Transaction, TransactionState
+from holdfast.engine import dead_lettering, message_ids, redrive
 from holdfast.engine import engine as engine_module
-from holdfast.engine import redrive
 from holdfast.engine import transactions as transactions_module
 from holdfast.engine.dead_lettering import DeadLettering
 from holdfast.engine.open_transaction import OpenTransaction
@@ -58,12 +60,7 @@ def one_retry_too_many(patch: pytest.MonkeyPatch) -> None:
 
 
 def sources_are_forgotten(patch: pytest.MonkeyPatch) -> None:
-    right = enqueue._known
-
-    def wrong(shard: Shard, draft: Draft, now: int, seen: dict[bytes, int], index: int) -> int:
-        return 0 if draft.extra.origin is not None else right(shard, draft, now, seen, index)
-
-    patch.setattr(enqueue, "_known", wrong)
+    patch.setattr(enqueue, "_known", lambda *_: 0)
 
 
 def failures_are_not_journalled(patch: pytest.MonkeyPatch) -> None:
@@ -111,6 +108,18 @@ def a_leased_key_is_free(patch: pytest.MonkeyPatch) -> None:
 
 def producers_ids_are_kept_beyond_their_window(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(enqueue, "read_dedup", lambda value: (read_dedup(value)[0], NEVER))
+
+
+def a_redriven_message_repeats_the_first(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(message_ids, "dedup_name", lambda draft: draft.extra.message_id)
+
+
+def a_dead_letter_forgets_the_message_id(patch: pytest.MonkeyPatch) -> None:
+    def wrong(source_queue: str, candidate: DeadLetterCandidate) -> Draft:
+        draft = make_dead_letter(source_queue, candidate)
+        return replace(draft, extra=replace(draft.extra, message_id=None))
+
+    patch.setattr(dead_lettering, "make_dead_letter", wrong)
 
 
 def a_write_is_forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -238,6 +247,8 @@ def a_deletion_leaves_what_a_cursor_group_holds(patch: pytest.MonkeyPatch) -> No
 
 
 BREAKS: dict[Break, int] = {
+    a_redriven_message_repeats_the_first: 3,
+    a_dead_letter_forgets_the_message_id: 3,
     a_deletion_leaves_what_a_cursor_group_holds: 3,
     a_commit_takes_what_lies_beyond: 30,
     keys_outlive_a_commit: 6,

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from holdfast.core.queue import JournalMode
 from holdfast.engine.engine import Engine
-from holdfast.engine.live_deliveries import live_deliveries
+from holdfast.engine.leases import live_deliveries
 from holdfast.errors import StoreCorrupt
 from holdfast.journal.columns import Columns
 from holdfast.journal.reader import BlockReader

@@ -115,7 +115,20 @@ class Enqueue(Command[Enqueued], frozen=True):
     ids: list[int] = []
     group: str = ""  # a leasing group: these are for it alone, and are not delayed; empty: for all groups
     validated: bool = False  # these were checked when they were staged: none is refused
+    known: dict[int, int] = {}  # by index, the message that a draft repeats: it is not stored
     dry_run: bool = False  # change nothing, only reply what would be refused; the ids in the reply mean nothing
+
+
+class FindIds(Command[dict[str, int]], frozen=True):
+    """The messages that have these producers' ids, those that the shard remembers; nothing changes."""
+
+    names: list[str]
+
+
+class RememberIds(Command[None], frozen=True):
+    """Messages that were stored, by their producers' ids: they are remembered for the queue's `dedup_window`."""
+
+    ids: dict[str, int]
 
 
 class PublishStaged(Command[Enqueued], frozen=True):

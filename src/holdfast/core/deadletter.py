@@ -15,8 +15,7 @@ from holdfast.errors import DeadQueueInvalid, QueueInUse
 
 
 def make_dead_letter(source_queue: str, candidate: DeadLetterCandidate) -> Draft:
-    """A new message with its origin, the reason, and the workflow state of the delivery. The producer's message id
-    stays with the source."""
+    """A new message with its origin, the reason, and the workflow state of the delivery."""
     delivery, message = candidate.delivery, candidate.message
     origin = Origin(
         message.id,
@@ -29,7 +28,7 @@ def make_dead_letter(source_queue: str, candidate: DeadLetterCandidate) -> Draft
         delivery.leased_at,
     )
     state = visible_state(candidate.state or inherited(source_queue, candidate.group, message))
-    extra = replace(message.extra, message_id=None, origin=origin, flags=0, state=state)
+    extra = replace(message.extra, origin=origin, flags=0, state=state)
     return Draft(message.payload, message.priority, 0, -1, extra)
 
 

@@ -23,7 +23,15 @@ from holdfast.core.codecs import (
     write_delivery,
     write_message,
 )
-from holdfast.core.commands import Draft, Enqueue, Enqueued, HomogeneousDrafts, PublishStaged
+from holdfast.core.commands import (
+    Draft,
+    Enqueue,
+    Enqueued,
+    FindIds,
+    HomogeneousDrafts,
+    PublishStaged,
+    RememberIds,
+)
 from holdfast.core.deliveries import unleased_delivery
 from holdfast.core.effects import Effects, Op, Outcome, Read, puts
 from holdfast.core.groups import LeaseGroup
@@ -79,7 +87,7 @@ def enqueue(shard: Shard, command: Enqueue, now: int, effects: Outcome[Enqueued]
         command = replace(command, drafts=drafts)
     _require_known(shard, [draft for draft in drafts if draft.extra is not NO_EXTRA])
     reply = Enqueued([], {}, {}, shard.head.next_seq)
-    accepted = _accept(shard, command, now, reply)
+    accepted = _accept(shard, command, reply)
     if command.dry_run:
         reply.ids = [0] * len(drafts)
         effects.reply = reply
@@ -278,20 +286,17 @@ def _journal_duplicates(shard: Shard, command: Enqueue, reply: Enqueued, effects
 
 
 def _require_known(shard: Shard, drafts: list[Draft]) -> None:
-    """Require what deduplication needs: the records of producers' ids and of sources."""
+    """Require the records of sources. Of producers' ids the engine has told what is known."""
     reads: list[Read] = []
     for draft in drafts:
-        extra = draft.extra
-        if extra.message_id is not None and shard.config.dedup_window:
-            reads.append(Read(Table.DEDUP, dedup_key(shard.number, extra.message_id)))
-        if extra.origin is not None and extra.origin.once:
-            origin = extra.origin
+        origin = draft.extra.origin
+        if origin is not None and origin.once:
             reads.append(Read(Table.SOURCES, source_key(shard.number, origin.source_id, origin.source_group)))
     if reads:
         shard.require(reads)
 
 
-def _accept(shard: Shard, command: Enqueue, now: int, reply: Enqueued) -> list[int]:
+def _accept(shard: Shard, command: Enqueue, reply: Enqueued) -> list[int]:
     """Indexes of the drafts to store; the others are in `reply` as duplicates or errors."""
     limit = FAR_FUTURE if command.validated else shard.config.max_message_size
     room = command.room if command.room >= 0 else len(command.drafts)
@@ -302,7 +307,7 @@ def _accept(shard: Shard, command: Enqueue, now: int, reply: Enqueued) -> list[i
         if len(draft.payload) > limit or out_of_range(draft) or (not plain and oversized(draft.extra)):
             reply.errors[index] = refusal(shard, draft)
             continue
-        known = 0 if plain else _known(shard, draft, now, seen, index)
+        known = 0 if plain else command.known.get(index) or _known(shard, draft, seen, index)
         if not known and len(accepted) < room:
             accepted.append(index)
             continue
@@ -311,7 +316,7 @@ def _accept(shard: Shard, command: Enqueue, now: int, reply: Enqueued) -> list[i
         else:
             reply.errors[index] = refusal(shard, draft)
         for name in [name for name, at in seen.items() if at == index]:
-            del seen[name]  # it is not stored: another one may have its id or source
+            del seen[name]  # it is not stored: another one may have its source
     return accepted
 
 
@@ -369,25 +374,17 @@ def refusal(shard: Shard, draft: Draft) -> HoldfastError:
     return QueueFull(queue=shard.queue, depth=shard.config.max_depth)
 
 
-def _known(shard: Shard, draft: Draft, now: int, seen: dict[bytes, int], index: int) -> int:
-    """The id of the message that a draft duplicates, -1 - index if that is in this batch, 0 if it duplicates none."""
-    extra = draft.extra
-    names: list[tuple[Table, bytes]] = []
-    if extra.message_id is not None and shard.config.dedup_window:
-        names.append((Table.DEDUP, dedup_key(shard.number, extra.message_id)))
-    if extra.origin is not None and extra.origin.once:
-        origin = extra.origin
-        names.append((Table.SOURCES, source_key(shard.number, origin.source_id, origin.source_group)))
-    for table, key in names:
-        earlier = seen.setdefault(bytes([table]) + key, index)
-        if earlier != index:
-            return -1 - earlier
-        value = shard.get(table, key)
-        if value is not None:
-            original, end = read_dedup(value)
-            if table is Table.SOURCES or end > now:
-                return int(original)
-    return 0
+def _known(shard: Shard, draft: Draft, seen: dict[bytes, int], index: int) -> int:
+    """The id of the message of the same source, -1 - index if that is in this batch, 0 if there is none."""
+    origin = draft.extra.origin
+    if origin is None or not origin.once:
+        return 0
+    key = source_key(shard.number, origin.source_id, origin.source_group)
+    earlier = seen.setdefault(key, index)
+    if earlier != index:
+        return -1 - earlier
+    value = shard.get(Table.SOURCES, key)
+    return 0 if value is None else int(read_dedup(value)[0])
 
 
 def _encode(
@@ -410,8 +407,6 @@ def _encode(
         if extra is not NO_EXTRA:
             if keyed and extra.key is not None:
                 key = key_hash(extra.key)
-            if extra.message_id is not None and config.dedup_window:
-                _remember(shard, extra.message_id, message_id, now, ops)
             if extra.origin is not None and extra.origin.once:
                 flags |= FLAG_SOURCED
                 source = source_key(number, extra.origin.source_id, extra.origin.source_group)
@@ -522,14 +517,6 @@ def _count(
         arrive(shard, arrivals, only)
 
 
-def _remember(shard: Shard, name: str, message_id: int, now: int, ops: list[Op]) -> None:
-    end = now + shard.config.dedup_window
-    ops.append((Table.DEDUP, dedup_key(shard.number, name), dedup_value(message_id, end)))
-    ops.append((Table.DEDUP_ENDS, dedup_end_key(shard.number, end, name), b""))
-    if not shard.head.dedup_end or end < shard.head.dedup_end:
-        shard.head.dedup_end = end
-
-
 def arrive(shard: Shard, arrivals: Arrivals, only: LeaseGroup | None = None) -> None:
     """New messages enter the windows of all leasing groups, or of one, and are counted."""
     head = shard.head
@@ -589,3 +576,40 @@ def place_of(shard: Shard, message: Message, stamp: int) -> Place:
     if stamp and message.deliver_at:
         flags |= FLAG_DUE
     return Place(stamp, message.seq, key, flags, message.priority, len(message.payload))
+
+
+# --- producers' message ids -----------------------------------------------------------------------------------------
+#
+# They are remembered for the queue, whatever the key or partition of a message: in its first shard, which is the same
+# however many partitions are added. The engine asks it before an enqueue, and has it remember what was stored. What has
+# an origin is known by its source instead: a message keeps its message id through death, redrive and replay, and is no
+# repetition of the first.
+
+
+def dedup_name(draft: Draft) -> str | None:
+    """The message id by which a draft may be found to repeat another; None: it has none."""
+    extra = draft.extra
+    return extra.message_id if extra.origin is None else None
+
+
+@handles(FindIds)
+def find_ids(shard: Shard, command: FindIds, now: int, effects: Outcome[dict[str, int]]) -> None:
+    keys = {name: dedup_key(shard.number, name) for name in command.names}
+    shard.require([Read(Table.DEDUP, key) for key in keys.values()])
+    effects.reply = {}
+    for name, key in keys.items():
+        value = shard.get(Table.DEDUP, key)
+        if value is not None:
+            message_id, end = read_dedup(value)
+            if end > now:
+                effects.reply[name] = message_id
+
+
+@handles(RememberIds)
+def remember_ids(shard: Shard, command: RememberIds, now: int, effects: Outcome[None]) -> None:
+    ops, number, head = effects.ops, shard.number, shard.head
+    end = now + shard.config.dedup_window
+    for name, message_id in command.ids.items():
+        ops.append((Table.DEDUP, dedup_key(number, name), dedup_value(message_id, end)))
+        ops.append((Table.DEDUP_ENDS, dedup_end_key(number, end, name), b""))
+    head.dedup_end = min(head.dedup_end or end, end)

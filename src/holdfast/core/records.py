@@ -21,8 +21,8 @@ id, or, if it was delayed, a number that was taken like an id when it fell due. 
     STATES     shard group id                   workflow state: version, etag, bytes; or that it was dropped
     SETTLED    shard seq                        bits of the groups that need the message no more, or a mark (below)
     EXPIRIES   shard expires seq                (empty) messages that expire before an older one does
-    DEDUP      shard message-id                 id, end
-    DEDUP_ENDS shard end message-id             (empty)
+    DEDUP      shard message-id                 id, end: of all messages of a queue in its first shard
+    DEDUP_ENDS shard end message-id             (empty)                           core/enqueue.py
     SOURCES    shard source-id source-group     id of the message that carries it, unless it is a replay
     JOURNAL    block number                     block of journal entries              core/journal.py
     TRANSACTIONS, STAGED_PARTS, STAGED, ENDS    staged messages                        core/transactions.py

@@ -104,15 +104,15 @@ class Queue:
         """The shards of these partitions, or all."""
         return self.shards if partitions is None else [self.shards[p] for p in partitions if p < len(self.shards)]
 
-    def route(self, drafts: Sequence[Draft]) -> Routes:
-        """Which shard takes which drafts, by index, in order.
+    def route(self, drafts: Sequence[Draft], simple: bool) -> Routes:
+        """Which shard takes which drafts, by index, in order. `simple`: they are `plain`.
 
-        A key decides; else the source of an import or redrive, or a producer's message id, so that a repetition is
-        compared with the first. Messages that have none of these go together to one partition after another.
+        A key decides; else the source of an import or redrive, so that a repetition is compared with the first.
+        Messages that have neither go together to one partition after another.
         """
         shards = self.shards
         self._next = (self._next + 1) % len(shards)
-        if len(shards) == 1 or _keyless(drafts):
+        if len(shards) == 1 or simple:
             return [(shards[self._next], range(len(drafts)))]
         parts: dict[int, list[int]] = {}
         for index, draft in enumerate(drafts):
@@ -136,13 +136,11 @@ class Queue:
             return route_of(extra.key) % len(self.shards)
         if extra.origin is not None:
             return self._of_source(extra.origin)
-        if extra.message_id is not None:
-            return route_of(extra.message_id) % len(self.shards)
         return self._next
 
 
-def _keyless(drafts: Sequence[Draft]) -> bool:
-    """Whether it is quickly said that no draft has what decides on a partition."""
+def plain(drafts: Sequence[Draft]) -> bool:
+    """Whether it is quickly said that drafts have nothing that decides on a partition or deduplicates."""
     if isinstance(drafts, HomogeneousDrafts):
         return drafts.extra.metadata_only
     shared = drafts[0].extra if drafts else NO_EXTRA

@@ -39,12 +39,13 @@ from holdfast.core.records import LAST, Place, Table, queue_key, ready_key
 from holdfast.core.shard import SKIP_BLOCKED_MAX, RecordCacheBudget, Shard
 from holdfast.engine.audits import AuditLimits, Audits
 from holdfast.engine.batch import Batch
-from holdfast.engine.catalog import Catalog, Queue, QueueName, Routes
+from holdfast.engine.catalog import Catalog, Queue, QueueName, Routes, plain
 from holdfast.engine.cell_record import CELL_KEY, CellRecord, read_cell_record
 from holdfast.engine.dead_lettering import Alert, DeadLettering
 from holdfast.engine.groups import ensure_group
 from holdfast.engine.leases import DeliveryLocator
 from holdfast.engine.merge import order_key, quotas
+from holdfast.engine.message_ids import Known, has_names, remember, repetitions, rounds
 from holdfast.engine.open_transaction import TransactionLimits
 from holdfast.engine.queues import add_queue
 from holdfast.engine.stored_shards import StoredShards
@@ -60,6 +61,8 @@ _decode_queue = msgspec.msgpack.Decoder(QueueRecord).decode
 
 # Deliveries that a tick acts on, over all shards: 2 to 10 ms. The rest waits for the next turn.
 TICK_DELIVERIES_MAX = 256
+
+NOTHING_KNOWN: Known = {}
 
 SettleResult = int | HoldfastError | None
 """None, the new deadline of an extended lease, or the error that refused the settlement."""
@@ -257,16 +260,39 @@ class Engine:
     ) -> Enqueued:
         """As `enqueue`, in a queue that is found already. `group`: for this leasing group alone."""
         room = queue.room()
-        routes = queue.route(drafts)
+        simple = plain(drafts)
+        routes = queue.route(drafts, simple)
+        named = not simple and has_names(queue, drafts)
         if atomic:
-            tried = self.enqueue_routed(queue, routes, drafts, room, protocol, now, dry_run=True)
+            known = repetitions(self, queue, drafts, now) if named else {}
+            tried = self.enqueue_routed(queue, routes, drafts, room, protocol, now, dry_run=True, known=known)
             if tried.errors:
                 return Enqueued([0] * len(drafts), {}, tried.errors)
         self.dirty_queues[queue.name] = None
+        if named:
+            return self._enqueue_named(queue, routes, drafts, protocol, now, group)
         if len(routes) == 1:
             shard, _ = routes[0]
             return self.step(queue, shard, Enqueue(drafts, room, protocol, group=group), now)
         return self.enqueue_routed(queue, routes, drafts, room, protocol, now, group=group)
+
+    def _enqueue_named(
+        self, queue: Queue, routes: Routes, drafts: Sequence[Draft], protocol: str, now: int, group: str
+    ) -> Enqueued:
+        """Enqueue a batch of which some may repeat a message, by the ids that their producer gave them."""
+        total = Enqueued([0] * len(drafts), {}, {})
+        for taken, known in rounds(self, queue, drafts, now):
+            chosen = set(taken)
+            some = routes
+            if len(taken) < len(drafts):
+                some = [(shard, mine) for shard, own in routes if (mine := [at for at in own if at in chosen])]
+            reply = self.enqueue_routed(queue, some, drafts, queue.room(), protocol, now, group=group, known=known)
+            for at in taken:
+                total.ids[at] = reply.ids[at]
+            total.duplicates |= reply.duplicates
+            total.errors |= reply.errors
+            remember(self, queue, drafts, reply, now)
+        return total
 
     def enqueue_routed(
         self,
@@ -278,14 +304,17 @@ class Engine:
         now: int,
         dry_run: bool = False,
         group: str = "",
+        known: Known = NOTHING_KNOWN,
     ) -> Enqueued:
-        """Enqueue a batch that goes to several partitions. `dry_run`: only find out what would be refused."""
-        total = Enqueued([0] * len(drafts))
+        """Enqueue a batch, or a part of it, that goes to several partitions. `dry_run`: only find out what would be
+        refused. `known`: what drafts repeat."""
+        total = Enqueued([0] * len(drafts), {}, {})
         ids = [] if dry_run else self.ids.take(now, len(drafts))
         for shard, indexes in routes:
             taken = [] if dry_run else [ids[i] for i in indexes]
-            some = drafts if len(routes) == 1 else [drafts[i] for i in indexes]
-            part = Enqueue(some, room, protocol, taken, group, dry_run=dry_run)
+            some = drafts if len(indexes) == len(drafts) else [drafts[i] for i in indexes]
+            here = {at: known[i] for at, i in enumerate(indexes) if i in known} if known else {}
+            part = Enqueue(some, room, protocol, taken, group, dry_run=dry_run, known=here)
             reply = self.step(queue, shard, part, now)
             stored = 0
             for at, index in enumerate(indexes):

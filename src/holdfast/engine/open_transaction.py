@@ -25,7 +25,7 @@ from holdfast.core.transactions import (
     staged_part_key,
     write_record,
 )
-from holdfast.engine.catalog import Queue
+from holdfast.engine.catalog import Queue, plain
 from holdfast.errors import HoldfastError, InvalidArgument
 from holdfast.units import DAY, GIB, HOUR, MIB
 
@@ -81,7 +81,7 @@ class OpenTransaction:
         for queue, drafts in routed:
             if not drafts:
                 continue
-            for shard, indexes in queue.route(drafts):
+            for shard, indexes in queue.route(drafts, plain(drafts)):
                 shard_part = staged_part.shard_parts.setdefault(shard.number, ShardPart(queue.record.name))
                 staged: Iterator[Staged] = ((staged_part.messages + index, drafts[index]) for index in indexes)
                 for value, count in blocks(staged):

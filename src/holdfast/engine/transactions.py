@@ -17,6 +17,7 @@ import msgspec
 from holdfast.core.commands import Command, Draft, Enqueue, Enqueued, Packed, PublishStaged
 from holdfast.core.effects import DeleteUntil, Op
 from holdfast.core.records import Table
+from holdfast.core.shard import Shard
 from holdfast.core.transactions import (
     StagedBlock,
     StagedPart,
@@ -34,6 +35,7 @@ from holdfast.core.transactions import (
     write_record,
 )
 from holdfast.engine.catalog import Queue
+from holdfast.engine.message_ids import Known, has_names, remember, rounds
 from holdfast.engine.open_transaction import (
     MovedBlock,
     OpenTransaction,
@@ -300,16 +302,33 @@ class Transactions:
             if isinstance(block.messages, Packed)
         ]
         if len(commands) < len(moved):
-            # In one command, which looks for duplicates once.
             drafts = [draft for block, _ in moved for draft in block.drafts()]
             given = [message_id for _, ids in moved for message_id in ids]
-            commands = [Enqueue(drafts, -1, record.protocol, given, validated=True)]
-        duplicates = 0
+            return self._enqueue_drafts(queue, shard, drafts, given, record.protocol, now)
         for command in commands:
             reply = self._engine.step(queue, shard, command, now)
             assert not reply.errors, "a published message was refused"
-            duplicates += len(reply.duplicates)
         self._engine.mark_dirty(queue.name)
+        return 0
+
+    def _enqueue_drafts(
+        self, queue: Queue, shard: Shard, drafts: list[Draft], given: list[int], protocol: str, now: int
+    ) -> int:
+        """Enqueue messages that may repeat others. Returns how many do."""
+        engine = self._engine
+        engine.mark_dirty(queue.name)
+        everything: list[tuple[list[int], Known]] = [(list(range(len(drafts))), {})]
+        duplicates = 0
+        for taken, known in (
+            rounds(engine, queue, drafts, now, validated=True) if has_names(queue, drafts) else everything
+        ):
+            some = [drafts[at] for at in taken]
+            here = {index: known[at] for index, at in enumerate(taken) if at in known}
+            command = Enqueue(some, -1, protocol, [given[at] for at in taken], validated=True, known=here)
+            reply = engine.step(queue, shard, command, now)
+            assert not reply.errors, "a published message was refused"
+            remember(engine, queue, some, reply, now)
+            duplicates += len(reply.duplicates)
         return duplicates
 
     def _finish(self, found: OpenTransaction, now: int) -> None:

@@ -29,8 +29,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     key: str | None = None
     """Messages of one key are delivered one after another."""
     message_id: str | None = None
-    """The producer's id: a second enqueue with it, and with the same `key`, inside the queue's `dedup_window` stores
-    nothing."""
+    """The producer's id: a second enqueue with it inside the queue's `dedup_window` stores nothing."""
     priority: int = 128
     """0 to 255; a lower value is delivered sooner."""
     delay: Duration | None = None
@@ -96,6 +95,8 @@ class Message(msgspec.Struct, kw_only=True, omit_defaults=True):
     content_type: str | None = None
     key: str | None = None
     message_id: str | None = None
+    """The producer's own. It stays the same through death, redrive and replay: work that must not be done twice is
+    remembered by it, not by `id`."""
     priority: int = 128
     deliver_at: str | None = None
     expires_at: str | None = None

@@ -182,6 +182,22 @@ async def test_the_producers_or_the_brokers_identifier_settles(server: Server) -
     assert server.depth("jobs") == 0
 
 
+@pytest.mark.parametrize("by_token", [True, False])
+async def test_messages_of_one_producers_identifier_are_settled_each(server: Server, by_token: bool) -> None:
+    """As the dead letters of several groups are, or what was sent again after the window."""
+    await server.create("jobs", dedup_window="0s")
+    client = await consumer(server, prefetch="3")
+    await enqueue(server, "jobs", b"one", b"two", b"three", message_id="order-1")
+    deliveries = [await client.delivery() for _ in range(3)]
+    assert [user_properties_of(delivery)["message-id"] for delivery in deliveries] == ["order-1"] * 3
+    for delivery in deliveries:
+        client.accept(delivery)
+        token = {"lease-token": user_properties_of(delivery)["lease-token"]} if by_token else {}
+        answer = await client.publish("$queue/jobs/$ack", user={"message-id": "order-1", **token})
+        assert answer.reason_code == 0
+    assert server.depth("jobs") == 0
+
+
 async def test_a_json_payload_settles_and_so_does_a_list(server: Server) -> None:
     client = await consumer(server)
     await enqueue(server, "jobs", b"1", b"2", b"3", b"4")

@@ -109,6 +109,9 @@ class Consumer:
     def hold(self, sent: SentDelivery) -> None:
         held = self.held
         name = sent.external_id
+        before = held.get(name)
+        if before is not None and before.message_id != sent.message_id:
+            name = str(sent.message_id)  # its producer's identifier is another message's too
         held.pop(name, None)  # one that comes again is the newest
         held[name] = sent
         if len(held) > self._kept_max:
@@ -117,13 +120,16 @@ class Consumer:
     def mark_settled(self, sent: SentDelivery) -> None:
         """The client has settled it by topic."""
         name = sent.external_id
+        own = str(sent.message_id)
         if self.held.get(name) is sent:
             del self.held[name]
+        elif self.held.get(own) is sent:
+            del self.held[own]
         elif self.native:
             leases = self._feed.session.leases
             for packet_id in [packet_id for packet_id, lease in leases.items() if lease is sent]:
                 leases[packet_id] = None  # the identifier stays in use until its PUBACK
-        self.settled[name] = sent
+        self.settled[own] = sent
         if len(self.settled) > self._kept_max:
             del self.settled[next(iter(self.settled))]
 

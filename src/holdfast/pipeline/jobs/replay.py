@@ -83,6 +83,7 @@ def messages(chosen: DataFrame, run: str) -> DataFrame:
     return chosen.select(
         "payload",
         "key",
+        F.col("client_message_id").alias("message_id"),
         "priority",
         "correlation_id",
         F.map_concat(F.map_from_entries(own), replay).alias("properties"),
@@ -263,7 +264,7 @@ def _draft(row: dict[str, Any], run: str) -> wire.StagedMessage:
         else:
             properties[name] = [*(before if isinstance(before, list) else [before]), value]
     return wire.StagedMessage(
-        message_id=f"{run}/{row['message_id']}",
+        message_id=row["client_message_id"],
         base64=bytes(row["payload"]),
         key=row["key"],
         priority=row["priority"],
@@ -284,7 +285,8 @@ def replay_paced(
 ) -> JobRun:
     """Publish slice by slice, each when it is due."""
     runs = RunStore(lake.path)
-    columns = (*_EVENT_ORDER, "message_id", "queue", "payload", "key", "priority", "correlation_id", "properties")
+    texts = ("client_message_id", "key", "correlation_id")
+    columns = (*_EVENT_ORDER, "message_id", "queue", "payload", "priority", "properties", *texts)
     frame = kept(lake, spark, runs, run).orderBy(*_EVENT_ORDER).select(*columns)
     stages.explain("messages", frame)
     with stages.stage("replay"):
