@@ -360,9 +360,9 @@ class MediaTypeUnsupported(HoldfastError):
 
 
 class CrossOrigin(HoldfastError):
-    """The request was addressed to {host!r} by a web page from {origin!r}. Without a token it is refused: a page must
-    not use a browser's certificate, or reach servers through the browser's machine. Send a token; or, if a proxy
-    forwards requests to a server without credentials, configure credentials or start it with --insecure."""
+    """The request was addressed to {host!r} by a web page from {origin!r}. A page must not use a browser's certificate,
+    reach servers through the browser's machine, or send a GET that leases. Send a token, and lease by POST; or, if a
+    proxy forwards requests to a server without credentials, configure credentials or start it with --insecure."""
 
     code = "cross_origin"
     http = 403

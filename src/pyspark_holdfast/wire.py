@@ -110,8 +110,8 @@ class Server:
                 raise
 
     def ends(self, queue: str, group: str) -> dict[int, dict[str, int]]:
-        """By partition, what a cursor group can read now."""
-        found = self._json("GET", f"{_group(queue, group)}/ends")
+        """By partition, what a cursor group can read now. The group is created if it is new."""
+        found = self._json("POST", f"{_group(queue, group)}/ends")
         return {end["partition"]: end for end in found["partitions"]}
 
     def read(self, queue: str, group: str, request: Mapping[str, Any]) -> tuple[pa.Table, dict[str, int]]:

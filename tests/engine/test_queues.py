@@ -180,6 +180,16 @@ def test_a_deleted_group_takes_along_what_only_it_needed(cell: Rig, monkeypatch:
 # --- cursors and single messages ------------------------------------------------------------------------------------
 
 
+def test_looking_where_a_cursor_group_ends_creates_nothing_unless_asked_to(cell: Rig) -> None:
+    with pytest.raises(QueueNotFound):
+        cursor_ends(cell.engine, TASKS, "log", cell.now, create=False)
+    cell.enqueue(b"x")
+    with pytest.raises(GroupNotFound):
+        cursor_ends(cell.engine, TASKS, "log", cell.now, create=False)
+    created = cursor_ends(cell.engine, TASKS, "log", cell.now)
+    assert cursor_ends(cell.engine, TASKS, "log", cell.now, create=False) == created
+
+
 def test_a_cursor_reads_on_where_it_committed(cell: Rig) -> None:
     cell.create_queue(partitions=1)
     cell.enqueue(b"a", b"b", b"c")

@@ -124,7 +124,7 @@ async def poll(http: httpx.AsyncClient, queue: str, facts: Facts, dice: random.R
 
 async def follow(http: httpx.AsyncClient, queue: str, facts: Facts, dice: random.Random) -> None:
     path = path_of(queue, "stream")
-    async with http.stream("GET", path, params={"group": "streams", "credit": "30"}) as answer:
+    async with http.stream("POST", path, params={"group": "streams", "credit": "30"}) as answer:
         assert answer.status_code == 200
         async for taken in _deliveries(answer):
             await settle(http, queue, "streams", taken, facts, dice)

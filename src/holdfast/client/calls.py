@@ -152,9 +152,9 @@ def stream(
         consumer=consumer,
         gone="keep",
         encoding="base64",
+        create="" if create else "false",
     )
-    method = "POST" if create else "GET"  # a GET creates no group
-    return Call(method=method, path=path, read=_reader(wire.StreamLine), headers=(("accept", NDJSON),))
+    return Call(method="POST", path=path, read=_reader(wire.StreamLine), headers=(("accept", NDJSON),))
 
 
 # --- workflow state -------------------------------------------------------------------------------------------------

@@ -31,9 +31,12 @@ class CursorEnd(msgspec.Struct, frozen=True):
     lost_to: int = 0
 
 
-def cursor_ends(engine: Engine, name: QueueName, group: str, now: int) -> list[CursorEnd]:
-    """For every partition, what there is to read. Reads no message."""
-    queue = engine.queue(name, now, create=True)
+def cursor_ends(engine: Engine, name: QueueName, group: str, now: int, create: bool = True) -> list[CursorEnd]:
+    """For every partition, what there is to read. Reads no message. The group is created if it is new, unless `create`
+    is false."""
+    queue = engine.queue(name, now, create=create)
+    if not create:
+        queue.group(group)
     ensure_group(engine, queue, group, GroupKind.CURSOR, now)
     ends: list[CursorEnd] = []
     for shard in queue.shards:

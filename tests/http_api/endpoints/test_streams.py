@@ -270,17 +270,19 @@ async def test_a_stop_ends_long_polls_immediately_and_notifies_streams(own: tupl
     assert node.inspection.waiting(JOBS) == 0
 
 
-async def test_a_get_creates_neither_queue_nor_group(http: httpx.AsyncClient, node: Node) -> None:
-    refused = await http.get(f"{QUEUE}/stream", params={"group": "mailer"})
+async def test_a_stream_creates_nothing_if_it_says_so(http: httpx.AsyncClient, node: Node) -> None:
+    refused = await http.post(f"{QUEUE}/stream", params={"group": "mailer", "create": "false"})
     assert (refused.status_code, refused.json()["code"]) == (404, "queue_not_found")
     assert not node.queues.exists(JOBS)
     await node.messages.enqueue(JOBS, [Draft(b"x")])
-    refused = await http.get(f"{QUEUE}/stream")
+    refused = await http.post(f"{QUEUE}/stream", params={"create": "false"})
     assert (refused.status_code, refused.json()["code"]) == (404, "group_not_found")
     assert node.queues.get(JOBS).groups == ()
     await node.groups.create(JOBS, "default")
-    async with http.stream("GET", f"{QUEUE}/stream", params={"limit": 1}) as response:
+    async with http.stream("POST", f"{QUEUE}/stream", params={"limit": 1, "create": "false"}) as response:
         assert "delivery" in [key async for line in lines(response) for key in line]
+    refused = await http.get(f"{QUEUE}/stream")
+    assert (refused.status_code, refused.headers["allow"]) == (405, "POST")
 
 
 async def test_a_lease_creates_nothing_if_it_says_so(http: httpx.AsyncClient, node: Node) -> None:

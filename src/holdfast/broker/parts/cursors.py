@@ -51,10 +51,11 @@ class Cursors:
         self._cell = cell
         self._limits = limits
 
-    async def ends(self, name: QueueName, group: str) -> list[CursorEnd]:
-        """By partition, what the cursor group can read now. The group appears if it is new. Cheap at any depth."""
+    async def ends(self, name: QueueName, group: str, *, create: bool = True) -> list[CursorEnd]:
+        """By partition, what the cursor group can read now. The group is created if it is new, unless `create` is
+        false. Cheap at any depth."""
         with self._cell.guard as engine:
-            ends = cursor_ends(engine, name, group, self._cell.clock())
+            ends = cursor_ends(engine, name, group, self._cell.clock(), create)
         await self._cell.wait_clean()
         return ends
 

@@ -18,6 +18,7 @@ from holdfast.core.queue import PRIORITY_DEFAULT, check_name
 from holdfast.core.records import NO_EXTRA, Extra
 from holdfast.engine.catalog import QueueName
 from holdfast.errors import (
+    CrossOrigin,
     Forbidden,
     GroupNotFound,
     HoldfastError,
@@ -177,13 +178,17 @@ def _draft(request: Request, item: MQueueItem) -> Draft:
     Right.CONSUME_SOMEWHERE,
     query=DequeueQuery,
     gives=list[MQueueDequeued],
-    errors=(QueueNotFound, GroupNotFound, Forbidden, NamespaceForbidden),
+    errors=(QueueNotFound, GroupNotFound, Forbidden, NamespaceForbidden, CrossOrigin),
+    changes=True,
 )
 async def dequeue(request: Request) -> Response:
     """Lease up to `limit` items, the best first. An empty list means that nothing is ready.
 
     It leases for the group `default`, which the first enqueue to a topic creates. A topic that has consumers of other
     APIs only has no such group until it is created by hand.
+
+    As a GET that changes something it is for programs: a browser is refused unless it calls for a page of this server,
+    also with a token.
     """
     query = request.query(DequeueQuery)
     name = _queue(request, query.namespace, query.topic, Action.CONSUME)

@@ -6,6 +6,7 @@ import msgspec
 
 from holdfast import wire
 from holdfast.core.queue import GroupKind, check_name
+from holdfast.engine.cursors import CursorEnd
 from holdfast.errors import (
     ArrowMissing,
     CursorOutOfRange,
@@ -150,14 +151,26 @@ async def read(request: Request) -> Response:
     "/api/v1/queues/{name}/groups/{group}/ends",
     Right.CONSUME,
     gives=wire.CursorEnds,
-    errors=(QueueNotFound, WrongGroupKind, LimitExceeded),
+    errors=(QueueNotFound, GroupNotFound, WrongGroupKind),
 )
 async def ends(request: Request) -> Response:
-    """Show what a cursor group can read now, by partition. It costs the same at any depth.
+    """Show what a cursor group can read now, by partition. It costs the same at any depth."""
+    return _ends(await request.node.cursors.ends(request.queue, _group(request), create=False))
 
-    The group appears, as a cursor group, if it is new.
-    """
-    found = await request.node.cursors.ends(request.queue, _group(request))
+
+@ROUTES(
+    "POST",
+    "/api/v1/queues/{name}/groups/{group}/ends",
+    Right.CONSUME,
+    gives=wire.CursorEnds,
+    errors=(QueueNotFound, WrongGroupKind, LimitExceeded),
+)
+async def ends_created(request: Request) -> Response:
+    """Show the same, after creating the group, as a cursor group, if it is new."""
+    return _ends(await request.node.cursors.ends(request.queue, _group(request)))
+
+
+def _ends(found: list[CursorEnd]) -> Response:
     result = [
         wire.CursorEnd(
             partition=end.partition,

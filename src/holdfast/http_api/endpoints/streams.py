@@ -58,6 +58,8 @@ class StreamQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     can be settled until their leases end."""
     limit: int = 0
     """End after so many deliveries; `0`: never."""
+    create: bool = True
+    """Whether a group that does not exist is created, and its queue."""
     encoding: wire.Encoding = "auto"
 
 
@@ -187,7 +189,7 @@ def _event(item: Line, stream: Stream) -> bytes:
     query=StreamQuery,
     gives=wire.StreamLine,
     response_types=("application/x-ndjson", "text/event-stream"),
-    errors=(QueueNotFound, WrongGroupKind, LimitExceeded),
+    errors=(QueueNotFound, GroupNotFound, WrongGroupKind, LimitExceeded),
     waits=True,
 )
 async def stream(request: Request) -> Response:
@@ -195,30 +197,11 @@ async def stream(request: Request) -> Response:
 
     With `Accept: text/event-stream` as server-sent events (`event: delivery`, then at the end `event: end`), else as
     NDJSON: lines with `delivery`, `heartbeat` or `end`. Settle with ordinary requests; each makes room for another
-    delivery. When the client disconnects, what it has not settled is released immediately. A group that does not exist
-    is created.
+    delivery. When the client disconnects, what it has not settled is released immediately.
     """
-    return await _stream(request, request.query(StreamQuery))
-
-
-@ROUTES(
-    "GET",
-    "/api/v1/queues/{name}/stream",
-    Right.CONSUME,
-    query=StreamQuery,
-    gives=wire.StreamLine,
-    response_types=("application/x-ndjson", "text/event-stream"),
-    errors=(QueueNotFound, GroupNotFound, WrongGroupKind, LimitExceeded),
-    waits=True,
-)
-async def stream_of_group(request: Request) -> Response:
-    """Be sent deliveries, as by POST, for a group that exists: a GET creates nothing."""
     query = request.query(StreamQuery)
-    request.node.groups.get(request.queue, query.group)
-    return await _stream(request, query)
-
-
-async def _stream(request: Request, query: StreamQuery) -> Response:
+    if not query.create:
+        request.node.groups.get(request.queue, query.group)
     opened = await open_stream(request, query, request.queue)
     events = "text/event-stream" in (request.header(b"accept") or "")
     write, content_type = (_event, EVENTS) if events else (_line, NDJSON)

@@ -6,8 +6,11 @@ from base64 import b64decode
 
 from holdfast.auth.gate import Gate
 from holdfast.auth.principal import Action, Principal
-from holdfast.errors import Unauthenticated
+from holdfast.errors import CrossOrigin, Unauthenticated
 from holdfast.http_api.server.routes import Endpoint, Right
+
+_BROWSER = b"Mozilla/"
+"""How the name of every browser begins."""
 
 _ACTIONS = {Right.PRODUCE: Action.PRODUCE, Right.CONSUME: Action.CONSUME, Right.ADMIN: Action.ADMIN}
 _SOMEWHERE = {
@@ -37,6 +40,20 @@ def recognize(gate: Gate, subject: str | None, headers: dict[bytes, bytes]) -> P
 def check_browser(gate: Gate, principal: Principal, headers: dict[bytes, bytes]) -> None:
     """Refuses a web page of another site that calls through a user's browser."""
     gate.check_browser(principal, _text(headers.get(b"host")), _text(headers.get(b"origin")))
+
+
+def check_program(headers: dict[bytes, bytes]) -> None:
+    """Refuses a browser, unless it calls for a page of this server: for a GET that changes something, which any page of
+    any site can make a browser send, with the credentials it has. An old browser that says nothing about the page is
+    known by its name."""
+    host = (_text(headers.get(b"host")) or "").lower()
+    origin, referer, site = (_text(headers.get(name)) for name in (b"origin", b"referer", b"sec-fetch-site"))
+    pages = [page.lower().partition("://")[2].partition("/")[0] for page in (origin, referer) if page is not None]
+    foreign = any(page != host for page in pages) or (site is not None and site != "same-origin")
+    unknown = not pages and site is None and headers.get(b"user-agent", b"").startswith(_BROWSER)
+    if foreign or unknown:
+        page = origin or referer or (f"a site ({site})" if site else "an unknown site")
+        raise CrossOrigin(origin=page[:255], host=host[:255])
 
 
 def _uncredentialed(gate: Gate, subject: str | None) -> Principal:

@@ -39,7 +39,7 @@ from holdfast.http_api.endpoints import (
     workflow_state,
 )
 from holdfast.http_api.openapi import document as openapi
-from holdfast.http_api.server.access import authorize, check_browser, identify, recognize
+from holdfast.http_api.server.access import authorize, check_browser, check_program, identify, recognize
 from holdfast.http_api.server.batcher import EnqueueBatcher
 from holdfast.http_api.server.body import ClientDisconnected
 from holdfast.http_api.server.long_requests import LongRequests, expired
@@ -219,6 +219,8 @@ class Api:
         head, endpoint = request.head, request.endpoint
         if principal is not head.authorized and principal is not ANONYMOUS:
             check_browser(self.gate, principal, head.headers)
+            if endpoint.changes:
+                check_program(head.headers)
         request.principal = principal
         if endpoint.act:
             self.spawn(self._administer(request))

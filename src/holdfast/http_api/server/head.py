@@ -53,6 +53,8 @@ _SINGLE: Final = frozenset(
         b"if-none-match",
         b"last-event-id",
         b"origin",
+        b"referer",
+        b"sec-fetch-site",
         CORRELATION,
     )
 )
@@ -137,7 +139,7 @@ def _find(router: Router, method: str, path: str) -> tuple[Endpoint, list[str]]:
         raise RouteNotFound(path=path[:_PATH_SHOWN])
     methods, values = found
     endpoint = methods.get("GET" if method == "HEAD" else method)
-    if endpoint is None or (method == "HEAD" and endpoint.waits):
+    if endpoint is None or (method == "HEAD" and (endpoint.waits or endpoint.changes)):
         raise MethodNotAllowed(path=path[:_PATH_SHOWN], method=method, allowed=", ".join(methods))
     parameters = [decoded(value) for value in values]
     if parameters and parameters[0].startswith(QUEUE_TOPIC):

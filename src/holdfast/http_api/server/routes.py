@@ -78,6 +78,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     bulk: bool = False  # takes bodies up to http.max_request_bytes, else up to SMALL_BYTES_MAX
     waits: bool = False  # may wait long: does not count against http.max_concurrency
     always_served: bool = False  # also while the server stops
+    changes: bool = False  # of a GET, which should not: no browser is let in, because a page makes one without asking
 
     @property
     def summary(self) -> str:
@@ -118,6 +119,7 @@ class Routes:
         bulk: bool = False,
         waits: bool = False,
         always_served: bool = False,
+        changes: bool = False,
     ) -> Callable[[_Handler], _Handler]:
         """Register a handler."""
 
@@ -144,6 +146,7 @@ class Routes:
                 bulk=bulk,
                 waits=waits,
                 always_served=always_served,
+                changes=changes,
                 error_format=self.error_format,
             )
             self.endpoints.append(endpoint)
