@@ -273,6 +273,8 @@ async def test_a_token_for_an_audience_is_refused_where_none_is_configured(door:
     [
         ({"sub": None}, "`sub`"),
         ({"sub": ""}, "`sub`"),
+        ({"sub": "a\0b"}, "`sub`"),
+        ({"sub": "\x1b[2J"}, "`sub`"),
         ({"sub": "x" * 256}, "`sub`"),
         ({"sub": 7}, "claims are not good"),
         ({"ns": "a/b"}, "`ns`"),

@@ -13,13 +13,13 @@ from holdfast.config.settings import JournalSettings, LimitSettings, NodeSetting
 from holdfast.core.commands import Draft
 from holdfast.core.queue import GroupKind
 from holdfast.core.records import Extra
-from holdfast.core.transactions import TransactionState
+from holdfast.core.transactions import TransactionName, TransactionState
 from holdfast.errors import LimitExceeded, Overloaded, TransactionNotFound, TransactionPublished
 from holdfast.store import open_store
 from holdfast.store.contract import Store
 from tests.waiting import until
 
-T1 = ("default", "t1")
+T1 = TransactionName("default", "t1")
 A = ("default", "a")
 B = ("default", "b")
 

@@ -24,6 +24,7 @@ from holdfast.config.settings import JournalSettings, NodeSettings, TransactionS
 from holdfast.core.commands import Draft
 from holdfast.core.queue import GroupKind
 from holdfast.core.records import Extra
+from holdfast.core.transactions import TransactionName
 from holdfast.store import open_store
 from tests.crash.load import Lines
 
@@ -44,7 +45,7 @@ async def publish(node: Node, dice: random.Random, lines: Lines, prefix: str) ->
     number = 0
     while True:
         number += 1
-        name = ("default", f"{prefix}-{number}")
+        name = TransactionName("default", f"{prefix}-{number}")
         parts: dict[str, str] = {}
         count = 0
         for part in range(dice.randint(1, 4)):
@@ -58,7 +59,7 @@ async def publish(node: Node, dice: random.Random, lines: Lines, prefix: str) ->
         lines.write([f"p {name[1]}"])
 
 
-async def _stage_part(node: Node, dice: random.Random, name: tuple[str, str], part: str, attempt: str) -> int:
+async def _stage_part(node: Node, dice: random.Random, name: TransactionName, part: str, attempt: str) -> int:
     count = 0
     for chunk in range(dice.randint(1, 4)):
         batches = []

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from holdfast.broker.node import Node
-from holdfast.core.transactions import TransactionState
+from holdfast.core.transactions import TransactionName, TransactionState
 from holdfast.errors import TransactionNotFound
 from holdfast.store import open_store
 from tests.crash.killing import kill_under_load
@@ -64,12 +64,12 @@ async def test_a_killed_node_publishes_all_of_a_transaction_or_nothing(
     await node.start()
     for name in begun:
         try:
-            view = await node.transactions.get(("default", name))
+            view = await node.transactions.get(TransactionName("default", name))
         except TransactionNotFound:
             assert name not in confirmed, f"{name} was confirmed and is not known"
             continue
         if view.state is not TransactionState.OPEN:  # the decision was stored: it is moved to its end
-            assert (await node.transactions.publish(("default", name))).repeated
+            assert (await node.transactions.publish(TransactionName("default", name))).repeated
             confirmed.add(name)
     found = await everything(node)
     names = Counter(found.values())
@@ -79,7 +79,7 @@ async def test_a_killed_node_publishes_all_of_a_transaction_or_nothing(
     for place, name in read.items():
         assert found[place] == name, f"{place} was read as {name} and is {found[place]}"
     for name in confirmed:
-        assert (await node.transactions.publish(("default", name))).repeated
+        assert (await node.transactions.publish(TransactionName("default", name))).repeated
     assert await everything(node) == found
     await node.stop()
     store.close()

@@ -10,6 +10,7 @@ from holdfast.core.commands import Command, Draft, Settlement, Tick, Verb
 from holdfast.core.ids import CELL_MAX
 from holdfast.core.records import Extra, Table
 from holdfast.core.shard import Shard
+from holdfast.core.transactions import TransactionName
 from holdfast.engine.catalog import Queue
 from holdfast.engine.cell_record import CELL_KEY, read_cell_record
 from holdfast.engine.dead_letters import DeadLetterFilter
@@ -232,7 +233,7 @@ def test_dead_letters_that_arrive_during_a_redrive_are_left_alone(memory: Rig, m
 
 def test_a_transaction_that_is_not_published_does_not_move(memory: Rig) -> None:
     transactions = memory.engine.transactions
-    assert transactions.move(("default", "unknown"), memory.now) is False
-    transactions.stage(("default", "t"), [("tasks", [Draft(b"m")])], "p", "1", 0, memory.now)
-    assert transactions.move(("default", "t"), memory.now) is False
+    assert transactions.move(TransactionName("default", "unknown"), memory.now) is False
+    transactions.stage(TransactionName("default", "t"), [("tasks", [Draft(b"m")])], "p", "1", 0, memory.now)
+    assert transactions.move(TransactionName("default", "t"), memory.now) is False
     assert memory.live() == []

@@ -9,6 +9,7 @@ import pytest
 from holdfast.core.codecs import dedup_value
 from holdfast.core.commands import Draft, Verb
 from holdfast.core.records import REPLAYED, Extra, Origin, Table, dedup_end_key, dedup_key
+from holdfast.core.transactions import TransactionName
 from holdfast.engine import audited_redrive
 from holdfast.engine.dead_letters import DeadLetterFilter
 from holdfast.engine.queues import delete_queue, update_queue
@@ -98,8 +99,8 @@ def test_a_replay_is_stored_within_the_window_too(cell: Rig) -> None:
     (source,) = cell.enqueue(named("order-1")).ids
     for run in ("one", "two"):
         replay = named("order-1", origin=Origin(source, "tasks", "", REPLAYED))
-        cell.engine.transactions.stage(("default", run), [("tasks", [replay])], "", "", 0, cell.now)
-        record, _ = cell.engine.transactions.publish(("default", run), None, "test", cell.now)
+        cell.engine.transactions.stage(TransactionName("default", run), [("tasks", [replay])], "", "", 0, cell.now)
+        record, _ = cell.engine.transactions.publish(TransactionName("default", run), None, "test", cell.now)
         cell.engine.write()
         assert (record.published, record.duplicates) == (1, 0)
     assert ids_of(cell) == ["order-1"] * 3
@@ -217,8 +218,8 @@ def test_it_is_known_in_a_transaction_whatever_the_partition(cell: Rig) -> None:
     cell.create_queue(partitions=10)
     (first,) = cell.enqueue(named("x", "a")).ids
     drafts = [named("x", "b"), named("y", "c"), named("y", "d"), named("y", "c"), Draft(b"plain")]
-    cell.engine.transactions.stage(("default", "t"), [("tasks", drafts)], "", "", 0, cell.now)
-    record, _ = cell.engine.transactions.publish(("default", "t"), None, "test", cell.now)
+    cell.engine.transactions.stage(TransactionName("default", "t"), [("tasks", drafts)], "", "", 0, cell.now)
+    record, _ = cell.engine.transactions.publish(TransactionName("default", "t"), None, "test", cell.now)
     cell.engine.write()
     assert (record.published, record.duplicates) == (5, 3)
     assert sorted(filter(None, ids_of(cell))) == ["x", "y"]

@@ -35,6 +35,7 @@ from holdfast.core.journal import Block, EntryKind, decoded, read_block
 from holdfast.core.queue import QueueRecord
 from holdfast.core.records import NO_EXTRA, Extra, Message, Origin, Place, Table, WorkflowState
 from holdfast.core.runs import BytesColumn, HomogeneousRun, RecordRun
+from holdfast.core.transactions import TransactionName
 from holdfast.engine.cell_record import CELL_KEY, CellRecord
 from holdfast.engine.engine import Engine
 from holdfast.engine.queues import purge_queue
@@ -127,14 +128,17 @@ def samples() -> Iterator[tuple[Table, bytes, bytes | None]]:
     yield Table.DEDUP_ENDS, records.dedup_end_key(SHARD, END, "id"), b""
     yield Table.SOURCES, records.source_key(SHARD, ID, "group"), codecs.due_value(ID)
     yield Table.JOURNAL, records.journal_key(SEQ), None
-    yield Table.TRANSACTIONS, transactions.live_key("space", "id"), None
-    yield Table.TRANSACTIONS, transactions.done_key("space", "id"), None
+    yield Table.TRANSACTIONS, transactions.live_key(TransactionName("space", "id")), None
+    yield Table.TRANSACTIONS, transactions.done_key(TransactionName("space", "id")), None
+    yield Table.TRANSACTIONS, transactions.live_key(TransactionName("space", "id", "token:me")), None
+    yield Table.REMEMBERED, transactions.remembered_key(("space", "token:me"), END, 1), None
+    yield Table.META, transactions.count_key(("space", "token:me")), None
     yield Table.STAGED_PARTS, transactions.staged_part_key(1, 2), None
     keyed = Draft(b"payload", extra=records.Extra(key="key"))
     for draft in (Draft(b"payload", PRIORITY, DUE, END), Draft(b"payload", extra=extra), keyed):
         ((block, _),) = transactions.blocks([(3, draft)])
         yield Table.STAGED, transactions.staged_key(1, SHARD, 2, 3), block
-    yield Table.ENDS, transactions.end_key(END, 1), transactions.done_key("space", "id")
+    yield Table.ENDS, transactions.end_key(END, 1), transactions.done_key(TransactionName("space", "id"))
     yield Table.AUDITS, audits.audit_key("space", "dlq/queue", "id"), None
     yield Table.AUDITED, audits.audited_key(1, ID), packed(audits.Audited(1, 2, "queue", 3, (("a", "b"),), b"payload"))
     will = mqtt_records.WillRecord("topic", b"payload", 1, True, b"block")

@@ -13,7 +13,7 @@ from holdfast.core.commands import Draft, PutState, Settlement, Verb
 from holdfast.core.journal import read_block, rows
 from holdfast.core.queue import GroupKind
 from holdfast.core.records import NO_EXTRA, Extra, Message, Table, journal_key, message_key, seq_of
-from holdfast.core.transactions import read_transaction
+from holdfast.core.transactions import TransactionName, read_transaction
 from holdfast.engine.audited_redrive import move
 from holdfast.engine.browse import browse_messages
 from holdfast.engine.cell_record import CELL_KEY
@@ -91,8 +91,8 @@ def _fill_more(engine: Engine) -> None:
     for name in ("open", "published"):
         for attempt, payloads in (("1", ["lost"]), ("2", [f"{name}, one", f"{name}, two"])):
             drafts = [Draft(payload.encode(), extra=Extra(key="k")) for payload in payloads]
-            transactions.stage(("default", name), [("orders", drafts)], "part", attempt, 0, START)
-    transactions.publish(("default", "published"), {"part": "2"}, "http", START)
+            transactions.stage(TransactionName("default", name), [("orders", drafts)], "part", attempt, 0, START)
+    transactions.publish(TransactionName("default", "published"), {"part": "2"}, "http", START)
     for verb in (Verb.REJECT, Verb.NACK):
         (held,) = engine.lease(ORDERS, "work", 1, 60 * SECOND, "c1", "http", START)
         put = PutState("work", held.message.id, held.token, verb.encode())

@@ -17,6 +17,7 @@ import pytest
 from holdfast.core.codecs import read_shard_head
 from holdfast.core.commands import Draft, GetStates, Leased, Settlement
 from holdfast.core.records import Extra, ShardHead, Table, WorkflowState
+from holdfast.core.transactions import COUNTS, TransactionName, read_count, read_transaction
 from holdfast.engine import audited_redrive
 from holdfast.engine.browse import browse_messages
 from holdfast.engine.cell_record import CELL_KEY, CellRecord
@@ -25,6 +26,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.messages import find_message
 from holdfast.errors import FormatUnknown
 from holdfast.store.rocks import RocksStore
+from holdfast.units import DAY
 from tests.formats.scene import ALL, ORDERS, SECOND, START, TASKS, dump, write
 
 HERE = Path(__file__).parent
@@ -154,8 +156,9 @@ def test_its_transactions_and_states_go_on(tmp_path: Path) -> None:
     store = RocksStore(tmp_path / "data")
     engine = Engine(store, cell=1)
     engine.open(START)
-    assert not engine.transactions.publish(("default", "published"), None, "http", START)[1]
-    record, decided = engine.transactions.publish(("default", "open"), {"part": "2"}, "http", START)
+    published, opened = (TransactionName("default", name, "token:anybody") for name in ("published", "open"))
+    assert not engine.transactions.publish(published, None, "http", START)[1]
+    record, decided = engine.transactions.publish(opened, {"part": "2"}, "http", START)
     assert (record.published, decided) == (2, True)
     found = engine.lease(ORDERS, "work", 9, -1, "", "http", START)
     assert payloads(found) == ["published, two"]  # the others have the same key
@@ -165,6 +168,21 @@ def test_its_transactions_and_states_go_on(tmp_path: Path) -> None:
     assert engine.step(engine.queues[ORDERS], engine.queues[ORDERS].shards[0], again, START) == [
         WorkflowState(1, b"nack")
     ]
+    store.close()
+
+
+def test_its_transactions_are_forgotten_in_time(tmp_path: Path) -> None:
+    with tarfile.open(HERE / f"{NEWEST}.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    store = RocksStore(tmp_path / "data")
+    engine = Engine(store, cell=1)
+    engine.open(START)
+    engine.transactions.publish(TransactionName("default", "new", "token:me"), {}, "http", START + 8 * DAY)
+    engine.tick(START + 8 * DAY)
+    engine.write()
+    left = [read_transaction(value).id for _, value in store.scan(Table.TRANSACTIONS, b"", b"\xff", 9)]
+    counts = [read_count(value) for _, value in store.scan(Table.META, COUNTS, COUNTS[:-1] + b"\1", 9)]
+    assert (left, counts, len(store.scan(Table.ENDS, b"", b"\xff", 9))) == (["new"], [1], 1)
     store.close()
 
 

@@ -14,6 +14,7 @@ import pytest_asyncio
 
 from holdfast.auth.principal import Scope
 from holdfast.core.commands import Draft
+from holdfast.core.transactions import TransactionName
 from holdfast.http_api.server.app import ROUTES
 from holdfast.http_api.server.routes import Endpoint, Right
 from tests.http_api.endpoints.test_health import samples
@@ -92,7 +93,7 @@ async def test_metrics_in_sums_are_sums_of_what_the_caller_can_see(served: Tenan
 
 
 async def test_the_overview_counts_what_the_caller_can_see(served: Tenants) -> None:
-    await served.node.transactions.stage(("default", "t"), [("secret/plans", [Draft(b"x")])])
+    await served.node.transactions.stage(TransactionName("default", "t"), [("secret/plans", [Draft(b"x")])])
     found = (await served.call("GET", "/api/v1/overview", "consume:jobs", namespace="acme")).json()
     assert {name: found[name] for name in ("namespace", "queues", "depth", "staged", "waiting")} == {
         "namespace": "acme",

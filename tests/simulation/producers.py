@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from holdfast.core.commands import Draft
 from holdfast.core.records import Extra
-from holdfast.core.transactions import TransactionState
+from holdfast.core.transactions import TransactionName, TransactionState
 from holdfast.errors import (
     InvalidArgument,
     LimitExceeded,
@@ -52,7 +52,9 @@ class Producers(Movers):
         chunk = random.choice((expected, expected, expected, expected - 1, expected + 1))
         what = f"{name}: stage of chunk {chunk} of {staged_part}"
         try:
-            receipt = machine.engine.transactions.stage((NAMESPACE, name), batches, *staged_part, chunk, machine.now)
+            receipt = machine.engine.transactions.stage(
+                TransactionName(NAMESPACE, name), batches, *staged_part, chunk, machine.now
+            )
         except TransactionPublished:
             must(txn is not None and txn.state is not TransactionState.OPEN, f"{what}: refused, it is {txn}")
             return
@@ -81,7 +83,7 @@ class Producers(Movers):
             txn.staged |= {tag_of(draft): (staged_part, to) for draft in drafts}
 
     def _begun(self, name: str) -> Txn:
-        record, _ = self.machine.engine.transactions.describe((NAMESPACE, name))
+        record, _ = self.machine.engine.transactions.describe(TransactionName(NAMESPACE, name))
         txn = self.machine.staging.live[name] = Txn(name, number=record.number)
         return txn
 
@@ -106,7 +108,7 @@ class Producers(Movers):
         engine.arrivals = []
         before = txn.state if txn is not None else None
         try:
-            record, decided = engine.transactions.publish((NAMESPACE, name), parts, "sim", machine.now)
+            record, decided = engine.transactions.publish(TransactionName(NAMESPACE, name), parts, "sim", machine.now)
         except TransactionNotFound:
             must(txn is None and parts != {}, f"{name}: not found to publish, though {txn}")
             return
@@ -134,15 +136,15 @@ class Producers(Movers):
     def move_on_all(self, to_the_end: bool = False) -> None:
         """What is decided is moved on, step by step, as a node does it."""
         machine = self.machine
-        for _, name in machine.engine.transactions.unfinished_moves():
+        for _, name, _ in machine.engine.transactions.unfinished_moves():
             txn = machine.staging.live[name]
             while txn.state is TransactionState.PUBLISHING:
                 if self.random.random() < 0.3:
                     machine.write()
                 machine.engine.arrivals = []
-                machine.engine.transactions.move((NAMESPACE, name), machine.now)
+                machine.engine.transactions.move(TransactionName(NAMESPACE, name), machine.now)
                 machine.record_ids()
-                record, _ = machine.engine.transactions.describe((NAMESPACE, name))
+                record, _ = machine.engine.transactions.describe(TransactionName(NAMESPACE, name))
                 self._stepped(txn, record.state)
                 if not to_the_end and self.random.random() < 0.2:
                     return  # the rest another time
@@ -176,7 +178,7 @@ class Producers(Movers):
         name = self.random.choice(NAMES)
         txn = staging.get(name)
         try:
-            gone = machine.engine.transactions.abort((NAMESPACE, name))
+            gone = machine.engine.transactions.abort(TransactionName(NAMESPACE, name))
         except TransactionPublished:
             must(txn is not None and txn.state is not TransactionState.OPEN, f"{name}: refused to abort {txn}")
             return

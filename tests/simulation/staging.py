@@ -7,7 +7,14 @@ from dataclasses import dataclass, field
 
 from holdfast.core.commands import Draft, Enqueued
 from holdfast.core.records import Table
-from holdfast.core.transactions import TransactionState, read_block, read_staged_part, read_transaction
+from holdfast.core.transactions import (
+    COUNTS,
+    TransactionState,
+    read_block,
+    read_count,
+    read_staged_part,
+    read_transaction,
+)
 from holdfast.store.contract import Store
 from tests.simulation.mail import must
 from tests.simulation.model import Model
@@ -188,6 +195,10 @@ def read_all(store: Store) -> dict[str, FoundTxn]:
     chosen: dict[int, list[int]] = {}
     names: dict[tuple[int, int], PartAttempt] = {}
     ends = {value: key for key, value in store.scan(Table.ENDS, b"", EVERYTHING, 1 << 30)}
+    remembered = {value for _, value in store.scan(Table.REMEMBERED, b"", EVERYTHING, 1 << 30)}
+    counts = [read_count(value) for _, value in store.scan(Table.META, COUNTS, COUNTS[:-1] + b"\1", 1 << 30)]
+    must(remembered == set(ends), f"remembered {remembered}, with ends {ends}")
+    must(sum(counts) == len(ends), f"counted {counts}, are {len(ends)}")
     for key, value in store.scan(Table.TRANSACTIONS, b"", EVERYTHING, 1 << 30):
         record = read_transaction(value)
         must(record.id not in found, f"transaction {record.id} is stored twice")

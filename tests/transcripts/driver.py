@@ -39,7 +39,7 @@ from holdfast.core.journal import Row, read_block, removable, rows
 from holdfast.core.queue import GROUP_DEFAULT, PRIORITY_DEFAULT, GroupKind
 from holdfast.core.records import NO_EXTRA, Extra, Message, Origin, Table, journal_key, message_key
 from holdfast.core.states import DeliveryState, Event
-from holdfast.core.transactions import Transaction, TransactionState
+from holdfast.core.transactions import Transaction, TransactionName, TransactionState
 from holdfast.core.workflow import visible_state
 from holdfast.engine.browse import browse_messages
 from holdfast.engine.catalog import Queue
@@ -521,7 +521,7 @@ class Scene:
             queue, *payloads = batch.split()
             batches.append((queue, [self._draft(p, _nth(options, i)) for i, p in enumerate(payloads)]))
         receipt = self.engine.transactions.stage(
-            ("default", name),
+            TransactionName("default", name),
             batches,
             options.get("part", ""),
             options.get("attempt", ""),
@@ -535,7 +535,7 @@ class Scene:
 
     def do_publish(self, arguments: list[str], options: Options) -> Iterator[str]:
         """`publish t1 parts=p:1,q:2 steps=1`: only the first steps."""
-        name = ("default", arguments[0])
+        name = TransactionName("default", arguments[0])
         parts = None
         if "parts" in options:
             parts = dict(pair.split(":") for pair in options["parts"].split(",") if pair)
@@ -550,7 +550,7 @@ class Scene:
             record, _ = self.engine.transactions.describe(name)
             yield from self._move(name, record, int(options.get("steps", "1000")))
 
-    def _move(self, name: tuple[str, str], record: Transaction, steps: int) -> Iterator[str]:
+    def _move(self, name: TransactionName, record: Transaction, steps: int) -> Iterator[str]:
         while record.state is TransactionState.PUBLISHING and steps > 0:
             self._commit()
             self.engine.transactions.move(name, self.now)
@@ -562,11 +562,11 @@ class Scene:
         yield " ".join([f"{record.state} {record.published} of {record.messages}", *more]) + note
 
     def do_abort(self, arguments: list[str], options: Options) -> Iterator[str]:
-        gone = self.engine.transactions.abort(("default", arguments[0]))
+        gone = self.engine.transactions.abort(TransactionName("default", arguments[0]))
         yield "removed" if gone else "there is none"
 
     def do_transaction(self, arguments: list[str], options: Options) -> Iterator[str]:
-        record, staged_parts = self.engine.transactions.describe(("default", arguments[0]))
+        record, staged_parts = self.engine.transactions.describe(TransactionName("default", arguments[0]))
         yield f"{record.state} {record.messages} messages, ends {self.at(record.ends_at)}"
         for staged_part in staged_parts:
             name = f"part {staged_part.part!r} attempt {staged_part.attempt!r}"

@@ -144,8 +144,8 @@ def principal(token: Token, settings: AuthSettings, namespace: str, now: int) ->
     claims = token.claims
     expires_at = _check_times(claims, settings, now)
     _check_parties(claims, settings)
-    if not claims.sub or len(claims.sub.encode()) > SUBJECT_BYTES_MAX:
-        raise Unauthenticated(problem=f"the token's `sub` must have 1 to {SUBJECT_BYTES_MAX} bytes")
+    if not claims.sub or not claims.sub.isprintable() or len(claims.sub.encode()) > SUBJECT_BYTES_MAX:
+        raise Unauthenticated(problem=f"the token's `sub` must have 1 to {SUBJECT_BYTES_MAX} printable bytes")
     try:
         home = Name().read(claims.ns) if claims.ns is not None else namespace
     except ValueError as error:

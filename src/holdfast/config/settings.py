@@ -193,8 +193,8 @@ class TransactionSettings(msgspec.Struct, frozen=True, kw_only=True):
     seven days outlast a long weekend."""
 
     max_remembered: Annotated[int, Count(1, 100_000_000)] = 100_000
-    """Published transactions that are remembered; the oldest is forgotten for a new one. Each is a record of about 150
-    bytes on disk. With a batch every 6 s 100,000 are seven days."""
+    """Published transactions that are remembered for each identity of a namespace; its oldest is forgotten for a new
+    one, and nobody else's. Each is about 250 bytes on disk. With a batch every 6 s 100,000 are seven days."""
 
     step_messages: Annotated[int, Count(1, 100_000)] = 4_000
     """Messages that one step of publishing moves into their queues. Up to so many become visible in one and the same

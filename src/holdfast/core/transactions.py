@@ -10,11 +10,15 @@ get ids and sequences like any others, and deletes them here in the same batch; 
 continues. A transaction that fits one step becomes visible atomically, a larger one partition by partition.
 
     table         key                          value
-    TRANSACTIONS  0 namespace NUL id           Transaction: open, or being moved
-                  1 namespace NUL id           Transaction: published, remembered
+    TRANSACTIONS  0 name                       Transaction: open, or being moved
+                  1 name                       Transaction: published, remembered
     STAGED_PARTS  number part                  StagedPart
     STAGED        number shard part block      block of messages, in the order in which they were staged
     ENDS          end number                   key of a remembered transaction: when it may be forgotten
+    REMEMBERED    owner end number             the same key: the first of an owner's is forgotten for a new one
+    META          "remembered" NUL owner       how many of an owner are remembered
+
+A name is `namespace NUL id` and, unless everybody may use it, `NUL identity`; an owner is `namespace NUL identity NUL`.
 
 This module has the records only; engine/transactions.py keeps open transactions and moves messages.
 """
@@ -26,6 +30,7 @@ from enum import StrEnum
 from itertools import accumulate, pairwise
 from operator import add
 from struct import Struct as Layout
+from typing import NamedTuple
 
 import msgspec
 
@@ -46,6 +51,11 @@ _STAGED_PART = Layout(">QI")
 _STAGED = Layout(">QIII")
 _END = Layout(">QQ")
 
+COUNTS = b"remembered\0"  # a prefix of keys in META
+
+Owner = tuple[str, str]
+"""A namespace and the identity of somebody in it."""
+
 staged_part_key = _STAGED_PART.pack
 staged_key = _STAGED.pack
 end_key = _END.pack
@@ -58,12 +68,58 @@ class TransactionState(StrEnum):
     PUBLISHED = "published"
 
 
-def live_key(namespace: str, name: str) -> bytes:
-    return b"\0" + namespace.encode() + b"\0" + name.encode()
+class TransactionName(NamedTuple):
+    """Two callers may use the same id: they mean two transactions. `identity` is that of who began it; what was begun
+    where no credentials are configured has none and belongs to everybody."""
+
+    namespace: str
+    id: str
+    identity: str = ""
+
+    @property
+    def owner(self) -> Owner:
+        return (self.namespace, self.identity)
 
 
-def done_key(namespace: str, name: str) -> bytes:
-    return b"\1" + live_key(namespace, name)[1:]
+def live_key(name: TransactionName) -> bytes:
+    return b"\0" + _name_key(name)
+
+
+def done_key(name: TransactionName) -> bytes:
+    return b"\1" + _name_key(name)
+
+
+def _name_key(name: TransactionName) -> bytes:
+    return "\0".join(name if name.identity else name[:2]).encode()
+
+
+def name_of(key: bytes) -> TransactionName:
+    """The name in the key of a transaction."""
+    return TransactionName(*key[1:].decode().split("\0"))
+
+
+def remembered_key(owner: Owner, end: int, number: int) -> bytes:
+    return _owner_key(owner) + end_key(end, number)
+
+
+def remembered_range(owner: Owner) -> tuple[bytes, bytes]:
+    """Between which keys are those that an owner's remembered transactions have."""
+    key = _owner_key(owner)
+    return key, key + b"\xff" * _END.size
+
+
+def count_key(owner: Owner) -> bytes:
+    return COUNTS + _owner_key(owner)
+
+
+def owner_of(key: bytes) -> Owner:
+    """The owner in the key of a count."""
+    namespace, _, identity = key[len(COUNTS) : -1].decode().partition("\0")
+    return namespace, identity
+
+
+def _owner_key(owner: Owner) -> bytes:
+    return f"{owner[0]}\0{owner[1]}\0".encode()
 
 
 class Transaction(msgspec.Struct, array_like=True):
@@ -85,6 +141,11 @@ class Transaction(msgspec.Struct, array_like=True):
     protocol: str = ""
     chosen: list[int] = []  # the staged parts that are published
     at: tuple[int, int, int] = (0, 0, 0)
+    identity: str = ""
+
+    @property
+    def name(self) -> TransactionName:
+        return TransactionName(self.namespace, self.id, self.identity)
 
 
 class ShardPart(msgspec.Struct, array_like=True):
@@ -111,6 +172,7 @@ class StagedPart(msgspec.Struct, array_like=True):
 _encode = msgspec.msgpack.Encoder().encode
 write_record = _encode
 read_transaction = msgspec.msgpack.Decoder(Transaction).decode
+read_count = msgspec.msgpack.Decoder(int).decode
 read_staged_part = msgspec.msgpack.Decoder(StagedPart).decode
 
 Staged = tuple[int, Draft]

@@ -24,7 +24,7 @@ class CellRecord(msgspec.Struct, array_like=True):
     next_shard: int = 1
     exported_block: int = 0
     exported_lsn: int = 0
-    transactions_remembered: int = 0
+    transactions_remembered: int = 0  # not used since format 3, which counts them for each owner
 
     def new_shards(self, count: int) -> tuple[int, ...]:
         """Shard numbers that were never used in this cell."""

@@ -19,6 +19,7 @@ from holdfast.core.transactions import (
     StagedBlock,
     StagedPart,
     Transaction,
+    TransactionName,
     blocks,
     route,
     staged_key,
@@ -28,9 +29,6 @@ from holdfast.core.transactions import (
 from holdfast.engine.catalog import Queue, plain
 from holdfast.errors import HoldfastError, InvalidArgument
 from holdfast.units import DAY, GIB, HOUR, MIB
-
-TransactionName = tuple[str, str]
-"""(namespace, id)"""
 
 MovedBlock = tuple[int, int, StagedBlock]
 """What a step moves: shard, staged part, messages."""
@@ -69,10 +67,6 @@ class OpenTransaction:
             )
         del self._route[: bisect_left(self._route, self.record.at)]
         return self._route
-
-    @property
-    def name(self) -> TransactionName:
-        return (self.record.namespace, self.record.id)
 
     def stage(self, staged_part: StagedPart, routed: list[tuple[Queue, list[Draft]]]) -> list[Op]:
         """Add messages to a staged part. The operations that store them and the part; the record is the caller's."""
@@ -122,10 +116,10 @@ def assign_ids(taken: list[MovedBlock], fresh: list[int]) -> list[list[int]]:
 
 
 def check_names(name: TransactionName, part: str, attempt: str) -> None:
-    for field, text in (("transaction", name[1]), ("part", part), ("attempt", attempt)):
+    for field, text in (("transaction", name.id), ("part", part), ("attempt", attempt)):
         if len(text.encode(errors="surrogatepass")) > NAME_BYTES_MAX or "\0" in text or not text.isprintable():
             raise InvalidArgument(field=field, problem=f"is at most {NAME_BYTES_MAX} bytes of printable text")
-    if not name[1]:
+    if not name.id:
         raise InvalidArgument(field="transaction", problem="is not empty")
 
 

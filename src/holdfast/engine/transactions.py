@@ -1,7 +1,8 @@
 """The transactions of a cell: staging, the decision to publish, the move into the queues, expiry.
 
 core/transactions.py describes them and their records. Open ones are in memory with the counts of their parts, without
-their messages; published ones are in the store only.
+their messages; published ones are in the store only. Each owner has its own: nobody else's are found by their ids, and
+none is forgotten for another owner's.
 
 A call changes the batch of this turn and is valid once that is durable.
 """
@@ -19,18 +20,27 @@ from holdfast.core.effects import DeleteUntil, Op
 from holdfast.core.records import Table
 from holdfast.core.shard import Shard
 from holdfast.core.transactions import (
+    COUNTS,
+    Owner,
     StagedBlock,
     StagedPart,
     Transaction,
+    TransactionName,
     TransactionState,
     choose,
+    count_key,
     done_key,
     end_key,
     live_key,
+    name_of,
     number_key,
+    owner_of,
     read_block,
+    read_count,
     read_staged_part,
     read_transaction,
+    remembered_key,
+    remembered_range,
     staged_key,
     write_record,
 )
@@ -40,7 +50,6 @@ from holdfast.engine.open_transaction import (
     MovedBlock,
     OpenTransaction,
     TransactionLimits,
-    TransactionName,
     assign_ids,
     check_names,
     draft_errors,
@@ -61,7 +70,9 @@ if TYPE_CHECKING:
     from holdfast.engine.engine import Engine
 
 FORGET_CHUNK = 1_000
+ENDS_BYTES = 16  # of a key in ENDS
 EVERY_LIVE = (b"\0", b"\1")
+EVERY_COUNT = (COUNTS, COUNTS[:-1] + b"\1")
 
 
 class StageResult(msgspec.Struct, frozen=True):
@@ -85,6 +96,7 @@ class Transactions:
         self._parts = 0
         self._expiries: list[tuple[int, TransactionName]] = []  # heap; an entry is valid if the record says the same
         self._forget_at = NEVER
+        self._remembered: dict[Owner, int] = {}
 
     def open(self) -> None:
         """Read what is open: records and counts, no messages."""
@@ -92,12 +104,14 @@ class Transactions:
         by_number: dict[int, OpenTransaction] = {}
         for _, value in store.scan(Table.TRANSACTIONS, *EVERY_LIVE, 1 << 30):
             found = OpenTransaction(read_transaction(value))
-            self.live[found.name] = by_number[found.record.number] = found
-            heappush(self._expiries, (found.record.ends_at, found.name))
+            self.live[found.record.name] = by_number[found.record.number] = found
+            heappush(self._expiries, (found.record.ends_at, found.record.name))
         for key, value in store.scan(Table.STAGED_PARTS, b"", b"\xff" * 16, 1 << 30):
             staged_part = read_staged_part(value)
             by_number[int.from_bytes(key[:8], "big")].staged_parts[staged_part.part, staged_part.attempt] = staged_part
             self._parts += 1
+        for key, value in store.scan(Table.META, *EVERY_COUNT, 1 << 30):
+            self._remembered[owner_of(key)] = read_count(value)
         self._find_next_expiry()
 
     # --- staging ----------------------------------------------------------------------------------------------------
@@ -113,11 +127,11 @@ class Transactions:
     ) -> StageResult:
         """Store messages for queues of the transaction's namespace: all of them or none."""
         check_names(name, part, attempt)
-        found = self.live.get(name)
+        found = self._find(name)
         if (found is None and self._done(name) is not None) or (
             found and found.record.state is not TransactionState.OPEN
         ):
-            raise TransactionPublished(transaction=name[1])
+            raise TransactionPublished(transaction=name.id)
         staged_part = found.staged_parts.get((part, attempt)) if found is not None else None
         expected = staged_part.chunks if staged_part is not None else 0
         if found is not None and 0 <= chunk < expected:
@@ -127,10 +141,10 @@ class Transactions:
                 field="chunk", problem=f"is the next of its part and attempt, {expected}, not {chunk}"
             )
         self._check_room(name, found, staged_part, batches)
-        routed = [(self._engine.queue((name[0], queue), now, create=True), drafts) for queue, drafts in batches]
+        routed = [(self._engine.queue((name.namespace, queue), now, create=True), drafts) for queue, drafts in batches]
         errors = draft_errors(routed)
         if errors:
-            record = found.record if found is not None else Transaction(0, *name, now, now)
+            record = found.record if found is not None else _new_record(0, name, now)
             return msgspec.structs.replace(_stage_result(record), errors=errors)
         if found is None:
             found = self._begin(name, now)
@@ -152,7 +166,7 @@ class Transactions:
         batches: Sequence[tuple[str, list[Draft]]],
     ) -> None:
         limits = self.limits
-        if found is None and sum(1 for namespace, _ in self.live if namespace == name[0]) >= limits.max_open:
+        if found is None and sum(1 for other in self.live if other.namespace == name.namespace) >= limits.max_open:
             raise LimitExceeded(
                 what="The number of open transactions of a namespace",
                 limit=limits.max_open,
@@ -184,7 +198,7 @@ class Transactions:
 
     def _begin(self, name: TransactionName, now: int) -> OpenTransaction:
         (number,) = self._engine.ids.take(now)
-        found = OpenTransaction(Transaction(number, *name, now, now))
+        found = OpenTransaction(_new_record(number, name, now))
         self.live[name] = found
         return found
 
@@ -198,19 +212,19 @@ class Transactions:
         Returns the record, and whether this call decided: a repeated publish is answered with the record, whatever its
         parts. A transaction with no parts at all (an empty mapping) need not be staged first.
         """
-        found = self.live.get(name)
+        found = self._find(name)
         if found is None:
             done = self._done(name)
             if done is not None:
                 return done, False
             if parts is None or parts:
-                raise TransactionNotFound(transaction=name[1])
+                raise TransactionNotFound(transaction=name.id)
             check_names(name, "", "")
             found = self._begin(name, now)
         record = found.record
         if record.state is not TransactionState.OPEN:
             return record, False
-        chosen = choose(name[1], found.staged_parts.values(), parts)
+        chosen = choose(name.id, found.staged_parts.values(), parts)
         self._check_queues(name, chosen)
         record.state = TransactionState.PUBLISHING
         record.published_at = now
@@ -234,7 +248,7 @@ class Transactions:
             for number, shard_part in staged_part.shard_parts.items():
                 place = self._engine.catalog.shard(number)
                 if place is None or place[0].record.closing:
-                    raise QueueNotFound(queue=shard_part.queue, namespace=name[0])
+                    raise QueueNotFound(queue=shard_part.queue, namespace=name.namespace)
                 queue, _ = place
                 if shard_part.largest > queue.config.max_message_size:
                     raise MessageTooLarge(
@@ -338,43 +352,50 @@ class Transactions:
         record.state = TransactionState.PUBLISHED
         record.ends_at = now + self.limits.remember
         record.chosen = []
-        key = done_key(*found.name)
+        key, owner = done_key(record.name), record.name.owner
         ops: list[Op] = [
             (Table.TRANSACTIONS, key, write_record(record)),
+            (Table.REMEMBERED, remembered_key(owner, record.ends_at, record.number), key),
             (Table.ENDS, end_key(record.ends_at, record.number), key),
         ]
         self._engine.add(ops)
-        self._engine.record.transactions_remembered += 1
-        self._forget_at = min(self._forget_at, record.ends_at)
-        self._forget_excess()
+        self._count(owner, 1)
+        is_over = self._remembered[owner] > self.limits.max_remembered
+        self._forget_at = 0 if is_over else min(self._forget_at, record.ends_at)
+
+    def _find(self, name: TransactionName) -> OpenTransaction | None:
+        """A transaction that is not finished: the caller's own, or one that belongs to everybody."""
+        return self.live.get(name) or self.live.get(name._replace(identity=""))
 
     def _done(self, name: TransactionName) -> Transaction | None:
-        """A published transaction, if it is still remembered."""
-        value = self._engine.overlay.get(Table.TRANSACTIONS, done_key(*name))
+        """A published transaction, if it is still remembered: the caller's own, or one that belongs to everybody."""
+        keys = [done_key(name), done_key(name._replace(identity=""))]
+        own, of_everybody = self._engine.overlay.get_many(Table.TRANSACTIONS, keys)
+        value = own if own is not None else of_everybody
         return read_transaction(value) if value is not None else None
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
     def abort(self, name: TransactionName) -> bool:
         """Remove what was staged. False: there is no such transaction."""
-        found = self.live.get(name)
+        found = self._find(name)
         if found is None:
             if self._done(name) is not None:
-                raise TransactionPublished(transaction=name[1])
+                raise TransactionPublished(transaction=name.id)
             return False
         if found.record.state is not TransactionState.OPEN:
-            raise TransactionPublished(transaction=name[1])
+            raise TransactionPublished(transaction=name.id)
         self._remove(found)
         return True
 
     def describe(self, name: TransactionName) -> tuple[Transaction, list[StagedPart]]:
         """A transaction, with its staged parts while it is open."""
-        found = self.live.get(name)
+        found = self._find(name)
         if found is not None:
             return found.record, sorted(found.staged_parts.values(), key=lambda staged_part: staged_part.number)
         done = self._done(name)
         if done is None:
-            raise TransactionNotFound(transaction=name[1])
+            raise TransactionNotFound(transaction=name.id)
         return done, []
 
     def unfinished_moves(self) -> list[TransactionName]:
@@ -387,15 +408,15 @@ class Transactions:
         ops: list[Op] = [
             (Table.STAGED, low, DeleteUntil(high)),
             (Table.STAGED_PARTS, low, DeleteUntil(high)),
-            (Table.TRANSACTIONS, live_key(*found.name), None),
+            (Table.TRANSACTIONS, live_key(found.record.name), None),
         ]
         self._engine.add(ops)
         self._parts -= len(found.staged_parts)
-        del self.live[found.name]
+        del self.live[found.record.name]
 
     def _save(self, found: OpenTransaction) -> None:
         record = found.record
-        self._engine.add([(Table.TRANSACTIONS, live_key(*found.name), write_record(record))])
+        self._engine.add([(Table.TRANSACTIONS, live_key(record.name), write_record(record))])
 
     # --- time -------------------------------------------------------------------------------------------------------
 
@@ -417,7 +438,7 @@ class Transactions:
 
     def _expire_at(self, found: OpenTransaction, at: int) -> None:
         found.record.ends_at = at
-        heappush(self._expiries, (at, found.name))
+        heappush(self._expiries, (at, found.record.name))
         self._save(found)
 
     def _expires(self, at: int, name: TransactionName) -> bool:
@@ -425,27 +446,51 @@ class Transactions:
         return found is not None and found.record.ends_at == at and found.record.state is TransactionState.OPEN
 
     def _forget(self, now: int) -> None:
-        engine = self._engine
-        rows = engine.overlay.scan(Table.ENDS, b"", b"\xff" * 16, FORGET_CHUNK)
-        over = engine.record.transactions_remembered - self.limits.max_remembered
-        ops: list[Op] = []
-        for key, value in rows:
-            if int.from_bytes(key[:8], "big") > now and over <= 0:
-                break
-            ops += [(Table.ENDS, key, None), (Table.TRANSACTIONS, value, None)]
-            engine.record.transactions_remembered -= 1
-            over -= 1
-        engine.add(ops)
+        """Forget those whose time has come, and the oldest of an owner that has too many."""
+        overlay = self._engine.overlay
+        rows = overlay.scan(Table.ENDS, b"", b"\xff" * 16, FORGET_CHUNK)
+        self._delete([(end, key) for end, key in rows if int.from_bytes(end[:8], "big") <= now])
+        for owner in self._owners_over():
+            over = self._remembered[owner] - self.limits.max_remembered
+            rows = overlay.scan(Table.REMEMBERED, *remembered_range(owner), min(over, FORGET_CHUNK))
+            self._delete([(place[-ENDS_BYTES:], key) for place, key in rows])
         self._find_next_expiry()
+
+    def _delete(self, remembered: list[tuple[bytes, bytes]]) -> None:
+        """Delete remembered transactions, given by their keys in ENDS and TRANSACTIONS."""
+        places = [_remembered_place(end, key) for end, key in remembered]
+        # Those of before there were owners are not counted.
+        counted = self._engine.overlay.get_many(Table.REMEMBERED, places)
+        for (end, key), place, was in zip(remembered, places, counted, strict=True):
+            ops: list[Op] = [(Table.ENDS, end, None), (Table.TRANSACTIONS, key, None)]
+            if was is not None:
+                ops.append((Table.REMEMBERED, place, None))
+                self._count(name_of(key).owner, -1)
+            self._engine.add(ops)
+
+    def _count(self, owner: Owner, change: int) -> None:
+        count = self._remembered[owner] = self._remembered.get(owner, 0) + change
+        if not count:
+            del self._remembered[owner]
+        self._engine.add([(Table.META, count_key(owner), write_record(count) if count else None)])
+
+    def _owners_over(self) -> list[Owner]:
+        return [owner for owner, count in self._remembered.items() if count > self.limits.max_remembered]
 
     def _find_next_expiry(self) -> None:
         first = self._engine.overlay.scan(Table.ENDS, b"", b"\xff" * 16, 1)
         self._forget_at = int.from_bytes(first[0][0][:8], "big") if first else NEVER
-        self._forget_excess()
-
-    def _forget_excess(self) -> None:
-        if self._engine.record.transactions_remembered > self.limits.max_remembered:
+        if self._owners_over():
             self._forget_at = 0
+
+
+def _new_record(number: int, name: TransactionName, now: int) -> Transaction:
+    return Transaction(number, name.namespace, name.id, now, now, identity=name.identity)
+
+
+def _remembered_place(end: bytes, key: bytes) -> bytes:
+    at, number = int.from_bytes(end[:8], "big"), int.from_bytes(end[8:], "big")
+    return remembered_key(name_of(key).owner, at, number)
 
 
 def _stage_result(record: Transaction, repeated: bool = False) -> StageResult:

@@ -5,7 +5,8 @@
         jobs of redrives, messages for some groups only, records in runs, staged messages with keys as they will be
         stored. Code of 1 would see neither the leases nor the runs
     3   heads count the messages that only cursor groups need; audited redrives belong to a queue of those that share a
-        dead queue, and jobs of redrives have the rights of who began them
+        dead queue, jobs of redrives have the rights of who began them, and transactions belong to who began them
+        (REMEMBERED). Code of 2 would let everybody use their ids
 
 The file FORMAT of a directory has its number. A directory of a newer format than this code's is refused, since its
 unknown records would be lost; one of an older format is migrated step by step, or refused where there is no step.

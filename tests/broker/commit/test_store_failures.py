@@ -15,6 +15,7 @@ from holdfast.broker.node import Node, wall_clock
 from holdfast.broker.submission import Submission
 from holdfast.core.commands import Draft, Settlement
 from holdfast.core.effects import Op
+from holdfast.core.transactions import TransactionName
 from holdfast.engine.engine import Engine
 from holdfast.errors import DiskFull, Fenced, HoldfastError, StoreLocked, StoreUnavailable
 from holdfast.store.faulty import Fault, FaultyStore
@@ -209,7 +210,7 @@ async def test_an_error_nobody_expected_in_a_turn_is_told_to_all_who_wait(
 
 
 async def test_a_transaction_that_was_decided_is_moved_to_its_end_when_the_store_is_back(rig: Rig) -> None:
-    node, name = rig.node, ("default", "batch-1")
+    node, name = rig.node, TransactionName("default", "batch-1")
     for chunk in range(10):
         await node.transactions.stage(name, [("tasks", [Draft(b"%d" % chunk)])], chunk=chunk)
     node.cell.engine.transactions.limits = replace(node.cell.engine.transactions.limits, step_messages=1)

@@ -15,6 +15,7 @@ from holdfast.auth.gate import Gate
 from holdfast.broker.node import Node
 from holdfast.core.commands import Draft, Settlement, Verb
 from holdfast.core.records import Extra
+from holdfast.core.transactions import TransactionName
 from holdfast.errors import LakeUnavailable, StoreUnavailable
 from holdfast.http_api import HttpFront
 from holdfast.http_api.endpoints.metrics import all_series
@@ -80,12 +81,12 @@ async def test_every_metric_is_in_the_list_that_the_documentation_is_made_from(
 
 
 async def test_what_is_staged_is_counted_until_it_is_published(http: httpx.AsyncClient, node: Node) -> None:
-    await node.transactions.stage(("default", "t"), [("jobs", [Draft(b"abc"), Draft(b"de")])])
+    await node.transactions.stage(TransactionName("default", "t"), [("jobs", [Draft(b"abc"), Draft(b"de")])])
     found = samples((await http.get("/metrics")).text)
     assert found["holdfast_transactions_open"] == {(): 1}
     assert (found["holdfast_transaction_staged"], found["holdfast_transaction_staged_bytes"]) == ({(): 2}, {(): 5})
     assert (await http.get("/api/v1/overview")).json()["staged"] == 2
-    await node.transactions.publish(("default", "t"))
+    await node.transactions.publish(TransactionName("default", "t"))
     assert samples((await http.get("/metrics")).text)["holdfast_transaction_staged"] == {(): 0}
 
 

@@ -18,6 +18,7 @@ from holdfast.config import Config
 from holdfast.config.settings import AuditSettings, JournalSettings, MqttSettings, NodeSettings, StoreSettings
 from holdfast.core.commands import CursorRange, Draft, Leased, Settlement
 from holdfast.core.queue import Durability, GroupKind
+from holdfast.core.transactions import TransactionName
 from holdfast.engine.engine import Engine
 from holdfast.errors import HoldfastError
 from holdfast.http_api.server.batcher import EnqueueBatcher
@@ -144,10 +145,10 @@ class Driver:
         await self.node.cursors.commit((NAMESPACE, queue), group, partition, seq)
 
     async def stage(self, transaction: str, queue: str, drafts: list[Draft]) -> None:
-        await self.node.transactions.stage((NAMESPACE, transaction), [(queue, drafts)])
+        await self.node.transactions.stage(TransactionName(NAMESPACE, transaction), [(queue, drafts)])
 
     async def publish(self, transaction: str) -> None:
-        await self.node.transactions.publish((NAMESPACE, transaction))
+        await self.node.transactions.publish(TransactionName(NAMESPACE, transaction))
 
     # --- administration ---------------------------------------------------------------------------------------------
 

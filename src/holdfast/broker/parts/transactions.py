@@ -10,8 +10,7 @@ import msgspec
 from holdfast.broker.cell import Cell
 from holdfast.broker.submission import Submission
 from holdfast.core.commands import Draft
-from holdfast.core.transactions import StagedPart, Transaction, TransactionState
-from holdfast.engine.open_transaction import TransactionName
+from holdfast.core.transactions import StagedPart, Transaction, TransactionName, TransactionState
 from holdfast.engine.transactions import StageResult
 from holdfast.errors import LimitExceeded
 
@@ -79,7 +78,7 @@ class Transactions:
         attempt: str = "",
         chunk: int = 0,
     ) -> Submission[StageResult]:
-        """Store messages that stay invisible until the transaction `name` (namespace, id) is published.
+        """Store messages that stay invisible until the transaction `name` is published.
 
         `batches` are (queue, drafts) within the namespace. A chunk of a part and attempt that was staged before is not
         stored again; chunks are counted from 0. All of a chunk is stored, or nothing and the stage result has the
@@ -112,7 +111,7 @@ class Transactions:
             record, decided = engine.transactions.publish(name, parts, protocol, now)
         if decided:
             self._cell.export_scheduler.add_payload_bytes(record.size_bytes)
-        moving = self._move(name) if record.state is TransactionState.PUBLISHING else None
+        moving = self._move(record.name) if record.state is TransactionState.PUBLISHING else None
         await self._cell.commit.durable()
         if moving is not None:
             await self._cell.wait_for(moving)

@@ -12,6 +12,7 @@ from holdfast.auth.principal import Action
 from holdfast.broker.parts.transactions import TransactionView
 from holdfast.core.commands import Draft
 from holdfast.core.queue import check_name
+from holdfast.core.transactions import TransactionName
 from holdfast.errors import (
     ArrowMissing,
     Forbidden,
@@ -85,7 +86,7 @@ async def stage(request: Request) -> Response:
     to each queue, and to each `source_queue` that they name. What is never published expires.
     """
     query = request.query(StageQuery)
-    name = (request.namespace, request.parameters[0])
+    name = _name(request)
     if request.content_type == MEDIA_TYPE:
         limit = request.api.config.limits.enqueue_max
         raw, correlation_id = await request.body(), request.given_correlation_id
@@ -183,13 +184,7 @@ async def publish(request: Request) -> Response:
     """
     body = await request.json(_publish, b"{}")
     await _demand(request)
-    return response(
-        _to_wire(
-            await request.node.transactions.publish(
-                (request.namespace, request.parameters[0]), body.parts, protocol=PROTOCOL
-            )
-        )
-    )
+    return response(_to_wire(await request.node.transactions.publish(_name(request), body.parts, protocol=PROTOCOL)))
 
 
 @ROUTES(
@@ -202,7 +197,7 @@ async def publish(request: Request) -> Response:
 async def abort(request: Request) -> Response:
     """Remove what was staged. The id may be used again. Needs the right to produce to each queue."""
     await _demand(request)
-    return response(wire.Aborted(await request.node.transactions.abort((request.namespace, request.parameters[0]))))
+    return response(wire.Aborted(await request.node.transactions.abort(_name(request))))
 
 
 @ROUTES(
@@ -214,13 +209,18 @@ async def abort(request: Request) -> Response:
 )
 async def get(request: Request) -> Response:
     """Show a transaction that is open, or was published and is remembered."""
-    return response(_to_wire(await request.node.transactions.get((request.namespace, request.parameters[0]))))
+    return response(_to_wire(await request.node.transactions.get(_name(request))))
+
+
+def _name(request: Request) -> TransactionName:
+    """The caller's own transaction of that id."""
+    return TransactionName(request.namespace, request.parameters[0], request.principal.owner)
 
 
 async def _demand(request: Request) -> None:
     """Require the right to produce to each queue of the transaction."""
     try:
-        view = await request.node.transactions.get((request.namespace, request.parameters[0]))
+        view = await request.node.transactions.get(_name(request))
     except TransactionNotFound:
         return
     for queue in view.queues:
