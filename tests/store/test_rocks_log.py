@@ -14,7 +14,7 @@ import pytest
 from holdfast.core.records import Table
 from holdfast.errors import StoreCorrupt
 from holdfast.store import RocksStore
-from holdfast.store.rocks_log import logs_of, read_mark
+from holdfast.store.rocks_log import Break, examine, logs_of, read_mark
 
 END = b"\xff" * 16
 BLOCK = 32 * 1024
@@ -212,6 +212,32 @@ def test_without_a_mark_a_flipped_bit_in_the_last_record_is_refused(crashed: tup
     path = damaged(crashed[0], tmp_path, flip(-3))
     (path / "synced").unlink()
     assert "not torn" in refusal(path)
+
+
+def log_file(path: Path, *changes: tuple[int, int], torn: bytes = b"") -> Path:
+    """A log with records of so many changes from such a number on, whole as far as their lengths show."""
+    records = [number.to_bytes(8, "little") + count.to_bytes(4, "little") + b"change" for number, count in changes]
+    fragments = [bytes(4) + len(record).to_bytes(2, "little") + b"\x01" + record for record in records]
+    path.write_bytes(b"".join(fragments) + torn)
+    return path
+
+
+def test_a_log_that_is_missing_between_others_is_damage(tmp_path: Path) -> None:
+    logs = [log_file(tmp_path / "1.log", (1, 5), (6, 5)), log_file(tmp_path / "3.log", (21, 5))]
+    found = examine(logs, readable=25, synced=None)
+    assert found is not None
+    assert found.damage is not None
+    assert (found.log, found.offset, found.changes) == (logs[1], 0, 10)
+
+
+def test_a_torn_end_after_which_the_next_log_goes_on_is_no_break(tmp_path: Path) -> None:
+    """A write failed half-way, and the store was opened again: what comes after the last whole one is in a new log."""
+    logs = [log_file(tmp_path / "1.log", (1, 5), torn=b"half"), log_file(tmp_path / "2.log", (6, 5))]
+    assert examine(logs, readable=10, synced=10) is None
+    assert examine(logs[:1], readable=5, synced=5) == Break(logs[0], logs[0].stat().st_size - 4, 5, None)
+    damaged_log = examine(logs[:1], readable=5, synced=6)
+    assert damaged_log is not None
+    assert damaged_log.damage is not None
 
 
 HOLD = """
