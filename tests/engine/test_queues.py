@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.commands import Draft
+from holdfast.core.commands import Draft, Verb
+from holdfast.core.leasing import DEAD_LETTER_BACKOFF
 from holdfast.core.queue import GroupKind
 from holdfast.core.records import Extra, Table
 from holdfast.engine.cursors import cursor_commit, cursor_ends, cursor_read
@@ -26,7 +27,7 @@ from holdfast.errors import (
     WrongGroupKind,
 )
 from holdfast.store import MemoryDisk, MemoryStore
-from tests.engine.rig import TASKS, Rig
+from tests.engine.rig import DEAD, TASKS, Rig
 
 OTHER = ("default", "other")
 
@@ -130,6 +131,20 @@ def test_a_deletion_that_a_crash_interrupts_is_finished_later(cell: Rig) -> None
     [closing] = [queue for queue in cell.engine.queues.values() if queue.record.closing]
     cell.run(finish_deletion(cell.engine, closing, cell.clock))
     assert set(cell.engine.queues) == {OTHER}
+
+
+def test_a_dead_queue_that_is_being_deleted_takes_no_dead_letters(cell: Rig) -> None:
+    cell.enqueue(b"first", b"second")
+    cell.consume(1, Verb.REJECT)
+    update_queue(cell.engine, TASKS, {"dlq": {"enabled": False}}, cell.now)  # else it is in use
+    deletion = delete_queue(cell.engine, DEAD, cell.clock)
+    next(deletion)
+    update_queue(cell.engine, TASKS, {"dlq": {"enabled": True}}, cell.now)
+    cell.consume(1, Verb.REJECT)
+    cell.run(deletion)
+    assert cell.live(DEAD) == []
+    cell.advance(DEAD_LETTER_BACKOFF)
+    assert [message.payload for message in cell.live(DEAD)] == [b"second"]
 
 
 # --- groups ---------------------------------------------------------------------------------------------------------

@@ -64,6 +64,25 @@ def test_qos_2_is_taken_once_until_it_is_released(version: int) -> None:
     assert publisher.send(PubRel(7)) == [PubComp(7, 0x92 if version == V5 else 0)]
 
 
+@pytest.mark.parametrize("version", [V311, V5])
+def test_answers_about_qos_2_wait_for_the_sync_also_if_they_change_nothing(version: int) -> None:
+    """What they rest on may have been written a moment ago. Undone by a crash, the client would take for released what
+    we take for a copy, and its next message under the identifier would be lost."""
+    rig = Rig()
+    publisher = rig.connect("p", version, clean=False, expiry=100)
+    publisher.publish("t", b"1", 2)
+    for packet, answer in (
+        (Publish("t", b"1", 2, 7, dup=True), PubRec(7)),
+        (PubRel(7), PubComp(7)),
+        (PubRel(7), PubComp(7, 0x92 if version == V5 else 0)),
+    ):
+        assert publisher.send(packet, settle=False) == []
+        rig.turn()
+        assert publisher.take() == []
+        rig.sync()
+        assert publisher.take() == [answer]
+
+
 def test_the_receiver_of_qos_2_is_led_through_the_handshake_and_unknown_ids_are_named() -> None:
     rig = Rig()
     client = rig.connect("c", expiry=100)
