@@ -472,8 +472,8 @@ class MessageTooLarge(HoldfastError):
 
 
 class QueueFull(HoldfastError):
-    """Queue {queue!r} holds {depth} messages and has no room for more (max_depth). Retry when consumers have caught
-    up."""
+    """Queue {queue!r} holds {depth} messages and has no room for more (its max_depth is {max_depth}). {holder}. Retry
+    when consumers have caught up."""
 
     code = "queue_full"
     retryable = True

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.client import SyncClient
+from holdfast.testing import Broker
 from tests.cli.conftest import Shell
 from tests.waiting import PATIENCE_SECONDS
 
@@ -68,6 +69,22 @@ def test_doctor_finds_a_healthy_server_healthy(shell: Shell, tmp_path: Path) -> 
     assert not (tmp_path / "data").exists()
     text = shell.done("doctor", "--data-dir", str(tmp_path), "--http", "127.0.0.1:0", "--mqtt", "127.0.0.1:0")
     assert "No problem found." in text.stderr
+
+
+def test_doctor_names_groups_that_nobody_consumes(
+    shell: Shell, client: SyncClient, broker: Broker, tmp_path: Path
+) -> None:
+    assert findings(shell, "--data-dir", str(tmp_path))["groups"]["verdict"] == "ok"
+    client.send("q", "x")
+    shell.done("queue", "group", "create", "q", "forgotten")
+    broker.advance("6m")
+    found = findings(shell, "--data-dir", str(tmp_path))["group"]
+    assert found["verdict"] == "warning"
+    assert "forgotten of queue q has a backlog, and no consumer for 6m" in found["found"]
+    command = found["advice"].rpartition(": ")[2]
+    assert command == "holdfast queue group delete q forgotten"
+    shell.done(*command.split()[1:], "--yes")
+    assert "groups" in findings(shell, "--data-dir", str(tmp_path))
 
 
 def test_doctor_says_what_is_wrong_and_what_to_do(shell: Shell, tmp_path: Path) -> None:

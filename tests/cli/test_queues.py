@@ -10,7 +10,9 @@ import msgspec
 from holdfast import wire
 from holdfast.cli.main import main
 from holdfast.cli.support.queue_options import FLAGS
+from holdfast.client import SyncClient
 from holdfast.config import load
+from holdfast.testing import Broker
 from tests.cli.conftest import Shell
 
 
@@ -84,6 +86,28 @@ def test_pause_and_resume(shell: Shell) -> None:
     assert shell.run("receive", "q", "--create").exit_code == 3
     assert shell.done("queue", "resume", "q").stderr == "Resumed q; 1 message in it.\n"
     assert shell.done("receive", "q", "--create", "--raw").stdout == "x"
+
+
+def test_groups_are_created_listed_and_deleted(shell: Shell, client: SyncClient, broker: Broker) -> None:
+    client.send_many("q", ["a", "b"])
+    assert shell.done("queue", "group", "create", "q", "g", "--dry-run").stderr == "Would create group g of q.\n"
+    assert client.groups("q") == []
+    assert shell.done("queue", "group", "create", "q", "g").stderr == "Created group g of q.\n"
+    assert shell.json("queue", "group", "create", "q", "log", "--kind", "cursor")["kind"] == "cursor"
+    broker.advance("10m")
+    lines = shell.done("queue", "group", "list", "q").stdout.splitlines()
+    assert [line.split() for line in lines] == [
+        ["group", "kind", "backlog", "consumers", "unattended", "for"],
+        ["g", "lease", "2", "0", "10m", lines[1].split()[-1]],
+        ["log", "cursor", "0", "0", "-"],
+    ]
+    assert [each["name"] for each in shell.json("queue", "group", "list", "q")] == ["g", "log"]
+    about = "group g of q, which has not settled 2 messages"
+    assert shell.done("queue", "group", "delete", "q", "g", "--dry-run").stderr == f"Would delete {about}.\n"
+    assert f"Delete {about}?" in shell.run("queue", "group", "delete", "q", "g").stderr
+    assert shell.done("queue", "group", "delete", "q", "g", "--yes").stderr == "Deleted group g of q.\n"
+    missing = shell.run("queue", "group", "delete", "q", "g", "--yes")
+    assert (missing.exit_code, "[group_not_found]" in missing.stderr) == (1, True)
 
 
 def test_stats(shell: Shell) -> None:

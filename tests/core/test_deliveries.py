@@ -367,8 +367,8 @@ def test_the_statistics_of_a_group() -> None:
     assert (counts.ready, counts.waiting, counts.leased, counts.oldest_at) == (1, 1, 1, first)
     assert counts.counters == {"leased": 2, "failed:nack": 1}
     assert bench.shard.counters() == [counts.counters]
-    assert sum(counts.delivery_ms) == 2
-    assert sum(counts.processing_ms) == 0
+    assert sum(counts.delivery_times) == 2
+    assert sum(counts.processing_times) == 0
 
 
 def test_how_a_lease_ended_is_remembered_by_its_token() -> None:

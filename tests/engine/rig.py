@@ -56,8 +56,14 @@ class Rig:
         create_queue(self.engine, name, fields, self.now)
         self.engine.write()
 
-    def create_group(self, group: str, name: QueueName = TASKS, kind: GroupKind = GroupKind.LEASE) -> None:
-        create_group(self.engine, name, group, kind, self.now, None, 0, 0)
+    def create_group(
+        self,
+        group: str,
+        name: QueueName = TASKS,
+        kind: GroupKind = GroupKind.LEASE,
+        earliest: bool | None = None,
+    ) -> None:
+        create_group(self.engine, name, group, kind, self.now, earliest, 0, 0)
         self.engine.write()
 
     def enqueue(self, *drafts: Draft | bytes, name: QueueName = TASKS, atomic: bool = False) -> Enqueued:

@@ -26,7 +26,9 @@ from holdfast.broker.commit.guard import Guard, UnattendedGuard
 from holdfast.broker.dispatch.dispatcher import Dispatcher, Unclaimed
 from holdfast.broker.dispatch.members import Member
 from holdfast.broker.export.scheduler import ExportScheduler
+from holdfast.broker.rate_sampler import RateSampler
 from holdfast.broker.submission import Moment, Submission
+from holdfast.broker.unattended import UnattendedGroups
 from holdfast.config import Config
 from holdfast.core.commands import Settlement, Verb
 from holdfast.core.effects import Op
@@ -107,6 +109,8 @@ class Cell:
         self._tasks: set[asyncio.Task[object]] = set()
         self._recovery: asyncio.Task[None] | None = None
         self._watchers: dict[QueueName, set[asyncio.Event]] = {}
+        self._rate_sampler = RateSampler(lambda: self.commit.engine, clock)
+        self.unattended = UnattendedGroups(lambda: self.commit.engine, self.dispatcher, clock)
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -117,6 +121,7 @@ class Cell:
         self._open_engine()
         await self.export_scheduler.start()
         self.spawn(self.export_scheduler.run())
+        self.spawn(self.unattended.run())
         self._resume()
 
     def _open_engine(self) -> None:
@@ -164,6 +169,7 @@ class Cell:
         if self._timer is not None:
             self._timer.cancel()
         self._timer, self._timer_at = None, NEVER
+        self._rate_sampler.stop()
         await self.export_scheduler.close()
         await self.commit.close()
 
@@ -284,9 +290,7 @@ class Cell:
             for name in engine.dirty_queues:
                 for event in self._watchers.get(name, ()):
                     event.set()
-                queue = engine.queues.get(name)
-                if queue is not None:
-                    queue.sample_rates(now)
+            self._rate_sampler.changed(engine.dirty_queues)
             engine.unfinished.clear()
             self.dispatcher.lease(engine, now)
             if engine.unfinished:  # a search behind a hot key goes on after others have had their turn

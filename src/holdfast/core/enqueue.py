@@ -371,7 +371,7 @@ def refusal(shard: Shard, draft: Draft) -> HoldfastError:
     if problem:
         field, _, rest = problem.partition(" ")
         return InvalidArgument(field=field, problem=rest)
-    return QueueFull(queue=shard.queue, depth=shard.config.max_depth)
+    return QueueFull(queue=shard.queue)  # the engine completes it: a shard knows neither the depth nor all groups
 
 
 def _known(shard: Shard, draft: Draft, seen: dict[bytes, int], index: int) -> int:

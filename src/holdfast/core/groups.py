@@ -34,7 +34,8 @@ MAX_LEASED = 20_000
 MAX_RETRYING = 10_000
 # Tokens of finished leases that are remembered, so that settling twice has the same reply.
 MAX_REMEMBERED = 4_096
-HISTOGRAM_BUCKETS = 32
+
+AGE_MAX_MS = (1 << 32) - 1  # seven weeks; longer ones count as that
 
 PLACE_MAX = (256, 0)  # a place after all others
 
@@ -52,13 +53,51 @@ class KeyState:
 
 
 def observe_ages(histogram: list[int], now: int, times: list[int]) -> None:
-    """Count how long ago `times` are, in powers of two of a millisecond."""
+    """Count how long ago `times` are.
+
+    There are four buckets for each power of two of a millisecond, so that a quantile is at most a quarter above the
+    truth. A histogram is as long as its longest time needs: most are short, and they are written with every head.
+    """
     first = times[0]
     same = times.count(first)  # mostly all: a batch is leased and acked together
-    rest = [] if same == len(times) else [time for time in times if time != first]
-    histogram[min(((now - first) // 1000).bit_length(), HISTOGRAM_BUCKETS - 1)] += same
-    for time in rest:
-        histogram[min(((now - time) // 1000).bit_length(), HISTOGRAM_BUCKETS - 1)] += 1
+    _count(histogram, now - first, same)
+    if same < len(times):
+        for time in times:
+            if time != first:
+                _count(histogram, now - time, 1)
+
+
+def _count(histogram: list[int], age: int, count: int) -> None:
+    index = bucket_of(age // 1000)
+    if index >= len(histogram):
+        histogram.extend([0] * (index + 1 - len(histogram)))
+    histogram[index] += count
+
+
+def bucket_of(age_ms: int) -> int:
+    """The index of the bucket that an age is counted in. An age before now, by a clock that went back, is none."""
+    if age_ms < 4:
+        return max(age_ms, 0)
+    age_ms = min(age_ms, AGE_MAX_MS)
+    power = age_ms.bit_length()
+    return (power - 2) * 4 + (age_ms >> (power - 3) & 3)
+
+
+def bound_ms(index: int) -> int:
+    """The longest time that is counted in a bucket."""
+    if index < 4:
+        return index
+    power, quarter = divmod(index, 4)
+    return ((5 + quarter) << (power - 1)) - 1
+
+
+def from_powers_of_two(counts: list[int]) -> list[int]:
+    """A histogram of format 2, which had one bucket for each power of two: all in it are counted as the longest."""
+    histogram: list[int] = []
+    for power, count in enumerate(counts):
+        if count:
+            _count(histogram, ((1 << power) - 1) * 1000, count)
+    return histogram
 
 
 class GroupCounts(NamedTuple):
@@ -68,8 +107,8 @@ class GroupCounts(NamedTuple):
     waiting: int  # for their backoff
     leased: int
     counters: dict[str, int]
-    delivery_ms: list[int]
-    processing_ms: list[int]
+    delivery_times: list[int]
+    processing_times: list[int]
     oldest_at: int | None  # when the oldest message was enqueued that is not settled, as far as its window shows
 
 
@@ -120,8 +159,9 @@ class LeaseGroup:
         self.backoff_ended: list[Delivery] = []
         self.pending_dead_letters: dict[int, tuple[Delivery, str]] = {}  # until `DeadLettered`
         self.dirty = False
-        head.delivery_ms = head.delivery_ms or [0] * HISTOGRAM_BUCKETS
-        head.processing_ms = head.processing_ms or [0] * HISTOGRAM_BUCKETS
+        head.delivery_times = head.delivery_times or from_powers_of_two(head.delivery_ms)
+        head.processing_times = head.processing_times or from_powers_of_two(head.processing_ms)
+        head.delivery_ms = head.processing_ms = []
 
     # --- where it stands --------------------------------------------------------------------------------------------
 
@@ -314,10 +354,15 @@ class LeaseGroup:
             waiting=len(self.deliveries) - self.leased - ready,
             leased=self.leased,
             counters=head.counters,
-            delivery_ms=head.delivery_ms,
-            processing_ms=head.processing_ms,
+            delivery_times=head.delivery_times,
+            processing_times=head.processing_times,
             oldest_at=min(times, default=None),
         )
+
+    @property
+    def backlog(self) -> int:
+        """Messages that it has not settled, without those that their producer delayed."""
+        return self.head.fresh + len(self.deliveries)
 
     # --- who is next ------------------------------------------------------------------------------------------------
 

@@ -114,7 +114,7 @@ def _lease_first(
     if any(leases.keys):
         for key, message_id in zip(leases.keys, leases.ids, strict=True):
             group.hold(key, message_id)
-    observe_ages(group.head.delivery_ms, now, leases.enqueued_at)
+    observe_ages(group.head.delivery_times, now, leases.enqueued_at)
 
 
 def _lease_again(
@@ -124,7 +124,7 @@ def _lease_again(
     group.remove_waiting(delivery)
     if not delivery.first_at:  # it was skipped for its key before
         delivery.first_at = now
-        observe_ages(group.head.delivery_ms, now, [delivery.enqueued_at])
+        observe_ages(group.head.delivery_times, now, [delivery.enqueued_at])
     delivery.leased_at = now
     delivery.deadline = now + command.timeout
     delivery.token = token
@@ -355,7 +355,7 @@ def _ack(shard: Shard, group: LeaseGroup, held: Held, nexts: Nexts, now: int, ef
     if not held.parts:
         return
     shard.forget_deliveries(group, held.parts, effects)
-    observe_ages(group.head.processing_ms, now, held.leased_at)
+    observe_ages(group.head.processing_times, now, held.leased_at)
     group.remember_acked(held.tokens, held.ids)
     for key, message_id in held.keyed:
         group.release_key(key, message_id)

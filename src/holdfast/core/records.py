@@ -340,9 +340,11 @@ class GroupHead(msgspec.Struct, array_like=True):
     frontiers: dict[int, int]
     fresh: int = 0  # live messages it has not leased yet
     counters: dict[str, int] = {}
-    delivery_ms: list[int] = []  # histograms: enqueue to first lease, lease to ack
+    delivery_ms: list[int] = []  # of format 2: histograms by powers of two
     processing_ms: list[int] = []
     skips: list[int] = []  # sequences beyond its frontiers that it has settled
+    delivery_times: list[int] = []  # histograms (see groups.py): enqueue to first lease, lease to ack
+    processing_times: list[int] = []
 
 
 class CursorHead(msgspec.Struct, array_like=True):

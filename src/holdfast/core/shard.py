@@ -353,6 +353,18 @@ class Shard:
         """Where a cursor group is."""
         return self.cursors[group].head
 
+    def backlog(self, group: str) -> int:
+        """Messages that a group has not settled; of a cursor group, sequences that it has not committed."""
+        cursor = self.cursors.get(group)
+        if cursor is not None:
+            return self.head.next_seq - 1 - cursor.head.committed
+        return self.groups[group].backlog + self.head.scheduled
+
+    def leased(self, group: str) -> int:
+        """Messages that consumers of a group hold; those of a cursor group hold none."""
+        lease_group = self.groups.get(group)
+        return 0 if lease_group is None else lease_group.leased
+
     def group_counts(self, group: str) -> GroupCounts:
         """The statistics of a leasing group."""
         return self.groups[group].counts()

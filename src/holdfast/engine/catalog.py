@@ -12,7 +12,7 @@ from holdfast.core.queue import GroupRecord, QueueConfig, QueueRecord
 from holdfast.core.records import NO_EXTRA, Origin
 from holdfast.core.shard import Shard
 from holdfast.engine.rates import RateWindow
-from holdfast.errors import GroupNotFound, InvalidArgument
+from holdfast.errors import GroupNotFound, InvalidArgument, QueueFull
 
 QueueName = tuple[str, str]
 """(namespace, name)"""
@@ -67,6 +67,31 @@ class Queue:
         limit = self.config.max_depth
         return max(limit - self.depth, 0) if limit else -1
 
+    def full(self) -> QueueFull:
+        """The error for a message that it has no room for. It names the group that holds most of the others back."""
+        group, backlog = max(
+            [(group.name, self.backlog(group.name)) for group in self.record.groups],
+            key=lambda found: found[1],
+            default=("", self.depth),
+        )
+        holder = f"Group {group!r} has not settled {backlog} of them" if group else "It has no group that consumes them"
+        return QueueFull(
+            queue=self.record.name,
+            depth=self.depth,
+            max_depth=self.config.max_depth,
+            holder=holder,
+            group=group,
+            backlog=backlog,
+        )
+
+    def backlog(self, group: str) -> int:
+        """Messages that a group has not settled."""
+        return sum([shard.backlog(group) for shard in self.shards])
+
+    def leased(self, group: str) -> int:
+        """Messages that consumers of a group hold; a cursor group's hold none."""
+        return sum([shard.leased(group) for shard in self.shards])
+
     def group(self, name: str) -> GroupRecord:
         group = self.record.group(name)
         if group is None:
@@ -80,8 +105,9 @@ class Queue:
         return self.shards[partition].deliveries_of(group).lease_deadline(message_id, token)
 
     def sample_rates(self, now: int) -> None:
-        """Record the counters, at most once a second, from which `stats` computes rates."""
-        self.rates.sample(self.totals, now)
+        """Record the counters, from which `stats` computes rates. To be called when the queue is opened, and a second
+        after something has happened in it."""
+        self.rates.sample(self.totals(), now)
 
     def totals(self) -> dict[str, int]:
         """Counters since the queue was created, over all groups, by the names of rates."""

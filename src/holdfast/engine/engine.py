@@ -51,7 +51,7 @@ from holdfast.engine.queues import add_queue
 from holdfast.engine.stored_shards import StoredShards
 from holdfast.engine.transactions import Transactions
 from holdfast.engine.wake_ups import WakeUps
-from holdfast.errors import HoldfastError, LeaseLost, QueueNotFound
+from holdfast.errors import HoldfastError, LeaseLost, QueueFull, QueueNotFound
 from holdfast.store.contract import Store
 from holdfast.store.overlay import Overlay, fetch
 
@@ -267,14 +267,18 @@ class Engine:
             known = repetitions(self, queue, drafts, now) if named else {}
             tried = self.enqueue_routed(queue, routes, drafts, room, protocol, now, dry_run=True, known=known)
             if tried.errors:
-                return Enqueued([0] * len(drafts), {}, tried.errors)
+                return Enqueued([0] * len(drafts), {}, _completed(tried.errors, queue))
         self.dirty_queues[queue.name] = None
         if named:
-            return self._enqueue_named(queue, routes, drafts, protocol, now, group)
-        if len(routes) == 1:
+            reply = self._enqueue_named(queue, routes, drafts, protocol, now, group)
+        elif len(routes) == 1:
             shard, _ = routes[0]
-            return self.step(queue, shard, Enqueue(drafts, room, protocol, group=group), now)
-        return self.enqueue_routed(queue, routes, drafts, room, protocol, now, group=group)
+            reply = self.step(queue, shard, Enqueue(drafts, room, protocol, group=group), now)
+        else:
+            reply = self.enqueue_routed(queue, routes, drafts, room, protocol, now, group=group)
+        if reply.errors:
+            _completed(reply.errors, queue)
+        return reply
 
     def _enqueue_named(
         self, queue: Queue, routes: Routes, drafts: Sequence[Draft], protocol: str, now: int, group: str
@@ -507,3 +511,11 @@ class Engine:
 
 def _place_of_leased(leased: Leased) -> tuple[int, int]:
     return (leased.message.priority, leased.stamp)
+
+
+def _completed(errors: dict[int, HoldfastError], queue: Queue) -> dict[int, HoldfastError]:
+    """The errors of an enqueue, where those about a full queue say why it is full."""
+    full = [index for index, error in errors.items() if isinstance(error, QueueFull)]
+    if full:
+        errors.update(dict.fromkeys(full, queue.full()))
+    return errors

@@ -65,6 +65,7 @@ def add_queue(engine: Engine, name: QueueName, config: QueueConfig, now: int, au
     record = QueueRecord(*name, config, numbers, now, automatic=automatic)
     queue = engine.add_queue(record, [engine.new_shard(record, partition) for partition in range(len(numbers))])
     engine.save_queue(queue)
+    queue.sample_rates(now)
     return queue
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
+
 import msgspec
 
+from holdfast.core.groups import bound_ms
 from holdfast.core.ids import time_of_id
 from holdfast.core.queue import GroupKind, GroupRecord
 from holdfast.engine.catalog import Queue, QueueName
@@ -11,7 +14,7 @@ from holdfast.engine.engine import Engine
 
 
 class Histogram(msgspec.Struct, frozen=True):
-    """Counts by upper bound in milliseconds; the last has no bound."""
+    """Counts by upper bound in milliseconds."""
 
     bounds_ms: list[int]
     counts: list[int]
@@ -28,7 +31,8 @@ class Histogram(msgspec.Struct, frozen=True):
 
 
 class GroupStats(msgspec.Struct, frozen=True, kw_only=True):
-    """A group over all partitions. `members` and `in_flight` are the broker's to add."""
+    """A group over all partitions. What is known of its consumers is the broker's to add: `unattended` is for how long
+    it has had a backlog and none of them."""
 
     name: str
     kind: GroupKind
@@ -51,9 +55,14 @@ class GroupStats(msgspec.Struct, frozen=True, kw_only=True):
     processing_latency: Histogram
     members: dict[str, list[int]] = {}
     in_flight: dict[str, int] = {}
+    consumers: int = 0
+    waiting: int = 0
+    unattended: int = 0
 
 
 class QueueStats(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue. `ready` and `scheduled` are those of the group that has most."""
+
     namespace: str
     name: str
     partitions: int
@@ -73,14 +82,15 @@ def queue_stats(engine: Engine, name: QueueName, now: int) -> QueueStats:
     """The statistics of a queue. They cost the same at any depth."""
     queue = engine.queue(name, now)
     groups = [_group_stats(engine, queue, record, now) for record in queue.record.groups]
+    leasing = [group for group in groups if group.kind is GroupKind.LEASE]
     heads = [shard.head for shard in queue.shards]
     return QueueStats(
         namespace=name[0],
         name=name[1],
         partitions=queue.partitions,
         depth=queue.depth,
-        ready=sum(head.ready for head in heads),
-        scheduled=sum(head.scheduled for head in heads),
+        ready=max([group.ready for group in leasing], default=sum(head.ready for head in heads)),
+        scheduled=max([group.scheduled for group in leasing], default=sum(head.scheduled for head in heads)),
         size_bytes=queue.size_bytes,
         enqueued=sum(head.enqueued for head in heads),
         duplicates=sum(head.duplicates for head in heads),
@@ -128,8 +138,8 @@ def _lease_stats(queue: Queue, name: str, now: int) -> GroupStats:
         expired=sum(_labelled(counters, "expired:").values()),
         purged=counters.get("purged", 0),
         oldest_age=max([now - part.oldest_at for part in parts if part.oldest_at is not None], default=0),
-        delivery_latency=_histogram([part.delivery_ms for part in parts]),
-        processing_latency=_histogram([part.processing_ms for part in parts]),
+        delivery_latency=_histogram([part.delivery_times for part in parts]),
+        processing_latency=_histogram([part.processing_times for part in parts]),
     )
 
 
@@ -152,5 +162,5 @@ def _labelled(counters: dict[str, int], prefix: str) -> dict[str, int]:
 
 
 def _histogram(rows: list[list[int]]) -> Histogram:
-    counts = [sum(column) for column in zip(*rows, strict=True)]
-    return Histogram([(1 << index) - 1 if index else 0 for index in range(len(counts))], counts)
+    counts = [sum(column) for column in zip_longest(*rows, fillvalue=0)]
+    return Histogram([bound_ms(index) for index in range(len(counts))], counts)

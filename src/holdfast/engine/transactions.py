@@ -59,7 +59,6 @@ from holdfast.errors import (
     InvalidArgument,
     LimitExceeded,
     MessageTooLarge,
-    QueueFull,
     QueueNotFound,
     TransactionNotFound,
     TransactionPublished,
@@ -263,7 +262,7 @@ class Transactions:
                     advice="Raise its max_depth, or publish several transactions",
                 )
             if 0 <= queue.room() < count:
-                raise QueueFull(queue=queue.record.name, depth=queue.depth)
+                raise queue.full()
 
     def _step(self, found: OpenTransaction, now: int) -> None:
         """Move the next messages, in one batch with the record of the progress."""

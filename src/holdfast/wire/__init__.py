@@ -74,6 +74,7 @@ from holdfast.wire.stats import Overview as Overview
 from holdfast.wire.stats import PartHealth as PartHealth
 from holdfast.wire.stats import QueueStats as QueueStats
 from holdfast.wire.stats import Status as Status
+from holdfast.wire.stats import UnattendedGroup as UnattendedGroup
 from holdfast.wire.streams import StreamLine as StreamLine
 from holdfast.wire.times import Duration as Duration
 from holdfast.wire.times import Instant as Instant

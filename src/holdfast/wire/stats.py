@@ -8,7 +8,7 @@ import msgspec
 
 
 class Latency(msgspec.Struct, frozen=True, kw_only=True):
-    """How long something took. The quantiles are upper bounds."""
+    """How long something took. The quantiles are upper bounds, at most a quarter above the truth."""
 
     count: int
     p50_ms: int
@@ -46,10 +46,17 @@ class GroupStats(msgspec.Struct, frozen=True, kw_only=True):
     members: dict[str, list[int]]
     """Push consumers with the partitions each serves."""
     in_flight: dict[str, int]
+    consumers: int = 0
+    """Members, consumers that wait, and those that have asked for messages within the last minute."""
+    waiting: int = 0
+    """Long polls that wait for a message."""
+    unattended_seconds: float = 0.0
+    """For how long it has had a backlog and no consumer. Such a group keeps every message, until the queue is full."""
 
 
 class QueueStats(msgspec.Struct, frozen=True, kw_only=True):
-    """Stats of a queue. Counters start at its creation; rates are per second over the last minute."""
+    """Stats of a queue. Counters start at its creation; rates are per second over the last minute. `ready` and
+    `scheduled` are those of the group that has most."""
 
     namespace: str
     name: str
@@ -89,6 +96,15 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     problems: list[str] = []
 
 
+class UnattendedGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """A group that has a backlog and no consumer."""
+
+    queue: str
+    group: str
+    seconds: float
+    """For how long."""
+
+
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
     """An overview of a node. Queues are those of the caller's namespace."""
 
@@ -115,4 +131,6 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     staged: int = 0
     """Messages in transactions that are not published yet."""
     oldest_message_age_seconds: float
+    unattended: list[UnattendedGroup] = []
+    """Groups with a backlog that nobody has consumed for five minutes; of many, the first hundred."""
     ok: bool

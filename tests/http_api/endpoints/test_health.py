@@ -63,6 +63,8 @@ async def test_metrics_say_what_happened(http: httpx.AsyncClient, node: Node) ->
     assert found["holdfast_group_failure_total"][(*group, ("reason", "nack"))] == 1
     assert found["holdfast_queue_delivery_latency_seconds_count"][group] == 3
     assert found["holdfast_queue_oldest_message_age_seconds"][queue] > 0
+    assert found["holdfast_group_consumers"][group] == 0
+    assert found["holdfast_group_unattended_seconds"][group] >= 0
     assert sum(found["holdfast_commit_sync_seconds_count"].values()) > 0
     assert sum(found["holdfast_commit_batch_rows_count"].values()) > 0
     assert found["process_open_fds"]

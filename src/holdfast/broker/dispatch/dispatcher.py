@@ -13,6 +13,7 @@ from itertools import chain
 
 import structlog
 
+from holdfast.broker.dispatch.activity import Activity
 from holdfast.broker.dispatch.members import GroupName, Member, Members
 from holdfast.broker.dispatch.waiters import Waiter, Waiters
 from holdfast.core.commands import Leased, Settlement, Verb
@@ -35,6 +36,7 @@ class Dispatcher:
     def __init__(self, lease_bytes_max: int) -> None:
         self.members = Members(lease_bytes_max)
         self.waiters = Waiters()
+        self.activity = Activity()
         self._granted: list[Grant] = []  # in this turn
         self._held_grants: deque[list[Grant]] = deque()  # of turns that must be synced before anything is delivered
 

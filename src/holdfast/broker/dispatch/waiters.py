@@ -65,6 +65,10 @@ class Waiters:
     def in_group(self, group: GroupName) -> int:
         return len(self._line(group) or ())
 
+    def consumers(self, group: GroupName) -> list[str]:
+        """The names of those that wait."""
+        return [waiter.request.consumer for waiter in self._line(group) or ()]
+
     def in_queue(self, queue: QueueName) -> int:
         return sum(len(line) for line in self._lines.get(queue, {}).values())
 

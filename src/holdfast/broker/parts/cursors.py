@@ -89,6 +89,7 @@ class Cursors:
         The limits are for all of them together; a range that was cut short continues at its `next_seq`.
         """
         self._check_read(limit, max_bytes, ranges)
+        self._cell.dispatcher.activity.seen((name, group), "", self._cell.clock())
         found: dict[int, CursorRange] = {}
         left, left_bytes = limit, min(max_bytes, self._limits.read_bytes)
         one_at_least = True
@@ -162,6 +163,7 @@ class Cursors:
         Committing again what was committed changes nothing.
         """
         engine = self._cell.engine
+        self._cell.dispatcher.activity.seen((name, group), "", self._cell.clock())
 
         def work() -> Iterator[int]:
             for partition, seq in seqs.items():

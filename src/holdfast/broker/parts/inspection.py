@@ -101,14 +101,21 @@ class Inspection:
         now = self._cell.clock()
         with self._cell.guard as engine:
             stats = queue_stats(engine, name, now)
-        return msgspec.structs.replace(stats, groups=[self._with_members(name, group) for group in stats.groups])
+        groups = [self._with_consumers(name, group, now) for group in stats.groups]
+        return msgspec.structs.replace(stats, groups=groups)
 
-    def _with_members(self, name: QueueName, stats: GroupStats) -> GroupStats:
-        members = self._cell.dispatcher.members.of((name, stats.name))
+    def _with_consumers(self, name: QueueName, stats: GroupStats, now: int) -> GroupStats:
+        dispatcher, group = self._cell.dispatcher, (name, stats.name)
+        members = dispatcher.members.of(group)
+        waiting = dispatcher.waiters.consumers(group)
+        named = {*[member.name for member in members], *waiting, *dispatcher.activity.recent(group, now)} - {""}
         return msgspec.structs.replace(
             stats,
             members={member.name: member.partitions for member in members},
             in_flight={member.name: len(member.in_flight) for member in members},
+            consumers=len(named) + waiting.count(""),
+            waiting=len(waiting),
+            unattended=self._cell.unattended.since(group, now),
         )
 
     def consumers(self, name: QueueName | None = None) -> list[Member]:

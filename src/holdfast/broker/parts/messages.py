@@ -135,6 +135,7 @@ class Messages:
             self._check_group(name, group)
         size_limit = self._lease_bytes(max_bytes)
         target = (name, group)
+        cell.dispatcher.activity.seen(target, consumer, cell.clock())
         found: list[Leased] = []
         if not (wait and waiters.in_group(target)):  # those that wait already come first
             found = self._lease(name, group, limit, timeout, consumer, protocol, size_limit)
@@ -173,6 +174,7 @@ class Messages:
         if not create:
             self._check_group(name, group)
         target = (name, group)
+        cell.dispatcher.activity.seen(target, consumer, cell.clock())
         if wait and cell.dispatcher.waiters.in_group(target):
             return None
         found = self._lease(name, group, limit, timeout, consumer, protocol, self._lease_bytes(max_bytes))

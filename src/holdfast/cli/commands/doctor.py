@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Literal
 import click
 import msgspec
 
-from holdfast import __version__
+from holdfast import __version__, wire
 from holdfast.cli.support.connection import connected, settings
 from holdfast.cli.support.extras import missing
-from holdfast.cli.support.numbers import size
+from holdfast.cli.support.numbers import age, size
 from holdfast.cli.support.options import config_file, given, output_format, setting_flags
 from holdfast.cli.support.output import show_note, show_one_line, show_rows
 from holdfast.config import Config, load
@@ -218,6 +218,7 @@ def _server(_config: Config) -> Iterator[Finding]:
             yield Finding("server", "ok", f"{url} answers in {took * 1000:.0f} ms; node {overview.node}")
             yield from _same_version(overview.version)
             yield from _clock(overview.now, began, took)
+            yield from _groups(overview)
             yield from _health(client)
     except ServerUnreachable as error:
         yield Finding(
@@ -246,6 +247,19 @@ def _clock(now: str, began: float, took: float) -> Iterator[Finding]:
         yield Finding("clock", "warning", f"the server is {abs(difference):.1f} s {ahead} this machine", advice)
     else:
         yield Finding("clock", "ok", f"the server's and ours agree within {max(abs(difference), took / 2):.2f} s")
+
+
+def _groups(overview: wire.Overview) -> Iterator[Finding]:
+    """Groups that nobody consumes keep every message until their queues are full."""
+    for each in overview.unattended:
+        yield Finding(
+            "group",
+            "warning",
+            f"{each.group} of queue {each.queue} has a backlog, and no consumer for {age(each.seconds)}",
+            f"Start its consumers, or delete it: holdfast queue group delete {each.queue} {each.group}",
+        )
+    if not overview.unattended:
+        yield Finding("groups", "ok", "every group with a backlog has consumers")
 
 
 def _health(client: SyncClient) -> Iterator[Finding]:

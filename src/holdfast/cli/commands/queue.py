@@ -8,6 +8,7 @@ import click
 import msgspec
 
 from holdfast import wire
+from holdfast.cli.commands.group import group
 from holdfast.cli.support.confirm import confirm, dry_run_option, yes_option
 from holdfast.cli.support.connection import connected
 from holdfast.cli.support.numbers import age, count, plural, rate, size
@@ -21,6 +22,9 @@ from holdfast.errors import QueueExists
 @click.group()
 def queue() -> None:
     """Create, show, change and empty queues."""
+
+
+queue.add_command(group)
 
 
 @queue.command()
@@ -231,6 +235,7 @@ def stats(names: tuple[str, ...], output: str) -> None:
                 "acked",
                 "failed",
                 "dead",
+                "consumers",
                 "oldest",
                 "wait p95",
                 "work p95",
@@ -263,6 +268,7 @@ def _group_stats(group: wire.GroupStats) -> dict[str, object]:
         "acked": count(group.acked),
         "failed": count(sum(group.failures.values())),
         "dead": count(sum(group.dead.values())),
+        "consumers": count(group.consumers),
         "oldest": age(group.oldest_message_age_seconds),
         "wait p95": f"{count(group.delivery_latency.p95_ms)} ms",
         "work p95": f"{count(group.processing_latency.p95_ms)} ms",

@@ -415,6 +415,9 @@ def _group_stats_to_wire(stats: GroupStats) -> wire.GroupStats:
         processing_latency=_latency_to_wire(stats.processing_latency),
         members=stats.members,
         in_flight=stats.in_flight,
+        consumers=stats.consumers,
+        waiting=stats.waiting,
+        unattended_seconds=stats.unattended / SECOND,
     )
 
 

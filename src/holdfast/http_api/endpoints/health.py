@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from holdfast import __version__, wire
+from holdfast.broker.unattended import UNATTENDED_AFTER
 from holdfast.core.queue import GroupKind
 from holdfast.engine.stats import QueueStats
 from holdfast.errors import HoldfastError
@@ -14,6 +15,7 @@ from holdfast.http_api.server.routes import Right, Routes
 from holdfast.units import SECOND, format_instant
 
 ROUTES = Routes("Health and stats")
+UNATTENDED_MAX = 100  # groups in an overview
 QUEUES_PER_SLICE = 20  # queues whose stats are collected before other requests have a turn
 STATUS_HEADERS = ((b"cache-control", b"no-store"),)
 
@@ -67,6 +69,15 @@ async def all_stats(request: Request, namespace: str | None) -> list[QueueStats]
     return found
 
 
+def _unattended(stats: list[QueueStats]) -> list[wire.UnattendedGroup]:
+    return [
+        wire.UnattendedGroup(queue=queue.name, group=group.name, seconds=group.unattended / SECOND)
+        for queue in stats
+        for group in queue.groups
+        if group.unattended >= UNATTENDED_AFTER
+    ][:UNATTENDED_MAX]
+
+
 @ROUTES("GET", "/api/v1/overview", Right.AUTHENTICATED, gives=wire.Overview)
 async def overview(request: Request) -> Response:
     """Show a node at a glance. Of queues, those of the caller's namespace that it may do something with."""
@@ -94,9 +105,10 @@ async def overview(request: Request) -> Response:
             failed=sum(sum(group.failures.values()) for group in groups),
             rates=rates,
             staged=node.transactions.staged(request.namespace).messages,
-            consumers=sum(len(group.members) for group in groups),
+            consumers=sum(group.consumers for group in groups),
             waiting=sum(node.inspection.waiting((queue.namespace, queue.name)) for queue in stats),
             oldest_message_age_seconds=max((queue.oldest_age for queue in stats), default=0) / SECOND,
+            unattended=_unattended(stats),
             ok=all(part.ready for part in parts),
         )
     )

@@ -50,7 +50,12 @@ OF_GROUPS = {
     "leased": MetricSpec("group_inflight", "gauge", "Deliveries that consumers hold."),
     "lag": MetricSpec("group_lag", "gauge", "Cursor groups: messages not committed yet."),
     "oldest_age": MetricSpec("group_oldest_message_age_seconds", "gauge", "Age of the oldest message not settled."),
-    "members": MetricSpec("group_consumers", "gauge", "Push consumers of the group."),
+    "consumers": MetricSpec(
+        "group_consumers", "gauge", "Consumers: members, long polls, and those that asked within the last minute."
+    ),
+    "unattended": MetricSpec(
+        "group_unattended_seconds", "gauge", "How long the group has had a backlog and no consumer."
+    ),
     "leases": MetricSpec("group_lease", "counter", "Leases given."),
     "acked": MetricSpec("group_ack", "counter", "Deliveries acked."),
     "redelivered": MetricSpec("group_redelivered", "counter", "Leases of deliveries that had failed before."),
@@ -96,7 +101,11 @@ OF_NODE = {
     "rate_limited": MetricSpec("auth_rate_limited", "counter", "Requests and messages refused by a namespace's rate."),
 }
 
+AGES = {"oldest_age", "unattended"}
+"""Of these the greatest counts, not the sum."""
 PREFIX = "holdfast_"
+LATENCY_BOUNDS_MS = [(1 << power) - 1 for power in range(31)]
+"""The buckets of latencies: one for each power of two, since each is a series for each group."""
 
 
 def all_series() -> Iterator[tuple[str, str, str, str]]:
@@ -209,10 +218,8 @@ def _group_rows(groups: list[tuple[QueueStats, GroupStats]]) -> Iterator[Sample]
             value = getattr(group, key)
             if series.label:
                 yield from ((labels, key, count, reason) for reason, count in value.items())
-            elif key == "oldest_age":
-                yield labels, key, value / SECOND, ""
             else:
-                yield labels, key, len(value) if key == "members" else value, ""
+                yield labels, key, value / SECOND if key in AGES else value, ""
 
 
 def _families(
@@ -223,7 +230,7 @@ def _families(
     for names, key, value, own in rows:
         place = (tuple(names) if detailed else (), key, own)
         before = sums.get(place, 0.0)
-        sums[place] = max(before, value) if key == "oldest_age" else before + value
+        sums[place] = max(before, value) if key in AGES else before + value
     families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
     for key, series in table.items():
         family = CounterMetricFamily if series.kind == "counter" else GaugeMetricFamily
@@ -239,22 +246,22 @@ def _latency(
 ) -> HistogramMetricFamily:
     labels = ["namespace", "queue", "group"] if detailed else []
     family = HistogramMetricFamily(PREFIX + series.name, series.text, labels=labels)
-    sums: dict[tuple[str, ...], tuple[list[int], list[int]]] = {}
+    sums: dict[tuple[str, ...], list[int]] = {}
+    totals_ms: dict[tuple[str, ...], int] = {}
     for queue, group in groups:
         if group.kind is not GroupKind.LEASE:
             continue
         histogram: Histogram = getattr(group, key)
         place: tuple[str, ...] = (queue.namespace, queue.name, group.name) if detailed else ()
-        bounds, counts = sums.setdefault(place, (histogram.bounds_ms, [0] * len(histogram.counts)))
-        if len(histogram.counts) > len(counts):
-            bounds, counts = histogram.bounds_ms, counts + [0] * (len(histogram.counts) - len(counts))
-            sums[place] = bounds, counts
-        for index, count in enumerate(histogram.counts):
-            counts[index] += count
-    for names, (bounds, counts) in sums.items():
+        counts = sums.setdefault(place, [0] * (len(LATENCY_BOUNDS_MS) + 1))
         # The counters have no sum of times; its upper bound, from the buckets, is what averages are made of here.
-        total = sum(bound * count for bound, count in zip(bounds, counts, strict=True)) / 1000
-        family.add_metric(list(names), _buckets([bound / 1000 for bound in bounds[:-1]], counts), total)
+        totals_ms.setdefault(place, 0)
+        for bound, count in zip(histogram.bounds_ms, histogram.counts, strict=True):
+            counts[min(bound.bit_length(), len(LATENCY_BOUNDS_MS))] += count
+            totals_ms[place] += bound * count
+    for names, counts in sums.items():
+        buckets = _buckets([bound / 1000 for bound in LATENCY_BOUNDS_MS], counts)
+        family.add_metric(list(names), buckets, totals_ms[names] / 1000)
     return family
 
 
