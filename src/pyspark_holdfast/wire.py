@@ -130,8 +130,9 @@ class Server:
         """Enqueue rows, all or none."""
         self._call("POST", f"{_queue(queue)}/messages?atomic=true", _stream(table), content_type=ARROW)
 
-    def stage(self, transaction: str, queue: str, table: pa.Table, part: str, attempt: str, chunk: int) -> None:
-        """Stage rows. If the transaction was published before, nothing is staged: it is done."""
+    def stage(self, transaction: str, queue: str, table: pa.Table, part: str, attempt: str, chunk: int) -> bool:
+        """Stage rows. False: nothing is staged, the transaction was published before. Transactions belong to the
+        identity of the token, so that was somebody with the same."""
         query = urllib.parse.urlencode({"queue": queue, "part": part, "attempt": attempt, "chunk": chunk})
         path = f"/api/v1/transactions/{_part(transaction)}/stage?{query}"
         try:
@@ -139,6 +140,8 @@ class Server:
         except Refused as refusal:
             if refusal.code != "transaction_published":
                 raise
+            return False
+        return True
 
     def publish(self, transaction: str, parts: Mapping[str, str]) -> dict[str, Any]:
         """Publish what these attempts staged, all together and once."""

@@ -93,23 +93,30 @@ def _is_text_map(kind: DataType) -> bool:
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What one task has written, and if it is staged, under which attempt."""
+    """What one task has written, and if it is staged, under which attempt. `done_before`: an earlier run of the same
+    job, or of the same batch of a query, has published the transaction, and these rows were not staged."""
 
     transaction: str
     part: str
     attempt: str
     rows: int
+    done_before: bool = False
 
 
-def stage(options: Options, transaction: str, batches: Iterator[pa.RecordBatch]) -> Written:
+def stage(options: Options, transaction: str, batches: Iterator[pa.RecordBatch], *, run_again: bool) -> Written:
     """Stage a task's rows under an attempt of its own: what another attempt of the same task staged, even for an
-    earlier driver, does not count."""
+    earlier driver, does not count. `run_again`: the transaction is named after a job that may have run before."""
     context = TaskContext.get()
     assert context is not None
     written = Written(transaction, str(context.partitionId()), f"{context.taskAttemptId()}-{uuid.uuid4().hex}", 0)
     pace = _pace(options.rate)
     for chunk, (queue, table) in enumerate(_requests(batches, options)):
-        options.server.stage(transaction, queue, table, written.part, written.attempt, chunk)
+        if not options.server.stage(transaction, queue, table, written.part, written.attempt, chunk):
+            if not run_again:
+                raise RuntimeError(
+                    f"holdfast: transaction {transaction} was published by somebody else, without rows of this job"
+                )
+            written.done_before = True
         written.rows += table.num_rows
         pace(table.num_rows)
     return written
@@ -185,10 +192,20 @@ def _row_slices(table: pa.Table, rows_max: int) -> Iterator[tuple[int, int]]:
 # --- in the driver --------------------------------------------------------------------------------------------------
 
 
-def _publish(options: Options, transaction: str, written: Sequence[WriterCommitMessage | None]) -> None:
-    """Publish a transaction. Also one without rows, so that it is known as done."""
-    parts = {one.part: one.attempt for one in written if one is not None and one.rows}  # type: ignore[attr-defined]
-    options.server.publish(transaction, parts)
+def publish(options: Options, transaction: str, written: Sequence[WriterCommitMessage | None]) -> None:
+    """Publish a transaction. Also one without rows, so that it is known as done.
+
+    If it was published before, that was an earlier run, as the tasks were told; or this request, whose response was
+    lost; or somebody else while the tasks staged. Their rows are then not in it, and the write has failed.
+    """
+    tasks = [one for one in written if isinstance(one, Written)]
+    found = options.server.publish(transaction, {one.part: one.attempt for one in tasks if one.rows})
+    rows = sum(one.rows for one in tasks)
+    if found.get("repeated") and found["published"] != rows and not any(one.done_before for one in tasks):
+        raise RuntimeError(
+            f"holdfast: transaction {transaction} was published by somebody else, with {found['published']} messages "
+            f"instead of the {rows} rows of this job: use an id and a token that nobody else uses"
+        )
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -201,11 +218,11 @@ class BatchWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         if self._options.delivery != "transactional":
             return enqueue(self._options, iterator)
-        return stage(self._options, self._transaction, iterator)
+        return stage(self._options, self._transaction, iterator, run_again=bool(self._options.transaction))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         if self._options.delivery == "transactional":
-            _publish(self._options, self._transaction, messages)
+            publish(self._options, self._transaction, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - Spark's contract
         if self._options.delivery == "transactional":
@@ -229,11 +246,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
         assert context is not None
         query = context.getLocalProperty("sql.streaming.queryId")
         batch = context.getLocalProperty("streaming.sql.batchId")
-        return stage(self._options, f"spark-{query}-{batch}", iterator)
+        return stage(self._options, f"spark-{query}-{batch}", iterator, run_again=True)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002 - Spark's
         for transaction in _transactions(messages):
-            _publish(self._options, transaction, messages)
+            publish(self._options, transaction, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
         for transaction in _transactions(messages):
