@@ -491,6 +491,16 @@ class LimitExceeded(HoldfastError):
     grpc = "RESOURCE_EXHAUSTED"
 
 
+class QuotaExceeded(HoldfastError):
+    """{owner} has reached its quota {quota} of {limit}. {advice}; or who administers the server raises it with
+    `holdfast quota set {namespace} {quota}=NUMBER`."""
+
+    code = "quota_exceeded"
+    http = 429
+    mqtt = 0x97
+    grpc = "RESOURCE_EXHAUSTED"
+
+
 class Overloaded(HoldfastError):
     """The node has {waiting} requests waiting, its limit. Nothing was done; retry in a moment."""
 

@@ -20,7 +20,7 @@ from typing import Protocol, TypeVar
 
 import structlog
 
-from holdfast.broker.commit.admission import DiskReserve, Inbox
+from holdfast.broker.commit.admission import DiskReserve, Inbox, StoredBytes
 from holdfast.broker.commit.group_commit import GroupCommit
 from holdfast.broker.commit.guard import Guard, UnattendedGuard
 from holdfast.broker.dispatch.dispatcher import Dispatcher, Unclaimed
@@ -48,6 +48,7 @@ from holdfast.errors import (
     StoreError,
     StoreUnavailable,
 )
+from holdfast.quotas import Quota, Quotas
 from holdfast.store.contract import Store
 from holdfast.units import NEVER, SECOND
 
@@ -89,6 +90,10 @@ class Cell:
         limits = config.limits
         self.store = store
         self.clock = clock
+        self.quotas = Quotas(
+            {quota: getattr(config.quotas, quota.value) for quota in Quota}, config.quotas.principal_percent
+        )
+        self.stored_bytes = StoredBytes(self.quotas, self._stored_bytes_of)
         self.inbox = Inbox(limits.inbox_messages, limits.inbox_bytes)
         self.disk_reserve = DiskReserve(store, config.store.min_free_bytes, config.node.data_dir)
         self.dispatcher = Dispatcher(limits.lease_bytes)
@@ -134,6 +139,7 @@ class Cell:
             transactions=TransactionLimits(
                 **{name: getattr(config.transactions, name) for name in TransactionLimits.__struct_fields__}
             ),
+            quotas=self.quotas,
             audits=AuditLimits(remember=config.redrives.remember, max_remembered=config.redrives.max_remembered),
         )
         engine = Engine(self.store, config.node.node_id, limits)
@@ -260,6 +266,9 @@ class Cell:
         """
         if not self.commit.clean:
             await self.commit.durable()
+
+    def _stored_bytes_of(self, namespace: str) -> int:
+        return sum([queue.size_bytes for name, queue in self.engine.queues.items() if name[0] == namespace])
 
     def write_records(self, ops: list[Op]) -> Submission[None]:
         """Records that a part of the broker has beside the queues'."""

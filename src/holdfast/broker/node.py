@@ -21,6 +21,7 @@ from holdfast.broker.parts.groups import Groups
 from holdfast.broker.parts.inspection import Inspection
 from holdfast.broker.parts.messages import Messages
 from holdfast.broker.parts.queues import Queues
+from holdfast.broker.parts.quotas import NamespaceQuotas
 from holdfast.broker.parts.redrive_jobs import RedriveJobs
 from holdfast.broker.parts.requests import Requests
 from holdfast.broker.parts.subscriptions import Subscriptions
@@ -63,12 +64,13 @@ class Node:
         self.dead_letters = DeadLetters(cell)
         self.redrive_jobs = RedriveJobs(cell, self.queues, self.dead_letters, limits.max_redrives)
         self.transactions = Transactions(cell, limits.enqueue_max)
+        self.quotas = NamespaceQuotas(cell, self.transactions, self.redrive_jobs)
         self.workflow_state = WorkflowStates(cell, limits.state_bytes)
         self.requests = Requests(self.messages, self.queues, self.subscriptions, node_id, limits.max_waiters)
         self.inspection = Inspection(cell, limits, LakeReads(config), config.lake_dir / "journal")
         self.health = Health(config, cell, self.webhooks)
         self.snapshots = Snapshots(store, config.node.data_dir / "snapshots", node_id, clock)
-        cell.on_opened += [self.queues.resume, self.transactions.resume]
+        cell.on_opened += [self.quotas.load, self.queues.resume, self.transactions.resume]
 
     async def start(self) -> None:
         """Open what is stored and take calls."""

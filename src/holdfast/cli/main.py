@@ -31,6 +31,7 @@ from holdfast.cli.commands.dlq import dlq
 from holdfast.cli.commands.doctor import doctor
 from holdfast.cli.commands.pipeline import pipeline
 from holdfast.cli.commands.queue import queue
+from holdfast.cli.commands.quota import quota
 from holdfast.cli.commands.receive import receive
 from holdfast.cli.commands.send import send
 from holdfast.cli.commands.serve import serve
@@ -134,6 +135,7 @@ COMMANDS: tuple[click.Command, ...] = (
     store,
     pipeline,
     config,
+    quota,
     user,
     token,
     completion,

@@ -309,6 +309,21 @@ def overview() -> Call[wire.Overview]:
     return Call(method="GET", path=_path("overview"), read=_reader(wire.Overview), repeatable=True)
 
 
+def quotas(namespace: str) -> Call[wire.QuotaList]:
+    path = _path("quotas", namespace=namespace or None)
+    return Call(method="GET", path=path, read=_reader(wire.QuotaList), repeatable=True)
+
+
+def set_quotas(namespace: str, limits: Mapping[str, int | None]) -> Call[wire.QuotaList]:
+    return Call(
+        method="PUT",
+        path=_path("quotas", segment(namespace)),
+        body=_encode(wire.QuotaChange(dict(limits))),
+        read=_reader(wire.QuotaList),
+        repeatable=True,
+    )
+
+
 def health() -> Call[wire.Health]:
     return Call(method="GET", path=_path("health"), read=_reader(wire.Health), repeatable=True)
 

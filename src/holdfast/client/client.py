@@ -637,6 +637,14 @@ class Client:
         """An overview of the node; its `namespace` is that of this client's credentials."""
         return await self.call(calls.overview())
 
+    async def quotas(self, namespace: str = "") -> wire.QuotaList:
+        """How much a namespace may have and has; empty: that of this client's credentials."""
+        return await self.call(calls.quotas(namespace))
+
+    async def set_quotas(self, namespace: str, limits: Mapping[str, int | None]) -> wire.QuotaList:
+        """Set quotas of a namespace by name; 0: no limit, None: the default again."""
+        return await self.call(calls.set_quotas(namespace, limits))
+
     async def health(self) -> wire.Health:
         """The health of each part of the node."""
         return await self.call(calls.health())

@@ -519,6 +519,14 @@ class SyncClient:
         """An overview of the node; its `namespace` is that of this client's credentials."""
         return self._portal.run(self._client.overview())
 
+    def quotas(self, namespace: str = "") -> wire.QuotaList:
+        """How much a namespace may have and has; empty: that of this client's credentials."""
+        return self._portal.run(self._client.quotas(namespace))
+
+    def set_quotas(self, namespace: str, limits: Mapping[str, int | None]) -> wire.QuotaList:
+        """Set quotas of a namespace by name; 0: no limit, None: the default again."""
+        return self._portal.run(self._client.set_quotas(namespace, limits))
+
     def health(self) -> wire.Health:
         """The health of each part of the node."""
         return self._portal.run(self._client.health())

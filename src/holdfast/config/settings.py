@@ -95,10 +95,10 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a queue appears, with defaults, when it is first used. Switch it off where a misspelt name must be an
     error. Dead letter queues appear either way: a dead letter must have somewhere to go."""
 
-    max_queues: Annotated[int, Count(1, 1_000_000)] = 10_000
+    max_queues: Annotated[int, Count(1, 1_000_000)] = 20_000
     """How many queues a node holds, so that a client that makes up names cannot fill the memory. A queue at rest costs
-    its configuration and, with the default 10 partitions, ten shard heads: about 10 KiB, so 10,000 queues are 100
-    MiB."""
+    its configuration and, with the default 10 partitions, ten shard heads: about 10 KiB, so 20,000 queues are 200
+    MiB. A namespace may have half of them (quotas.queues)."""
 
     max_groups_per_queue: Annotated[int, Count(1, 1024)] = 64
     """How many groups may subscribe to one queue. Every message is settled once for each group, and a message that some
@@ -440,6 +440,67 @@ class RateSettings(msgspec.Struct, frozen=True, kw_only=True):
     bytes each 10,000 are 2 MiB."""
 
 
+class QuotaSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How much one namespace may have, unless it has a quota of its own (`holdfast quota set`), so that no tenant can
+    take what others need. 0 is no limit. Connections, long polls, requests and bytes are counted where credentials are
+    configured: without them all callers are one."""
+
+    queues: Annotated[int, Count(0, 1_000_000)] = 10_000
+    """Queues. A queue at rest costs about 10 KiB; half of queues.max_queues, so that no namespace can have all."""
+
+    partitions: Annotated[int, Count(0, 10_000_000)] = 100_000
+    """Partitions of all queues together: 10,000 queues with the default of 10."""
+
+    groups: Annotated[int, Count(0, 10_000_000)] = 50_000
+    """Groups of all queues together. Each has a place in every partition of its queue."""
+
+    stored_bytes: Annotated[int, Size(0, 1024 * TIB)] = 256 * GIB
+    """Payload bytes that queues hold. Enqueues beyond it are refused; dead letters, redrives and what a transaction
+    publishes are not. 256 GiB are what 20 queues hold that are full of messages of 128 KiB."""
+
+    staged_bytes: Annotated[int, Size(0, 1024 * TIB)] = 64 * GIB
+    """Payload bytes that open transactions hold: four of the largest."""
+
+    open_transactions: Annotated[int, Count(0, 100_000)] = 1_000
+    """Open transactions. Each costs about 1 KiB of memory."""
+
+    redrives: Annotated[int, Count(0, 1_000)] = 8
+    """Redrives under way at the same time: half of limits.max_redrives, so that no namespace can have all."""
+
+    webhooks: Annotated[int, Count(0, 1_000_000)] = 100
+    """Queues with `dlq.alert_webhook`. All share the connections and the waiting line for webhooks."""
+
+    long_polls: Annotated[int, Count(0, 1_000_000)] = 20_000
+    """Long polls, streams and requests that wait for their reply, at the same time. At about 1 KiB each 20,000 are 20
+    MiB; a fifth of limits.max_waiters."""
+
+    connections: Annotated[int, Count(0, 1_000_000)] = 5_000
+    """Connections of MQTT and HTTP clients that have shown who they are: half of what each front takes."""
+
+    sessions: Annotated[int, Count(0, 10_000_000)] = 50_000
+    """MQTT sessions, of connected clients and of those that are away: half of mqtt.max_sessions."""
+
+    subscriptions: Annotated[int, Count(0, 10_000_000)] = 200_000
+    """MQTT subscriptions of all sessions together. One costs about a kilobyte."""
+
+    retained_messages: Annotated[int, Count(0, 10_000_000)] = 50_000
+    """Retained MQTT messages; they are kept in memory. mqtt.max_retained holds too."""
+
+    retained_bytes: Annotated[int, Size(0, TIB)] = 128 * MIB
+    """The same, by size. mqtt.max_retained_bytes holds too."""
+
+    requests_per_second: Annotated[int, Count(0, 1_000_000_000)] = 20_000
+    """HTTP requests a second, with a burst of one second. A node answers some 20,000 single requests a second: who
+    needs more sends several messages in one."""
+
+    bytes_per_second: Annotated[int, Size(0, TIB)] = 256 * MIB
+    """Bytes of HTTP bodies a second, with a burst of one second."""
+
+    principal_percent: Annotated[int, Count(1, 100)] = 80
+    """How much of its namespace's connections and long polls one principal may hold, in percent: the rest is for
+    others, and for those who look after it."""
+
+
 class TlsSettings(msgspec.Struct, frozen=True, kw_only=True):
     """TLS of all fronts. Without a certificate there is none."""
 
@@ -656,6 +717,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     webhooks: WebhookSettings = WebhookSettings()
     auth: AuthSettings = AuthSettings()
     rates: RateSettings = RateSettings()
+    quotas: QuotaSettings = QuotaSettings()
     tls: TlsSettings = TlsSettings()
     audit: AuditSettings = AuditSettings()
     http: HttpSettings = HttpSettings()

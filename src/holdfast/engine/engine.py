@@ -52,6 +52,7 @@ from holdfast.engine.stored_shards import StoredShards
 from holdfast.engine.transactions import Transactions
 from holdfast.engine.wake_ups import WakeUps
 from holdfast.errors import HoldfastError, LeaseLost, QueueFull, QueueNotFound
+from holdfast.quotas import Quotas
 from holdfast.store.contract import Store
 from holdfast.store.overlay import Overlay, fetch
 
@@ -77,6 +78,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     hot_bytes: int = 64 << 20
     transactions: TransactionLimits = TransactionLimits()
     audits: AuditLimits = AuditLimits()
+    quotas: Quotas = msgspec.field(default_factory=Quotas)
 
 
 class Engine:

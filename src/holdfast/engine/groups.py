@@ -13,6 +13,7 @@ from holdfast.core.shard import Shard
 from holdfast.engine.catalog import Queue, QueueName
 from holdfast.engine.wake_ups import Clock
 from holdfast.errors import GroupExists, InvalidArgument, LimitExceeded, WrongGroupKind
+from holdfast.quotas import Quota
 
 if TYPE_CHECKING:
     from holdfast.engine.engine import Engine
@@ -71,6 +72,8 @@ def add_group(
             limit=engine.limits.max_groups,
             advice="Delete some, or raise queues.max_groups_per_queue",
         )
+    namespace = record.namespace
+    engine.limits.quotas.check(namespace, Quota.GROUPS, count_groups(engine, namespace))
     group = GroupRecord(record.groups_made, name, kind, now, max_lag_messages, max_lag_age)
     queue.change(replace(record, groups=(*record.groups, group), groups_made=record.groups_made + 1))
     engine.save_queue(queue)
@@ -79,6 +82,10 @@ def add_group(
         engine.wake_ups.schedule(shard)
     engine.mark_dirty(queue.name)
     return group
+
+
+def count_groups(engine: Engine, namespace: str) -> int:
+    return sum([len(queue.record.groups) for name, queue in engine.queues.items() if name[0] == namespace])
 
 
 def start_group(engine: Engine, queue: Queue, shard: Shard, group: GroupRecord, earliest: bool, now: int) -> None:

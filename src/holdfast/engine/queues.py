@@ -20,6 +20,7 @@ from holdfast.engine.catalog import Queue, QueueName
 from holdfast.engine.groups import start_group
 from holdfast.engine.wake_ups import Clock
 from holdfast.errors import LimitExceeded, QueueExists
+from holdfast.quotas import Quota
 
 if TYPE_CHECKING:
     from holdfast.engine.engine import Engine
@@ -49,6 +50,7 @@ def create_queue(engine: Engine, name: QueueName, fields: Mapping[str, object], 
     if name in engine.queues:
         raise QueueExists(queue=name[1])
     config = from_fields(fields)
+    _check_webhooks(engine, name, config)
     check_dead_queue(name[1], config, engine.catalog.records(name[0]))
     return add_queue(engine, name, config, now).record
 
@@ -61,6 +63,10 @@ def add_queue(engine: Engine, name: QueueName, config: QueueConfig, now: int, au
             limit=engine.limits.max_queues,
             advice="Delete some, or raise queues.max_queues",
         )
+    if not automatic:  # a dead letter must have somewhere to go
+        quotas, namespace = engine.limits.quotas, name[0]
+        quotas.check(namespace, Quota.QUEUES, count_queues(engine, namespace))
+        quotas.check(namespace, Quota.PARTITIONS, count_partitions(engine, namespace), config.partitions)
     numbers = engine.record.new_shards(config.partitions)
     record = QueueRecord(*name, config, numbers, now, automatic=automatic)
     queue = engine.add_queue(record, [engine.new_shard(record, partition) for partition in range(len(numbers))])
@@ -73,9 +79,32 @@ def update_queue(engine: Engine, name: QueueName, fields: Mapping[str, object], 
     """Change the configuration. New partitions are empty, and every group begins at their beginning."""
     queue = engine.queue(name, now)
     config = from_fields(fields, queue.config)
+    if not queue.config.dlq.alert_webhook:
+        _check_webhooks(engine, name, config)
+    more = config.partitions - queue.partitions
+    if more:
+        engine.limits.quotas.check(name[0], Quota.PARTITIONS, count_partitions(engine, name[0]), more)
     check_dead_queue(name[1], config, engine.catalog.records(name[0]))
     reconfigure(engine, queue, config, now)
     return queue.record
+
+
+def count_queues(engine: Engine, namespace: str) -> int:
+    return sum([name[0] == namespace for name in engine.queues])
+
+
+def count_partitions(engine: Engine, namespace: str) -> int:
+    return sum([queue.partitions for name, queue in engine.queues.items() if name[0] == namespace])
+
+
+def count_webhooks(engine: Engine, namespace: str) -> int:
+    return sum([bool(queue.config.dlq.alert_webhook) for name, queue in engine.queues.items() if name[0] == namespace])
+
+
+def _check_webhooks(engine: Engine, name: QueueName, config: QueueConfig) -> None:
+    """Refuse one more queue with a webhook than its namespace may have."""
+    if config.dlq.alert_webhook:
+        engine.limits.quotas.check(name[0], Quota.WEBHOOKS, count_webhooks(engine, name[0]))
 
 
 def reconfigure(engine: Engine, queue: Queue, config: QueueConfig, now: int) -> None:

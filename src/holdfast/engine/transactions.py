@@ -63,6 +63,7 @@ from holdfast.errors import (
     TransactionNotFound,
     TransactionPublished,
 )
+from holdfast.quotas import Quota
 from holdfast.units import NEVER
 
 if TYPE_CHECKING:
@@ -157,6 +158,12 @@ class Transactions:
         self._expire_at(found, now + self.limits.timeout)
         return _stage_result(found.record)
 
+    def _check_quotas(self, namespace: str, transactions: int, size_bytes: int) -> None:
+        quotas = self._engine.limits.quotas
+        staged = [found.record.size_bytes for (owner, _), found in self.live.items() if owner == namespace]
+        quotas.check(namespace, Quota.OPEN_TRANSACTIONS, len(staged), transactions)
+        quotas.check(namespace, Quota.STAGED_BYTES, sum(staged), size_bytes)
+
     def _check_room(
         self,
         name: TransactionName,
@@ -179,6 +186,7 @@ class Transactions:
             )
         messages = sum(len(drafts) for _, drafts in batches)
         size_bytes = sum(len(draft.payload) for _, drafts in batches for draft in drafts)
+        self._check_quotas(name[0], 0 if found is not None else 1, size_bytes)
         if found is not None:
             messages += found.record.messages
             size_bytes += found.record.size_bytes

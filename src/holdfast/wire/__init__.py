@@ -65,6 +65,9 @@ from holdfast.wire.queues import QueueCreate as QueueCreate
 from holdfast.wire.queues import QueueDeleted as QueueDeleted
 from holdfast.wire.queues import QueueList as QueueList
 from holdfast.wire.queues import RetryConfig as RetryConfig
+from holdfast.wire.quotas import QuotaChange as QuotaChange
+from holdfast.wire.quotas import QuotaList as QuotaList
+from holdfast.wire.quotas import QuotaUse as QuotaUse
 from holdfast.wire.requests import Reply as Reply
 from holdfast.wire.requests import Request as Request
 from holdfast.wire.stats import GroupStats as GroupStats

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from holdfast.errors import DiskFull, Overloaded
+from holdfast.quotas import Quota, Quotas
 from holdfast.store.contract import Store
 from holdfast.units import SECOND
 
@@ -56,3 +58,44 @@ class DiskReserve:
             self._room = self._store.room()
         if self._room is not None and self._room < self._min_free_bytes:
             raise DiskFull(path=self._path)
+
+
+class StoredBytes:
+    """Payload bytes that namespaces store, against their quota.
+
+    To count them all for each enqueue would cost too much. A sum that only grows is at least as large as what is
+    stored; only when that reaches the limit is the real one counted. A namespace that was refused is counted again a
+    second later.
+    """
+
+    __slots__ = ("_at_most", "_count", "_quotas", "_refused")
+
+    def __init__(self, quotas: Quotas, count: Callable[[str], int]) -> None:
+        self._quotas = quotas
+        self._count = count
+        self._at_most: dict[str, int] = {}
+        self._refused: dict[str, tuple[int, int]] = {}  # when, and at which limit
+
+    def of(self, namespace: str) -> int:
+        """What a namespace stores now."""
+        return self._count(namespace)
+
+    def admit(self, namespace: str, size_bytes: int, now: int) -> None:
+        """Count what is about to be stored. Raises QuotaExceeded."""
+        limit = self._quotas.limit(namespace, Quota.STORED_BYTES)
+        if not limit:
+            return
+        at_most = self._at_most.get(namespace, limit)
+        if at_most + size_bytes > limit:
+            at_most = self._counted(namespace, limit, size_bytes, now)
+        self._at_most[namespace] = at_most + size_bytes
+
+    def _counted(self, namespace: str, limit: int, size_bytes: int, now: int) -> int:
+        refused_at, refused_limit = self._refused.get(namespace, (0, 0))
+        if refused_limit != limit or not 0 <= now - refused_at < CHECK_EVERY:
+            stored = self._count(namespace)
+            if stored + size_bytes <= limit:
+                self._refused.pop(namespace, None)
+                return stored
+            self._refused[namespace] = (now, limit)
+        raise self._quotas.exceeded(namespace, Quota.STORED_BYTES, limit)

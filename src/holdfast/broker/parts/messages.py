@@ -80,6 +80,7 @@ class Messages:
         now = cell.clock()
         cell.inbox.admit(len(drafts), size_bytes)
         cell.disk_reserve.check(now)
+        cell.stored_bytes.admit(name[0], size_bytes, now)
         cell.export_scheduler.add_payload_bytes(size_bytes)
         with cell.guard:
             reply = engine.enqueue(name, drafts, protocol, now, atomic)

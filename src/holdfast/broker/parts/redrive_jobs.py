@@ -28,6 +28,7 @@ from holdfast.engine.catalog import QueueName
 from holdfast.engine.dead_letters import DeadLetterFilter
 from holdfast.engine.redrive import TO_SOURCE, Destination, Redriven, Require, anywhere
 from holdfast.errors import Forbidden, HoldfastError, LimitExceeded, QueueNotFound, RedriveNotFound
+from holdfast.quotas import Quota
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -166,6 +167,8 @@ class RedriveJobs:
             raise LimitExceeded(
                 what="The number of redrives at a time", limit=limit, advice="Wait for one, or cancel it"
             )
+        namespace = request.dead_queue[0]
+        self._cell.quotas.check(namespace, Quota.REDRIVES, self.running(namespace))
         if request.to.queue:
             self._queues.get((request.dead_queue[0], request.to.queue))  # a misspelt name must not become a queue
         now = self._cell.clock()
@@ -181,6 +184,12 @@ class RedriveJobs:
             raise
         self._begin(job)
         return job
+
+    def running(self, namespace: str) -> int:
+        """How many are under way in a namespace."""
+        return sum(
+            1 for job in self._jobs.values() if not job.ended.is_set() and job.request.dead_queue[0] == namespace
+        )
 
     def _begin(self, job: Job) -> None:
         task = asyncio.create_task(self._run(job))

@@ -10,6 +10,7 @@ something with, and how much their namespace has staged.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator
 from typing import Literal
 
@@ -21,6 +22,7 @@ from prometheus_client.registry import Collector
 from holdfast import __version__
 from holdfast.broker.commit.group_commit import Distribution
 from holdfast.broker.front_metrics import MetricSample, MetricSpec
+from holdfast.broker.parts.quotas import QuotaUse
 from holdfast.core.queue import GroupKind
 from holdfast.engine.stats import GroupStats, Histogram, QueueStats
 from holdfast.errors import HoldfastError
@@ -98,6 +100,9 @@ OF_NODE = {
     "logins_throttled": MetricSpec(
         "auth_login_throttled", "counter", "Logins refused unchecked, after too many failures."
     ),
+    "quota_limit": MetricSpec("quota_limit", "gauge", "What a namespace may have; 0: no limit.", "namespace, quota"),
+    "quota_used": MetricSpec("quota_used", "gauge", "What a namespace has.", "namespace, quota"),
+    "quota_refused": MetricSpec("quota_refused", "counter", "Refusals because a quota was reached.", "quota"),
     "rate_limited": MetricSpec("auth_rate_limited", "counter", "Requests and messages refused by a namespace's rate."),
 }
 
@@ -106,6 +111,7 @@ AGES = {"oldest_age", "unattended"}
 PREFIX = "holdfast_"
 LATENCY_BOUNDS_MS = [(1 << power) - 1 for power in range(31)]
 """The buckets of latencies: one for each power of two, since each is a series for each group."""
+NAMESPACES_MAX = 1_000  # whose quotas are shown: each has some thirty series
 
 
 def all_series() -> Iterator[tuple[str, str, str, str]]:
@@ -136,6 +142,8 @@ class MetricsSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     queues: list[QueueStats]
     detailed: bool
     node: dict[str, float]
+    quotas: dict[str, dict[str, QuotaUse]]
+    quota_refusals: dict[str, int] = {}
     whole: WholeServer | None = None
 
 
@@ -157,6 +165,7 @@ class NodeCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         found = self._snapshot
         yield from self._of_node()
+        yield from _of_quotas(found)
         if found.whole is not None:
             yield from _of_server(found.whole)
         yield from _families(OF_QUEUES, ["namespace", "queue"], _queue_rows(found.queues), found.detailed)
@@ -239,6 +248,22 @@ def _families(
     for (known, key, own), value in sums.items():
         families[key].add_metric([*known, own] if table[key].label else [*known], value)
     return families.values()
+
+
+def _of_quotas(found: MetricsSnapshot) -> Iterator[Metric]:
+    labels = ["namespace", "quota"]
+    limits = GaugeMetricFamily(PREFIX + OF_NODE["quota_limit"].name, OF_NODE["quota_limit"].text, labels=labels)
+    used = GaugeMetricFamily(PREFIX + OF_NODE["quota_used"].name, OF_NODE["quota_used"].text, labels=labels)
+    for namespace, quotas in found.quotas.items():
+        for name, quota in quotas.items():
+            limits.add_metric([namespace, name], quota.limit)
+            if quota.used is not None:
+                used.add_metric([namespace, name], quota.used)
+    series = OF_NODE["quota_refused"]
+    refusals = CounterMetricFamily(PREFIX + series.name, series.text, labels=["quota"])
+    for name, count in found.quota_refusals.items():
+        refusals.add_metric([name], count)
+    yield from (limits, used, refusals)
 
 
 def _latency(
@@ -325,7 +350,8 @@ async def _snapshot(request: Request, queues: str) -> MetricsSnapshot:
         "queues": len(found),
     }
     if namespace is not None:
-        return MetricsSnapshot(queues=found, detailed=detailed, node=visible)
+        quotas = await _quotas(request, namespace) if up else {}
+        return MetricsSnapshot(queues=found, detailed=detailed, node=visible, quotas=quotas)
     commit, webhooks = node.cell.commit, node.webhooks.counters
     try:
         room = node.store.room()
@@ -355,7 +381,24 @@ async def _snapshot(request: Request, queues: str) -> MetricsSnapshot:
         batch_rows=_copied(commit.batch_rows),
         readings=[reading for meter in node.metric_sources for reading in meter()],
     )
-    return MetricsSnapshot(queues=found, detailed=detailed, node=node_metrics, whole=whole)
+    return MetricsSnapshot(
+        queues=found,
+        detailed=detailed,
+        node=node_metrics,
+        quotas=await _quotas(request, None) if up else {},
+        quota_refusals={quota.value: count for quota, count in node.cell.quotas.refused.items()},
+        whole=whole,
+    )
+
+
+async def _quotas(request: Request, namespace: str | None) -> dict[str, dict[str, QuotaUse]]:
+    """The quotas of a namespace, or of all, one at a time."""
+    quotas = request.node.quotas
+    found: dict[str, dict[str, QuotaUse]] = {}
+    for name in quotas.namespaces()[:NAMESPACES_MAX] if namespace is None else [namespace]:
+        found[name] = quotas.show(name)
+        await asyncio.sleep(0)
+    return found
 
 
 def _copied(distribution: Distribution) -> tuple[tuple[float, ...], list[int], float]:

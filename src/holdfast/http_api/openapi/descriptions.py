@@ -26,6 +26,7 @@ from holdfast.errors import (
     MalformedRequest,
     MediaTypeUnsupported,
     Overloaded,
+    QuotaExceeded,
     RateLimited,
     RequestTimeout,
     RequestTooLarge,
@@ -45,6 +46,7 @@ PARAMETERS = {
     "redrive": "A redrive's id.",
     "audit": "Id of a redrive, chosen by the caller that began it.",
     "transaction": "The transaction's id, chosen by the client that stages: at most 255 bytes of printable text.",
+    "namespace": "The namespace, percent-encoded as one segment.",
 }
 
 REQUEST_HEADERS = {
@@ -152,6 +154,8 @@ def errors_of(endpoint: Endpoint) -> list[type[HoldfastError]]:
         found += [MediaTypeUnsupported, RequestTooLarge, RequestTimeout]
     if endpoint.right in {Right.PRODUCE, Right.ADMIN} and endpoint.method == "POST":
         found += [RateLimited, DiskFull]
+    if endpoint.right is not Right.ANONYMOUS:
+        found.append(QuotaExceeded)
     if endpoint.act:
         found.append(Forbidden)
     return sorted(set(found), key=lambda error: (error.http, error.code))

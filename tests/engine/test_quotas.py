@@ -1,0 +1,146 @@
+"""What one namespace may have: refused before it is made, and nobody else notices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from holdfast.core.commands import Draft, Verb
+from holdfast.engine.engine import Limits
+from holdfast.engine.queues import update_queue
+from holdfast.errors import InvalidArgument, QuotaExceeded
+from holdfast.quotas import ADVICE, HELD, LIMIT_MAX, Quota, Quotas, read_limits
+from holdfast.store.contract import Store
+from holdfast.store.memory import MemoryStore
+from tests.engine.rig import Rig
+
+WEBHOOK = {"dlq.alert_webhook": "https://example.org/dead"}
+
+
+def rig(**limits: int) -> Rig:
+    store = MemoryStore()
+    quotas = Quotas(read_limits(limits))
+
+    def open_store() -> Store:
+        return store
+
+    return Rig(open_store, Limits(quotas=quotas))
+
+
+def refused(quota: str, act: Callable[[], object]) -> QuotaExceeded:
+    with pytest.raises(QuotaExceeded, match=f"quota {quota} of") as found:
+        act()
+    assert found.value.details["quota"] == quota
+    return found.value
+
+
+def test_queues_are_counted_by_namespace() -> None:
+    one = rig(queues=2)
+    one.create_queue(("acme", "a"))
+    one.create_queue(("acme", "b"))
+    error = refused("queues", lambda: one.create_queue(("acme", "c")))
+    assert "holdfast quota set acme queues=NUMBER" in str(error)
+    assert ("acme", "c") not in one.engine.queues
+    one.create_queue(("other", "a"))
+    one.engine.limits.quotas.set_own("acme", {Quota.QUEUES: 3})
+    one.create_queue(("acme", "c"))
+
+
+def test_partitions_are_counted_at_creation_and_growth() -> None:
+    one = rig(partitions=12)
+    one.create_queue(("acme", "a"), partitions=8)
+    refused("partitions", lambda: one.create_queue(("acme", "b"), partitions=5))
+    one.create_queue(("acme", "b"), partitions=2)
+    refused("partitions", lambda: update_queue(one.engine, ("acme", "b"), {"partitions": 5}, one.now))
+    update_queue(one.engine, ("acme", "b"), {"partitions": 4}, one.now)
+    update_queue(one.engine, ("acme", "b"), {"max_depth": 4}, one.now)
+    one.create_queue(("other", "a"), partitions=12)
+
+
+def test_a_dead_queue_is_made_whatever_the_quota() -> None:
+    one = rig(queues=1, partitions=10)
+    one.create_queue(("acme", "a"))
+    one.enqueue(b"x", name=("acme", "a"))
+    one.consume(1, Verb.REJECT, name=("acme", "a"))
+    assert ("acme", "dlq/a") in one.engine.queues
+
+
+def test_groups_are_counted_over_all_queues() -> None:
+    one = rig(groups=2)
+    for name in ("a", "b"):
+        one.create_queue(("acme", name))
+    one.create_group("g", ("acme", "a"))
+    one.create_group("g", ("acme", "b"))
+    refused("groups", lambda: one.create_group("h", ("acme", "b")))
+    one.create_queue(("other", "a"))
+    one.create_group("g", ("other", "a"))
+
+
+def test_webhooks_are_counted_by_queue() -> None:
+    one = rig(webhooks=1)
+    one.create_queue(("acme", "a"), **WEBHOOK)
+    one.create_queue(("acme", "b"))
+    refused("webhooks", lambda: one.create_queue(("acme", "c"), **WEBHOOK))
+    refused("webhooks", lambda: update_queue(one.engine, ("acme", "b"), WEBHOOK, one.now))
+    update_queue(one.engine, ("acme", "a"), WEBHOOK, one.now)
+    update_queue(one.engine, ("acme", "a"), {"dlq.alert_webhook": ""}, one.now)
+    update_queue(one.engine, ("acme", "b"), WEBHOOK, one.now)
+
+
+def test_open_transactions_and_what_they_hold_are_counted() -> None:
+    one = rig(open_transactions=2, staged_bytes=10)
+    stage = one.engine.transactions.stage
+
+    def staged(namespace: str, transaction: str, payload: bytes, chunk: int = 0) -> object:
+        return stage((namespace, transaction), [("a", [Draft(payload)])], "", "", chunk, one.now)
+
+    staged("acme", "1", b"12345")
+    staged("acme", "2", b"1234")
+    refused("open_transactions", lambda: staged("acme", "3", b""))
+    refused("staged_bytes", lambda: staged("acme", "2", b"12", 1))
+    staged("acme", "2", b"1", 1)
+    staged("other", "1", b"1234567890")
+
+
+def test_what_is_held_is_counted_by_namespace_and_principal() -> None:
+    quotas = Quotas({Quota.LONG_POLLS: 4}, principal_percent=50)
+    for _ in range(2):
+        quotas.acquire(Quota.LONG_POLLS, "acme", "user:alice")
+    assert "Principal 'user:alice' in namespace 'acme'" in str(
+        refused("long_polls", lambda: quotas.acquire(Quota.LONG_POLLS, "acme", "user:alice"))
+    )
+    with quotas.holding(Quota.LONG_POLLS, "acme", "user:bob"), quotas.holding(Quota.LONG_POLLS, "acme", "user:bob"):
+        assert quotas.held(Quota.LONG_POLLS, "acme") == 4
+        refused("long_polls", lambda: quotas.acquire(Quota.LONG_POLLS, "acme", "user:carol"))
+        quotas.acquire(Quota.LONG_POLLS, "other", "user:carol")
+    quotas.release(Quota.LONG_POLLS, "acme", "user:alice")
+    quotas.release(Quota.LONG_POLLS, "acme", "user:alice")
+    assert quotas.held(Quota.LONG_POLLS, "acme") == 0
+    assert quotas.refused == {Quota.LONG_POLLS: 2}
+
+
+def test_without_a_limit_everything_can_be_held() -> None:
+    quotas = Quotas()
+    quotas.acquire(Quota.CONNECTIONS, "acme", "user:alice")
+    assert quotas.limit("acme", Quota.CONNECTIONS) == 0
+
+
+def test_own_limits_replace_defaults_until_they_are_dropped() -> None:
+    quotas = Quotas({Quota.QUEUES: 5})
+    quotas.set_own("acme", {Quota.QUEUES: 0})
+    assert (quotas.limit("acme", Quota.QUEUES), quotas.limit("other", Quota.QUEUES)) == (0, 5)
+    assert (quotas.own("acme"), quotas.own_namespaces) == ({Quota.QUEUES: 0}, ["acme"])
+    quotas.set_own("acme", {})
+    assert (quotas.limit("acme", Quota.QUEUES), quotas.own_namespaces) == (5, [])
+
+
+@pytest.mark.parametrize("given", [{"queue": 1}, {"queues": -1}, {"queues": LIMIT_MAX + 1}])
+def test_limits_that_cannot_be_are_refused(given: dict[str, int]) -> None:
+    with pytest.raises(InvalidArgument):
+        read_limits(given)
+
+
+def test_every_quota_says_what_to_do() -> None:
+    assert set(ADVICE) == set(Quota)
+    assert set(HELD) <= set(Quota)
