@@ -8,15 +8,8 @@ import pytest
 
 from holdfast.config.kinds import closest
 from holdfast.core.queue import from_fields
-from holdfast.errors import (
-    MESSAGE_LENGTH_MAX,
-    SHOWN_LENGTH_MAX,
-    HoldfastError,
-    InvalidConfig,
-    QueueNotFound,
-    all_errors,
-    shown,
-)
+from holdfast.error_text import MESSAGE_LENGTH_MAX, SHOWN_LENGTH_MAX, shown
+from holdfast.errors import HoldfastError, InvalidConfig, QueueNotFound, all_errors
 
 LONG = "x" * 1_000_000
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import ClassVar, Final, Protocol
 
 from holdfast.config.secret import SecretText
-from holdfast.errors import SUGGESTED_LENGTH_MAX
+from holdfast.error_text import SUGGESTED_LENGTH_MAX
 from holdfast.units import TIB, format_duration, format_size, parse_duration, parse_size
 
 

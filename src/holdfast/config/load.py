@@ -18,7 +18,8 @@ from holdfast.config.fields import Field, all_fields, sections
 from holdfast.config.kinds import Secret, closest
 from holdfast.config.secret import HIDDEN
 from holdfast.config.settings import Config
-from holdfast.errors import SUGGESTED_LENGTH_MAX, ConfigUnreadable, InvalidConfig, UnknownSetting
+from holdfast.error_text import SUGGESTED_LENGTH_MAX
+from holdfast.errors import ConfigUnreadable, InvalidConfig, UnknownSetting
 
 CONFIG_VARIABLE = "HOLDFAST_CONFIG"
 """Names the file when no --config is given. It is not a setting: a file cannot name itself."""

@@ -14,7 +14,8 @@ from typing import TypeVar
 
 import msgspec
 
-from holdfast.errors import SUGGESTED_LENGTH_MAX, InvalidConfig, InvalidName
+from holdfast.error_text import SUGGESTED_LENGTH_MAX
+from holdfast.errors import InvalidConfig, InvalidName
 from holdfast.units import DAY, HOUR, MIB, MINUTE, SECOND, format_duration, parse_duration, parse_size
 from holdfast.web_address import HIDDEN, URL_LENGTH_MAX, hide_credentials, is_web_address
 

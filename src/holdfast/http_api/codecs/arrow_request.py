@@ -20,7 +20,8 @@ from holdfast.core.enqueue import PROPERTIES_MAX
 from holdfast.core.queue import PRIORITY_DEFAULT
 from holdfast.core.records import NO_EXTRA, REPLAYED, Extra, Origin
 from holdfast.core.runs import BytesColumn
-from holdfast.errors import ArrowMissing, InvalidArgument, MalformedRequest, shown
+from holdfast.error_text import shown
+from holdfast.errors import ArrowMissing, InvalidArgument, MalformedRequest
 
 MEDIA_TYPE = "application/vnd.apache.arrow.stream"
 BATCHES_MAX = 10_000

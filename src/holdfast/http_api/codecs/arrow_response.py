@@ -15,7 +15,8 @@ from typing import Any
 
 from holdfast.core.commands import DeliveryStatus
 from holdfast.core.records import NO_EXTRA, Extra, Message, Origin
-from holdfast.errors import InvalidArgument, shown
+from holdfast.error_text import shown
+from holdfast.errors import InvalidArgument
 from holdfast.http_api.codecs.arrow_request import pyarrow
 
 ArrowRow = tuple[int, Message, DeliveryStatus | None]

@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from holdfast.errors import InvalidArgument, shown
+from holdfast.error_text import shown
+from holdfast.errors import InvalidArgument
 from holdfast.http_api.codecs.arrow_response import ArrowRow
 from holdfast.http_api.codecs.values import instant, read_id
 

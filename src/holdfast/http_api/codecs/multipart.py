@@ -10,7 +10,8 @@ from collections.abc import AsyncIterator
 from email.message import Message as Headers
 from email.parser import BytesParser
 
-from holdfast.errors import HoldfastError, MalformedRequest, shown
+from holdfast.error_text import shown
+from holdfast.errors import HoldfastError, MalformedRequest
 
 HEAD_BYTES_MAX = 8 << 10  # of one part's headers
 PARTS_MAX = 8

@@ -7,7 +7,8 @@ from msgspec.structs import replace
 
 from holdfast import wire
 from holdfast.core.queue import QueueConfig
-from holdfast.errors import InvalidArgument, MalformedRequest, MessageTooLarge, QueueNotFound, RequestTooLarge, shown
+from holdfast.error_text import shown
+from holdfast.errors import InvalidArgument, MalformedRequest, MessageTooLarge, QueueNotFound, RequestTooLarge
 from holdfast.http_api.codecs.multipart import Limits, boundary_of, read_parts
 from holdfast.http_api.codecs.values import decode
 from holdfast.http_api.server.request import Request

@@ -7,7 +7,8 @@ from typing import TypeVar
 
 import msgspec
 
-from holdfast.errors import InvalidArgument, MalformedRequest, shown
+from holdfast.error_text import shown
+from holdfast.errors import InvalidArgument, MalformedRequest
 from holdfast.units import parse_duration, parse_instant
 
 _Shape = TypeVar("_Shape")

@@ -17,7 +17,8 @@ from typing import Final
 import httptools
 
 from holdfast.auth.principal import Principal
-from holdfast.errors import HoldfastError, MalformedRequest, MethodNotAllowed, RouteNotFound, shown
+from holdfast.error_text import shown
+from holdfast.errors import HoldfastError, MalformedRequest, MethodNotAllowed, RouteNotFound
 from holdfast.http_api.server.response import CORRELATION, Header
 from holdfast.http_api.server.routes import Endpoint, Router, decoded
 

@@ -15,6 +15,7 @@ from holdfast.auth.principal import Principal
 from holdfast.broker.node import Node
 from holdfast.core.queue import check_name
 from holdfast.engine.catalog import QueueName
+from holdfast.error_text import shown
 from holdfast.errors import (
     HoldfastError,
     InvalidArgument,
@@ -22,7 +23,6 @@ from holdfast.errors import (
     MediaTypeUnsupported,
     Overloaded,
     RequestTooLarge,
-    shown,
 )
 from holdfast.http_api.codecs.json_slices import check_cheap
 from holdfast.http_api.codecs.values import decode, read_id

@@ -21,7 +21,8 @@ import structlog
 from holdfast.broker.node import Node
 from holdfast.core.commands import ERROR_LENGTH_MAX, Draft, Settlement, Verb
 from holdfast.engine.catalog import QueueName
-from holdfast.errors import GroupNotFound, HoldfastError, InvalidArgument, LeaseLost, shown
+from holdfast.error_text import shown
+from holdfast.errors import GroupNotFound, HoldfastError, InvalidArgument, LeaseLost
 from holdfast.mqtt.codec import NO_PROPERTIES, V5, Properties, PubAck, Publish, Subscription, Will, reasons
 from holdfast.mqtt.queues import names
 from holdfast.mqtt.queues.captures import Captures

@@ -8,7 +8,8 @@ from typing import Final
 from holdfast.core.commands import NO_ID, Draft
 from holdfast.core.queue import PRIORITY_DEFAULT, PRIORITY_MAX
 from holdfast.core.records import Extra
-from holdfast.errors import InvalidArgument, shown
+from holdfast.error_text import shown
+from holdfast.errors import InvalidArgument
 from holdfast.mqtt.codec import NO_PROPERTIES, Publish
 from holdfast.units import SECOND, parse_duration, parse_instant
 

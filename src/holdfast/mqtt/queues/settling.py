@@ -11,7 +11,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from holdfast.errors import InvalidArgument, shown
+from holdfast.error_text import shown
+from holdfast.errors import InvalidArgument
 from holdfast.mqtt.codec import Publish
 from holdfast.mqtt.queues.names import is_number
 from holdfast.units import parse_duration
