@@ -31,6 +31,7 @@ class Quota(StrEnum):
     STORED_BYTES = "stored_bytes"
     STAGED_BYTES = "staged_bytes"
     OPEN_TRANSACTIONS = "open_transactions"
+    REMEMBERED_TRANSACTIONS = "remembered_transactions"
     REDRIVES = "redrives"
     WEBHOOKS = "webhooks"
     LONG_POLLS = "long_polls"
@@ -50,6 +51,7 @@ ADVICE: Final = {
     Quota.STORED_BYTES: "Consume or purge messages",
     Quota.STAGED_BYTES: "Publish or abort transactions",
     Quota.OPEN_TRANSACTIONS: "Publish or abort some",
+    Quota.REMEMBERED_TRANSACTIONS: "The oldest is forgotten for a new one",
     Quota.REDRIVES: "Wait for one to end, or cancel it",
     Quota.WEBHOOKS: "Remove dlq.alert_webhook from a queue",
     Quota.LONG_POLLS: "Close some, or ask for more messages at a time",

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from holdfast.core.commands import Draft, Verb
+from holdfast.core.transactions import TransactionName
 from holdfast.engine.engine import Limits
 from holdfast.engine.queues import update_queue
 from holdfast.errors import InvalidArgument, QuotaExceeded
@@ -93,7 +94,9 @@ def test_open_transactions_and_what_they_hold_are_counted() -> None:
     stage = one.engine.transactions.stage
 
     def staged(namespace: str, transaction: str, payload: bytes, chunk: int = 0) -> object:
-        return stage((namespace, transaction), [("a", [Draft(payload)])], "", "", chunk, one.now)
+        return stage(
+            TransactionName(namespace, "token:a", transaction), [("a", [Draft(payload)])], "", "", chunk, one.now
+        )
 
     staged("acme", "1", b"12345")
     staged("acme", "2", b"1234")
@@ -101,6 +104,20 @@ def test_open_transactions_and_what_they_hold_are_counted() -> None:
     refused("staged_bytes", lambda: staged("acme", "2", b"12", 1))
     staged("acme", "2", b"1", 1)
     staged("other", "1", b"1234567890")
+
+
+def test_a_namespace_may_have_fewer_transactions_remembered_than_others() -> None:
+    one = rig(remembered_transactions=2)
+    for number in range(5):
+        name = TransactionName("acme", str(number), "token:a")
+        one.engine.transactions.stage(name, [("a", [Draft(b"x")])], "", "", 0, one.now)
+        one.engine.transactions.publish(name, None, "test", one.now)
+        while one.engine.transactions.move(name, one.now):
+            one.engine.write()
+        one.engine.write()
+    one.advance(1)
+    assert one.engine.transactions.remembered("acme") == 2
+    assert one.engine.transactions.remembered("other") == 0
 
 
 def test_what_is_held_is_counted_by_namespace_and_principal() -> None:

@@ -464,6 +464,10 @@ class QuotaSettings(msgspec.Struct, frozen=True, kw_only=True):
     open_transactions: Annotated[int, Count(0, 100_000)] = 1_000
     """Open transactions. Each costs about 1 KiB of memory."""
 
+    remembered_transactions: Annotated[int, Count(0, 100_000_000)] = 0
+    """Published transactions of one principal that are remembered; the oldest is forgotten for a new one. 0:
+    transactions.max_remembered."""
+
     redrives: Annotated[int, Count(0, 1_000)] = 8
     """Redrives under way at the same time: half of limits.max_redrives, so that no namespace can have all."""
 

@@ -158,9 +158,18 @@ class Transactions:
         self._expire_at(found, now + self.limits.timeout)
         return _stage_result(found.record)
 
+    def _remembered_max(self, owner: Owner) -> int:
+        """How many published transactions of an owner are remembered."""
+        own = self._engine.limits.quotas.limit(owner[0], Quota.REMEMBERED_TRANSACTIONS)
+        return own or self.limits.max_remembered
+
+    def remembered(self, namespace: str) -> int:
+        """How many published transactions of a namespace are remembered."""
+        return sum([count for owner, count in self._remembered.items() if owner[0] == namespace])
+
     def _check_quotas(self, namespace: str, transactions: int, size_bytes: int) -> None:
         quotas = self._engine.limits.quotas
-        staged = [found.record.size_bytes for (owner, _), found in self.live.items() if owner == namespace]
+        staged = [found.record.size_bytes for name, found in self.live.items() if name.namespace == namespace]
         quotas.check(namespace, Quota.OPEN_TRANSACTIONS, len(staged), transactions)
         quotas.check(namespace, Quota.STAGED_BYTES, sum(staged), size_bytes)
 
@@ -186,7 +195,7 @@ class Transactions:
             )
         messages = sum(len(drafts) for _, drafts in batches)
         size_bytes = sum(len(draft.payload) for _, drafts in batches for draft in drafts)
-        self._check_quotas(name[0], 0 if found is not None else 1, size_bytes)
+        self._check_quotas(name.namespace, 0 if found is not None else 1, size_bytes)
         if found is not None:
             messages += found.record.messages
             size_bytes += found.record.size_bytes
@@ -367,7 +376,7 @@ class Transactions:
         ]
         self._engine.add(ops)
         self._count(owner, 1)
-        is_over = self._remembered[owner] > self.limits.max_remembered
+        is_over = self._remembered[owner] > self._remembered_max(owner)
         self._forget_at = 0 if is_over else min(self._forget_at, record.ends_at)
 
     def _find(self, name: TransactionName) -> OpenTransaction | None:
@@ -458,7 +467,7 @@ class Transactions:
         rows = overlay.scan(Table.ENDS, b"", b"\xff" * 16, FORGET_CHUNK)
         self._delete([(end, key) for end, key in rows if int.from_bytes(end[:8], "big") <= now])
         for owner in self._owners_over():
-            over = self._remembered[owner] - self.limits.max_remembered
+            over = self._remembered[owner] - self._remembered_max(owner)
             rows = overlay.scan(Table.REMEMBERED, *remembered_range(owner), min(over, FORGET_CHUNK))
             self._delete([(place[-ENDS_BYTES:], key) for place, key in rows])
         self._find_next_expiry()
@@ -482,7 +491,7 @@ class Transactions:
         self._engine.add([(Table.META, count_key(owner), write_record(count) if count else None)])
 
     def _owners_over(self) -> list[Owner]:
-        return [owner for owner, count in self._remembered.items() if count > self.limits.max_remembered]
+        return [owner for owner, count in self._remembered.items() if count > self._remembered_max(owner)]
 
     def _find_next_expiry(self) -> None:
         first = self._engine.overlay.scan(Table.ENDS, b"", b"\xff" * 16, 1)

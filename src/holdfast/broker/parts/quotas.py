@@ -91,6 +91,7 @@ class NamespaceQuotas:
             Quota.STORED_BYTES: self._cell.stored_bytes.of(namespace),
             Quota.STAGED_BYTES: staged.size_bytes,
             Quota.OPEN_TRANSACTIONS: staged.transactions,
+            Quota.REMEMBERED_TRANSACTIONS: engine.transactions.remembered(namespace),
             Quota.REDRIVES: self._redrive_jobs.running(namespace),
         }
         used |= {quota: quotas.held(quota, namespace) for quota in HELD}
