@@ -499,6 +499,17 @@ class ShuttingDown(HoldfastError):
     grpc = "UNAVAILABLE"
 
 
+class DiskFull(HoldfastError):
+    """The disk holding {path} is nearly full (store.min_free_bytes): nothing was stored. Make room; the node takes
+    messages again automatically when space is free. Leases and settlements go on."""
+
+    code = "disk_full"
+    retryable = True
+    http = 507
+    mqtt = 0x97
+    grpc = "RESOURCE_EXHAUSTED"
+
+
 class StoreError(HoldfastError):
     """The store failed: {problem}."""
 
@@ -531,10 +542,11 @@ class SnapshotFailed(StoreError):
     retryable = True
 
 
-class DiskFull(StoreUnavailable):
-    """The disk holding {path} is full. Make room; the node takes writes again automatically when space is free."""
+class StoreFull(StoreUnavailable):
+    """The disk holding {path} became full during a write. It may or may not have been stored; nothing was confirmed.
+    Leases and settlements go on as soon as the store can be opened again, new messages when there is room for them."""
 
-    code = "disk_full"
+    code = "store_full"
     http = 507
 
 

@@ -7,11 +7,11 @@ from random import Random
 import pytest
 
 from holdfast.core.records import Table
-from holdfast.errors import DiskFull, StoreUnavailable
+from holdfast.errors import StoreFull, StoreUnavailable
 from holdfast.store import Fault, FaultyStore, MemoryStore
 from holdfast.store.faulty import queued, scattered
 
-FULL = DiskFull(path="(simulated)")
+FULL = StoreFull(path="(simulated)")
 BROKEN = StoreUnavailable(problem="simulated I/O error")
 
 
@@ -20,7 +20,7 @@ def test_a_write_fails_before_or_after_it_was_applied(after: bool) -> None:
     store = FaultyStore(MemoryStore(), write=queued([None, Fault(FULL, after=after)]))
     epoch = store.acquire()
     store.write(epoch, [(Table.META, b"a", b"1")])
-    with pytest.raises(DiskFull):
+    with pytest.raises(StoreFull):
         store.write(epoch, [(Table.META, b"b", b"1")])
     assert store.get_many(Table.META, [b"a", b"b"]) == [b"1", b"1" if after else None]
 
@@ -39,10 +39,10 @@ def test_a_sync_fails_before_or_after_it_was_done(after: bool) -> None:
 def test_after_a_failure_writes_and_syncs_are_refused_with_the_same_error_until_reopen() -> None:
     store = FaultyStore(MemoryStore(), write=queued([Fault(FULL)]), reopen=queued([Fault(BROKEN)]))
     epoch = store.acquire()
-    with pytest.raises(DiskFull):
+    with pytest.raises(StoreFull):
         store.write(epoch, [])
     for call in (lambda: store.write(epoch, []), store.sync, store.acquire):
-        with pytest.raises(DiskFull):
+        with pytest.raises(StoreFull):
             call()
     with pytest.raises(StoreUnavailable):
         store.reopen()
@@ -63,8 +63,8 @@ def test_a_seed_gives_the_same_faults_again_and_about_as_many_as_asked() -> None
     assert faults(7) != faults(8)
     kinds = {fault for fault in faults(7) if fault}
     assert kinds == {
-        ("disk_full", False),
-        ("disk_full", True),
+        ("store_full", False),
+        ("store_full", True),
         ("store_unavailable", False),
         ("store_unavailable", True),
     }

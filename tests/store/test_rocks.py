@@ -19,11 +19,11 @@ import pytest
 from holdfast.core.effects import DeleteUntil
 from holdfast.core.records import Table
 from holdfast.errors import (
-    DiskFull,
     Fenced,
     FormatUnknown,
     StoreCorrupt,
     StoreError,
+    StoreFull,
     StoreLocked,
     StoreReadOnly,
     StoreUnavailable,
@@ -227,10 +227,10 @@ def test_a_full_disk_is_reported_nothing_is_lost_and_writing_goes_on_when_there_
     with full_disk(tmp_path):
         confirmed, error = write_until_refused(store, epoch)
         for call in (lambda: store.write(epoch, []), store.sync, store.acquire):
-            with pytest.raises(DiskFull):
+            with pytest.raises(StoreFull):
                 call()
         assert len(rows(store)) >= confirmed  # reads go on
-    assert isinstance(error, DiskFull)
+    assert isinstance(error, StoreFull)
     assert str(tmp_path) in str(error)
     store.reopen()
     stored = len(rows(store))
@@ -253,7 +253,7 @@ def test_reopening_while_the_disk_is_still_full_is_refused_and_reading_goes_on(
         confirmed, _ = write_until_refused(store, store.acquire())
     with monkeypatch.context() as patch:
         patch.setattr(store._directory, "room", lambda: 0)
-        with pytest.raises(DiskFull):
+        with pytest.raises(StoreFull):
             store.reopen()
         assert len(rows(store)) >= confirmed
     store.reopen()

@@ -302,6 +302,8 @@ class Cell:
             self._rate_sampler.changed(engine.dirty_queues)
             engine.unfinished.clear()
             self.dispatcher.lease(engine, now)
+            if self.dispatcher.refused:
+                asyncio.get_running_loop().call_soon(self._remove_refused)
             if engine.unfinished:  # a search behind a hot key goes on after others have had their turn
                 engine.mark_dirty(*sorted(engine.unfinished))
                 self.commit.schedule()
@@ -405,6 +407,14 @@ class Cell:
                 self.settle_unattended(*member.group, settlements)
         self.mark_dirty(member.group[0])
 
+    def _remove_refused(self) -> None:
+        """Members whose group the last turn could not serve."""
+        refused, self.dispatcher.refused = self.dispatcher.refused, []
+        for member, error in refused:
+            log.warning("member removed", member=member.name, queue=member.group[0][1], code=error.code)
+            self.remove_member(member, None)
+            member.removed()
+
     # --- time -------------------------------------------------------------------------------------------------------
 
     def _arm_timer(self) -> None:
@@ -431,13 +441,13 @@ class Cell:
             self._timer = None
         self._timer_at = NEVER
         engine = self.open_engine
-        if engine is None:
+        if engine is None or self._refusal is not None:
             return
         now = self.clock()
         try:
             with self.guard:
                 engine.tick(now)
-        except HoldfastError:
+        except StoreError:
             return  # the guard has failed the commit, which reports it
         for member in self.dispatcher.members.timed_out(now):
             log.warning("member removed: no heartbeat", member=member.name, queue=member.group[0][1])
@@ -446,14 +456,14 @@ class Cell:
 
     # --- failure ----------------------------------------------------------------------------------------------------
 
-    def _store_failed(self, error: HoldfastError) -> None:
+    def _store_failed(self, error: StoreError) -> None:
         """What is in memory is ahead of the store: discard it, refuse calls, and open again when the store works."""
         log.error("the store failed; refusing work until it works again", code=error.code, error=str(error))
-        self._refusal = error if isinstance(error, StoreError) else StoreUnavailable(problem=str(error))
-        self.dispatcher.fail(self._refusal)
+        self._refusal = error
+        self.dispatcher.fail(error)
         for participant in self.participants:
-            participant.failed(self._refusal)
-        if isinstance(error, (Fenced, StoreCorrupt)) or not isinstance(error, StoreError):
+            participant.failed(error)
+        if isinstance(error, (Fenced, StoreCorrupt)):
             self._give_up(error)
             return
         if self._recovery is None or self._recovery.done():  # else this is the same failure: a sync that ended late
@@ -468,9 +478,7 @@ class Cell:
         while self.broken is None or not self.broken.done():
             await asyncio.sleep(RECOVERY_PAUSE_SECONDS)
             try:
-                if self.disk_reserve.spent:
-                    continue
-                self._reopen()
+                self._reopen()  # also on a disk that is nearly full: leases and settlements make room
             except StoreUnavailable as error:
                 log.warning("the store still fails", code=error.code, error=str(error))
             except Exception as error:

@@ -18,7 +18,7 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from holdfast.errors import DiskFull, StoreCorrupt, StoreError, StoreLocked, StoreReadOnly, StoreUnavailable
+from holdfast.errors import StoreCorrupt, StoreError, StoreFull, StoreLocked, StoreReadOnly, StoreUnavailable
 from holdfast.files import make_directory, sync_path
 
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -78,7 +78,7 @@ class Directory:
 
     def _refused(self, error: OSError) -> StoreError:
         if error.errno in _NO_ROOM:
-            return DiskFull(path=self.path)
+            return StoreFull(path=self.path)
         return StoreReadOnly(path=self.path, problem=error.strerror or str(error))
 
     def release(self) -> None:

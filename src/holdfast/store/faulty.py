@@ -14,7 +14,7 @@ from random import Random
 from holdfast.core.effects import Op
 from holdfast.core.records import Table
 from holdfast.core.runs import RecordRun
-from holdfast.errors import DiskFull, StoreUnavailable
+from holdfast.errors import StoreFull, StoreUnavailable
 from holdfast.store.contract import Store
 
 
@@ -46,7 +46,7 @@ def scattered(random: Random, rate: float) -> Plan:
     def plan() -> Fault | None:
         if random.random() >= rate:
             return None
-        error = random.choice((DiskFull(path="(simulated)"), StoreUnavailable(problem="simulated I/O error")))
+        error = random.choice((StoreFull(path="(simulated)"), StoreUnavailable(problem="simulated I/O error")))
         return Fault(error, after=random.random() < 0.5)
 
     return plan

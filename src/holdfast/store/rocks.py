@@ -25,7 +25,7 @@ from rocksdict import Checkpoint, Rdict, WriteBatch
 from holdfast.core.effects import DeleteRun, DeleteUntil, Op
 from holdfast.core.records import Table
 from holdfast.core.runs import RecordRun, key_after
-from holdfast.errors import DiskFull, Fenced, StoreCorrupt, StoreError
+from holdfast.errors import Fenced, StoreCorrupt, StoreError, StoreFull
 from holdfast.store import formats, inventory, rocks_log
 from holdfast.store.directory import Directory
 from holdfast.store.formats import FORMAT, MIGRATIONS, Migration
@@ -160,7 +160,11 @@ class RocksStore:
         the page cache is durable, or reported as failed, before anything relies on it.
         """
         self._not_closed()
-        if isinstance(self._failure, DiskFull) and self._handles is not None and self.room() < self._write_buffer_bytes:
+        if (
+            isinstance(self._failure, StoreFull)
+            and self._handles is not None
+            and self.room() < self._write_buffer_bytes
+        ):
             raise _again(self._failure)  # it would not open again: leave it as it is, open for reading
         self._tear_down()
         try:

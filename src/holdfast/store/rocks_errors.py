@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from holdfast.errors import DiskFull, StoreCorrupt, StoreError, StoreLocked, StoreReadOnly, StoreUnavailable
+from holdfast.errors import StoreCorrupt, StoreError, StoreFull, StoreLocked, StoreReadOnly, StoreUnavailable
 
 _NO_ROOM = ("No space left on device", "Disk quota exceeded", "Max allowed space was reached")
 _NOT_ALLOWED = ("Permission denied", "Read-only file system", "Operation not permitted")
@@ -18,7 +18,7 @@ def translate(error: Exception, path: Path, *, opening: bool = False) -> StoreEr
     """The error of holdfast.errors that an error of RocksDB stands for."""
     text = str(error)
     if any(sign in text for sign in _NO_ROOM):
-        return DiskFull(path=path)
+        return StoreFull(path=path)
     if any(sign in text for sign in _LOCKED):
         return StoreLocked(path=path, holder="")
     if any(sign in text for sign in _NOT_ALLOWED):

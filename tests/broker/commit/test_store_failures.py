@@ -17,7 +17,7 @@ from holdfast.core.commands import Draft, Settlement
 from holdfast.core.effects import Op
 from holdfast.core.transactions import TransactionName
 from holdfast.engine.engine import Engine
-from holdfast.errors import DiskFull, Fenced, HoldfastError, StoreLocked, StoreUnavailable
+from holdfast.errors import DiskFull, Fenced, HoldfastError, StoreFull, StoreLocked, StoreUnavailable
 from holdfast.store.faulty import Fault, FaultyStore
 from holdfast.store.memory import MemoryStore
 from tests.broker.conftest import config_for
@@ -55,7 +55,7 @@ async def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
 
 
 def full(after: bool) -> Fault:
-    return Fault(DiskFull(path="data"), after=after)
+    return Fault(StoreFull(path="data"), after=after)
 
 
 async def until_back(node: Node) -> None:
@@ -76,7 +76,7 @@ async def test_a_failed_commit_confirms_nothing_and_the_node_recovers(rig: Rig, 
     await node.messages.enqueue(Q, [Draft(b"kept")])
     switch: Switch = getattr(rig, where)
     switch.fault = full(after)
-    with pytest.raises(DiskFull) as caught:
+    with pytest.raises(StoreFull) as caught:
         await node.messages.enqueue(Q, [Draft(b"unknown")])
     assert caught.value.retryable
     with pytest.raises(StoreUnavailable):
@@ -98,7 +98,7 @@ async def test_a_failed_commit_confirms_nothing_and_the_node_recovers(rig: Rig, 
 async def test_while_the_store_cannot_be_opened_the_node_keeps_refusing(rig: Rig) -> None:
     rig.sync.fault = full(False)
     rig.reopen.fault = full(False)
-    with pytest.raises(DiskFull):
+    with pytest.raises(StoreFull):
         await rig.node.messages.enqueue(Q, [Draft(b"x")])
     for _ in range(5):
         await asyncio.sleep(0.005)
@@ -113,7 +113,7 @@ async def test_a_long_poll_is_told_that_the_store_failed(rig: Rig) -> None:
     poll = asyncio.create_task(rig.node.messages.lease(Q, "g", wait=60_000_000))
     await asyncio.sleep(0)
     rig.write.fault = full(False)
-    with pytest.raises(DiskFull):
+    with pytest.raises(StoreFull):
         await rig.node.messages.enqueue(Q, [Draft(b"x")])
     with pytest.raises(StoreUnavailable):
         await poll
@@ -125,7 +125,7 @@ async def test_an_ack_that_failed_can_be_repeated(rig: Rig) -> None:
     (leased,) = await node.messages.lease(Q, "g")
     rig.write.fault = full(False)
     ack = [Settlement(leased.message.id, leased.token, partition=leased.partition)]
-    with pytest.raises(DiskFull):
+    with pytest.raises(StoreFull):
         await node.messages.settle(Q, "g", ack)
     rig.write.fault = None
     await until_back(node)
@@ -146,6 +146,27 @@ async def test_low_disk_space_refuses_messages_but_not_acks(rig: Rig, monkeypatc
     assert (await node.messages.enqueue(Q, [Draft(b"y")])).ids[0]
 
 
+async def test_after_a_full_disk_leases_and_acks_go_on_so_that_the_node_drains(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk has room for the store, and less than what it keeps for messages."""
+    node = rig.node
+    await node.messages.enqueue(Q, [Draft(b"x"), Draft(b"y")])
+    monkeypatch.setattr(rig.store, "room", lambda: 1000)
+    rig.sync.fault = full(False)
+    with pytest.raises(StoreFull):
+        await node.groups.create(Q, "g")
+    rig.sync.fault = None
+    await until_back(node)
+    node.cell.clock = lambda: wall_clock() + 2_000_000
+    with pytest.raises(DiskFull):
+        await node.messages.enqueue(Q, [Draft(b"z")])
+    leased = await node.messages.lease(Q, "g", 2)
+    assert [one.message.payload for one in leased] == [b"x", b"y"]
+    acks = [Settlement(one.message.id, one.token) for one in leased]
+    assert await node.messages.settle(Q, "g", acks) == [None, None]
+
+
 async def test_a_node_that_was_fenced_says_so_and_stays_down(rig: Rig) -> None:
     await rig.node.messages.enqueue(Q, [Draft(b"x")])
     rig.inner.acquire()
@@ -162,7 +183,7 @@ async def test_stats_keep_their_counts_over_a_failure(rig: Rig) -> None:
     await node.messages.enqueue(Q, [Draft(b"x") for _ in range(5)])
     before = await node.inspection.stats(Q)
     rig.sync.fault = full(False)
-    with pytest.raises(DiskFull):
+    with pytest.raises(StoreFull):
         await node.groups.create(Q, "g")
     rig.sync.fault = None
     await until_back(node)
@@ -257,7 +278,7 @@ class Participant:
 async def let_fail(rig: Rig) -> None:
     """One commit fails; the store works again at once."""
     rig.sync.fault = full(False)
-    with pytest.raises(DiskFull):
+    with pytest.raises(StoreFull):
         await rig.node.messages.enqueue(Q, [Draft(b"x")])
     rig.sync.fault = None
 

@@ -17,7 +17,7 @@ from holdfast.auth import keys, tokens
 from holdfast.config.secret import SecretText
 from holdfast.config.settings import AuthSettings, LimitSettings, RateSettings
 from holdfast.core.commands import Draft
-from holdfast.errors import DiskFull
+from holdfast.errors import StoreFull
 from holdfast.http_api.server.head import HEAD_BYTES_MAX, HEADS_MAX, Head, remember
 from holdfast.store.faulty import Fault
 from tests.auth.rig import settings, user, write_users
@@ -107,10 +107,10 @@ async def test_what_is_too_much_together_is_taken_one_by_one(tmp_path: Path, mon
 async def test_nothing_is_answered_before_it_is_durable(rig: Rig) -> None:
     async with rig.wire() as wire:
         await wire.ask(post(message()))
-        rig.fault = Fault(DiskFull(path="data"))
+        rig.fault = Fault(StoreFull(path="data"))
         failed = await wire.ask(post(message()))
         assert rig.known == 1
-        assert (failed.status, failed.json["code"]) == (507, "disk_full")
+        assert (failed.status, failed.json["code"]) == (507, "store_full")
         assert failed.headers["content-type"] == "application/problem+json"
         assert failed.json["correlation_id"] == failed.headers["x-correlation-id"]
         assert rig.front.api.working == 0

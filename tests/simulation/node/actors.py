@@ -273,7 +273,7 @@ class Actors:
         random = self._random
         acts: list[Callable[[], Coroutine[None, None, None]]] = [
             self._create, self._create, self._delete, self._pause, self._grow, self._purge, self._group, self._ungroup,
-            self._redrive, self._configure,
+            self._redrive, self._configure, self._change_kind,
         ]  # fmt: skip
         await random.choice(acts)()
 
@@ -323,8 +323,13 @@ class Actors:
         record = self._ledger.durable.queue(queue)
         self._ledger.administered("a new group", record is not None and record.group(name) is not None)
 
+    async def _change_kind(self) -> None:
+        """A group of a queue that was deleted becomes one of another kind in a queue of the same name; who consumed in
+        it is still there."""
+        await self._driver.create_group(TEMPORARY, self._random.choice(GROUPS), cursor=True, earliest=True)
+
     async def _ungroup(self) -> None:
         await self._driver.delete_group(self._random.choice(QUEUES), f"g{self._random.randrange(3)}")
 
     async def _redrive(self) -> None:
-        await self._driver.redrive(f"$dead/{self._random.choice(QUEUES)}")
+        await self._driver.redrive(f"dlq/{self._random.choice(QUEUES)}")

@@ -20,7 +20,7 @@ from holdfast.core.commands import CursorRange, Draft, Leased, Settlement
 from holdfast.core.queue import Durability, GroupKind
 from holdfast.core.transactions import TransactionName
 from holdfast.engine.engine import Engine
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, StoreError
 from holdfast.http_api.server.batcher import EnqueueBatcher
 from holdfast.mqtt.net import MqttFront
 from tests.simulation.node.loop import SimulatedLoop
@@ -73,7 +73,7 @@ class Driver:
         commit = self.node.cell.commit
         failed = commit._on_failure
 
-        def on_failure(error: HoldfastError) -> None:
+        def on_failure(error: StoreError) -> None:
             self.failures.append(error)
             failed(error)
 

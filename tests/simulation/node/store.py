@@ -14,7 +14,7 @@ from random import Random
 from holdfast.core.effects import Op
 from holdfast.core.records import Table
 from holdfast.core.runs import RecordRun
-from holdfast.errors import CopyUnsupported, DiskFull, StoreUnavailable
+from holdfast.errors import CopyUnsupported, StoreFull, StoreUnavailable
 from holdfast.store.memory import MemoryDisk, MemoryStore
 from tests.simulation.node.loop import PowerCut
 
@@ -96,7 +96,7 @@ class Faults:
             return None
         self.injected.append(what)
         if self.random.random() < 0.5:
-            return DiskFull(path="(simulated)")
+            return StoreFull(path="(simulated)")
         return StoreUnavailable(problem=f"simulated I/O error in {what}")
 
     def read(self) -> None:

@@ -22,7 +22,7 @@ from holdfast.core.commands import Leased
 from holdfast.core.effects import Op, Read
 from holdfast.core.shard import Shard
 from holdfast.engine.engine import Engine
-from holdfast.errors import HoldfastError, StoreUnavailable
+from holdfast.errors import HoldfastError, StoreError, StoreUnavailable
 from holdfast.mqtt.net import MqttFront
 from tests.simulation.mail import Violation
 from tests.simulation.node.run import run
@@ -105,7 +105,7 @@ def refusals_are_failures(patch: pytest.MonkeyPatch) -> None:
         self: Guard, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if isinstance(error, HoldfastError):
-            self._owner.commit.fail(error)
+            self._owner.commit.fail(StoreUnavailable(problem=str(error)))
         right(self, kind, error, trace)
 
     patch.setattr(Guard, "__exit__", wrong)
@@ -138,7 +138,7 @@ def nothing_is_synced(patch: pytest.MonkeyPatch) -> None:
 def every_failure_starts_a_recovery(patch: pytest.MonkeyPatch) -> None:
     right = Cell._store_failed
 
-    def wrong(self: Cell, error: HoldfastError) -> None:
+    def wrong(self: Cell, error: StoreError) -> None:
         self._recovery = None
         right(self, error)
 

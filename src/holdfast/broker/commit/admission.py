@@ -45,12 +45,6 @@ class DiskReserve:
         self._room: int | None = None
         self._checked_at = 0
 
-    @property
-    def spent(self) -> bool:
-        """Whether there is too little room now."""
-        room = self._store.room()
-        return room is not None and room < self._min_free_bytes
-
     def check(self, now: int) -> None:
         """Raise `DiskFull` if there is too little room; queries the system once a second."""
         if not 0 <= now - self._checked_at < CHECK_EVERY:

@@ -19,7 +19,7 @@ import structlog
 
 from holdfast.broker.commit.syncer import Syncer
 from holdfast.engine.engine import Engine
-from holdfast.errors import HoldfastError, StoreUnavailable
+from holdfast.errors import HoldfastError, StoreError, StoreUnavailable
 from holdfast.store.contract import Store
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
@@ -60,7 +60,7 @@ class GroupCommit:
         store: Store,
         before_write: Callable[[], None],
         after_write: Callable[[bool], None],
-        on_failure: Callable[[HoldfastError], None],
+        on_failure: Callable[[StoreError], None],
         sync_in_place_max_seconds: float = 0.0,
     ) -> None:
         self.engine: Engine | None = None
@@ -173,7 +173,7 @@ class GroupCommit:
                 return
             pending = engine.pending
             must_sync = self._must_sync(engine, engine.write())
-        except HoldfastError as error:
+        except StoreError as error:
             self.fail(error)
             return
         except Exception as error:
@@ -230,7 +230,7 @@ class GroupCommit:
         self.sync_times.add(seconds)
         self._syncer.record_sync(seconds, contended=wanted or self._scheduled)
         if error is not None:
-            failure = error if isinstance(error, HoldfastError) else StoreUnavailable(problem=str(error))
+            failure = error if isinstance(error, StoreError) else StoreUnavailable(problem=str(error))
             self._fail(failure, callbacks)
             return
         self._synced_upto = self._syncing_upto
@@ -238,12 +238,12 @@ class GroupCommit:
         if wanted:
             self.schedule()
 
-    def fail(self, error: HoldfastError) -> None:
+    def fail(self, error: StoreError) -> None:
         """The store failed: everything that waits ends with the error, and the engine must be opened again. What a sync
         that runs covers is reported when that sync ends."""
         self._fail(error, [])
 
-    def _fail(self, error: HoldfastError, callbacks: list[DoneCallback]) -> None:
+    def _fail(self, error: StoreError, callbacks: list[DoneCallback]) -> None:
         self.engine = None
         self._lsn = 0
         callbacks = callbacks + self._on_written + self._on_durable + self._on_next_sync

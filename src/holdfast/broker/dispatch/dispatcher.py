@@ -17,9 +17,11 @@ from holdfast.broker.dispatch.activity import Activity
 from holdfast.broker.dispatch.members import GroupName, Member, Members
 from holdfast.broker.dispatch.waiters import Waiter, Waiters
 from holdfast.core.commands import Leased, Settlement, Verb
+from holdfast.core.queue import GroupKind
 from holdfast.engine.catalog import QueueName
 from holdfast.engine.engine import Engine
-from holdfast.errors import HoldfastError
+from holdfast.engine.groups import ensure_group
+from holdfast.errors import HoldfastError, StoreError
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -37,6 +39,7 @@ class Dispatcher:
         self.members = Members(lease_bytes_max)
         self.waiters = Waiters()
         self.activity = Activity()
+        self.refused: list[tuple[Member, HoldfastError]] = []  # members that cannot be served: the cell removes them
         self._granted: list[Grant] = []  # in this turn
         self._held_grants: deque[list[Grant]] = deque()  # of turns that must be synced before anything is delivered
 
@@ -52,8 +55,21 @@ class Dispatcher:
             if queue is None or queue.record.closing or queue.config.paused:
                 continue
             for group in self._groups_of(name):
-                self._serve_waiters(engine, group, now)
-                self._granted += self.members.serve(engine, queue, group, now)
+                try:
+                    ensure_group(engine, queue, group[1], GroupKind.LEASE, now)
+                except StoreError:
+                    raise
+                except HoldfastError as error:
+                    self._refuse(group, error)
+                else:
+                    self._serve_waiters(engine, group, now)
+                    self._granted += self.members.serve(engine, queue, group, now)
+
+    def _refuse(self, group: GroupName, error: HoldfastError) -> None:
+        """The queue was deleted and created again, and the group is not a leasing group now or is one too many: that
+        concerns its consumers, and nobody else."""
+        self.waiters.reject(*group, error)
+        self.refused += [(member, error) for member in self.members.of(group)]
 
     def _serve_waiters(self, engine: Engine, group: GroupName, now: int) -> None:
         while (waiter := self.waiters.first(group)) is not None:

@@ -1,0 +1,160 @@
+"""No caller's input or error ends the node or has it open its store again: only the store's own failures do that."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+import holdfast
+from holdfast.broker.node import Node
+from holdfast.config.settings import QueueSettings, StoreSettings
+from holdfast.core.commands import Draft, Leased, Settlement, Verb
+from holdfast.core.effects import Op
+from holdfast.core.queue import GroupKind
+from holdfast.core.transactions import TransactionName
+from holdfast.engine.dead_letters import DeadLetterFilter
+from holdfast.engine.groups import delete_group
+from holdfast.errors import DiskFull, GroupNotFound, LimitExceeded, StoreError, StoreUnavailable, all_errors
+from holdfast.http_api.server.batcher import EnqueueBatcher
+from holdfast.store import MemoryStore
+from tests.broker.conftest import config_for, running
+
+Q = ("default", "tasks")
+SOURCE = Path(holdfast.__file__).parent
+
+
+class Room:
+    """A memory store whose free space a test sets."""
+
+    def __init__(self) -> None:
+        self.left: int | None = None
+        self.store = MemoryStore()
+        self.store.room = lambda: self.left  # type: ignore[method-assign]
+
+
+@pytest.fixture
+def room() -> Room:
+    return Room()
+
+
+@pytest.fixture
+async def node(room: Room, tmp_path: Path) -> AsyncIterator[Node]:
+    config = replace(
+        config_for(tmp_path), store=StoreSettings(min_free_bytes=1_000), queues=QueueSettings(max_groups_per_queue=3)
+    )
+    async with running(config, room.store) as node:
+        engine = node.cell.engine
+        yield node
+        assert node.cell.broken is not None
+        assert not node.cell.broken.done(), "the process would have ended"
+        assert node.cell.engine is engine, "the store was opened again"
+
+
+async def dead_letters(node: Node, count: int) -> None:
+    await node.messages.enqueue(Q, [Draft(b"%d" % number) for number in range(count)])
+    leased = await node.messages.lease(Q, "g", count)
+    await node.messages.settle(Q, "g", [Settlement(one.message.id, one.token, Verb.REJECT) for one in leased])
+
+
+async def test_members_of_a_group_that_became_a_cursor_group_are_removed(node: Node) -> None:
+    removed = asyncio.Event()
+    joined = await node.subscriptions.join(Q, "g", "m", lambda leased: None, removed=removed.set)
+    await node.queues.delete(Q)
+    await node.queues.create(Q, {})
+    await node.groups.create(Q, "g", GroupKind.CURSOR)
+    await node.messages.enqueue(Q, [Draft(b"x")])
+    await removed.wait()
+    assert not joined.joined
+
+
+async def test_members_of_a_group_that_cannot_be_created_again_are_removed(node: Node) -> None:
+    removed = asyncio.Event()
+    await node.subscriptions.join(Q, "g", "m", lambda leased: None, removed=removed.set)
+    got: list[Leased] = []
+    await node.queues.delete(Q)
+    node.queues.create(Q, {})
+    for name in ("a", "b", "c"):  # in the same turn, so that the member has not used the queue before
+        node.groups.create(Q, name)
+    await node.subscriptions.join(Q, "a", "m", got.extend)
+    await node.messages.enqueue(Q, [Draft(b"x")])
+    await removed.wait()
+    assert [leased.message.payload for leased in got] == [b"x"], "other groups are served"
+
+
+async def test_a_long_poll_in_a_group_that_cannot_be_created_again_ends_with_the_reason(node: Node) -> None:
+    poll = asyncio.ensure_future(node.messages.lease(Q, "g", wait=60_000_000))
+    await asyncio.sleep(0)
+    for _ in delete_group(node.cell.engine, Q, "g", node.cell.clock):
+        pass
+    for name in ("a", "b", "c"):
+        node.groups.create(Q, name)
+    await node.messages.enqueue(Q, [Draft(b"x")])
+    with pytest.raises(LimitExceeded):
+        await poll
+    assert len(await node.messages.lease(Q, "a")) == 1
+
+
+async def test_a_redrive_on_a_disk_that_is_nearly_full_is_refused_to_its_caller_only(node: Node, room: Room) -> None:
+    await dead_letters(node, 3)
+    room.left = 10
+    node.cell.disk_reserve._checked_at = 0
+    with pytest.raises(DiskFull):
+        async for _ in node.dead_letters.redrive(("default", "dlq/tasks"), DeadLetterFilter()):
+            pass
+    with pytest.raises(DiskFull):
+        node.transactions.stage(TransactionName("default", "t"), [("tasks", [Draft(b"x")])])
+    with pytest.raises(DiskFull):
+        node.messages.enqueue(Q, [Draft(b"x")])
+    leased = await node.messages.lease(("default", "dlq/tasks"), "g", 2)
+    assert len(leased) == 2, "others are served"
+
+
+async def test_a_refusal_inside_an_operation_is_no_failure_of_the_store(node: Node) -> None:
+    """Whatever class it has: only what the store itself raises is."""
+    for kind in all_errors():
+        if not issubclass(kind, StoreError):
+            with pytest.raises(kind), node.cell.guard:
+                raise kind
+
+
+async def test_an_unexpected_error_in_a_turn_does_not_end_the_process(tmp_path: Path) -> None:
+    """It opens the store again, because what is in memory may be half of something."""
+    async with running(config_for(tmp_path), MemoryStore()) as node:
+
+        class Broken(EnqueueBatcher):
+            broken = True
+
+            def collect_ops(self, now: int) -> list[Op]:
+                if self.broken:
+                    raise GroupNotFound(group="g", queue="q")
+                return super().collect_ops(now)
+
+        batcher = Broken(node)
+        node.cell.participants.append(batcher)
+        with pytest.raises(StoreUnavailable, match="internal error"):
+            await node.messages.enqueue(Q, [Draft(b"x")])
+        batcher.broken = False
+        assert node.cell.broken is not None
+        assert not node.cell.broken.done()
+
+
+def test_errors_of_the_store_are_raised_by_the_store_alone() -> None:
+    """Inside an operation such an error has the engine discarded, so none may stand for something else."""
+    kinds = {kind.__name__ for kind in all_errors() if issubclass(kind, StoreUnavailable)}
+    raised = [
+        f"{path.relative_to(SOURCE)}:{node.lineno}"
+        for room in ("core", "engine")
+        for path in sorted((SOURCE / room).rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Raise) and node.exc is not None and kinds & set(_names(node.exc))
+    ]
+    assert raised == []
+
+
+def _names(expression: ast.expr) -> list[str]:
+    return [node.id for node in ast.walk(expression) if isinstance(node, ast.Name)]
