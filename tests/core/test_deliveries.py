@@ -78,7 +78,7 @@ def test_questions_change_nothing() -> None:
     assert [one.id for one in deliveries.values()] == [1, 2, 9, 8]
     assert [one.id for one in deliveries.leased_to("ann", "http")] == [1, 2, 9]
     assert deliveries.leased_to("bob", "http") == []
-    assert deliveries.enqueued_at() == [1, 2, 77, 77]
+    assert deliveries.enqueued_at(100) == [1, 2, 77, 77]
     assert granted.made == 0
     assert deliveries.has_all([1, 2, 8])
     assert not deliveries.has_all([1, 3])

@@ -8,11 +8,14 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast.core.commands import Draft, Settlement, Verb
+from holdfast.core.queue import GroupKind
 from holdfast.core.records import Extra, Table, queue_key
 from holdfast.core.windows import WINDOW_MAX
 from holdfast.engine.browse import browse_messages, browse_steps, partition_bounds
+from holdfast.engine.groups import delete_group
 from holdfast.engine.messages import delete_message, edit_message, find_message, find_steps
 from holdfast.engine.queues import delete_queue
+from holdfast.engine.stats import queue_stats, stats_of_all, stats_steps
 from holdfast.engine.workflow_states import get_state
 from holdfast.errors import LeaseLost, MessageNotFound, QueueNotFound
 from holdfast.units import SECOND
@@ -235,14 +238,16 @@ def test_a_page_of_large_messages_is_bounded_by_bytes(counted: CountingRig) -> N
 
 def test_a_queue_that_is_deleted_between_two_steps_is_not_read_on(counted: CountingRig) -> None:
     counted.create_queue(partitions=200)
+    counted.create_group("g")
     for _ in range(400):
         counted.enqueue(b"m")
     works: list[Iterator[object]] = [
         browse_steps(counted.engine, TASKS, 10, "", "", "", counted.clock),
         partition_bounds(counted.engine, TASKS, 0, counted.clock),
         find_steps(counted.engine, TASKS, 17, counted.clock),
+        stats_steps(counted.engine, TASKS, counted.clock),
     ]
-    assert [next(work) for work in works] == [None, None, None]
+    assert [next(work) for work in works] == [None] * len(works)
     counted.run(delete_queue(counted.engine, TASKS, counted.clock))
     for work in works:
         with pytest.raises(QueueNotFound):
@@ -265,3 +270,66 @@ def test_a_message_is_searched_for_in_many_partitions_in_turns(counted: Counting
     for gone in (ids[0], ids[-2]):
         with pytest.raises(MessageNotFound):
             find_message(counted.engine, TASKS, gone, counted.now)
+
+
+def test_stats_of_many_partitions_and_groups_are_collected_in_turns(counted: CountingRig) -> None:
+    counted.create_queue(partitions=100)
+    for number in range(3):
+        counted.enqueue(*drafts(100))
+        counted.create_group(f"g{number}")
+    counted.create_group("log", kind=GroupKind.CURSOR)
+    stats, steps = counted.steps(stats_steps(counted.engine, TASKS, counted.clock))
+    assert [group.name for group in stats.groups] == ["g0", "g1", "g2", "log"]
+    assert (stats.depth, steps) == (300, 3)
+
+
+def test_stats_look_up_the_oldest_message_and_load_no_window(counted: CountingRig) -> None:
+    counted.create_queue(partitions=1)
+    counted.create_group("g")
+    counted.enqueue(*drafts(MANY), Draft(b"urgent", priority=1))
+    counted.restart()
+    counted.now += SECOND
+    assert counted.turn(lambda: queue_stats(counted.engine, TASKS, counted.now)) < 10
+    [group] = queue_stats(counted.engine, TASKS, counted.now).groups
+    assert group.oldest_age == SECOND
+    assert counted.queue().shards[0].groups["g"].windows == {}
+    found = counted.lease(MANY)
+    counted.settle(found[:1_500])
+    counted.now += SECOND
+    [group] = queue_stats(counted.engine, TASKS, counted.now).groups
+    assert group.oldest_age == 2 * SECOND
+
+
+def test_stats_go_on_without_a_group_that_is_deleted_meanwhile(counted: CountingRig) -> None:
+    counted.create_queue(partitions=200)
+    counted.create_group("g")
+    counted.create_group("h")
+    work = stats_steps(counted.engine, TASKS, counted.clock)
+    assert next(work) is None
+    counted.run(delete_group(counted.engine, TASKS, "g", counted.clock))
+    stats, _ = counted.steps(work)
+    assert [group.name for group in stats.groups] == ["h"]
+
+
+def test_stats_of_all_queues_are_collected_in_turns(counted: CountingRig) -> None:
+    names = [("default", f"q{number:02d}") for number in range(40)]
+    for name in names:
+        counted.create_queue(name, partitions=10)
+        counted.create_group("g", name)
+    stats, steps = counted.steps(stats_of_all(counted.engine, None, counted.clock))
+    assert ([(one.namespace, one.name) for one in stats], steps > 5) == (names, True)
+    assert counted.steps(stats_of_all(counted.engine, "other", counted.clock))[0] == []
+
+
+def test_stats_of_all_queues_go_on_without_one_that_is_deleted_meanwhile(counted: CountingRig) -> None:
+    large, small = ("default", "large"), ("default", "small")
+    counted.create_queue(large, partitions=200)
+    counted.create_group("g", large)
+    counted.create_queue(small, partitions=1)
+    counted.create_queue(partitions=1)
+    work = stats_of_all(counted.engine, None, counted.clock)
+    assert next(work) is None, "in the middle of the large one"
+    for name in (large, small):
+        counted.run(delete_queue(counted.engine, name, counted.clock))
+    stats, _ = counted.steps(work)
+    assert [one.name for one in stats] == ["tasks"]

@@ -7,6 +7,7 @@ acked as they were granted, which costs a quarter of what it would with an objec
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
+from itertools import islice
 from operator import eq
 
 import msgspec
@@ -315,12 +316,19 @@ class Deliveries:
                         return leased
         return None
 
-    def enqueued_at(self) -> list[int]:
-        """When the messages were enqueued."""
-        return [
-            found.leases.enqueued_at[found.index_of(message_id)] if isinstance(found, LeaseBatch) else found.enqueued_at
-            for message_id, found in self._known.items()
-        ]
+    def enqueued_at(self, limit: int) -> list[int]:
+        """When the messages were enqueued that were leased first, at most `limit` of them."""
+        times: list[int] = []
+        last: LeaseBatch | None = None
+        at = 0
+        for message_id, found in islice(self._known.items(), limit):
+            if isinstance(found, LeaseBatch):
+                at = found.leases.ids.index(message_id, at if found is last else 0)  # both are in the order of leasing
+                times.append(found.leases.enqueued_at[at])
+                last = found
+            else:
+                times.append(found.enqueued_at)
+        return times
 
     def leased_to(self, consumer: str, protocol: str) -> list[Delivery]:
         """The deliveries that a consumer holds, to be read."""

@@ -34,6 +34,7 @@ MAX_LEASED = 20_000
 MAX_RETRYING = 10_000
 # Tokens of finished leases that are remembered, so that settling twice has the same reply.
 MAX_REMEMBERED = 4_096
+OLDEST_AMONG = 1_000  # deliveries among which stats find the oldest: those that were leased first
 
 AGE_MAX_MS = (1 << 32) - 1  # seven weeks; longer ones count as that
 
@@ -346,7 +347,7 @@ class LeaseGroup:
 
     def counts(self) -> GroupCounts:
         head = self.head
-        times = self.deliveries.enqueued_at()
+        times = self.deliveries.enqueued_at(OLDEST_AMONG)
         times += [time_of_id(window.loaded[0].stamp) for window in self.windows.values() if window.loaded]
         ready = len(self.ready)
         return GroupCounts(
@@ -363,6 +364,17 @@ class LeaseGroup:
     def backlog(self) -> int:
         """Messages that it has not settled, without those that their producer delayed."""
         return self.head.fresh + len(self.deliveries)
+
+    def unloaded(self, priorities: dict[int, int]) -> list[tuple[int, int]]:
+        """The priorities of which no window shows the next message, and the stamps behind which it is."""
+        if not self.head.fresh:
+            return []
+        windows = {priority: self.windows.get(priority) for priority in priorities}
+        return [
+            (priority, self.frontier(priority))
+            for priority, window in windows.items()
+            if window is None or not (window.loaded or window.complete)
+        ]
 
     # --- who is next ------------------------------------------------------------------------------------------------
 

@@ -369,6 +369,11 @@ class Shard:
         """The statistics of a leasing group."""
         return self.groups[group].counts()
 
+    def unloaded(self, group: str) -> list[tuple[int, int]]:
+        """The priorities of which no window of a leasing group shows the next message, and the stamps behind which it
+        is."""
+        return self.groups[group].unloaded(self.head.priorities)
+
     def counters(self) -> list[dict[str, int]]:
         """The counters of every leasing group."""
         return [group.head.counters for group in self.groups.values()]

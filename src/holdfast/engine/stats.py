@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import zip_longest
 
 import msgspec
 
-from holdfast.core.groups import bound_ms
+from holdfast.core.codecs import read_ready
+from holdfast.core.groups import GroupCounts, bound_ms
 from holdfast.core.ids import time_of_id
 from holdfast.core.queue import GroupKind, GroupRecord
+from holdfast.core.records import LAST, Table, ready_key
+from holdfast.core.shard import Shard
+from holdfast.engine.browse import finish
 from holdfast.engine.catalog import Queue, QueueName
 from holdfast.engine.engine import Engine
+from holdfast.engine.wake_ups import Clock
+from holdfast.errors import QueueNotFound
+
+STEP_SHARDS = 128  # shards that one step counts, each for every group: about 5 ms
 
 
 class Histogram(msgspec.Struct, frozen=True):
@@ -79,22 +88,64 @@ class QueueStats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def queue_stats(engine: Engine, name: QueueName, now: int) -> QueueStats:
-    """The statistics of a queue. They cost the same at any depth."""
-    queue = engine.queue(name, now)
-    groups = [_group_stats(engine, queue, record, now) for record in queue.record.groups]
+    """`stats_steps`, in one turn."""
+    return finish(stats_steps(engine, name, lambda: now))
+
+
+def stats_of_all(engine: Engine, namespace: str | None, clock: Clock) -> Iterator[list[QueueStats] | None]:
+    """The statistics of all queues, or of those of a namespace. Before that None after each step."""
+    found: list[QueueStats] = []
+    work = 0
+    for name in [name for name in engine.queues if namespace is None or name[0] == namespace]:
+        queue = engine.queues.get(name)
+        if queue is None or queue.record.closing:
+            continue
+        try:
+            for stats in stats_steps(engine, name, clock):
+                if stats is None:
+                    yield None
+                else:
+                    found.append(stats)
+        except QueueNotFound:
+            continue  # deleted meanwhile
+        work += queue.partitions * (len(queue.record.groups) + 1)
+        if work >= STEP_SHARDS:
+            work = 0
+            yield None
+    yield found
+
+
+def stats_steps(engine: Engine, name: QueueName, clock: Clock) -> Iterator[QueueStats | None]:
+    """The statistics of a queue: they cost the same at any depth. Before that None after each step."""
+    queue = engine.queue(name, clock())
+    groups: list[GroupStats] = []
+    work = 0
+    for record in queue.record.groups:
+        counts: list[GroupCounts] = []
+        for shard in queue.shards if record.kind is GroupKind.LEASE else ():
+            if queue.record.group(record.name) is None:
+                break  # deleted meanwhile
+            counts.append(_group_counts(engine, shard, record.name))
+            work += 1
+            if work % STEP_SHARDS == 0:
+                yield None
+                engine.check_open(queue)
+        if queue.record.group(record.name) is not None:
+            groups.append(_group_stats(queue, record, counts, clock()))
     leasing = [group for group in groups if group.kind is GroupKind.LEASE]
     heads = [shard.head for shard in queue.shards]
-    return QueueStats(
+    now = clock()
+    yield QueueStats(
         namespace=name[0],
         name=name[1],
         partitions=queue.partitions,
         depth=queue.depth,
-        ready=max([group.ready for group in leasing], default=sum(head.ready for head in heads)),
-        scheduled=max([group.scheduled for group in leasing], default=sum(head.scheduled for head in heads)),
+        ready=max([group.ready for group in leasing], default=sum([head.ready for head in heads])),
+        scheduled=max([group.scheduled for group in leasing], default=sum([head.scheduled for head in heads])),
         size_bytes=queue.size_bytes,
-        enqueued=sum(head.enqueued for head in heads),
-        duplicates=sum(head.duplicates for head in heads),
-        refused=sum(head.refused for head in heads),
+        enqueued=sum([head.enqueued for head in heads]),
+        duplicates=sum([head.duplicates for head in heads]),
+        refused=sum([head.refused for head in heads]),
         rates=queue.rates.per_second(queue.totals(), now),
         oldest_age=max([group.oldest_age for group in groups]) if groups else _oldest_age(engine, queue, now),
         groups=groups,
@@ -107,16 +158,21 @@ def _oldest_age(engine: Engine, queue: Queue, now: int) -> int:
     return now - time_of_id(min(stamps)) if stamps else 0
 
 
-def _group_stats(engine: Engine, queue: Queue, record: GroupRecord, now: int) -> GroupStats:
+def _group_counts(engine: Engine, shard: Shard, group: str) -> GroupCounts:
+    """The counts of a leasing group in one shard. Where no window shows its oldest message, that is looked up: to load
+    a window for each group that somebody asks about would fill the memory."""
+    counts = shard.group_counts(group)
+    number, oldest = shard.number, [] if counts.oldest_at is None else [counts.oldest_at]
+    for priority, stamp in shard.unloaded(group):
+        start, end = ready_key(number, priority, stamp + 1), ready_key(number, priority, LAST)
+        oldest += [time_of_id(read_ready(*row).stamp) for row in engine.overlay.scan(Table.READY, start, end, 1)]
+    return counts._replace(oldest_at=min(oldest, default=None))
+
+
+def _group_stats(queue: Queue, record: GroupRecord, parts: list[GroupCounts], now: int) -> GroupStats:
     if record.kind is GroupKind.CURSOR:
         return _cursor_stats(queue, record.name)
-    for shard in queue.shards:
-        engine.heads(shard, record.name)  # its window shows the oldest message then
-    return _lease_stats(queue, record.name, now)
-
-
-def _lease_stats(queue: Queue, name: str, now: int) -> GroupStats:
-    parts = [shard.group_counts(name) for shard in queue.shards]
+    name = record.name
     counters: dict[str, int] = {}
     for part in parts:
         for key, value in part.counters.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -26,8 +27,21 @@ from holdfast.engine.browse import (
 )
 from holdfast.engine.catalog import QueueName
 from holdfast.engine.messages import find_steps
-from holdfast.engine.stats import GroupStats, QueueStats, queue_stats
+from holdfast.engine.stats import GroupStats, QueueStats, queue_stats, stats_of_all, stats_steps
 from holdfast.errors import InvalidArgument
+from holdfast.units import SECOND
+
+COLLECTED_LONG = SECOND // 20  # stats of all queues that took so long to collect are valid for a while
+COLLECTED_MAX = 15 * SECOND
+QUEUES_PER_STEP = 500  # whose consumers are looked up before others have a turn
+
+
+class Collected(NamedTuple):
+    """The statistics of all queues at an instant, and until when they are valid."""
+
+    at: int
+    until: int
+    stats: list[QueueStats]
 
 
 class Inspection:
@@ -38,6 +52,8 @@ class Inspection:
         self._limits = limits
         self._lake_reads = lake_reads
         self._journal = journal
+        self._collecting: dict[str | None, asyncio.Task[list[QueueStats]]] = {}  # by namespace
+        self._collected: dict[str | None, Collected] = {}
 
     def watch(self, name: QueueName) -> AbstractContextManager[asyncio.Event]:
         """An event that is set whenever something may have changed in a queue. Clear it before you look."""
@@ -94,13 +110,50 @@ class Inspection:
 
     async def stats(self, name: QueueName) -> QueueStats:
         """Statistics of a queue. They cost the same at any depth."""
-        return self.current_stats(name)
+        cell = self._cell
+        return self._of_queue(await cell.read_in_steps(stats_steps(cell.engine, name, cell.clock)))
+
+    async def all_stats(self, namespace: str | None = None) -> list[QueueStats]:
+        """The statistics of all queues, or of those of a namespace.
+
+        Concurrent callers share a collection. If it took long, its result is valid for a while: however often stats of
+        ten thousand queues are asked for, to collect them takes a sixth of the node's time at most.
+        """
+        collected = self._collected.get(namespace)
+        if collected is not None and collected.at <= self._cell.clock() < collected.until:
+            return collected.stats
+        task = self._collecting.get(namespace)
+        if task is None:
+            task = self._collecting[namespace] = asyncio.ensure_future(self._collect(namespace))
+        return await asyncio.shield(task)
+
+    async def _collect(self, namespace: str | None) -> list[QueueStats]:
+        cell = self._cell
+        began = cell.clock()
+        found: list[QueueStats] = []
+        try:
+            collected = await cell.read_in_steps(stats_of_all(cell.engine, namespace, cell.clock))
+            for start in range(0, len(collected), QUEUES_PER_STEP):
+                found += [self._of_queue(stats) for stats in collected[start : start + QUEUES_PER_STEP]]
+                await asyncio.sleep(0)
+        finally:
+            del self._collecting[namespace]
+        now = cell.clock()
+        took = now - began
+        self._collected = {name: one for name, one in self._collected.items() if one.at <= now < one.until}
+        if took >= COLLECTED_LONG:
+            self._collected[namespace] = Collected(now, now + min(5 * took, COLLECTED_MAX), found)
+        return found
 
     def current_stats(self, name: QueueName) -> QueueStats:
         """`stats` for callers that cannot await."""
         now = self._cell.clock()
         with self._cell.guard as engine:
-            stats = queue_stats(engine, name, now)
+            return self._of_queue(queue_stats(engine, name, now))
+
+    def _of_queue(self, stats: QueueStats) -> QueueStats:
+        """The stats of a queue with what the broker knows of its consumers."""
+        name, now = (stats.namespace, stats.name), self._cell.clock()
         groups = [self._with_consumers(name, group, now) for group in stats.groups]
         return msgspec.structs.replace(stats, groups=groups)
 

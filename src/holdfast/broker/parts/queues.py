@@ -25,6 +25,11 @@ class Queues:
     def exists(self, name: QueueName) -> bool:
         return name in self._cell.engine.queues
 
+    def is_automatic(self, name: QueueName) -> bool:
+        """Whether there is such a queue, and it was created as a dead queue."""
+        queue = self._cell.engine.queues.get(name)
+        return queue is not None and queue.record.automatic
+
     def depth(self, name: QueueName) -> int:
         """How many messages a queue holds."""
         cell = self._cell

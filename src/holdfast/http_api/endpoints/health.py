@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from holdfast import __version__, wire
 from holdfast.broker.unattended import UNATTENDED_AFTER
 from holdfast.core.queue import GroupKind
 from holdfast.engine.stats import QueueStats
-from holdfast.errors import HoldfastError
 from holdfast.http_api.server.request import Request
 from holdfast.http_api.server.response import Response, response
 from holdfast.http_api.server.routes import Right, Routes
@@ -16,7 +16,7 @@ from holdfast.units import SECOND, format_instant
 
 ROUTES = Routes("Health and stats")
 UNATTENDED_MAX = 100  # groups in an overview
-QUEUES_PER_SLICE = 20  # queues whose stats are collected before other requests have a turn
+QUEUES_PER_SLICE = 500  # queues that are looked at before other requests have a turn
 STATUS_HEADERS = ((b"cache-control", b"no-store"),)
 
 
@@ -56,17 +56,17 @@ async def health(request: Request) -> Response:
     return response(wire.Health(ok=all(part.ready for part in parts), parts=result))
 
 
-async def all_stats(request: Request, namespace: str | None) -> list[QueueStats]:
-    """The stats of all queues, or of those of a namespace, a few at a time."""
-    found: list[QueueStats] = []
-    for index, name in enumerate(request.node.queues.names(namespace)):
-        try:
-            found.append(request.node.inspection.current_stats(name))
-        except HoldfastError:
-            continue  # deleted meanwhile
-        if index % QUEUES_PER_SLICE == QUEUES_PER_SLICE - 1:
-            await asyncio.sleep(0)
-    return found
+async def visible_stats(request: Request, namespace: str | None) -> list[QueueStats]:
+    """The stats of the queues of a namespace that the caller may do something with; None: of all queues."""
+    found = await request.node.inspection.all_stats(namespace)
+    if namespace is None:
+        return found
+    visible: list[QueueStats] = []
+    for start in range(0, len(found), QUEUES_PER_SLICE):
+        part = found[start : start + QUEUES_PER_SLICE]
+        visible += [queue for queue in part if request.principal.can_see(queue.name)]
+        await asyncio.sleep(0)
+    return visible
 
 
 def _unattended(stats: list[QueueStats]) -> list[wire.UnattendedGroup]:
@@ -82,10 +82,16 @@ def _unattended(stats: list[QueueStats]) -> list[wire.UnattendedGroup]:
 async def overview(request: Request) -> Response:
     """Show a node at a glance. Of queues, those of the caller's namespace that it may do something with."""
     node = request.node
-    stats = [queue for queue in await all_stats(request, request.namespace) if request.principal.can_see(queue.name)]
-    groups = [group for queue in stats for group in queue.groups if group.kind is GroupKind.LEASE]
-    rates = {name: sum(queue.rates[name] for queue in stats) for name in stats[0].rates} if stats else {}
+    stats = await visible_stats(request, request.namespace)
+    waiting = dead = 0
+    for start in range(0, len(stats), QUEUES_PER_SLICE):
+        for queue in stats[start : start + QUEUES_PER_SLICE]:
+            name = queue.namespace, queue.name
+            waiting += node.inspection.waiting(name)
+            dead += queue.depth if node.queues.is_automatic(name) else 0
+        await asyncio.sleep(0)
     parts = await node.health.components()
+    sums = await request.api.on_thread(lambda: _sums(stats))
     return response(
         wire.Overview(
             version=__version__,
@@ -93,22 +99,30 @@ async def overview(request: Request) -> Response:
             namespace=request.namespace,
             started_at=format_instant(node.started_at),
             now=format_instant(node.clock()),
-            queues=len(stats),
-            depth=sum(queue.depth for queue in stats),
-            size_bytes=sum(queue.size_bytes for queue in stats),
-            ready=sum(queue.ready for queue in stats),
-            scheduled=sum(queue.scheduled for queue in stats),
-            leased=sum(group.leased for group in groups),
-            dead=sum(queue.depth for queue in stats if node.queues.get((queue.namespace, queue.name)).automatic),
-            enqueued=sum(queue.enqueued for queue in stats),
-            acked=sum(group.acked for group in groups),
-            failed=sum(sum(group.failures.values()) for group in groups),
-            rates=rates,
             staged=node.transactions.staged(request.namespace).messages,
-            consumers=sum(group.consumers for group in groups),
-            waiting=sum(node.inspection.waiting((queue.namespace, queue.name)) for queue in stats),
-            oldest_message_age_seconds=max((queue.oldest_age for queue in stats), default=0) / SECOND,
-            unattended=_unattended(stats),
+            waiting=waiting,
+            dead=dead,
             ok=all(part.ready for part in parts),
+            **sums,
         )
     )
+
+
+def _sums(stats: list[QueueStats]) -> dict[str, Any]:
+    """The fields of an overview that are sums over queues."""
+    groups = [group for queue in stats for group in queue.groups if group.kind is GroupKind.LEASE]
+    return {
+        "queues": len(stats),
+        "depth": sum(queue.depth for queue in stats),
+        "size_bytes": sum(queue.size_bytes for queue in stats),
+        "ready": sum(queue.ready for queue in stats),
+        "scheduled": sum(queue.scheduled for queue in stats),
+        "enqueued": sum(queue.enqueued for queue in stats),
+        "leased": sum(group.leased for group in groups),
+        "acked": sum(group.acked for group in groups),
+        "failed": sum(sum(group.failures.values()) for group in groups),
+        "consumers": sum(group.consumers for group in groups),
+        "rates": {name: sum(queue.rates[name] for queue in stats) for name in stats[0].rates} if stats else {},
+        "oldest_message_age_seconds": max((queue.oldest_age for queue in stats), default=0) / SECOND,
+        "unattended": _unattended(stats),
+    }

@@ -26,7 +26,7 @@ from holdfast.broker.parts.quotas import QuotaUse
 from holdfast.core.queue import GroupKind
 from holdfast.engine.stats import GroupStats, Histogram, QueueStats
 from holdfast.errors import HoldfastError
-from holdfast.http_api.endpoints.health import all_stats
+from holdfast.http_api.endpoints.health import visible_stats
 from holdfast.http_api.server.request import Request
 from holdfast.http_api.server.response import Response
 from holdfast.http_api.server.routes import Right, Routes
@@ -336,11 +336,9 @@ async def _snapshot(request: Request, queues: str) -> MetricsSnapshot:
     namespace = None if principal.may_node else request.namespace
     up = True
     try:
-        found = await all_stats(request, namespace)
+        found = await visible_stats(request, namespace)
     except HoldfastError:
         found, up = [], False  # when the store is away is when metrics are looked at
-    if namespace is not None:
-        found = [queue for queue in found if principal.can_see(queue.name)]
     staged = node.transactions.staged(namespace)
     detailed = queues == "all" or (queues == "auto" and len(found) <= api.config.http.metrics_queues)
     visible: dict[str, float] = {
