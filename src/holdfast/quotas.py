@@ -10,8 +10,7 @@ A limit of 0 is none.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final, TypeVar
 
@@ -121,30 +120,28 @@ class Quotas:
 
     # --- what is held -----------------------------------------------------------------------------------------------
 
-    def acquire(self, quota: Quota, namespace: str, principal: str) -> None:
-        """Hold one more. Raises QuotaExceeded."""
-        place, person = (quota, namespace), (quota, namespace, principal)
-        held, by_principal = self._held.get(place, 0), self._by_principal.get(person, 0)
-        self.check(namespace, quota, held)
+    def check_held(self, quota: Quota, namespace: str, principal: str) -> None:
+        """Raises QuotaExceeded if the principal may not hold one more."""
+        self.check(namespace, quota, self.held(quota, namespace))
         share = -(-self.limit(namespace, quota) * self._principal_percent // 100)
-        if share and by_principal >= share:
+        if share and self._by_principal.get((quota, namespace, principal), 0) >= share:
             raise self.exceeded(namespace, quota, share, f"Principal {principal!r}")
-        self._held[place] = held + 1
-        self._by_principal[person] = by_principal + 1
+
+    def hold(self, quota: Quota, namespace: str, principal: str) -> None:
+        """Hold one more, which was checked before."""
+        place, person = (quota, namespace), (quota, namespace, principal)
+        self._held[place] = self._held.get(place, 0) + 1
+        self._by_principal[person] = self._by_principal.get(person, 0) + 1
+
+    def acquire(self, quota: Quota, namespace: str, principal: str) -> None:
+        """Check, and hold one more."""
+        self.check_held(quota, namespace, principal)
+        self.hold(quota, namespace, principal)
 
     def release(self, quota: Quota, namespace: str, principal: str) -> None:
         """Hold one less."""
         _decrement(self._held, (quota, namespace))
         _decrement(self._by_principal, (quota, namespace, principal))
-
-    @contextmanager
-    def holding(self, quota: Quota, namespace: str, principal: str) -> Iterator[None]:
-        """Hold one while the context lasts."""
-        self.acquire(quota, namespace, principal)
-        try:
-            yield
-        finally:
-            self.release(quota, namespace, principal)
 
     def held(self, quota: Quota, namespace: str) -> int:
         return self._held.get((quota, namespace), 0)

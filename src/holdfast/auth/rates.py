@@ -7,9 +7,11 @@ request waits until it is paid. So a batch larger than the burst is not refused 
 from __future__ import annotations
 
 from collections import OrderedDict
+from typing import NamedTuple
 
 from holdfast.config import RateSettings
 from holdfast.errors import RateLimited
+from holdfast.quotas import Quota, Quotas
 from holdfast.units import MILLISECOND, SECOND
 
 
@@ -32,6 +34,58 @@ class Bucket:
 
     def take(self, amount: int) -> None:
         self.level -= amount * SECOND
+
+
+class RequestRates:
+    """The buckets of namespaces for HTTP requests and for the bytes of their bodies, by their quotas.
+
+    Bytes are counted as they arrive, when it is too late to refuse them; the next request then waits until they are
+    paid for.
+    """
+
+    def __init__(self, quotas: Quotas, tracked: int) -> None:
+        self._quotas = quotas
+        self._tracked = tracked
+        self._buckets: OrderedDict[str, _RequestBuckets] = OrderedDict()
+
+    def take(self, namespace: str, now: int) -> None:
+        """Take one request, or raise RateLimited."""
+        found = self._of(namespace, now)
+        for quota, bucket in ((Quota.REQUESTS_PER_SECOND, found.requests), (Quota.BYTES_PER_SECOND, found.size_bytes)):
+            wait = bucket.wait(now) if bucket is not None else 0
+            if wait:
+                self._quotas.refused[quota] = self._quotas.refused.get(quota, 0) + 1
+                limit = self._quotas.limit(namespace, quota)
+                raise RateLimited(
+                    namespace=namespace, retry_after_ms=-(-wait // MILLISECOND), quota=quota.value, limit=limit
+                )
+        if found.requests is not None:
+            found.requests.take(1)
+
+    def add_bytes(self, namespace: str, size_bytes: int, now: int) -> None:
+        bucket = self._of(namespace, now).size_bytes
+        if bucket is not None:
+            bucket.take(size_bytes)
+
+    def _of(self, namespace: str, now: int) -> _RequestBuckets:
+        limits = (
+            self._quotas.limit(namespace, Quota.REQUESTS_PER_SECOND),
+            self._quotas.limit(namespace, Quota.BYTES_PER_SECOND),
+        )
+        found = self._buckets.get(namespace)
+        if found is None or found.limits != limits:
+            if found is None and len(self._buckets) >= self._tracked:
+                self._buckets.popitem(last=False)
+            requests, size_bytes = (Bucket(limit, SECOND, now) if limit else None for limit in limits)
+            found = self._buckets[namespace] = _RequestBuckets(limits, requests, size_bytes)
+        self._buckets.move_to_end(namespace)
+        return found
+
+
+class _RequestBuckets(NamedTuple):
+    limits: tuple[int, int]
+    requests: Bucket | None
+    size_bytes: Bucket | None
 
 
 class RateLimiter:

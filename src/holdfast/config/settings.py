@@ -586,6 +586,11 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Connections at the same time. Each costs a file descriptor and about 20 KiB: 10,000 are 200 MiB. Further ones
     are closed immediately."""
 
+    max_unauthenticated: Annotated[int, Count(1, 1_000_000)] = 500
+    """Connections whose caller has not shown a valid credential yet. Past it the oldest of them is closed for a new
+    one, so that strangers never keep users out. Each can make the server keep max_header_bytes and 64 KiB of a body:
+    500 are 64 MiB at the worst."""
+
     max_concurrency: Annotated[int, Count(1, 1_000_000)] = 1_000
     """Requests that are being worked on at the same time, not counting those that only wait (long polls, streams). Past
     it a request is refused as `overloaded`. At 10 ms each 1,000 are 100,000 a second, more than a node can answer."""
@@ -636,6 +641,11 @@ class MqttSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Clients at the same time. Each costs a file descriptor and some 10 KiB; past it a CONNECT is answered with
     `server busy`."""
 
+    max_unauthenticated: Annotated[int, Count(1, 1_000_000)] = 500
+    """Connections whose CONNECT was not accepted yet, over TCP, TLS and WebSocket. Past it the oldest of them is closed
+    for a new one, so that strangers never keep users out. Each can make the server keep max_connect_bytes: 500 are 32
+    MiB."""
+
     max_sessions: Annotated[int, Count(1, 10_000_000)] = 100_000
     """Sessions, of connected clients and of disconnected clients whose sessions are kept. Each costs a few kilobytes
     in memory and on disk, beside what waits in it; a client that makes up identifiers must not fill either. Past it a
@@ -649,8 +659,9 @@ class MqttSettings(msgspec.Struct, frozen=True, kw_only=True):
     """A v5 client that asks for a longer keep alive, or for none, gets this one: a connection whose peer vanished
     must not hold memory for ever. 0 leaves it to the client. 3.1.1 has no such negotiation."""
 
-    max_connect_bytes: Annotated[int, Size(KIB, 256 * MIB)] = 128 * KIB
-    """The largest CONNECT, which a stranger may make us keep: room for a token and a will of 64 KiB each."""
+    max_connect_bytes: Annotated[int, Size(KIB, 256 * MIB)] = 64 * KIB
+    """The largest CONNECT, which a stranger may make us keep, over WebSocket too: room for a token of 8 KiB and a will
+    of 50 KiB."""
 
     max_packet_bytes: Annotated[int, Size(KIB, 256 * MIB)] = MIB + 128 * KIB
     """The largest packet of a client that is connected: a message of 1 MiB, a topic of 64 KiB and as much again for

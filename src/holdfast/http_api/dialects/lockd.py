@@ -454,6 +454,7 @@ async def watch(request: Request) -> Response:
     fields = await request.json(_place)
     name = _queue(request, fields, Action.CONSUME)
     request.node.queues.get(name)
+    request.api.long_requests.check(request.principal)
     return Response(_events(request, name), 200, EVENTS, NO_BUFFERING)
 
 

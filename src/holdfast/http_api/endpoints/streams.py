@@ -215,6 +215,7 @@ async def open_stream(request: Request, query: StreamQuery, queue: QueueName, pr
         raise LimitExceeded(
             what="The number of streams", limit=request.api.config.http.max_streams, advice="Close some, or long-poll"
         )
+    request.api.long_requests.check(request.principal)
     if query.limit < 0:
         raise InvalidArgument(field="limit", problem="cannot be negative")
     timeout = duration(query.timeout, "timeout") if query.timeout else -1

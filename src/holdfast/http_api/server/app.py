@@ -16,10 +16,11 @@ from typing import Any, TypeVar
 
 from holdfast.auth.gate import Gate
 from holdfast.auth.principal import Principal
+from holdfast.auth.rates import RequestRates
 from holdfast.broker.dispatch.members import GroupName
 from holdfast.broker.node import Node
 from holdfast.config import Config
-from holdfast.errors import HoldfastError, Overloaded, ShuttingDown
+from holdfast.errors import HoldfastError, Overloaded, RateLimited, ShuttingDown
 from holdfast.http_api.codecs.json_slices import Steps
 from holdfast.http_api.dialects import lockd, mqueue
 from holdfast.http_api.endpoints import (
@@ -98,7 +99,8 @@ class Api:
         self.buffered_bytes = 0
         self.streams: dict[tuple[GroupName, str], streams.Stream] = {}
         self.answered: dict[tuple[str, str, int], int] = {}  # by method, route and status
-        self.long_requests = LongRequests(gate)
+        self.long_requests = LongRequests(gate, node.cell.quotas)
+        self._rates = RequestRates(node.cell.quotas, config.rates.namespaces_tracked)
         self.batcher = EnqueueBatcher(node)
         node.cell.participants.append(self.batcher)
         self._slice = asyncio.Lock()
@@ -158,9 +160,13 @@ class Api:
 
         `undo` is called with a result that is not sent any more.
         """
-        if self.closing:
+        try:
+            if self.closing:
+                raise ShuttingDown
+            self.long_requests.check(request.principal)
+        except HoldfastError:
             work.close()
-            raise ShuttingDown
+            raise
         task = asyncio.create_task(work)
         gone = request.disconnected
         reason: Exception = ClientDisconnected()
@@ -221,9 +227,12 @@ class Api:
         head, endpoint = request.head, request.endpoint
         if principal is not head.authorized and principal is not ANONYMOUS:
             check_browser(self.gate, principal, head.headers)
+            request.claim(principal)
             if endpoint.changes:
                 check_program(head.headers)
         request.principal = principal
+        if not principal.unlimited and principal is not ANONYMOUS:
+            self._take_rate(principal.namespace)
         if endpoint.act:
             self.spawn(self._administer(request))
             return
@@ -233,6 +242,19 @@ class Api:
         self._admit(request, endpoint)
         if endpoint.coroutine is not None or head.is_form or request.collect(self._collected):
             endpoint.call(request).deliver(request)
+
+    def _take_rate(self, namespace: str) -> None:
+        """Count a request. Raises RateLimited if the namespace has sent too many, or too much."""
+        try:
+            self._rates.take(namespace, self.node.clock())
+        except RateLimited:
+            self.gate.counts.rate_limited += 1
+            raise
+
+    def count_bytes(self, principal: Principal, size_bytes: int) -> None:
+        """Count bytes of a body that have arrived: the next request of the namespace may have to wait for them."""
+        if not principal.unlimited:
+            self._rates.add_bytes(principal.namespace, size_bytes, self.node.clock())
 
     def _collected(self, request: Request, error: Exception | None) -> None:
         """The whole body has arrived, or it will not."""

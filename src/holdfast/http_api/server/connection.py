@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 import httptools
 import structlog
 
+from holdfast.auth.principal import Principal
 from holdfast.auth.tls import peer_subject
 from holdfast.config.settings import HttpSettings
 from holdfast.errors import MalformedRequest
@@ -39,6 +40,7 @@ from holdfast.http_api.server.response import (
     refusal,
 )
 from holdfast.patient_timer import PatientTimer
+from holdfast.quotas import Quota
 from holdfast.units import SECOND
 
 if TYPE_CHECKING:
@@ -79,8 +81,17 @@ class ConnectionPool:
         self.upgrades = upgrades
         self.date = DateHeader()
         self.open: set[Connection | UpgradedConnection] = set()
+        self.strangers: dict[Connection, None] = {}  # whose caller has not shown who it is, oldest first
         self.empty = asyncio.Event()
         self.empty.set()
+
+    def add_stranger(self, connection: Connection) -> None:
+        """Strangers have a share of their own: the oldest makes room for a new one, who may be a user."""
+        self.strangers[connection] = None
+        if len(self.strangers) > self.settings.max_unauthenticated:
+            oldest = next(iter(self.strangers))
+            del self.strangers[oldest]
+            oldest.abort()
 
     def add(self, connection: Connection | UpgradedConnection) -> None:
         self.open.add(connection)
@@ -88,6 +99,8 @@ class ConnectionPool:
 
     def discard(self, connection: Connection | UpgradedConnection) -> None:
         self.open.discard(connection)
+        if isinstance(connection, Connection):
+            self.strangers.pop(connection, None)
         if not self.open:
             self.empty.set()
 
@@ -98,6 +111,7 @@ class Connection(asyncio.Protocol):
     __slots__ = (
         "__weakref__",
         "_answered_at",
+        "_claimed_by",
         "_closing",
         "_fed_bytes",
         "_head",
@@ -139,6 +153,7 @@ class Connection(asyncio.Protocol):
         self.peer = ""
         self.subject: str | None = None
         self.lost = False
+        self._claimed_by: Principal | None = None
         # the request that is being read
         self._in_message = False  # the parser has begun with it
         self._url = b""
@@ -178,13 +193,30 @@ class Connection(asyncio.Protocol):
         if len(self._pool.open) > self._pool.settings.max_connections:
             self._transport.abort()
             return
+        self._pool.add_stranger(self)
         self._watch_head()
+
+    def claim(self, principal: Principal) -> None:
+        """A caller has shown who it is. The connection counts as its, whoever uses it later."""
+        if self._claimed_by is None:
+            quotas = self._pool.api.node.cell.quotas
+            if not principal.unlimited:
+                quotas.check_held(Quota.CONNECTIONS, principal.namespace, principal.owner)
+            quotas.hold(Quota.CONNECTIONS, principal.namespace, principal.owner)
+            self._claimed_by = principal
+            self._pool.strangers.pop(self, None)
+
+    def _unclaim(self) -> None:
+        if self._claimed_by is not None:
+            principal, self._claimed_by = self._claimed_by, None
+            self._pool.api.node.cell.quotas.release(Quota.CONNECTIONS, principal.namespace, principal.owner)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         """Nothing of what the client sent is kept, and nothing refers to the connection any more: heads have tokens in
         them, and what refers to itself stays in memory until the garbage collector looks for cycles, which is
         seldom."""
         self.lost = True
+        self._unclaim()
         self._pool.discard(self)
         for timer in (self._head_timer, self._keep_alive_timer, self._linger_timer, self._write_timer):
             if timer is not None:
@@ -477,6 +509,7 @@ class Connection(asyncio.Protocol):
         if self._keep_alive_timer is not None:
             self._keep_alive_timer.cancel()
         protocol = take_over(pool.discard)
+        self._unclaim()
         pool.discard(self)
         pool.add(protocol)
         transport.set_protocol(cast("asyncio.Protocol", protocol))

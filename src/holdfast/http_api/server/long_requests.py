@@ -15,6 +15,7 @@ from typing import Final
 from holdfast.auth.gate import Gate
 from holdfast.auth.principal import Principal
 from holdfast.errors import HoldfastError, ShuttingDown, Unauthenticated
+from holdfast.quotas import Quota, Quotas
 
 CHECK_SECONDS: Final = 1.0
 """As often as the credentials of MQTT connections are checked."""
@@ -26,8 +27,9 @@ End = Callable[[HoldfastError], None]
 class LongRequests:
     """See the module."""
 
-    def __init__(self, gate: Gate) -> None:
+    def __init__(self, gate: Gate, quotas: Quotas) -> None:
         self._gate = gate
+        self._quotas = quotas
         self._requests: dict[object, tuple[Principal, End]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -36,12 +38,19 @@ class LongRequests:
         """Call `end` if there is a reason to end the request while the block runs."""
         request = object()
         self._requests[request] = (principal, end)
+        self._quotas.hold(Quota.LONG_POLLS, principal.namespace, principal.owner)
         if self._timer is None and self._gate.required:
             self._arm()
         try:
             yield
         finally:
             del self._requests[request]
+            self._quotas.release(Quota.LONG_POLLS, principal.namespace, principal.owner)
+
+    def check(self, principal: Principal) -> None:
+        """Raises QuotaExceeded if the caller has enough of them. Where no credentials are configured all are one."""
+        if not principal.unlimited:
+            self._quotas.check_held(Quota.LONG_POLLS, principal.namespace, principal.owner)
 
     def is_valid(self, principal: Principal) -> bool:
         """Whether a caller's credential still holds."""

@@ -156,6 +156,10 @@ class Request:
         """The caller's address."""
         return self._connection.peer
 
+    def claim(self, principal: Principal) -> None:
+        """The connection is this caller's from now on. Raises QuotaExceeded if it has too many."""
+        self._connection.claim(principal)
+
     @property
     def subject(self) -> str | None:
         """The subject of the caller's certificate."""
@@ -268,6 +272,7 @@ class Request:
         api = self.api
         if api.buffered_bytes + size_bytes > api.config.http.max_buffered_bytes:
             raise Overloaded(waiting=api.working)
+        api.count_bytes(self.principal, size_bytes)
         api.buffered_bytes += size_bytes
         self._buffered_bytes += size_bytes
 
