@@ -41,9 +41,9 @@ def test_an_automatic_dead_queue_and_none_at_all_need_nothing() -> None:
         ("tasks", named("graves"), queues(graves=NONE, closing=True), "that queue does not exist"),
         ("tasks", named("tasks"), {}, "a queue cannot be its own dead queue"),
         ("tasks", named("graves"), queues(graves=QueueConfig()), "that queue has a dead queue of its own"),
-        ("graves", named("pits"), queues(tasks=named("graves"), pits=NONE), "is itself the dead queue of 'tasks'"),
-        ("graves", QueueConfig(), queues(tasks=named("graves")), "is itself the dead queue of 'tasks'"),
-        ("dlq/tasks", QueueConfig(), {}, "is itself the dead queue of 'tasks'"),
+        ("graves", named("pits"), queues(tasks=named("graves"), pits=NONE), "is itself a dead queue"),
+        ("graves", QueueConfig(), queues(tasks=named("graves")), "is itself a dead queue"),
+        ("dlq/tasks", QueueConfig(), {}, "is itself a dead queue"),
     ],
 )
 def test_what_cannot_be_a_dead_queue(

@@ -15,6 +15,7 @@ import pytest_asyncio
 from holdfast.auth.principal import Scope
 from holdfast.core.commands import Draft
 from holdfast.core.transactions import TransactionName
+from holdfast.errors import StoreUnavailable
 from holdfast.http_api.server.app import ROUTES
 from holdfast.http_api.server.routes import Endpoint, Right
 from tests.http_api.endpoints.test_health import samples
@@ -93,7 +94,10 @@ async def test_metrics_in_sums_are_sums_of_what_the_caller_can_see(served: Tenan
 
 
 async def test_the_overview_counts_what_the_caller_can_see(served: Tenants) -> None:
-    await served.node.transactions.stage(TransactionName("default", "t"), [("secret/plans", [Draft(b"x")])])
+    for name in (TransactionName("default", "t"), TransactionName("acme", "t", "token:else")):
+        await served.node.transactions.stage(name, [("secret/plans", [Draft(b"x")])])
+    whole = await served.call("GET", "/api/v1/overview", "admin:#", namespace="acme")
+    assert whole.json()["staged"] == 1, "who administers the namespace is told of all that is staged in it"
     found = (await served.call("GET", "/api/v1/overview", "consume:jobs", namespace="acme")).json()
     assert {name: found[name] for name in ("namespace", "queues", "depth", "staged", "waiting")} == {
         "namespace": "acme",
@@ -111,6 +115,10 @@ async def test_strangers_learn_that_the_server_is_not_ready_and_not_why(
     monkeypatch.setattr(type(served.node.cell.export_scheduler), "behind", 1 << 40)
     ready = await served.call("GET", "/readyz")
     assert (ready.status_code, ready.json()) == (503, {"ok": False, "problems": ["journal"]})
+    assert served.node.cell.broken is not None
+    served.node.cell.broken.set_result(StoreUnavailable(problem="/srv/data is gone"))
+    live = await served.call("GET", "/livez")
+    assert (live.status_code, "/srv/data" in live.text) == (503, False)
     health = (await served.call("GET", "/api/v1/health", "node")).json()
     assert ["/srv/lake" in part["problem"] for part in health["parts"] if part["name"] == "journal"] == [True]
 
@@ -135,6 +143,26 @@ async def test_who_may_not_see_a_queue_cannot_find_out_whether_it_exists(served:
     assert there[0] == 403
 
 
+async def test_a_dead_queue_does_not_name_the_queues_that_use_it_to_who_may_not_see_them(served: Tenants) -> None:
+    await served.node.queues.create(("acme", "morgue"), {"dlq.enabled": False})
+    for name in ("hidden", "seen"):
+        await served.node.queues.create(("acme", name), {"dlq.queue": "morgue"})
+    refused = [
+        await served.call("DELETE", "/api/v1/queues/morgue", "admin:morgue", *more, namespace="acme")
+        for more in ((), ("consume:seen",), ("consume:#",))
+    ]
+    assert {one.json()["code"] for one in refused} == {"queue_in_use"}
+    assert [("'seen'" in one.text, "'hidden'" in one.text) for one in refused] == [
+        (False, False),
+        (True, False),
+        (True, True),
+    ]
+    body = {"dlq": {"enabled": True}}
+    changed = await served.call("PUT", "/api/v1/queues/morgue/config", "admin:morgue", namespace="acme", json=body)
+    assert changed.json()["code"] == "dead_queue_invalid"
+    assert "hidden" not in changed.text
+
+
 # --- hints ----------------------------------------------------------------------------------------------------------
 
 
@@ -150,6 +178,7 @@ QUERIES = {"/dequeue": "?namespace=acme&topic=jobs", "/api/v1/queues/{name}/stre
 NEED_NO_SCOPE = {
     ("GET", "/api/v1/queues"),
     ("GET", "/api/v1/overview"),
+    ("GET", "/api/v1/quotas"),
     ("GET", "/metrics"),
 }
 """They answer with what the caller may see, and that is nothing."""

@@ -19,7 +19,7 @@ Fronts read credentials from their protocol, ask the gate, and translate its ans
     exposure.check(config.auth, host, front="HTTP", tls=...)   before binding
     who = await gate.token(text, peer)                         or password, certificate, anonymous
     gate.check_browser(who, host, origin)                      where browsers can call
-    who.demand(Action.PRODUCE, queue)                          for each thing it wants
+    who.require(Action.PRODUCE, queue)                         for each thing it wants
     gate.admit(who.namespace, messages, size_bytes)            before what it sends is taken
     with gate.audit.act(who, "queue.delete", queue, front="HTTP", peer=peer): ...
     gate.valid(who)                                            now and then, on connections that stay open

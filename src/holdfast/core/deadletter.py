@@ -35,12 +35,10 @@ def make_dead_letter(source_queue: str, candidate: DeadLetterCandidate) -> Draft
 def check_dead_queue(name: str, config: QueueConfig, queues: Mapping[str, QueueRecord]) -> None:
     """Whether `name` may have the dead queue that `config` names, among the queues of its namespace."""
     chosen = config.dlq.queue
-    users = dead_queue_users(name, queues)
-    if config.dlq.enabled and (users or name.startswith(DEAD_PREFIX)):
-        whose = users[0] if users else name.removeprefix(DEAD_PREFIX)
+    if config.dlq.enabled and (name.startswith(DEAD_PREFIX) or dead_queue_users(name, queues)):
         raise DeadQueueInvalid(
             value=chosen or DEAD_PREFIX + name,
-            problem=f"{name!r} is itself the dead queue of {whose!r} and can have none (set dlq.enabled to false)",
+            problem=f"{name!r} is itself a dead queue and can have none (set dlq.enabled to false)",
         )
     if not config.dlq.enabled or not chosen:
         return

@@ -60,11 +60,12 @@ class Transactions:
         self._enqueue_max = enqueue_max
         self._moves: dict[TransactionName, asyncio.Task[None]] = {}
 
-    def staged(self, namespace: str | None = None) -> StagedTotals:
-        """What open transactions hold, in one namespace or in all; nothing while the store is failed."""
+    def staged(self, namespace: str | None = None, identity: str | None = None) -> StagedTotals:
+        """What open transactions hold: of one namespace or of all, of somebody in it or of everybody; nothing while the
+        store is failed."""
         engine = self._cell.open_engine
         found = [] if engine is None else [one.record for one in engine.transactions.live.values()]
-        here = [record for record in found if namespace in (None, record.namespace)]
+        here = [one for one in found if namespace in (None, one.namespace) and identity in (None, one.identity)]
         return StagedTotals(
             len(here), sum(record.messages for record in here), sum(record.size_bytes for record in here)
         )

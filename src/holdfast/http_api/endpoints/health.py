@@ -6,6 +6,8 @@ import asyncio
 from typing import Any
 
 from holdfast import __version__, wire
+from holdfast.auth.principal import Action
+from holdfast.broker.parts.transactions import StagedTotals
 from holdfast.broker.unattended import UNATTENDED_AFTER
 from holdfast.core.queue import GroupKind
 from holdfast.engine.stats import QueueStats
@@ -24,7 +26,7 @@ STATUS_HEADERS = ((b"cache-control", b"no-store"),)
 async def live(request: Request) -> Response:
     """Report whether the process works: it does unless it must be restarted (503)."""
     broken = request.node.cell.broken
-    problems = [str(broken.result())] if broken is not None and broken.done() else []
+    problems = ["the log says why"] if broken is not None and broken.done() else []
     return _status(problems)
 
 
@@ -78,6 +80,14 @@ def _unattended(stats: list[QueueStats]) -> list[wire.UnattendedGroup]:
     ][:UNATTENDED_MAX]
 
 
+def visible_staged(request: Request, namespace: str | None) -> StagedTotals:
+    """What is staged in a namespace, or in all: by everybody for who administers all of it, or may see the server;
+    otherwise by the caller itself."""
+    principal = request.principal
+    of_everybody = principal.may_node or principal.may_filter(Action.ADMIN, "#")
+    return request.node.transactions.staged(namespace, None if of_everybody else principal.owner)
+
+
 @ROUTES("GET", "/api/v1/overview", Right.AUTHENTICATED, gives=wire.Overview)
 async def overview(request: Request) -> Response:
     """Show a node at a glance. Of queues, those of the caller's namespace that it may do something with."""
@@ -99,7 +109,7 @@ async def overview(request: Request) -> Response:
             namespace=request.namespace,
             started_at=format_instant(node.started_at),
             now=format_instant(node.clock()),
-            staged=node.transactions.staged(request.namespace).messages,
+            staged=visible_staged(request, request.namespace).messages,
             waiting=waiting,
             dead=dead,
             ok=all(part.ready for part in parts),

@@ -5,7 +5,7 @@ Times are seconds, sizes are bytes. A queue's series carry its namespace and nam
 asks for `?queues=all`.
 
 A scrape of the whole server needs the scope `node`. Other callers are shown the series of the queues that they may do
-something with, and how much their namespace has staged.
+something with, and how much they have staged (who administers the whole namespace: how much is staged in it).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from holdfast.broker.parts.quotas import QuotaUse
 from holdfast.core.queue import GroupKind
 from holdfast.engine.stats import GroupStats, Histogram, QueueStats
 from holdfast.errors import HoldfastError
-from holdfast.http_api.endpoints.health import visible_stats
+from holdfast.http_api.endpoints.health import visible_staged, visible_stats
 from holdfast.http_api.server.request import Request
 from holdfast.http_api.server.response import Response
 from holdfast.http_api.server.routes import Right, Routes
@@ -339,7 +339,7 @@ async def _snapshot(request: Request, queues: str) -> MetricsSnapshot:
         found = await visible_stats(request, namespace)
     except HoldfastError:
         found, up = [], False  # when the store is away is when metrics are looked at
-    staged = node.transactions.staged(namespace)
+    staged = visible_staged(request, namespace)
     detailed = queues == "all" or (queues == "auto" and len(found) <= api.config.http.metrics_queues)
     visible: dict[str, float] = {
         "transactions": staged.transactions,

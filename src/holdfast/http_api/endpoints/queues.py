@@ -8,6 +8,7 @@ import msgspec
 
 from holdfast import wire
 from holdfast.auth.principal import Action
+from holdfast.core.deadletter import dead_queue_users
 from holdfast.errors import (
     DeadQueueInvalid,
     InvalidArgument,
@@ -110,9 +111,21 @@ async def update(request: Request) -> Response:
 )
 async def delete(request: Request) -> Response:
     """Delete a queue with all it holds. The deletion goes on to its end, also if the client does not wait for it."""
-    messages = await request.node.queues.delete(request.queue)
+    try:
+        messages = await request.node.queues.delete(request.queue)
+    except QueueInUse:
+        raise _in_use(request) from None
     request.audit_details["messages"] = messages
     return response(wire.QueueDeleted(messages))
+
+
+def _in_use(request: Request) -> QueueInUse:
+    """The refusal to delete a dead queue, which names the queues that the caller can see."""
+    namespace, name = request.queue
+    users = dead_queue_users(name, {record.name: record for record in request.node.queues.in_namespace(namespace)})
+    seen = [repr(user) for user in users if request.principal.can_see(user)]
+    hidden = [] if len(seen) == len(users) else ["queues that you may not see"]
+    return QueueInUse(queue=name, users=", ".join(seen + hidden))
 
 
 @ROUTES("GET", "/api/v1/queues/{name}/stats", Right.ADMIN, gives=wire.QueueStats, errors=(QueueNotFound,))
