@@ -44,8 +44,8 @@ def config_for(path: Path, **http: object) -> Config:
     )
 
 
-def _nobody(on_lost: object) -> NoReturn:
-    raise AssertionError(f"no test upgrades a connection: {on_lost}")
+def _nobody(on_lost: object, peer: str) -> NoReturn:
+    raise AssertionError(f"no test upgrades a connection: {on_lost} {peer}")
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session", params=STORES)

@@ -28,6 +28,7 @@ from holdfast.auth.audit import AuditLog
 from holdfast.auth.keys import Keyring
 from holdfast.auth.passwords import Passwords
 from holdfast.auth.principal import Principal
+from holdfast.auth.proxies import TrustedProxies
 from holdfast.auth.rates import RateLimiter
 from holdfast.auth.revoked import Revocation
 from holdfast.auth.throttle import Throttle
@@ -76,6 +77,8 @@ class Gate:
         self._certificates: dict[str, Principal] = {}  # no more than there are users
         self._failures_logged = 0
         self._failures_silent = 0
+        self.proxies = TrustedProxies(config.auth.trusted_proxies)
+        """Who is believed when it says whom a request is from."""
         self.required = exposure.has_credentials(config.auth)
         """Whether callers must show who they are."""
         self.counts = Counts()

@@ -324,6 +324,32 @@ class Receivers:
 
 
 @dataclass(frozen=True)
+class Networks:
+    """Addresses and networks: `10.0.0.5, 10.1.0.0/16, 2001:db8::/32`."""
+
+    entries_max: int
+    flag: str | None = None
+
+    def read(self, raw: object) -> tuple[str, ...]:
+        """A text with commas, or in a file also a list of texts."""
+        if raw in UNSET:
+            return ()
+        parts = raw.split(",") if isinstance(raw, str) else raw
+        try:
+            if isinstance(parts, list) and len(parts) <= self.entries_max:
+                return tuple(str(ip_network(str(part).strip())) for part in parts)
+        except ValueError:
+            pass
+        raise ValueError(f"must be {self.allowed()}")
+
+    def allowed(self) -> str:
+        return f"none, or up to {self.entries_max} addresses and networks with commas between"
+
+    def show(self, value: object) -> str:
+        return ", ".join(value if isinstance(value, tuple) else ()) or NONE
+
+
+@dataclass(frozen=True)
 class Address:
     """A host and a port to listen on: `127.0.0.1:8080`, `[::1]:8080`, `localhost:0` (any free port)."""
 

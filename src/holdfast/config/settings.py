@@ -22,6 +22,7 @@ from holdfast.config.kinds import (
     Duration,
     Location,
     Name,
+    Networks,
     Rate,
     Rates,
     Receivers,
@@ -412,6 +413,11 @@ class AuthSettings(msgspec.Struct, frozen=True, kw_only=True):
     """After so long one more attempt is allowed. With 10 s an address has 8,640 guesses a day, far from enough for a
     password that is not in a list."""
 
+    trusted_proxies: Annotated[tuple[str, ...], Networks(1_000)] = ()
+    """Addresses and networks of load balancers and proxies in front of the server. Only of them is it believed whom a
+    request or connection is from: by `X-Forwarded-For` over HTTP, and by the PROXY protocol where `http.proxy_protocol`
+    or `mqtt.proxy_protocol` is on. Without it all callers behind a proxy are throttled as one."""
+
     login_tracked: Annotated[int, Count(100, 1_000_000)] = 10_000
     """Addresses, users and pairs of both whose failures are remembered, each. Past it the one least recently seen is
     forgotten, so that memory stays bounded: 10,000 of each are some 6 MiB."""
@@ -578,6 +584,10 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How long a client may leave a part of its answer unread before the connection is closed and what was leased for
     it is released."""
 
+    proxy_protocol: Annotated[bool, Switch()] = False
+    """Whether connections from `auth.trusted_proxies` begin with a header of the PROXY protocol (version 1 or 2), which
+    says whom they are from. Then one without it is closed. Connections from other addresses have none."""
+
     keep_alive: Annotated[int, Duration(SECOND, HOUR)] = 75 * SECOND
     """How long an idle connection is kept. Proxies in front keep theirs for 60 s by default and must be the first to
     close, else they send into a connection that is just being closed."""
@@ -654,6 +664,9 @@ class MqttSettings(msgspec.Struct, frozen=True, kw_only=True):
     connect_timeout: Annotated[int, Duration(100 * MILLISECOND, 10 * MINUTE)] = 10 * SECOND
     """The longest time from the opening of a connection to its CONNECT: an unauthenticated client that sends nothing is
     disconnected then."""
+
+    proxy_protocol: Annotated[bool, Switch()] = False
+    """As `http.proxy_protocol`, for `mqtt.listen` and `mqtt.tls_listen`."""
 
     keep_alive_max: Annotated[int, Duration(0, 18 * HOUR)] = 20 * MINUTE
     """A v5 client that asks for a longer keep alive, or for none, gets this one: a connection whose peer vanished

@@ -67,9 +67,9 @@ class UpgradedConnection(Protocol):
     def abort(self) -> None: ...
 
 
-Upgrade = Callable[[Callable[[UpgradedConnection], None]], UpgradedConnection]
-"""Makes what takes over a connection, given what it has to call when the connection is lost. The head of the request is
-the first that it receives."""
+Upgrade = Callable[[Callable[[UpgradedConnection], None], str], UpgradedConnection]
+"""Makes what takes over a connection, given what it has to call when the connection is lost, and the client's address.
+The head of the request is the first that it receives."""
 
 
 class ConnectionPool:
@@ -144,13 +144,14 @@ class Connection(asyncio.Protocol):
         "subject",
     )
 
-    def __init__(self, pool: ConnectionPool) -> None:
+    def __init__(self, pool: ConnectionPool, peer: str = "") -> None:
+        """`peer` is the client's address, if the connection is not from there itself."""
         self._pool = pool
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
         self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
         self._parser.set_dangerous_leniencies(lenient_data_after_close=True)  # what comes behind is ignored
-        self.peer = ""
+        self.peer = peer
         self.subject: str | None = None
         self.lost = False
         self._claimed_by: Principal | None = None
@@ -187,7 +188,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's are, in all but the name
         peer = transport.get_extra_info("peername")
-        self.peer = str(peer[0]) if isinstance(peer, tuple) else ""
+        self.peer = self.peer or (str(peer[0]) if isinstance(peer, tuple) else "")
         self.subject = peer_subject(transport.get_extra_info("ssl_object"))
         self._pool.add(self)
         if len(self._pool.open) > self._pool.settings.max_connections:
@@ -493,11 +494,15 @@ class Connection(asyncio.Protocol):
         tokens = [token.strip() for token in head.headers.get(b"connection", b"").lower().split(b",")]
         return self._pool.upgrades.get(head.path) if b"upgrade" in tokens else None
 
+    def client(self, head: Head) -> str:
+        """The address that a request is from, as trusted proxies say it."""
+        return self._pool.api.gate.proxies.client(self.peer, head.headers.get(b"x-forwarded-for"))
+
     def _upgrade(self, rest: bytes) -> None:
         """The client wants to go on in another protocol. If we do not, its request has been served as any other."""
         head, self._head = self._head, None
         take_over = self._upgrade_to(head) if head is not None else None
-        if take_over is None:
+        if head is None or take_over is None:
             self._refused = True  # what follows is not HTTP
             return
         if self._request is not None or self._pipeline or self._writable is not None:
@@ -508,7 +513,7 @@ class Connection(asyncio.Protocol):
         pool, transport = self._pool, self._transport
         if self._keep_alive_timer is not None:
             self._keep_alive_timer.cancel()
-        protocol = take_over(pool.discard)
+        protocol = take_over(pool.discard, self.client(head))
         self._unclaim()
         pool.discard(self)
         pool.add(protocol)

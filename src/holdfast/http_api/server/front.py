@@ -10,6 +10,7 @@ import structlog
 
 from holdfast.auth import exposure
 from holdfast.auth.gate import Gate
+from holdfast.auth.listening import BACKLOG, Listener, listen
 from holdfast.auth.tls import server_context
 from holdfast.broker.node import Node
 from holdfast.config import Config
@@ -24,8 +25,6 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 DRAIN_SECONDS = 5.0
 """How long requests may take to end at a stop, and then connections to close, before they are cut off."""
 
-BACKLOG = 2_048
-
 
 class HttpFront:
     """See the module."""
@@ -36,7 +35,7 @@ class HttpFront:
         self.connections = ConnectionPool(self.api, config.http, upgrades or {})
         self._config = config
         self._tls = server_context(config.tls)
-        self._server: asyncio.Server | None = None
+        self._server: Listener | None = None
         self._socket: socket.socket | None = None
 
     @property
@@ -51,23 +50,19 @@ class HttpFront:
         host, port = self.address
         return f"{'https' if self._tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 
-    def connect(self) -> Connection:
-        """A new connection: the protocol of a transport."""
-        return Connection(self.connections)
+    def connect(self, peer: str = "") -> Connection:
+        """A new connection: the protocol of a transport. `peer` as in `Connection`."""
+        return Connection(self.connections, peer)
 
     async def start(self) -> None:
         """Listen and serve."""
         settings = self._config.http
         exposure.check(self._config.auth, split_address(settings.listen)[0], front="HTTP", tls=self._tls is not None)
         self._socket = _listen(settings.listen)
-        self._server = await asyncio.get_running_loop().create_server(
-            self.connect,
-            sock=self._socket,
-            ssl=self._tls,
-            backlog=BACKLOG,
-            # A client that begins a handshake and does not go on is not counted as a connection.
-            ssl_handshake_timeout=settings.header_timeout / SECOND if self._tls is not None else None,
-        )
+        # A client that begins a handshake and does not go on is not counted as a connection.
+        timeout_seconds = settings.header_timeout / SECOND
+        proxies = self.api.gate.proxies if settings.proxy_protocol else None
+        self._server = await listen(self.connect, self._socket, self._tls, timeout_seconds, proxies)
         log.info("HTTP API is listening", url=self.url)
 
     async def stop(self) -> None:

@@ -130,8 +130,9 @@ def _check_single(headers: list[Header], by_name: dict[bytes, bytes]) -> None:
         if name in seen and (name in _SINGLE or name.startswith(b"holdfast-")):
             raise MalformedRequest(problem=f"the header {shown(name.decode('latin-1'))} is given twice")
         seen.add(name)
-    if b"accept" in by_name:
-        by_name[b"accept"] = b", ".join([value for name, value in headers if name == b"accept"])
+    for joined in (b"accept", b"x-forwarded-for"):
+        if joined in by_name:
+            by_name[joined] = b", ".join([value for name, value in headers if name == joined])
 
 
 def _find(router: Router, method: str, path: str) -> tuple[Endpoint, list[str]]:

@@ -154,7 +154,7 @@ class Request:
     @property
     def peer(self) -> str:
         """The caller's address."""
-        return self._connection.peer
+        return self._connection.client(self.head)
 
     def claim(self, principal: Principal) -> None:
         """The connection is this caller's from now on. Raises QuotaExceeded if it has too many."""

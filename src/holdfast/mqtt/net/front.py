@@ -20,6 +20,7 @@ import structlog
 
 from holdfast.auth import exposure, tls
 from holdfast.auth.gate import Gate
+from holdfast.auth.listening import Listener, listen
 from holdfast.auth.principal import Principal
 from holdfast.broker.front_metrics import MetricSample
 from holdfast.broker.node import Node
@@ -76,7 +77,7 @@ class MqttFront:
         self._full: set[Link] = set()  # links that are not read because too much of theirs is unanswered
         self._backpressure: dict[str, Backpressure] = {}  # by namespace
         self._batch: OutboxBatch | None = None
-        self._servers: list[asyncio.Server] = []
+        self._servers: list[Listener] = []
         self._timer: PatientTimer | None = None
         self._timer_at: int | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -119,13 +120,11 @@ class MqttFront:
         if with_tls and context is None:
             raise InvalidConfig(field="mqtt.tls_listen", value=address, problem="it needs tls.certificate_file")
         exposure.check(self._config.auth, host, front="MQTT", tls=with_tls)
-        loop = asyncio.get_running_loop()
         # The handshake counts towards the time that an unauthenticated peer has.
-        handshake_timeout = self._settings.connect_timeout / SECOND if with_tls else None
+        timeout_seconds = self._settings.connect_timeout / SECOND
+        proxies = self._gate.proxies if self._settings.proxy_protocol else None
         try:
-            server = await loop.create_server(
-                self.make_link, host, port, ssl=context, backlog=1024, ssl_handshake_timeout=handshake_timeout
-            )
+            server = await listen(self.make_link, (host, port), context, timeout_seconds, proxies)
         except OSError as error:
             setting = "mqtt.tls_listen" if with_tls else "mqtt.listen"
             raise AddressUnavailable(address=address, setting=setting, problem=error.strerror or str(error)) from error
@@ -134,10 +133,11 @@ class MqttFront:
         self.addresses.append(bound)
         log.info("MQTT is listening", address=f"{bound[0]}:{bound[1]}", tls=with_tls)
 
-    def make_link(self) -> Link:
+    def make_link(self, peer: str = "") -> Link:
+        """`peer` is the client's address, if the connection is not from there itself."""
         limits = self._limits
         decoder = Decoder(max_packet_bytes=limits.packet_bytes_max, max_connect_bytes=self._settings.max_connect_bytes)
-        return Link(self, decoder, self._settings.buffer_bytes, self._settings.stall_timeout / SECOND)
+        return Link(self, decoder, self._settings.buffer_bytes, self._settings.stall_timeout / SECOND, peer)
 
     def websocket(self) -> WebSocketEndpoint:
         """For the HTTP server: what takes over its connections at `/mqtt`."""

@@ -59,7 +59,9 @@ class LinkHandler(Protocol):
 class Link(asyncio.Protocol):
     """See the module. asyncio calls the upper half, the front the lower."""
 
-    def __init__(self, owner: LinkHandler, decoder: Decoder, buffer_bytes: int, stall_seconds: float) -> None:
+    def __init__(
+        self, owner: LinkHandler, decoder: Decoder, buffer_bytes: int, stall_seconds: float, peer: str = ""
+    ) -> None:
         self._owner = owner
         self._buffer_bytes = buffer_bytes
         self._stall_seconds = stall_seconds
@@ -74,7 +76,7 @@ class Link(asyncio.Protocol):
         self.decoder = decoder
         self.connection: Connection | None = None
         self.principal: Principal | None = None
-        self.peer = ""
+        self.peer = peer
         self.subject: str | None = None  # of the client's certificate
         self.host: str | None = None  # of a WebSocket: what it called us, and the page that opened it, if one did
         self.origin: str | None = None
@@ -87,11 +89,11 @@ class Link(asyncio.Protocol):
         _keep_alive(transport.get_extra_info("socket"))
         peer = transport.get_extra_info("peername")
         self.subject = tls.peer_subject(transport.get_extra_info("ssl_object"))
-        self.open(transport, str(peer[0]) if isinstance(peer, tuple) else "")
+        self.peer = self.peer or (str(peer[0]) if isinstance(peer, tuple) else "")
+        self.open(transport)
 
-    def open(self, transport: Transport, peer: str) -> None:
+    def open(self, transport: Transport) -> None:
         self._transport = transport
-        self.peer = peer
         self.connection = self._owner.made(self)
         if self.connection is None:
             self._closed = True

@@ -37,7 +37,7 @@ class WebSocketEndpoint:
 
     def __init__(
         self,
-        make_link: Callable[[], Link],
+        make_link: Callable[[str], Link],
         check: Callable[[str, str | None], None],
         *,
         buffer_bytes: int,
@@ -49,15 +49,16 @@ class WebSocketEndpoint:
         self.buffer_bytes = buffer_bytes
         self.message_bytes_max = message_bytes_max
 
-    def __call__(self, on_lost: Callable[[WebSocketConnection], None]) -> WebSocketConnection:
-        return WebSocketConnection(self, on_lost)
+    def __call__(self, on_lost: Callable[[WebSocketConnection], None], peer: str) -> WebSocketConnection:
+        return WebSocketConnection(self, on_lost, peer)
 
 
 class WebSocketConnection(asyncio.Protocol):
     """One WebSocket: to asyncio a protocol, to its link a transport."""
 
-    def __init__(self, endpoint: WebSocketEndpoint, on_lost: Callable[[WebSocketConnection], None]) -> None:
+    def __init__(self, endpoint: WebSocketEndpoint, on_lost: Callable[[WebSocketConnection], None], peer: str) -> None:
         self._endpoint = endpoint
+        self._peer = peer
         self._on_lost = on_lost
         self._loop = asyncio.get_running_loop()
         self._socket = ServerProtocol(subprotocols=[SUBPROTOCOL], max_size=endpoint.message_bytes_max)
@@ -123,11 +124,10 @@ class WebSocketConnection(asyncio.Protocol):
         if self._socket.state is not State.OPEN:
             return
         self._flush()
-        link = self._link = self._endpoint.make_link()
+        link = self._link = self._endpoint.make_link(self._peer)
         link.subject = tls.peer_subject(self._transport.get_extra_info("ssl_object"))
         link.host, link.origin = host, origin
-        peer = self._transport.get_extra_info("peername")
-        link.open(self, str(peer[0]) if isinstance(peer, tuple) else "")
+        link.open(self)
         self._ping_timer = PatientTimer(self._loop, PING_SECONDS, self.ping)
 
     def _read(self, frame: Frame) -> None:
