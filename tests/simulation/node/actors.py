@@ -136,7 +136,7 @@ class Actors:
             number = next(self._payloads)
             extra = Extra(
                 key=random.choice((None, "a", "b", "c")),
-                message_id=random.choice((None, None, f"m{random.randrange(40)}")),
+                message_id=random.choice((None, f"m{random.randrange(400)}")),
             )
             delay = random.choice((0, 0, 0, SECOND // 5))
             drafts.append(Draft(b"%d" % number, deliver_at=self._driver.clock() + delay if delay else 0, extra=extra))

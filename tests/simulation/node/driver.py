@@ -6,7 +6,7 @@ import ssl
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from holdfast.auth.gate import Gate
 from holdfast.broker.node import Node
@@ -25,6 +25,9 @@ from holdfast.http_api.server.batcher import EnqueueBatcher
 from holdfast.mqtt.net import MqttFront
 from tests.simulation.node.loop import SimulatedLoop
 from tests.simulation.node.store import SimulatedStore
+
+_Args = ParamSpec("_Args")
+_Result = TypeVar("_Result")
 
 NAMESPACE = "default"
 SECOND = 1_000_000
@@ -62,6 +65,8 @@ class Driver:
         webhooks = Webhooks(config.webhooks, lambda: ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
         self.node = Node(config, store, self.clock, webhooks)
         self.failures: list[HoldfastError] = []
+        self.torn: list[str] = []  # what was written in the middle of
+        self._disk = store.disk
         self.mqtt = MqttFront(config, self.node, Gate(config, self.clock))
         self.batcher = EnqueueBatcher(self.node)
 
@@ -80,6 +85,21 @@ class Driver:
         commit._on_failure = on_failure
         await self.mqtt.start()
         self.node.cell.participants.append(self.batcher)
+        self.mqtt.collect_ops = self._whole("a turn of MQTT", self.mqtt.collect_ops)  # type: ignore[method-assign]
+        self.batcher.collect_ops = self._whole("a turn of HTTP", self.batcher.collect_ops)  # type: ignore[method-assign]
+
+    def _whole(self, what: str, unit: Callable[_Args, _Result]) -> Callable[_Args, _Result]:
+        """What is stored by this is one write: nothing may be written in the middle of it, where a crash would tear
+        it."""
+
+        def whole(*args: _Args.args, **named: _Args.kwargs) -> _Result:
+            before = self._disk.writes
+            result = unit(*args, **named)
+            if self._disk.writes > before:
+                self.torn.append(what)
+            return result
+
+        return whole
 
     async def stop(self) -> None:
         await self.mqtt.stop()
@@ -94,7 +114,8 @@ class Driver:
     # --- messages ---------------------------------------------------------------------------------------------------
 
     async def enqueue(self, queue: str, drafts: Sequence[Draft], *, atomic: bool = False) -> Enqueued:
-        submission = self.node.messages.enqueue((NAMESPACE, queue), drafts, "sim", atomic=atomic)
+        enqueue = self._whole("an enqueue", self.node.messages.enqueue)
+        submission = enqueue((NAMESPACE, queue), drafts, "sim", atomic=atomic)
         return _enqueued(await submission)
 
     def enqueue_with_callback(self, queue: str, drafts: Sequence[Draft], done: Callable[[Enqueued], None]) -> None:
@@ -115,7 +136,8 @@ class Driver:
         )
 
     async def settle(self, queue: str, group: str, settlements: list[Settlement]) -> Settled:
-        submission = self.node.messages.settle((NAMESPACE, queue), group, settlements)
+        settle = self._whole("a settlement", self.node.messages.settle)
+        submission = settle((NAMESPACE, queue), group, settlements)
         return Settled(await submission, submission.moment is Moment.DURABLE)
 
     async def acknowledge(self, queue: str, group: str, leased: list[Leased]) -> Settled:

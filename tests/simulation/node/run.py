@@ -114,7 +114,8 @@ class Run:
         must(not loop.problems, f"the loop was told of {loop.problems[:3]}")
         if self._violations.found:
             raise self._violations.found[0]
-        self._disk.crash(random.randint(0, self._disk.unsynced))
+        kept = random.choice((self._disk.unsynced, random.randint(0, self._disk.unsynced)))  # only the process may die
+        self._disk.crash(kept)
         self._ledger.check_image(self._clock())
         self._now += random.choice((0.0, 0.5, 5.0))
 
@@ -159,6 +160,7 @@ class Run:
         self._ledger.check_buffered()
         if self._violations.found:
             raise self._violations.found[0]
+        must(not driver.torn, f"written in the middle of {driver.torn[:3]}")
         must(driver.ended is None, f"the node ended by itself: {driver.ended!r}")
         for failure in driver.failures:
             must("simulated" in str(failure), f"the node took this for a failed store: {failure!r}")
@@ -175,7 +177,7 @@ class Run:
                 "delivery_timeout": random.choice(("1s", "10s")),
                 "retry.max_retries": random.choice((1, 5)),
                 "retry.initial_backoff": "200ms",
-                "dedup_window": random.choice(("0s", "5s")),
+                "dedup_window": random.choice(("0s", "5s", "5s", "5s")),
             }
             await driver.create_queue(name, fields)
 
