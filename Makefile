@@ -25,7 +25,7 @@ COVERAGE := --cov=holdfast.core --cov=holdfast.engine --cov=holdfast.mqtt --cov-
 CHECKS := check-style check-types check-imports check-names
 
 .DEFAULT_GOAL := help
-.PHONY: help setup spark serve test gate test-cluster check $(CHECKS) fmt bench bench-spark simulate docs lock clean
+.PHONY: help setup spark serve test gate test-cluster check $(CHECKS) fmt bench bench-spark simulate mutants docs lock clean
 
 help:  ## Show this help
 	@awk 'BEGIN {FS = ":.*## "; print "Targets (make TARGET):\n"} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -99,6 +99,9 @@ bench-spark: $(SPARK)  ## Run the benchmarks of the pipeline: make bench-spark E
 
 simulate: $(STAMP)  ## Run the seeded simulation: make simulate SEEDS=1000
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
+
+mutants: $(STAMP)  ## Break the code on purpose, one way at a time, and see that a test notices each
+	$(BIN)/python -m tools.mutants --jobs $(JOBS) --table benchmarks/results/mutants.md $(ARGS)
 
 docs: $(STAMP)  ## Write the reference pages that are made from the code
 	$(BIN)/python -m docs.generate

@@ -17,7 +17,7 @@ from holdfast.core.commands import Draft, Settlement
 from holdfast.core.effects import Op
 from holdfast.core.transactions import TransactionName
 from holdfast.engine.engine import Engine
-from holdfast.errors import DiskFull, Fenced, HoldfastError, StoreFull, StoreLocked, StoreUnavailable
+from holdfast.errors import DiskFull, Fenced, HoldfastError, StoreCorrupt, StoreFull, StoreLocked, StoreUnavailable
 from holdfast.store.faulty import Fault, FaultyStore
 from holdfast.store.memory import MemoryStore
 from tests.broker.conftest import config_for
@@ -320,6 +320,25 @@ async def test_a_failure_while_the_store_is_opened_again_does_not_end_the_attemp
     await until_back(node)
     assert len(opens) == 2
     await node.messages.enqueue(Q, [Draft(b"z")])
+
+
+async def test_grants_that_were_held_when_the_store_failed_are_forgotten(rig: Rig) -> None:
+    """Else the first grant of the engine that is opened then waits behind them, and is never delivered."""
+    dispatcher = rig.node.cell.dispatcher
+    dispatcher.hold_until_synced()
+    assert dispatcher.has_held
+    rig.node.cell.commit.fail(StoreUnavailable(problem="the disk is gone"))
+    assert not dispatcher.has_held
+
+
+async def test_a_node_whose_store_is_damaged_does_not_open_it_again(rig: Rig) -> None:
+    node = rig.node
+    assert node.cell.broken is not None
+    node.cell.commit.fail(StoreCorrupt(path="data", problem="a checksum is wrong"))
+    assert node.cell.broken.done()
+    assert isinstance(node.cell.broken.result(), StoreCorrupt)
+    with pytest.raises(StoreCorrupt):
+        node.messages.enqueue(Q, [Draft(b"x")])
 
 
 async def test_nothing_of_an_operation_is_kept_that_an_internal_error_ended_in_the_middle(

@@ -1,0 +1,41 @@
+"""Small enqueues that wait to be batched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from holdfast.broker.node import Node
+from holdfast.broker.parts.messages import Receipt
+from holdfast.core.commands import Draft
+from holdfast.errors import HoldfastError, StoreUnavailable
+from holdfast.http_api.server.batcher import EnqueueBatcher
+from holdfast.store.memory import MemoryStore
+from tests.broker.conftest import config_for
+
+
+class Waiting:
+    """A request that notes how it ends."""
+
+    def __init__(self) -> None:
+        self.drafts = [Draft(b"x")]
+        self.ends: list[HoldfastError | None] = []
+
+    def enqueued(self, receipt: Receipt) -> bool:
+        return True
+
+    def on_done(self, error: HoldfastError | None) -> None:
+        self.ends.append(error)
+
+
+async def test_requests_that_wait_for_their_turn_are_answered_when_the_store_fails_before_it(tmp_path: Path) -> None:
+    node = Node(config_for(tmp_path), MemoryStore())
+    await node.start()
+    batcher = EnqueueBatcher(node)
+    node.cell.participants.append(batcher)
+    requests = [Waiting(), Waiting()]
+    for request in requests:
+        batcher.add(("default", "tasks"), request)
+    node.cell.commit.fail(StoreUnavailable(problem="the disk is gone"))
+    assert ["the disk is gone" in str(request.ends[0]) for request in requests] == [True, True]
+    await node.stop()
+    assert [len(request.ends) for request in requests] == [1, 1]
