@@ -345,6 +345,15 @@ class ReplyTimeout(HoldfastError):
     grpc = "DEADLINE_EXCEEDED"
 
 
+class RequestFailed(HoldfastError):
+    """The request was not answered: its message is dead ({reason}, attempt {attempts}): {error}."""
+
+    code = "request_failed"
+    http = 502
+    mqtt = 0x80
+    grpc = "ABORTED"
+
+
 class StreamEnded(HoldfastError):
     """The stream has ended: {reason}. Open another one to continue."""
 

@@ -1,11 +1,15 @@
-"""Who consumes a group: members, long polls and those that ask now and then; and groups that nobody consumes."""
+"""Who consumes a group, groups that nobody consumes, rates, and the disk's reserve."""
 
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
+from typing import cast
 
+import pytest
 from structlog.testing import capture_logs
 
+from holdfast.broker.commit.admission import DiskReserve
 from holdfast.broker.dispatch import activity
 from holdfast.broker.dispatch.activity import Activity
 from holdfast.broker.rate_sampler import SAMPLED_MAX
@@ -13,6 +17,8 @@ from holdfast.broker.unattended import QUEUES_PER_SLICE, UNATTENDED_AFTER
 from holdfast.core.commands import Draft
 from holdfast.core.queue import GroupKind
 from holdfast.engine.stats import GroupStats
+from holdfast.errors import DiskFull
+from holdfast.store.contract import Store
 from holdfast.testing import Broker
 from holdfast.units import MINUTE, SECOND
 from tests.waiting import until
@@ -115,3 +121,25 @@ async def test_a_burst_is_in_the_rates_while_it_is_in_the_last_minute() -> None:
         assert node.inspection.current_stats(JOBS).rates["enqueued"] == 0.0
         await node.messages.enqueue(JOBS, [Draft(b"m")] * 600)
         assert node.inspection.current_stats(JOBS).rates["enqueued"] == 10.0
+
+
+async def test_a_disk_that_becomes_full_is_logged_and_so_is_its_end(tmp_path: Path) -> None:
+    class Disk:
+        """A store of which only the room on its disk matters."""
+
+        free = 10
+
+        def room(self) -> int:
+            return self.free
+
+    disk = Disk()
+    reserve = DiskReserve(cast("Store", disk), 5, tmp_path)
+    with capture_logs() as logs:
+        reserve.check(SECOND)
+        disk.free = 4
+        for number in range(2, 5):
+            with pytest.raises(DiskFull):
+                reserve.check(number * SECOND)
+        disk.free = 6
+        reserve.check(9 * SECOND)
+    assert [(line["log_level"], line["free_bytes"]) for line in logs] == [("error", 4), ("info", 6)]

@@ -343,3 +343,31 @@ def test_dead_letters_are_redriven_and_purged_by_filter(shell: Shell) -> None:
     assert "Threw away 1 dead letter of q." in shell.done("dlq", "purge", "q", "--error", "do c1", "-y").stderr
     assert "Threw away 4 dead letters of q." in shell.done("dlq", "purge", "q", "-y").stderr
     assert "No dead letters of q." in shell.done("dlq", "list", "q").stderr
+
+
+def test_one_message_is_shown_without_the_words_of_python(shell: Shell, client: SyncClient) -> None:
+    message = client.send("q", {"a": None, "b": [True]}, properties={"x": ["1", "2"]})
+    client.create_group("q", "g")
+    text = shell.done("browse", "q", message.id).stdout
+    assert '{"a":null,"b":[true]}' in text
+    assert '"group":"g"' in text
+    assert '{"x":["1","2"]}' in text
+    assert not set(text) & {"'"}
+    raw = client.send("q", b"\xff\x00")
+    shown = shell.done("browse", "q", raw.id).stdout
+    assert [line.split() for line in shown.splitlines() if line.startswith("base64")] == [["base64", "/wA="]]
+
+
+def test_what_browse_and_receive_print_can_be_sent_again(shell: Shell, client: SyncClient) -> None:
+    client.send("q", {"a": 1}, key="k", priority=3, properties={"x": "y"}, correlation_id="c")
+    client.send("q", b"\xff", content_type="image/png")
+    client.create_group("q", "g")
+    shell.done("send", "copy", "--as", "message", stdin=shell.done("browse", "q", "-o", "jsonl").stdout)
+    received = shell.done("receive", "q", "-g", "g", "-n", "2", "-o", "jsonl").stdout
+    shell.done("send", "other", "--as", "message", stdin=received)
+    for queue in ("copy", "other"):
+        first, second = client.browse(queue)
+        assert (first.body(), first.key, first.priority, first.properties) == (b'{"a":1}', "k", 3, {"x": "y"})
+        assert (second.body(), second.content_type) == (b"\xff", "image/png")
+    refused = shell.run("send", "copy", "--as", "message", stdin='{"text": "a", "prio": 1}')
+    assert (refused.exit_code, "prio" in refused.stderr) == (1, True)

@@ -9,11 +9,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from click.testing import Result
+from click.testing import CliRunner, Result
 
 from holdfast.auth.gate import Gate
 from holdfast.auth.principal import Action
 from holdfast.broker.node import wall_clock
+from holdfast.cli.main import main
 from holdfast.config import AuthSettings, Config
 from holdfast.errors import Unauthenticated
 from tests.cli.test_cli import HOLDFAST
@@ -79,7 +80,7 @@ def test_users_are_listed_without_their_hashes(file: Path) -> None:
     assert [json.loads(line) for line in lines] == listed
     table = good("user", "list", "--file", file).splitlines()
     assert table[0].split() == ["name", "namespace", "scopes", "password", "subject"]
-    assert table[2].split() == ["b", "-", "admin:#", "True", "-"]
+    assert table[2].split() == ["b", "-", "admin:#", "true", "-"]
     assert "argon2" not in "".join([*lines, *table])
 
 
@@ -353,3 +354,10 @@ def test_what_cannot_be_revoked_is_told(key: Path, tmp_path: Path) -> None:
     file.write_text("nonsense")
     assert "line 1" in run("token", "revoke", "--file", file, "--yes", "--id", "x").output
     assert file.read_text() == "nonsense"
+
+
+def test_revoking_a_token_twice_counts_it_once(tmp_path: Path) -> None:
+    file = tmp_path / "revoked.json"
+    for token_id, count in (("a", 1), ("b", 2), ("a", 2)):
+        done = CliRunner().invoke(main, ["token", "revoke", "--id", token_id, "--file", str(file), "--yes"])
+        assert f"Revoked: {count}." in done.stderr, done.output

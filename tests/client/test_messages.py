@@ -23,6 +23,7 @@ from holdfast.errors import (
     QueueExists,
     QueueFull,
     QueueNotFound,
+    RequestFailed,
 )
 from holdfast.testing import Broker
 from tests.waiting import until
@@ -437,3 +438,12 @@ async def test_other_payloads_arrive_as_they_were(client: Client, payload: objec
     await client.send("jobs", payload)
     [message] = await client.receive("jobs")
     assert (message.text() if isinstance(payload, str) else message.json()) == payload
+
+
+async def test_a_request_that_is_rejected_does_not_leave_its_caller_waiting(client: Client) -> None:
+    await client.create_group("questions", "default")
+    asking = asyncio.create_task(client.request("questions", "?", timeout="10m"))
+    (question,) = await client.receive("questions", wait="1m")
+    await question.reject("no such question")
+    with pytest.raises(RequestFailed, match=r"is dead \(rejected, attempt 1\): no such question"):
+        await asking

@@ -220,3 +220,11 @@ def test_credentials_in_what_is_no_address_are_not_shown_either() -> None:
 def test_a_webhook_that_nobody_can_be_reached_at_is_refused(address: str) -> None:
     with pytest.raises(InvalidConfig, match="it is an address as https://"):
         from_fields({"dlq.alert_webhook": address})
+
+
+def test_strict_order_says_what_it_needs() -> None:
+    assert from_fields({"ordering": "strict"}).partitions == 1
+    with pytest.raises(InvalidConfig, match="partitions cannot be 4: a queue with ordering strict has exactly one"):
+        from_fields({"ordering": "strict", "partitions": 4})
+    with pytest.raises(InvalidConfig, match="ordering cannot be 'strict': it is fixed when the queue is created"):
+        from_fields({"ordering": "strict"}, QueueConfig(partitions=10))

@@ -151,3 +151,16 @@ def test_a_dead_message_is_browsed_in_its_dead_queue(memory: Rig) -> None:
     assert memory.live() == []
     [dead] = memory.live(("default", "dlq/tasks"))
     assert dead.payload == b"bad"
+
+
+def test_states_are_those_that_a_group_would_see_where_there_is_none(cell: Rig) -> None:
+    cell.create_queue(partitions=2)
+    cell.enqueue(b"now", Draft(b"later", deliver_at=cell.now + SECOND))
+
+    def bodies(state: str) -> list[bytes]:
+        page = browse_messages(cell.engine, TASKS, 10, "", state, "", cell.now)
+        return [message.payload for _, message, _ in page.messages]
+
+    assert (bodies("ready"), bodies("scheduled"), bodies("leased")) == ([b"now"], [b"later"], [])
+    cell.now += 2 * SECOND
+    assert sorted(bodies("ready")) == [b"later", b"now"]

@@ -13,6 +13,7 @@ from holdfast.core.shard import Shard
 from holdfast.core.transactions import TransactionName
 from holdfast.engine.catalog import Queue
 from holdfast.engine.cell_record import CELL_KEY, read_cell_record
+from holdfast.engine.dead_lettering import FailedRequest
 from holdfast.engine.dead_letters import DeadLetterFilter
 from holdfast.engine.engine import Engine, Limits
 from holdfast.engine.queues import delete_queue
@@ -237,3 +238,18 @@ def test_a_transaction_that_is_not_published_does_not_move(memory: Rig) -> None:
     transactions.stage(TransactionName("default", "t"), [("tasks", [Draft(b"m")])], "p", "1", 0, memory.now)
     assert transactions.move(TransactionName("default", "t"), memory.now) is False
     assert memory.live() == []
+
+
+def test_requests_that_died_are_noted_where_no_other_group_can_answer(memory: Rig) -> None:
+    memory.create_queue(partitions=1)
+    memory.create_group("g")
+    extra = Extra(reply_to="answers", correlation_id="c")
+    memory.enqueue(Draft(b"m", extra=extra), b"plain")
+    memory.consume(2, Verb.REJECT)
+    [failed] = memory.engine.failed_requests
+    assert failed == FailedRequest("default", "c", "rejected", "boom", 1)
+    memory.engine.failed_requests.clear()
+    memory.create_group("other")
+    memory.enqueue(Draft(b"m", extra=extra))
+    memory.consume(1, Verb.REJECT)
+    assert memory.engine.failed_requests == []

@@ -35,7 +35,7 @@ from holdfast.core.effects import Op
 from holdfast.core.queue import Durability
 from holdfast.engine.audits import AuditLimits
 from holdfast.engine.catalog import QueueName
-from holdfast.engine.dead_lettering import Alert
+from holdfast.engine.dead_lettering import Alert, FailedRequest
 from holdfast.engine.engine import Engine, Limits
 from holdfast.engine.open_transaction import TransactionLimits
 from holdfast.errors import (
@@ -98,6 +98,7 @@ class Cell:
         self.disk_reserve = DiskReserve(store, config.store.min_free_bytes, config.node.data_dir)
         self.dispatcher = Dispatcher(limits.lease_bytes)
         self.participants: list[TurnParticipant] = []
+        self.on_request_failed: Callable[[FailedRequest], None] = lambda _request: None
         self.on_opened: list[Callable[[], None]] = []  # called when the engine is open: resume interrupted work
         self.guard = Guard(self)  # gives the engine for one operation
         self._unattended_guard = UnattendedGuard(self)
@@ -367,6 +368,9 @@ class Cell:
         for alert in engine.alerts:
             self._offer_alert(alert)
         engine.alerts.clear()
+        for request in engine.failed_requests:
+            self.on_request_failed(request)
+        engine.failed_requests.clear()
         for item in engine.dropped:
             log.warning(
                 "message dropped: it is dead and its queue has no dead queue",

@@ -70,6 +70,7 @@ class Node:
         self.inspection = Inspection(cell, limits, LakeReads(config), config.lake_dir / "journal")
         self.health = Health(config, cell, self.webhooks)
         self.snapshots = Snapshots(store, config.node.data_dir / "snapshots", node_id, clock)
+        cell.on_request_failed = self.requests.fail
         cell.on_opened += [self.quotas.load, self.queues.resume, self.transactions.resume]
 
     async def start(self) -> None:

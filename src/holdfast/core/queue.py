@@ -154,7 +154,7 @@ def from_fields(fields: Mapping[str, object], base: QueueConfig | None = None) -
         before = base.dlq.alert_webhook if base is not None else ""
         flat["dlq.alert_webhook"] = _webhook(flat["dlq.alert_webhook"], before)
     values = {name: _checked(name, value) for name, value in flat.items()}
-    if values.get("ordering") is Ordering.STRICT:
+    if base is None and values.get("ordering") is Ordering.STRICT:
         values.setdefault("partitions", 1)
     start = base or QueueConfig()
     retry = _replaced(start.retry, "retry.", values)
@@ -268,10 +268,6 @@ def _parsed(parse: Callable[[float | str], float], value: float | str, problem: 
 
 def _check_together(config: QueueConfig, base: QueueConfig | None) -> None:
     """Rules over several settings."""
-    if config.strict and config.partitions != 1:
-        raise InvalidConfig(
-            field="partitions", value=config.partitions, problem="ordering strict has exactly one partition"
-        )
     if base is not None and config.partitions < base.partitions:
         raise InvalidConfig(
             field="partitions", value=config.partitions, problem=f"it can grow, not shrink, from {base.partitions}"
@@ -280,6 +276,9 @@ def _check_together(config: QueueConfig, base: QueueConfig | None) -> None:
         raise InvalidConfig(
             field="ordering", value=config.ordering.value, problem="it is fixed when the queue is created"
         )
+    if config.strict and config.partitions != 1:
+        problem = "a queue with ordering strict has exactly one partition; leave it out, or choose another ordering"
+        raise InvalidConfig(field="partitions", value=config.partitions, problem=problem)
     if config.retry.max_backoff < config.retry.initial_backoff:
         raise InvalidConfig(
             field="retry.max_backoff",

@@ -126,7 +126,8 @@ def browse_steps(
         left_bytes -= len(message.payload)
         unread = [reader]
     nexts = [reader.next_seq for reader in readers]
-    page = [item for item in found if _matches(item[2], state, group)]
+    now = clock()
+    page = [item for item in found if _matches(item[1], item[2], state, group, now)]
     yield Page(page, ",".join(map(str, nexts)) if any(nexts) else "")
 
 
@@ -172,9 +173,12 @@ def _read_cursor(cursor: str, partitions: int) -> list[int]:
     return starts + [1] * (partitions - len(starts))
 
 
-def _matches(statuses: list[DeliveryStatus], state: str, group: str) -> bool:
+def _matches(message: Message, statuses: list[DeliveryStatus], state: str, group: str, now: int) -> bool:
+    """Whether a message has this state in this group, or in any; with no group at all, whether it would have it."""
     if not state and not group:
         return True
+    if not statuses:
+        return state == ("scheduled" if message.deliver_at > now else "ready")
     return any((not group or s.group == group) and (not state or s.state == state) for s in statuses)
 
 

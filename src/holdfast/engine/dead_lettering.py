@@ -10,6 +10,7 @@ from holdfast.core.codecs import read_state
 from holdfast.core.commands import DeadLettered, Draft, Enqueued
 from holdfast.core.deadletter import make_dead_letter
 from holdfast.core.effects import DeadLetterCandidate
+from holdfast.core.leasing import attempts_of
 from holdfast.core.queue import DEAD_QUEUE_CONFIG, dead_queue_of
 from holdfast.core.records import FLAG_STATE, Table, delivery_key
 from holdfast.core.shard import Shard
@@ -36,6 +37,16 @@ class Alert(msgspec.Struct, frozen=True):
     at: int
 
 
+class FailedRequest(msgspec.Struct, frozen=True):
+    """A message that asked for a reply and is dead: nobody will answer it."""
+
+    namespace: str
+    correlation_id: str
+    reason: str
+    error: str
+    attempts: int
+
+
 class DeadLettering:
     """See the module."""
 
@@ -57,8 +68,24 @@ class DeadLettering:
                 dead_letter_ids = [0] * len(items)
             else:
                 dead_letter_ids = self._deliver(queue, target_name, self._with_states(queue, shard, group, items), now)
+            self._note_failed_requests(queue, items, dead_letter_ids)
             outcomes = dict(zip([item.delivery.id for item in items], dead_letter_ids, strict=True))
             self._engine.step(queue, shard, DeadLettered(group, outcomes), now)
+
+    def _note_failed_requests(self, queue: Queue, items: list[DeadLetterCandidate], dead_letter_ids: list[int]) -> None:
+        """Nobody will answer these any more. (Where there are several groups, another one may.)"""
+        if len(queue.record.groups) == 1:
+            self._engine.failed_requests += [
+                FailedRequest(
+                    queue.record.namespace,
+                    item.message.extra.correlation_id or "",
+                    str(item.reason),
+                    item.delivery.error,
+                    attempts_of(item.delivery),
+                )
+                for item, dead_letter_id in zip(items, dead_letter_ids, strict=True)
+                if dead_letter_id >= 0 and item.message.extra.reply_to is not None
+            ]
 
     def enqueue(self, target: Queue, drafts: list[Draft], protocol: str, now: int) -> Enqueued:
         """Store dead letters, whatever the depth of their queue."""
@@ -117,6 +144,6 @@ def _alert(queue: Queue, target: str, item: DeadLetterCandidate, dead_letter_id:
         dead_letter_id,
         item.reason,
         item.delivery.error,
-        item.delivery.failures + (1 if item.delivery.token else 0),
+        attempts_of(item.delivery),
         now,
     )

@@ -41,7 +41,7 @@ from holdfast.engine.audits import AuditLimits, Audits
 from holdfast.engine.batch import Batch
 from holdfast.engine.catalog import Catalog, Queue, QueueName, Routes, plain
 from holdfast.engine.cell_record import CELL_KEY, CellRecord, read_cell_record
-from holdfast.engine.dead_lettering import Alert, DeadLettering
+from holdfast.engine.dead_lettering import Alert, DeadLettering, FailedRequest
 from holdfast.engine.groups import ensure_group
 from holdfast.engine.leases import DeliveryLocator
 from holdfast.engine.merge import order_key, quotas
@@ -100,6 +100,7 @@ class Engine:
         self.dirty_queues: dict[QueueName, None] = {}  # in which something may have become ready, in that order
         self.unfinished: set[QueueName] = set()  # in which the last lease stopped looking: ask again
         self.alerts: list[Alert] = []  # new dead letters that a webhook is configured for; the broker takes them
+        self.failed_requests: list[FailedRequest] = []  # the broker tells those who wait for a reply
         self.dropped: list[DeadLetterCandidate] = []  # dead letters whose queue has no dead queue; the broker logs them
         self.writes = 0  # batches that are in the store
         self._batch = Batch(store)

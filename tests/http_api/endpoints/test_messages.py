@@ -281,3 +281,14 @@ async def test_a_lease_lasts_for_a_while_and_not_for_ever(http: httpx.AsyncClien
         (2, "invalid_argument"),
     ]
     assert list(settled["deadlines"]) == [held[1]["id"]]
+
+
+async def test_ids_in_errors_are_texts(http: httpx.AsyncClient) -> None:
+    await http.post(f"{QUEUE}/messages", json={"messages": [{"text": "a"}]})
+    found = 116377587260850176
+    missing = (await http.get(f"{QUEUE}/messages/{found}")).json()
+    assert (missing["code"], missing["details"]["message_id"]) == ("message_not_found", str(found))
+    await http.put(f"{QUEUE}/groups/default", json={})
+    settlement = {"settlements": [{"id": str(found), "lease_token": "1"}]}
+    lost = (await http.post(f"{QUEUE}/settle", json=settlement)).json()
+    assert lost["errors"][0]["details"] == {"message_id": str(found)}

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import structlog
+
 from holdfast.errors import DiskFull, Overloaded
 from holdfast.quotas import Quota, Quotas
 from holdfast.store.contract import Store
 from holdfast.units import SECOND
+
+log = structlog.get_logger()
 
 CHECK_EVERY = SECOND
 
@@ -36,7 +40,7 @@ class DiskReserve:
     """Free space that the store keeps: messages are refused before the disk is full, so that settling stays
     possible."""
 
-    __slots__ = ("_checked_at", "_min_free_bytes", "_path", "_room", "_store")
+    __slots__ = ("_checked_at", "_logged", "_min_free_bytes", "_path", "_room", "_store")
 
     def __init__(self, store: Store, min_free_bytes: int, path: Path) -> None:
         self._store = store
@@ -44,14 +48,28 @@ class DiskReserve:
         self._path = path
         self._room: int | None = None
         self._checked_at = 0
+        self._logged = False  # that there is too little room
 
     def check(self, now: int) -> None:
         """Raise `DiskFull` if there is too little room; queries the system once a second."""
         if not 0 <= now - self._checked_at < CHECK_EVERY:
             self._checked_at = now
             self._room = self._store.room()
+            self._log_change()
         if self._room is not None and self._room < self._min_free_bytes:
             raise DiskFull(path=self._path)
+
+    def _log_change(self) -> None:
+        """Log when there begins to be too little room, and when there is enough again."""
+        spent = self._room is not None and self._room < self._min_free_bytes
+        if spent == self._logged:
+            return
+        self._logged = spent
+        facts = {"path": str(self._path), "free_bytes": self._room, "min_free_bytes": self._min_free_bytes}
+        if spent:
+            log.error("the disk is nearly full: messages are refused until there is room", **facts)
+        else:
+            log.info("there is room on the disk again: messages are accepted", **facts)
 
 
 class StoredBytes:

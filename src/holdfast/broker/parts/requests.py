@@ -23,7 +23,8 @@ from holdfast.broker.parts.subscriptions import Subscription, Subscriptions
 from holdfast.core.commands import Draft, Leased, Settlement
 from holdfast.core.records import Message
 from holdfast.engine.catalog import QueueName
-from holdfast.errors import InvalidArgument, LimitExceeded, QueueExists, ReplyTimeout
+from holdfast.engine.dead_lettering import FailedRequest
+from holdfast.errors import InvalidArgument, LimitExceeded, QueueExists, ReplyTimeout, RequestFailed
 from holdfast.units import SECOND
 
 PREFIX = "reply/"
@@ -124,6 +125,14 @@ class Requests:
                 future.set_result(item.message)
         settlements = [Settlement(item.message.id, item.token, partition=item.partition) for item in leased]
         self._messages.settle(name, GROUP, settlements, combined=True)
+
+    def fail(self, dead: FailedRequest) -> None:
+        """Nobody will answer a request: its caller need not wait until its timeout."""
+        future = self._waiting.get((dead.namespace, dead.correlation_id))
+        if future is not None and not future.done():
+            future.set_exception(
+                RequestFailed(reason=dead.reason, attempts=dead.attempts, error=dead.error or "no error was given")
+            )
 
     def stop(self) -> None:
         """Leave the response queues."""

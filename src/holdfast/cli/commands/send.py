@@ -23,6 +23,10 @@ from holdfast.errors import InvalidArgument
 
 Draft = Callable[[bytes], wire.Draft]
 
+OF_STORED_MESSAGES = {*wire.MessageView.__struct_fields__, *wire.Delivery.__struct_fields__} - set(
+    wire.Draft.__struct_fields__
+)
+"""What `browse` and `receive` print of a message, and what is not the producer's to say: it is left out."""
 FULL_SECONDS = 30.0  # that many lines wait for room in a full queue; a single message does not
 
 
@@ -223,6 +227,8 @@ def _message(body: bytes, options: dict[str, Any]) -> wire.Draft:
     if any(value is not None for value in options.values()):
         raise click.UsageError("With --as message each line says everything about its message: give no other option.")
     try:
-        return msgspec.json.decode(body, type=wire.Draft)
+        fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+        given = {name: value for name, value in fields.items() if name not in OF_STORED_MESSAGES}
+        return msgspec.json.decode(msgspec.json.encode(given), type=wire.Draft)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidArgument(field="The message", problem=f"is wrong: {error}: {body[:80]!r}") from None

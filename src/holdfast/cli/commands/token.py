@@ -220,8 +220,8 @@ def revoke(token_id: str | None, path: Path | None, yes: bool, config_path: Path
     try:
         with files.locked(path):
             known = _read_revoked(path, settings)
-            kept = revoked.still_needed([*known.values(), found], time.time())
-            files.replace(path, revoked.as_document({one.jti: one for one in kept}.values()))
+            kept = revoked.still_needed(list({**known, found.jti: found}.values()), time.time())
+            files.replace(path, revoked.as_document(kept))
     except OSError as error:
         raise InvalidArgument(field=f"File {path}", problem=f"cannot be written: {error}") from error
     show_note(f"Wrote {path}: the token {found.jti} is no longer valid. Revoked: {len(kept):,}.")

@@ -75,8 +75,12 @@ def show_one(output: str, fields: dict[str, object]) -> None:
 
 
 def _cell(value: object) -> str:
-    if isinstance(value, list | tuple):
+    """A value for people: lists of texts are joined, and what has parts is JSON."""
+    if isinstance(value, list | tuple) and all(isinstance(part, str | int | float) for part in value):
         return " ".join(map(str, value)) or "-"
+    if isinstance(value, bool | bytes | dict | list | tuple):
+        text = msgspec.json.encode(value, enc_hook=str).decode()
+        return text.strip('"') if isinstance(value, bytes) else text
     return "-" if value is None or value == "" else str(value)
 
 

@@ -12,6 +12,7 @@ from holdfast.errors import (
     QueueFull,
     QueueNotFound,
     ReplyTimeout,
+    RequestFailed,
     RequestTooLarge,
 )
 from holdfast.http_api.codecs.json_slices import check_fields, is_cheap
@@ -35,7 +36,7 @@ _request = msgspec.json.Decoder(wire.Request).decode
     Right.PRODUCE,
     body=wire.Request,
     gives=wire.Reply,
-    errors=(QueueNotFound, QueueFull, MessageTooLarge, LimitExceeded, RequestTooLarge, ReplyTimeout),
+    errors=(QueueNotFound, QueueFull, MessageTooLarge, LimitExceeded, RequestTooLarge, ReplyTimeout, RequestFailed),
     bulk=True,
     waits=True,
 )

@@ -115,6 +115,9 @@ def response(value: object, status: int = 200) -> Response:
     return Response(encode(value), status)
 
 
+EXACT_MAX = (1 << 53) - 1  # the greatest number that every reader of JSON keeps exactly
+
+
 def problem_of(error: HoldfastError, correlation_id: str = "", errors: Sequence[wire.ItemError] = ()) -> wire.Problem:
     return wire.Problem(
         type=f"/docs#error-{error.code}",
@@ -141,11 +144,17 @@ def item_error(index: int, error: HoldfastError) -> wire.ItemError:
 
 
 def plain(details: dict[str, object]) -> dict[str, object]:
-    """Details as JSON can say them."""
+    """Details as JSON can say them. Ids are texts, as everywhere: JavaScript loses numbers of 63 bits."""
     return {
-        name: value if isinstance(value, bool | int | float | str) or value is None else str(value)
+        name: value
+        if value is None or (isinstance(value, bool | int | float | str) and not _is_id(name, value))
+        else str(value)
         for name, value in details.items()
     }
+
+
+def _is_id(name: str, value: object) -> bool:
+    return isinstance(value, int) and (name == "id" or name.endswith("_id") or abs(value) > EXACT_MAX)
 
 
 def problem_response(error: HoldfastError, correlation_id: str = "", errors: Sequence[wire.ItemError] = ()) -> Response:
