@@ -39,7 +39,7 @@ COMMAND_LINE_PREFIXES = tuple(
     f"HOLDFAST_{command}_"
     for command in (
         *("SERVE", "QUEUE", "SEND", "RECEIVE", "ACK", "NACK", "REJECT", "RELEASE", "EXTEND", "BROWSE", "DLQ", "TOP"),
-        *("BENCH", "TOKEN", "USER", "CONFIG", "DOCTOR", "COMPLETION", "WORKER"),
+        *("BENCH", "TOKEN", "USER", "CONFIG", "DOCTOR", "COMPLETION", "WORKER", "STORE_CHECK", "STORE_SALVAGE"),
     )
 )
 """Twins of flags: HOLDFAST_QUEUE_CREATE_MAX_DEPTH."""
