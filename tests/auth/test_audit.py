@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 import os
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 import pytest
 import structlog
 
-from holdfast.auth.audit import AuditLog
+from holdfast.auth.audit import AuditLog, numbered_files
+from holdfast.auth.audit_chain import verify
 from holdfast.auth.gate import Gate
 from holdfast.auth.principal import Principal
 from holdfast.config import AuditSettings, Config, NodeSettings
-from holdfast.errors import Forbidden, QueueNotFound
-from holdfast.units import KIB, MINUTE
+from holdfast.errors import Forbidden, QueueNotFound, Unauthenticated
+from holdfast.units import DAY, KIB, MINUTE
 from tests.auth.conftest import Clock
 from tests.auth.rig import settings, user, write_users
 
@@ -47,7 +49,9 @@ def test_an_act_is_one_line_with_who_what_when_and_how_it_ended(audit: AuditLog,
     with pytest.raises(ZeroDivisionError), audit.act(OPS, "queue.pause", "bills", front="http"):
         raise ZeroDivisionError
     first, *others = lines(config)
+    assert len(str(first.pop("chain"))) == 64
     assert first == {
+        "number": 1,
         "at": "2027-01-15T08:00:00.000Z",
         "who": "ops",
         "namespace": "acme",
@@ -58,6 +62,7 @@ def test_an_act_is_one_line_with_who_what_when_and_how_it_ended(audit: AuditLog,
         "result": "ok",
         "peer": "10.0.0.7",
         "details": {"messages": 17},
+        "previous": "0" * 64,
     }
     assert [(line["act"], line["result"], line["who"]) for line in others] == [
         ("queue.delete", "queue_not_found", "ops"),
@@ -74,7 +79,7 @@ def test_it_is_for_the_servers_user_only(audit: AuditLog, config: Config) -> Non
 def test_secrets_and_line_breaks_and_floods_stay_out(audit: AuditLog, config: Config) -> None:
     evil = Principal(name='x"}\n{"who":"ops', namespace="acme", method="token")
     audit.record(evil, "a", "b\nc", "ok", front="http", new_password="hunter2", webhook_token="t0p", note="z" * 9999)
-    audit.record(OPS, "a", "b", "ok", front="http", **{f"n{i}": "y" * 1000 for i in range(100)})
+    audit.record(OPS, "a", "b", "ok", front="http", **{f"n{i}": "y" * 1000 for i in range(200)})
     one, two = lines(config)
     assert one["who"] == 'x"}\n{"who":"ops'
     details = one["details"]
@@ -87,7 +92,7 @@ def test_secrets_and_line_breaks_and_floods_stay_out(audit: AuditLog, config: Co
 
 @pytest.mark.parametrize("files", [1, 2, 4])
 def test_full_files_are_numbered_and_the_oldest_deleted(config: Config, clock: Clock, files: int) -> None:
-    config = msgspec.structs.replace(config, audit=AuditSettings(file_bytes=64 * KIB, files=files))
+    config = msgspec.structs.replace(config, audit=AuditSettings(file_bytes=64 * KIB, files=files, keep=0))
     audit = AuditLog(config, clock)
     for number in range(3000):
         audit.record(OPS, "act", f"queue{number}", "ok", front="http")
@@ -96,6 +101,70 @@ def test_full_files_are_numbered_and_the_oldest_deleted(config: Config, clock: C
     assert all((config.node.data_dir / name).stat().st_size <= 64 * KIB for name in names)
     told = [line["resource"] for name in reversed(names) for line in lines(config, name)]
     assert told == [f"queue{number}" for number in range(3000 - len(told), 3000)], "in order, without a gap"
+
+
+def test_entries_that_are_young_are_not_pushed_out_by_others(config: Config, clock: Clock) -> None:
+    settings = AuditSettings(file_bytes=64 * KIB, files=2, keep=3_000 * DAY)
+    config = msgspec.structs.replace(config, audit=settings)
+    audit = AuditLog(config, clock)
+    audit.record(OPS, "queue.delete", "orders", "ok", front="http")
+    path = config.node.data_dir / "audit.log"
+
+    def fill() -> None:
+        for _ in range(600):
+            audit.record(OPS, "queue.update", "orders", "ok", front="http")
+
+    with structlog.testing.capture_logs() as logs:
+        fill()
+        fill()
+    assert len(numbered_files(path)) > 2
+    assert logs[-1]["event"] == "audit log grows: its files are younger than audit.keep"
+    verified = verify(numbered_files(path)[::-1])
+    assert (verified.entries, verified.first.number, verified.findings) == (1201, 1, [])
+    clock.advance(3_001 * DAY)
+    for _ in range(300):
+        audit.record(OPS, "queue.update", "orders", "ok", front="http")
+    assert len(numbered_files(path)) == 2
+    assert verify(numbered_files(path)[::-1]).findings == []
+
+
+def test_what_was_configured_is_told_in_full_and_no_secret(audit: AuditLog, config: Config) -> None:
+    given = {"dlq": {"alert_webhook": "https://u:hunter2@a.example/x"}, "topics": ["a/#", "b/+"], "api_key": "hunter3"}
+    audit.record(OPS, "queue.update", "orders", "ok", front="http", config=given)
+    [line] = lines(config)
+    assert line["details"] == {
+        "config": {
+            "dlq": {"alert_webhook": "https://********@a.example/x"},
+            "topics": ["a/#", "b/+"],
+            "api_key": "********",
+        }
+    }
+
+
+async def test_logins_and_refused_credentials_are_told(
+    audit: AuditLog, config: Config, clock: Clock, tmp_path: Path
+) -> None:
+    file = write_users(tmp_path / "users.json", user("a"))
+    door = Gate(msgspec.structs.replace(config, auth=settings(users_file=file)), clock, audit)
+    for password in ("wrong", "correct horse", "correct horse"):
+        with suppress(Unauthenticated):
+            await door.password("a", password, "10.0.0.7")
+    with suppress(Unauthenticated):
+        await door.password("a password in the wrong field", "x", "10.0.0.7")
+    assert [(line["act"], line["result"], line["peer"], line.get("details")) for line in lines(config)] == [
+        ("login", "unauthenticated", "10.0.0.7", {"user": "a"}),
+        ("login", "ok", "10.0.0.7", None),
+        ("login", "unauthenticated", "10.0.0.7", {"user": "unknown"}),
+    ]
+
+
+def test_logins_are_written_at_a_bounded_rate(audit: AuditLog, config: Config) -> None:
+    for _ in range(700):
+        audit.record(OPS, "login", "password", "ok", front="gate")
+    audit.record(OPS, "queue.delete", "orders", "ok", front="http")
+    told = lines(config)
+    assert len(told) == 601
+    assert told[-1]["details"] == {"logins_not_written": 100}
 
 
 def test_a_file_that_somebody_moved_away_is_begun_anew(audit: AuditLog, config: Config) -> None:
@@ -163,7 +232,8 @@ async def test_changed_credentials_are_an_act(audit: AuditLog, config: Config, c
     kept = await door.password("b", "correct horse", "")
     write_users(file, user("b", "other password"), user("c", None, subject="CN=c"), user("d"))
     assert not door.valid(kept)
-    (line,) = lines(config)
+    login, line = lines(config)
+    assert (login["act"], login["result"], login["method"], login["who"]) == ("login", "ok", "password", "b")
     assert (line["act"], line["resource"], line["front"]) == ("users.reload", "auth.users_file", "node")
     assert line["details"] == {"added": "d", "removed": "a", "changed": "b, c"}
 

@@ -24,7 +24,7 @@ import msgspec
 import structlog
 
 from holdfast.auth import exposure, keys, revoked, tokens, users
-from holdfast.auth.audit import AuditLog
+from holdfast.auth.audit import LOGIN, OK, AuditLog
 from holdfast.auth.keys import Keyring
 from holdfast.auth.passwords import Passwords
 from holdfast.auth.principal import Principal
@@ -153,9 +153,11 @@ class Gate:
         except Unauthenticated as error:
             self.counts.tokens_refused += 1
             self._log_failure("token refused", peer, now, problem=error.details["problem"])
+            self._record_login(None, "token", error.code, peer, problem=error.details["problem"])
             raise
         until = principal.expires_at if principal.expires_at is not None else INSTANT_MAX
         _remember(self._tokens, self._settings.token_cache, digest, _Remembered(principal, until))
+        self._record_login(principal, "token", OK, peer, token_id=principal.token_id)
         return principal
 
     def recall(self, text: str) -> Principal | None:
@@ -196,14 +198,16 @@ class Gate:
             return principal
         try:
             user = await self._login(username, raw, peer)
-        except LoginThrottled:
+        except LoginThrottled as error:
             self.counts.logins_throttled += 1
+            self._record_login(None, "password", error.code, peer)
             raise
         principal = user.principal("password", self._namespace)
         if not self.valid(principal):  # the file changed meanwhile
             raise Unauthenticated(problem=_WRONG)
         until = self._clock() + self._settings.password_cache_age
         _remember(self._logins, self._settings.password_cache, digest, _Remembered(principal, until))
+        self._record_login(principal, "password", OK, peer)
         return principal
 
     async def _login(self, username: str, password: bytes, peer: str) -> User:
@@ -220,7 +224,9 @@ class Gate:
                 self.counts.logins_failed += 1
                 self._throttle.failed(peer, username, now)
                 # A name that is no user's may be a password in the wrong field.
-                self._log_failure("login failed", peer, now, user=username if user else "unknown")
+                known_name = username if user else "unknown"
+                self._log_failure("login failed", peer, now, user=known_name)
+                self._record_login(None, "password", Unauthenticated.code, peer, user=known_name)
                 raise Unauthenticated(problem=_WRONG)
             self._throttle.succeeded(peer, username)
             return user
@@ -236,6 +242,7 @@ class Gate:
         found = self._certificates.get(subject)
         if found is None and self._users is not None and (user := self._users.value.by_subject.get(subject)):
             found = self._certificates[subject] = user.principal("certificate", self._namespace)
+            self._record_login(found, "certificate", OK, "")
         return found
 
     def valid(self, principal: Principal) -> bool:
@@ -341,6 +348,12 @@ class Gate:
             state.update(len(part).to_bytes(8, "big"))
             state.update(part)
         return state.digest()
+
+    def _record_login(
+        self, principal: Principal | None, credential: str, result: str, peer: str, **details: object
+    ) -> None:
+        """A credential was checked; one that is remembered is used again without an entry."""
+        self.audit.record(principal, LOGIN, credential, result, front="gate", peer=peer, **details)
 
     def _log_failure(self, event: str, peer: str, now: int, **details: object) -> None:
         """At most one line a second: somebody who guesses must not fill the log."""

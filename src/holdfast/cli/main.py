@@ -23,6 +23,7 @@ from typing import Any
 import click
 
 from holdfast import __version__
+from holdfast.cli.commands.audit import audit
 from holdfast.cli.commands.bench import bench
 from holdfast.cli.commands.browse import browse
 from holdfast.cli.commands.completion import completion
@@ -132,6 +133,7 @@ COMMANDS: tuple[click.Command, ...] = (
     top,
     bench,
     doctor,
+    audit,
     store,
     pipeline,
     config,

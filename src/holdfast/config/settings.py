@@ -548,8 +548,16 @@ class AuditSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Acts that failed or were refused and are written in a minute; the rest is counted in the line after. Who is
     refused again and again must not push what was done out of the files: 60 a minute fill 160 MiB in six days."""
 
+    logins_per_minute: Annotated[int, Count(1, 1_000_000)] = 600
+    """Logins that succeeded and are written in a minute; the rest is counted in the line after. A credential is written
+    when it is checked, not each time that it is used again."""
+
     files: Annotated[int, Count(1, 1_000)] = 10
-    """Files kept, with the current one; the oldest is deleted. Ten of 16 MiB bound it at 160 MiB."""
+    """Files kept, with the current one; the oldest is deleted if it is older than `keep`. Ten of 16 MiB are 160 MiB."""
+
+    keep: Annotated[int, Duration(0, 3_650 * DAY)] = 90 * DAY
+    """How long an entry is kept at least, however many there are: nobody can push an entry out by adding others. While
+    files are younger there are more than `files`, and the log warns."""
 
 
 class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):

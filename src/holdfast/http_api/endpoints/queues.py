@@ -57,7 +57,7 @@ def _queue_response(request: Request, name: tuple[str, str]) -> wire.Queue:
 async def create(request: Request) -> Response:
     """Create a queue."""
     body = await request.json(_create)
-    request.audit_details["queue"] = body.name
+    request.audit_details.update(queue=body.name, config=body.config)
     request.principal.require(Action.ADMIN, body.name)
     request.principal.require_config(body.config)
     name = (request.namespace, body.name)
@@ -95,7 +95,7 @@ async def get(request: Request) -> Response:
 async def update(request: Request) -> Response:
     """Change a queue's configuration. What is not named stays as it is."""
     fields = await request.json(_fields)
-    request.audit_details.update(fields)
+    request.audit_details["config"] = fields
     request.principal.require_config(fields)
     await request.node.queues.update(request.queue, fields)
     return response(_queue_response(request, request.queue))

@@ -82,7 +82,7 @@ def audited(gate: Gate, connection: Connection, act: str, queue: str, fields: Ma
     """The context of an administrative act: the audit log records who did it, from where, and how it ended. Raises if
     the queue or its configuration is beyond the caller's rights."""
     principal = _principal(connection)
-    with gate.audit.act(principal, act, queue, front=FRONT, peer=_peer(connection)):
+    with gate.audit.act(principal, act, queue, front=FRONT, peer=_peer(connection), config=fields):
         principal.require(Action.ADMIN, queue)
         principal.require_config(fields)
         yield
