@@ -12,9 +12,11 @@ from holdfast.core.queue import GroupKind
 from holdfast.core.records import Extra, Table, queue_key
 from holdfast.core.windows import WINDOW_MAX
 from holdfast.engine.browse import browse_messages, browse_steps, partition_bounds
+from holdfast.engine.dead_letters import DeadLetterFilter
 from holdfast.engine.groups import delete_group
 from holdfast.engine.messages import delete_message, edit_message, find_message, find_steps
 from holdfast.engine.queues import delete_queue
+from holdfast.engine.redrive import Destination, Redriven, redrive
 from holdfast.engine.stats import queue_stats, stats_of_all, stats_steps
 from holdfast.engine.workflow_states import get_state
 from holdfast.errors import LeaseLost, MessageNotFound, QueueNotFound
@@ -333,3 +335,50 @@ def test_stats_of_all_queues_go_on_without_one_that_is_deleted_meanwhile(counted
         counted.run(delete_queue(counted.engine, name, counted.clock))
     stats, _ = counted.steps(work)
     assert [one.name for one in stats] == ["tasks"]
+
+
+@pytest.mark.parametrize("partitions", [1, 10])
+def test_dead_letters_of_the_same_time_are_redriven_in_turns(counted: CountingRig, partitions: int) -> None:
+    """They are sorted before the first is moved, so that many must be read for it."""
+    counted.create_queue(partitions=1)
+    counted.create_group("g")
+    counted.create_queue(DEAD, partitions=partitions, dlq={"enabled": False})
+    counted.enqueue(*drafts(MANY))
+    leased = counted.lease(MANY)
+    for start in range(0, MANY, 500):
+        counted.settle(leased[start : start + 500], Verb.REJECT)
+    work = redrive(counted.engine, DEAD, DeadLetterFilter(), counted.clock)
+    steps: list[Redriven | None] = []
+    while not steps or steps[-1] is not None:
+        counted.turn(lambda: steps.append(next(work, None)))
+    done = [step for step in steps if step is not None]
+    assert done[0].looked == 0
+    assert [id_ for step in done for id_, _ in step.moved] == sorted(id_ for step in done for id_, _ in step.moved)
+    assert (counted.queue().depth, counted.queue(DEAD).depth) == (MANY, 0)
+
+
+def test_dead_letters_that_are_named_are_searched_for_in_turns(counted: CountingRig) -> None:
+    counted.create_queue(partitions=1)
+    counted.create_group("g")
+    counted.create_queue(DEAD, partitions=100, dlq={"enabled": False})
+    counted.enqueue(*drafts(300))
+    counted.consume(300, Verb.REJECT)
+    ids = frozenset(message.id for message in counted.live(DEAD)[:3])
+    work = redrive(counted.engine, DEAD, DeadLetterFilter(ids=ids | {17}), counted.clock)
+    done = counted.run(work)
+    assert sum(len(step.moved) for step in done) == 3
+    assert len(done) > 1
+
+
+def test_a_redrive_ends_when_its_queue_is_deleted_and_created_again(counted: CountingRig) -> None:
+    counted.create_queue(partitions=1)
+    counted.create_group("g")
+    counted.enqueue(*drafts(600))
+    counted.consume(600, Verb.REJECT)
+    counted.create_queue(("default", "other"), partitions=1)
+    work = redrive(counted.engine, DEAD, DeadLetterFilter(), counted.clock, to=Destination(queue="other"))
+    assert next(work).moved
+    counted.run(delete_queue(counted.engine, TASKS, counted.clock))
+    counted.run(delete_queue(counted.engine, DEAD, counted.clock))
+    counted.create_queue(DEAD, partitions=1, dlq={"enabled": False})
+    assert next(work, None) is None

@@ -8,8 +8,7 @@ references are held, so that memory does not grow with the number or the size of
 from __future__ import annotations
 
 from collections.abc import Iterator
-from heapq import merge
-from itertools import chain
+from heapq import heappop, heappush
 
 import msgspec
 
@@ -18,12 +17,13 @@ from holdfast.core.records import Message
 from holdfast.core.shard import Shard
 from holdfast.engine.catalog import Queue
 from holdfast.engine.engine import Engine
-from holdfast.engine.messages import find_message
+from holdfast.engine.messages import find_steps
 from holdfast.engine.wake_ups import Clock
 from holdfast.errors import MessageNotFound
 
 PAGE_MESSAGES = 256  # dead letters read at a time, over all partitions
 PAGE_BYTES = 8 << 20  # and about how many bytes of payload
+READ_MAX = 1_024  # dead letters read before others have a turn
 SORT_MAX = 4_096  # dead letters of the same time in one partition that are sorted together; more are sorted in parts
 
 
@@ -73,50 +73,87 @@ class DeadLetterRef(msgspec.Struct, frozen=True, gc=False):
         return (self.died_at, self.source_id, self.id) < (other.died_at, other.source_id, other.id)
 
 
-def by_death_time(engine: Engine, queue: Queue, which: DeadLetterFilter, clock: Clock) -> Iterator[DeadLetterRef]:
-    """The dead letters that exist now, in the order of dead-lettering. Reads them page by page."""
+def by_death_time(
+    engine: Engine, queue: Queue, which: DeadLetterFilter, clock: Clock
+) -> Iterator[DeadLetterRef | None]:
+    """The dead letters that exist now, in the order of dead-lettering. None: many were read without an end, and others
+    may have a turn."""
     if which.ids:
-        return _by_ids(engine, queue, which, clock)
+        yield from _by_ids(engine, queue, which, clock)
+        return
     ends = [(shard, shard.head.next_seq) for shard in queue.shards if shard.live]
     chunk = max(PAGE_MESSAGES // max(len(ends), 1), 8)
-    return merge(*[_sorted(_of_shard(engine, queue, shard, end, which, chunk, clock)) for shard, end in ends])
+    max_bytes = PAGE_BYTES // max(len(ends), 1)
+    sources = [_sorted(_of_shard(engine, queue, shard, end, which, chunk, max_bytes, clock)) for shard, end in ends]
+    heap: list[tuple[DeadLetterRef, int]] = []
+    unread = range(len(sources))
+    read = 0
+    while True:
+        for index in unread:
+            for ref in sources[index]:
+                if ref is not None:
+                    heappush(heap, (ref, index))
+                    break
+                read += chunk
+                if read >= READ_MAX:
+                    read = 0
+                    yield None
+        if not heap:
+            return
+        ref, index = heappop(heap)
+        yield ref
+        unread = range(index, index + 1)
 
 
-def _by_ids(engine: Engine, queue: Queue, which: DeadLetterFilter, clock: Clock) -> Iterator[DeadLetterRef]:
+def _by_ids(engine: Engine, queue: Queue, which: DeadLetterFilter, clock: Clock) -> Iterator[DeadLetterRef | None]:
     """Dead letters by their ids, those that exist."""
     for message_id in sorted(which.ids):
         try:
-            partition, dead_letter, _ = find_message(engine, queue.name, message_id, clock())
+            for found in find_steps(engine, queue.name, message_id, clock):
+                if found is None:
+                    yield None
+                else:
+                    partition, dead_letter, _ = found
+                    yield _ref(dead_letter, dead_letter.enqueued_at, partition, which)
         except MessageNotFound:
             continue
-        yield _ref(dead_letter, dead_letter.enqueued_at, partition, which)
 
 
 def _of_shard(
-    engine: Engine, queue: Queue, shard: Shard, end: int, which: DeadLetterFilter, chunk: int, clock: Clock
-) -> Iterator[DeadLetterRef]:
-    """The dead letters of one partition below sequence `end`, a page at a time. Their times never decrease: where the
-    clock was set back, the time of the one before is used."""
+    engine: Engine,
+    queue: Queue,
+    shard: Shard,
+    end: int,
+    which: DeadLetterFilter,
+    chunk: int,
+    max_bytes: int,
+    clock: Clock,
+) -> Iterator[DeadLetterRef | None]:
+    """The dead letters of one partition below sequence `end`, and None after each page. Their times never decrease:
+    where the clock was set back, the time of the one before is used."""
     at = 1
     died_at = 0
-    while 0 < at < end:
-        reply = engine.step(queue, shard, Browse(at, chunk, PAGE_BYTES), clock())
+    while at:
+        reply = engine.step(queue, shard, Browse(at, chunk, max_bytes, end, chunk), clock())
         at = reply.next_seq
         for dead_letter, _ in reply.messages:
-            if dead_letter.seq < end:
-                died_at = max(died_at, dead_letter.enqueued_at)
-                yield _ref(dead_letter, died_at, shard.partition, which)
+            died_at = max(died_at, dead_letter.enqueued_at)
+            yield _ref(dead_letter, died_at, shard.partition, which)
+        yield None
 
 
-def _sorted(refs: Iterator[DeadLetterRef]) -> Iterator[DeadLetterRef]:
+def _sorted(refs: Iterator[DeadLetterRef | None]) -> Iterator[DeadLetterRef | None]:
     """Dead letters in the order of their ids, those of the same time sorted."""
     same_time: list[DeadLetterRef] = []
-    for ref in chain(refs, [None]):
-        if same_time and (ref is None or ref.died_at != same_time[0].died_at or len(same_time) == SORT_MAX):
+    for ref in refs:
+        if ref is None:
+            yield None
+            continue
+        if same_time and (ref.died_at != same_time[0].died_at or len(same_time) == SORT_MAX):
             yield from sorted(same_time)
             same_time = []
-        if ref is not None:
-            same_time.append(ref)
+        same_time.append(ref)
+    yield from sorted(same_time)
 
 
 def _ref(dead_letter: Message, died_at: int, partition: int, which: DeadLetterFilter) -> DeadLetterRef:

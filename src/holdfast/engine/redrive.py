@@ -102,7 +102,7 @@ def redrive(
     step = min(step, STEP_NAMED if which.ids else STEP)
     while left > 0:
         seen, chosen, over = _take(refs, min(step, left))
-        if not seen or name not in engine.queues or queue.record.closing:
+        if (over and not seen) or engine.queues.get(name) is not queue or queue.record.closing:
             return
         done = Redriven(looked=len(seen))
         dead_letters = _load_dead_letters(engine, queue, chosen, done, clock())
@@ -118,12 +118,15 @@ def redrive(
             return
 
 
-def _take(refs: Iterator[DeadLetterRef], limit: int) -> tuple[list[DeadLetterRef], list[DeadLetterRef], bool]:
-    """The next dead letters: those examined, those of them to be moved, and whether there are no more."""
+def _take(refs: Iterator[DeadLetterRef | None], limit: int) -> tuple[list[DeadLetterRef], list[DeadLetterRef], bool]:
+    """The next dead letters: those examined, those of them to be moved, and whether there are no more. They may be none
+    yet, where many must be read before the first is known."""
     seen: list[DeadLetterRef] = []
     chosen: list[DeadLetterRef] = []
     size_bytes = 0
     for ref in refs:
+        if ref is None:
+            return seen, chosen, False
         seen.append(ref)
         if ref.matches:
             chosen.append(ref)
