@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
+import msgspec
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -153,3 +154,25 @@ def test_a_scope_that_makes_no_sense_is_refused(text: str, problem: str) -> None
 def test_a_scope_reads_as_it_is_written() -> None:
     assert str(Scope.parse("admin:a/+/#")) == "admin:a/+/#"
     assert patterns.parse("a/+/#") == ("a", "+", "#")
+
+
+@pytest.mark.parametrize(
+    ("name", "identity"),
+    [
+        ("alice", "token:alice"),
+        ("auth0|7 é", "token:auth0|7 é"),
+        ("a/b", "token:a%2Fb"),
+        ("a%2Fb", "token:a%252Fb"),
+        ("a\0b\x1b\n", "token:a%00b%1B%0A"),
+        ("\u202e", "token:%E2%80%AE"),
+    ],
+)
+def test_an_identity_is_one_printable_part_of_a_key(name: str, identity: str) -> None:
+    """It stands in keys between NUL bytes and before a slash, and on consoles."""
+    assert msgspec.structs.replace(principal(), name=name).identity == identity
+
+
+def test_kinds_of_credentials_make_different_identities() -> None:
+    methods = ("password", "token", "certificate", "anonymous")
+    identities = [msgspec.structs.replace(principal(), name="a", method=method).identity for method in methods]
+    assert identities == ["user:a", "token:a", "certificate:a", "anonymous"]

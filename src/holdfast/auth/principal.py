@@ -20,6 +20,7 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from functools import cached_property, lru_cache
 from typing import Final
+from urllib.parse import quote
 
 import msgspec
 
@@ -114,10 +115,11 @@ class Principal(msgspec.Struct, frozen=True, dict=True, kw_only=True):
     def identity(self) -> str:
         """Who it is, within its namespace: `user:alice`, `token:alice`, `certificate:alice` or `anonymous`. The issuer
         of tokens may call somebody `alice` who is not the user of that name, so the kind of credential is part of it.
-        A slash in a name is encoded as in a URL, so that what follows one is no part of the identity."""
+        What is not printable in a name, and a slash, is encoded as in a URL, so that an identity can be a part of keys
+        and of names that are shown."""
         if self.method == "anonymous":
             return self.method
-        name = self.name.replace("%", "%25").replace("/", "%2F")
+        name = "".join([char if char.isprintable() and char not in "%/" else quote(char, "") for char in self.name])
         return f"{_KINDS.get(self.method, self.method)}:{name}"
 
     @property

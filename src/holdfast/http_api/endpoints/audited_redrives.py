@@ -57,7 +57,7 @@ async def move(request: Request) -> Response:
         request.parameters[1],
         {read_id(letter.id, "id"): letter.base64 for letter in body.letters},
         to=body.to,
-        by=request.principal.name,
+        by=request.principal.identity,
         note=body.note,
         source=source,
         rights=_rights(request),
