@@ -7,10 +7,12 @@ from collections.abc import Callable
 import pytest
 
 from holdfast.core.commands import Draft, Verb
+from holdfast.core.queue import GroupKind
 from holdfast.core.transactions import TransactionName
 from holdfast.engine.engine import Limits
+from holdfast.engine.groups import create_group
 from holdfast.engine.queues import update_queue
-from holdfast.errors import InvalidArgument, QuotaExceeded
+from holdfast.errors import InvalidArgument, LimitExceeded, QuotaExceeded
 from holdfast.quotas import ADVICE, HELD, LIMIT_MAX, Quota, Quotas, read_limits
 from holdfast.store.contract import Store
 from holdfast.store.memory import MemoryStore
@@ -76,6 +78,25 @@ def test_groups_are_counted_over_all_queues() -> None:
     refused("groups", lambda: one.create_group("h", ("acme", "b")))
     one.create_queue(("other", "a"))
     one.create_group("g", ("other", "a"))
+
+
+def test_consumers_alone_cannot_fill_the_groups_of_a_queue() -> None:
+    one = Rig(MemoryStore, Limits(max_groups=4))
+    one.create_queue()
+
+    def create(group: str, by_consumer: bool) -> None:
+        create_group(one.engine, ("default", "tasks"), group, GroupKind.LEASE, one.now, None, 0, 0, by_consumer)
+
+    create("a", by_consumer=True)
+    one.lease(group="b")
+    one.lease(group="c")
+    for act in (lambda: one.lease(group="d"), lambda: create("d", by_consumer=True)):
+        with pytest.raises(LimitExceeded, match="that consumers create is limited to 3"):
+            act()
+    create("d", by_consumer=False)
+    one.lease(group="d")
+    with pytest.raises(LimitExceeded, match="max_groups_per_queue"):
+        create("e", by_consumer=False)
 
 
 def test_webhooks_are_counted_by_queue() -> None:

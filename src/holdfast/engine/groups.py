@@ -28,8 +28,10 @@ def create_group(
     earliest: bool | None,
     max_lag_messages: int,
     max_lag_age: int,
+    by_consumer: bool = False,
 ) -> GroupRecord:
-    """Create a group. `earliest`: it begins with all that is stored; None: it does if it is the queue's first."""
+    """Create a group. `earliest`: it begins with all that is stored; None: it does if it is the queue's first.
+    `by_consumer`: for somebody who does not administer the queue."""
     queue = engine.queue(name, now, create=True)
     existing = queue.record.group(group)
     if existing is not None:
@@ -38,6 +40,8 @@ def create_group(
         raise InvalidArgument(field="max_lag", problem="is for cursor groups only")
     if max_lag_messages < 0 or max_lag_age < 0:
         raise InvalidArgument(field="max_lag", problem="cannot be negative")
+    if by_consumer:
+        check_consumers_share(engine, queue)
     first = not queue.record.groups if earliest is None else earliest
     return add_group(engine, queue, group, kind, now, first, max_lag_messages, max_lag_age)
 
@@ -46,11 +50,24 @@ def ensure_group(engine: Engine, queue: Queue, name: str, kind: GroupKind, now: 
     """A group by name, created on first use: the first one of a queue begins with all that is stored."""
     group = queue.record.group(name)
     if group is None:
+        check_consumers_share(engine, queue)
         return add_group(engine, queue, name, kind, now, earliest=not queue.record.groups)
     if group.kind is not kind:
         action = "lease" if kind is GroupKind.LEASE else "be read as a log"
         raise WrongGroupKind(group=name, kind=group.kind.value, action=action)
     return group
+
+
+def check_consumers_share(engine: Engine, queue: Queue) -> None:
+    """Refuse a group that appears by use, or is created by somebody who may only consume, where three quarters of what
+    a queue may have are there: the rest is for who administers it, so that consumers cannot keep others out."""
+    share = max(engine.limits.max_groups * 3 // 4, 1)
+    if len(queue.record.groups) >= share:
+        raise LimitExceeded(
+            what="The number of groups of a queue that consumers create",
+            limit=share,
+            advice="Delete some, or let an administrator of the queue create it",
+        )
 
 
 def add_group(

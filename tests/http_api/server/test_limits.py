@@ -131,10 +131,10 @@ async def test_more_connections_than_allowed_are_closed(tmp_path: Path) -> None:
     async with serving(tmp_path, max_connections=2) as (_, front):
         held = [await asyncio.open_connection(*front.address) for _ in range(2)]
         for reader, writer in held:
-            writer.write(b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            writer.write(b"GET /api/v1/queues HTTP/1.1\r\nhost: localhost\r\n\r\n")
             assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
         reader, writer = await asyncio.open_connection(*front.address)
-        writer.write(b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        writer.write(b"GET /api/v1/queues HTTP/1.1\r\nhost: localhost\r\n\r\n")
         with pytest.raises(ConnectionResetError):
             raise ConnectionResetError if await reader.read() == b"" else AssertionError
         for _, one in [*held, (reader, writer)]:

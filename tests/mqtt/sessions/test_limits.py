@@ -73,6 +73,40 @@ def test_only_so_many_sessions() -> None:
     rig.connect("b", clean=True)
 
 
+def of_quota(limited: str, limit: int) -> HubLimits:
+    """The limits of a hub whose namespaces may have so many of one thing."""
+    return HubLimits(quota=lambda _, name, used: f"too many {name}" if name == limited and used >= limit else "")
+
+
+def test_a_namespace_has_only_so_many_sessions() -> None:
+    rig = Rig(of_quota("sessions", 1))
+    rig.connect("a", expiry=10).drop()
+    refused = rig.connect("b").connack
+    assert (refused.reason_code, refused.properties.reason_string) == (0x97, "too many sessions")
+    assert rig.connect("a", clean=False).connack.session_present
+
+
+def test_a_namespace_has_only_so_many_subscriptions() -> None:
+    rig = Rig(of_quota("subscriptions", 2))
+    first, second = rig.connect("a"), rig.connect("b")
+    assert first.subscribe("t") == [SubAck(9, (0,))]
+    assert second.subscribe("t") == [SubAck(9, (0,))]
+    assert second.subscribe("u") == [SubAck(9, (0x97,))]
+    assert second.subscribe("t") == [SubAck(9, (0,))]  # it has that one
+    first.drop()
+    assert second.subscribe("u") == [SubAck(9, (0,))]
+
+
+@pytest.mark.parametrize(("quota", "limit"), [("retained_messages", 1), ("retained_bytes", 10)])
+def test_a_namespace_has_only_so_much_retained(quota: str, limit: int) -> None:
+    rig = Rig(of_quota(quota, limit))
+    client = rig.connect("c")
+    client.publish("a", b"1", 1, retain=True)
+    client.publish("b", b"123456789", 1, retain=True)
+    found = rig.hub.namespaces[rig.session("c").namespace].retained
+    assert (found.get("a") is not None, found.get("b")) == (True, None)
+
+
 def test_who_takes_over_its_own_session_needs_no_room() -> None:
     rig = Rig(HubLimits(connections_max=1))
     old = rig.connect("c", expiry=10)

@@ -29,11 +29,16 @@ class Groups:
         earliest: bool | None = None,
         max_lag_messages: int = 0,
         max_lag_age: int = 0,
+        by_consumer: bool = False,
     ) -> Submission[GroupRecord]:
-        """Unless `earliest` says so, the first group of a queue starts with all that is stored, others at the end."""
+        """`by_consumer`: for somebody who does not administer the queue.
+
+        Unless `earliest` says so, the first group of a queue starts with all that is stored, others at the end."""
         cell = self._cell
         with cell.guard as engine:
-            record = create_group(engine, name, group, kind, cell.clock(), earliest, max_lag_messages, max_lag_age)
+            record = create_group(
+                engine, name, group, kind, cell.clock(), earliest, max_lag_messages, max_lag_age, by_consumer
+            )
         return cell.submission(record)
 
     async def delete(self, name: QueueName, group: str) -> None:

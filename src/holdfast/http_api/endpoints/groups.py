@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from holdfast import wire
+from holdfast.auth.principal import Action
 from holdfast.core.queue import GroupKind, check_name
 from holdfast.engine.cursors import CursorEnd
 from holdfast.errors import (
@@ -66,6 +67,7 @@ async def create(request: Request) -> Response:
             earliest=None if body.start is None else body.start == "earliest",
             max_lag_messages=body.max_lag_messages,
             max_lag_age=age,
+            by_consumer=not request.principal.may(Action.ADMIN, name[1]),
         )
     except GroupExists:
         known = request.node.queues.get(name).group(group)

@@ -191,7 +191,7 @@ class Connection(asyncio.Protocol):
         self.peer = self.peer or (str(peer[0]) if isinstance(peer, tuple) else "")
         self.subject = peer_subject(transport.get_extra_info("ssl_object"))
         self._pool.add(self)
-        if len(self._pool.open) > self._pool.settings.max_connections:
+        if len(self._pool.open) - len(self._pool.strangers) > self._pool.settings.max_connections:
             self._transport.abort()
             return
         self._pool.add_stranger(self)

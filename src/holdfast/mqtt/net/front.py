@@ -17,6 +17,7 @@ from typing import Final
 
 import msgspec
 import structlog
+from msgspec.structs import replace
 
 from holdfast.auth import exposure, tls
 from holdfast.auth.gate import Gate
@@ -42,6 +43,7 @@ from holdfast.mqtt.sessions.hub import Hub
 from holdfast.mqtt.sessions.outbox import OutboxBatch, Output
 from holdfast.mqtt.sessions.settings import HubLimits
 from holdfast.patient_timer import PatientTimer
+from holdfast.quotas import Quota
 from holdfast.units import SECOND
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
@@ -64,7 +66,8 @@ class MqttFront:
     def __init__(self, config: Config, node: Node, gate: Gate) -> None:
         self._config = config
         self._settings = config.mqtt
-        self._limits = hub_limits(config)
+        self._quotas = node.cell.quotas
+        self._limits = replace(hub_limits(config), quota=self._quota_problem)
         self._node = node
         self._gate = gate
         self._bridge = (
@@ -74,6 +77,7 @@ class MqttFront:
         self._audit_barrier = AuditBarrier(gate.audit.synced)
         self._hub: Hub | None = None
         self._links: dict[Link, None] = {}  # in the order they were made
+        self._strangers: dict[Link, None] = {}  # whose CONNECT was not accepted yet, in that order
         self._full: set[Link] = set()  # links that are not read because too much of theirs is unanswered
         self._backpressure: dict[str, Backpressure] = {}  # by namespace
         self._batch: OutboxBatch | None = None
@@ -97,6 +101,7 @@ class MqttFront:
         self._load()
         self._node.cell.participants.append(self)
         self._node.metric_sources.append(self._readings)
+        self._node.quotas.sources.append(self._quota_use)
         await self._listen(self._settings.listen, with_tls=False)
         if self._settings.tls_listen:
             await self._listen(self._settings.tls_listen, with_tls=True)
@@ -145,7 +150,8 @@ class MqttFront:
             self.make_link,
             partial(self._gate.check_browser, None),
             buffer_bytes=self._settings.buffer_bytes,
-            message_bytes_max=self._settings.max_packet_bytes,  # a stranger can make us keep as much
+            connect_bytes_max=self._settings.max_connect_bytes,  # a stranger can make us keep as much
+            message_bytes_max=self._settings.max_packet_bytes,
         )
 
     async def stop(self) -> None:
@@ -170,8 +176,27 @@ class MqttFront:
         if self in self._node.cell.participants:
             self._node.cell.participants.remove(self)
             self._node.metric_sources.remove(self._readings)
+            self._node.quotas.sources.remove(self._quota_use)
         if self._timer is not None:
             self._timer.cancel()
+
+    def _quota_problem(self, namespace: str, name: str, used: int) -> str:
+        """See `HubLimits.quota`."""
+        try:
+            self._quotas.check(namespace, Quota(name), used)
+        except HoldfastError as error:
+            return str(error)
+        return ""
+
+    def _quota_use(self, namespace: str) -> dict[Quota, int]:
+        """What a namespace has here."""
+        found = None if self._hub is None else self._hub.namespaces.get(namespace)
+        return {
+            Quota.SESSIONS: len(found.sessions) if found is not None else 0,
+            Quota.SUBSCRIPTIONS: found.subscriptions if found is not None else 0,
+            Quota.RETAINED_MESSAGES: len(found.retained) if found is not None else 0,
+            Quota.RETAINED_BYTES: found.retained_bytes if found is not None else 0,
+        }
 
     def _readings(self) -> Iterator[MetricSample]:
         return self._traffic.readings(self._hub)
@@ -193,9 +218,15 @@ class MqttFront:
 
     def made(self, link: Link) -> Connection | None:
         hub = self._hub
-        if hub is None or self._stopping or len(self._links) >= 2 * self._limits.connections_max:
+        users = len(self._links) - len(self._strangers)
+        if hub is None or self._stopping or users >= 2 * self._limits.connections_max:
             return None
         self._links[link] = None
+        self._strangers[link] = None
+        if len(self._strangers) > self._settings.max_unauthenticated:
+            oldest = next(iter(self._strangers))  # it makes room: the new one may be a user
+            del self._strangers[oldest]
+            oldest.cut()
         connection = hub.open(link, self._node.clock())
         self._schedule_commit()
         return connection
@@ -241,6 +272,14 @@ class MqttFront:
             except HoldfastError as error:
                 self._refuse(link, packet, error)
                 return
+        try:
+            if not principal.unlimited:
+                self._quotas.check_held(Quota.CONNECTIONS, principal.namespace, principal.owner)
+        except HoldfastError as error:
+            self._refuse(link, packet, error)
+            return
+        self._quotas.hold(Quota.CONNECTIONS, principal.namespace, principal.owner)
+        self._strangers.pop(link, None)
         link.principal = principal
         assigned = "" if packet.client_id else f"auto-{secrets.token_hex(10)}"
         hub.connect(connection, packet, principal.namespace, assigned, self._node.clock(), principal.owner)
@@ -299,7 +338,10 @@ class MqttFront:
             self._schedule_commit()
 
     def lost(self, link: Link) -> None:
+        if link in self._links and link.principal is not None:
+            self._quotas.release(Quota.CONNECTIONS, link.principal.namespace, link.principal.owner)
         self._links.pop(link, None)
+        self._strangers.pop(link, None)
         self._full.discard(link)
         self._forget_backpressure(link)
         if self._stopping and not self._links:

@@ -41,12 +41,14 @@ class WebSocketEndpoint:
         check: Callable[[str, str | None], None],
         *,
         buffer_bytes: int,
+        connect_bytes_max: int,
         message_bytes_max: int,
     ) -> None:
         """`check` is given the headers host and origin, and raises if a page of another site opens the WebSocket."""
         self.make_link = make_link
         self.check = check
         self.buffer_bytes = buffer_bytes
+        self.connect_bytes_max = connect_bytes_max  # of a message before the client is connected
         self.message_bytes_max = message_bytes_max
 
     def __call__(self, on_lost: Callable[[WebSocketConnection], None], peer: str) -> WebSocketConnection:
@@ -61,7 +63,7 @@ class WebSocketConnection(asyncio.Protocol):
         self._peer = peer
         self._on_lost = on_lost
         self._loop = asyncio.get_running_loop()
-        self._socket = ServerProtocol(subprotocols=[SUBPROTOCOL], max_size=endpoint.message_bytes_max)
+        self._socket = ServerProtocol(subprotocols=[SUBPROTOCOL], max_size=endpoint.connect_bytes_max)
         self._transport: asyncio.Transport
         self._link: Link | None = None
         self._message: list[bytes] = []  # the frames of one that is not complete
@@ -211,6 +213,8 @@ class WebSocketConnection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
+        if self._link is not None and self._link.principal is not None:
+            self._socket.max_message_size = self._endpoint.message_bytes_max
         if not self._reading:
             self._reading = True
             self._transport.resume_reading()

@@ -166,6 +166,9 @@ class Lifecycle:
             return reasons.SERVER_BUSY, "too many connections; try again later"
         if found is None and sum(len(ns.sessions) for ns in self.namespaces.values()) >= settings.sessions_max:
             return reasons.QUOTA_EXCEEDED, "there are too many sessions; those of clients that stay away expire"
+        sessions = len(self.ns(connection.namespace).sessions)
+        if found is None and (problem := settings.quota(connection.namespace, "sessions", sessions)):
+            return reasons.QUOTA_EXCEEDED, problem
         if packet.properties.authentication_method is not None:
             return reasons.BAD_AUTHENTICATION_METHOD, "no authentication method is supported; use a password"
         if len(packet.client_id.encode()) > settings.client_id_bytes_max:

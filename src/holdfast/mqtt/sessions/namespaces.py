@@ -71,13 +71,24 @@ _EMPTY_PLAN: Final = RoutingPlan(())
 class Namespace:
     """One namespace."""
 
-    __slots__ = ("_planned", "_plans", "_trie", "name", "retained", "retained_bytes", "sessions", "shares")
+    __slots__ = (
+        "_planned",
+        "_plans",
+        "_trie",
+        "name",
+        "retained",
+        "retained_bytes",
+        "sessions",
+        "shares",
+        "subscriptions",
+    )
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.sessions: dict[tuple[str, str], Session] = {}  # by owner and client identifier
         self.retained: NameIndex[Message] = NameIndex()
         self.retained_bytes = 0
+        self.subscriptions = 0  # of all sessions
         self.shares: dict[str, Share] = {}
         self._trie: SubscriptionTrie[Session | Share, Subscriber | Share] = SubscriptionTrie()
         self._plans: dict[str, RoutingPlan] = {}
@@ -119,6 +130,7 @@ class Namespace:
             self._trie.add(inner, share, share)
         before = session.subscriptions.get(subscriber.filter)
         session.subscriptions[subscriber.filter] = subscriber
+        self.subscriptions += before is None
         return before is None
 
     def unsubscribe(self, session: Session, topic_filter: str) -> bool:
@@ -126,6 +138,7 @@ class Namespace:
         subscriber = session.subscriptions.pop(topic_filter, None)
         if subscriber is None:
             return False
+        self.subscriptions -= 1
         if subscriber.terms is not None:
             return True
         group, inner = split_share(topic_filter)

@@ -63,9 +63,13 @@ class Retainer:
             return True
         before = ns.retained.get(topic)
         size_bytes = ns.retained_bytes + message.size_bytes - (0 if before is None else before.size_bytes)
-        if before is None and len(ns.retained) >= self._settings.retained_messages_max:
+        settings = self._settings
+        if before is None and (
+            len(ns.retained) >= settings.retained_messages_max
+            or settings.quota(ns.name, "retained_messages", len(ns.retained))
+        ):
             return False
-        if size_bytes > self._settings.retained_bytes_max:
+        if size_bytes > settings.retained_bytes_max or settings.quota(ns.name, "retained_bytes", size_bytes - 1):
             return False
         self._session_store.retain(ns.name, message)
         ns.retained.put(topic, message)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -9,6 +10,15 @@ import msgspec
 from holdfast.units import KIB, MIB, SECOND
 
 NEVER: Final = 0xFFFF_FFFF  # as a session expiry: the session does not expire
+
+
+Quota = Callable[[str, str, int], str]
+"""Asked with a namespace, the name of a quota and how much it has: what is wrong if it may not have one more, or
+nothing."""
+
+
+def no_quota(namespace: str, name: str, used: int) -> str:  # noqa: ARG001 - see Quota
+    return ""
 
 
 class HubLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,6 +85,9 @@ class HubLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     session_expiry_max_s: int = NEVER
     """A longer session expiry is cut to this, and CONNACK says so. 3.1.1 sessions without clean session get it too."""
+
+    quota: Quota = no_quota
+    """What one namespace may have of `sessions`, `subscriptions`, `retained_messages` and `retained_bytes`."""
 
     qos_max: int = 2
     retain_available: bool = True

@@ -88,8 +88,11 @@ class Subscriptions:
             return reasons.TOPIC_FILTER_INVALID
         if one.filter.startswith(SHARE_PREFIX) and not self._settings.shared_available:
             return reasons.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
-        if len(session.subscriptions) >= self._settings.subscriptions_max and one.filter not in session.subscriptions:
-            return reasons.QUOTA_EXCEEDED
+        if one.filter not in session.subscriptions:
+            in_namespace = self._lifecycle.ns(session.namespace).subscriptions
+            full = len(session.subscriptions) >= self._settings.subscriptions_max
+            if full or self._settings.quota(session.namespace, "subscriptions", in_namespace):
+                return reasons.QUOTA_EXCEEDED
         return self._access.may_subscribe(connection, one.filter)
 
     def unsubscribe(self, connection: Connection, session: Session, packet: Unsubscribe, now: int) -> None:

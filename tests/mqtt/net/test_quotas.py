@@ -1,0 +1,77 @@
+"""What a namespace has over MQTT is bounded, and strangers have a share of their own, small in number and bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed
+
+from holdfast.config.settings import AuditSettings, QuotaSettings
+from holdfast.mqtt.codec import V5, Connect, Publish, encode
+from holdfast.quotas import Quota
+from tests.auth import rig
+from tests.mqtt.net.broker import Broker, config_for, memory_broker
+from tests.mqtt.net.conftest import Run
+from tests.waiting import PATIENCE_SECONDS
+
+PASSWORD = b"correct horse"
+KIB = 1024
+
+
+async def guarded(run: Run, path: Path, quotas: QuotaSettings, **mqtt: object) -> Broker:
+    """A broker with users `shop` and `other` of one namespace."""
+    users = [rig.user(name, PASSWORD.decode(), "consume:#", "produce:#") for name in ("shop", "other")]
+    config = config_for(path, **mqtt)
+    settings = rig.settings(users_file=rig.write_users(path / "users.json", *users))
+    http = replace(config.http, enabled=True)
+    return await run(
+        memory_broker(replace(config, auth=settings, audit=AuditSettings(enabled=False), quotas=quotas, http=http))
+    )
+
+
+async def test_connections_are_counted_by_namespace_and_principal(run: Run, tmp_path: Path) -> None:
+    broker = await guarded(run, tmp_path, QuotaSettings(connections=2, principal_percent=50))
+    first = await broker.connect("a", username="shop", password=PASSWORD)
+    client = await broker.open()
+    answer = await client.connect(Connect("b", V5, username="shop", password=PASSWORD))
+    assert answer.reason_code == 0x97
+    assert "quota connections of 1" in (answer.properties.reason_string or "")
+    await broker.connect("c", username="other", password=PASSWORD)
+    quotas = broker.node.cell.quotas
+    assert quotas.held(Quota.CONNECTIONS, "default") == 2
+    await first.disconnect()
+    await broker.until(lambda: quotas.held(Quota.CONNECTIONS, "default") == 1)
+    await broker.connect("b", username="shop", password=PASSWORD)
+    shown = broker.node.quotas.show("default")
+    assert (shown["connections"].used, shown["sessions"].used) == (2, 2)
+
+
+async def test_strangers_make_room_for_each_other_and_never_keep_users_out(run: Run, tmp_path: Path) -> None:
+    broker = await guarded(run, tmp_path, QuotaSettings(), max_unauthenticated=3, max_connections=2)
+    user = await broker.connect("a", username="shop", password=PASSWORD)
+    strangers = [await broker.open() for _ in range(20)]
+    assert await strangers[0].ended() == []
+    await broker.connect("b", username="shop", password=PASSWORD)
+    await user.publish("t", b"still here", 1)
+    assert len(broker.front._strangers) <= 3
+
+
+async def test_a_stranger_over_websocket_can_send_no_more_than_a_connect(run: Run, tmp_path: Path) -> None:
+    broker = await guarded(run, tmp_path, QuotaSettings(), max_connect_bytes=64 * KIB)
+    assert broker.http is not None
+    url = broker.http.url.replace("http", "ws", 1) + "/mqtt"
+    options = {"subprotocols": ["mqtt"], "compression": None, "open_timeout": PATIENCE_SECONDS}
+    async with connect(url, **options) as stranger:  # type: ignore[arg-type]
+        await stranger.send(b"\x10" + b"x" * (65 * KIB))
+        with pytest.raises(ConnectionClosed):
+            await stranger.recv()
+        assert stranger.close_code == 1009
+    async with connect(url, **options) as user:  # type: ignore[arg-type]
+        await user.send(encode(Connect("a", V5, username="shop", password=PASSWORD), V5))
+        await user.recv()
+        await user.send(encode(Publish("t", b"x" * (200 * KIB), 1, 7), V5))
+        answer = await user.recv()
+        assert answer[:1] == b"\x40"
