@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+import typing
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -117,7 +118,14 @@ def _default_text(value: object) -> str:
 
 
 def _signature(name: str, thing: object) -> list[str]:
+    """How it is called; if it can be called in several ways, all of them."""
     assert callable(thing)
+    ways = typing.get_overloads(thing) or [thing]
+    lines = [line for way in ways for line in _one_signature(name, way)[1:-1]]
+    return ["```text", *lines, "```"]
+
+
+def _one_signature(name: str, thing: Callable[..., object]) -> list[str]:
     signature = inspect.signature(thing)
     parts: list[str] = []
     named = False  # whether what follows is given by name

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -96,7 +97,7 @@ class Shell:
 
 
 @contextmanager
-def shell_in(directory: Path, commands: Path = BIN) -> Iterator[Shell]:
+def shell_in(directory: Path, commands: Path = BIN, mqtt_port: int = 0) -> Iterator[Shell]:
     """A shell in a directory, with the commands of another one first on its PATH."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
     address = f"127.0.0.1:{reserved_port()}"
@@ -105,7 +106,7 @@ def shell_in(directory: Path, commands: Path = BIN) -> Iterator[Shell]:
         "PATH": f"{commands}:{BIN}:{os.environ['PATH']}",
         "HOLDFAST_URL": f"http://{address}",
         "HOLDFAST_HTTP_LISTEN": address,
-        "HOLDFAST_MQTT_LISTEN": "127.0.0.1:0",
+        "HOLDFAST_MQTT_LISTEN": f"127.0.0.1:{mqtt_port}",
         "HOLDFAST_LOG_FORMAT": "json",
         "HOLDFAST_WORKER_LOG_LEVEL": "error",
     }
@@ -179,6 +180,55 @@ def test_the_tutorial_continues_on_the_server_of_the_readme(tmp_path: Path) -> N
                 elif not what.startswith("holdfast serve"):
                     answer = shell.type(what)
                     assert matches(text, answer), f"$ {what}\n--- shown\n{text}\n--- answered\n{answer}"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.skipif(not (shutil.which("curl") and shutil.which("jq")), reason="needs curl and jq")
+def test_the_how_tos_continue_on_the_server_of_the_tutorial(tmp_path: Path) -> None:
+    """README, tutorial, curl, MQTT, in the order in which a newcomer reads them: no page disturbs the next."""
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    (tmp_path / ".venv").symlink_to(BIN.parent)
+    port = reserved_port()
+    with shell_in(tmp_path, mqtt_port=port) as shell:
+        shell.type("holdfast serve --data-dir ./data")
+        for page in (ROOT / "README.md", DOCS / "tutorial" / "first-job.md"):
+            for kind, what, text in steps(page.read_text()):
+                if kind == "file":
+                    (tmp_path / what).write_text(text)
+                elif not what.startswith("holdfast serve"):
+                    answer = shell.type(what)
+                    assert matches(text, answer), f"$ {what}\n--- shown\n{text}\n--- answered\n{answer}"
+        curl = blocks("use-http-with-curl", "sh")
+        for number, block in enumerate(curl[1:]):
+            script = tmp_path / f"curl-{number}.sh"
+            script.write_text(f"set -euo pipefail\nURL=$HOLDFAST_URL\n{block}")
+        said = [shell.type(f"bash curl-{number}.sh && echo 'exit 0'") for number in range(len(curl) - 1)]
+        assert [answer for answer in said if not answer.endswith("exit 0")] == []
+        for number, program in enumerate(blocks("durable-queues-with-mqtt", "python")):
+            (tmp_path / f"mqtt_{number}.py").write_text(program.replace("1883", str(port)))
+            answer = shell.type(f"{sys.executable} mqtt_{number}.py && echo 'exit 0'")
+            assert answer.endswith("exit 0"), answer
+
+
+def blocks(page: str, language: str) -> list[str]:
+    text = (DOCS / "how-to" / f"{page}.md").read_text()
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
+def test_the_tests_of_the_how_to_run_in_an_empty_project(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text(blocks("test-your-code", "toml")[0])
+    (tmp_path / "conftest.py").write_text(blocks("test-your-code", "python")[0])
+    shutil.copy(ROOT / "examples" / "test_shop.py", tmp_path)
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_shop.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "skipped" not in ran.stdout
 
 
 @pytest.mark.parametrize("name", ["configure-a-server", "give-out-tokens"])
