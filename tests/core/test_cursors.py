@@ -100,7 +100,7 @@ def test_large_steps_leave_what_single_ones_do(
         assert together.commit(sizes) == count
     assert together.stored() == one_by_one.stored()
     assert together.bench.shard.head == one_by_one.bench.shard.head
-    assert together.bench.engine.cache_budget.used_bytes == one_by_one.bench.engine.cache_budget.used_bytes
+    assert together.bench.engine.memory.cache_used_bytes == one_by_one.bench.engine.memory.cache_used_bytes
 
 
 @given(drafts, st.sets(st.integers(0, 30), max_size=4), st.lists(st.integers(1, 20), min_size=1, max_size=4))
@@ -113,7 +113,7 @@ def test_of_what_the_last_reader_has_passed_nothing_is_left(
     head = scene.bench.shard.head
     assert (head.ready, head.scheduled, head.size_bytes, head.priorities) == (0, 0, 0, {})
     assert not scene.bench.shard.cached_records
-    assert scene.bench.engine.cache_budget.used_bytes == 0
+    assert scene.bench.engine.memory.cache_used_bytes == 0
 
 
 def test_neighbours_go_by_one_deletion() -> None:

@@ -53,7 +53,7 @@ def group_state(group: LeaseGroup) -> tuple[object, ...]:
     }
     keys = {key: (state.held, state.waiting, state.deferred, state.first) for key, state in group.keys.items()}
     deliveries = [(one.id, one.token, one.failures, one.ready_at) for one in group.deliveries.values()]
-    ended = (dict(group.acked), dict(group.ended))
+    ended = dict(group.ended.known)
     return windows, keys, deliveries, ended, group.leased, list(group.ready), list(group.backoffs), set(group.skips)
 
 
@@ -65,7 +65,7 @@ def everything(bench: Bench, *without: Table) -> list[object]:
         table: bench.engine.store.scan(table, b"", EVERYTHING, 1 << 20) for table in Table if table not in without
     }
     groups = [group_state(group) for group in shard.groups.values()]
-    return [stored, groups, dict(shard.cached_records), bench.engine.cache_budget.used_bytes, dict(shard.masks)]
+    return [stored, groups, dict(shard.cached_records), bench.engine.memory.cache_used_bytes, shard.masks.known]
 
 
 def life(
@@ -231,4 +231,4 @@ def test_a_batch_that_does_not_fit_into_memory_is_read_from_the_store() -> None:
     bench.enqueue(*["large" * 10] * COLUMNAR_MIN)
     assert list(bench.shard.cached_records) == [1]
     assert [len(item.message.payload) for item in bench.lease(3)] == [4, 50, 50]
-    assert bench.engine.cache_budget.used_bytes == 0
+    assert bench.engine.memory.cache_used_bytes == 0

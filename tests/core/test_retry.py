@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast.core.queue import RetryPolicy
-from holdfast.core.retry import backoff
+from holdfast.core.queue import RetryPolicy, backoff
 from holdfast.units import MINUTE, SECOND
 from tests.core.strategies import retry_policies, u63
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core import groups
 from holdfast.core import shard as shard_module
 from holdfast.core.commands import (
     AddGroup,
@@ -38,22 +37,14 @@ def refused(results: list[int | HoldfastError | None]) -> list[bool]:
     return [isinstance(result, LeaseLost) for result in results]
 
 
-def test_only_the_last_settlements_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(groups, "MAX_REMEMBERED", 2)
+@pytest.mark.parametrize("verb", [Verb.ACK, Verb.NACK])
+def test_only_the_last_settlements_are_remembered(verb: Verb) -> None:
     bench = Bench()
-    bench.enqueue("a", "b", "c")
-    leased = bench.lease(3)
-    bench.settle(leased)
-    assert refused(bench.settle(leased)) == [True, False, False]
-
-
-def test_only_the_last_failures_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(groups, "MAX_REMEMBERED", 2)
-    bench = Bench()
-    bench.enqueue("a", "b", "c")
-    leased = bench.lease(3)
-    bench.settle(leased, Verb.NACK)
-    assert refused(bench.settle(leased, Verb.NACK)) == [True, False, False]
+    bench.engine.memory.ended_leases.limit = 4
+    bench.enqueue("a", "b", "c", "d", "e")
+    leased = bench.lease(5)
+    bench.settle(leased, verb)
+    assert refused(bench.settle(leased, verb)) == [True, True, False, False, False]
 
 
 def test_one_delivery_acked_twice_in_a_batch() -> None:

@@ -100,7 +100,7 @@ def test_what_is_published_is_cached_for_groups_only(groups: tuple[str, ...]) ->
     bench = Bench(groups)
     bench.step(PublishStaged(packed.messages, bench.engine.ids.take(bench.now, 2), "http"))
     assert list(bench.shard.cached_records) == ([1, 2] if groups else [])
-    assert bool(bench.shard.cache_budget.used_bytes) == bool(groups)
+    assert bool(bench.shard.memory.cache_used_bytes) == bool(groups)
 
 
 def test_blocks_are_bounded_by_number_and_by_size(monkeypatch: pytest.MonkeyPatch) -> None:

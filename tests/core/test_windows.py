@@ -30,7 +30,7 @@ def test_a_backlog_comes_out_in_order(hot_bytes: int) -> None:
         if len(found) % 1000 == 0:
             bench.reopen()
     assert found == numbered(MANY)
-    assert bench.engine.cache_budget.used_bytes == 0
+    assert bench.engine.memory.cache_used_bytes == 0
 
 
 def test_more_than_a_window_in_one_call() -> None:
@@ -180,7 +180,7 @@ def test_memory_of_messages_comes_back_when_a_group_goes() -> None:
     for _ in delete_group(bench.engine, NAME, "slow", lambda: bench.now):
         bench.engine.write()
     bench.settle(leased)
-    assert bench.engine.cache_budget.used_bytes == 0
+    assert bench.engine.memory.cache_used_bytes == 0
 
 
 def test_a_message_that_is_larger_than_asked_for_goes_alone() -> None:

@@ -185,7 +185,7 @@ def test_settling_an_unknown_delivery_copies_nothing_of_what_is_remembered(count
     counted.create_group("g")
     for shard in counted.queue().shards:
         tokens = list(range(shard.number * 10_000, shard.number * 10_000 + 4_000))
-        shard.groups["g"].remember_acked(tokens, tokens)
+        shard.groups["g"].ended.remember_acked(tokens, tokens)
     tracemalloc.start()
     try:
         [lost] = counted.engine.settle(TASKS, "g", [Settlement(17, 18)], counted.now)

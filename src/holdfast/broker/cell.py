@@ -137,6 +137,8 @@ class Cell:
             max_queues=config.queues.max_queues,
             max_groups=config.queues.max_groups_per_queue,
             hot_bytes=config.limits.hot_cache_bytes,
+            remembered_settlements=config.limits.remembered_settlements,
+            settled_cache=config.limits.settled_cache,
             transactions=TransactionLimits(
                 **{name: getattr(config.transactions, name) for name in TransactionLimits.__struct_fields__}
             ),

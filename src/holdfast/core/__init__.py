@@ -4,10 +4,11 @@ Importing the package registers all commands with the shard.
 """
 
 from holdfast.core import admin, cursors, enqueue, leasing, reading, sweeps, workflow
-from holdfast.core.shard import RecordCacheBudget, Shard
+from holdfast.core.memory import CellMemory
+from holdfast.core.shard import Shard
 
 __all__ = [
-    "RecordCacheBudget",
+    "CellMemory",
     "Shard",
     "admin",
     "cursors",

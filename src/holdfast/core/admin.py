@@ -53,7 +53,7 @@ def add_group(shard: Shard, command: AddGroup, _now: int, _effects: Outcome[None
         shard.cursors[command.name].dirty = True
     else:
         head = new_group_head(shard, command.earliest)
-        group = LeaseGroup(command.number, command.name, head, shard.config.strict)
+        group = LeaseGroup(command.number, command.name, head, shard.config.strict, shard.memory)
         group.dirty = True
         shard.groups[command.name] = group
         if command.earliest:
@@ -68,6 +68,8 @@ def remove_group(shard: Shard, command: RemoveGroup, _now: int, effects: Outcome
     number = shard.number
     leaving = group or cursor
     if leaving is not None:
+        if group is not None:
+            shard.memory.ended_leases.forget(group.ended)
         shard.groups.pop(command.name, None)
         shard.cursors.pop(command.name, None)
         effects.ops.append((Table.GROUPS, group_key(number, leaving.number), None))
@@ -216,7 +218,7 @@ def _mark_removed(shard: Shard, seq: int, effects: Effects) -> None:
     """The message record is deleted with the journal; cursor groups that have not read it must not see it."""
     shard.removable.append(seq)
     if shard.shared():
-        shard.masks.pop(seq, None)
+        shard.masks.drop(seq)
         mark = write_mask(GONE) if shard.kept_by_cursor(seq) else None
         effects.ops.append((Table.SETTLED, settled_key(shard.number, seq), mark))
     elif shard.kept_by_cursor(seq):

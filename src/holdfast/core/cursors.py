@@ -287,5 +287,5 @@ def _forget_settled(shard: Shard, settled: dict[int, int], effects: Effects) -> 
     lowest = min([cursor.head.committed for cursor in shard.cursors.values()])
     over = [seq for seq, mask in settled.items() if seq <= lowest and _settled_by_all(shard, seq, mask)]
     for seq in over:
-        shard.masks.pop(seq, None)
+        shard.masks.drop(seq)
     effects.ops += deletions(Table.SETTLED, shard_key(shard.number), over)

@@ -15,7 +15,9 @@ import msgspec
 from holdfast.core.records import LEASES_VERSION, Leases, Message, Place
 
 RUN_MIN = 32  # leases that are compared at once first when a run of them is looked for
-STALE_MAX = 1_000  # entries of ended or extended leases among the deadlines, beside as many as there are current ones
+# Stale entries among the deadlines of leases and the ends of backoffs, beside as many as there are current ones: some
+# 12 KiB in each group and partition.
+STALE_MAX = 128
 
 
 class Delivery(msgspec.Struct, gc=False):

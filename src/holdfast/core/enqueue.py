@@ -226,10 +226,10 @@ def _window_room(shard: Shard, priority: int) -> int:
 def _reserve_cache(shard: Shard, count: int, size_bytes: int) -> bool:
     """Whether records of a batch of `count` messages are kept in memory until they are leased, those that a window can
     take: if there is room for all of them. Of a large batch in a shard without a group, none is leased soon."""
-    budget = shard.cache_budget
-    if (not shard.groups and count > WINDOW) or budget.used_bytes + size_bytes > budget.limit_bytes:
+    memory = shard.memory
+    if (not shard.groups and count > WINDOW) or memory.cache_used_bytes + size_bytes > memory.cache_limit_bytes:
         return False
-    budget.used_bytes += size_bytes
+    memory.cache_used_bytes += size_bytes
     return True
 
 

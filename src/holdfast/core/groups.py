@@ -13,16 +13,16 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Iterator, Set
-from heapq import heappop, heappush
+from collections.abc import Iterator
+from heapq import heapify, heappop, heappush
 from itertools import chain, islice
 from operator import attrgetter, is_
 from typing import NamedTuple
 
 from holdfast.core.codecs import read_ready, ready_key_hash
-from holdfast.core.commands import Verb
-from holdfast.core.deliveries import Deadlines, Deliveries, Delivery, LeaseBatch
+from holdfast.core.deliveries import STALE_MAX, Deadlines, Deliveries, Delivery, LeaseBatch
 from holdfast.core.ids import time_of_id
+from holdfast.core.memory import CellMemory, EndedLeases
 from holdfast.core.records import CursorHead, GroupHead, Place
 from holdfast.core.windows import WINDOW, WINDOW_MAX, PriorityWindow
 from holdfast.units import NEVER
@@ -32,8 +32,6 @@ MAX_LEASED = 20_000
 # Deliveries of a group in one shard that wait for another attempt. Past it the group leases only those, and no
 # new messages, until some are settled: a consumer that fails everything cannot load the whole backlog into memory.
 MAX_RETRYING = 10_000
-# Tokens of finished leases that are remembered, so that settling twice has the same reply.
-MAX_REMEMBERED = 4_096
 OLDEST_AMONG = 1_000  # deliveries among which stats find the oldest: those that were leased first
 
 AGE_MAX_MS = (1 << 32) - 1  # seven weeks; longer ones count as that
@@ -117,7 +115,6 @@ class LeaseGroup:
     """The state of one leasing group in one shard."""
 
     __slots__ = (
-        "acked",
         "backoff_ended",
         "backoffs",
         "bit",
@@ -139,7 +136,7 @@ class LeaseGroup:
         "windows",
     )
 
-    def __init__(self, number: int, name: str, head: GroupHead, strict: bool) -> None:
+    def __init__(self, number: int, name: str, head: GroupHead, strict: bool, memory: CellMemory) -> None:
         self.number = number
         self.bit = 1 << number
         self.name = name
@@ -153,8 +150,7 @@ class LeaseGroup:
         self.backoffs: list[tuple[int, int]] = []  # heap of (ready_at, id)
         self.deadlines = Deadlines(self.deliveries)
         self.keys: dict[bytes, KeyState] = {}
-        self.acked: dict[int, int] = {}  # by token, the message of a lease that was acked
-        self.ended: dict[int, tuple[str, int]] = {}  # by token, verb and message of a lease that ended otherwise
+        self.ended = EndedLeases(memory.ended_leases)
         self.skips: set[int] = set(head.skips)  # sequences beyond the frontiers that it has settled without a lease
         self.expiring: list[Delivery] = []
         self.backoff_ended: list[Delivery] = []
@@ -297,13 +293,18 @@ class LeaseGroup:
         heap = self.backoffs
         while heap and heap[0][0] <= now and len(self.backoff_ended) < limit:
             ready_at, message_id = heappop(heap)
-            delivery = self.deliveries.get(message_id)
-            if delivery is None or delivery.token or delivery.ready_at != ready_at:
+            if not self._backs_off(ready_at, message_id):
                 continue
+            delivery = self.deliveries[message_id]
             # Without a time it was restored as ready; an edit may have replaced it by one that is ready and not held.
             if ready_at or message_id in self.keys[delivery.key].held:
                 self.backoff_ended.append(delivery)
         return self.backoff_ended
+
+    def _backs_off(self, ready_at: int, message_id: int) -> bool:
+        """Whether an entry of `backoffs` is valid."""
+        delivery = self.deliveries.get(message_id)
+        return delivery is not None and not delivery.token and delivery.ready_at == ready_at
 
     def overdue(self, now: int, limit: int) -> list[Delivery]:
         """Leases past their deadline, at most `limit`: those to act on, kept in `expiring` until they are."""
@@ -318,32 +319,12 @@ class LeaseGroup:
     def wake_at(self) -> int:
         """When the next deadline or backoff ends."""
         self.deadlines.tidy(self.leased)
+        if len(self.backoffs) > 2 * self.retrying + STALE_MAX:  # of what was purged, say
+            self.backoffs = [entry for entry in self.backoffs if self._backs_off(*entry)]
+            heapify(self.backoffs)
         deadline = self.deadlines.first()
         wake = NEVER if deadline is None else deadline
         return min(wake, self.backoffs[0][0]) if self.backoffs else wake
-
-    def remember(self, token: int, verb: str, message_id: int) -> None:
-        """Remember how a lease ended that was not acked."""
-        self.ended[token] = (verb, message_id)
-        if len(self.ended) > MAX_REMEMBERED:
-            del self.ended[next(iter(self.ended))]
-
-    def remember_acked(self, tokens: list[int], ids: list[int]) -> None:
-        acked = self.acked
-        acked.update(zip(tokens, ids, strict=True))
-        excess = len(acked) - MAX_REMEMBERED
-        if excess > 0:
-            for token in list(islice(acked, excess)):
-                del acked[token]
-
-    def remembered(self, token: int) -> tuple[str, int] | None:
-        """How the lease under this token ended, and of which message it was, as far back as is remembered."""
-        message_id = self.acked.get(token)
-        return self.ended.get(token) if message_id is None else (Verb.ACK, message_id)
-
-    def ended_among(self, tokens: Set[int]) -> set[int]:
-        """Those of these tokens of leases whose end is remembered."""
-        return (self.acked.keys() & tokens) | (self.ended.keys() & tokens)
 
     def counts(self) -> GroupCounts:
         head = self.head

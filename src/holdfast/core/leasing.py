@@ -14,7 +14,7 @@ from holdfast.core.enqueue import place_of, promote
 from holdfast.core.groups import PLACE_MAX, LeaseGroup, observe_ages
 from holdfast.core.ids import due_stamp
 from holdfast.core.journal import EntryKind
-from holdfast.core.queue import JournalMode
+from holdfast.core.queue import JournalMode, backoff
 from holdfast.core.records import (
     FLAG_EARLY,
     LAST,
@@ -28,7 +28,6 @@ from holdfast.core.records import (
     keyed_key,
     leases_key,
 )
-from holdfast.core.retry import backoff
 from holdfast.core.shard import PlaceColumns, Shard, handles
 from holdfast.core.states import Event, JournalEvent, Reason, journal_names
 from holdfast.errors import HoldfastError, LeaseLost
@@ -225,7 +224,7 @@ def _settle(
         if settlement.verb is Verb.EXTEND:
             deadlines[settlement.id] = extend(shard, group, delivery, settlement.timeout, now, effects)
             continue
-        group.remember(delivery.token, settlement.verb, delivery.id)
+        group.ended.remember(delivery.token, settlement.verb, delivery.id)
         _return_lease(shard, group, delivery, settlement, now, effects)
         if delivery.key:
             free_key(shard, group, delivery.key, nexts, now, effects)
@@ -264,7 +263,7 @@ def _repeated_settlement(
 ) -> HoldfastError | None:
     """Settling twice with the same token has the same reply as the first time, also within one batch (`ending`)."""
     if settlement.token:
-        if group.remembered(settlement.token) == (settlement.verb, settlement.id):
+        if group.ended.get(settlement.token) == (settlement.verb, settlement.id):
             return None
         if ending.get(settlement.id) == (settlement.verb, settlement.token):
             return None
@@ -356,7 +355,7 @@ def _ack(shard: Shard, group: LeaseGroup, held: Held, nexts: Nexts, now: int, ef
         return
     shard.forget_deliveries(group, held.parts, effects)
     observe_ages(group.head.processing_times, now, held.leased_at)
-    group.remember_acked(held.tokens, held.ids)
+    group.ended.remember_acked(held.tokens, held.ids)
     for key, message_id in held.keyed:
         group.release_key(key, message_id)
     shard.mark_settled(group, held.places, effects)

@@ -36,6 +36,7 @@ from holdfast.core.effects import Effects, Missing, Outcome, Read, deletions
 from holdfast.core.groups import CursorGroup, GroupCounts, LeaseGroup
 from holdfast.core.ids import UNKEYED, IdGenerator
 from holdfast.core.journal import EntryKind
+from holdfast.core.memory import CellMemory, Masks
 from holdfast.core.queue import GroupKind, GroupRecord, QueueConfig
 from holdfast.core.records import (
     ENDED_PART,
@@ -136,16 +137,6 @@ class ShardRecords(NamedTuple):
     leases: Rows
 
 
-class RecordCacheBudget:
-    """A bound on message records kept in memory between enqueue and lease, shared by all shards of a cell."""
-
-    __slots__ = ("limit_bytes", "used_bytes")
-
-    def __init__(self, limit_bytes: int) -> None:
-        self.limit_bytes = limit_bytes
-        self.used_bytes = 0
-
-
 class Shard:
     """See the module. One writer: steps of one shard never overlap."""
 
@@ -156,19 +147,19 @@ class Shard:
         queue: str,
         config: QueueConfig,
         ids: IdGenerator,
-        cache_budget: RecordCacheBudget,
+        memory: CellMemory,
     ) -> None:
         self.number = number
         self.partition = partition
         self.queue = queue
         self.config = config
         self.ids = ids
-        self.cache_budget = cache_budget
+        self.memory = memory
         self.head = ShardHead(priorities={})
         self.groups: dict[str, LeaseGroup] = {}
         self.cursors: dict[str, CursorGroup] = {}
         self.cached_records: dict[int, bytes] = {}
-        self.masks: dict[int, int] = {}
+        self.masks = Masks(memory.masks)
         self.removable: list[int] = []
         self.orphans: dict[int, Delivery] = {}  # expired where there is no group, until `DeadLettered`
         self.dirty = False
@@ -191,7 +182,7 @@ class Shard:
             if record.kind is GroupKind.CURSOR:
                 self.add_cursor(record, read_cursor_head(value))
             else:
-                group = LeaseGroup(record.number, record.name, read_group_head(value), self.config.strict)
+                group = LeaseGroup(record.number, record.name, read_group_head(value), self.config.strict, self.memory)
                 self.groups[record.name] = by_number[record.number] = group
         for key, value in stored.deliveries:
             by_number[int.from_bytes(key[4:8], "big")].restore(read_delivery(key, value), now)
@@ -221,8 +212,11 @@ class Shard:
             self.removable = []
         if self._have:
             self._forget()
-        if len(self.masks) > MASKS_MAX:  # here and not when one is added: a step relies on what it has required
+        # Here and not when something is added: a step relies on what it has required.
+        if self.masks.wide or len(self.masks) > MASKS_MAX:
             self.masks.clear()
+        self.memory.masks.enforce()
+        self.memory.ended_leases.enforce()
         self.dirty = True
         return effects
 
@@ -341,12 +335,12 @@ class Shard:
     def ended_among(self, group: str, tokens: Set[int]) -> set[int]:
         """Those of these tokens of leases whose end is remembered."""
         lease_group = self.groups.get(group)
-        return set() if lease_group is None else lease_group.ended_among(tokens)
+        return set() if lease_group is None else lease_group.ended.among(tokens)
 
     def ended_message(self, group: str, token: int) -> int | None:
         """The message of a lease whose end is remembered."""
         lease_group = self.groups.get(group)
-        ended = None if lease_group is None else lease_group.remembered(token)
+        ended = None if lease_group is None else lease_group.ended.get(token)
         return None if ended is None else ended[1]
 
     def cursor_head(self, group: str) -> CursorHead:
@@ -458,7 +452,7 @@ class Shard:
                 for seq in seqs
             ]
         if kept and len(self.groups) == 1:
-            self.cache_budget.used_bytes -= sum([len(cached.pop(seq)) for seq in kept])
+            self.memory.cache_used_bytes -= sum([len(cached.pop(seq)) for seq in kept])
         return read_messages(seqs, values)
 
     def lease_group(self, name: str, action: str) -> LeaseGroup:
@@ -580,7 +574,7 @@ class Shard:
         head.kept_bytes = max(head.kept_bytes - sum(sizes_bytes), 0)
 
     def set_mask(self, seq: int, mask: int, effects: Effects) -> None:
-        self.masks[seq] = mask
+        self.masks.put(seq, mask)
         effects.ops.append((Table.SETTLED, settled_key(self.number, seq), write_mask(mask)))
 
     # --- removing ---------------------------------------------------------------------------------------------------
@@ -623,7 +617,7 @@ class Shard:
                 group.dirty = True
         if self.cached_records:
             take = self.cached_records.pop
-            self.cache_budget.used_bytes -= sum([len(take(seq, b"")) for seq in seqs])
+            self.memory.cache_used_bytes -= sum([len(take(seq, b"")) for seq in seqs])
 
     def remove(self, places: PlaceColumns, effects: Effects) -> None:
         """No group needs these messages any more. Their records are deleted when the journal that refers to them has
@@ -631,7 +625,7 @@ class Shard:
         self.unlist(places, effects)
         if self.shared():
             for seq in places.seqs:
-                self.masks.pop(seq, None)
+                self.masks.drop(seq)
             effects.ops += deletions(Table.SETTLED, shard_key(self.number), list(places.seqs))
         self.removable += places.seqs
 
@@ -662,9 +656,16 @@ class Shard:
         """A message record was rewritten in this step, which reads the new one from now on."""
         self._have[Read(Table.MESSAGES, message_key(self.number, seq))] = value
 
+    def close(self) -> None:
+        """The shard is deleted: of what it keeps in memory nothing counts any more."""
+        self.evict_records()
+        self.memory.masks.forget(self.masks)
+        for group in self.groups.values():
+            self.memory.ended_leases.forget(group.ended)
+
     def evict_records(self) -> None:
         """Cache no message records: with one group less, they may never be leased again."""
-        self.cache_budget.used_bytes -= sum(map(len, self.cached_records.values()))
+        self.memory.cache_used_bytes -= sum(map(len, self.cached_records.values()))
         self.cached_records.clear()
 
     def forget_deliveries(self, group: LeaseGroup, parts: list[LeasePart], effects: Effects) -> None:

@@ -272,7 +272,7 @@ def drop_unneeded(shard: Shard, _now: int, effects: Effects) -> int:
                 shard.release_kept([len(messages[seq].payload)])
         # A record of groups none of which exists any more is of no use.
         if seq in records or (not mask & bits and not shard.kept_by_cursor(seq)):
-            shard.masks.pop(seq, None)
+            shard.masks.drop(seq)
             effects.ops.append((Table.SETTLED, settled_key(number, seq), None))
     head.unneeded_seq = seq_of(rows[-1][0]) + 1 if len(rows) == limit else 0
     return _work(len(rows), limit)

@@ -34,9 +34,10 @@ from holdfast.core.commands import (
 from holdfast.core.deliveries import Delivery
 from holdfast.core.effects import DeadLetterCandidate, Op, Read
 from holdfast.core.ids import IdGenerator
+from holdfast.core.memory import CellMemory
 from holdfast.core.queue import PRIORITY_MAX, GroupKind, QueueConfig, QueueRecord, check_name
 from holdfast.core.records import LAST, Place, Table, queue_key, ready_key
-from holdfast.core.shard import SKIP_BLOCKED_MAX, RecordCacheBudget, Shard
+from holdfast.core.shard import SKIP_BLOCKED_MAX, Shard
 from holdfast.engine.audits import AuditLimits, Audits
 from holdfast.engine.batch import Batch
 from holdfast.engine.catalog import Catalog, Queue, QueueName, Routes, plain
@@ -76,6 +77,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_queues: int = 10_000
     max_groups: int = 64
     hot_bytes: int = 64 << 20
+    remembered_settlements: int = 250_000
+    settled_cache: int = 250_000
     transactions: TransactionLimits = TransactionLimits()
     audits: AuditLimits = AuditLimits()
     quotas: Quotas = msgspec.field(default_factory=Quotas)
@@ -90,7 +93,7 @@ class Engine:
         self.record = CellRecord(cell)
         self.epoch = 0
         self.ids = IdGenerator(cell)
-        self.cache_budget = RecordCacheBudget(self.limits.hot_bytes)
+        self.memory = CellMemory(self.limits.hot_bytes, self.limits.remembered_settlements, self.limits.settled_cache)
         self.catalog = Catalog()
         self.queues = self.catalog.queues
         self.wake_ups = WakeUps()
@@ -144,7 +147,7 @@ class Engine:
 
     def new_shard(self, record: QueueRecord, partition: int) -> Shard:
         """The shard of a partition, as it is when nothing is stored."""
-        return Shard(record.shards[partition], partition, record.name, record.config, self.ids, self.cache_budget)
+        return Shard(record.shards[partition], partition, record.name, record.config, self.ids, self.memory)
 
     def queue(self, name: QueueName, now: int, create: bool = False) -> Queue:
         """A queue by name. With `create` it is created if it does not exist and the limits allow that."""
@@ -173,6 +176,7 @@ class Engine:
         for shard in queue.shards:
             self._batch.drop_shard(shard)
             self.wake_ups.cancel(shard)
+            shard.close()
         self._batch.add(ops)
         self._batch.must_sync = True
         self._forgotten += [shard.number for shard in queue.shards]

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from holdfast.core.shard import Shard
 from holdfast.units import NEVER
 
 Clock = Callable[[], int]
 """Now, in epoch microseconds: for work of many steps, each of which has its own."""
+
+
+STALE_MAX = 1_000
+"""Entries of the heap that are not their shard's newest, beside as many as there are shards: some 150 KiB."""
 
 
 class WakeUps:
@@ -26,6 +30,9 @@ class WakeUps:
         self._at: dict[int, int] = {}
         self._line: dict[int, None] = {}
 
+    def __len__(self) -> int:
+        return len(self._heap)
+
     def schedule(self, shard: Shard) -> None:
         """Take over when the shard wants to be stepped next."""
         at = shard.wake_at()
@@ -35,6 +42,9 @@ class WakeUps:
             else:
                 self._at[shard.number] = at
                 heappush(self._heap, (at, shard.number))
+                if len(self._heap) > 2 * len(self._at) + STALE_MAX:
+                    self._heap = [(instant, number) for number, instant in self._at.items() if number not in self._line]
+                    heapify(self._heap)
 
     def cancel(self, shard: Shard) -> None:
         self._at.pop(shard.number, None)

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from holdfast.broker.dispatch.assignment import assign
+from holdfast.broker.dispatch.members import STALE_MAX, Member
 from holdfast.broker.node import Node
 from holdfast.config.settings import MemberSettings
 from holdfast.core.commands import Draft, Leased, Settlement, Verb
 from holdfast.core.ids import route_of
-from holdfast.core.records import Extra
+from holdfast.core.records import NO_EXTRA, Extra, Message
 from holdfast.store.contract import Store
 from tests.broker.conftest import config_for, running
 
@@ -43,6 +44,18 @@ class Inbox:
 
 def acks(leased: list[Leased], verb: Verb = Verb.ACK) -> list[Settlement]:
     return [Settlement(item.message.id, item.token, verb, partition=item.partition) for item in leased]
+
+
+def test_deadlines_of_what_was_settled_do_not_pile_up() -> None:
+    """Leases of an hour, each acked immediately."""
+    member = Member((Q, "g"), "m", "test", 10, -1, 0, lambda _: None, 0)
+    for number in range(1, 2_000):
+        message = Message(number, number, 128, 0, 0, 0, NO_EXTRA, b"")
+        member.add_in_flight([Leased(message, number, 1, 3_600_000_000 + number, 0, "g")])
+        assert len(member.deadlines) <= 2 * len(member.in_flight) + STALE_MAX
+        if number > 10:
+            member.forget(number)
+    assert {entry[1] for entry in member.deadlines} >= set(member.in_flight) == set(range(1, 11))
 
 
 async def test_a_member_is_sent_no_more_than_its_credit(node: Node) -> None:

@@ -8,7 +8,7 @@ partitions evenly; when one joins or leaves, as few partitions as possible move,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from holdfast.broker.dispatch.assignment import assign
 from holdfast.core.commands import Leased, Settlement, Verb
@@ -19,6 +19,9 @@ from holdfast.units import NEVER
 
 TIDY_MIN = 1_000
 """Entries of a group's holders above which stale ones are removed: some 100 KiB."""
+
+STALE_MAX = 64
+"""Deadlines of settled deliveries that a member has, beside as many as it has in flight: some 14 KiB."""
 
 GroupName = tuple[QueueName, str]
 Deliver = Callable[[list[Leased]], None]
@@ -86,6 +89,14 @@ class Member:
             self.in_flight[message.id] = (leased.token, leased.partition, size_bytes)
             self.size_bytes += size_bytes
             heappush(self.deadlines, (leased.deadline, message.id, leased.token))
+        if len(self.deadlines) > 2 * len(self.in_flight) + STALE_MAX:
+            self.deadlines = [entry for entry in self.deadlines if self._holds(entry[1], entry[2])]
+            heapify(self.deadlines)
+
+    def _holds(self, message_id: int, token: int) -> bool:
+        """Whether a delivery is in flight under this token."""
+        held = self.in_flight.get(message_id)
+        return held is not None and held[0] == token
 
     def forget(self, message_id: int) -> None:
         known = self.in_flight.pop(message_id, None)
