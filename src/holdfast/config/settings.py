@@ -98,8 +98,9 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     max_queues: Annotated[int, Count(1, 1_000_000)] = 20_000
     """How many queues a node holds, so that a client that makes up names cannot fill the memory. A queue at rest costs
-    its configuration and, with the default 10 partitions, ten shard heads: about 10 KiB, so 20,000 queues are 200
-    MiB. A namespace may have half of them (quotas.queues)."""
+    its configuration and the heads of its shards: with the default 10 partitions and one group about 40 KiB, so 10,000
+    such queues are 400 MiB; a queue with a single partition costs a tenth. A namespace may have half of them
+    (quotas.queues)."""
 
     max_groups_per_queue: Annotated[int, Count(1, 1024)] = 64
     """How many groups may subscribe to one queue. Every message is settled once for each group, and a message that some
