@@ -6,18 +6,19 @@ import msgspec
 
 from holdfast.wire.deliveries import Encoding
 from holdfast.wire.messages import Message
+from holdfast.wire.numbers import Int64
 
 
 class CursorRead(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """A range of one partition. If the group does not exist, it is created as a cursor group."""
 
-    partition: int = 0
-    first: int = 0
+    partition: Int64 = 0
+    first: Int64 = 0
     """The sequence to start at; `0`: after the committed one."""
-    until: int = 0
+    until: Int64 = 0
     """The sequence to stop before; `0`: the end."""
-    limit: int = 1000
-    max_bytes: int = 8 << 20
+    limit: Int64 = 1000
+    max_bytes: Int64 = 8 << 20
     """About how many bytes of payload to return at most; at least one message is returned."""
     encoding: Encoding = "auto"
     columns: list[str] = []
@@ -59,8 +60,8 @@ class CursorEnds(msgspec.Struct, frozen=True):
 class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything up to and including `sequence` of a partition."""
 
-    partition: int
-    sequence: int
+    partition: Int64
+    sequence: Int64
 
 
 class CursorCommit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

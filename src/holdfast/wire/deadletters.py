@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from holdfast.wire.numbers import Count, Int64
 from holdfast.wire.times import Duration
 
 
@@ -40,7 +41,7 @@ class Redrive(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Redrive them to all groups of their source queue, also to those that had settled them."""
     rate: float = 0
     """Messages a second at most; `0`: no limit."""
-    limit: int = 0
+    limit: Count = 0
     """How many at most; `0`: all that match."""
     dry_run: bool = False
     """Change nothing, only count what matches."""
@@ -154,4 +155,4 @@ class UndoPage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Which dead letters of a redrive to undo: at most `limit`, after `cursor`."""
 
     cursor: str = ""
-    limit: int = 1_000
+    limit: Int64 = 1_000

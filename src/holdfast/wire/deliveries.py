@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from holdfast.wire.messages import Message
+from holdfast.wire.numbers import Int64
 from holdfast.wire.problems import ItemError
 from holdfast.wire.times import Duration
 
@@ -17,7 +18,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """A request for deliveries."""
 
     group: str = "default"
-    limit: int = 1
+    limit: Int64 = 1
     wait: Duration = 0
     """If nothing is ready, wait up to this long for the first."""
     timeout: Duration | None = None
@@ -25,7 +26,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     consumer: str = ""
     """The consumer's name: others see it, after the caller's identity (`token:alice/worker-1`), and the same caller can
     settle under it without a token."""
-    max_bytes: int = 0
+    max_bytes: Int64 = 0
     """About how many bytes of payload to return at most; `0`: as many as the server allows."""
     encoding: Encoding = "auto"
     create: bool = True
@@ -67,7 +68,7 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     timeout: Duration | None = None
     """For extend: how long from now. Without it: the queue's `delivery_timeout`."""
     consumer: str = ""
-    partition: int = -1
+    partition: Int64 = -1
     """The delivery's partition, if it is known: it saves a search."""
 
 

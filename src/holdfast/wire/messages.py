@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
+from holdfast.wire.numbers import Count32, Int64
 from holdfast.wire.problems import ItemError
 from holdfast.wire.times import Duration, Instant
 
@@ -30,7 +31,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Messages of one key are delivered one after another."""
     message_id: str | None = None
     """The producer's id: a second enqueue with it inside the queue's `dedup_window` stores nothing."""
-    priority: int = 128
+    priority: Int64 = 128
     """0 to 255; a lower value is delivered sooner."""
     delay: Duration | None = None
     deliver_at: Instant | None = None
@@ -72,7 +73,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: str = ""
     """`max_retries`, `total_timeout`, `rejected` or `expired`; `replayed` for a replay of the source."""
     error: str = ""
-    attempts: int = 0
+    attempts: Count32 = 0
     first_attempt_at: Instant | None = None
     last_attempt_at: Instant | None = None
 
@@ -191,7 +192,7 @@ class PartitionList(msgspec.Struct, frozen=True):
 class MessageEdit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Changes to a waiting message."""
 
-    priority: int | None = None
+    priority: Int64 | None = None
     deliver_at: Instant | None = None
 
 

@@ -178,7 +178,10 @@ class RedriveJobs:
         try:
             if not request.dry_run:
                 await self._cell.write_records(job.records() + self._forget())
-        except HoldfastError:
+        except asyncio.CancelledError:
+            self._begin(job)  # the caller gave up, and its request is written
+            raise
+        except Exception:
             del self._jobs[job.id]
             job.ended.set()
             raise
