@@ -143,3 +143,14 @@ def test_a_limit_below_the_depth_is_told_apart_from_it(cell: Rig) -> None:
     update_queue(cell.engine, TASKS, {"max_depth": 2}, cell.now)
     error = cell.enqueue(b"m").errors[0]
     assert (error.details["depth"], error.details["max_depth"]) == (5, 2)
+
+
+def test_what_is_leased_is_counted_over_all_partitions(cell: Rig) -> None:
+    cell.create_queue(partitions=2)
+    cell.create_group("g")
+    cell.create_group("log", kind=GroupKind.CURSOR)
+    for number in range(4):
+        cell.enqueue(b"%d" % number)
+    cell.lease(3)
+    assert (cell.queue().leased("g"), cell.queue().leased("log")) == (3, 0)
+    assert (cell.queue().backlog("g"), cell.queue().backlog("log")) == (4, 4)
