@@ -261,3 +261,18 @@ async def test_what_was_granted_in_a_group_that_was_deleted_meanwhile_holds_nobo
     await node.messages.enqueue(Q, [Draft(b"3")])
     assert heard == [None] * 40
     assert inbox.got == []
+
+
+async def test_a_caller_that_gives_up_before_it_is_answered_has_not_joined(node: Node) -> None:
+    async def join() -> None:
+        await node.subscriptions.join(Q, "g", "m", lambda leased: None)
+
+    joining = asyncio.create_task(join())
+    await asyncio.sleep(0)
+    assert len(node.cell.dispatcher.members.of((Q, "g"))) == 1
+    joining.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await joining
+    assert node.cell.dispatcher.members.of((Q, "g")) == []
+    await node.messages.enqueue(Q, [Draft(b"x")])
+    assert len(await node.messages.lease(Q, "g")) == 1

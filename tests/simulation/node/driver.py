@@ -151,12 +151,7 @@ class Driver:
         self, queue: str, group: str, member: str, deliver: Callable[[list[Leased]], None], credit: int
     ) -> Subscription:
         name = (NAMESPACE, queue)
-        submission = self.node.subscriptions.join(name, group, member, deliver, credit=credit, protocol="sim")
-        try:
-            return await submission
-        except BaseException:
-            submission.result.leave()
-            raise
+        return await self.node.subscriptions.join(name, group, member, deliver, credit=credit, protocol="sim")
 
     # --- cursors and transactions -----------------------------------------------------------------------------------
 

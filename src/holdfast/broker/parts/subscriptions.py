@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 from holdfast.broker.cell import Cell
 from holdfast.broker.dispatch.dispatcher import releases
 from holdfast.broker.dispatch.members import Deliver, Member, Removed
@@ -68,7 +70,7 @@ class Subscriptions:
             joined.removed = removed
         members.join(joined, queue)
         cell.mark_dirty(name)
-        return cell.submission(Subscription(cell, joined))
+        return _Joining(cell.commit, cell.inbox, Subscription(cell, joined))
 
     def leases_of(self, name: QueueName, group: str, consumer: str, protocol: str) -> list[Leased]:
         """What a consumer has under lease, in the order it was leased: for one that must be sent it again. What is held
@@ -126,3 +128,16 @@ class Subscription:
     def leave(self, verb: Verb | None = Verb.RELEASE) -> None:
         """Leave the group. Its leases are released, failed (`DISCONNECT`), or kept until their deadline (None)."""
         self._cell.remove_member(self._member, verb)
+
+
+class _Joining(Submission[Subscription]):
+    """A caller that gives up before it is answered, or is answered with an error, has not joined."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[object, None, Subscription]:
+        try:
+            return (yield from super().__await__())
+        except BaseException:
+            self.result.leave()
+            raise
