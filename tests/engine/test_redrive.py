@@ -7,7 +7,7 @@ from holdfast.core.records import NO_EXTRA, Message
 from holdfast.engine.dead_letters import DeadLetterFilter
 from holdfast.engine.redrive import redrive
 from holdfast.errors import Forbidden, InvalidArgument
-from tests.engine.rig import DEAD, Rig
+from tests.engine.rig import DEAD, TASKS, Rig
 
 ALL = DeadLetterFilter()
 
@@ -39,6 +39,23 @@ def test_dead_letters_stay_that_would_go_where_the_caller_may_not_send(memory: R
     assert (memory.live(), len(memory.live(DEAD))) == ([], 2)
     [done] = memory.run(redrive(memory.engine, DEAD, ALL, memory.clock, discard=True, require=require))
     assert len(done.moved) == 2
+
+
+def test_what_a_step_moves_to_several_queues_is_one_write(memory: Rig) -> None:
+    """A fault in between would have moved dead letters that the progress of the redrive does not count."""
+    other = ("default", "other")
+    memory.create_queue(("default", "shared"), dlq={"enabled": False})
+    memory.create_queue(dlq={"queue": "shared"})
+    memory.create_queue(other, dlq={"queue": "shared"})
+    for name in (TASKS, other):
+        memory.enqueue(b"one", b"two", name=name)
+        memory.consume(2, Verb.REJECT, name=name)
+    writes = memory.engine.writes
+    done = next(redrive(memory.engine, ("default", "shared"), ALL, memory.clock))
+    assert len(done.moved) == 4
+    assert memory.engine.writes == writes
+    memory.engine.write()
+    assert [len(memory.live(name)) for name in (TASKS, other)] == [2, 2]
 
 
 def test_a_condition_on_the_origin_matches_no_message_without_one() -> None:
