@@ -33,6 +33,7 @@ from holdfast.mqtt.codec import (
     Will,
     encode,
 )
+from holdfast.mqtt.net import backpressure
 from holdfast.mqtt.net.websocket import WebSocketConnection
 from tests.auth import rig
 from tests.mqtt.net.broker import Broker, config_for, memory_broker
@@ -196,7 +197,8 @@ async def test_a_foreign_name_for_loopback_is_refused(broker: Broker) -> None:
     assert not broker.front._links
 
 
-async def test_a_socket_that_is_never_read_is_dropped(broker: Broker) -> None:
+async def test_a_socket_that_is_never_read_is_dropped(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backpressure, "PATIENCE_SECONDS", 0.0)
     client = await open_socket(broker, max_queue=1)
     await client.send(Connect("stuck"), Subscribe(1, (Subscription("t"),)))
     await broker.until(lambda: "stuck" in broker.sessions())
