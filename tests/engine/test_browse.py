@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.commands import Draft, Verb
+from holdfast.core.commands import Browse, Draft, Verb
 from holdfast.core.queue import GroupKind
 from holdfast.core.records import Extra, Table, message_key
 from holdfast.engine.browse import (
@@ -164,3 +164,11 @@ def test_states_are_those_that_a_group_would_see_where_there_is_none(cell: Rig) 
     assert (bodies("ready"), bodies("scheduled"), bodies("leased")) == ([b"now"], [b"later"], [])
     cell.now += 2 * SECOND
     assert sorted(bodies("ready")) == [b"later", b"now"]
+
+
+def test_a_step_reads_no_more_messages_than_it_may_return(memory: Rig) -> None:
+    memory.create_queue(partitions=1)
+    memory.enqueue(b"a", b"b", b"c")
+    [shard] = memory.queue().shards
+    page = memory.engine.step(memory.queue(), shard, Browse(1, 2, 100), memory.now)
+    assert ([message.payload for message, _ in page.messages], page.next_seq) == ([b"a", b"b"], 3)
