@@ -34,7 +34,12 @@ Break = Callable[[pytest.MonkeyPatch], None]
 
 def written_is_durable(patch: pytest.MonkeyPatch) -> None:
     def wrong(
-        self: Submission[object], commit: GroupCommit, inbox: Inbox, result: object, moment: Moment, *sizes: int
+        self: Submission[object],
+        commit: GroupCommit,
+        inbox: Inbox,
+        result: object,
+        moment: Moment = Moment.DURABLE,
+        *sizes: int,
     ) -> None:
         right(self, commit, inbox, result, Moment.WRITTEN, *sizes)
         self.moment = moment
