@@ -15,6 +15,7 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 
 from holdfast.config import LogSettings
 from holdfast.config.secret import HIDDEN, is_secret_name
+from holdfast.escapes import escape_controls
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
@@ -27,6 +28,7 @@ def configure(settings: LogSettings) -> None:
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         _hide_secrets,
+        _escape,
     ]
     rendering = _rendering(settings.format)
 
@@ -53,6 +55,14 @@ def _hide_secrets(_logger: WrappedLogger, _method: str, event: EventDict) -> Eve
     for name in event:
         if is_secret_name(name):
             event[name] = HIDDEN
+    return event
+
+
+def _escape(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """What callers sent cannot do anything to the terminal, nor begin a line of its own."""
+    for name, value in event.items():
+        if isinstance(value, str):
+            event[name] = escape_controls(value).replace("\n", "\\n")
     return event
 
 

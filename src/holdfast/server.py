@@ -24,7 +24,7 @@ import structlog
 import uvloop
 
 from holdfast import __version__, logs
-from holdfast.auth import exposure, tls
+from holdfast.auth import exposure, modes, tls
 from holdfast.auth.gate import Gate
 from holdfast.broker.export.pandas_free import block_pandas_import
 from holdfast.broker.node import Node, wall_clock
@@ -60,6 +60,7 @@ def run(config: Config) -> int:
     _tune_malloc()
     tls.server_context(config.tls)  # what is wrong is said before anything is made or opened
     exposure.check_fronts(config)
+    modes.check(config)
     gate = Gate(config, wall_clock)
     block_pandas_import()
     store = _open(config)

@@ -252,6 +252,16 @@ async def test_a_token_without_an_end_is_refused_unless_allowed(door: Gate, file
     assert lax.valid(who)
 
 
+async def test_a_token_that_is_valid_for_too_long_is_refused(file: Path, clock: Clock) -> None:
+    write_keys(file, HS.private())
+    door = gate(clock, key_file=file, token_lifetime_max=3_600 * SECOND)
+    now = clock() // SECOND
+    for good in ({"iat": now, "exp": now + 3_600}, {"exp": now + 3_600}, {"iat": now - 3_000, "exp": now + 600}):
+        assert (await door.token(token(clock, HS, **{"iat": None, **good}), "")).name == "shop"
+    for bad in ({"iat": now, "exp": now + 3_700}, {"exp": now + 3_700}, {"iat": now + 90, "exp": now + 3_690}):
+        assert "auth.token_lifetime_max" in await refusal(door, token(clock, HS, **{"iat": None, **bad}))
+
+
 async def test_issuer_and_audience_are_checked(file: Path, clock: Clock) -> None:
     write_keys(file, HS.private())
     door = gate(clock, key_file=file, token_issuer="https://id.example", token_audience="holdfast")
@@ -309,10 +319,13 @@ async def test_what_is_not_a_scope_of_ours_grants_nothing(door: Gate, clock: Clo
     assert not any(who.may_filter(action, "x") or who.may(action, "x") for action in Action)
 
 
-async def test_an_end_far_away_is_no_problem(door: Gate, clock: Clock) -> None:
-    for number, far in enumerate((10**18, 1e308, 253_402_300_800)):
+async def test_an_end_far_away_is_no_problem(file: Path, clock: Clock) -> None:
+    write_keys(file, HS.private())
+    door = gate(clock, key_file=file, token_lifetime_max=10**30)
+    for number, far in enumerate((10**18, 253_402_300_800)):
         who = await door.token(token(clock, HS, exp=far, sub=f"far{number}"), "")
         assert door.valid(who)
+    assert "auth.token_lifetime_max" in await refusal(door, token(clock, HS, exp=1e308))
 
 
 # --- keys -----------------------------------------------------------------------------------------------------------

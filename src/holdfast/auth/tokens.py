@@ -26,7 +26,7 @@ from holdfast.auth.principal import Principal, Scope
 from holdfast.config import AuthSettings
 from holdfast.config.kinds import Name
 from holdfast.errors import Unauthenticated
-from holdfast.units import INSTANT_MAX, SECOND
+from holdfast.units import INSTANT_MAX, SECOND, format_duration
 
 SUBJECT_BYTES_MAX: Final = 255
 
@@ -187,6 +187,10 @@ def _check_times(claims: Claims, settings: AuthSettings, now: int) -> int | None
         return None
     if now >= claims.exp * SECOND + leeway:
         raise Unauthenticated(problem="the token has expired (`exp`)")
+    issued_at = now if claims.iat is None else min(claims.iat * SECOND, now)
+    if claims.exp * SECOND - issued_at > settings.token_lifetime_max + leeway:
+        longest = format_duration(settings.token_lifetime_max)
+        raise Unauthenticated(problem=f"the token is valid for longer than {longest} (auth.token_lifetime_max)")
     return int(min(claims.exp * SECOND + leeway, INSTANT_MAX))
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import time
 import weakref
 from base64 import b64encode
 from pathlib import Path
@@ -307,7 +308,7 @@ async def test_who_calls_is_asked_each_time(tmp_path: Path, monkeypatch: pytest.
     secret = SecretText("s" * 40)
     config = msgspec.structs.replace(config_for(tmp_path), auth=AuthSettings(token_secret=secret))
     async with serving(config, monkeypatch) as rig:
-        claims = tokens.Claims(sub="producer", exp=4_000_000_000, scope="produce:jobs")
+        claims = tokens.Claims(sub="producer", exp=int(time.time()) + 3_600, scope="produce:jobs")
         good = tokens.sign(claims, keys.from_secret(secret))
         headers = f"authorization: Bearer {good}\r\n"
         async with rig.wire() as wire:

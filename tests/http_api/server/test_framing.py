@@ -207,6 +207,17 @@ async def test_nonsense_behind_a_request_is_refused_after_its_response(rig: Rig)
         assert await wire.reader.read() == b""
 
 
+async def test_every_response_is_for_nobody_else(rig: Rig) -> None:
+    connection, wires = rig.front.connect(), Wires()
+    connection.connection_made(wires)
+    connection.data_received(post(message()) + LIVE + b"GET /nothing HTTP/1.1\r\n\r\nnonsense\r\n\r\n")
+    await until(lambda: wires.closed)
+    assert wires.statuses() == [200, 200, 404, 400]
+    for head in (b"\r\nx-content-type-options: nosniff\r\n", b"\r\ncache-control: no-store\r\n"):
+        assert bytes(wires.sent).count(head) == 4
+    connection.connection_lost(None)
+
+
 async def test_a_refusal_is_sent_once(rig: Rig) -> None:
     connection, wires = rig.front.connect(), Wires()
     connection.connection_made(wires)

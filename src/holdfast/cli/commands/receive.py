@@ -23,6 +23,7 @@ from holdfast.cli.support.output import show_error, show_note, show_rows
 from holdfast.cli.support.queue_names import QUEUE
 from holdfast.cli.support.times import DURATION
 from holdfast.errors import GroupNotFound
+from holdfast.escapes import escape_controls
 
 if TYPE_CHECKING:
     from holdfast.client import SyncClient, SyncMessage
@@ -154,7 +155,10 @@ def _show(deliveries: list[Delivery], output: str, *, raw: bool, several: bool, 
     """Write them, and flush the output."""
     if raw:
         for each in deliveries:
-            sys.stdout.buffer.write(each.body() + (b"\n" if several else b""))
+            body = each.body()
+            if sys.stdout.isatty():  # what a payload holds does nothing to the terminal
+                body = escape_controls(body.decode(errors="replace")).encode()
+            sys.stdout.buffer.write(body + (b"\n" if several else b""))
     elif export:
         click.echo(exports(deliveries[0]))
     elif output == "table":

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.errors import HoldfastError
+from holdfast.escapes import escape_controls
 
 _WIDER_THAN_ANY_LINE = 100_000
 _NUMBER = re.compile(r"-|[\d,.]+( ?(ms|s|B|[KMGT]iB|/s))?|\d+[dhm] \d+[hms]")
@@ -29,7 +30,7 @@ def show_table(columns: list[str], rows: list[list[str]]) -> None:
         numbers = rows and all(_NUMBER.fullmatch(row[index]) for row in rows)
         table.add_column(column, no_wrap=True, justify="right" if numbers else "left")
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*(Text(escape_controls(cell)) for cell in row))
     _print(table)
 
 
@@ -70,7 +71,7 @@ def show_one(output: str, fields: dict[str, object]) -> None:
             table.add_column(style="bold", no_wrap=True)
             table.add_column(no_wrap=True)
             for name, value in fields.items():
-                table.add_row(Text(name), Text(_cell(value)))
+                table.add_row(Text(name), Text(escape_controls(_cell(value))))
             _print(table)
 
 
@@ -87,20 +88,20 @@ def _cell(value: object) -> str:
 def show_one_line(word: str, style: str, about: str, text: str, advice: str) -> None:
     """A finding: a coloured word, what it is about, what was found, and below it what to do."""
     console = Console(file=sys.stdout, soft_wrap=True)
-    console.print(Text.assemble((f"{word:<8}", style), " ", (f"{about:<16}", "bold"), " ", text))
+    console.print(Text.assemble((f"{word:<8}", style), " ", (f"{about:<16}", "bold"), " ", escape_controls(text)))
     if advice:
         console.print(Text(f"{'':<26}{advice}", style="dim" if word == "ok" else ""))
 
 
 def show_error(error: HoldfastError) -> None:
     """The message, and the stable code to search the documentation for."""
-    message = Text.assemble(("error", "bold red"), f": {error} ", (f"[{error.code}]", "dim"))
+    message = Text.assemble(("error", "bold red"), f": {escape_controls(str(error))} ", (f"[{error.code}]", "dim"))
     Console(file=sys.stderr, soft_wrap=True).print(message)
 
 
 def show_note(text: str) -> None:
     """A remark for the person at the terminal."""
-    Console(file=sys.stderr, soft_wrap=True).print(Text(text))
+    Console(file=sys.stderr, soft_wrap=True).print(Text(escape_controls(text)))
 
 
 @contextmanager

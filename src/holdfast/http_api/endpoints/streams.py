@@ -40,7 +40,7 @@ from holdfast.units import SECOND, format_instant
 ROUTES = Routes("Deliveries")
 PROTOCOL = "http"
 CHUNK_BYTES = 256 << 10  # payloads in one write
-NO_BUFFERING = ((b"cache-control", b"no-store"), (b"x-accel-buffering", b"no"))
+NO_BUFFERING = ((b"x-accel-buffering", b"no"),)
 
 
 class StreamQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -33,10 +33,7 @@ INTRO = (
     "A durable message queue broker. Ids are strings. Durations are `250ms`, `5s`, `2m`, `1h`, `7d` or a number of "
     "seconds; instants RFC 3339 or milliseconds since 1970. Errors are RFC 9457 problems with a stable `code`."
 )
-PAGE_HEADERS = (
-    (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"),
-    (b"x-content-type-options", b"nosniff"),
-)
+PAGE_HEADERS = ((b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"),)
 
 
 def document(endpoints: list[Endpoint]) -> dict[str, Any]:

@@ -213,6 +213,10 @@ class DateHeader:
         return self._line
 
 
+CAUTION: Final = b"x-content-type-options: nosniff\r\ncache-control: no-store\r\n"
+"""In every response: a browser takes a payload for nothing but what it is called, and nobody keeps one."""
+
+
 def encode_head(response: Response, correlation_id: str, date: bytes, framing: bytes, *, close: bool) -> bytes:
     """The head of a response, up to and with the empty line. `framing` is the header that says where the body ends."""
     correlation = b"%b: %b\r\n" % (CORRELATION, correlation_id.encode())
@@ -223,10 +227,11 @@ def encode_head(response: Response, correlation_id: str, date: bytes, framing: b
             raise ValueError("a response header has a line break in it")
         if any(name == CORRELATION for name, _ in response.headers):
             correlation = b""
-    return b"%b%bcontent-type: %b\r\n%b%b%b%b\r\n" % (
+    return b"%b%bcontent-type: %b\r\n%b%b%b%b%b\r\n" % (
         _STATUS_LINES[response.status],
         date,
         response.content_type,
+        CAUTION,
         lines,
         correlation,
         framing,
@@ -241,8 +246,9 @@ def encode_chunk(part: bytes) -> bytes:
 
 def refusal(status: HTTPStatus, text: bytes) -> bytes:
     """The whole response to a request that could not be read, after which the connection is closed."""
-    return b"%bcontent-type: text/plain\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b" % (
+    return b"%bcontent-type: text/plain\r\n%bcontent-length: %d\r\nconnection: close\r\n\r\n%b" % (
         _STATUS_LINES[status],
+        CAUTION,
         len(text),
         text,
     )
