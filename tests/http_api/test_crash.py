@@ -19,6 +19,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from holdfast.errors import LeaseLost
 from tests.crash.facts import Facts, check_lake, drain
 from tests.crash.farm import HTTP_URL, kill_after, servers
 from tests.waiting import PATIENCE_SECONDS
@@ -103,7 +104,10 @@ async def settle(
         else:
             settlements.append({**told, "action": "ack"})
             facts.settled[group].add(item["text"])
-    answer = await ask(http, path_of(queue, "settle"), {"group": group, "settlements": settlements})
+    response = await http.post(path_of(queue, "settle"), json={"group": group, "settlements": settlements})
+    if response.status_code == 409 and response.json()["code"] == LeaseLost.code:
+        return  # on a busy machine all of the leases may have ended meanwhile
+    answer = read(response)
     errors = answer["errors"]
     assert isinstance(errors, list)
     refused = {error["index"] for error in errors}
