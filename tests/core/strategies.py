@@ -35,6 +35,7 @@ extras = st.builds(
     correlation_data=st.none() | st.binary(max_size=20),
     origin=st.none() | origins,
     flags=u8,
+    enqueued_as=st.none() | st.tuples(u8, u63),
 )
 messages = st.builds(Message, u63, u63, u8, u63, u63, u63, extras, st.binary(max_size=50))
 deliveries = st.builds(

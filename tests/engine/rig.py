@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
+from holdfast.core.codecs import read_message
 from holdfast.core.commands import Draft, Enqueued, Leased, Settlement, Verb
+from holdfast.core.journal import Row, read_block, rows
 from holdfast.core.queue import GroupKind
-from holdfast.core.records import Message
+from holdfast.core.records import LAST, Message, Table, journal_key, message_key
 from holdfast.engine.browse import browse_messages
 from holdfast.engine.catalog import Queue, QueueName
 from holdfast.engine.engine import Engine, Limits, SettleResult
@@ -100,6 +102,17 @@ class Rig:
         except QueueNotFound:
             return []
         return [message for _, message, _ in page.messages]
+
+    def journal(self) -> list[Row]:
+        """The rows that were not exported yet."""
+        store = self.engine.store
+
+        def fetch(shard: int, first: int, count: int) -> list[Message]:
+            values = store.scan(Table.MESSAGES, message_key(shard, first), message_key(shard, first + count), count)
+            return [read_message(seq, value) for seq, (_, value) in enumerate(values, first)]
+
+        blocks = store.scan(Table.JOURNAL, b"", journal_key(LAST), 1 << 30)
+        return [row for _, value in blocks for row in rows(read_block(value), 0, fetch)]
 
     def advance(self, by: int) -> None:
         """Let time pass, and do what is due then."""

@@ -18,10 +18,11 @@ from holdfast.engine.audits import AuditLimits
 from holdfast.engine.browse import browse_messages
 from holdfast.engine.catalog import QueueName
 from holdfast.engine.engine import Engine
+from holdfast.engine.messages import edit_message
 from holdfast.engine.queues import create_queue, update_queue
 from holdfast.errors import AuditNotFound, Forbidden, InvalidArgument, MessageTooLarge
 from holdfast.store import MemoryDisk, MemoryStore
-from tests.engine.rig import DEAD, Rig
+from tests.engine.rig import DEAD, TASKS, Rig
 
 NOW = 1_772_323_200_000_000
 
@@ -405,3 +406,14 @@ def test_a_kill_before_any_write_neither_loses_nor_doubles_a_dead_letter(
         assert contents(engine) == ALL
         assert len(changed(engine)) == (8 if undoing else 0)
     assert writes > 2, "it was killed at several places"
+
+
+def test_what_is_undone_is_enqueued_as_it_was_edited(memory: Rig) -> None:
+    memory.create_queue()
+    [letter] = dead_letter(memory, 1)
+    redrive(memory, "a", [letter])
+    [message] = memory.live()
+    edit_message(memory.engine, TASKS, message.id, 7, None, memory.now)
+    memory.engine.write()
+    undo(memory, "a")
+    assert [row.priority for row in memory.journal() if row.event == "enqueued"] == [128, 128, 128, 7]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from holdfast.core.commands import Verb
 from holdfast.core.records import NO_EXTRA, Message
+from holdfast.engine.catalog import QueueName
 from holdfast.engine.dead_letters import DeadLetterFilter
+from holdfast.engine.messages import edit_message
 from holdfast.engine.redrive import redrive
 from holdfast.errors import Forbidden, InvalidArgument
 from tests.engine.rig import DEAD, TASKS, Rig
@@ -21,6 +23,32 @@ def test_a_dead_letter_that_was_delivered_without_a_state_goes_back_without_one(
     assert len(done.moved) == 1
     [back] = memory.live()
     assert (back.payload, back.extra.state) == (b"one", None)
+
+
+def test_an_edit_changes_no_row_of_what_was_enqueued(memory: Rig) -> None:
+    """Not the message's own, and not that of the dead letter it becomes, or of the message that this becomes."""
+
+    def edit(name: QueueName, priority: int) -> None:
+        [message] = memory.live(name)
+        edit_message(memory.engine, name, message.id, priority, None, memory.now)
+        memory.engine.write()
+
+    memory.create_queue()
+    memory.enqueue(b"one")
+    edit(TASKS, 7)
+    edit(TASKS, 8)
+    memory.consume(1, Verb.REJECT)
+    edit(DEAD, 9)
+    memory.run(redrive(memory.engine, DEAD, ALL, memory.clock))
+    found = [(row.event, row.queue, row.priority) for row in memory.journal() if row.priority is not None]
+    assert found == [
+        ("enqueued", "tasks", 128),
+        ("edited", "tasks", 7),
+        ("edited", "tasks", 8),
+        ("enqueued", "dlq/tasks", 8),
+        ("edited", "dlq/tasks", 9),
+        ("enqueued", "tasks", 9),
+    ]
 
 
 def test_dead_letters_stay_that_would_go_where_the_caller_may_not_send(memory: Rig) -> None:

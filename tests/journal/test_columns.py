@@ -26,6 +26,8 @@ EXTRAS = (
     Extra(key="k"),
     Extra(message_id="mine", correlation_id="c", properties=(("a", "1"), ("a", "2"))),
     Extra(origin=Origin(7, "source", "group")),
+    Extra(enqueued_as=(201, 0)),
+    Extra(key="k", enqueued_as=(202, 5)),
 )
 
 

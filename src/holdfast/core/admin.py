@@ -288,7 +288,10 @@ def edit(shard: Shard, command: Edit, now: int, effects: Outcome[Message]) -> No
     later = deliver_at > now and (delayed or command.deliver_at is not None)
     if not later:  # it is ready immediately: in the place it has, or in a new one
         deliver_at = now if delayed else message.deliver_at
-    edited = replace(message, priority=priority, deliver_at=deliver_at)
+    extra = message.extra
+    if extra.enqueued_as is None:  # the row of its enqueueing may not be exported yet
+        extra = replace(extra, enqueued_as=(message.priority, message.deliver_at))
+    edited = replace(message, priority=priority, deliver_at=deliver_at, extra=extra)
     shard.require_for_removal([old])
     shard.require_records([message.seq])
     keys = [old.key] if old.key else []
@@ -300,7 +303,7 @@ def edit(shard: Shard, command: Edit, now: int, effects: Outcome[Message]) -> No
     stamp = 0 if later else live_state.stamp or shard.ids.take(now)[0]
     place = place_of(shard, edited, stamp)
     value = write_message(
-        message.id, message.enqueued_at, deliver_at, message.expires_at, priority, message.extra, message.payload
+        message.id, message.enqueued_at, deliver_at, message.expires_at, priority, extra, message.payload
     )
     effects.ops.append((Table.MESSAGES, message_key(shard.number, message.seq), value))
     shard.replace_body(message.seq, value)

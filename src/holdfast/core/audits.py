@@ -98,7 +98,7 @@ def redriven(dead_queue: str, dead_letter: Message, audit: str = "", payload: by
             first = sha256(dead_letter.payload).hexdigest()
         said = ((REDRIVE_PROPERTY, audit), (ORIGINAL_PROPERTY, first))
         properties = (*_others(properties), *said[: 2 if first else 1])
-    extra = msgspec.structs.replace(extra, origin=origin, flags=0, properties=properties)
+    extra = msgspec.structs.replace(extra, origin=origin, flags=0, properties=properties, enqueued_as=None)
     return Draft(payload, dead_letter.priority, 0, -1, extra)
 
 
@@ -108,7 +108,7 @@ def restore_dead_letter(message: Message, was: Audited) -> Draft:
     own = was.properties if was.properties is not None else extra.properties
     properties = (*_others(own), *((name, value) for name, value in own if name == ORIGINAL_PROPERTY))
     properties = (*properties, (UNDONE_PROPERTY, str(was.dead_letter)))
-    extra = msgspec.structs.replace(extra, properties=properties, flags=0)
+    extra = msgspec.structs.replace(extra, properties=properties, flags=0, enqueued_as=None)
     return Draft(message.payload if was.payload is None else was.payload, message.priority, 0, -1, extra)
 
 

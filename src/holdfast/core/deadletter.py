@@ -28,7 +28,7 @@ def make_dead_letter(source_queue: str, candidate: DeadLetterCandidate) -> Draft
         delivery.leased_at,
     )
     state = visible_state(candidate.state or inherited(source_queue, candidate.group, message))
-    extra = replace(message.extra, origin=origin, flags=0, state=state)
+    extra = replace(message.extra, origin=origin, flags=0, state=state, enqueued_as=None)
     return Draft(message.payload, message.priority, 0, -1, extra)
 
 

@@ -6,7 +6,8 @@ much as the change. A *block* is all entries of one commit, one record in the st
 back into rows for the exporter, columnar. `rows` and `removable` are the reference implementation, a row at a time:
 tests compare journal/columns.py with it.
 
-An `enqueued` entry has no payload: it refers to the MESSAGES records, which therefore stay until the block is exported.
+An `enqueued` entry has no payload: it refers to the MESSAGES records, which therefore stay until the block is exported,
+and keep what an edit has changed (`as_enqueued`).
 The REMOVABLE entry names those that are deleted with it. Blocks are numbered, because a block of only REMOVABLE entries
 has no rows.
 """
@@ -18,6 +19,7 @@ from enum import IntEnum
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.core.queue import JournalMode
 from holdfast.core.records import Message
@@ -153,6 +155,7 @@ def _enqueued(entry: Decoded, name: ShardName, fetch: Fetch) -> Iterator[dict[st
 
 def describe(message: Message, mode: JournalMode) -> dict[str, Any]:
     """The columns that say what a message is."""
+    message = as_enqueued(message)
     extra = message.extra
     origin = extra.origin
     return {
@@ -168,6 +171,14 @@ def describe(message: Message, mode: JournalMode) -> dict[str, Any]:
         "properties": extra.properties or None,
         "payload": message.payload if mode is JournalMode.PAYLOAD else None,
     }
+
+
+def as_enqueued(message: Message) -> Message:
+    """A message as it was before it was edited: its record has what it is now."""
+    if message.extra.enqueued_as is None:
+        return message
+    priority, deliver_at = message.extra.enqueued_as
+    return replace(message, priority=priority, deliver_at=deliver_at)
 
 
 def _batch(event: JournalEvent) -> Callable[[Decoded, ShardName, Fetch], Iterator[dict[str, Any]]]:

@@ -237,6 +237,7 @@ class Extra(msgspec.Struct, frozen=True, array_like=True, gc=False):
     flags: int = 0
     utf8: bool = False  # the producer says that the payload is text
     state: WorkflowState | None = None  # of a dead letter or a redriven message: what its deliveries begin with
+    enqueued_as: tuple[int, int] | None = None  # of an edited message: priority and delivery time before its first edit
 
     @property
     def metadata_only(self) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from holdfast.core.codecs import HomogeneousBatch
-from holdfast.core.journal import Block, Decoded, EntryKind, ShardName
+from holdfast.core.journal import Block, Decoded, EntryKind, ShardName, as_enqueued
 from holdfast.core.queue import JournalMode
 from holdfast.core.records import NO_EXTRA, Message
 from holdfast.core.states import JournalEvent
@@ -132,7 +132,7 @@ def _enqueued(columns: Columns, entry: Decoded, at: int, name: ShardName, fetch:
 
 def _append_homogeneous(columns: Columns, messages: HomogeneousBatch, name: ShardName) -> Sequence[int]:
     """As `_each`, for a homogeneous batch: only the payload is read for each message."""
-    first, payloads = messages
+    first, payloads = as_enqueued(messages.first), messages.payloads
     count, cell = len(payloads), columns.cell
     cell("priority").extend([first.priority] * count)
     cell("size_bytes").extend(payloads.sizes())
@@ -148,13 +148,16 @@ def _append_homogeneous(columns: Columns, messages: HomogeneousBatch, name: Shar
 def _each(columns: Columns, messages: list[Message], name: ShardName) -> list[int]:
     """The cells of messages. Returns their ids."""
     cell = columns.cell
+    plain = all([message.extra is NO_EXTRA for message in messages])  # noqa: C419 - a list is faster than a generator
+    if not plain:
+        messages = [as_enqueued(message) for message in messages]
     cell("priority").extend([message.priority for message in messages])
     cell("size_bytes").extend([len(message.payload) for message in messages])
-    if any([message.deliver_at for message in messages]):  # noqa: C419 - a list is faster than a generator
+    if any([message.deliver_at for message in messages]):  # noqa: C419
         cell("deliver_at").extend([message.deliver_at or None for message in messages])
     if name.mode is JournalMode.PAYLOAD:
         cell("payload").extend([message.payload for message in messages])
-    if any([message.extra is not NO_EXTRA for message in messages]):  # noqa: C419
+    if not plain:
         _extras(columns, messages)
     return [message.id for message in messages]
 

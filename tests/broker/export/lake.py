@@ -19,6 +19,7 @@ from holdfast.core.records import LAST, Extra, Message, Origin, Table, journal_k
 from holdfast.engine.cursors import cursor_commit
 from holdfast.engine.engine import Engine
 from holdfast.engine.groups import add_group
+from holdfast.engine.messages import edit_message
 from holdfast.engine.queues import create_queue
 from holdfast.journal.manifest import manifest_path, parse
 from holdfast.store import MemoryDisk, MemoryStore
@@ -82,6 +83,10 @@ class Life:
             Settlement(one.message.id, one.token, verb, error=error, partition=one.partition) for one in found
         ]
         self.engine.settle(name, "workers", settlements, self.now)
+        self.write()
+
+    def edit(self, message_id: int, priority: int | None = None, deliver_at: int | None = None) -> None:
+        edit_message(self.engine, TASKS, message_id, priority, deliver_at, self.now)
         self.write()
 
     def write(self) -> None:

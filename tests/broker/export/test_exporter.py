@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from holdfast.broker.export.exporter import STEPS, Exporter, removal_of
-from holdfast.core.commands import Verb
+from holdfast.core.commands import Draft, Verb
 from holdfast.core.effects import DeleteRun, DeleteUntil
 from holdfast.core.journal import Row
 from holdfast.core.records import Extra, Table, journal_key, message_key
@@ -75,6 +75,37 @@ def test_segments_hold_exactly_the_rows_of_the_journal(life: Life) -> None:
 
     assert life.lake_rows() == expected
     assert life.lake_lsns() == list(range(1, life.engine.record.next_lsn))
+
+
+def test_an_enqueued_row_shows_what_was_enqueued_also_after_edits(life: Life) -> None:
+    first, second, third = life.enqueue(3)
+    extra = life.enqueue(extra=Extra(correlation_id="c"))[0]
+    life.edit(first, priority=7)
+    life.edit(second, deliver_at=life.now + DAY)
+    life.edit(second, priority=9)
+    life.edit(extra, priority=3)
+    expected = [as_read(row) for row in life.journal()]
+
+    life.export_all(life.exporter())
+
+    found = life.lake_rows()
+    assert found == expected
+    enqueued = [(row["message_id"], row["priority"], row["deliver_at"]) for row in found if row["event"] == "enqueued"]
+    assert enqueued == [(message_id, 128, None) for message_id in (first, second, third, extra)]
+    assert [row["priority"] for row in found if row["event"] == "edited"] == [7, 128, 9, 3]
+
+
+def test_an_enqueued_row_keeps_the_time_that_was_asked_for(life: Life) -> None:
+    asked = life.now + DAY
+    delayed = life.engine.enqueue(("default", "tasks"), [Draft(b"later", 5, asked)], "http", life.now).ids[0]
+    life.write()
+    life.edit(delayed, priority=200, deliver_at=life.now)
+
+    life.export_all(life.exporter())
+
+    enqueued, edited = life.lake_rows()
+    assert (enqueued["priority"], enqueued["deliver_at"]) == (5, EPOCH + timedelta(microseconds=asked))
+    assert (edited["priority"], edited["deliver_at"]) != (5, enqueued["deliver_at"])
 
 
 def test_a_property_that_is_there_twice_stays_twice_and_in_order(life: Life) -> None:
