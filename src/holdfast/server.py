@@ -160,6 +160,7 @@ async def _serve(config: Config, store: Store, gate: Gate, watchdog: _StopWatchd
     await node.start()
     fronts = _fronts(config, node, gate)
     try:
+        await gate.start()
         for front in fronts:
             await front.start()
     except BaseException:

@@ -3,6 +3,7 @@
     gate.py        the entry point: tokens, passwords, certificates and anonymous callers become principals; rate limits
     principal.py   who a caller is, and what its scopes allow
     keys.py        the keys of tokens, each bound to its algorithm
+    issuer.py      the keys of an identity provider, fetched from it
     tokens.py      JWTs: signature, then claims, then a principal
     users.py       the users file
     passwords.py   argon2id, off the loop

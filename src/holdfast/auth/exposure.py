@@ -11,15 +11,13 @@ those it has. A front that browsers can speak to calls `check_browser` for each 
 
 from __future__ import annotations
 
-import ipaddress
-from functools import lru_cache
-
 import structlog
 
 from holdfast.auth.principal import Principal
 from holdfast.config import AuthSettings, Config
 from holdfast.config.kinds import split_address
 from holdfast.errors import CrossOrigin, ExposureRefused, InvalidConfig
+from holdfast.web_address import is_loopback
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -28,7 +26,7 @@ EVERYWHERE = "all interfaces"
 
 def has_credentials(auth: AuthSettings) -> bool:
     """Whether anything is configured by which a caller can show who it is."""
-    return auth.users_file is not None or auth.key_file is not None or bool(auth.token_secret)
+    return bool(auth.users_file or auth.key_file or auth.token_secret or auth.oidc_issuer or auth.jwks_url)
 
 
 def check_fronts(config: Config) -> None:
@@ -78,7 +76,7 @@ def check_browser(auth: AuthSettings, principal: Principal, host: str | None, or
     token is not sent along by a browser on its own, so who has one was meant to call. Where no credentials are
     configured, pages of any server on this machine may call as well, for people who write such pages.
     """
-    if principal.method == "token":
+    if principal.method in ("token", "oidc"):
         return
     called = (host or "").lower()
     page = origin.lower().partition("://")[2] if origin is not None else called
@@ -93,17 +91,3 @@ def _without_port(host: str) -> str:
     if host.startswith("["):
         return host.partition("]")[0] + "]"
     return host.partition(":")[0]
-
-
-@lru_cache(maxsize=64)  # every request brings the name it was called by
-def is_loopback(host: str) -> bool:
-    """A name other than `localhost` is not looked up: what it means can change after the check."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        address = ipaddress.ip_address(host.strip("[]").partition("%")[0])
-    except ValueError:
-        return False
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
-        return address.ipv4_mapped.is_loopback
-    return address.is_loopback

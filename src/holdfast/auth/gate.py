@@ -25,6 +25,7 @@ import structlog
 
 from holdfast.auth import exposure, keys, revoked, tokens, users
 from holdfast.auth.audit import LOGIN, OK, AuditLog
+from holdfast.auth.issuer import IssuerKeys
 from holdfast.auth.keys import Keyring
 from holdfast.auth.passwords import Passwords
 from holdfast.auth.principal import Principal
@@ -32,8 +33,10 @@ from holdfast.auth.proxies import TrustedProxies
 from holdfast.auth.rates import RateLimiter
 from holdfast.auth.revoked import Revocation
 from holdfast.auth.throttle import Throttle
+from holdfast.auth.tokens import Token
 from holdfast.auth.users import User, Users
 from holdfast.auth.watch import Watched
+from holdfast.broker.health import ComponentHealth
 from holdfast.config import Config
 from holdfast.config.secret import HIDDEN
 from holdfast.errors import InvalidConfig, LoginThrottled, RateLimited, Unauthenticated
@@ -84,7 +87,13 @@ class Gate:
         self.counts = Counts()
         self.audit = audit or AuditLog(config, clock)
         """Where fronts write who administered what."""
+        self._issuer = IssuerKeys(config.auth, clock) if config.auth.oidc_issuer or config.auth.jwks_url else None
         self._open_files()
+
+    async def start(self) -> None:
+        """Fetches the keys of the identity provider, if one is configured, and keeps them fresh from then on."""
+        if self._issuer is not None:
+            await self._issuer.start()
 
     def _open_files(self) -> None:
         settings, now = self._settings, self._clock()
@@ -138,7 +147,7 @@ class Gate:
             return self._anonymous
         now = self._clock()
         self._refresh(now)
-        if not self._keyring.keys:
+        if not self._takes_tokens:
             raise Unauthenticated(problem="this server takes no tokens")
         if len(text) > self._settings.token_bytes_max:
             raise Unauthenticated(problem=f"the token is longer than {self._settings.token_bytes_max} bytes")
@@ -146,8 +155,8 @@ class Gate:
         if (principal := _recall(self._tokens, digest, now)) is not None:
             return principal
         try:
-            checked = tokens.check_signature(text, self._keyring, self._settings.token_bytes_max)
-            principal = tokens.principal(checked, self._settings, self._namespace, now)
+            checked = await self._check_signature(text)
+            principal = tokens.principal(checked, self._settings, self._namespace, self._clock())
             if self._is_revoked(principal):
                 raise Unauthenticated(problem="the token was taken back (auth.revoked_file)")
         except Unauthenticated as error:
@@ -159,6 +168,26 @@ class Gate:
         _remember(self._tokens, self._settings.token_cache, digest, _Remembered(principal, until))
         self._record_login(principal, "token", OK, peer, token_id=principal.token_id)
         return principal
+
+    @property
+    def _takes_tokens(self) -> bool:
+        return bool(self._keyring.keys) or self._issuer is not None
+
+    async def _check_signature(self, text: str) -> Token:
+        """With keys fetched for it, if it may be of one that the identity provider has begun to use."""
+        bytes_max = self._settings.token_bytes_max
+        kid = tokens.header_of(text, bytes_max).kid
+        try:
+            return tokens.check_signature(text, self._keyring, bytes_max)
+        except Unauthenticated:
+            if self._issuer is None:
+                raise
+            if not await self._issuer.fetch_unknown(kid):
+                if self._issuer.value.keys:
+                    raise
+                raise Unauthenticated(problem=self._issuer.refusal) from None
+        self._refresh(self._clock())
+        return tokens.check_signature(text, self._keyring, bytes_max)
 
     def recall(self, text: str) -> Principal | None:
         """Who a token says the caller is, if it was found good before and still is; None: ask `token`."""
@@ -185,7 +214,7 @@ class Gate:
         now = self._clock()
         self._refresh(now)
         raw = password.encode(errors="surrogatepass") if isinstance(password, str) else password
-        if self._keyring.keys and raw.startswith(b"eyJ") and len(raw) <= self._settings.token_bytes_max:
+        if self._takes_tokens and raw.startswith(b"eyJ") and len(raw) <= self._settings.token_bytes_max:
             text = raw.decode(errors="replace")
             if tokens.looks_like_token(text):
                 return await self.token(text, peer)
@@ -283,18 +312,23 @@ class Gate:
 
     async def close(self) -> None:
         """Ends the threads, closes the audit log."""
+        if self._issuer is not None:
+            await self._issuer.close()
         self._passwords.close()
         await self.audit.synced()
         self.audit.close()
+
+    def health(self) -> list[ComponentHealth]:
+        """What it depends on beside files."""
+        return [] if self._issuer is None else [self._issuer.health()]
 
     # --- files that change ------------------------------------------------------------------------------------------
 
     def _refresh(self, now: int) -> None:
         if self._keys is not None and self._keys.refresh(now):
-            before = {key.thumbprint for key in self._keyring.keys}
-            self._load_keys()
-            after = {key.thumbprint for key in self._keyring.keys}
-            self._record_reload("keys.reload", "auth.key_file", added=len(after - before), removed=len(before - after))
+            self._reload_keys("auth.key_file")
+        if self._issuer is not None and self._issuer.refresh(now):
+            self._reload_keys(self._issuer.setting)
         if self._revoked is not None:
             before_revoked = self._revoked.value.keys()
             if self._revoked.refresh(now):
@@ -308,6 +342,12 @@ class Gate:
                 self._load_users()
                 self._record_reload("users.reload", "auth.users_file", *_difference(before_users, self._users.value))
 
+    def _reload_keys(self, setting: str) -> None:
+        before = {key.credential for key in self._keyring.keys}
+        self._load_keys()
+        after = {key.credential for key in self._keyring.keys}
+        self._record_reload("keys.reload", setting, added=len(after - before), removed=len(before - after))
+
     def _load_keys(self) -> None:
         """The keys in force from now on. Tokens are checked again, since the key of any of them may be gone."""
         keyring = self._keys.value if self._keys else Keyring()
@@ -318,6 +358,8 @@ class Gate:
                 keyring = Keyring((*keyring.keys, keys.from_secret(self._settings.token_secret)))
             except ValueError as error:
                 raise InvalidConfig(field="auth.token_secret", value=HIDDEN, problem=f"it {error}") from None
+        if self._issuer is not None:
+            keyring = Keyring((*keyring.keys, *self._issuer.value.keys))
         self._keyring = keyring
         self._tokens.clear()
         self._refresh_credentials()
@@ -328,7 +370,7 @@ class Gate:
         self._refresh_credentials()
 
     def _refresh_credentials(self) -> None:
-        self._live = {f"key:{key.thumbprint}" for key in self._keyring.keys}
+        self._live = {key.credential for key in self._keyring.keys}
         if self._users is not None:
             self._live |= self._users.value.credentials
 

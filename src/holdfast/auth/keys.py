@@ -53,6 +53,13 @@ class Key(msgspec.Struct, frozen=True):
     """RFC 7638: names the key by what it is. Of a secret it is a hash, and stays inside."""
 
     kid: str | None = None
+    from_issuer: bool = False
+    """Fetched from the identity provider, and so for its tokens only."""
+
+    @property
+    def credential(self) -> str:
+        """What callers are authenticated by whose tokens it has signed."""
+        return f"{'oidc' if self.from_issuer else 'key'}:{self.thumbprint}"
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -87,12 +94,12 @@ class Keyring(msgspec.Struct, frozen=True):
 
     def fitting(self, algorithm: str, kid: str | None) -> list[Key]:
         """The keys that a token with this header may be signed with. A named key is taken by its name; keys without a
-        name fit a token with any."""
+        name fit a token with any, but come after: a stranger's name for a key must not hide one of ours."""
         fitting = [key for key in self.keys if algorithm in key.names]
         if kid is None:
             return fitting
         named = [key for key in fitting if kid in (key.kid, key.thumbprint)]
-        return named or [key for key in fitting if key.kid is None]
+        return named + [key for key in fitting if key.kid is None and key not in named]
 
     def signing(self) -> Key | None:
         """The first key that can sign."""
@@ -132,6 +139,18 @@ def read(content: bytes, keys_max: int) -> Keyring:
     if len(blocks) > keys_max:
         raise ValueError(f"holds more than {keys_max} keys (auth.keys_max)")
     return Keyring(keys=tuple(_from_pem(kind, block) for kind, block in blocks if kind != b"EC PARAMETERS"))
+
+
+def read_issuers(content: bytes, keys_max: int) -> Keyring:
+    """The keys that an identity provider publishes, or ValueError whose text completes "The answer ...". What could
+    sign is no key for checking: a secret, or a private key that should not be there."""
+    try:
+        found = _from_json(content, keys_max)
+    except Emptied as error:
+        return Keyring(skipped=(str(error),))
+    public = tuple(msgspec.structs.replace(key, from_issuer=True) for key in found.keys if not key.can_sign)
+    private = tuple(f"key {key.kid or ''} is not public" for key in found.keys if key.can_sign)
+    return Keyring(public, (*found.skipped, *private))
 
 
 def _from_pem(kind: bytes, block: bytes) -> Key:

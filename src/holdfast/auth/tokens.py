@@ -143,7 +143,7 @@ def principal(token: Token, settings: AuthSettings, namespace: str, now: int) ->
     """Who a token stands for. Raises Unauthenticated if it is too old, too new, or meant for somebody else."""
     claims = token.claims
     expires_at = _check_times(claims, settings, now)
-    _check_parties(claims, settings)
+    _check_parties(claims, settings, token.key.from_issuer)
     if not claims.sub or not claims.sub.isprintable() or len(claims.sub.encode()) > SUBJECT_BYTES_MAX:
         raise Unauthenticated(problem=f"the token's `sub` must have 1 to {SUBJECT_BYTES_MAX} printable bytes")
     try:
@@ -157,9 +157,9 @@ def principal(token: Token, settings: AuthSettings, namespace: str, now: int) ->
         name=claims.sub,
         namespace=home,
         scopes=tuple(granted),
-        method="token",
+        method="oidc" if token.key.from_issuer else "token",
         expires_at=expires_at,
-        credential=f"key:{token.key.thumbprint}",
+        credential=token.key.credential,
         token_id=claims.jti or "",
     )
 
@@ -194,8 +194,9 @@ def _check_times(claims: Claims, settings: AuthSettings, now: int) -> int | None
     return int(min(claims.exp * SECOND + leeway, INSTANT_MAX))
 
 
-def _check_parties(claims: Claims, settings: AuthSettings) -> None:
-    if settings.token_issuer and claims.iss != settings.token_issuer:
+def _check_parties(claims: Claims, settings: AuthSettings, from_issuer: bool) -> None:
+    issuer = (from_issuer and settings.oidc_issuer) or settings.token_issuer
+    if issuer and claims.iss != issuer:
         raise Unauthenticated(problem="the token is from another issuer (`iss`)")
     audience = [claims.aud] if isinstance(claims.aud, str) else claims.aud or []
     if settings.token_audience:

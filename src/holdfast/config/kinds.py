@@ -18,6 +18,7 @@ from typing import ClassVar, Final, Protocol
 from holdfast.config.secret import SecretText
 from holdfast.error_text import SUGGESTED_LENGTH_MAX
 from holdfast.units import TIB, format_duration, format_size, parse_duration, parse_size
+from holdfast.web_address import is_key_address
 
 
 class Kind(Protocol):
@@ -222,6 +223,30 @@ class Text:
 
     def allowed(self) -> str:
         return f"one line of at most {self.length_max} characters, or none"
+
+    def show(self, value: object) -> str:
+        return str(value) or NONE
+
+
+@dataclass(frozen=True)
+class KeyAddress:
+    """A URL that keys are fetched from."""
+
+    query: bool
+    """Whether it may have one: the name of an issuer has none."""
+
+    flag: str | None = None
+
+    def read(self, raw: object) -> str:
+        if raw in UNSET:
+            return ""
+        if not isinstance(raw, str) or not is_key_address(raw, self.query):
+            raise ValueError(f"must be {self.allowed()}")
+        return raw
+
+    def allowed(self) -> str:
+        without = "user and fragment" if self.query else "user, query and fragment"
+        return f"an https URL without {without} (http for loopback addresses only), or none"
 
     def show(self, value: object) -> str:
         return str(value) or NONE

@@ -20,6 +20,7 @@ from holdfast.config.kinds import (
     Choice,
     Count,
     Duration,
+    KeyAddress,
     Location,
     Name,
     Networks,
@@ -330,8 +331,8 @@ class WebhookSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuthSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Authentication. With no users file, no key file and no secret there are no credentials: every client may do
-    everything, and the server listens on loopback only."""
+    """Authentication. With no users file, no key file, no secret and no identity provider there are no credentials:
+    every client may do everything, and the server listens on loopback only."""
 
     insecure: Annotated[bool, Switch(flag="--insecure")] = False
     """Listen on addresses other than loopback although no credentials are configured. Everybody who can reach the
@@ -356,8 +357,25 @@ class AuthSettings(msgspec.Struct, frozen=True, kw_only=True):
     """A secret that HS256 tokens are checked with, for places where a variable is easier to give than a file. 32 bytes
     are what HS256 is worth. It is never shown."""
 
+    oidc_issuer: Annotated[str, KeyAddress(query=False)] = ""
+    """The identity provider (OpenID Connect) whose tokens are taken beside those of the key file, as written in their
+    `iss`. The server fetches its public keys, which `/.well-known/openid-configuration` below this URL leads to.
+    Redirects are not followed; authorities of certificates are the usual ones, or those in the file `SSL_CERT_FILE`."""
+
+    jwks_url: Annotated[str, KeyAddress(query=True)] = ""
+    """Where the keys (JWKS) of the identity provider are, if it does not say so itself. Its tokens must name
+    `auth.oidc_issuer`, or if that is not set `auth.token_issuer`, if that is."""
+
+    oidc_refresh: Annotated[int, Duration(MINUTE, DAY)] = HOUR
+    """How often the provider's keys are fetched again; more often if its `Cache-Control: max-age` says so, down to a
+    minute. A key that is gone is refused then. An unknown `kid` has them fetched immediately, at most every 30 s."""
+
+    oidc_stale: Annotated[int, Duration(MINUTE, 30 * DAY)] = DAY
+    """How long the keys fetched last are used while the provider cannot be reached; then its tokens are refused. At
+    least `auth.oidc_refresh`. Short is safe against keys that were withdrawn, long against outages."""
+
     token_issuer: Annotated[str, Text(255)] = ""
-    """The `iss` that tokens must carry. None: every issuer that has the key is trusted."""
+    """The `iss` that tokens not of `auth.oidc_issuer` must carry. None: every issuer that has the key is trusted."""
 
     token_audience: Annotated[str, Text(255)] = ""
     """The `aud` that tokens must carry. None: tokens that name an audience are refused, since they are meant for
@@ -381,7 +399,7 @@ class AuthSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Scopes of one credential. A question not asked before looks at each of them: 100 are about 50 µs."""
 
     keys_max: Annotated[int, Count(1, 1_000)] = 32
-    """Keys in the key file. A token without `kid` is tried with each that fits: 32 checks are some 3 ms."""
+    """Keys in the file, and of the provider. A token without `kid` is tried with each that fits: 32 take some 3 ms."""
 
     users_max: Annotated[int, Count(1, 1_000_000)] = 10_000
     """Users in the users file. It is read whole and kept in memory, about 10 MiB for 10,000; reading them again

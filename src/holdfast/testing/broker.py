@@ -66,6 +66,7 @@ class Broker:
             stack.push_async_callback(node.stop)
             gate = Gate(config, node.clock)
             stack.push_async_callback(gate.close)
+            await gate.start()
             front = HttpFront(config, node, gate)
             if self._http:
                 await front.start()

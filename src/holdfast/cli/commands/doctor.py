@@ -28,6 +28,7 @@ from holdfast.cli.support.output import show_note, show_one_line, show_rows
 from holdfast.config import Config, load
 from holdfast.config.kinds import split_address
 from holdfast.errors import Forbidden, HoldfastError, ServerUnreachable, StoreError, Unauthenticated
+from holdfast.web_address import is_loopback
 
 if TYPE_CHECKING:
     from holdfast.client import SyncClient
@@ -198,13 +199,13 @@ def _access(config: Config) -> Iterator[Finding]:
 
     if exposure.has_credentials(config.auth):
         yield Finding("credentials", "ok", "callers must authenticate")
-        if config.tls.certificate_file is None and not exposure.is_loopback(split_address(config.http.listen)[0]):
+        if config.tls.certificate_file is None and not is_loopback(split_address(config.http.listen)[0]):
             advice = "Set tls.certificate_file, or let a proxy in front speak TLS."
             yield Finding("tls", "warning", "off: passwords, tokens and messages can be read on the way", advice)
-    elif exposure.is_loopback(split_address(config.http.listen)[0]):
+    elif is_loopback(split_address(config.http.listen)[0]):
         yield Finding("credentials", "ok", "none: everybody on this machine may do everything, others nothing")
     else:
-        advice = "Set auth.users_file or auth.key_file; see holdfast user and holdfast token."
+        advice = "Set auth.users_file, auth.key_file or auth.oidc_issuer; see holdfast user and holdfast token."
         yield Finding("credentials", "problem", f"none, and {config.http.listen} is open to others", advice)
 
 

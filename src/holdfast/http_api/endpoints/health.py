@@ -48,7 +48,7 @@ def _status(problems: list[str]) -> Response:
 @ROUTES("GET", "/api/v1/health", Right.NODE, gives=wire.Health)
 async def health(request: Request) -> Response:
     """Show the health of each part of the node."""
-    parts = await request.node.health.components()
+    parts = [*await request.node.health.components(), *request.api.gate.health()]
     result = [
         wire.PartHealth(name=part.name, ok=not part.problem, problem=part.problem, facts=part.facts) for part in parts
     ]
