@@ -30,7 +30,7 @@ from holdfast.mqtt.codec import (
     Will,
     encode,
 )
-from holdfast.mqtt.net import link
+from holdfast.mqtt.net import backpressure, link
 from holdfast.mqtt.net.link import Link
 from holdfast.mqtt.net.rate_limited_log import RateLimitedLog
 from holdfast.units import SECOND
@@ -180,7 +180,10 @@ async def test_a_silent_connection_is_closed(broker: Broker) -> None:
     await only_left(broker)
 
 
-async def test_a_client_that_never_reads_is_spared_then_dropped_and_others_do_not_notice(start: Start) -> None:
+async def test_a_client_that_never_reads_is_spared_then_dropped_and_others_do_not_notice(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backpressure, "PATIENCE_SECONDS", 0.0)
     broker = await start(buffer_bytes=16 * 1024, stall_timeout=1_000_000)
     stuck = await deaf(broker)
     await stuck.connect(Connect("stuck"))
