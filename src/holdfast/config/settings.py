@@ -388,7 +388,7 @@ class AuthSettings(msgspec.Struct, frozen=True, kw_only=True):
     token_expiry_required: Annotated[bool, Switch()] = True
     """Whether a token must have an end (`exp`). One without cannot be taken back but by changing the key."""
 
-    token_lifetime_max: Annotated[int, Duration(MINUTE, 36_500 * DAY)] = 366 * DAY
+    token_lifetime_max: Annotated[int, Duration(MINUTE, 3_650 * DAY)] = 366 * DAY
     """The longest time from `iat` (or from now, if a token has none) to `exp`. A token that leaks is of use until its
     end; days are better than a year."""
 
