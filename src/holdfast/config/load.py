@@ -39,7 +39,18 @@ COMMAND_LINE_PREFIXES = tuple(
     f"HOLDFAST_{command}_"
     for command in (
         *("SERVE", "QUEUE", "SEND", "RECEIVE", "ACK", "NACK", "REJECT", "RELEASE", "EXTEND", "BROWSE", "DLQ", "TOP"),
-        *("BENCH", "TOKEN", "USER", "CONFIG", "DOCTOR", "COMPLETION", "WORKER", "STORE_CHECK", "STORE_SALVAGE"),
+        *(
+            "BENCH",
+            "TOKEN",
+            "USER",
+            "CONFIG",
+            "DOCTOR",
+            "COMPLETION",
+            "WORKER",
+            "STORE_CHECK",
+            "STORE_SALVAGE",
+            "AUDIT_VERIFY",
+        ),
     )
 )
 """Twins of flags: HOLDFAST_QUEUE_CREATE_MAX_DEPTH."""

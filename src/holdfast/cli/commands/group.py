@@ -53,7 +53,13 @@ def _backlog(stats: GroupStats) -> int:
 @group.command()
 @click.argument("queue", type=QUEUE)
 @click.argument("name", metavar="GROUP")
-@click.option("--kind", type=click.Choice(["lease", "cursor"]), default="lease", show_default=True)
+@click.option(
+    "--kind",
+    type=click.Choice(["lease", "cursor"]),
+    default="lease",
+    show_default=True,
+    help="Whether its consumers share the messages (lease) or read all of them as a log (cursor).",
+)
 @click.option(
     "--start",
     type=click.Choice(["earliest", "latest"]),

@@ -194,7 +194,8 @@ class Connection(asyncio.Protocol):
         if len(self._pool.open) - len(self._pool.strangers) > self._pool.settings.max_connections:
             self._transport.abort()
             return
-        self._pool.add_stranger(self)
+        if self._pool.api.gate.required:
+            self._pool.add_stranger(self)
         self._watch_head()
 
     def claim(self, principal: Principal) -> None:
