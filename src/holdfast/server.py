@@ -25,6 +25,7 @@ import uvloop
 
 from holdfast import __version__, logs
 from holdfast.auth import exposure, modes, tls
+from holdfast.auth.audit_shipping import AuditShipping
 from holdfast.auth.gate import Gate
 from holdfast.broker.export.pandas_free import block_pandas_import
 from holdfast.broker.node import Node, wall_clock
@@ -155,16 +156,18 @@ def _make_directory(path: Path) -> Path:
 async def _serve(config: Config, store: Store, gate: Gate, watchdog: _StopWatchdog) -> int:
     stop = asyncio.Event()
     _install_signals(stop, watchdog)
+    shipping = AuditShipping(config, gate.audit)
     node = Node(config, store)
     _pause_gc()
     await node.start()
     fronts = _fronts(config, node, gate)
     try:
+        await shipping.start()
         await gate.start()
         for front in fronts:
             await front.start()
     except BaseException:
-        await _stop(fronts, node)
+        await _stop(fronts, node, shipping)
         raise
     _tune_gc()
     log.info(
@@ -185,7 +188,7 @@ async def _serve(config: Config, store: Store, gate: Gate, watchdog: _StopWatchd
 
     try:
         async with asyncio.timeout(config.node.shutdown_timeout / SECOND):
-            await _stop(fronts, node)
+            await _stop(fronts, node, shipping)
             await gate.close()
     except TimeoutError:
         log.error("not stopped in time, ending now", timeout=format_duration(config.node.shutdown_timeout))
@@ -217,11 +220,12 @@ def _fronts(config: Config, node: Node, gate: Gate) -> list[Front]:
     return fronts
 
 
-async def _stop(fronts: list[Front], node: Node) -> None:
-    """Fronts first, so that what is under way can still be answered."""
+async def _stop(fronts: list[Front], node: Node, shipping: AuditShipping) -> None:
+    """Fronts first, so that what is under way can still be answered; then nobody writes entries to ship."""
     for front in reversed(fronts):
         await front.stop()
     await node.stop()
+    await shipping.stop()
 
 
 def _install_signals(stop: asyncio.Event, watchdog: _StopWatchdog) -> None:

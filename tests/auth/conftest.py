@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+
 import pytest
+import uvloop
 
 from holdfast.units import SECOND
+
+
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """The server's loop: its way with sockets is not quite asyncio's own."""
+    return {"uvloop": uvloop.new_event_loop}
 
 
 class Clock:

@@ -11,6 +11,7 @@
     watch.py       files that change while the server runs
     files.py       how such files are written
     audit.py       who did what (syncing.py: and that it is on disk)
+    audit_shipping.py  sends the audit log on (audit_places.py: to a webhook, to syslog)
     rates.py       token buckets of namespaces
     tls.py         the server's side of TLS, and the subject of a client's certificate
     exposure.py    no listening beyond loopback without credentials

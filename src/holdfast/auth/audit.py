@@ -70,6 +70,9 @@ class Shipper(Protocol):
 
     def wrote(self, number: int, line: bytes) -> None: ...
 
+    @property
+    def unshipped(self) -> int: ...
+
 
 class AuditLog:
     """Appends entries to the file. It is opened at the first one."""
@@ -163,6 +166,11 @@ class AuditLog:
             return False
         self._unwritten[kind] += 1
         return True
+
+    @property
+    def unshipped(self) -> int:
+        """Entries that are yet to be sent, to the place that is furthest behind."""
+        return max((shipper.unshipped for shipper in self.shippers), default=0)
 
     async def synced(self) -> None:
         """Waits until every entry that was written before is on disk."""

@@ -1,6 +1,6 @@
 """Server configuration: defaults < TOML file < environment (`HOLDFAST_...`) < flags.
 
-    settings.py   every setting and every limit of the server, with its reason
+    settings.py   every setting and every limit of the server, with its reason (audit_settings.py: of the audit log)
     secret.py     a text that is never shown
     kinds.py      what a setting can be: a count, a duration, a size, a choice; reading, checking, showing
     fields.py     the settings as a list, for the loader, the command line and the documentation
@@ -10,10 +10,10 @@ A queue's own configuration (retries, TTL, ordering) is data in the store and li
 what an operator sets for a node.
 """
 
+from holdfast.config.audit_settings import AuditSettings
 from holdfast.config.fields import Field, all_fields
 from holdfast.config.load import load
 from holdfast.config.settings import (
-    AuditSettings,
     AuthSettings,
     Config,
     JournalSettings,

@@ -18,7 +18,7 @@ from typing import ClassVar, Final, Protocol
 from holdfast.config.secret import SecretText
 from holdfast.error_text import SUGGESTED_LENGTH_MAX
 from holdfast.units import TIB, format_duration, format_size, parse_duration, parse_size
-from holdfast.web_address import is_key_address
+from holdfast.web_address import URL_LENGTH_MAX, is_key_address, is_web_address
 
 
 class Kind(Protocol):
@@ -270,6 +270,49 @@ class Secret:
 
     def allowed(self) -> str:
         return f"text of {self.bytes_min} to {self.bytes_max} bytes, or none"
+
+    def show(self, value: object) -> str:
+        return str(value) or NONE
+
+
+@dataclass(frozen=True)
+class SecretWebAddress(Secret):
+    """An address to send to, all of which is hidden: its path and query are often the receiver's credentials."""
+
+    bytes_min: int = 1
+    bytes_max: int = URL_LENGTH_MAX
+
+    def read(self, raw: object) -> SecretText:
+        text = super().read(raw)
+        if text and not is_web_address(text.reveal()):
+            raise ValueError(f"must be {self.allowed()}")
+        return text
+
+    def allowed(self) -> str:
+        return "an address with http:// or https://, or none"
+
+
+@dataclass(frozen=True)
+class SyslogAddress:
+    """A syslog server: `udp://host:514`, `tcp://host:601` or `unix:///dev/log`."""
+
+    flag: str | None = None
+
+    def read(self, raw: object) -> str:
+        if raw in UNSET:
+            return ""
+        scheme, _, where = raw.partition("://") if isinstance(raw, str) else ("", "", "")
+        if scheme == "unix" and where.startswith("/") and where.isprintable():
+            return f"unix://{where}"
+        if scheme in ("udp", "tcp"):
+            try:
+                return f"{scheme}://{Address().read(where)}"
+            except ValueError:
+                pass
+        raise ValueError(f"must be {self.allowed()}")
+
+    def allowed(self) -> str:
+        return "udp://host:port, tcp://host:port, unix:///path, or none"
 
     def show(self, value: object) -> str:
         return str(value) or NONE

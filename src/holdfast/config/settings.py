@@ -1,4 +1,4 @@
-"""Every setting and every limit of the server, with its reason.
+"""Every setting and every limit of the server, with its reason; those of the audit log are in `audit_settings`.
 
 A field is one line: name, type, kind with its range, default. The paragraph under it says what it is for and where the
 number comes from; the reference page is made from these paragraphs. Durations are microseconds here and `5s` in a
@@ -13,6 +13,7 @@ from typing import Annotated
 
 import msgspec
 
+from holdfast.config.audit_settings import AuditSettings
 from holdfast.config.kinds import (
     RATE_BYTES_MAX,
     RATE_MESSAGES_MAX,
@@ -562,34 +563,6 @@ class TlsSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     minimum_version: Annotated[str, Choice(("1.2", "1.3"))] = "1.2"
     """The oldest TLS version that is spoken. 1.0 and 1.1 are broken and cannot be chosen."""
-
-
-class AuditSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The audit log: one JSON line for each administrative act, who did what, when, and how it ended."""
-
-    enabled: Annotated[bool, Switch()] = True
-    """Whether it is written. When it is off, there is no record of who deleted a queue."""
-
-    file: Annotated[Path, Location()] = Path("audit.log")
-    """Where it is written, relative to data_dir. An absolute path puts it on another disk."""
-
-    file_bytes: Annotated[int, Size(64 * KIB, 4 * GIB)] = 16 * MIB
-    """A file is closed and numbered at this size. A line has about 300 bytes, so 16 MiB are some 50,000 acts."""
-
-    refusals_per_minute: Annotated[int, Count(1, 1_000_000)] = 60
-    """Acts that failed or were refused and are written in a minute; the rest is counted in the line after. Who is
-    refused again and again must not push what was done out of the files: 60 a minute fill 160 MiB in six days."""
-
-    logins_per_minute: Annotated[int, Count(1, 1_000_000)] = 600
-    """Logins that succeeded and are written in a minute; the rest is counted in the line after. A credential is written
-    when it is checked, not each time that it is used again."""
-
-    files: Annotated[int, Count(1, 1_000)] = 10
-    """Files kept, with the current one; the oldest is deleted if it is older than `keep`. Ten of 16 MiB are 160 MiB."""
-
-    keep: Annotated[int, Duration(0, 3_650 * DAY)] = 90 * DAY
-    """How long an entry is kept at least, however many there are: nobody can push an entry out by adding others. While
-    files are younger there are more than `files`, and the log warns."""
 
 
 class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):

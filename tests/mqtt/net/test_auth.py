@@ -10,7 +10,8 @@ from msgspec.structs import replace
 from holdfast.auth import keys
 from holdfast.auth.users import User
 from holdfast.config import Config
-from holdfast.config.settings import AuditSettings, RateSettings
+from holdfast.config.audit_settings import AuditSettings
+from holdfast.config.settings import RateSettings
 from holdfast.mqtt.codec import V5, V311, Connect, Properties, PubAck, Publish, PubRec, Will
 from holdfast.mqtt.net import front
 from holdfast.units import SECOND

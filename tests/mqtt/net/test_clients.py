@@ -23,7 +23,7 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from holdfast.config.settings import AuditSettings
+from holdfast.config.audit_settings import AuditSettings
 from tests.auth import rig
 from tests.mqtt.net.broker import Broker, config_for, memory_broker
 from tests.mqtt.net.conftest import Run

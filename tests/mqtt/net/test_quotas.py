@@ -9,7 +9,8 @@ from msgspec.structs import replace
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
-from holdfast.config.settings import AuditSettings, QuotaSettings
+from holdfast.config.audit_settings import AuditSettings
+from holdfast.config.settings import QuotaSettings
 from holdfast.mqtt.codec import V5, Connect, Publish, encode
 from holdfast.quotas import Quota
 from tests.auth import rig

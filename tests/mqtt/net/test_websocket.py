@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from holdfast.config.settings import AuditSettings
+from holdfast.config.audit_settings import AuditSettings
 from holdfast.mqtt.codec import (
     V5,
     V311,

@@ -15,7 +15,8 @@ from holdfast.broker.parts.subscriptions import Subscription
 from holdfast.broker.submission import Moment
 from holdfast.broker.webhooks import Webhooks
 from holdfast.config import Config
-from holdfast.config.settings import AuditSettings, JournalSettings, MqttSettings, NodeSettings, StoreSettings
+from holdfast.config.audit_settings import AuditSettings
+from holdfast.config.settings import JournalSettings, MqttSettings, NodeSettings, StoreSettings
 from holdfast.core.commands import CursorRange, Draft, Leased, Settlement
 from holdfast.core.queue import Durability, GroupKind
 from holdfast.core.transactions import TransactionName

@@ -100,6 +100,9 @@ OF_NODE = {
     "logins_throttled": MetricSpec(
         "auth_login_throttled", "counter", "Logins refused unchecked, after too many failures."
     ),
+    "audit_unshipped": MetricSpec(
+        "audit_unshipped", "gauge", "Entries of the audit log that audit.webhook or audit.syslog has yet to get."
+    ),
     "quota_limit": MetricSpec("quota_limit", "gauge", "What a namespace may have; 0: no limit.", "namespace, quota"),
     "quota_used": MetricSpec("quota_used", "gauge", "What a namespace has.", "namespace, quota"),
     "quota_refused": MetricSpec("quota_refused", "counter", "Refusals because a quota was reached.", "quota"),
@@ -369,6 +372,7 @@ async def _snapshot(request: Request, queues: str) -> MetricsSnapshot:
         "reply_late": node.requests.late,
         "webhook": webhooks.waiting,
         "webhook_dropped": webhooks.dropped,
+        "audit_unshipped": api.gate.audit.unshipped,
         **msgspec.structs.asdict(api.gate.counts),
     }
     if room is not None:
