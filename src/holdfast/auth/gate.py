@@ -30,7 +30,7 @@ from holdfast.auth.keys import Keyring
 from holdfast.auth.passwords import Passwords
 from holdfast.auth.principal import Principal
 from holdfast.auth.proxies import TrustedProxies
-from holdfast.auth.rates import RateLimiter
+from holdfast.auth.rates import RateLimiter, RequestRates
 from holdfast.auth.revoked import Revocation
 from holdfast.auth.throttle import Throttle
 from holdfast.auth.tokens import Token
@@ -40,6 +40,7 @@ from holdfast.broker.health import ComponentHealth
 from holdfast.config import Config
 from holdfast.config.secret import HIDDEN
 from holdfast.errors import InvalidConfig, LoginThrottled, RateLimited, Unauthenticated
+from holdfast.quotas import Quotas
 from holdfast.units import INSTANT_MAX, MILLISECOND, SECOND
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
@@ -71,6 +72,8 @@ class Gate:
         self._clock = clock
         self._namespace = config.node.namespace
         self._rates = RateLimiter(config.rates)
+        self._request_rates: RequestRates | None = None
+        self._namespaces_tracked = config.rates.namespaces_tracked
         self._throttle = Throttle(config.auth)
         self._passwords = Passwords(config.auth)
         self._anonymous = Principal(name="anonymous", namespace=self._namespace, method="anonymous", unlimited=True)
@@ -309,6 +312,12 @@ class Gate:
             except RateLimited:
                 self.counts.rate_limited += 1
                 raise
+
+    def request_rates(self, quotas: Quotas) -> RequestRates:
+        """How fast namespaces may send requests: the same for all fronts of a node, which `quotas` belong to."""
+        if self._request_rates is None:
+            self._request_rates = RequestRates(quotas, self._namespaces_tracked)
+        return self._request_rates
 
     async def close(self) -> None:
         """Ends the threads, closes the audit log."""

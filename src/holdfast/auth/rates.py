@@ -37,7 +37,7 @@ class Bucket:
 
 
 class RequestRates:
-    """The buckets of namespaces for HTTP requests and for the bytes of their bodies, by their quotas.
+    """The buckets of namespaces for requests (HTTP's, and reads with MQTT's PUBLISHes) and for their bytes, by quotas.
 
     Bytes are counted as they arrive, when it is too late to refuse them; the next request then waits until they are
     paid for.

@@ -534,10 +534,10 @@ class QuotaSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     requests_per_second: Annotated[int, Count(0, 1_000_000_000)] = 20_000
     """HTTP requests a second, with a burst of one second. A node answers some 20,000 single requests a second: who
-    needs more sends several messages in one."""
+    needs more sends several messages in one. MQTT PUBLISHes count too; those that are read together count as one."""
 
     bytes_per_second: Annotated[int, Size(0, TIB)] = 256 * MIB
-    """Bytes of HTTP bodies a second, with a burst of one second."""
+    """Bytes of HTTP bodies and MQTT payloads a second, with a burst of one second."""
 
     principal_percent: Annotated[int, Count(1, 100)] = 80
     """How much of its namespace's connections and long polls one principal may hold, in percent: the rest is for

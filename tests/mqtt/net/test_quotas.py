@@ -11,8 +11,10 @@ from websockets.exceptions import ConnectionClosed
 
 from holdfast.config.audit_settings import AuditSettings
 from holdfast.config.settings import QuotaSettings
-from holdfast.mqtt.codec import V5, Connect, Publish, encode
+from holdfast.errors import RateLimited
+from holdfast.mqtt.codec import V5, V311, Connect, PubAck, Publish, PubRec, encode
 from holdfast.quotas import Quota
+from holdfast.units import SECOND
 from tests.auth import rig
 from tests.mqtt.net.broker import Broker, config_for, memory_broker
 from tests.mqtt.net.conftest import Run
@@ -48,6 +50,59 @@ async def test_connections_are_counted_by_namespace_and_principal(run: Run, tmp_
     await broker.connect("b", username="shop", password=PASSWORD)
     shown = broker.node.quotas.show("default")
     assert (shown["connections"].used, shown["sessions"].used) == (2, 2)
+
+
+class Stopped:
+    """The clock of a broker's publishers, which a test moves."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.now = broker.clock()
+        broker.front._rates._clock = lambda: self.now
+
+
+async def test_reads_beyond_the_quota_are_refused_or_dropped(run: Run, tmp_path: Path) -> None:
+    broker = await guarded(run, tmp_path, QuotaSettings(requests_per_second=1), queues=True)
+    client, other, old = [
+        await broker.connect(name, version, username="shop", password=PASSWORD)
+        for name, version in (("c", V5), ("other", V5), ("old", V311))
+    ]
+    clock = Stopped(broker)
+    # One write, which is read at once: the messages of a read are one request.
+    await client.send(*(Publish(topic, b"x", 1, number) for number, topic in enumerate(("t", "$queue/q") * 5, 1)))
+    answers = [await client.next() for _ in range(10)]
+    assert {one.reason_code for one in answers if isinstance(one, PubAck)} == {0, 0x10}
+    assert await other.publish("t", b"x", 1) == 0x97
+    await other.send(Publish("$queue/q", b"x", 2, 8))
+    refused = await other.next()
+    assert isinstance(refused, PubRec)
+    assert refused.reason_code == 0x97
+    assert "quota requests_per_second of 1" in (refused.properties.reason_string or "")
+    await other.send(Publish("t", b"x"), Publish("t", b"x"))
+    await other.ping()
+    assert broker.hub.dropped["rate"] == 2
+    await old.send(Publish("t", b"x", 1, 9))
+    assert await old.ended() == []
+    quotas = broker.node.cell.quotas
+    assert quotas.refused[Quota.REQUESTS_PER_SECOND] >= 5
+    clock.now += SECOND
+    assert await other.publish("$queue/q", b"x", 1) == 0
+
+
+@pytest.mark.parametrize("topic", ["t", "$queue/q"])
+async def test_bytes_are_paid_for_by_the_next_read_and_the_next_request(run: Run, tmp_path: Path, topic: str) -> None:
+    broker = await guarded(run, tmp_path, QuotaSettings(bytes_per_second=100), queues=True)
+    client = await broker.connect("c", username="shop", password=PASSWORD)
+    clock = Stopped(broker)
+    assert await client.publish(topic, b"x" * 300, 1) in (0, 0x10)
+    await client.send(Publish(topic, b"x", 2, 8))
+    refused = await client.next()
+    assert isinstance(refused, PubRec)
+    assert refused.reason_code == 0x97
+    assert "quota bytes_per_second of 100" in (refused.properties.reason_string or "")
+    with pytest.raises(RateLimited):
+        broker.front._gate.request_rates(broker.node.cell.quotas).take("default", clock.now)
+    clock.now += 3 * SECOND
+    assert await client.publish(topic, b"x", 1) in (0, 0x10)
 
 
 async def test_strangers_make_room_for_each_other_and_never_keep_users_out(run: Run, tmp_path: Path) -> None:

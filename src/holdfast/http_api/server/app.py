@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 
 from holdfast.auth.gate import Gate
 from holdfast.auth.principal import Principal
-from holdfast.auth.rates import RequestRates
 from holdfast.broker.dispatch.members import GroupName
 from holdfast.broker.node import Node
 from holdfast.config import Config
@@ -100,7 +99,7 @@ class Api:
         self.streams: dict[tuple[GroupName, str], streams.Stream] = {}
         self.answered: dict[tuple[str, str, int], int] = {}  # by method, route and status
         self.long_requests = LongRequests(gate, node.cell.quotas)
-        self._rates = RequestRates(node.cell.quotas, config.rates.namespaces_tracked)
+        self._rates = gate.request_rates(node.cell.quotas)
         self.batcher = EnqueueBatcher(node)
         node.cell.participants.append(self.batcher)
         self._slice = asyncio.Lock()

@@ -34,6 +34,7 @@ from holdfast.mqtt.net.audit_barrier import AuditBarrier
 from holdfast.mqtt.net.backpressure import Backpressure
 from holdfast.mqtt.net.link import Link
 from holdfast.mqtt.net.meter import Traffic
+from holdfast.mqtt.net.publish_rates import PublishRates
 from holdfast.mqtt.net.rate_limited_log import RateLimitedLog
 from holdfast.mqtt.net.rights import Rights, audited
 from holdfast.mqtt.net.websocket import WebSocketEndpoint
@@ -70,8 +71,11 @@ class MqttFront:
         self._limits = replace(hub_limits(config), quota=self._quota_problem)
         self._node = node
         self._gate = gate
+        self._rates = rates = PublishRates(gate, node)
         self._bridge = (
-            QueueBridge(node, config.mqtt.prefetch, gate.admit, self._audited) if config.mqtt.queues else None
+            QueueBridge(node, config.mqtt.prefetch, rates.count_read, rates.admit, self._audited)
+            if config.mqtt.queues
+            else None
         )
         self._administered = False  # something was, in this turn
         self._audit_barrier = AuditBarrier(gate.audit.synced)
@@ -111,7 +115,7 @@ class MqttFront:
             self._spawn(self._every(self._settings.stats_interval / SECOND, self._show_stats))
 
     def _load(self) -> None:
-        hub = Hub(self._limits, Rights(self._gate, self._bridge is not None), self._bridge)
+        hub = Hub(self._limits, Rights(self._gate, self._rates, self._bridge is not None), self._bridge)
         if self._bridge is not None:
             self._bridge.hub = hub
         hub.load(self._node.store.scan, self._node.clock())
@@ -300,6 +304,7 @@ class MqttFront:
         if hub is None or connection is None:
             return
         self._traffic.count_received(packets)
+        self._rates.begin_read()
         hub.receive(connection, packets, self._node.clock())
         if connection.publishes:
             self._backpressure_of(connection).publishes(link)

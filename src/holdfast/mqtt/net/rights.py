@@ -8,8 +8,9 @@ from typing import Final
 
 from holdfast.auth.gate import Gate
 from holdfast.auth.principal import Action, Principal
-from holdfast.errors import Forbidden, HoldfastError, RateLimited
+from holdfast.errors import Forbidden, HoldfastError, QuotaExceeded, RateLimited
 from holdfast.mqtt.codec import reasons
+from holdfast.mqtt.net.publish_rates import PublishRates
 from holdfast.mqtt.queues import names
 from holdfast.mqtt.queues.names import Operation
 from holdfast.mqtt.sessions.connection import Connection
@@ -31,10 +32,11 @@ FRONT: Final = "mqtt"
 class Rights:
     """`ports.Access` by the principal of each connection, which its tag knows."""
 
-    def __init__(self, gate: Gate, queues: bool) -> None:
+    def __init__(self, gate: Gate, rates: PublishRates, queues: bool) -> None:
         self._gate = gate
+        self._rates = rates
         self._prefixes = (names.QUEUE, names.ADMIN) if queues else ()
-        self.limited = gate.limited
+        self.limited = rates.limited
 
     def may_publish(self, connection: Connection, topic: str) -> int:
         principal = _principal(connection)
@@ -71,8 +73,9 @@ class Rights:
 
     def admit(self, connection: Connection, size_bytes: int) -> str:
         try:
-            self._gate.admit(connection.namespace, 1, size_bytes)
-        except RateLimited as error:
+            self._rates.count_read(connection.namespace)
+            self._rates.admit(connection.namespace, 1, size_bytes)
+        except (QuotaExceeded, RateLimited) as error:
             return str(error)
         return ""
 

@@ -98,16 +98,25 @@ class Watch(NamedTuple):
 
 
 class QueueBridge:
-    """`hub` is set by the front once it has one. `admit` counts messages against a namespace's rate. `audited` is the
-    context of an administrative act: it takes the connection, the act's name, the queue and the configuration, and
+    """`hub` is set by the front once it has one. `count_read` counts what was read together against a namespace's
+    quotas, `admit` messages against its rate; both raise if that is too fast. `audited` is the context of an
+    administrative act: it takes the connection, the act's name, the queue and the configuration, and
     raises if that is not allowed."""
 
     prefixes: tuple[str, ...] = (names.QUEUE, names.ADMIN)
 
-    def __init__(self, node: Node, prefetch: int, admit: Callable[[str, int, int], None], audited: Audited) -> None:
+    def __init__(
+        self,
+        node: Node,
+        prefetch: int,
+        count_read: Callable[[str], None],
+        admit: Callable[[str, int, int], None],
+        audited: Audited,
+    ) -> None:
         self._audited = audited
         self._node = node
         self._prefetch = prefetch
+        self._count_read = count_read
         self._admit = admit
         self.hub: Hub | None = None
         self.stopping = False
@@ -133,6 +142,7 @@ class QueueBridge:
         for publishes in batches:
             packets = publishes.packets
             try:
+                self._count_read(connection.namespace)
                 route = self._route(packets[0].topic)
             except HoldfastError as error:
                 for index in range(len(packets)):
