@@ -240,7 +240,7 @@ BREAKS: dict[Break, int] = {
     a_failed_sync_is_a_good_one: 9,
     a_failure_is_good_news: 1,
     nothing_is_synced: 1,
-    every_failure_starts_a_recovery: 2,
+    every_failure_starts_a_recovery: 101,
     the_engine_outlives_a_failure: 1,
     cursors_read_what_is_not_durable: 1,
     mqtt_answers_when_it_is_written: 1,
