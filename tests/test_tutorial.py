@@ -166,6 +166,17 @@ def test_the_first_tutorial_runs_as_it_stands(tmp_path: Path) -> None:
         assert follow(TUTORIAL / "first-job.md", shell) > 10
 
 
+def follow_on_one_server(shell: Shell, tmp_path: Path) -> None:
+    """The README, then the tutorial, on a server that runs already."""
+    for page in (ROOT / "README.md", DOCS / "tutorial" / "first-job.md"):
+        for kind, what, text in steps(page.read_text()):
+            if kind == "file":
+                (tmp_path / what).write_text(text)
+            elif not what.startswith("holdfast serve"):
+                answer = shell.type(what)
+                assert matches(text, answer), f"$ {what}\n--- shown\n{text}\n--- answered\n{answer}"
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_the_tutorial_continues_on_the_server_of_the_readme(tmp_path: Path) -> None:
@@ -173,13 +184,7 @@ def test_the_tutorial_continues_on_the_server_of_the_readme(tmp_path: Path) -> N
     (tmp_path / ".venv").symlink_to(BIN.parent)
     with shell_in(tmp_path) as shell:
         shell.type("holdfast serve --data-dir ./data")  # what `make serve` does
-        for page in (ROOT / "README.md", DOCS / "tutorial" / "first-job.md"):
-            for kind, what, text in steps(page.read_text()):
-                if kind == "file":
-                    (tmp_path / what).write_text(text)
-                elif not what.startswith("holdfast serve"):
-                    answer = shell.type(what)
-                    assert matches(text, answer), f"$ {what}\n--- shown\n{text}\n--- answered\n{answer}"
+        follow_on_one_server(shell, tmp_path)
 
 
 @pytest.mark.slow
@@ -192,13 +197,7 @@ def test_the_how_tos_continue_on_the_server_of_the_tutorial(tmp_path: Path) -> N
     port = reserved_port()
     with shell_in(tmp_path, mqtt_port=port) as shell:
         shell.type("holdfast serve --data-dir ./data")
-        for page in (ROOT / "README.md", DOCS / "tutorial" / "first-job.md"):
-            for kind, what, text in steps(page.read_text()):
-                if kind == "file":
-                    (tmp_path / what).write_text(text)
-                elif not what.startswith("holdfast serve"):
-                    answer = shell.type(what)
-                    assert matches(text, answer), f"$ {what}\n--- shown\n{text}\n--- answered\n{answer}"
+        follow_on_one_server(shell, tmp_path)
         curl = blocks("use-http-with-curl", "sh")
         for number, block in enumerate(curl[1:]):
             script = tmp_path / f"curl-{number}.sh"

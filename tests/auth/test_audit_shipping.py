@@ -167,7 +167,8 @@ async def test_what_was_shipped_of_another_log_does_not_count(start: Start, rece
     await server.stop()
     (tmp_path / "audit.log.shipped").write_text("not JSON")
     await start(webhook=webhook(receiver))
-    await until(lambda: receiver.numbers == [1, 2, 1, 2])
+    await until(lambda: len(receiver.numbers) >= 4)
+    assert receiver.numbers == [1, 2, 1, 2]
 
 
 async def test_after_an_outage_all_entries_follow_from_the_files_also_from_numbered_ones(
@@ -342,7 +343,8 @@ async def test_syslog_over_tcp_counts_octets_and_sends_again_after_a_lost_connec
     await until(lambda: server.shipping.unshipped == 2)
     second = Stream()
     listening = await asyncio.start_server(second.accept, "127.0.0.1", port)
-    await until(lambda: second.numbers == [3, 4] and server.audit.unshipped == 0)
+    await until(lambda: server.audit.unshipped == 0)
+    assert second.numbers == [3, 4]
     listening.close()
 
 

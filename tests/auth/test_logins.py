@@ -261,6 +261,7 @@ async def test_but_guessing_from_there_is_slowed_down_as_well(door: Gate, clock:
     for number in range(10):
         await refused(door, "shop", f"guess {number}")
     await throttled(door, "shop", "guess")
+    assert (door.counts.logins_failed, door.counts.logins_throttled) == (10, 1)
 
 
 async def test_success_does_not_forgive_failures(door: Gate) -> None:
@@ -270,6 +271,7 @@ async def test_success_does_not_forgive_failures(door: Gate) -> None:
         await refused(door, "root", "guess")
         await door.password("shop", GOOD, "10.0.0.1")
     await throttled(door, "ops", "guess")
+    assert (door.counts.logins_failed, door.counts.logins_throttled) == (10, 1)
 
 
 async def test_many_guesses_at_the_same_time_are_no_way_around(door: Gate) -> None:

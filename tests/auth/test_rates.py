@@ -25,8 +25,10 @@ def refusal(gate: Gate, namespace: str = "default", messages: int = 1, size_byte
 
 
 def test_without_settings_there_is_no_limit(clock: Clock) -> None:
+    door = gate(clock)
     for _ in range(1000):
-        gate(clock).admit("default", 1_000_000, 1 << 40)
+        door.admit("default", 1_000_000, 1 << 40)
+    assert (door.limited, door.counts.rate_limited) == (False, 0)
 
 
 def test_the_burst_passes_then_the_rate_holds(clock: Clock) -> None:

@@ -318,6 +318,22 @@ class SyslogAddress:
         return str(value) or NONE
 
 
+class _ListKind(Protocol):
+    @property
+    def entries_max(self) -> int: ...
+    def allowed(self) -> str: ...
+
+
+def _entries(kind: _ListKind, raw: object) -> list[object]:
+    """The entries of a setting with several: a text with commas, or in a file also a list."""
+    if raw in UNSET:
+        return []
+    parts = raw.split(",") if isinstance(raw, str) else raw
+    if not isinstance(parts, list) or len(parts) > kind.entries_max:
+        raise ValueError(f"must be {kind.allowed()}")
+    return parts
+
+
 @dataclass(frozen=True)
 class Rates:
     """Rates of namespaces: `acme=5000/10MiB` is 5,000 messages and 10 MiB a second, 0 stands for no limit."""
@@ -327,12 +343,7 @@ class Rates:
 
     def read(self, raw: object) -> tuple[Rate, ...]:
         """A text with commas, or in a file also a list of texts."""
-        if raw in UNSET:
-            return ()
-        parts = raw.split(",") if isinstance(raw, str) else raw
-        if not isinstance(parts, list) or len(parts) > self.entries_max:
-            raise ValueError(f"must be {self.allowed()}")
-        rates = tuple(self._entry(part) for part in parts)
+        rates = tuple(self._entry(part) for part in _entries(self, raw))
         if len({rate.namespace for rate in rates}) != len(rates):
             raise ValueError("must name each namespace once")
         return rates
@@ -368,12 +379,7 @@ class Receivers:
 
     def read(self, raw: object) -> tuple[str, ...]:
         """A text with commas, or in a file also a list of texts."""
-        if raw in UNSET:
-            return ()
-        parts = raw.split(",") if isinstance(raw, str) else raw
-        if not isinstance(parts, list) or len(parts) > self.entries_max:
-            raise ValueError(f"must be {self.allowed()}")
-        return tuple(self._entry(part) for part in parts)
+        return tuple(self._entry(part) for part in _entries(self, raw))
 
     def _entry(self, part: object) -> str:
         text = part.strip().lower() if isinstance(part, str) else ""
@@ -400,15 +406,10 @@ class Networks:
 
     def read(self, raw: object) -> tuple[str, ...]:
         """A text with commas, or in a file also a list of texts."""
-        if raw in UNSET:
-            return ()
-        parts = raw.split(",") if isinstance(raw, str) else raw
         try:
-            if isinstance(parts, list) and len(parts) <= self.entries_max:
-                return tuple(str(ip_network(str(part).strip())) for part in parts)
+            return tuple(str(ip_network(str(part).strip())) for part in _entries(self, raw))
         except ValueError:
-            pass
-        raise ValueError(f"must be {self.allowed()}")
+            raise ValueError(f"must be {self.allowed()}") from None
 
     def allowed(self) -> str:
         return f"none, or up to {self.entries_max} addresses and networks with commas between"
