@@ -150,12 +150,18 @@ def test_ids_and_the_journal_go_on(store: RocksStore, engine: Engine) -> None:
     assert store.get(Table.META, CELL_KEY) is not None
 
 
-def test_its_transactions_and_states_go_on(tmp_path: Path) -> None:
+def opened_newest(tmp_path: Path) -> tuple[RocksStore, Engine]:
+    """The newest directory there is, opened by this version."""
     with tarfile.open(HERE / f"{NEWEST}.tar.gz") as archive:
         archive.extractall(tmp_path, filter="data")
     store = RocksStore(tmp_path / "data")
     engine = Engine(store, cell=1)
     engine.open(START)
+    return store, engine
+
+
+def test_its_transactions_and_states_go_on(tmp_path: Path) -> None:
+    store, engine = opened_newest(tmp_path)
     published, opened = (TransactionName("default", name, "token:anybody") for name in ("published", "open"))
     assert not engine.transactions.publish(published, None, "http", START)[1]
     record, decided = engine.transactions.publish(opened, {"part": "2"}, "http", START)
@@ -172,11 +178,7 @@ def test_its_transactions_and_states_go_on(tmp_path: Path) -> None:
 
 
 def test_its_transactions_are_forgotten_in_time(tmp_path: Path) -> None:
-    with tarfile.open(HERE / f"{NEWEST}.tar.gz") as archive:
-        archive.extractall(tmp_path, filter="data")
-    store = RocksStore(tmp_path / "data")
-    engine = Engine(store, cell=1)
-    engine.open(START)
+    store, engine = opened_newest(tmp_path)
     engine.transactions.publish(TransactionName("default", "new", "token:me"), {}, "http", START + 8 * DAY)
     engine.tick(START + 8 * DAY)
     engine.write()
@@ -187,11 +189,7 @@ def test_its_transactions_are_forgotten_in_time(tmp_path: Path) -> None:
 
 
 def test_its_redrives_go_on_and_can_be_undone(tmp_path: Path) -> None:
-    with tarfile.open(HERE / f"{NEWEST}.tar.gz") as archive:
-        archive.extractall(tmp_path, filter="data")
-    store = RocksStore(tmp_path / "data")
-    engine = Engine(store, cell=1)
-    engine.open(START)
+    store, engine = opened_newest(tmp_path)
     dead = ("default", "dlq/repairs")
     dead_letters = [was.dead_letter for was in engine.audits.page(engine.audits.get(dead, "audit-1"), 0, 9)]
     again = audited_redrive.move(
