@@ -376,7 +376,7 @@ async def test_the_newest_is_dropped_when_too_many_wait_and_one_line_a_minute_sa
     assert [line["dropped"] for line in logs] == [1, 4]
     receiver.hold.set()
     await settled(webhooks)
-    assert [body["dead_letter_id"] for _, _, body in receiver.requests] == ["0", "1"]
+    assert sorted(body["dead_letter_id"] for _, _, body in receiver.requests) == ["0", "1"]  # called side by side
     webhooks.offer(alert(receiver.url))
     await settled(webhooks)
     assert webhooks.counters.sent == 3
