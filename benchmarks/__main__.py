@@ -1,4 +1,4 @@
-"""`python -m benchmarks [NAME [MESSAGES]]`: all of them, or one."""
+"""`python -m benchmarks [NAME [ARGUMENTS]]`: one of them, or all but the long ones."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import structlog
 
-from benchmarks import backlog, cost, fronts, hotkey, mqtt_codec, raw, speed, timers, topics, transfer, waiting
+from benchmarks import backlog, cost, fronts, hotkey, mqtt_codec, raw, speed, steady, timers, topics, transfer, waiting
 
 BENCHMARKS: dict[str, Callable[[], None]] = {
     "raw": raw.main,
@@ -23,14 +23,18 @@ BENCHMARKS: dict[str, Callable[[], None]] = {
     "waiting": waiting.main,
 }
 
+LONG: dict[str, Callable[[], None]] = {
+    "steady": lambda: steady.main(sys.argv[2:]),
+}
+
 
 def main() -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
-    wanted = sys.argv[1:2] or list(BENCHMARKS)
-    for name in wanted:
-        if name not in BENCHMARKS:
-            sys.exit(f"no benchmark {name!r}: there are {', '.join(BENCHMARKS)}")
-        BENCHMARKS[name]()
+    known = BENCHMARKS | LONG
+    for name in sys.argv[1:2] or BENCHMARKS:
+        if name not in known:
+            sys.exit(f"no benchmark {name!r}: there are {', '.join(known)}")
+        known[name]()
         print()
 
 

@@ -12,23 +12,17 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import socket
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
-import urllib.request
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
-from typing import NamedTuple
 
-import psutil
 import pyarrow as pa
 import uvloop
 
 from benchmarks.raw import bare_loop
+from benchmarks.servers import processor_seconds, server
 from holdfast.mqtt.codec import V5, Connect, Publish, encode
 
 BATCH = 100
@@ -36,61 +30,6 @@ PAYLOAD_BYTES = 256
 SECONDS = 3.0
 ROUNDS = 3
 PAYLOAD = os.urandom(PAYLOAD_BYTES // 2).hex()
-
-
-class Served(NamedTuple):
-    """A server: its ports, and its process."""
-
-    mqtt: int
-    http: int
-    pid: int
-
-
-@contextmanager
-def server() -> Iterator[Served]:
-    """A fresh server with the queue `bench`."""
-    mqtt, http = free_port(), free_port()
-    with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR")) as directory:
-        command = [str(Path(sys.executable).with_name("holdfast")), "serve", "--data-dir", directory]
-        command += ["--mqtt", f"127.0.0.1:{mqtt}", "--http", f"127.0.0.1:{http}", "--log-level", "warning"]
-        process = subprocess.Popen(command)
-        try:
-            wait_for(http)
-            wait_for(mqtt)
-            body = json.dumps({"name": "bench", "config": {"max_depth": 0}}).encode()
-            headers = {"content-type": "application/json"}
-            request = urllib.request.Request(f"http://127.0.0.1:{http}/api/v1/queues", body, headers)
-            urllib.request.urlopen(request).close()
-            yield Served(mqtt, http, process.pid)
-        finally:
-            process.terminate()
-            process.wait()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def wait_for(port: int) -> None:
-    for _ in range(600):
-        try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
-        except OSError:
-            time.sleep(0.05)
-        else:
-            return
-    raise TimeoutError(f"nothing listens on port {port}")
-
-
-def busy(served: Served) -> tuple[float, float]:
-    """Seconds of the processor so far: all threads, the loop's."""
-    process = psutil.Process(served.pid)
-    times = process.cpu_times()
-    loop = next(thread for thread in process.threads() if thread.id == served.pid)
-    return times.user + times.system, loop.user_time + loop.system_time
 
 
 # --- loads ----------------------------------------------------------------------------------------------------------
@@ -232,10 +171,10 @@ def main() -> None:
             bare.append(bare_loop(Path(directory) / "raw", 50_000, BATCH, PAYLOAD_BYTES, sync=True))
         with server() as served:
             for name, load in LOADS.items():
-                before, began = busy(served), time.perf_counter()
+                before, began = processor_seconds(served.pid), time.perf_counter()
                 rate, times = uvloop.run(load(served.mqtt, served.http))
                 messages = rate * (time.perf_counter() - began)
-                spent[name].append((busy(served)[0] - before[0]) / messages * 1e6)
+                spent[name].append((processor_seconds(served.pid) - before) / messages * 1e6)
                 rates[name].append(rate)
                 worst[name].append(times[int(len(times) * 0.99)] * 1000)
     base = statistics.median(bare)

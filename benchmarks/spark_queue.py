@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 from pyspark.sql import DataFrame, SparkSession
 
-from benchmarks.fronts import server
+from benchmarks.servers import server
 from holdfast.client import SyncClient
 from holdfast.pipeline.spark.session import open_session
 

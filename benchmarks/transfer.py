@@ -18,7 +18,7 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 
-from benchmarks.fronts import Served, busy, server
+from benchmarks.servers import Served, loop_seconds, processor_seconds, server
 
 MESSAGES = 200_000
 REQUEST = 10_000
@@ -75,14 +75,19 @@ class LatencyProbe:
         return self.longest
 
 
+def busy(pid: int) -> tuple[float, float]:
+    """Seconds of the processor so far: all threads, the loop's."""
+    return processor_seconds(pid), loop_seconds(pid)
+
+
 @contextmanager
 def measure_step(what: str, served: Served, watched: bool) -> Iterator[None]:
     watch = LatencyProbe(served.http) if watched else None
-    before = busy(served)
+    before = busy(served.pid)
     began = time.perf_counter()
     yield
     passed = time.perf_counter() - began
-    spent = [(after - old) / MESSAGES * 1e6 for old, after in zip(before, busy(served), strict=True)]
+    spent = [(after - old) / MESSAGES * 1e6 for old, after in zip(before, busy(served.pid), strict=True)]
     pause = f", others waited up to {watch.stop() * 1000:.0f} ms" if watch else ""
     print(f"  {what:<24}{spent[0]:>6.1f} us, loop {spent[1]:>5.1f} us, {MESSAGES / passed:>8,.0f}/s{pause}")
 

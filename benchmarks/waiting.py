@@ -18,7 +18,8 @@ from collections import Counter
 import psutil
 import uvloop
 
-from benchmarks.fronts import answer, request, server
+from benchmarks.fronts import answer, request
+from benchmarks.servers import server
 
 POLLS, POLL_QUEUES = 1_000, 40
 STREAMS, STREAM_QUEUES = 200, 20

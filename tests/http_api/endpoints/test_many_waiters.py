@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import psutil
 
-from benchmarks.fronts import server
+from benchmarks.servers import server
 from benchmarks.waiting import (
     POLLS,
     STREAMS,

@@ -1,0 +1,94 @@
+"""A fresh `holdfast serve` in a process of its own, and what a server's processes use."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+START_SECONDS = 60.0
+
+
+class Served(NamedTuple):
+    """A server: its ports, and its process."""
+
+    mqtt: int
+    http: int
+    pid: int
+
+
+@contextmanager
+def server() -> Iterator[Served]:
+    """A fresh server with the queue `bench`."""
+    mqtt, http = free_port(), free_port()
+    with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR")) as directory:
+        command = [str(Path(sys.executable).with_name("holdfast")), "serve", "--data-dir", directory]
+        command += ["--mqtt", f"127.0.0.1:{mqtt}", "--http", f"127.0.0.1:{http}", "--log-level", "warning"]
+        process = subprocess.Popen(command)
+        try:
+            wait_for(http, process)
+            wait_for(mqtt, process)
+            create_queue(http, "bench", {"max_depth": 0})
+            yield Served(mqtt, http, process.pid)
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def create_queue(http: int, name: str, config: dict[str, object]) -> None:
+    body = json.dumps({"name": name, "config": config}).encode()
+    headers = {"content-type": "application/json"}
+    urllib.request.urlopen(urllib.request.Request(f"http://127.0.0.1:{http}/api/v1/queues", body, headers)).close()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
+    """Until the process listens on the port."""
+    end = time.monotonic() + START_SECONDS
+    while process.poll() is None and time.monotonic() < end:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+        except OSError:
+            time.sleep(0.05)
+        else:
+            return
+    raise RuntimeError(f"nothing listens on port {port}: {process.args!r}, exit status {process.poll()}")
+
+
+def processor_seconds(pid: int) -> float:
+    """What a process and its descendants have used so far, with those that have ended."""
+    every = [one.cpu_times() for one in processes(pid)]
+    return sum(times.user + times.system + times.children_user + times.children_system for times in every)
+
+
+def loop_seconds(pid: int) -> float:
+    """What the thread of a server's event loop has used so far."""
+    loop = next(thread for thread in psutil.Process(pid).threads() if thread.id == pid)
+    return float(loop.user_time + loop.system_time)
+
+
+def resident_mib(pid: int) -> float:
+    """Memory of a process and its descendants, pages that they share counted once."""
+    return sum(float(one.memory_full_info().pss) for one in processes(pid)) / 2**20
+
+
+def processes(pid: int) -> list[psutil.Process]:
+    parent = psutil.Process(pid)
+    return [parent, *parent.children(recursive=True)]

@@ -1,0 +1,82 @@
+"""Single messages at a steady rate for an hour: what memory and processor the server uses, minute by minute.
+
+    python -m benchmarks steady --rate 1500 --minutes 60
+
+16 publishers over MQTT, each with one message unconfirmed, and 4 consumers that ack each message. Memory may grow until
+the caches are full, which the first lines list; after that it must not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+from benchmarks.load import Load, LoadReport, percentile
+from benchmarks.servers import processor_seconds, resident_mib, server
+from benchmarks.wires import MqttWire
+from holdfast.config import Config
+
+PUBLISHERS, CONSUMERS = 16, 4
+PREFETCH = 100
+REMEMBERED_BYTES = 170  # of an entry of remembered_settlements or settled_cache, see their documentation
+
+
+def bounds() -> dict[str, float]:
+    """MiB that each cache of a server with the default configuration may fill."""
+    config = Config()
+    limits = config.limits
+    return {
+        "store.cache_bytes": config.store.cache_bytes / 2**20,
+        "store.write_buffer_bytes": config.store.write_buffer_bytes / 2**20,
+        "limits.hot_cache_bytes": limits.hot_cache_bytes / 2**20,
+        "limits.inbox_bytes": limits.inbox_bytes / 2**20,
+        "limits.remembered_settlements": limits.remembered_settlements * REMEMBERED_BYTES / 2**20,
+        "limits.settled_cache": limits.settled_cache * REMEMBERED_BYTES / 2**20,
+    }
+
+
+def line(minute: float, report: LoadReport, resident: float, busy: float) -> str:
+    confirm, delivery = report.confirm_times, report.delivery_times
+    return (
+        f"{minute:6.1f} {report.sent / report.seconds:8,.0f} {resident:9.1f} {100 * busy / report.seconds:7.0f}"
+        f" {busy / report.sent * 1e6:8.0f} {100 * report.client_seconds / report.seconds:7.0f}"
+        f" {percentile(confirm, 0.5):7.2f} {percentile(confirm, 0.99):7.2f}"
+        f" {percentile(delivery, 0.5):7.2f} {percentile(delivery, 0.99):7.2f} {1000 * report.behind:7.1f}"
+    )
+
+
+def run(rate: float, minutes: float, every_seconds: float) -> list[float]:
+    """Prints a line for each interval and returns the resident MiB at the end of each."""
+    residents: list[float] = []
+    with server() as served:
+        publishers = [MqttWire(served.mqtt, f"publisher-{number}", "bench") for number in range(PUBLISHERS)]
+        consumers = [MqttWire(served.mqtt, f"consumer-{number}", "bench") for number in range(CONSUMERS)]
+        for wire in consumers:
+            wire.consume("bench", PREFETCH)
+        print(f"at the start {resident_mib(served.pid):.1f} MiB resident")
+        print("minute      a s  resident   CPU %   CPU us  client  confirm p50/p99 delivery p50/p99  behind")
+        print("                      MiB           a message  CPU %         ms              ms         ms", flush=True)
+        started = time.monotonic()
+        with Load(publishers, consumers, rate=rate) as load:
+            while time.monotonic() - started < 60 * minutes:
+                before = processor_seconds(served.pid)
+                report = load.run(every_seconds)
+                residents.append(resident_mib(served.pid))
+                busy = processor_seconds(served.pid) - before
+                print(line((time.monotonic() - started) / 60, report, residents[-1], busy), flush=True)
+    return residents
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser("python -m benchmarks steady", description=__doc__)
+    parser.add_argument("--rate", type=float, default=1500, help="messages a second over all publishers")
+    parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--every", type=float, default=60, help="seconds between two lines")
+    options = parser.parse_args(arguments)
+    print(f"{options.rate:,.0f} messages a second of 256 B over MQTT for {options.minutes:g} minutes:")
+    print(f"{PUBLISHERS} publishers, window 1; {CONSUMERS} consumers, prefetch {PREFETCH}")
+    for name, mib in bounds().items():
+        print(f"  {name:32} at most {mib:5.0f} MiB")
+    residents = run(options.rate, options.minutes, options.every)
+    half = residents[len(residents) // 2 :]
+    print(f"second half: {half[0]:.1f} MiB at its start, {half[-1]:.1f} at its end, {max(half):.1f} at most")

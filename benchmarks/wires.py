@@ -1,0 +1,138 @@
+"""The client's side of a protocol, as little of it as a load needs: packets are encoded once, answers are counted.
+
+A wire is one connection on a plain blocking socket. `load.py` has the loop that drives many of them.
+"""
+
+from __future__ import annotations
+
+import socket
+from abc import ABC, abstractmethod
+
+from holdfast.mqtt.codec import V5, Connect, Properties, Publish, Subscribe, Subscription, encode
+
+RECEIVE_BYTES = 1 << 18
+SOCKET_BUFFER_BYTES = 1 << 20  # a burst fits, so that a blocking send never waits for a server that waits for us
+
+
+class Wire(ABC):
+    """One connection. What it received and could not interpret yet is in `_rest`."""
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), 60)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER_BYTES)
+        self._rest = b""
+
+    def receive(self) -> bytes:
+        data = self.socket.recv(RECEIVE_BYTES)
+        if not data:
+            raise ConnectionError("the server closed the connection")
+        return data
+
+    def close(self) -> None:
+        self.socket.close()
+
+    @abstractmethod
+    def encode(self, payload: bytes) -> bytes:
+        """A request to store this message."""
+
+    @abstractmethod
+    def confirmed(self, data: bytes) -> int:
+        """How many messages these bytes confirm."""
+
+    @abstractmethod
+    def consume(self, queue: str, prefetch: int) -> None:
+        """Ask for messages."""
+
+    @abstractmethod
+    def delivered(self, data: bytes) -> tuple[list[bytes], bytes]:
+        """The payloads in these bytes, and what to answer: acks, and requests for more."""
+
+
+# --- MQTT 5 -----------------------------------------------------------------------------------------------------------
+
+PACKET_IDS = 60_000
+
+
+class MqttWire(Wire):
+    """QoS 1 to and from a queue; PUBACK is the ack."""
+
+    def __init__(self, port: int, client: str, queue: str) -> None:
+        super().__init__(port)
+        self._topic = f"$queue/{queue}"
+        self._next_id = 0
+        self.socket.sendall(encode(Connect(client, V5), V5))
+        self._expect(0x20)
+
+    def encode(self, payload: bytes) -> bytes:
+        self._next_id = self._next_id % PACKET_IDS + 1
+        return encode(Publish(self._topic, payload, 1, self._next_id), V5)
+
+    def confirmed(self, data: bytes) -> int:
+        return sum(self._acked(packet) for packet in self._packets(data) if packet[0] == 0x40)
+
+    @staticmethod
+    def _acked(packet: bytes) -> int:
+        if len(packet) > 4 and packet[4] >= 0x80:
+            raise RuntimeError(f"PUBACK with reason 0x{packet[4]:02x}")
+        return 1
+
+    def consume(self, queue: str, prefetch: int) -> None:
+        options = (("consumer-group", "bench"), ("ack-mode", "puback"), ("prefetch", str(prefetch)))
+        subscribe = Subscribe(1, (Subscription(f"$queue/{queue}", 1),), Properties(user_properties=options))
+        self.socket.sendall(encode(subscribe, V5))
+        suback = self._expect(0x90)
+        if suback[-1] >= 0x80:
+            raise RuntimeError(f"SUBACK with reason 0x{suback[-1]:02x}")
+
+    def delivered(self, data: bytes) -> tuple[list[bytes], bytes]:
+        payloads: list[bytes] = []
+        acks: list[bytes] = []
+        for packet in self._packets(data):
+            if packet[0] & 0xF0 != 0x30:
+                continue
+            _, at = varint(packet, 1)
+            at += 2 + int.from_bytes(packet[at : at + 2])
+            acks.append(b"\x40\x02" + packet[at : at + 2])
+            properties, at = varint(packet, at + 2)
+            payloads.append(packet[at + properties :])
+        return payloads, b"".join(acks)
+
+    def _packets(self, data: bytes) -> list[bytes]:
+        """The packets that are complete."""
+        found: list[bytes] = []
+        data, start = self._rest + data, 0
+        while len(data) - start >= 2:
+            try:
+                size, body = varint(data, start + 1)
+            except IndexError:  # its length is not complete
+                break
+            if len(data) < body + size:
+                break
+            found.append(data[start : body + size])
+            start = body + size
+        self._rest = data[start:]
+        return found
+
+    def _expect(self, kind: int) -> bytes:
+        """The first packet that comes, which must be of this kind; what follows it is kept."""
+        packets = self._packets(b"")
+        while not packets:
+            packets = self._packets(self.receive())
+        first, *others = packets
+        if first[0] != kind:
+            raise RuntimeError(f"expected a packet 0x{kind:02x}, received {first!r}")
+        self._rest = b"".join(others) + self._rest
+        return first
+
+
+def varint(data: bytes, at: int) -> tuple[int, int]:
+    """MQTT's number of variable length, and where it ends."""
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return value, at
