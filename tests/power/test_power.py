@@ -139,5 +139,7 @@ def test_what_a_server_has_confirmed_survives_in_its_store_and_in_its_lake(
     assert [problem for problem in verify(surviving / "lake") if problem.flaw is not unfinished] == []
     assert exported(surviving / "store") <= lake_end(surviving / "lake" / "journal")
     with serving(surviving) as server, SyncClient(str(server.wait_for("HTTP API is listening")["url"])) as client:
-        left = {message.id for message in client.lease("orders", group="billing", limit=1_000)}
+        left: set[str] = set()
+        while leased := client.lease("orders", group="billing", limit=1_000):
+            left |= {message.id for message in leased}
         assert left == set(sent) - {message.id for message in acked}
