@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
+
 import pytest
 
 from holdfast.core.commands import Draft
@@ -121,6 +124,31 @@ def test_nothing_is_forgotten_for_another_owner(cell: Rig) -> None:
     assert remembered(cell) == []
     assert cell.engine.store.scan(Table.REMEMBERED, b"", b"\xff" * 99, 9) == []
     assert cell.engine.store.scan(Table.META, COUNTS, COUNTS[:-1] + b"\1", 9) == []
+
+
+def test_transactions_that_ended_leave_nothing_in_memory_behind_one_that_stays_open(cell: Rig) -> None:
+    """Else a cell would keep as many entries as transactions were begun within their timeout."""
+    cell.create_queue()
+    stage(cell, MINE, b"stays")
+
+    def begin_and_end(count: int) -> None:
+        for number in range(count):
+            cell.now += 1
+            stage(cell, THEIRS._replace(id=f"t{number}"), b"x")
+            cell.engine.transactions.abort(THEIRS._replace(id=f"t{number}"))
+            cell.engine.write()
+            cell.engine.store.sync()
+            cell.engine.transactions.wake_at()
+
+    begin_and_end(200)
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        begin_and_end(2_000)
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] - before < 2_000 * 40
+    finally:
+        tracemalloc.stop()
 
 
 def test_fewer_are_remembered_when_the_limit_is_lowered(cell: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,6 @@ A call changes the batch of this turn and is valid once that is durable.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -64,6 +63,7 @@ from holdfast.errors import (
     TransactionPublished,
 )
 from holdfast.quotas import Quota
+from holdfast.timers import Timers
 from holdfast.units import NEVER
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class Transactions:
         self.limits = limits
         self.live: dict[TransactionName, OpenTransaction] = {}
         self._parts = 0
-        self._expiries: list[tuple[int, TransactionName]] = []  # heap; an entry is valid if the record says the same
+        self._expiries: Timers[TransactionName] = Timers()  # of open ones
         self._forget_at = NEVER
         self._remembered: dict[Owner, int] = {}
 
@@ -105,7 +105,8 @@ class Transactions:
         for _, value in store.scan(Table.TRANSACTIONS, *EVERY_LIVE, 1 << 30):
             found = OpenTransaction(read_transaction(value))
             self.live[found.record.name] = by_number[found.record.number] = found
-            heappush(self._expiries, (found.record.ends_at, found.record.name))
+            if found.record.state is TransactionState.OPEN:
+                self._expiries.set(found.record.name, found.record.ends_at)
         for key, value in store.scan(Table.STAGED_PARTS, b"", b"\xff" * 16, 1 << 30):
             staged_part = read_staged_part(value)
             by_number[int.from_bytes(key[:8], "big")].staged_parts[staged_part.part, staged_part.attempt] = staged_part
@@ -243,6 +244,7 @@ class Transactions:
         chosen = choose(name.id, found.staged_parts.values(), parts)
         self._check_queues(name, chosen)
         record.state = TransactionState.PUBLISHING
+        self._expiries.cancel(record.name)
         record.published_at = now
         record.protocol = protocol
         record.chosen = [staged_part.number for staged_part in chosen]
@@ -429,6 +431,7 @@ class Transactions:
         self._engine.add(ops)
         self._parts -= len(found.staged_parts)
         del self.live[found.record.name]
+        self._expiries.cancel(found.record.name)
 
     def _save(self, found: OpenTransaction) -> None:
         record = found.record
@@ -438,28 +441,19 @@ class Transactions:
 
     def wake_at(self) -> int:
         """When the next transaction expires, or the next published one is no longer remembered."""
-        heap = self._expiries
-        while heap and not self._expires(*heap[0]):
-            heappop(heap)
-        return min(heap[0][0] if heap else NEVER, self._forget_at)
+        return min(self._expiries.next_due() or NEVER, self._forget_at)
 
     def tick(self, now: int) -> None:
         """Abort open transactions that have expired, and delete the records of old ones, a bounded number."""
-        while self._expiries and self._expiries[0][0] <= now:
-            at, name = heappop(self._expiries)
-            if self._expires(at, name):
-                self._remove(self.live[name])
+        while (name := self._expiries.pop(now)) is not None:
+            self._remove(self.live[name])
         if self._forget_at <= now:
             self._forget(now)
 
     def _expire_at(self, found: OpenTransaction, at: int) -> None:
         found.record.ends_at = at
-        heappush(self._expiries, (at, found.record.name))
+        self._expiries.set(found.record.name, at)
         self._save(found)
-
-    def _expires(self, at: int, name: TransactionName) -> bool:
-        found = self.live.get(name)
-        return found is not None and found.record.ends_at == at and found.record.state is TransactionState.OPEN
 
     def _forget(self, now: int) -> None:
         """Forget those whose time has come, and the oldest of an owner that has too many."""

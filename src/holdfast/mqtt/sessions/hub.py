@@ -47,7 +47,7 @@ from holdfast.mqtt.sessions.session import RetainedSend, Session
 from holdfast.mqtt.sessions.session_store import SessionStore
 from holdfast.mqtt.sessions.settings import HubLimits
 from holdfast.mqtt.sessions.subscriptions import Subscriptions
-from holdfast.mqtt.sessions.timers import Timers
+from holdfast.timers import Timers
 
 
 class Hub:

@@ -13,9 +13,9 @@ from holdfast.mqtt.sessions.sender import Sender
 from holdfast.mqtt.sessions.session import PACKET_ID_MAX, Session
 from holdfast.mqtt.sessions.session_store import SessionStore
 from holdfast.mqtt.sessions.settings import NEVER, HubLimits
-from holdfast.mqtt.sessions.timers import Timers
 from holdfast.mqtt.sessions.wills import Wills, will_due
 from holdfast.mqtt.topics import is_too_deep
+from holdfast.timers import Timers
 from holdfast.units import SECOND
 
 

@@ -12,8 +12,8 @@ from holdfast.mqtt.sessions.sender import Sender
 from holdfast.mqtt.sessions.session import Outgoing, RetainedSend, Session, Subscriber
 from holdfast.mqtt.sessions.session_store import SessionStore
 from holdfast.mqtt.sessions.settings import HubLimits
-from holdfast.mqtt.sessions.timers import Timers
 from holdfast.mqtt.topics import has_wildcard
+from holdfast.timers import Timers
 
 
 class RetainedTopic(NamedTuple):

@@ -19,7 +19,13 @@ class Timers(Generic[K]):
         self._heap: list[tuple[int, int, K]] = []  # the number in the middle keeps keys from being compared
         self._count = 0
 
+    def __len__(self) -> int:
+        """Entries in memory, outdated ones too."""
+        return len(self._heap)
+
     def set(self, key: K, due: int) -> None:
+        if self._due.get(key) == due:
+            return
         self._due[key] = due
         self._count += 1
         heappush(self._heap, (due, self._count, key))
