@@ -19,8 +19,8 @@ from holdfast.engine.browse import browse_messages
 from holdfast.engine.catalog import QueueName
 from holdfast.engine.engine import Engine
 from holdfast.engine.messages import edit_message
-from holdfast.engine.queues import create_queue, update_queue
-from holdfast.errors import AuditNotFound, Forbidden, InvalidArgument, MessageTooLarge
+from holdfast.engine.queues import create_queue, delete_queue, update_queue
+from holdfast.errors import AuditNotFound, Forbidden, InvalidArgument, MessageTooLarge, QueueNotFound
 from holdfast.store import MemoryDisk, MemoryStore
 from tests.engine.rig import DEAD, TASKS, Rig
 
@@ -48,7 +48,7 @@ def redrive(
 ) -> list[RedriveResult]:
     payloads = dict.fromkeys(dead_letters) if isinstance(dead_letters, list) else dead_letters
     work = audited_redrive.move(
-        cell.engine, dead, name, payloads, to=to, by=by, note=note, now=cell.now, source=source, rights=rights
+        cell.engine, dead, name, payloads, to=to, by=by, note=note, clock=cell.clock, source=source, rights=rights
     )
     return [one for step in cell.run(work) for one in step]
 
@@ -56,7 +56,7 @@ def redrive(
 def undo(
     cell: Rig, name: str, after: int = 0, source: str = "", rights: Rights = ALL_RIGHTS, dead: QueueName = DEAD
 ) -> list[RedriveResult]:
-    work = audited_redrive.undo(cell.engine, dead, name, after, 100, cell.now, source=source, rights=rights)
+    work = audited_redrive.undo(cell.engine, dead, name, after, 100, cell.clock, source=source, rights=rights)
     return [one for step in cell.run(work) for one in step]
 
 
@@ -256,6 +256,38 @@ def test_an_undo_that_the_dead_queue_cannot_take_leaves_the_message(cell: Rig) -
     assert (cell.live(), cell.live(DEAD), audit(cell, "a").undone) == (before, [], 0)
 
 
+def test_an_undo_ends_when_the_dead_queue_is_deleted_between_two_steps(
+    cell: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else messages would go to a queue that is no more, and the turn of everybody would end with it."""
+    monkeypatch.setattr(audited_redrive, "STEP", 2)
+    dead_letters = dead_letter(cell, 4)
+    redrive(cell, "a", dead_letters)
+    work = audited_redrive.undo(cell.engine, DEAD, "a", 0, 100, cell.clock)
+    assert statuses(next(work)) == ["undone"] * 2
+    cell.engine.write()
+    update_queue(cell.engine, TASKS, {"dlq": {"enabled": False}}, cell.now)
+    for _ in delete_queue(cell.engine, DEAD, cell.clock):
+        cell.engine.write()
+    with pytest.raises(QueueNotFound):
+        next(work)
+    cell.engine.write()
+    assert len(cell.live()) == 2
+
+
+def test_a_redrive_that_is_undone_between_two_steps_goes_no_further(cell: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audited_redrive, "STEP", 2)
+    dead_letters = dead_letter(cell, 4)
+    work = audited_redrive.move(
+        cell.engine, DEAD, "a", dict.fromkeys(dead_letters), to="", by="", note="", clock=cell.clock
+    )
+    assert statuses(next(work)) == ["moved"] * 2
+    cell.engine.write()
+    assert statuses(undo(cell, "a")) == ["undone"] * 2
+    with pytest.raises(InvalidArgument, match="was undone"):
+        next(work)
+
+
 def test_redrives_are_remembered_over_a_restart_and_forgotten_in_time(cell: Rig) -> None:
     dead_letters = dead_letter(cell, 2)
     redrive(cell, "a", dead_letters)
@@ -353,7 +385,7 @@ MORGUE = ("default", "morgue")
 
 
 def moving(engine: Engine, payloads: dict[int, bytes | None]) -> Iterator[list[RedriveResult]]:
-    return audited_redrive.move(engine, MORGUE, "x", payloads, to="", by="", note="", now=NOW)
+    return audited_redrive.move(engine, MORGUE, "x", payloads, to="", by="", note="", clock=lambda: NOW)
 
 
 def run(engine: Engine, work: Iterator[list[RedriveResult]]) -> list[RedriveResult]:
@@ -386,7 +418,9 @@ def test_a_kill_before_any_write_neither_loses_nor_doubles_a_dead_letter(
         store.writes_left = writes
 
         def work(engine: Engine, payloads: dict[int, bytes | None] = payloads) -> Iterator[list[RedriveResult]]:
-            return audited_redrive.undo(engine, MORGUE, "x", 0, 100, NOW) if undoing else moving(engine, payloads)
+            return (
+                audited_redrive.undo(engine, MORGUE, "x", 0, 100, lambda: NOW) if undoing else moving(engine, payloads)
+            )
 
         try:
             run(engine, work(engine))

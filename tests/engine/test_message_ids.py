@@ -77,11 +77,11 @@ def test_it_stays_when_a_redrive_is_undone(cell: Rig) -> None:
     cell.consume(1, Verb.REJECT)
     (dead_letter,) = cell.live(DEAD)
     steps = audited_redrive.move(
-        cell.engine, DEAD, "audit", {dead_letter.id: b"changed"}, to="", by="", note="", now=cell.now
+        cell.engine, DEAD, "audit", {dead_letter.id: b"changed"}, to="", by="", note="", clock=cell.clock
     )
     cell.run(steps)
     assert ids_of(cell) == ["order-1"]
-    cell.run(audited_redrive.undo(cell.engine, DEAD, "audit", 0, 9, cell.now))
+    cell.run(audited_redrive.undo(cell.engine, DEAD, "audit", 0, 9, cell.clock))
     assert (ids_of(cell), ids_of(cell, DEAD)) == ([], ["order-1"])
 
 

@@ -109,7 +109,7 @@ def _redrive(engine: Engine) -> None:
     dead = ("default", "dlq/repairs")
     dead_letters = [message.id for _, message, _ in browse_messages(engine, dead, 9, "", "", "", START).messages]
     payloads = dict(zip(dead_letters, (None, b"repaired"), strict=True))
-    for _ in move(engine, dead, "audit-1", payloads, to="", by="ops", note="why", now=START):
+    for _ in move(engine, dead, "audit-1", payloads, to="", by="ops", note="why", clock=lambda: START):
         engine.write()
 
 

@@ -193,10 +193,10 @@ def test_its_redrives_go_on_and_can_be_undone(tmp_path: Path) -> None:
     dead = ("default", "dlq/repairs")
     dead_letters = [was.dead_letter for was in engine.audits.page(engine.audits.get(dead, "audit-1"), 0, 9)]
     again = audited_redrive.move(
-        engine, dead, "audit-1", dict.fromkeys(dead_letters), to="", by="", note="why", now=START
+        engine, dead, "audit-1", dict.fromkeys(dead_letters), to="", by="", note="why", clock=lambda: START
     )
     assert [[one.status.value for one in step] for step in again] == [["repeated", "repeated"]]
-    undone = audited_redrive.undo(engine, dead, "audit-1", 0, 9, START)
+    undone = audited_redrive.undo(engine, dead, "audit-1", 0, 9, lambda: START)
     assert [[one.status.value for one in step] for step in undone] == [["undone", "undone"]]
     found = browse_messages(engine, dead, 9, "", "", "", START).messages
     assert [message.payload for _, message, _ in found] == [b"as it was", b"wrong"]

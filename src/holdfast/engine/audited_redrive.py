@@ -35,6 +35,7 @@ from holdfast.engine.redrive import (
     with_states,
     withdraw,
 )
+from holdfast.engine.wake_ups import Clock
 from holdfast.errors import HoldfastError
 
 PROTOCOL_UNDO = "undo"
@@ -153,15 +154,16 @@ def move(
     to: str,
     by: str,
     note: str,
-    now: int,
+    clock: Clock,
     source: str = "",
     rights: Rights = ALL_RIGHTS,
 ) -> Iterator[list[RedriveResult]]:
     """Redrive dead letters, each once under this id: those of the queue `source`, or of any if it is empty."""
-    queue = engine.queue(dead, now)
-    audit = engine.audits.begin(dead, name, to, by, note, now, source)
     ids = list(dead_letters)
-    for first in range(0, len(ids), STEP):
+    for first in range(0, len(ids) or 1, STEP):
+        now = clock()
+        queue = engine.queue(dead, now)  # by its name in each step: it may have been deleted since the last
+        audit = engine.audits.begin(dead, name, to, by, note, now, source)
         step = {one: dead_letters[one] for one in ids[first : first + STEP]}
         yield _move(engine, audit, queue, source, step, rights, now)
 
@@ -264,16 +266,20 @@ def undo(
     name: str,
     after: int,
     limit: int,
-    now: int,
+    clock: Clock,
     *,
     source: str = "",
     rights: Rights = ALL_RIGHTS,
 ) -> Iterator[list[RedriveResult]]:
     """Turn messages that wait in every group into dead letters again, in the order of ids after `after`. The results
     name the others too."""
-    audit = engine.audits.get(dead, name, source)
-    queue = engine.queue(dead, now)
-    while limit > 0 and (page := engine.audits.page(audit, after, min(limit, STEP))):
+    while limit > 0:
+        now = clock()
+        audit = engine.audits.get(dead, name, source)
+        queue = engine.queue(dead, now)  # by its name in each step: it may have been deleted since the last
+        page = engine.audits.page(audit, after, min(limit, STEP))
+        if not page:
+            return
         yield _undo(engine, audit, queue, page, rights, now)
         after = page[-1].dead_letter
         limit -= len(page)

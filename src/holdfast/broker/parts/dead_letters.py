@@ -113,7 +113,7 @@ class DeadLetters:
             to=to,
             by=by,
             note=note,
-            now=self._cell.clock(),
+            clock=self._cell.clock,
             source=source,
             rights=rights,
         )
@@ -126,7 +126,7 @@ class DeadLetters:
         self._cell.disk_reserve.check(self._cell.clock())
         return await self._collect_results(
             audited_redrive.undo(
-                self._cell.engine, name, audit, after, limit, self._cell.clock(), source=source, rights=rights
+                self._cell.engine, name, audit, after, limit, self._cell.clock, source=source, rights=rights
             )
         )
 
