@@ -107,7 +107,7 @@ async def test_a_redrive_on_a_disk_that_is_nearly_full_is_refused_to_its_caller_
         async for _ in node.dead_letters.redrive(("default", "dlq/tasks"), DeadLetterFilter()):
             pass
     with pytest.raises(DiskFull):
-        node.transactions.stage(TransactionName("default", "t"), [("tasks", [Draft(b"x")])])
+        await node.transactions.stage(TransactionName("default", "t"), [("tasks", [Draft(b"x")])])
     with pytest.raises(DiskFull):
         node.messages.enqueue(Q, [Draft(b"x")])
     leased = await node.messages.lease(("default", "dlq/tasks"), "g", 2)

@@ -14,10 +14,12 @@ from holdfast.broker import cell
 from holdfast.broker.commit.group_commit import LAZY_SYNC_SECONDS
 from holdfast.broker.dispatch.dispatcher import Unclaimed
 from holdfast.broker.node import Node
+from holdfast.broker.parts.transactions import TransactionView
 from holdfast.broker.submission import Moment, Submission
 from holdfast.core.commands import Draft, Leased, Settlement
+from holdfast.core.transactions import TransactionName, TransactionState
 from holdfast.engine.engine import Engine
-from holdfast.errors import HoldfastError, LeaseLost, QueueFull, StoreUnavailable
+from holdfast.errors import HoldfastError, LeaseLost, QueueFull, StoreUnavailable, TransactionPublished
 from holdfast.store.memory import MemoryStore
 from tests.broker.conftest import config_for, running
 from tests.waiting import until
@@ -321,3 +323,30 @@ async def test_a_response_can_be_made_while_the_disk_works(node: Node, disk: Slo
         await some_passes()
         assert (made, called) == ([None], [])
     await submission
+
+
+async def test_nobody_is_answered_that_a_transaction_is_published_before_it_is_durable(
+    node: Node, disk: SlowDisk
+) -> None:
+    """Else a producer would take its messages for sent that a crash still loses."""
+    name = TransactionName("default", "t")
+    await node.transactions.stage(name, [("tasks", drafts(b"a"))])
+    with disk.held():
+        publish = asyncio.ensure_future(node.transactions.publish(name))
+        await disk.until_begun()
+        others = [
+            asyncio.ensure_future(call)
+            for call in (
+                node.transactions.get(name),
+                node.transactions.stage(name, [("tasks", drafts(b"again"))], attempt="2"),
+                node.transactions.abort(name),
+            )
+        ]
+        await some_passes()
+        assert [publish.done(), *[other.done() for other in others]] == [False] * 4
+    assert (await publish).published == 1
+    view, staged, aborted = await asyncio.gather(*others, return_exceptions=True)
+    assert isinstance(view, TransactionView)
+    assert view.state is TransactionState.PUBLISHED
+    assert isinstance(staged, TransactionPublished)
+    assert isinstance(aborted, TransactionPublished)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 
 import msgspec
 
 from holdfast.broker.cell import Cell
-from holdfast.broker.submission import Submission
 from holdfast.core.commands import Draft
 from holdfast.core.transactions import StagedPart, Transaction, TransactionName, TransactionState
 from holdfast.engine.transactions import StageResult
-from holdfast.errors import LimitExceeded
+from holdfast.errors import LimitExceeded, TransactionPublished
 
 
 class PartSummary(msgspec.Struct, frozen=True):
@@ -70,7 +70,7 @@ class Transactions:
             len(here), sum(record.messages for record in here), sum(record.size_bytes for record in here)
         )
 
-    def stage(
+    async def stage(
         self,
         name: TransactionName,
         batches: Sequence[tuple[str, list[Draft]]],
@@ -78,7 +78,7 @@ class Transactions:
         part: str = "",
         attempt: str = "",
         chunk: int = 0,
-    ) -> Submission[StageResult]:
+    ) -> StageResult:
         """Store messages that stay invisible until the transaction `name` is published.
 
         `batches` are (queue, drafts) within the namespace. A chunk of a part and attempt that was staged before is not
@@ -93,9 +93,10 @@ class Transactions:
         self._cell.disk_reserve.check(now)
         size_bytes = sum(len(draft.payload) for _, drafts in batches for draft in drafts)
         self._cell.inbox.admit(count, size_bytes)
-        with self._cell.guard as engine:
-            result = engine.transactions.stage(name, batches, part, attempt, chunk, now)
-        return self._cell.submission(result, messages=count, size_bytes=size_bytes)
+        async with self._published_durably():
+            with self._cell.guard as engine:
+                result = engine.transactions.stage(name, batches, part, attempt, chunk, now)
+        return await self._cell.submission(result, messages=count, size_bytes=size_bytes)
 
     async def publish(
         self, name: TransactionName, parts: Mapping[str, str] | None = None, *, protocol: str = ""
@@ -140,16 +141,32 @@ class Transactions:
         for name in self._cell.engine.transactions.unfinished_moves():
             self._move(name)
 
-    def abort(self, name: TransactionName) -> Submission[bool]:
-        """Delete what was staged; the id may be used again. The result is False if there was nothing."""
-        with self._cell.guard as engine:
-            found = engine.transactions.abort(name)
-        return self._cell.submission(found)
+    async def abort(self, name: TransactionName) -> bool:
+        """Delete what was staged; the id may be used again. False if there was nothing."""
+        async with self._published_durably():
+            with self._cell.guard as engine:
+                found = engine.transactions.abort(name)
+        return await self._cell.submission(found)
 
     async def get(self, name: TransactionName) -> TransactionView:
         """A transaction that is open, or was published and is remembered."""
+        view = self.view(name)
+        await self._cell.wait_clean()
+        return view
+
+    def view(self, name: TransactionName) -> TransactionView:
+        """As `get`, for the server itself: what it says may not be durable yet, and is not to be given to a client."""
         with self._cell.guard as engine:
             return _view(*engine.transactions.describe(name))
+
+    @asynccontextmanager
+    async def _published_durably(self) -> AsyncIterator[None]:
+        """A caller that learns that a transaction is published takes its messages for stored: that must be durable."""
+        try:
+            yield
+        except TransactionPublished:
+            await self._cell.wait_clean()
+            raise
 
 
 def _view(record: Transaction, staged_parts: list[StagedPart], repeated: bool = False) -> TransactionView:

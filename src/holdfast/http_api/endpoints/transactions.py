@@ -183,7 +183,7 @@ async def publish(request: Request) -> Response:
     Publishing again is answered as the first time.
     """
     body = await request.json(_publish, b"{}")
-    await _demand(request)
+    _demand(request)
     return response(_to_wire(await request.node.transactions.publish(_name(request), body.parts, protocol=PROTOCOL)))
 
 
@@ -196,7 +196,7 @@ async def publish(request: Request) -> Response:
 )
 async def abort(request: Request) -> Response:
     """Remove what was staged. The id may be used again. Needs the right to produce to each queue."""
-    await _demand(request)
+    _demand(request)
     return response(wire.Aborted(await request.node.transactions.abort(_name(request))))
 
 
@@ -217,10 +217,10 @@ def _name(request: Request) -> TransactionName:
     return TransactionName(request.namespace, request.parameters[0], request.principal.owner)
 
 
-async def _demand(request: Request) -> None:
+def _demand(request: Request) -> None:
     """Require the right to produce to each queue of the transaction."""
     try:
-        view = await request.node.transactions.get(_name(request))
+        view = request.node.transactions.view(_name(request))
     except TransactionNotFound:
         return
     for queue in view.queues:
