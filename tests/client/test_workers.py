@@ -9,10 +9,12 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import msgspec
 import pydantic
 import pytest
@@ -27,6 +29,7 @@ from holdfast.client import (
     Retry,
     SyncMessage,
     Workers,
+    consumer,
     worker,
 )
 from holdfast.config import Config
@@ -301,6 +304,82 @@ async def test_as_many_run_at_the_same_time_as_told_and_no_more(client: Client) 
     await client.send_many("jobs", range(9))
     assert await Workers(handle).serve(client, stop)
     assert most == 3
+
+
+class RecordingTransport(httpx.AsyncBaseTransport):
+    """Counts requests by the last part of their path, and can hold settlements back."""
+
+    def __init__(self, inner: httpx.AsyncBaseTransport) -> None:
+        self._inner = inner
+        self.requests: Counter[str] = Counter()
+        self.settling = asyncio.Event()
+        self.settling.set()
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        path = request.url.path.rpartition("/")[2]
+        self.requests[path] += 1
+        if path == "settle":
+            await self.settling.wait()
+        return await self._inner.handle_async_request(request)
+
+
+async def test_the_next_message_does_not_wait_until_the_last_is_settled(client: Client, broker: Broker) -> None:
+    transport = RecordingTransport(broker.transport())
+    transport.settling.clear()
+    seen: list[int] = []
+    stop = asyncio.Event()
+
+    @worker("jobs", concurrency=1, prefetch=2)
+    async def handle(job: int) -> None:
+        seen.append(job)
+        if len(seen) == 2:
+            transport.settling.set()
+            stop.set()
+
+    await client.send_many("jobs", range(2))
+    async with Client("http://localhost", transport=transport) as other:
+        assert await Workers(handle).serve(other, stop)
+    assert sorted(seen) == [0, 1]
+    assert (await client.queue("jobs")).depth == 0
+
+
+async def test_quick_functions_read_ahead(client: Client, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumer, "AHEAD_SECONDS", 3600.0)  # whatever else this machine does, they are quick
+    transport = RecordingTransport(broker.transport())
+    seen: list[int] = []
+    stop = asyncio.Event()
+
+    @worker("jobs", concurrency=1)
+    async def handle(job: int) -> None:
+        seen.append(job)
+        if len(seen) == 64:
+            stop.set()
+
+    await client.send_many("jobs", range(64))
+    async with Client("http://localhost", transport=transport) as other:
+        assert await Workers(handle).serve(other, stop)
+    assert sorted(seen) == list(range(64))
+    assert transport.requests["leases"] < 32
+    assert (await client.queue("jobs")).depth == 0
+
+
+async def test_slow_functions_leave_to_others_what_they_cannot_begin_with(client: Client) -> None:
+    begun: list[int] = []
+    go_on = asyncio.Event()
+    stop = asyncio.Event()
+
+    @worker("jobs", concurrency=2)
+    async def handle(job: int) -> None:
+        begun.append(job)
+        await go_on.wait()
+
+    await client.send_many("jobs", range(10))
+    serving = asyncio.create_task(Workers(handle).serve(client, stop))
+    await until(lambda: len(begun) == 2)
+    assert len(await client.receive("jobs", limit=10)) == 8
+    go_on.set()
+    stop.set()
+    assert await serving
 
 
 async def test_ordinary_functions_run_on_threads_of_their_own(client: Client) -> None:

@@ -348,6 +348,7 @@ class Client:
         hold: Duration = HOLD,
         stream: bool = False,
         create: bool = True,
+        read_ahead: bool = False,
     ) -> Consumer:
         """An endless stream of messages: `async for message in client.consume("jobs"):`.
 
@@ -355,9 +356,14 @@ class Client:
         the queue's `delivery_timeout`) until they are settled, for `hold` at most. Leaving the loop releases what is
         not settled. With `stream` the server sends messages over one connection as they become ready, which saves a
         round trip for each batch; otherwise they are leased by long polls. `create` as in `receive`.
+
+        With `read_ahead` it holds as many messages as were settled in the last tenth of a second, if those are more
+        than `prefetch`, up to 250: quick work then waits for no request, and slow work is left to other consumers. A
+        stream has no need of it.
         """
         lease_seconds = None if lease is None else seconds(lease, "lease")
-        consumer = Consumer(self, queue, group, prefetch, lease_seconds, seconds(hold, "hold"), stream, create)
+        hold_seconds = seconds(hold, "hold")
+        consumer = Consumer(self, queue, group, prefetch, lease_seconds, hold_seconds, stream, create, read_ahead)
         self._consumers.add(consumer)
         return consumer
 

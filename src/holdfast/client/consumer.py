@@ -21,6 +21,12 @@ from holdfast.errors import HoldfastError, InvalidArgument, QueueNotFound
 log = logging.getLogger("holdfast.client")
 
 PREFETCH_MAX = 1_000  # as many as one lease request may ask for
+AHEAD_SECONDS = 0.1
+"""A consumer that reads ahead holds as many messages as were settled in this time: enough to fill the time of a
+request, little enough that other consumers would not have begun with them much sooner."""
+AHEAD_MAX = 250
+"""But no more than this, however quick the work is: beside so many a request costs little, and no more wait behind one
+that suddenly takes long."""
 POLL_SECONDS = 20.0
 """How long one long poll waits: shorter than the timeouts of proxies, long enough to cost nothing."""
 LEASE_SECONDS = 30.0
@@ -66,6 +72,7 @@ class Consumer:
         hold_seconds: float,
         stream: bool = False,
         create: bool = True,
+        read_ahead: bool = False,
     ) -> None:
         if not 1 <= prefetch <= PREFETCH_MAX:
             raise InvalidArgument(field="prefetch", problem=f"is 1 to {PREFETCH_MAX}, not {prefetch}")
@@ -77,6 +84,10 @@ class Consumer:
         self._lease_seconds = lease_seconds
         self._hold_seconds = hold_seconds
         self._stream = stream
+        self._read_ahead = read_ahead
+        self._settled = 0  # since `_settled_recently` was reckoned
+        self._settled_recently = 0.0  # in the last `AHEAD_SECONDS`, by a moving average
+        self._reckoned_at = time.monotonic()
         self._ready: deque[Message] = deque()
         self._open: set[Message] = set()  # leased and not settled, whether returned by `next` or not
         self._lost: set[Message] = set()  # of the open ones, those whose leases were lost after `next` returned them
@@ -105,8 +116,9 @@ class Consumer:
         """The next message, as soon as there is one; None when the consumer has been stopped."""
         if self._task is None and not self._ended:
             self._task = asyncio.create_task(self._run())
-        for message in list(self._lost):
-            self.done(message)
+        if self._lost:
+            for message in list(self._lost):
+                self.done(message)
         while True:
             while self._ready:
                 message = self._ready.popleft()
@@ -153,6 +165,7 @@ class Consumer:
         """A message was settled, or its lease was lost: there is room for another."""
         self._open.discard(message)
         self._lost.discard(message)
+        self._settled += 1
         self._changed.set()
 
     def lose(self, message: Message) -> None:
@@ -184,13 +197,23 @@ class Consumer:
     async def _fetch(self) -> None:
         """Lease by long polls, each for as many messages as there is room for."""
         while not self._ended:
-            room = self._prefetch - len(self._open) - self._reserved
+            room = self._limit() - len(self._open) - self._reserved
             if room <= 0:
                 self._changed.clear()
                 await self._changed.wait()
                 continue
             for message in await self._lease_patiently(room):
                 self._take(message)
+
+    def _limit(self) -> int:
+        """How many unsettled messages to hold now."""
+        if not self._read_ahead:
+            return self._prefetch
+        now = time.monotonic()
+        remembered = max(1.0 - (now - self._reckoned_at) / AHEAD_SECONDS, 0.0)
+        self._settled_recently = self._settled_recently * remembered + self._settled
+        self._settled, self._reckoned_at = 0, now
+        return max(self._prefetch, min(int(self._settled_recently), AHEAD_MAX))
 
     async def _follow(self) -> None:
         """Read a stream: the server knows what is settled, and sends no more than there is room for."""

@@ -31,23 +31,27 @@ class _Extension:
         self.until = now + longest_seconds
         self.ends_at = now + lease_seconds
 
+    @property
+    def due_at(self) -> float:
+        """When something is to be done about it."""
+        return min(self.at, self.until, self.ends_at)
+
 
 class LeaseExtender:
-    """See the module. One for each client, with one task that runs while there are leases to extend."""
+    """See the module. One for each client, with one timer that runs while there are leases to extend."""
 
     def __init__(self) -> None:
         self._extensions: dict[Message, _Extension] = {}
-        self._changed = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._wakes_at = 0.0
         self._extending: set[asyncio.Task[None]] = set()
 
     def keep(self, message: Message, lease_seconds: float, longest_seconds: float) -> None:
         """Extend from now on, until the message is dropped or lost, or `longest_seconds` have passed: a handler that
         hangs must not hold its message for ever."""
-        self._extensions[message] = _Extension(time.monotonic(), lease_seconds, longest_seconds)
-        self._changed.set()
-        if self._task is None:
-            self._task = asyncio.create_task(self._run())
+        extension = _Extension(time.monotonic(), lease_seconds, longest_seconds)
+        self._extensions[message] = extension
+        self._wake_by(extension.due_at)
 
     def drop(self, message: Message) -> None:
         self._extensions.pop(message, None)
@@ -57,25 +61,29 @@ class LeaseExtender:
 
     async def close(self) -> None:
         self._extensions.clear()
-        tasks = [*self._extending, *([self._task] if self._task is not None else [])]
-        for task in tasks:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for task in self._extending:
             task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        if self._extending:
+            await asyncio.wait(self._extending)
 
-    async def _run(self) -> None:
-        try:
-            while self._extensions:
-                self._changed.clear()
-                soonest = min(min(each.at, each.until, each.ends_at) for each in self._extensions.values())
-                pause = max(soonest - time.monotonic(), SHORTEST_PAUSE_SECONDS)
-                try:
-                    async with asyncio.timeout(pause):
-                        await self._changed.wait()
-                except TimeoutError:
-                    self._extend_due()
-        finally:
-            self._task = None
+    def _wake_by(self, moment: float) -> None:
+        """Look after the leases at this moment. A timer that is due before is left: it finds when to look next."""
+        if self._timer is not None:
+            if self._wakes_at <= moment:
+                return
+            self._timer.cancel()
+        pause = max(moment - time.monotonic(), SHORTEST_PAUSE_SECONDS)
+        self._wakes_at = moment
+        self._timer = asyncio.get_running_loop().call_later(pause, self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        self._extend_due()
+        if self._extensions:
+            self._wake_by(min(each.due_at for each in self._extensions.values()))
 
     def _extend_due(self) -> None:
         now = time.monotonic()
@@ -101,7 +109,8 @@ class LeaseExtender:
             log.warning("the lease of %r could not be extended: %s", message, error)
         finally:
             extension.at = time.monotonic() + extension.lease_seconds / EXTENSIONS_PER_LEASE
-            self._changed.set()
+            if message in self._extensions:
+                self._wake_by(extension.due_at)
 
     def _lose(self, message: Message, why: str) -> None:
         self.drop(message)

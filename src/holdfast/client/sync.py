@@ -296,10 +296,18 @@ class SyncClient:
         hold: Duration = HOLD,
         stream: bool = False,
         create: bool = True,
+        read_ahead: bool = False,
     ) -> SyncConsumer:
         """An endless stream of messages: `for message in client.consume("jobs"):`."""
         consumer = self._client.consume(
-            queue, group=group, prefetch=prefetch, lease=lease, hold=hold, stream=stream, create=create
+            queue,
+            group=group,
+            prefetch=prefetch,
+            lease=lease,
+            hold=hold,
+            stream=stream,
+            create=create,
+            read_ahead=read_ahead,
         )
         return SyncConsumer(consumer, self._portal)
 

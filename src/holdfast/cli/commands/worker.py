@@ -64,7 +64,8 @@ def worker(
             pass  # checks the namespace
     for each in app.workers:
         if concurrency is not None:
-            each.concurrency = each.prefetch = concurrency
+            each.concurrency = concurrency
+            each.prefetch = None if each.prefetch is None else max(each.prefetch, concurrency)
     if burst:
         import asyncio  # noqa: PLC0415
 

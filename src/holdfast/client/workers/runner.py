@@ -21,7 +21,7 @@ from holdfast.client.messages import Message, release_unsettled
 from holdfast.client.portal import Portal
 from holdfast.client.times import Duration, seconds
 from holdfast.client.workers.thread_pool import ThreadPool
-from holdfast.client.workers.worker import Middleware, Worker
+from holdfast.client.workers.worker import Middleware, Worker, settle_reliably
 from holdfast.errors import HoldfastError, InvalidArgument
 
 log = logging.getLogger("holdfast.client")
@@ -115,7 +115,12 @@ class _WorkerLoop:
         self._threads = ThreadPool(worker.concurrency, worker.name)
         self._portal = Portal.of(asyncio.get_running_loop())
         self._consumer: Consumer = client.consume(
-            worker.queue, group=worker.group, prefetch=worker.prefetch, lease=worker.lease, hold=worker.hold
+            worker.queue,
+            group=worker.group,
+            prefetch=worker.concurrency if worker.prefetch is None else worker.prefetch,
+            lease=worker.lease,
+            hold=worker.hold,
+            read_ahead=worker.prefetch is None,
         )
         self._slots = asyncio.Semaphore(worker.concurrency)
         self._tasks: dict[asyncio.Task[None], Message] = {}
@@ -127,13 +132,20 @@ class _WorkerLoop:
             message = await self._consumer.next()
             if message is None:
                 return
-            task = asyncio.create_task(
-                self._worker.handle(message, self._client, self._threads, self._portal, self._around)
-            )
+            task = asyncio.create_task(self._work_on(message))
             self._tasks[task] = message
             task.add_done_callback(self._done)
             if not self._worker.asynchronous:
                 message.on_lost(functools.partial(self._keep_place, task))
+
+    async def _work_on(self, message: Message) -> None:
+        """The function's place is free when it ends: the next message need not wait until this one is settled."""
+        try:
+            settle = await self._worker.handle(message, self._client, self._threads, self._portal, self._around)
+        finally:
+            self._slots.release()
+        if settle is not None:
+            await settle_reliably(message, settle)
 
     def _keep_place(self, task: asyncio.Task[None]) -> None:
         """A function on a thread runs on although its lease is lost: nothing may be leased for its place."""
@@ -142,7 +154,6 @@ class _WorkerLoop:
             task.add_done_callback(lambda _: self._consumer.free())
 
     def _done(self, task: asyncio.Task[None]) -> None:
-        self._slots.release()
         self._tasks.pop(task, None)
 
     async def drain(self, timeout_seconds: float) -> bool:
@@ -185,7 +196,9 @@ async def _work_on(
     around: Sequence[Middleware],
 ) -> None:
     async with message:
-        await worker.handle(message, client, threads, portal, around)
+        settle = await worker.handle(message, client, threads, portal, around)
+        if settle is not None:
+            await settle_reliably(message, settle)
     if message.settled is None and not message.lost:
         await release_unsettled(message)
 

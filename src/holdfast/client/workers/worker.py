@@ -33,6 +33,9 @@ Middleware = Callable[[Message, Proceed], Awaitable[object]]
 """Wraps a handler: `async def timed(message, proceed): ... ; return await proceed()`. An exception that it raises has
 the same effect as one of the handler."""
 
+Settle = Callable[[], Awaitable[None]]
+"""A call that settles a message."""
+
 CONCURRENCY_MAX = 1_000  # the greatest prefetch of a consumer
 ERROR_LENGTH = 1_000  # characters of an exception that are kept with the message
 
@@ -60,7 +63,7 @@ class Worker(Generic[Parameters, Result]):
         self.queue = queue
         self.group = group
         self.concurrency = concurrency
-        self.prefetch = concurrency if prefetch is None else prefetch
+        self.prefetch = prefetch
         self.lease = lease
         self.hold = hold
         self.middleware = tuple(middleware)
@@ -81,8 +84,8 @@ class Worker(Generic[Parameters, Result]):
 
     async def handle(
         self, message: Message, client: Client, threads: ThreadPool, portal: Portal, around: Sequence[Middleware] = ()
-    ) -> None:
-        """Call the function with a message, and settle the message by the result.
+    ) -> Settle | None:
+        """Call the function with a message. Returns how the message is to be settled; None: not at all.
 
         If the lease is lost, an asynchronous function is cancelled. A thread cannot be: the function sees it on its
         message, and its result is dropped.
@@ -96,23 +99,20 @@ class Worker(Generic[Parameters, Result]):
                 result = await _wrapped(innermost, message, (*around, *self.middleware))
             if message.lost:
                 log.warning("%s has finished with %r after its lease was lost: it is not acked", self.name, message)
-                return
+                return None
             if result is not None and message.reply_to and message.settled is None:
                 await client.send(message.reply_to, result, correlation_id=message.correlation_id)
         except Exception as error:  # noqa: BLE001 - whatever a handler raises becomes of its message
-            await self._failed(message, error)
-            return
+            return self._failed(message, error)
         except (SystemExit, asyncio.CancelledError) as error:
             # A library that calls sys.exit, or a wait that was cancelled inside the handler, is a failure of this one
             # message. If it ended the worker, the message would be delivered to the next worker and end that too.
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            await self._failed(message, error)
-            return
-        if message.settled is None:
-            await _settle_reliably(message, message.ack)
+            return self._failed(message, error)
         self._release_delays.forget(message.id)
+        return message.ack if message.settled is None else None
 
     async def _invoke(self, message: Message, threads: ThreadPool, portal: Portal) -> object:
         if self.asynchronous:
@@ -120,33 +120,33 @@ class Worker(Generic[Parameters, Result]):
         arguments = self._call.arguments(SyncMessage(message, portal))
         return await threads.run(functools.partial(self._function, **arguments))
 
-    async def _failed(self, message: Message, error: BaseException) -> None:
+    def _failed(self, message: Message, error: BaseException) -> Settle | None:
         if isinstance(error, LeaseLost) and message.lost:
             log.warning("%s was stopped: the lease of %r is lost", self.name, message)
-            return
+            return None
         if message.settled is not None or message.lost:
             log.warning("%s failed after %r was settled or lost", self.name, message, exc_info=error)
-            return
+            return None
         if not isinstance(error, Release):
             self._release_delays.forget(message.id)
         match error:
             case Retry():
-                await _settle_reliably(message, lambda: message.nack(error.delay, str(error)))
+                return functools.partial(message.nack, error.delay, str(error))
             case Reject():
-                await _settle_reliably(message, lambda: message.reject(str(error)))
+                return functools.partial(message.reject, str(error))
             case Release():
                 delay = self._release_delays.next_seconds(message.id) if error.delay is None else error.delay
-                await _settle_reliably(message, lambda: message.release(delay))
+                return functools.partial(message.release, delay)
             case Unreadable():
                 log.warning("%s cannot read %r: %s", self.name, message, error)
-                await _settle_reliably(message, lambda: message.reject(str(error)[:ERROR_LENGTH]))
+                return functools.partial(message.reject, str(error)[:ERROR_LENGTH])
             case _:
                 log.error("%s failed with %r", self.name, message, exc_info=error)
                 error_text = f"{type(error).__name__}: {error}"[:ERROR_LENGTH]
-                await _settle_reliably(message, lambda: message.nack(error=error_text))
+                return functools.partial(message.nack, error=error_text)
 
 
-async def _settle_reliably(message: Message, settle: Callable[[], Awaitable[None]]) -> None:
+async def settle_reliably(message: Message, settle: Settle) -> None:
     """Retry the settlement for as long as the server is unavailable: the work is done and should not be repeated. The
     lease is extended meanwhile. An error that is not retryable is logged, and the message is delivered again."""
     while True:
@@ -184,8 +184,11 @@ def worker(
     It is called with each message of the queue, `concurrency` at the same time. Its annotations say what it takes (see
     `holdfast.client.workers.arguments`). When it returns, the message is acked; when it raises, it is nacked, unless by
     `Retry`, `Reject` or `Release` it says otherwise. What it returns is sent to the message's `reply_to`, if it has
-    one. Leases last for `lease` or the queue's `delivery_timeout`, and are extended while it runs, for `hold` at
-    most.
+    one.
+
+    Up to `prefetch` messages are leased at a time, those included that are being settled. By default that is
+    `concurrency`, and more where the function is quick (see `read_ahead` of `Client.consume`). Leases last for `lease`
+    or the queue's `delivery_timeout`, and are extended while it runs, for `hold` at most.
     """
     local_names = sys._getframe(1).f_locals  # noqa: SLF001 - types of payloads may be local to where the worker is made
 
