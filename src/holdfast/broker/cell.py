@@ -166,7 +166,7 @@ class Cell:
     async def stop(self) -> None:
         """Refuse new work, end long polls, release what push members hold, make everything durable, close."""
         self._refusal = ShuttingDown()
-        self.dispatcher.fail(self._refusal)
+        self._finish_delivery(self.dispatcher.fail(self._refusal))
         for task in list(self._tasks):
             task.cancel()
         if self._tasks:

@@ -19,8 +19,8 @@ from holdfast.broker.submission import Moment, Submission
 from holdfast.core.commands import Draft, Leased, Settlement
 from holdfast.core.transactions import TransactionName, TransactionState
 from holdfast.engine.engine import Engine
-from holdfast.errors import HoldfastError, LeaseLost, QueueFull, StoreUnavailable, TransactionPublished
-from holdfast.store.memory import MemoryStore
+from holdfast.errors import HoldfastError, LeaseLost, QueueFull, ShuttingDown, StoreUnavailable, TransactionPublished
+from holdfast.store.memory import MemoryDisk, MemoryStore
 from tests.broker.conftest import config_for, running
 from tests.waiting import until
 
@@ -31,8 +31,8 @@ PATIENCE_SECONDS = 30
 class SlowDisk(MemoryStore):
     """Its syncs wait for `go_on` while it is held; it can be made to fail."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, disk: MemoryDisk | None = None) -> None:
+        super().__init__(disk)
         self.syncs = 0
         self.begun = threading.Event()
         self.go_on = threading.Event()
@@ -350,3 +350,27 @@ async def test_nobody_is_answered_that_a_transaction_is_published_before_it_is_d
     assert view.state is TransactionState.PUBLISHED
     assert isinstance(staged, TransactionPublished)
     assert isinstance(aborted, TransactionPublished)
+
+
+async def test_a_lease_that_waits_for_its_sync_when_the_node_stops_is_released(tmp_path: Path) -> None:
+    """Else its message would be nobody's until the lease ends, which may be in hours."""
+    data, pushed, hour = MemoryDisk(), ("default", "pushed"), 3_600_000_000
+    disk = SlowDisk(data)
+    stopping = Node(config_for(tmp_path), disk)
+    await stopping.start()
+    poll = asyncio.ensure_future(stopping.messages.lease(Q, "g", wait=60_000_000, timeout=hour))
+    await stopping.subscriptions.join(pushed, "g", "worker", lambda _: None, lease_timeout=hour)
+    with disk.held():
+        stopping.queues.create(("default", "new"))  # whose turn must be synced
+        stopping.messages.enqueue(Q, drafts(b"polled"))
+        stopping.messages.enqueue(pushed, drafts(b"pushed"))
+        await disk.until_begun()
+        assert stopping.cell.dispatcher.has_held
+        stopped = asyncio.ensure_future(stopping.stop())
+        await some_passes()
+    await stopped
+    with pytest.raises(ShuttingDown):
+        await poll
+    async with running(config_for(tmp_path), MemoryStore(data)) as node:
+        assert [one.message.payload for one in await node.messages.lease(Q, "g")] == [b"polled"]
+        assert [one.message.payload for one in await node.messages.lease(pushed, "g")] == [b"pushed"]

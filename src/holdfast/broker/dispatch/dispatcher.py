@@ -152,9 +152,12 @@ class Dispatcher:
             self.members.adopt(member, item)
         return member, live
 
-    def fail(self, error: HoldfastError) -> None:
-        """The store failed or the node stops: long polls end, and what was granted and not delivered is forgotten."""
+    def fail(self, error: HoldfastError) -> Unclaimed:
+        """The store failed or the node stops: long polls end. Returns what was granted and is not delivered any more:
+        where the store failed, those leases do not exist."""
+        unclaimed: Unclaimed = []
         for taker, leased in chain(*self._held_grants, self._granted):
+            unclaimed.append((taker.group, releases(leased)))
             if isinstance(taker, Member):
                 for item in leased:
                     taker.forget(item.message.id)
@@ -163,6 +166,7 @@ class Dispatcher:
         self._granted = []
         self._held_grants.clear()
         self.waiters.reject_all(error)
+        return unclaimed
 
 
 def _delivered(member: Member, leased: list[Leased]) -> bool:
