@@ -7,7 +7,21 @@ from collections.abc import Callable
 
 import structlog
 
-from benchmarks import backlog, cost, fronts, hotkey, mqtt_codec, raw, speed, steady, timers, topics, transfer, waiting
+from benchmarks import (
+    backlog,
+    cost,
+    fronts,
+    hotkey,
+    mqtt_codec,
+    one,
+    raw,
+    speed,
+    steady,
+    timers,
+    topics,
+    transfer,
+    waiting,
+)
 
 BENCHMARKS: dict[str, Callable[[], None]] = {
     "raw": raw.main,
@@ -21,6 +35,7 @@ BENCHMARKS: dict[str, Callable[[], None]] = {
     "topics": topics.main,
     "transfer": transfer.main,
     "waiting": waiting.main,
+    "one": lambda: one.main(sys.argv[2:]),
 }
 
 LONG: dict[str, Callable[[], None]] = {

@@ -2,7 +2,7 @@
 
 A publisher sends a burst in one write and has at most a window of messages unconfirmed. Without a rate it sends as soon
 as it may; with one, messages are due at equal distances over all publishers, and each carries the moment it was sent,
-so that the time to its delivery is known.
+so that the time to its delivery is known. Each message is delivered in so many copies: one for each group.
 """
 
 from __future__ import annotations
@@ -65,9 +65,10 @@ class Load:
         burst: int = 1,
         window: int = 1,
         rate: float = 0.0,
+        copies: int = 1,
     ) -> None:
         payload = os.urandom(payload_bytes).hex().encode()[:payload_bytes]
-        self._burst, self._window, self._rate = burst, window, rate
+        self._burst, self._window, self._rate, self._copies = burst, window, rate, copies
         self._padding = payload[STAMP_BYTES:]
         self._idle = deque(Publisher(wire, b"".join(wire.encode(payload) for _ in range(burst))) for wire in publishers)
         self._epoll = select.epoll()
@@ -135,7 +136,7 @@ class Load:
         )
 
     def _waits(self) -> bool:
-        return self._confirmed < self._sent or (bool(self._consumers) and self._delivered < self._sent)
+        return self._confirmed < self._sent or (bool(self._consumers) and self._delivered < self._sent * self._copies)
 
     def _send(self) -> None:
         publisher = self._idle.popleft()

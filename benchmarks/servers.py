@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import socket
@@ -9,15 +10,17 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import psutil
 
+HOLDFAST = (str(Path(sys.executable).with_name("holdfast")),)
 START_SECONDS = 60.0
+CREATORS = 16
 
 
 class Served(NamedTuple):
@@ -31,25 +34,61 @@ class Served(NamedTuple):
 @contextmanager
 def server() -> Iterator[Served]:
     """A fresh server with the queue `bench`."""
+    with empty_server() as served:
+        create_queues(served.http, ["bench"], {"max_depth": 0})
+        yield served
+
+
+@contextmanager
+def empty_server(program: Sequence[str] = HOLDFAST) -> Iterator[Served]:
     mqtt, http = free_port(), free_port()
     with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR")) as directory:
-        command = [str(Path(sys.executable).with_name("holdfast")), "serve", "--data-dir", directory]
+        command = [*program, "serve", "--data-dir", directory]
         command += ["--mqtt", f"127.0.0.1:{mqtt}", "--http", f"127.0.0.1:{http}", "--log-level", "warning"]
-        process = subprocess.Popen(command)
-        try:
+        with running(command) as process:
             wait_for(http, process)
             wait_for(mqtt, process)
-            create_queue(http, "bench", {"max_depth": 0})
             yield Served(mqtt, http, process.pid)
-        finally:
-            process.terminate()
-            process.wait()
 
 
-def create_queue(http: int, name: str, config: dict[str, object]) -> None:
-    body = json.dumps({"name": name, "config": config}).encode()
-    headers = {"content-type": "application/json"}
-    urllib.request.urlopen(urllib.request.Request(f"http://127.0.0.1:{http}/api/v1/queues", body, headers)).close()
+@contextmanager
+def running(command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that is stopped at the end."""
+    process = subprocess.Popen(command)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def create_queues(port: int, names: Sequence[str], config: dict[str, object]) -> None:
+    """On several connections, so that they share syncs."""
+
+    def create(first: int) -> None:
+        for name in names[first::CREATORS]:
+            call(connections[first], "POST", "/api/v1/queues", {"name": name, "config": config})
+
+    connections = [http.client.HTTPConnection("127.0.0.1", port) for _ in names[:CREATORS]]
+    with ThreadPoolExecutor(CREATORS) as pool:
+        list(pool.map(create, range(len(connections))))
+    for connection in connections:
+        connection.close()
+
+
+def create_groups(port: int, queue: str, groups: Sequence[str]) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    for group in groups:
+        call(connection, "PUT", f"/api/v1/queues/{queue}/groups/{group}", {"kind": "lease"})
+    connection.close()
+
+
+def call(connection: http.client.HTTPConnection, method: str, path: str, body: object) -> None:
+    connection.request(method, path, json.dumps(body), {"content-type": "application/json"})
+    response = connection.getresponse()
+    answer = response.read()
+    if response.status >= 300:
+        raise RuntimeError(answer.decode())
 
 
 def free_port() -> int:

@@ -49,10 +49,8 @@ def run(rate: float, minutes: float, every_seconds: float) -> list[float]:
     """Prints a line for each interval and returns the resident MiB at the end of each."""
     residents: list[float] = []
     with server() as served:
-        publishers = [MqttWire(served.mqtt, f"publisher-{number}", "bench") for number in range(PUBLISHERS)]
-        consumers = [MqttWire(served.mqtt, f"consumer-{number}", "bench") for number in range(CONSUMERS)]
-        for wire in consumers:
-            wire.consume("bench", PREFETCH)
+        publishers = [MqttWire(served.mqtt, f"p-{number}", "bench") for number in range(PUBLISHERS)]
+        consumers = [MqttWire(served.mqtt, f"c-{number}", "bench").consume(PREFETCH) for number in range(CONSUMERS)]
         print(f"at the start {resident_mib(served.pid):.1f} MiB resident")
         print("minute      a s  resident   CPU %   CPU us  client  confirm p50/p99 delivery p50/p99  behind")
         print("                      MiB           a message  CPU %         ms              ms         ms", flush=True)

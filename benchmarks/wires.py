@@ -41,10 +41,6 @@ class Wire(ABC):
         """How many messages these bytes confirm."""
 
     @abstractmethod
-    def consume(self, queue: str, prefetch: int) -> None:
-        """Ask for messages."""
-
-    @abstractmethod
     def delivered(self, data: bytes) -> tuple[list[bytes], bytes]:
         """The payloads in these bytes, and what to answer: acks, and requests for more."""
 
@@ -52,21 +48,23 @@ class Wire(ABC):
 # --- MQTT 5 -----------------------------------------------------------------------------------------------------------
 
 PACKET_IDS = 60_000
+SUBSCRIBED_TOGETHER = 100
 
 
 class MqttWire(Wire):
-    """QoS 1 to and from a queue; PUBACK is the ack."""
+    """QoS 1 to and from queues, in turn to each of them; PUBACK is the ack."""
 
-    def __init__(self, port: int, client: str, queue: str) -> None:
+    def __init__(self, port: int, client: str, *queues: str) -> None:
         super().__init__(port)
-        self._topic = f"$queue/{queue}"
-        self._next_id = 0
+        self._queues = queues
+        self._next = 0
         self.socket.sendall(encode(Connect(client, V5), V5))
         self._expect(0x20)
 
     def encode(self, payload: bytes) -> bytes:
-        self._next_id = self._next_id % PACKET_IDS + 1
-        return encode(Publish(self._topic, payload, 1, self._next_id), V5)
+        self._next += 1
+        topic = f"$queue/{self._queues[self._next % len(self._queues)]}"
+        return encode(Publish(topic, payload, 1, self._next % PACKET_IDS + 1), V5)
 
     def confirmed(self, data: bytes) -> int:
         return sum(self._acked(packet) for packet in self._packets(data) if packet[0] == 0x40)
@@ -77,13 +75,16 @@ class MqttWire(Wire):
             raise RuntimeError(f"PUBACK with reason 0x{packet[4]:02x}")
         return 1
 
-    def consume(self, queue: str, prefetch: int) -> None:
-        options = (("consumer-group", "bench"), ("ack-mode", "puback"), ("prefetch", str(prefetch)))
-        subscribe = Subscribe(1, (Subscription(f"$queue/{queue}", 1),), Properties(user_properties=options))
-        self.socket.sendall(encode(subscribe, V5))
-        suback = self._expect(0x90)
-        if suback[-1] >= 0x80:
-            raise RuntimeError(f"SUBACK with reason 0x{suback[-1]:02x}")
+    def consume(self, prefetch: int, group: str = "bench") -> MqttWire:
+        options = (("consumer-group", group), ("ack-mode", "puback"), ("prefetch", str(prefetch)))
+        for start in range(0, len(self._queues), SUBSCRIBED_TOGETHER):
+            filters = [f"$queue/{queue}" for queue in self._queues[start : start + SUBSCRIBED_TOGETHER]]
+            subscriptions = tuple(Subscription(one, 1) for one in filters)
+            self.socket.sendall(encode(Subscribe(1, subscriptions, Properties(user_properties=options)), V5))
+            suback = self._expect(0x90)
+            if max(suback[-len(filters) :]) >= 0x80:
+                raise RuntimeError(f"SUBACK {suback!r}")
+        return self
 
     def delivered(self, data: bytes) -> tuple[list[bytes], bytes]:
         payloads: list[bytes] = []

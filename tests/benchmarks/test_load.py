@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks import steady
 from benchmarks.load import Load
 from benchmarks.servers import Served, server
 from benchmarks.wires import MqttWire
@@ -20,8 +19,7 @@ def served() -> Iterator[Served]:
 
 def test_messages_at_a_rate_are_each_confirmed_delivered_and_timed(served: Served) -> None:
     publishers = [MqttWire(served.mqtt, f"publisher-{number}", "paced") for number in range(2)]
-    consumer = MqttWire(served.mqtt, "consumer", "paced")
-    consumer.consume("paced", 10)
+    consumer = MqttWire(served.mqtt, "consumer", "paced").consume(10)
     with Load(publishers, [consumer], rate=200) as load:
         report = load.run(0.5)
     assert (report.sent, report.delivered) == (100, 100)
@@ -35,17 +33,6 @@ def test_bursts_that_fill_the_window_are_drained_by_a_consumer_that_acks(served:
     with Load(publishers, burst=50, window=50) as load:
         filled = load.run(0.2)
     assert filled.sent == 50 * len(filled.confirm_times) > 0
-    consumer = MqttWire(served.mqtt, "draining", "filled")
-    consumer.consume("filled", 100)
+    consumer = MqttWire(served.mqtt, "draining", "filled").consume(100)
     with Load([], [consumer]) as load:
         assert load.drain(filled.sent).delivered == filled.sent
-
-
-def test_steady_prints_a_line_for_each_interval(capsys: pytest.CaptureFixture[str]) -> None:
-    steady.main(["--rate", "200", "--minutes", "0.01", "--every", "0.5"])
-    lines = capsys.readouterr().out.splitlines()
-    header = next(number for number, line in enumerate(lines) if line.startswith("minute"))
-    intervals = [[float(field.replace(",", "")) for field in line.split()] for line in lines[header + 2 : -1]]
-    assert len(intervals) == 2
-    assert all(len(fields) == 11 and 0 < fields[1] < 210 and fields[2] > 10 for fields in intervals)
-    assert lines[-1].startswith("second half: ")

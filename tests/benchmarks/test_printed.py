@@ -1,0 +1,41 @@
+"""What benchmarks print, each run for a moment: that they work, not how fast anything is."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks import one, steady
+from benchmarks.one import Setting
+
+
+def test_steady_prints_a_line_for_each_interval(capsys: pytest.CaptureFixture[str]) -> None:
+    steady.main(["--rate", "200", "--minutes", "0.01", "--every", "0.5"])
+    lines = capsys.readouterr().out.splitlines()
+    header = next(number for number, line in enumerate(lines) if line.startswith("minute"))
+    intervals = [[float(field.replace(",", "")) for field in line.split()] for line in lines[header + 2 : -1]]
+    assert len(intervals) == 2
+    assert all(len(fields) == 11 and 0 < fields[1] < 210 and fields[2] > 10 for fields in intervals)
+    assert lines[-1].startswith("second half: ")
+
+
+def test_one_prints_the_cost_of_each_step(capsys: pytest.CaptureFixture[str]) -> None:
+    one.by_step(rate=200, seconds=1)
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
+    costs = {row[0]: float(row[1]) for row in rows if row[0] not in ("loop", "sync", "others")}
+    assert list(costs) == ["read", "decode", "enqueue", "turn", "lease", "write", "encode", "send", "ack", "total"]
+    assert all(cost > 1 for cost in costs.values())
+
+
+def test_one_delivers_to_every_group_of_every_queue(capsys: pytest.CaptureFixture[str]) -> None:
+    one.plain([Setting(connections=3, queues=2, groups=2, partitions=1)], rate=100, seconds=1)
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert line.lstrip().startswith("3 connections, 2 queues, 2 groups, 1 partitions ")
+    assert all(float(field) >= 0 for field in line.split()[8:])
+
+
+def test_growth_covers_connections_queues_groups_and_partitions() -> None:
+    grown = one.growth()
+    assert {setting.connections for setting in grown} == {1, 10, 100, 1_000}
+    assert {setting.queues for setting in grown} == {1, 10, 100, 1_000, 10_000}
+    assert {setting.groups for setting in grown} == {1, 10, 64}
+    assert {setting.partitions for setting in grown} == {1, 10, 100}
