@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -113,6 +114,23 @@ async def test_packets_may_be_cut_and_joined_in_messages_at_will(broker: Broker,
     await client.send(Disconnect())
     assert await client.ended() == 1000
     await broker.until(lambda: len(broker.front._links) == 1)
+
+
+async def test_packets_are_read_before_their_message_ends(broker: Broker) -> None:
+    """So nothing is kept of a message that never ends, of however many fragments."""
+    client = await open_socket(broker)
+    connected = asyncio.Event()
+
+    async def fragments() -> AsyncIterator[bytes]:
+        yield encode(Connect("c"), V5)
+        await connected.wait()
+        yield encode(PingReq(), V5)
+
+    sending = asyncio.ensure_future(client.raw.send(fragments()))
+    assert isinstance(await client.next(), ConnAck)
+    connected.set()
+    assert isinstance(await client.next(), PingResp)
+    await sending
 
 
 @covers("6.0.0-1", v311="6.0.0-1")

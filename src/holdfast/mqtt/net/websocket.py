@@ -66,7 +66,6 @@ class WebSocketConnection(asyncio.Protocol):
         self._socket = ServerProtocol(subprotocols=[SUBPROTOCOL], max_size=endpoint.connect_bytes_max)
         self._transport: asyncio.Transport
         self._link: Link | None = None
-        self._message: list[bytes] = []  # the frames of one that is not complete
         self._reading = True
         self.pinged = False  # and not answered
         self._ping_timer: PatientTimer | None = None
@@ -139,10 +138,8 @@ class WebSocketConnection(asyncio.Protocol):
                 self._socket.fail(CloseCode.UNSUPPORTED_DATA, "MQTT is binary")
                 self._end_link()
             case Opcode.BINARY | Opcode.CONT:
-                self._message.append(bytes(frame.data))
-                if frame.fin and self._link is not None:
-                    data, self._message = b"".join(self._message), []
-                    self._link.data_received(data)
+                if self._link is not None:  # not only when its message is complete: that may never be
+                    self._link.data_received(bytes(frame.data))
             case Opcode.CLOSE:
                 self._end_link()
 
