@@ -45,7 +45,7 @@ def line(minute: float, report: LoadReport, resident: float, busy: float) -> str
     )
 
 
-def run(rate: float, minutes: float, every_seconds: float) -> list[float]:
+def run(rate: float, intervals: int, every_seconds: float) -> list[float]:
     """Prints a line for each interval and returns the resident MiB at the end of each."""
     residents: list[float] = []
     with server() as served:
@@ -56,7 +56,7 @@ def run(rate: float, minutes: float, every_seconds: float) -> list[float]:
         print("                      MiB           a message  CPU %         ms              ms         ms", flush=True)
         started = time.monotonic()
         with Load(publishers, consumers, rate=rate) as load:
-            while time.monotonic() - started < 60 * minutes:
+            for _ in range(intervals):
                 before = processor_seconds(served.pid)
                 report = load.run(every_seconds)
                 residents.append(resident_mib(served.pid))
@@ -75,6 +75,6 @@ def main(arguments: list[str]) -> None:
     print(f"{PUBLISHERS} publishers, window 1; {CONSUMERS} consumers, prefetch {PREFETCH}")
     for name, mib in bounds().items():
         print(f"  {name:32} at most {mib:5.0f} MiB")
-    residents = run(options.rate, options.minutes, options.every)
+    residents = run(options.rate, max(1, round(60 * options.minutes / options.every)), options.every)
     half = residents[len(residents) // 2 :]
     print(f"second half: {half[0]:.1f} MiB at its start, {half[-1]:.1f} at its end, {max(half):.1f} at most")

@@ -9,7 +9,7 @@ from benchmarks.one import Setting
 
 
 def test_steady_prints_a_line_for_each_interval(capsys: pytest.CaptureFixture[str]) -> None:
-    steady.main(["--rate", "200", "--minutes", "0.01", "--every", "0.5"])
+    steady.main(["--rate", "200", "--minutes", "0.02", "--every", "0.6"])
     lines = capsys.readouterr().out.splitlines()
     header = next(number for number, line in enumerate(lines) if line.startswith("minute"))
     intervals = [[float(field.replace(",", "")) for field in line.split()] for line in lines[header + 2 : -1]]
