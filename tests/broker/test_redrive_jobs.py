@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from holdfast.broker import cell
 from holdfast.broker.node import Node
 from holdfast.broker.parts import redrive_jobs
-from holdfast.broker.parts.redrive_jobs import Job, JobState, RedriveRequest
+from holdfast.broker.parts.redrive_jobs import REQUESTS, Job, JobState, RedriveRequest
 from holdfast.core.commands import Draft, Settlement, Verb
 from holdfast.core.records import Table
 from holdfast.engine.dead_letters import DeadLetterFilter
@@ -109,6 +110,35 @@ async def test_dead_letters_that_die_again_are_not_part_of_the_same_redrive(node
     await job.ended.wait()
     assert job.progress.moved == 1
     assert (await node.inspection.stats(DEAD)).depth == 1
+
+
+async def test_a_clock_that_was_set_back_leaves_no_dead_letter_out(node: Node) -> None:
+    await die(node, 3)
+    now = node.clock()
+    node.cell.clock = lambda: now - 3_600_000_000
+    assert told(await run(node)) == (JobState.DONE, 3, 3, 0)
+
+
+async def test_a_job_of_an_earlier_version_takes_what_had_died_when_it_began(restart: Restart) -> None:
+    node = await restart()
+    await node.queues.create(JOBS, {"max_depth": 2})
+    await die(node, 2)
+    await node.messages.enqueue(JOBS, [Draft(b"in the way")] * 2)
+    job = await node.redrive_jobs.start(RedriveRequest(queue="jobs", dead_queue=DEAD))
+    stored = node.cell.store.get(Table.META, REQUESTS + job.key)
+    assert stored is not None
+    fields = msgspec.msgpack.decode(stored)
+    del fields["before_id"]
+    await node.cell.write_records([(Table.META, REQUESTS + job.key, msgspec.msgpack.encode(fields))])
+    node = await restart()
+    while node.clock() // 1000 <= fields["started_at"] // 1000:  # noqa: ASYNC110 - those of its millisecond count
+        await asyncio.sleep(0)
+    leased = await node.messages.lease(JOBS, "g", 2)
+    await node.messages.settle(JOBS, "g", [Settlement(one.message.id, one.token, Verb.REJECT) for one in leased])
+    job = node.redrive_jobs.get(DEAD, job.id)
+    await job.ended.wait()
+    assert (job.progress.state, job.progress.moved) == (JobState.DONE, 2)
+    assert (await node.inspection.stats(DEAD)).depth == 2
 
 
 async def test_only_so_many_redrives_run_at_a_time_and_ended_ones_can_be_asked_for(node: Node) -> None:

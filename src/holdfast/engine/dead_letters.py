@@ -37,6 +37,7 @@ class DeadLetterFilter(msgspec.Struct, frozen=True, kw_only=True):
     source_group: str = ""
     after: int = 0  # dead-lettered at or after this instant
     before: int = 0  # dead-lettered before this instant
+    before_id: int = 0  # with a smaller id: those that existed at some moment, whatever the clock has done since
     properties: tuple[tuple[str, str], ...] = ()
 
     def match(self, dead_letter: Message) -> bool:
@@ -54,6 +55,7 @@ class DeadLetterFilter(msgspec.Struct, frozen=True, kw_only=True):
         return (
             dead_letter.enqueued_at >= self.after
             and not (self.before and dead_letter.enqueued_at >= self.before)
+            and not (self.before_id and dead_letter.id >= self.before_id)
             and set(self.properties) <= set(dead_letter.extra.properties)
         )
 

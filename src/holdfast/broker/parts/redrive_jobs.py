@@ -23,12 +23,14 @@ from holdfast.broker.cell import Cell
 from holdfast.broker.parts.dead_letters import DeadLetters
 from holdfast.broker.parts.queues import Queues
 from holdfast.core.effects import Op
+from holdfast.core.ids import due_stamp
 from holdfast.core.records import Table
 from holdfast.engine.catalog import QueueName
 from holdfast.engine.dead_letters import DeadLetterFilter
 from holdfast.engine.redrive import TO_SOURCE, Destination, Redriven, Require, anywhere
 from holdfast.errors import Forbidden, HoldfastError, LimitExceeded, QueueNotFound, RedriveNotFound
 from holdfast.quotas import Quota
+from holdfast.units import MILLISECOND
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -48,6 +50,7 @@ class RedriveRequest(msgspec.Struct, frozen=True, kw_only=True):
     limit: int = 0
     dry_run: bool = False
     started_at: int = 0
+    before_id: int = 0  # ids of dead letters that came after it had begun are not below this
     allowed: tuple[str, ...] | None = None  # filters of the queues that who began it may send to; None: to all
 
 
@@ -173,7 +176,8 @@ class RedriveJobs:
             self._queues.get((request.dead_queue[0], request.to.queue))  # a misspelt name must not become a queue
         now = self._cell.clock()
         self._made += 1
-        job = Job(f"{now // 1000}-{self._made}", replace(request, started_at=now))
+        request = replace(request, started_at=now, before_id=self._cell.engine.ids.floor)
+        job = Job(f"{now // 1000}-{self._made}", request)
         self._jobs[job.id] = job
         try:
             if not request.dry_run:
@@ -266,10 +270,10 @@ class RedriveJobs:
             job.progress = self._stored(job)
             if 0 < request.limit <= job.progress.moved:
                 return True
-            before = min(request.letters.before or request.started_at + 1, request.started_at + 1)
+            before_id = request.before_id or due_stamp(0, request.started_at + MILLISECOND)  # of an earlier version
             work = self._dead_letters.redrive(
                 request.dead_queue,
-                replace(request.letters, before=before),
+                replace(request.letters, before_id=before_id),
                 to=request.to,
                 limit=request.limit - job.progress.moved if request.limit else 0,
                 rate=request.rate,
